@@ -11,21 +11,28 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 
 use crate::evidence::runs;
+use crate::limit::{Deadline, End};
 
 /// How often the log is looked at.
 const PACE: Duration = Duration::from_millis(100);
+
+/// The number of lines of a log that tell where a command hung.
+const LAST: usize = 10;
 
 /// What commands wrote, and what was wrong with those that failed, a line each.
 pub(crate) struct Written {
     pub(crate) output: String,
     pub(crate) failures: String,
+    /// What was ended because it took too long, with the last lines of the log.
+    pub(crate) hung: Option<String>,
 }
 
-/// Runs commands one after the other with their output in this file, which is made again. `tell` gets each panic of a test as soon as it
-/// is written. With `is_shown`, standard error is not in the file.
+/// Runs commands one after the other, all of them within `limit`, with their output in this file, which is made again. `tell` gets each
+/// panic of a test as soon as it is written. With `is_shown`, standard error is not in the file.
 pub(crate) fn run(
     commands: Vec<Command>,
     path: &Path,
+    limit: Duration,
     is_shown: bool,
     tell: &(dyn Fn(&str) + Sync),
 ) -> Result<Written> {
@@ -35,7 +42,8 @@ pub(crate) fn run(
         log: File::open(path).with_context(|| format!("failed to read {}", path.display()))?,
         begun: Vec::new(),
     };
-    let mut failures = String::new();
+    let (mut failures, mut late) = (String::new(), None);
+    let deadline = Deadline::after(limit);
     thread::scope(|scope| -> Result<()> {
         // Ends the thread when it goes out of scope.
         let (_running, ended) = mpsc::channel::<()>();
@@ -51,16 +59,40 @@ pub(crate) fn run(
         for mut command in commands {
             // One file for both streams keeps the order of their lines.
             let errors = if is_shown { Stdio::inherit() } else { again()?.into() };
-            match command.stdin(Stdio::null()).stdout(again()?).stderr(errors).status() {
-                Ok(status) if status.success() => {}
-                Ok(status) => failures += &format!("{} ended with {status}\n", command.get_program().display()),
-                Err(error) => failures += &format!("failed to start {}: {error}\n", command.get_program().display()),
+            let end = deadline.run(command.stdin(Stdio::null()).stdout(again()?).stderr(errors));
+            let program = command.get_program().display();
+            match end {
+                Ok(End::Exited(status)) if status.success() => {}
+                Ok(End::Exited(status)) => failures += &format!("{program} ended with {status}\n"),
+                Ok(End::Late) => {
+                    let words = format!("{program} was ended, as the step may take {}", in_words(deadline.limit()));
+                    failures += &format!("{words}\n");
+                    late = Some(words);
+                }
+                Ok(End::NotStarted) => failures += &format!("{program} was not started: the time was over\n"),
+                Err(error) => failures += &format!("failed to start {program}: {error}\n"),
             }
         }
         Ok(())
     })?;
     let output = fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
-    Ok(Written { output: String::from_utf8_lossy(&output).into_owned(), failures })
+    let output = String::from_utf8_lossy(&output).into_owned();
+    let hung = late.map(|words| format!("{words}; its last lines:\n{}", last_lines(&output)));
+    Ok(Written { output, failures, hung })
+}
+
+fn in_words(limit: Duration) -> String {
+    match limit.as_secs() {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds => format!("{} minutes", seconds / 60),
+    }
+}
+
+/// The end of a log, each line indented.
+fn last_lines(output: &str) -> String {
+    let lines: Vec<_> = output.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = lines[lines.len().saturating_sub(LAST)..].iter();
+    last.map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
 }
 
 /// Reads a log that grows.
@@ -88,6 +120,8 @@ mod tests {
 
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(600);
+
     #[test]
     fn a_panic_is_told_before_the_commands_end() {
         let folder = std::env::temp_dir().join(format!("xtask-log-{}", std::process::id()));
@@ -106,10 +140,29 @@ mod tests {
             told.lock().unwrap().push(line.to_owned());
             fs::write(&seen, "").unwrap();
         };
-        let written = run(vec![command, Command::new("false")], &folder.join("log"), false, &tell).unwrap();
+        let written = run(vec![command, Command::new("false")], &folder.join("log"), LONG, false, &tell).unwrap();
         assert_eq!(told.into_inner().unwrap(), ["FAILING a::b: x.rs:1:1: why"]);
         assert_eq!(written.output, "FAILING a::b: x.rs:1:1: why\nother\n");
         assert!(written.failures.starts_with("false ended with "), "{}", written.failures);
+        assert_eq!(written.hung, None);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_hangs_is_ended_and_its_last_lines_are_told() {
+        let folder = std::env::temp_dir().join(format!("xtask-log-hung-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "seq 20; echo 'test a has been running for over 60 seconds'; exec sleep 3600"]);
+        let limit = Duration::from_secs(1);
+        let written = run(vec![command, Command::new("true")], &folder.join("log"), limit, false, &|_| ()).unwrap();
+        assert_eq!(
+            written.failures,
+            "sh was ended, as the step may take 1 s\ntrue was not started: the time was over\n"
+        );
+        let hung = written.hung.unwrap();
+        assert!(hung.starts_with("sh was ended, as the step may take 1 s; its last lines:\n    12\n"), "{hung}");
+        assert!(hung.ends_with("\n    20\n    test a has been running for over 60 seconds"), "{hung}");
         fs::remove_dir_all(folder).unwrap();
     }
 }

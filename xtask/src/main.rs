@@ -16,6 +16,7 @@ mod files;
 mod generate;
 mod guests;
 mod images;
+mod limit;
 mod log;
 mod network;
 mod picture;

@@ -13,11 +13,17 @@ use anyhow::{Context as _, Result};
 
 use crate::evidence::count::Count;
 use crate::evidence::runs::{self, Run, Verdict};
-use crate::log;
+use crate::log::{self, Written};
 use crate::totals::Totals;
 
 /// How many steps run at the same time, of those that may. Tests of real programs wait more than they compute.
 const LANES: usize = 2;
+
+/// The longest that a step may take: several times what it takes on two cores. What takes longer hangs, and is ended.
+const LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// The same for a step that compiles everything, perhaps for the first time.
+pub(crate) const LIMIT_OF_BUILDS: Duration = Duration::from_secs(90 * 60);
 
 /// One thing to run.
 pub(crate) struct Step<'a> {
@@ -29,6 +35,8 @@ pub(crate) struct Step<'a> {
     pub(crate) is_beside: bool,
     /// Whether its commands may take minutes and tell of their progress on standard error.
     pub(crate) is_shown: bool,
+    /// The longest that all of its commands may take together.
+    pub(crate) limit: Duration,
     /// When it is skipped: a part of the paths of the files whose tests do not run because of that.
     pub(crate) leaves_out: Option<&'static str>,
 }
@@ -61,8 +69,17 @@ pub(crate) struct Done {
     pub(crate) took: Duration,
     /// The tests that ran in it.
     pub(crate) runs: Vec<Run>,
+    /// If it took too long: what was ended, and the last lines of its log.
+    pub(crate) hung: Option<String>,
     /// A part of the paths of the files whose tests were skipped with it.
     pub(crate) leaves_out: Option<&'static str>,
+}
+
+impl Done {
+    /// A step in which nothing ran.
+    fn new(name: String, outcome: Outcome) -> Self {
+        Self { name, outcome, took: Duration::ZERO, runs: Vec::new(), hung: None, leaves_out: None }
+    }
 }
 
 impl<'a> Step<'a> {
@@ -86,7 +103,7 @@ impl<'a> Step<'a> {
     }
 
     fn new(name: impl Into<String>, work: Work<'a>) -> Self {
-        Self { name: name.into(), work, gate: false, is_beside: false, is_shown: false, leaves_out: None }
+        Self { name: name.into(), work, gate: false, is_beside: false, is_shown: false, limit: LIMIT, leaves_out: None }
     }
 
     pub(crate) fn gate(self) -> Self {
@@ -99,6 +116,10 @@ impl<'a> Step<'a> {
 
     pub(crate) fn beside(self) -> Self {
         Self { is_beside: true, ..self }
+    }
+
+    pub(crate) fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
     }
 
     pub(crate) fn leaving_out(self, part: &'static str) -> Self {
@@ -115,8 +136,7 @@ pub(crate) fn run_all(steps: Vec<Step<'_>>, logs: &Path) -> Result<Vec<Done>> {
     let mut steps = steps.into_iter().enumerate().peekable();
     while let Some((index, step)) = steps.next() {
         if broken {
-            let outcome = Outcome::NotRun;
-            done.push(Done { name: step.name, outcome, took: Duration::ZERO, runs: Vec::new(), leaves_out: None });
+            done.push(Done::new(step.name, Outcome::NotRun));
             continue;
         }
         let mut group = vec![(index, step)];
@@ -197,9 +217,25 @@ impl Runner<'_> {
     /// What became of a step, and what it wrote. `tell` gets each panic of a test at once.
     fn run(&self, step: Step<'_>, tell: &(dyn Fn(&str) + Sync)) -> Result<(Done, String)> {
         let start = Instant::now();
-        let (outcome, output, runs) = run(step.work, &log_path(self.logs, &step.name), step.is_shown, tell)?;
-        let leaves_out = step.leaves_out.filter(|_| matches!(outcome, Outcome::Skipped(_)));
-        Ok((Done { name: step.name, outcome, took: start.elapsed(), runs, leaves_out }, output))
+        let log = log_path(self.logs, &step.name);
+        let (done, output) = match step.work {
+            Work::Skip(reason) => {
+                (Done { leaves_out: step.leaves_out, ..Done::new(step.name, Outcome::Skipped(reason)) }, String::new())
+            }
+            Work::Check(check) => {
+                let problems = check()?;
+                let totals = Totals::default();
+                let outcome = if problems.is_empty() { Outcome::Passed(totals) } else { Outcome::Failed(totals) };
+                (Done::new(step.name, outcome), problems.join("\n"))
+            }
+            Work::Command(command) => {
+                of_commands(step.name, log::run(vec![command], &log, step.limit, step.is_shown, tell)?, &log)
+            }
+            Work::Commands(commands) => {
+                of_commands(step.name, log::run(commands()?, &log, step.limit, step.is_shown, tell)?, &log)
+            }
+        };
+        Ok((Done { took: start.elapsed(), ..done }, output))
     }
 }
 
@@ -242,6 +278,11 @@ pub(crate) fn summary(done: &[Done], count: &Count) -> (String, Totals) {
             Verdict::Passed | Verdict::Skipped => {}
         }
     }
+    for step in done {
+        if let Some(hung) = &step.hung {
+            text += &format!("FAILED: {}: {hung}\n", step.name);
+        }
+    }
     if done.iter().any(|step| step.outcome == Outcome::NotRun) {
         text += "NOT RUN: the build is broken, so the steps after that were left out\n";
     }
@@ -263,41 +304,17 @@ impl Outcome {
     }
 }
 
-/// The outcome of some work, what it wrote, and the tests in that.
-fn run(
-    work: Work<'_>,
-    log: &Path,
-    is_shown: bool,
-    tell: &(dyn Fn(&str) + Sync),
-) -> Result<(Outcome, String, Vec<Run>)> {
-    match work {
-        Work::Skip(reason) => Ok((Outcome::Skipped(reason), String::new(), Vec::new())),
-        Work::Check(check) => {
-            let problems = check()?;
-            let totals = Totals::default();
-            let outcome = if problems.is_empty() { Outcome::Passed(totals) } else { Outcome::Failed(totals) };
-            Ok((outcome, problems.join("\n"), Vec::new()))
-        }
-        Work::Command(command) => run_commands(vec![command], log, is_shown, tell),
-        Work::Commands(commands) => run_commands(commands()?, log, is_shown, tell),
-    }
-}
-
-fn run_commands(
-    commands: Vec<Command>,
-    log: &Path,
-    is_shown: bool,
-    tell: &(dyn Fn(&str) + Sync),
-) -> Result<(Outcome, String, Vec<Run>)> {
-    let log::Written { output, failures } = log::run(commands, log, is_shown, tell)?;
+/// What became of a step of commands that wrote this, and what is shown of it.
+fn of_commands(name: String, written: Written, log: &Path) -> (Done, String) {
+    let Written { output, failures, hung } = written;
     let runs = runs::parse(&output);
     let skips = runs.iter().filter(|run| run.is_skipped_inside).count();
     let totals = Totals::parse(&output).with_skips_inside(skips as u64);
-    if failures.is_empty() {
-        return Ok((Outcome::Passed(totals), output, runs));
-    }
-    let output = format!("{output}{failures}(this output is kept in {})", log.display());
-    Ok((Outcome::Failed(totals), output, runs))
+    let is_failed = !failures.is_empty();
+    let outcome = if is_failed { Outcome::Failed(totals) } else { Outcome::Passed(totals) };
+    let output =
+        if is_failed { format!("{output}{failures}(this output is kept in {})", log.display()) } else { output };
+    (Done { runs, hung, ..Done::new(name, outcome) }, output)
 }
 
 fn log_path(logs: &Path, name: &str) -> PathBuf {
@@ -323,7 +340,7 @@ mod tests {
     use super::*;
 
     fn done(name: &str, outcome: Outcome) -> Done {
-        Done { name: name.to_owned(), outcome, took: Duration::from_millis(1240), runs: Vec::new(), leaves_out: None }
+        Done { took: Duration::from_millis(1240), ..Done::new(name.to_owned(), outcome) }
     }
 
     #[test]
@@ -384,6 +401,26 @@ mod tests {
         assert_eq!(done[0].outcome, Outcome::Passed(Totals { passed: 1, failed: 0, skipped: 1 }));
         assert_eq!(done[0].runs.len(), 2);
         assert_eq!(done[1].leaves_out, Some("e2e/tests/node/"));
+        fs::remove_dir_all(logs).unwrap();
+    }
+
+    #[test]
+    fn a_step_that_hangs_fails_and_its_last_lines_come_before_the_totals() {
+        let logs = std::env::temp_dir().join(format!("xtask-steps-hung-{}", std::process::id()));
+        let mut hangs = Command::new("sh");
+        hangs.args(["-c", "echo 'test a ... ok'; echo 'test b has been running'; exec sleep 3600"]);
+        let steps = vec![
+            Step::command("one", hangs).within(Duration::from_secs(1)),
+            Step::command("two", Command::new("true")),
+        ];
+        let done = run_all(steps, &logs).unwrap();
+        assert!(matches!(done[0].outcome, Outcome::Failed(_)), "{:?}", done[0].outcome);
+        assert_eq!(done[1].outcome, Outcome::Passed(Totals::default()), "the others run");
+        let (text, totals) = summary(&done, &Count::default());
+        let told = "FAILED: one: sh was ended, as the step may take 1 s; its last lines:\n    test a ... ok\n    \
+            test b has been running\n";
+        assert!(text.contains(told), "{text}");
+        assert_eq!(totals.failed, 1);
         fs::remove_dir_all(logs).unwrap();
     }
 

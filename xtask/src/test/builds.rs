@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::{Need, Plan};
 use crate::executables::Executables;
 use crate::programs::{self, Profile};
-use crate::step::Step;
+use crate::step::{LIMIT_OF_BUILDS, Step};
 use crate::{cluster, guests, test_images, tools};
 
 impl<'a> Plan<'a> {
@@ -23,18 +23,19 @@ impl<'a> Plan<'a> {
         if needs.contains(&Need::Images) {
             // Before the programs, as these static ones are linked to the same paths.
             let images = test_images::command(workspace)?;
-            self.add_needed(Step::command("build: images", images).shown().gate());
+            self.add_needed(Step::command("build: images", images).shown().gate().within(LIMIT_OF_BUILDS));
         }
         if needs.contains(&Need::Programs) {
             for program in programs::all() {
                 let mut build = programs::build_command(workspace, program, Profile::Dev);
                 build.arg("--quiet");
-                self.add_needed(Step::command(format!("build: {program}"), build).gate());
+                self.add_needed(Step::command(format!("build: {program}"), build).gate().within(LIMIT_OF_BUILDS));
             }
         }
         if needs.contains(&Need::Kubernetes) {
             let build = move || clusters(executables, &["build"]);
-            self.add_needed(Step::commands("build: Kubernetes and helm", build).shown().gate());
+            let step = Step::commands("build: Kubernetes and helm", build).shown().gate();
+            self.add_needed(step.within(LIMIT_OF_BUILDS));
         }
         Ok(())
     }
@@ -65,7 +66,7 @@ impl<'a> Plan<'a> {
         if !tools::on_path("go") {
             command.args(guests::rust_names());
         }
-        self.add_needed(Step::command(name, command));
+        self.add_needed(Step::command(name, command).within(LIMIT_OF_BUILDS));
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::evidence::count::{Count, count};
 use crate::executables::{Executable, Executables};
-use crate::step::{Done, Outcome, Step, run_all, summary};
+use crate::step::{Done, LIMIT_OF_BUILDS, Outcome, Step, run_all, summary};
 use crate::workspace::Workspace;
 use crate::{boundaries, cluster, deny, files, generate, guests, programs, tools};
 
@@ -159,25 +159,25 @@ impl<'a> Plan<'a> {
     fn lints(&mut self) {
         let mut clippy = self.workspace.cargo("clippy");
         clippy.args(["--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
-        self.add(Step::command("lints", clippy));
+        self.add(Step::command("lints", clippy).within(LIMIT_OF_BUILDS));
         let is_else = |step: &Step<'_>| {
             let name = step.name.strip_prefix(boundaries::ALONE);
             programs::all().into_iter().chain([BENCH, BLACK_BOX]).any(|other| Some(other) == name)
         };
         for step in boundaries::builds_alone(self.workspace).into_iter().filter(|step| !is_else(step)) {
-            self.add(step.gate());
+            self.add(step.gate().within(LIMIT_OF_BUILDS));
         }
     }
 
     fn guests(&mut self) {
         let mut clippy = self.in_guests("clippy");
         clippy.args(["--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
-        self.add(Step::command("guests: lints", clippy));
+        self.add(Step::command("guests: lints", clippy).within(LIMIT_OF_BUILDS));
 
         let mut native = self.in_guests("test");
         // Without `--quiet`, which would also keep the names of tests from being written.
         native.args(["--workspace", "--no-fail-fast"]).args(&self.wanted.args);
-        self.add(Step::command("guests: tests", native));
+        self.add(Step::command("guests: tests", native).within(LIMIT_OF_BUILDS));
 
         self.add(if tools::on_path("go") {
             let workspace = self.workspace;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
@@ -16,6 +17,9 @@ pub(super) const CLUSTER_TESTS: &str = "e2e/tests/";
 
 /// The tests of the chart's output, alerts included.
 const CHART_TESTS: &str = "chart";
+
+/// The longest that a step of cluster tests may take. The longest of them takes a quarter of it on two cores.
+const LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// Black-box tests that run alone on the machine.
 const ALONE: &str = "alone";
@@ -147,6 +151,7 @@ impl<'a> Plan<'a> {
             };
             wanted.into_iter().map(inside).collect()
         })
+        .within(LIMIT)
     }
 
     /// A step that is skipped with what is missing, if this machine cannot run a node; on Debian as root, packages are installed first.
