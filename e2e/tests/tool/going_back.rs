@@ -99,7 +99,11 @@ fn a_rollback_that_does_not_get_ready_says_why_and_fails() {
     let at = ["-n", scene.namespace.as_str()];
     let late = portcullis(&admin, &[&["rollback", "labels", "--timeout", "1s"], &at[..]].concat());
     assert_eq!(late.code, Some(1));
-    assert!(late.stdout.contains("and does not yet after 1s: nobody has looked at generation 5 yet"), "{}", late.stdout);
+    assert!(
+        late.stdout.contains("and does not yet after 1s: nobody has looked at generation 5 yet"),
+        "{}",
+        late.stdout
+    );
 
     // Somebody else is quicker.
     let stuck = thread::scope(|scope| {
