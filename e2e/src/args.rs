@@ -102,7 +102,7 @@ pub(crate) enum Command {
     /// they are.
     #[command(name = "earlier-release")]
     EarlierRelease,
-    /// Build Kubernetes and Helm, if they are not in the cache, and print where they are. Downloads the definitions of OpenReports too.
+    /// Build Kubernetes and Helm, if they are not in the cache, and print where they are. Downloads the definitions of reports too.
     Build {
         /// Build nothing, and fail if they are not in the cache.
         #[arg(long)]

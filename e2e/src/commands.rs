@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail, ensure};
 use portcullis_e2e::{
     Cache, Cluster, EarlierRelease, Error, HELM_VERSION, Health, Helm, Kubernetes, Name, Options, PodProgram, Running,
-    VERSION, Which, fetch_open_reports,
+    VERSION, Which, fetch_report_definitions,
 };
 use serde::Serialize;
 
@@ -66,7 +66,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
                 (kubernetes, Helm::built(&cache).with_context(|| absent(&format!("helm {HELM_VERSION}")))?)
             } else {
                 PodProgram::build(&cache, &tell)?;
-                fetch_open_reports(&cache);
+                fetch_report_definitions(&cache);
                 (Kubernetes::build(&cache, &tell)?, Helm::build(&cache, &tell)?)
             };
             println!("{}\n{}", kubernetes.program("kubernetes").display(), helm.program().display());
