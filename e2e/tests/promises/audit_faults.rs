@@ -3,7 +3,10 @@
 use portcullis_e2e::{Installation, PodSetup, Policy, Program, Proxy, Rule, eventually};
 use serde_json::{Value, json};
 
-use crate::audit::{asked, counted, fill, found, install, labels, reported, scan, wait_exact};
+use crate::audit::{
+    NO_TEAM, ReportKind, asked, counted, counted_namespaces, fill, found, install, labels, labels_of_namespaces,
+    put_label, reported, scan, wait_exact, wait_exact_in,
+};
 use crate::cluster;
 
 /// A pod whose evaluator spends so little time on audits that a scan of some dozen objects takes a while.
@@ -113,23 +116,47 @@ fn fault_c07_objects_that_vanish_during_a_scan_leave_no_report() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_c08_without_the_definitions_of_reports_the_figures_are_right_and_the_status_says_what_is_missing() {
-    // Nobody has installed the older kind of reports in this cluster.
+    // No other test installs the older kinds of reports in this cluster.
     let installation = install("audit-undefined", "wgpolicy");
     allow_older_reports(&installation);
-    let namespace = installation.make_namespace("a");
-    fill(&installation, &namespace, 20, |number| number < 7);
+    let namespaces = ["a", "b", "c"].map(|suffix| installation.make_namespace(suffix));
+    let [namespace, labelled, _] = &namespaces;
+    put_label(&installation, &format!("/api/v1/namespaces/{labelled}"), "team", "shop");
+    fill(&installation, namespace, 20, |number| number < 7);
     with(&installation, [PodSetup::default()]);
     let policy = labels(&installation, "audit-undefined-labels");
-    installation.apply_ready(std::slice::from_ref(&policy));
+    let of_namespaces = labels_of_namespaces(&installation, "audit-undefined-namespaces");
+    installation.apply_ready(&[policy.clone(), of_namespaces.clone()]);
     let audit = found(&installation, &policy, "its figures, and what is missing", |audit| {
         let words = ["policyreports.wgpolicyk8s.io", "CustomResourceDefinitions"];
         audit["checked"] == 20 && words.iter().all(|words| message(audit).contains(words))
     });
     assert_eq!((&audit["violations"], &audit["errors"]), (&json!(7), &json!(0)), "{audit}");
     // The policy itself works.
-    let denied = installation.create_pod(&namespace, "other", &json!({}));
+    let denied = installation.create_pod(namespace, "other", &json!({}));
     assert!(denied.is_ok(), "{denied:?}");
     installation.wait_for(&policy, "Ready", "True");
+
+    // Once they are installed, the next scan writes reports of both kinds.
+    cluster().install_policy_reports();
+    eventually("a scan after which nothing is missing", || {
+        message(&scan(&installation, &policy)).is_empty().then_some(())
+    });
+    let config_maps = counted(&installation, &namespaces);
+    wait_exact_in(&installation, ReportKind::PolicyReport, &policy, NO_TEAM, &config_maps, &namespaces);
+    let all = counted_namespaces(&installation);
+    assert_eq!((all.0.len(), all.1), (2, 3));
+    wait_exact_in(&installation, ReportKind::ClusterPolicyReport, &of_namespaces, NO_TEAM, &all, &namespaces);
+    // What is mended loses its report.
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps/object-000");
+    put_label(&installation, &path, "team", "shop");
+    put_label(&installation, &format!("/api/v1/namespaces/{namespace}"), "team", "shop");
+    scan(&installation, &policy);
+    let config_maps = counted(&installation, &namespaces);
+    assert_eq!(config_maps.0.len(), 6);
+    wait_exact_in(&installation, ReportKind::PolicyReport, &policy, NO_TEAM, &config_maps, &namespaces);
+    let all = counted_namespaces(&installation);
+    wait_exact_in(&installation, ReportKind::ClusterPolicyReport, &of_namespaces, NO_TEAM, &all, &namespaces);
 }
 
 /// The rights that the chart would give for the older kind of reports.

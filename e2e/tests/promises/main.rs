@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
 mod audit;
+mod audit_drift;
 mod audit_faults;
 mod away;
 mod capabilities;
