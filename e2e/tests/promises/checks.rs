@@ -1,15 +1,18 @@
 //! Policies are checked when somebody applies them: rows C01 to C04.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{Installation, Output, Policy, Program, eventually};
+use portcullis_e2e::{Installation, Output, Pod, Policy, Program, eventually};
 use serde_json::{Value, json};
 
 use crate::installation_with;
 
 /// Policies that are applied at once.
 const FLOOD: usize = 50;
+/// Another user than the one of the test, who may do the same.
+const AS_ALICE: [&str; 2] = ["--as=alice", "--as-group=system:masters"];
 
 /// An installation that refuses policies that cannot load, once every API server asks it.
 pub(super) fn checking(name: &str) -> Installation<'static> {
@@ -38,9 +41,22 @@ pub(super) fn dry_run(installation: &Installation<'_>, policy: &Policy) -> (u16,
 }
 
 pub(super) fn kubectl_dry_run(installation: &Installation<'_>, policy: &Policy) -> Output {
+    kubectl_dry_run_by(&[], installation, policy)
+}
+
+/// The same as the user that these flags name.
+fn kubectl_dry_run_by(user: &[&'static str], installation: &Installation<'_>, policy: &Policy) -> Output {
     let manifest = policy.manifest(installation.source()).to_string();
-    let (cluster, dry_run) = (installation.cluster(), ["apply", "--dry-run=server", "--filename=-"]);
+    let cluster = installation.cluster();
+    let dry_run = ["apply", "--dry-run=server", "--filename=-"].into_iter().chain(user.iter().copied());
     cluster.kubectl_as(&cluster.kubeconfig(), dry_run, &manifest)
+}
+
+/// How many modules the loader of a pod has compiled.
+fn compilations(pod: &Pod) -> u64 {
+    let (_, text) = eventually("metrics", || pod.probe(Program::Loader, "/metrics").filter(|(code, _)| *code == 200));
+    let count = text.lines().find_map(|line| line.strip_prefix("portcullis_compile_seconds_count "));
+    count.expect("the loader counts them").trim().parse().expect("a number")
 }
 
 #[test]
@@ -98,12 +114,15 @@ fn fault_c02_what_may_pass_is_a_warning_and_never_a_refusal() {
     let output = installation.apply(&installation.cluster_policy("checks-warn-slow").at(&source.url("/slow.wasm")));
     assert!(output.is_ok() && output.stderr.contains("not checked: its module is still being fetched"), "{output:?}");
 
-    // The source is away.
+    // The source is away, and the module was never fetched.
     source.close();
-    let away = labels(&installation, "checks-warn-away", &json!(["team"]));
+    let away = installation.cluster_policy("checks-warn-away").denying("never fetched").on(&["configmaps"]);
     let output = installation.apply(&away);
     source.open();
-    assert!(output.is_ok() && output.stderr.contains("Warning: "), "{output:?}");
+    assert!(output.is_ok(), "{output:?}");
+    let warnings = output.warnings();
+    let is_why = |line: &&str| line.starts_with("Warning: not loaded yet: RegistryUnreachable: ");
+    assert!(warnings.iter().any(is_why), "{warnings:?}");
     installation.wait_for(&away, "Ready", "True");
 }
 
@@ -136,24 +155,63 @@ fn fault_c04_a_flood_of_applies_delays_no_request() {
     let source = installation.source();
     source.answer("/slow.wasm", 200, "", Duration::from_secs(60));
     let slow = installation.cluster_policy("checks-flood-slow").at(&source.url("/slow.wasm"));
-    let denied = thread::scope(|scope| {
-        let flood: Vec<_> = (0..FLOOD).map(|_| scope.spawn(|| dry_run(&installation, &slow))).collect();
+    let mistake = labels(&installation, "checks-flood-mistake", &json!([]));
+    let is_over = AtomicBool::new(false);
+    let judge = || {
         let mut denied = 0;
-        while flood.iter().any(|one| !one.is_finished()) {
+        while !is_over.load(Ordering::SeqCst) {
             assert_eq!(installation.api().denies_configmap(&shop, "not today"), Some(true));
             denied += 1;
         }
+        denied
+    };
+    let (denied, answers) = thread::scope(|scope| {
+        let flood: Vec<_> = (0..FLOOD).map(|_| scope.spawn(|| dry_run(&installation, &slow))).collect();
+        let judge = scope.spawn(judge);
+        let mut answers = Vec::new();
+        loop {
+            let answer = kubectl_dry_run_by(&AS_ALICE, &installation, &mistake);
+            if flood.iter().all(|one| one.is_finished()) {
+                break;
+            }
+            answers.push(answer);
+        }
+        is_over.store(true, Ordering::SeqCst);
         for one in flood {
             let (code, message) = one.join().expect("no panic");
             assert_eq!(code, 201, "{message}");
         }
-        denied
+        (judge.join().expect("no panic"), answers)
     });
     assert!(denied > 20, "{denied} requests meanwhile");
+    // Another user's mistake is found in the middle of the flood.
+    let is_refused = |answer: &Output| !answer.is_ok() && answer.stderr.contains("denied the request: SettingsInvalid");
+    assert!(answers.iter().any(is_refused), "{answers:?}");
     // What was tried is not a policy, and is gone.
     let health = eventually("only the guard", || {
         let (code, text) = installation.replicas()[0].loopback(Program::Loader, "/healthz/policies?verbose")?;
         (code == 200 && text.contains("cluster/checks-flood-guard")).then_some(text)
     });
     assert!(!health.contains("check/"), "{health}");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn what_was_fetched_and_compiled_for_the_check_is_what_serves() {
+    let installation = checking("checks-once");
+    let shop = installation.make_namespace("shop");
+    let [pod] = installation.replicas().try_into().ok().expect("one replica");
+    let policy = installation.cluster_policy("checks-once-guard").denying("fetched once").on(&["configmaps"]);
+    let before = compilations(&pod);
+    let output = installation.apply(&policy);
+    assert!(output.is_ok() && !output.stderr.contains("not checked"), "{output:?}");
+    let checked = compilations(&pod);
+    assert_eq!(checked, before + 1, "the module was compiled for the check");
+    installation.wait_for(&policy, "Ready", "True");
+    assert_eq!(installation.api().denies_configmap(&shop, "fetched once"), Some(true));
+    assert_eq!(compilations(&pod), checked);
+    let source = installation.source();
+    let module = policy.manifest(source)["spec"]["module"].as_str().expect("an address").to_owned();
+    let path = module.strip_prefix(&source.url("")).expect("an address at the source");
+    assert_eq!(source.requests(path).len(), 1, "{path}");
 }
