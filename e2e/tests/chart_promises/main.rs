@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
 mod asked;
+mod audit;
 mod bad_update;
 mod cache_volume;
 mod cage;
