@@ -10,7 +10,6 @@
 //!                     └── reports ──┘
 //! ```
 
-mod canary;
 mod counters;
 mod site;
 
@@ -24,8 +23,8 @@ use serde::Serialize;
 use tokio::task::block_in_place;
 
 use crate::api;
+use crate::canary::{self, Canary, Seen};
 use crate::report::{Output, print};
-use canary::{Canary, Seen};
 use counters::Counters;
 use site::Site;
 
@@ -101,7 +100,7 @@ struct Watched {
 
 impl Args {
     /// Runs the benchmark.
-    pub(crate) async fn run(self, output: Output) -> anyhow::Result<()> {
+    pub(crate) async fn run(self, output: &Output) -> anyhow::Result<()> {
         Cluster::demand_own_network();
         let cluster = block_in_place(|| Cluster::start(&Options::default()))?;
         let client = api::client(&cluster).await?;

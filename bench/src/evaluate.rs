@@ -81,7 +81,7 @@ struct Rounds {
 }
 
 impl Args {
-    pub(crate) async fn run(&self, output: Output) -> anyhow::Result<()> {
+    pub(crate) async fn run(&self, output: &Output) -> anyhow::Result<()> {
         let mut rows = Vec::new();
         if self.module.is_some() || self.url.is_some() {
             let path = self.module.clone().unwrap_or_else(|| examples().join("modules/no-privileged.wasm"));

@@ -42,7 +42,7 @@ struct Guest {
 }
 
 impl Args {
-    pub(crate) fn run(&self, output: Output) -> anyhow::Result<()> {
+    pub(crate) fn run(&self, output: &Output) -> anyhow::Result<()> {
         let path = self.module.clone().unwrap_or_else(|| crate::pod::examples().join("modules/no-privileged.wasm"));
         let bytes = std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
         let (p50, p99, mean) = measure(&bytes, self.calls, self.rounds)?;

@@ -52,7 +52,7 @@ struct Rounds {
 }
 
 impl Args {
-    pub(crate) async fn run(&self, output: Output) -> anyhow::Result<()> {
+    pub(crate) async fn run(&self, output: &Output) -> anyhow::Result<()> {
         let folder = Folder::new()?;
         let text = std::fs::read_to_string(examples().join("../guests/wat/endless_loop.wat"))?;
         folder.policy("endless", &assemble(&text)?, &serde_json::json!({}), false)?;

@@ -6,13 +6,16 @@
 
 mod admission;
 mod api;
+mod applies;
 mod audit;
+mod canary;
 mod crowd;
 mod evaluate;
 mod floor;
 mod isolation;
 mod load;
 mod metrics;
+mod page;
 mod pod;
 mod propagate;
 mod report;
@@ -27,7 +30,7 @@ mod workload;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::report::Output;
 
@@ -38,8 +41,7 @@ use crate::report::Output;
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", version)]
 struct Args {
-    /// The format of the result: a table for people, or one JSON object.
-    #[arg(short, long, value_enum, default_value = "table", global = true)]
+    #[command(flatten)]
     output: Output,
 
     #[command(subcommand)]
@@ -48,6 +50,9 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Benchmark {
+    /// All of them with their defaults, one after the other, which takes some hours.
+    #[command(after_help = "Example:\n  cargo xtask bench all --record")]
+    All,
     /// One evaluation in bare wasmtime, in this process: the lower limit for every server.
     Floor(floor::Args),
     /// Answers over TLS by the real evaluator, with 1, 8 and 64 callers.
@@ -60,6 +65,8 @@ enum Benchmark {
     Isolation(isolation::Args),
     /// Creating pods through a real API server, with policies in one webhook or in one each.
     Admission(admission::Args),
+    /// Policies that one user applies many times a second, with `policyChecks.mode: deny`, and what admission feels of it.
+    Applies(applies::Args),
     /// A scan of many objects with many policies by the real reporter and evaluator: its time, requests and memory, and what admission
     /// feels of it.
     Audit(audit::Args),
@@ -90,18 +97,47 @@ fn main() -> ExitCode {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(async {
             match args.benchmark {
-                Benchmark::Floor(floor) => floor.run(args.output),
-                Benchmark::Evaluate(evaluate) => evaluate.run(args.output).await,
-                Benchmark::Swap(swap) => swap.run(args.output).await,
-                Benchmark::Start(start) => start.run(args.output).await,
-                Benchmark::Isolation(isolation) => isolation.run(args.output).await,
-                Benchmark::Admission(admission) => admission.run(args.output).await,
-                Benchmark::Audit(audit) => audit.run(args.output).await,
-                Benchmark::Propagate(propagate) => tokio::task::block_in_place(|| propagate.run(args.output)),
-                Benchmark::Crowd(crowd) => tokio::task::block_in_place(|| crowd.run(args.output)),
-                Benchmark::Scale(scale) => scale.run(args.output).await,
-                Benchmark::Slope(slope) => slope.run(args.output).await,
+                Benchmark::All => all(&args.output).await,
+                one => one.run(&args.output).await,
             }
         })
     })
+}
+
+impl Benchmark {
+    async fn run(self, output: &Output) -> anyhow::Result<()> {
+        match self {
+            Self::All => anyhow::bail!("all benchmarks are not one of them"),
+            Self::Floor(floor) => floor.run(output),
+            Self::Evaluate(evaluate) => evaluate.run(output).await,
+            Self::Swap(swap) => swap.run(output).await,
+            Self::Start(start) => start.run(output).await,
+            Self::Isolation(isolation) => isolation.run(output).await,
+            Self::Admission(admission) => admission.run(output).await,
+            Self::Applies(applies) => applies.run(output).await,
+            Self::Audit(audit) => audit.run(output).await,
+            Self::Propagate(propagate) => tokio::task::block_in_place(|| propagate.run(output)),
+            Self::Crowd(crowd) => tokio::task::block_in_place(|| crowd.run(output)),
+            Self::Scale(scale) => scale.run(output).await,
+            Self::Slope(slope) => slope.run(output).await,
+        }
+    }
+}
+
+/// Runs all benchmarks, whatever becomes of one of them.
+async fn all(output: &Output) -> anyhow::Result<()> {
+    let mut failed = Vec::new();
+    for name in Args::command().get_subcommands().map(|command| command.get_name().to_owned()) {
+        if ["all", "help"].contains(&&*name) {
+            continue;
+        }
+        eprintln!("{name}");
+        let one = Args::try_parse_from(["bench", &name])?.benchmark;
+        if let Err(error) = one.run(output).await {
+            eprintln!("{name}: {error:#}");
+            failed.push(name);
+        }
+    }
+    anyhow::ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    Ok(())
 }

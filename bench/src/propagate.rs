@@ -54,7 +54,7 @@ struct Row {
 
 impl Args {
     /// Runs the benchmark.
-    pub(crate) fn run(self, output: Output) -> anyhow::Result<()> {
+    pub(crate) fn run(self, output: &Output) -> anyhow::Result<()> {
         Cluster::demand_own_network();
         let cluster = Cluster::start(&Options::default())?;
         let installation = Installation::start(&cluster, InstallationOptions::named(NAME)).with(self.replicas as usize);

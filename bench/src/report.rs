@@ -4,10 +4,25 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use serde_json::Value;
+
+use crate::page;
+
+/// Where a result goes, and in which form.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Output {
+    /// The format of the result: a table for people, or one JSON object.
+    #[arg(short, long = "output", value_enum, default_value = "table", global = true)]
+    format: Format,
+
+    /// Also writes the figures into the page of docs/ that has a place for this benchmark, with the day, the machine and the command.
+    #[arg(long, global = true)]
+    record: bool,
+}
 
 /// The format of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
+enum Format {
     /// A table for people.
     Table,
     /// One JSON object for programs.
@@ -52,29 +67,38 @@ pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
-/// Prints rows as JSON, or as a table whose columns are the fields of a row.
-pub(crate) fn print<R: Serialize>(output: Output, benchmark: &str, rows: &[R]) -> anyhow::Result<()> {
+/// Prints rows as JSON, or as a table whose columns are the fields of a row, and records them where that is asked for.
+pub(crate) fn print<R: Serialize>(output: &Output, benchmark: &str, rows: &[R]) -> anyhow::Result<()> {
     let rows = rows.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
-    if output == Output::Json {
-        println!("{}", serde_json::json!({"benchmark": benchmark, "rows": rows}));
-        return Ok(());
+    match output.format {
+        Format::Json => println!("{}", serde_json::json!({"benchmark": benchmark, "rows": rows})),
+        Format::Table => table(&rows).iter().for_each(|line| println!("{line}")),
     }
-    let cell = |value: &serde_json::Value| match value {
-        serde_json::Value::Number(number) if number.is_f64() => format!("{:.3}", number.as_f64().unwrap_or_default()),
-        serde_json::Value::String(text) => text.clone(),
-        serde_json::Value::Null => "-".to_owned(),
-        other => other.to_string(),
-    };
-    let Some(serde_json::Value::Object(first)) = rows.first() else { return Ok(()) };
+    if output.record { page::record(benchmark, &rows) } else { Ok(()) }
+}
+
+/// The lines of a table, with the names of the fields first.
+fn table(rows: &[Value]) -> Vec<String> {
+    let Some(Value::Object(first)) = rows.first() else { return Vec::new() };
     let mut table: Vec<Vec<String>> = vec![first.keys().map(|key| key.to_uppercase().replace('_', " ")).collect()];
     table.extend(rows.iter().map(|row| first.keys().map(|key| cell(&row[key])).collect()));
     let widths: Vec<usize> =
         (0..first.len()).map(|column| table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
-    for row in &table {
-        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        println!("{}", line.join("   ").trim_end());
+    let line = |row: &Vec<String>| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        cells.join("   ").trim_end().to_owned()
+    };
+    table.iter().map(line).collect()
+}
+
+/// A figure as people read it.
+pub(crate) fn cell(value: &Value) -> String {
+    match value {
+        Value::Number(number) if number.is_f64() => format!("{:.3}", number.as_f64().unwrap_or_default()),
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
     }
-    Ok(())
 }
 
 #[cfg(test)]

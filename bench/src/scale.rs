@@ -72,7 +72,7 @@ struct Row {
 
 impl Args {
     /// Runs the benchmark.
-    pub(crate) async fn run(self, output: Output) -> anyhow::Result<()> {
+    pub(crate) async fn run(self, output: &Output) -> anyhow::Result<()> {
         let cluster = tokio::task::block_in_place(|| Cluster::start(&Options::default()))?;
         eprintln!("making {} policies and {} replicas", self.policies, self.replicas);
         let mut site = Site::start(&cluster, self.replicas, self.policies).await?;

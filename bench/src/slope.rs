@@ -97,7 +97,7 @@ struct Turns {
 
 impl Args {
     /// Runs the benchmark.
-    pub(crate) async fn run(self, output: Output) -> anyhow::Result<()> {
+    pub(crate) async fn run(self, output: &Output) -> anyhow::Result<()> {
         Cluster::demand_own_network();
         let mut rows = Vec::new();
         for scenario in Scenario::all(&self.parts, &self.matching) {

@@ -48,11 +48,11 @@ struct Row {
 }
 
 impl Args {
-    pub(crate) async fn run(&self, output: Output) -> anyhow::Result<()> {
+    pub(crate) async fn run(&self, output: &Output) -> anyhow::Result<()> {
         tokio::task::block_in_place(|| self.measure(output))
     }
 
-    fn measure(&self, output: Output) -> anyhow::Result<()> {
+    fn measure(&self, output: &Output) -> anyhow::Result<()> {
         let folder = Folder::new()?;
         let path = self.module.clone().unwrap_or_else(|| examples().join("modules/no-privileged.wasm"));
         let module = std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;

@@ -52,7 +52,7 @@ struct Row {
 }
 
 impl Args {
-    pub(crate) async fn run(&self, output: Output) -> anyhow::Result<()> {
+    pub(crate) async fn run(&self, output: &Output) -> anyhow::Result<()> {
         let folder = Folder::new()?;
         let volume = folder.path("volume");
         let labels = std::fs::read(examples().join("modules/required-labels.wasm"))?;

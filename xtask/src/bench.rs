@@ -11,7 +11,7 @@ use crate::programs::{self, CONTROLLER, PROGRAMS, Profile};
 use crate::workspace::Workspace;
 
 /// Benchmarks that load a cluster, and run in their own network namespace.
-const ON_CLUSTERS: [&str; 6] = ["admission", "audit", "crowd", "propagate", "scale", "slope"];
+const ON_CLUSTERS: [&str; 8] = ["admission", "all", "applies", "audit", "crowd", "propagate", "scale", "slope"];
 
 /// Builds the programs for release and runs the benchmarks with these arguments.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> {

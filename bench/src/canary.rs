@@ -1,4 +1,4 @@
-//! Admission while a scan runs: pods that are created without being stored, a few each second, for a policy that admits them.
+//! Admission while something else goes on: pods that are created without being stored, a few each second, for a policy that admits them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,23 +20,23 @@ const PACE: Duration = Duration::from_millis(50);
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Creates pods until it is stopped.
-pub(super) struct Canary {
+pub(crate) struct Canary {
     is_over: Arc<AtomicBool>,
     task: JoinHandle<Seen>,
 }
 
 /// What the canary has seen.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// How long each pod took.
-    pub(super) times: Samples,
+    pub(crate) times: Samples,
     /// How many pods were refused or not answered.
-    pub(super) errors: usize,
+    pub(crate) errors: usize,
 }
 
 impl Canary {
     /// Starts to create pods at this path.
-    pub(super) fn start(client: &Client, path: &str) -> Self {
+    pub(crate) fn start(client: &Client, path: &str) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let (client, path, over) = (client.clone(), path.to_owned(), Arc::clone(&is_over));
         let task = tokio::spawn(async move {
@@ -58,14 +58,14 @@ impl Canary {
     }
 
     /// Stops, and gives what it has seen.
-    pub(super) async fn stop(self) -> anyhow::Result<Seen> {
+    pub(crate) async fn stop(self) -> anyhow::Result<Seen> {
         self.is_over.store(true, Ordering::Relaxed);
         Ok(self.task.await?)
     }
 }
 
 /// Waits until the policy denies a privileged pod.
-pub(super) async fn wait_enforced(client: &Client, path: &str) -> anyhow::Result<()> {
+pub(crate) async fn wait_enforced(client: &Client, path: &str) -> anyhow::Result<()> {
     let (start, pod) = (Instant::now(), pod(true));
     loop {
         let denied = send(client, Method::POST, path, "application/json", &pod).await.err();
