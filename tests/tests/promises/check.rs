@@ -2,7 +2,8 @@
 
 use std::net::TcpListener;
 
-use portcullis_tests::{Folder, Policy};
+use portcullis_tests::{Folder, Policy, Registry, guest};
+use rcgen::KeyPair;
 use serde_json::{Value, json};
 
 use crate::tool::{examples, run, written};
@@ -52,6 +53,50 @@ fn promise_what_a_pod_would_refuse_is_told_before_anybody_applies_it() {
     assert_eq!(sarif["runs"][0]["results"].as_array().map(Vec::len), Some(3), "{text}");
     let (_, text) = check(&folder, &["-o", "junit"]);
     assert!(text.contains("tests=\"4\" failures=\"3\" errors=\"0\""), "{text}");
+}
+
+#[test]
+fn promise_a_slip_in_a_policy_group_is_told_with_its_name() {
+    let folder = Folder::empty();
+    folder.write("policies/modules/accept.wasm", guest("always_accept"));
+    let members = json!({"exempt": {"module": "modules/accept.wasm"}});
+    for (name, expression) in [("right", "exempt()"), ("misspelt", "exmpt()"), ("number", "1 + 1"), ("torn", "exempt(")]
+    {
+        folder.put(&Policy::cluster(name).group_of(&members, expression));
+    }
+    let (status, text) = check(&folder, &[]);
+    assert_eq!(status, Some(1), "{text}");
+    for words in [
+        "cluster/right: ok",
+        "cluster/misspelt: error SpecInvalid: ",
+        "exmpt",
+        "cluster/number: error SpecInvalid: ",
+        "cluster/torn: error SpecInvalid: ",
+        "1 passed, 3 failed, 0 not known",
+    ] {
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
+}
+
+#[test]
+fn promise_a_module_without_the_signature_that_a_policy_wants_does_not_pass() {
+    let registry = Registry::with_login();
+    let ours = KeyPair::generate().expect("a key");
+    let signatures = json!({"allOf": [{"kind": "pubKey", "owner": "us", "key": ours.public_key_pem()}]});
+    let folder = Folder::empty();
+    for name in ["signed", "unsigned"] {
+        let (manifest, _) = registry.push(&format!("{name}:v1"), &guest("always_accept"));
+        if name == "signed" {
+            registry.sign(name, &manifest, &ours);
+        }
+        let module = registry.module(&format!("{name}:v1"));
+        folder.put(&Policy::cluster(name).module(&module).spec("signatures", signatures.clone()));
+    }
+    let access = ["--source-ca", &registry.ca_file(), "--docker-config", &registry.docker_config()];
+    let (status, text) = check(&folder, &access);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("cluster/signed: ok"), "{text}");
+    assert!(text.contains("cluster/unsigned: error SignatureInvalid: "), "{text}");
 }
 
 /// A pipeline must not take a registry that is away for a mistake of the policy's author.
