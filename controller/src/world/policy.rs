@@ -7,16 +7,13 @@ use jiff::Timestamp;
 use kube::api::DynamicObject;
 use portcullis_api::kubernetes::{FINALIZER, decode_match, raw_spec};
 use portcullis_api::{Condition, ConditionType, Kind, PolicyReference, PolicyStatus, Resolved};
-use portcullis_contract::{FailurePolicy, GroupId, MatchPart, ReplicaState, WebhookKind, shard_id};
-use portcullis_matching::MemberMatcher;
+use portcullis_contract::{FailurePolicy, GroupId, MatchPart, ReplicaState, shard_id};
+use portcullis_matching::shared_part;
 use serde::Deserialize as _;
 use serde_json::Value;
 
 /// The default of `timeoutSeconds`, in seconds.
 const TIMEOUT_SECONDS: u32 = 10;
-
-/// Largest object selector and match conditions of a policy that shares a webhook, in bytes of JSON: every evaluator keeps them.
-const LARGEST_MEMBER: usize = 4 << 10;
 
 /// How many shards are searched for a group that only a label names.
 const SHARDS: u32 = 64;
@@ -174,11 +171,7 @@ impl Content {
     /// Whether evaluators can judge what the webhook would be asked about as an API server does. Mutating policies have a webhook for each
     /// match part, since API servers look at the object again before each.
     pub fn may_share(&self) -> bool {
-        let (webhook, member) = self.own.shared();
-        self.own.kind == WebhookKind::Validating
-            && webhook != *self.own
-            && serde_json::to_string(&member).is_ok_and(|json| json.len() <= LARGEST_MEMBER)
-            && MemberMatcher::of(&member).is_some()
+        shared_part(&self.own).is_some_and(|webhook| webhook != *self.own)
     }
 
     /// The same content in another shard.

@@ -12,7 +12,7 @@ mod scope;
 mod selector;
 
 pub use conditions::{Conditions, Decision};
-pub use member::{AdmissionRequest, MemberMatcher};
+pub use member::{AdmissionRequest, MemberMatcher, shared_part};
 pub use request::{Asked, about, matches_rule};
 pub use resource::Resource;
 pub use scope::{Namespaces, Parts, Scope, ScopeError};

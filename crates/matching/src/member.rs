@@ -6,7 +6,7 @@
 
 use std::cell::OnceCell;
 
-use portcullis_contract::MemberMatch;
+use portcullis_contract::{MatchPart, MemberMatch, WebhookKind};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -21,6 +21,8 @@ pub struct MemberMatcher {
     conditions: Conditions,
 }
 
+/// Largest object selector and match conditions of a member, as JSON, in bytes: manifests and webhooks have those of all members.
+const LARGEST_MEMBER: usize = 4 << 10;
 /// Most metadata of an object that conditions are evaluated on, in bytes. API servers store much less.
 const MAX_METADATA: usize = 1 << 20;
 
@@ -49,6 +51,16 @@ enum Metadata {
 struct Partial<'a> {
     #[serde(borrow)]
     metadata: Option<&'a RawValue>,
+}
+
+/// The match part of the webhook that a policy with this part can share: the part without object selector and match conditions. None where
+/// it needs one of its own, since it may change objects, or has what an API server alone can judge.
+pub fn shared_part(part: &MatchPart) -> Option<MatchPart> {
+    let (webhook, member) = part.shared();
+    let may_share = part.kind == WebhookKind::Validating
+        && serde_json::to_string(&member).is_ok_and(|json| json.len() <= LARGEST_MEMBER)
+        && MemberMatcher::of(&member).is_some();
+    may_share.then_some(webhook)
 }
 
 impl MemberMatcher {

@@ -222,6 +222,16 @@ fn objects_that_exist_are_counted_only_if_a_value_says_so() {
 }
 
 #[test]
+fn who_registers_webhooks_and_who_advises_about_them_know_whether_they_are_shared() {
+    for shares in [false, true] {
+        let objects = render(&json!({ "controller": { "sharedWebhooks": shares } }));
+        for name in ["controller", "loader"] {
+            assert_eq!(args(container(&objects, name)).contains(&"--shared-webhooks"), shares, "{name}");
+        }
+    }
+}
+
+#[test]
 fn siblings_find_each_other_by_a_headless_service_and_have_certificates_of_their_own() {
     let objects = render(&json!({ "siblings": { "enabled": true } }));
     let service = &find(&objects, "Service", "portcullis-siblings")["spec"];

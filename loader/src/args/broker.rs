@@ -32,6 +32,10 @@ pub struct BrokerArgs {
     #[arg(long, env = "PORTCULLIS_CHECK_IMPACT", value_enum, default_value = "off")]
     pub check_impact: Switch,
 
+    /// The controller's --shared-webhooks, so that checks advise nothing by which no webhook is saved.
+    #[arg(long, env = "PORTCULLIS_SHARED_WEBHOOKS")]
+    pub shared_webhooks: bool,
+
     /// Writes what policies ask their host for, and the answers, to this file, in the form of kwctl.
     #[arg(long, env = "PORTCULLIS_RECORD_CAPABILITIES", value_name = "FILE", requires = "broker_socket")]
     pub record_capabilities: Option<PathBuf>,

@@ -8,10 +8,16 @@ use super::{rules, webhook};
 use crate::input::Desired;
 
 /// The advice for a policy with this match part and id, a sentence each.
-pub(super) async fn advice(part: &MatchPart, id: &PolicyId, discovery: &Discovery, desired: &Desired) -> Vec<String> {
+pub(super) async fn advice(
+    part: &MatchPart,
+    id: &PolicyId,
+    discovery: &Discovery,
+    desired: &Desired,
+    shares_webhooks: bool,
+) -> Vec<String> {
     let mut found = unmatched(part, discovery).await;
     let snapshot = desired.borrow().clone();
-    found.extend(snapshot.and_then(|snapshot| webhook::added(part, id, &snapshot.matched)));
+    found.extend(snapshot.and_then(|snapshot| webhook::added(part, id, &snapshot.matched, shares_webhooks)));
     found
 }
 

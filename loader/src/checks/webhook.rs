@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_contract::{MatchPart, PolicyId, RuleWithOperations, clean, group_id};
+use portcullis_matching::shared_part;
 use serde_json::Value;
 
 use crate::content::Matched;
@@ -29,19 +30,27 @@ enum Change {
     Resources,
 }
 
-/// The warning for a policy with this match part and id; `others` are all policies of the installation.
-pub(super) fn added(part: &MatchPart, id: &PolicyId, others: &BTreeMap<PolicyId, Arc<Matched>>) -> Option<String> {
+/// The warning for a policy with this match part and id; `others` are all policies of the installation. Where the installation shares
+/// webhooks, policies may differ in what the evaluator judges for each of them.
+pub(super) fn added(
+    part: &MatchPart,
+    id: &PolicyId,
+    others: &BTreeMap<PolicyId, Arc<Matched>>,
+    shares_webhooks: bool,
+) -> Option<String> {
     let is_near = |other: &Matched| other.part.namespace == part.namespace && other.part.kind == part.kind;
-    let mut near: Vec<(&PolicyId, &Matched)> =
-        others.iter().map(|(id, other)| (id, &**other)).filter(|(_, other)| is_near(other)).collect();
+    let webhook = |part: &MatchPart| shared_part(part).filter(|_| shares_webhooks).unwrap_or_else(|| part.clone());
+    let mut near: Vec<(&PolicyId, MatchPart)> =
+        others.iter().filter(|(_, other)| is_near(other)).map(|(id, other)| (id, webhook(&other.part))).collect();
+    let part = &webhook(part);
     let group = group_id(part);
-    if near.iter().any(|(_, other)| other.group == group) {
+    if near.iter().any(|(_, other)| group_id(other) == group) {
         return None;
     }
     near.retain(|(other, _)| *other != id);
     let mut seen = BTreeSet::new();
-    let changes = near.iter().filter(|(_, other)| seen.insert(&other.group)).filter_map(|(id, other)| {
-        let (change, text) = change(part, &other.part)?;
+    let changes = near.iter().filter(|(_, other)| seen.insert(group_id(other))).filter_map(|(id, other)| {
+        let (change, text) = change(part, other)?;
         Some((change, *id, text))
     });
     let (_, id, text) = changes.min()?;
@@ -241,7 +250,7 @@ mod tests {
 
     /// What would be different as in the other one.
     fn told(own: MatchPart, other: MatchPart) -> Option<String> {
-        let text = added(&own, &id("own"), &others(vec![other]))?;
+        let text = added(&own, &id("own"), &others(vec![other]), false)?;
         let text = text.strip_prefix("WebhookAdded: this policy gets a webhook of its own; with ").expect("the words");
         Some(text.strip_suffix(" as in cluster/p0 it would share that policy's").expect("the words").to_owned())
     }
@@ -336,12 +345,33 @@ mod tests {
     fn the_nearest_one_is_named_and_a_policy_that_shares_a_webhook_is_not_told() {
         let more = || with(|part| part.rules[0].operations = words_of(&["CREATE", "UPDATE"]));
         let versions = || with(|part| part.rules[0].api_versions = words_of(&["*"]));
-        let text = added(&part(), &id("own"), &others(vec![more(), versions(), more()])).expect("a warning");
+        let text = added(&part(), &id("own"), &others(vec![more(), versions(), more()]), false).expect("a warning");
         assert!(text.contains("apiVersions [*] as in cluster/p1 "), "{text}");
-        assert_eq!(added(&part(), &id("own"), &others(vec![more(), part()])), None);
+        assert_eq!(added(&part(), &id("own"), &others(vec![more(), part()]), false), None);
         // Its own former match part is no other policy's, and one that stays where it is adds nothing.
-        assert_eq!(added(&part(), &id("p0"), &others(vec![more()])), None);
-        assert_eq!(added(&part(), &id("p1"), &others(vec![more(), part()])), None);
-        assert!(added(&part(), &id("p1"), &others(vec![more(), versions()])).is_some());
+        assert_eq!(added(&part(), &id("p0"), &others(vec![more()]), false), None);
+        assert_eq!(added(&part(), &id("p1"), &others(vec![more(), part()]), false), None);
+        assert!(added(&part(), &id("p1"), &others(vec![more(), versions()]), false).is_some());
+    }
+
+    #[test]
+    fn where_webhooks_are_shared_only_what_they_do_not_share_is_named() {
+        let condition = |text: &str| MatchCondition { name: "c".into(), expression: text.into() };
+        let selecting = |value: &str| MatchPart {
+            object_selector: Some(json!({"matchLabels": {"team": value}})),
+            match_conditions: vec![condition("object.metadata.name != 'x'")],
+            ..part()
+        };
+        let own = |part: &MatchPart, other: MatchPart| added(part, &id("own"), &others(vec![other]), true);
+        assert_eq!(own(&selecting("a"), selecting("b")), None, "they share a webhook");
+        assert_eq!(own(&selecting("a"), part()), None);
+        let mut more = selecting("b");
+        more.rules[0].operations = words_of(&["CREATE", "UPDATE"]);
+        let text = own(&selecting("a"), more).expect("a warning");
+        assert!(text.contains("operations [CREATE, UPDATE] as in cluster/p0"), "{text}");
+        // API servers alone can judge this condition, so that the policy has a webhook of its own.
+        let mut alone = part();
+        alone.match_conditions = vec![condition("authorizer.group('').resource('pods').check('get').allowed()")];
+        assert_eq!(own(&alone, part()), None, "no word would save the webhook");
     }
 }
