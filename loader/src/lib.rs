@@ -59,7 +59,7 @@ use tokio::sync::{mpsc, watch};
 
 pub use crate::args::Args;
 use crate::args::{Input, Settings};
-use crate::checks::{Checks, Impact};
+use crate::checks::{CheckSettings, Checks, Impact};
 use crate::compile::Compilers;
 use crate::input::{Directory, Installation};
 use crate::jobs::{JobRunner, PinSource};
@@ -156,9 +156,12 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     let collectors = Collectors::from_env();
     collectors.export_metrics("portcullis-loader", &metrics.registry).context("failed to set up metrics")?;
     let client = cluster.as_ref().map(|cluster| cluster.client.clone());
-    let denies = args.broker.policy_checks == PolicyChecks::Deny;
+    let check_settings = CheckSettings {
+        denies: args.broker.policy_checks == PolicyChecks::Deny,
+        shares_webhooks: args.broker.shared_webhooks,
+    };
     let impact = impact(args, &settings.input)?;
-    let checks = Checks::new(denies, evaluator.clone(), desired.clone(), client, impact);
+    let checks = Checks::new(check_settings, evaluator.clone(), desired.clone(), client, impact);
     let asked = (args.broker.policy_checks != PolicyChecks::Off).then(|| {
         let (sender, requests) = mpsc::channel(MAX_CHECKS);
         tokio::spawn(Arc::clone(&checks).serve(requests));

@@ -9,7 +9,7 @@ use crate::ProvideError;
 /// A question about a policy that somebody applies.
 #[derive(Debug)]
 pub struct CheckRequest {
-    /// The user who applies it, and how long the answer may take.
+    /// How long the answer may take.
     pub check: PolicyCheck,
     /// The policy, as JSON.
     pub policy: Bytes,
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     fn check() -> PolicyCheck {
-        PolicyCheck { user: "alice".to_owned(), millis: 1000 }
+        PolicyCheck { millis: 1000 }
     }
 
     #[tokio::test]
@@ -55,7 +55,7 @@ mod tests {
         let (sender, mut requests) = mpsc::channel::<CheckRequest>(1);
         tokio::spawn(async move {
             let request = requests.recv().await.expect("a request");
-            assert_eq!((request.check.user.as_str(), &*request.policy), ("alice", &b"{}"[..]));
+            assert_eq!((request.check.millis, &*request.policy), (1000, &b"{}"[..]));
             request.reply.send(CheckVerdict::passed(Vec::new())).expect("somebody waits");
         });
         let answer = Checks::new(Some(sender)).ask(check(), Bytes::from_static(b"{}")).await.expect("an answer");

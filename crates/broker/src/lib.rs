@@ -48,7 +48,6 @@ use crate::exports::Exports;
 pub use crate::metrics::Metrics;
 pub use crate::record::Record;
 pub use crate::session::{Session, SessionError};
-pub use crate::share::KeyedPermits;
 
 /// What the broker works with.
 pub struct Services {

@@ -1,10 +1,9 @@
 //! How policies share the broker: a policy, a namespace and all together have a number of calls at the same time.
 
-use std::collections::HashMap;
-use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use portcullis_contract::{PolicyId, Tenant};
+use portcullis_process::KeyedPermits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Calls of one policy at the same time.
@@ -13,12 +12,6 @@ const POLICY: usize = 8;
 const TENANT: usize = 24;
 /// Calls of all at the same time.
 const ALL: usize = 96;
-
-/// A number of permits for each key. Keys of which nobody holds a permit are forgotten.
-pub struct KeyedPermits<K> {
-    keys: Mutex<HashMap<K, Arc<Semaphore>>>,
-    permits: usize,
-}
 
 /// The shares.
 pub(crate) struct Shares {
@@ -52,27 +45,6 @@ impl Shares {
     }
 }
 
-impl<K: Clone + Eq + Hash> KeyedPermits<K> {
-    /// This many for each key.
-    pub fn new(permits: usize) -> Self {
-        Self { keys: Mutex::default(), permits }
-    }
-
-    /// Waits for a permit of a key.
-    pub async fn take(&self, key: &K) -> OwnedSemaphorePermit {
-        self.of(key).acquire_owned().await.expect("it is never closed")
-    }
-
-    fn of(&self, key: &K) -> Arc<Semaphore> {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = keys.get(key) {
-            return Arc::clone(found);
-        }
-        keys.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
-        Arc::clone(keys.entry(key.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.permits))))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
@@ -97,6 +69,5 @@ mod tests {
         assert!(take(&shares, "namespaced/b/other").is_some() && take(&shares, "cluster/c").is_some());
         drop((flood, more));
         assert!(take(&shares, "namespaced/a/flood").is_some() && take(&shares, "cluster/new").is_some());
-        assert!(shares.policies.keys.lock().expect("not poisoned").len() < 5, "what nobody holds is forgotten");
     }
 }

@@ -10,7 +10,7 @@ use crate::{Failure, Reason};
 /// First segment of the path by which API servers ask about policies that are applied.
 pub const CHECK_PATH: &str = "check";
 
-/// The most checks that a replica has at the same time.
+/// The most policies that a replica tries at the same time.
 pub const MAX_CHECKS: usize = 16;
 
 /// The question, from evaluator to loader. The body of its frame is the policy, as JSON; it has at most
@@ -19,22 +19,15 @@ pub const MAX_CHECKS: usize = 16;
 pub struct BrokerCheck {
     /// Tells it apart from the calls of the connection; the reply has the same.
     pub number: u64,
-    /// The user who applies it, and how long the answer may take.
+    /// How long the answer may take.
     pub check: PolicyCheck,
 }
 
-/// The user who applies a policy, and how long the answer may take.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// How a policy is to be checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyCheck {
-    /// The user, as the API server names them; cleaned, at most [`PolicyCheck::LONGEST_USER`] bytes.
-    pub user: String,
-    /// How long the API server can wait, in milliseconds.
+    /// How long the answer may take, in milliseconds.
     pub millis: u64,
-}
-
-impl PolicyCheck {
-    /// Longest name of a user, in bytes. What is longer is cut, and shares its budget with what is cut to the same.
-    pub const LONGEST_USER: usize = 256;
 }
 
 /// What is known of a policy that is applied.
@@ -124,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_question_is_told_apart_from_a_call_and_an_export() {
-        let check = BrokerCheck { number: 3, check: PolicyCheck { user: "alice".into(), millis: 9000 } };
+        let check = BrokerCheck { number: 3, check: PolicyCheck { millis: 9000 } };
         let frame = encode_frame(&check, b"{}").expect("encodes");
         let (message, body) = decode_frame::<BrokerMessage>(&frame).expect("decodes");
         assert_eq!((message, &frame[body..]), (BrokerMessage::Check(check), &b"{}"[..]));

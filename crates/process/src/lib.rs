@@ -14,6 +14,7 @@ mod feed;
 pub mod files;
 #[cfg(feature = "client")]
 mod follow;
+mod keyed_permits;
 mod latch;
 mod listen;
 mod live;
@@ -38,6 +39,7 @@ pub use exit::{
 pub use feed::{StateFeed, state_route};
 #[cfg(feature = "client")]
 pub use follow::{FollowError, Follower};
+pub use keyed_permits::KeyedPermits;
 pub use latch::{Latch, Readiness};
 pub use listen::listen;
 pub use live::{Beat, Liveness};

@@ -237,11 +237,11 @@ impl BrokerLink {
         self.exchange(sender, call, payload, until, late).await
     }
 
-    /// Asks the loader about a policy that `user` applies, whose JSON is `object`. The verdict is there at the deadline, or a failure is.
+    /// Asks the loader about a policy that somebody applies, whose JSON is `object`. The verdict is there at the deadline, or a failure is.
     ///
     /// # Errors
     /// When the policy is too large to be sent, and when the loader gives no verdict in time.
-    pub(crate) async fn check(&self, user: &str, object: &str, deadline: Instant) -> Result<CheckVerdict, LinkFailure> {
+    pub(crate) async fn check(&self, object: &str, deadline: Instant) -> Result<CheckVerdict, LinkFailure> {
         if object.len() > BROKER_MAX_PAYLOAD {
             let text = format!("it has {} bytes, and at most {BROKER_MAX_PAYLOAD} can be checked", object.len());
             return Err(LinkFailure::failed(&text));
@@ -251,7 +251,7 @@ impl BrokerLink {
         };
         let check = |number| {
             let millis = millis(without_way_back(left_until(deadline)));
-            BrokerCheck { number, check: PolicyCheck { user: clean(user, PolicyCheck::LONGEST_USER), millis } }
+            BrokerCheck { number, check: PolicyCheck { millis } }
         };
         let late = || "the loader of this pod gave no answer in time".to_owned();
         let reply = self.exchange(sender, check, object.as_bytes(), deadline, late).await?;

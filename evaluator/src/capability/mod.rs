@@ -15,5 +15,6 @@ mod outlet;
 mod peer;
 
 pub use self::link::BrokerLink;
+pub(crate) use self::link::LinkFailure;
 pub(crate) use self::outlet::BrokerOutlet;
 pub(crate) use self::peer::BrokerSocket;

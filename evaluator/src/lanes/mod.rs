@@ -30,6 +30,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
+use portcullis_contract::MAX_CHECKS;
 use prometheus::{IntCounter, IntGauge};
 use tokio::runtime::Runtime;
 use tokio::time::timeout_at;
@@ -81,6 +82,11 @@ impl LaneLimits {
     fn loading(self) -> usize {
         (self.instances / 4).max(1)
     }
+
+    /// The most policies that are only tried, because somebody applies them, at the same time.
+    fn trying(self) -> usize {
+        (self.loading() / 2).clamp(1, MAX_CHECKS)
+    }
 }
 
 /// The slow lane, and the instances that all policies share.
@@ -89,6 +95,8 @@ pub struct Lanes {
     instances: Arc<PolicyPool>,
     long: Arc<PolicyPool>,
     loading: Arc<PolicyPool>,
+    /// Apart from `loading`, so that candidates which hang keep no policy of the installation from loading.
+    trying: Arc<PolicyPool>,
     memory: Arc<GuestMemory>,
     order: Arc<Scheduler>,
     in_use: IntGauge,
@@ -121,6 +129,7 @@ impl Lanes {
             instances: permits(limits.instances),
             long: permits(limits.long()),
             loading: permits(limits.loading()),
+            trying: permits(limits.trying()),
             memory: GuestMemory::new(memory, metrics),
             order: Scheduler::new(limits.threads),
             in_use: metrics.instances.clone(),
@@ -153,7 +162,8 @@ impl Lanes {
         let one = Claim { who: Arc::clone(who), amount: 1, has: 0 };
         // Without a deadline: the manifest limits the number of loads, and no request waits for them.
         let full = |_| self.overloaded("too many policies are being loaded on this replica".to_owned());
-        let loading = self.loading.take(&one, None).await.map_err(full)?;
+        let pool = if who.policy.is_check() { &self.trying } else { &self.loading };
+        let loading = pool.take(&one, None).await.map_err(full)?;
         let instance = self.instances.take(&one, None).await.map_err(full)?;
         let permits = (loading, self.in_use(instance));
         let deadline = Instant::now() + timeout;
@@ -230,4 +240,33 @@ async fn first_turn<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
 
 fn panicked(_: Box<dyn Any + Send>) -> LaneError {
     LaneError::Panicked
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_contract::PolicyId;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn candidates_that_hang_in_many_namespaces_keep_no_policy_from_loading() {
+        let metrics = Metrics::new().expect("registers");
+        let lanes = Lanes::new(LaneLimits::new(64, 1), MemoryPlan::unlimited(), &metrics).expect("starts");
+        let hang = |number: u64| {
+            let id = PolicyId::check(Some(&format!("team-{number}")), number).expect("an id");
+            let lanes = Arc::clone(&lanes);
+            AbortOnDropHandle::new(tokio::spawn(async move {
+                lanes.load(&Claimant::new(&id), Duration::from_secs(600), |_| std::future::pending::<()>()).await
+            }))
+        };
+        let _flood: Vec<_> = (0..64).map(hang).collect();
+        while metrics.instances.get() < i64::try_from(lanes.limits.trying()).expect("small") {
+            tokio::task::yield_now().await;
+        }
+        let policy = Claimant::new(&"namespaced/a/policy".parse().expect("an id"));
+        let load = lanes.load(&policy, Duration::from_secs(60), |_| std::future::ready(7));
+        assert_eq!(timeout(Duration::from_secs(60), load).await.expect("there is room"), Ok(7));
+        assert!(metrics.instances.get() <= i64::try_from(lanes.limits.trying()).expect("small"));
+    }
 }

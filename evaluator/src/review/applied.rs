@@ -1,5 +1,6 @@
 //! The policy that somebody applies, and whether there is anything to check about it. Pure.
 
+use portcullis_contract::Tenant;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -15,6 +16,8 @@ const MAX_COMPARED: usize = 256 << 10;
 pub(crate) struct AppliedPolicy<'a> {
     /// The user, as the API server names them, neither cleaned nor cut; empty where it does not.
     pub(crate) user: String,
+    /// The namespace of a Policy; for a ClusterPolicy, the tenant of all of them.
+    pub(crate) tenant: Tenant,
     /// The policy as JSON text.
     pub(crate) object: &'a str,
 }
@@ -46,8 +49,16 @@ impl<'a> Review<'a> {
             _ => false,
         };
         let is_due = has_new_spec && !is_being_deleted(object);
-        is_due.then(|| AppliedPolicy { user: decoded(self.user.username), object: object.get() })
+        is_due.then(|| AppliedPolicy {
+            user: decoded(self.user.username),
+            tenant: tenant(decoded(self.wire.namespace)),
+            object: object.get(),
+        })
     }
+}
+
+fn tenant(namespace: String) -> Tenant {
+    if namespace.is_empty() { Tenant::Cluster } else { Tenant::Namespace(namespace.into()) }
 }
 
 fn is_being_deleted(object: &RawValue) -> bool {
@@ -103,12 +114,16 @@ mod tests {
     fn a_new_policy_is_checked_as_it_is_written() {
         let object = r#"{"spec": {"module": "a"}, "metadata":{"name":"x","deletionTimestamp":null}}"#;
         let body = with(&format!("\"object\":{object}"));
-        let body = body.replace("\"userInfo\":{}", r#""userInfo":{"username":"\u0061lice"}"#);
+        let body = body.replace("\"userInfo\":{}", r#""namespace":"team-a","userInfo":{"username":"\u0061lice"}"#);
         let review = Review::parse(body.as_bytes()).expect("a review");
-        assert_eq!(review.applied_policy(), Some(AppliedPolicy { user: "alice".into(), object }));
+        let tenant = Tenant::Namespace("team-a".into());
+        assert_eq!(review.applied_policy(), Some(AppliedPolicy { user: "alice".into(), tenant, object }));
         let review = with("\"object\":{}");
         let review = Review::parse(review.as_bytes()).expect("a review");
-        assert_eq!(review.applied_policy(), Some(AppliedPolicy { user: String::new(), object: "{}" }));
+        assert_eq!(
+            review.applied_policy(),
+            Some(AppliedPolicy { user: String::new(), tenant: Tenant::Cluster, object: "{}" })
+        );
     }
 
     #[test]

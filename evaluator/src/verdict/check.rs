@@ -11,6 +11,8 @@ use crate::verdict::warnings;
 const INVALID: u16 = 422;
 /// Longest text of a refusal, in bytes: a text of the loader of at most 1 KiB, and its reason.
 const MAX_TEXT: usize = 1280;
+/// Where its author sees later what is not known yet.
+const LATER: &str = "; `kubectl describe` shows whether it loads";
 /// What is said where nothing else is.
 const NO_MESSAGE: &str = "the loader does not say why";
 
@@ -21,13 +23,7 @@ pub(crate) fn admitted() -> Answer {
 
 /// Admits with a warning that the policy was not checked for this cause.
 pub(crate) fn not_checked(cause: &str) -> Answer {
-    let text = format!("the policy was not checked: {cause}; `kubectl describe` shows whether it loads");
-    Answer { warnings: warnings::whole([text]), ..admitted() }
-}
-
-/// Admits with a warning that there are as many checks already as there may be.
-pub(crate) fn overloaded(limit: usize) -> Answer {
-    let text = format!("this replica checks {limit} policies already, so this one was not checked");
+    let text = format!("the policy was not checked: {cause}{LATER}");
     Answer { warnings: warnings::whole([text]), ..admitted() }
 }
 
@@ -43,12 +39,12 @@ pub(crate) fn answered(verdict: CheckVerdict) -> Answer {
             Answer { status: Some(status), warnings: warnings::whole(warnings), ..Answer::default() }
         }
         CheckOutcome::Unknown => {
-            let prefix = match failure.reason.map(Reason::class) {
-                None => "not checked",
-                Some(Class::Final) => "it does not load",
-                Some(Class::Outside | Class::Retry) => "not loaded yet",
+            let (prefix, later) = match failure.reason.map(Reason::class) {
+                None => ("not checked", LATER),
+                Some(Class::Final) => ("it does not load", ""),
+                Some(Class::Outside | Class::Retry) => ("not loaded yet", LATER),
             };
-            let first = format!("{prefix}: {}", text(&failure));
+            let first = format!("{prefix}: {}{later}", text(&failure));
             Answer { warnings: warnings::whole([first].into_iter().chain(warnings)), ..admitted() }
         }
     }
@@ -98,14 +94,17 @@ mod tests {
         verdict.warnings.push("another".into());
         let answer = answered(verdict);
         assert_eq!((answer.allowed, answer.status), (true, None));
-        assert_eq!(answer.warnings, ["not loaded yet: NotFound: there is no such module", "another"]);
-        assert_eq!(answered(CheckVerdict::unknown(None, "too late")).warnings, ["not checked: too late"]);
+        assert_eq!(answer.warnings, [&format!("not loaded yet: NotFound: there is no such module{LATER}"), "another"]);
+        assert_eq!(
+            answered(CheckVerdict::unknown(None, "too late")).warnings,
+            [format!("not checked: too late{LATER}")]
+        );
         let only_warned = answered(CheckVerdict::unknown(Some(Reason::SettingsInvalid), "no labels"));
         assert_eq!(only_warned.warnings, ["it does not load: SettingsInvalid: no labels"]);
     }
 
     #[test]
-    fn a_check_that_fails_or_finds_no_place_refuses_nothing() {
+    fn a_check_that_fails_refuses_nothing() {
         let answer = not_checked("the loader of this pod\r\ndoes not answer");
         assert!(answer.allowed);
         assert_eq!(
@@ -114,8 +113,5 @@ mod tests {
                 "the policy was not checked: the loader of this pod does not answer; `kubectl describe` shows whether it loads"
             ]
         );
-        let answer = overloaded(16);
-        assert!(answer.allowed);
-        assert_eq!(answer.warnings, ["this replica checks 16 policies already, so this one was not checked"]);
     }
 }

@@ -1,14 +1,16 @@
 //! Has the loader of this pod check a policy that somebody applies. Whatever goes wrong with that admits the policy with a warning.
 
+mod places;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_contract::{CheckOutcome, MAX_CHECKS};
-use tokio::sync::Semaphore;
+use portcullis_contract::{CheckOutcome, CheckVerdict};
 
+use self::places::{NoPlace, Places};
 use super::answer_by;
 use super::last_call::LastCall;
-use crate::capability::BrokerLink;
+use crate::capability::{BrokerLink, LinkFailure};
 use crate::metrics::Metrics;
 use crate::review::Review;
 use crate::review::applied::AppliedPolicy;
@@ -24,14 +26,14 @@ pub(crate) struct Checks {
     link: Arc<BrokerLink>,
     last_call: LastCall,
     /// Apart from those of requests that policies decide on: neither takes places from the other.
-    places: Semaphore,
+    places: Places,
     metrics: Metrics,
 }
 
 impl Checks {
     /// Checks by the loader at the other end of `link`, until the last call.
     pub(crate) fn new(link: Arc<BrokerLink>, last_call: LastCall, metrics: &Metrics) -> Arc<Self> {
-        Arc::new(Self { link, last_call, places: Semaphore::new(MAX_CHECKS), metrics: metrics.clone() })
+        Arc::new(Self { link, last_call, places: Places::default(), metrics: metrics.clone() })
     }
 
     /// The answer to a review of a policy, which arrived then from a client that waits for `timeout`.
@@ -47,11 +49,10 @@ impl Checks {
         answer
     }
 
-    /// What the loader says of a policy until `until`, and what that counts as.
+    /// What is known of a policy at `until`, and what that counts as.
     async fn asked(&self, policy: &AppliedPolicy<'_>, until: Instant) -> (&'static str, Answer) {
         const UNKNOWN: &str = "unknown";
-        let Ok(_place) = self.places.try_acquire() else { return (UNKNOWN, check::overloaded(MAX_CHECKS)) };
-        match self.last_call.or(self.link.check(&policy.user, policy.object, until)).await {
+        match self.last_call.or(self.verdict(policy, until)).await {
             Ok(Ok(verdict)) => {
                 let outcome = match verdict.outcome {
                     CheckOutcome::Passed => "passed",
@@ -60,14 +61,52 @@ impl Checks {
                 };
                 (outcome, check::answered(verdict))
             }
-            Ok(Err(failure)) => (UNKNOWN, check::not_checked(failure.cause())),
+            Ok(Err(failure)) => (UNKNOWN, check::not_checked(&failure.cause())),
             Err(_) => (UNKNOWN, check::not_checked("this replica is about to stop")),
         }
+    }
+
+    /// Waits for a place, for half of the time at most, and then for what the loader says.
+    async fn verdict(&self, policy: &AppliedPolicy<'_>, until: Instant) -> Result<CheckVerdict, NotAsked> {
+        let left = until.saturating_duration_since(Instant::now());
+        let _place = self.places.take(&policy.user, &policy.tenant, until - left / 2).await?;
+        Ok(self.link.check(policy.object, until).await?)
+    }
+}
+
+/// Why there is no verdict.
+enum NotAsked {
+    /// Others are being checked.
+    NoPlace(NoPlace),
+    /// The loader does not answer, or not in time.
+    Link(LinkFailure),
+}
+
+impl NotAsked {
+    fn cause(&self) -> String {
+        match self {
+            Self::NoPlace(no_place) => no_place.to_string(),
+            Self::Link(failure) => failure.cause().to_owned(),
+        }
+    }
+}
+
+impl From<NoPlace> for NotAsked {
+    fn from(no_place: NoPlace) -> Self {
+        Self::NoPlace(no_place)
+    }
+}
+
+impl From<LinkFailure> for NotAsked {
+    fn from(failure: LinkFailure) -> Self {
+        Self::Link(failure)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use portcullis_contract::Tenant;
+
     use super::*;
 
     const POLICY: &str = r#"{"request":{"uid":"u","kind":{"group":"","version":"v1","kind":"Policy"},"resource":{"group":"","version":"v1","resource":"policies"},"operation":"CREATE","userInfo":{},"object":{"spec":{}}}}"#;
@@ -99,7 +138,6 @@ mod tests {
     #[tokio::test]
     async fn where_there_is_nothing_to_check_nobody_is_asked() {
         let rig = Rig::new();
-        let _all = rig.checks.places.acquire_many(16).await.expect("free");
         let answer = rig.answer(&POLICY.replace("CREATE", "DELETE")).await;
         assert_eq!(answer, Answer { allowed: true, ..Answer::default() });
         assert_eq!(rig.counted(), [0, 0, 0, 1]);
@@ -112,18 +150,25 @@ mod tests {
         assert!(answer.allowed);
         assert!(answer.warnings[0].contains("not checked: the loader of this pod does not answer;"), "{answer:?}");
         assert_eq!(rig.counted(), [0, 0, 1, 0]);
-        assert_eq!(rig.checks.places.available_permits(), 16);
     }
 
     #[tokio::test]
-    async fn one_check_too_many_is_admitted_at_once() {
+    async fn where_too_many_are_being_checked_a_policy_is_admitted_with_a_warning() {
         let rig = Rig::new();
-        let all = rig.checks.places.acquire_many(16).await.expect("free");
+        let soon = Instant::now() + Duration::from_secs(60);
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            held.push(rig.checks.places.take("", &Tenant::Cluster, soon).await.expect("free"));
+        }
         let answer = rig.answer(POLICY).await;
         assert!(answer.allowed);
-        assert_eq!(answer.warnings, ["this replica checks 16 policies already, so this one was not checked"]);
+        assert_eq!(
+            answer.warnings,
+            [
+                "the policy was not checked: too many policies of this user are being checked on this replica; `kubectl describe` shows whether it loads"
+            ]
+        );
         assert_eq!(rig.counted(), [0, 0, 1, 0]);
-        drop(all);
     }
 
     #[tokio::test]

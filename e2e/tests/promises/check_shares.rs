@@ -1,0 +1,68 @@
+//! Checks of policies that many users apply at once: row C15.
+
+use std::slice;
+use std::thread;
+
+use portcullis_e2e::{Installation, Output, Policy};
+
+use crate::checks::checking;
+
+/// Users, each with a namespace and a policy that hangs.
+const USERS: usize = 12;
+
+/// What kubectl says to a user who tries to apply a policy.
+fn dry_run_as(installation: &Installation<'_>, user: &str, policy: &Policy) -> Output {
+    let manifest = policy.manifest(installation.source()).to_string();
+    let user = format!("--as={user}");
+    let arguments = ["apply", "--dry-run=server", "--filename=-", &user, "--as-group=system:masters"];
+    installation.cluster().kubectl_as(&installation.cluster().kubeconfig(), arguments, &manifest)
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c15_candidates_that_hang_in_many_namespaces_keep_no_policy_from_loading() {
+    let installation = checking("checks-hang");
+    let shop = installation.make_namespace("shop");
+    let guard = installation.cluster_policy("checks-hang-guard").denying("not today").on(&["configmaps"]);
+    installation.apply_ready(slice::from_ref(&guard));
+    let other = installation.cluster_policy("checks-hang-other").denying("nor this").on(&["secrets"]);
+    let hanging: Vec<Policy> = (0..USERS)
+        .map(|number| {
+            let team = installation.make_namespace(&format!("team-{number}"));
+            // So long that no check sees its end.
+            installation
+                .policy(&team, "hangs")
+                .guest("settings_loop")
+                .on(&["configmaps"])
+                .field("timeoutSeconds", 30)
+                .field("timeoutEvalSeconds", 30)
+        })
+        .collect();
+    let judged = thread::scope(|scope| {
+        let flood: Vec<_> = hanging
+            .iter()
+            .enumerate()
+            .map(|(number, policy)| {
+                let installation = &installation;
+                scope.spawn(move || dry_run_as(installation, &format!("user-{number}"), policy))
+            })
+            .collect();
+        let applied = scope.spawn(|| installation.apply(&other));
+        let mut judged = 0;
+        while flood.iter().any(|one| !one.is_finished()) {
+            assert_eq!(installation.api().denies_configmap(&shop, "not today"), Some(true));
+            judged += 1;
+        }
+        for one in flood {
+            let output = one.join().expect("no panic");
+            assert!(output.is_ok() && output.stderr.contains("Warning: "), "{output:?}");
+            assert!(output.stderr.contains("not checked: "), "{output:?}");
+        }
+        let output = applied.join().expect("no panic");
+        assert!(output.is_ok(), "{output:?}");
+        judged
+    });
+    assert!(judged > 20, "{judged} requests meanwhile");
+    // Candidates stay for some seconds, and hang meanwhile.
+    installation.wait_for(&other, "Ready", "True");
+}
