@@ -1,9 +1,11 @@
 //! Match conditions of a policy: CEL on a request, as far as it can be evaluated without an API server.
 //!
 //! Only the part of CEL that means the same here is evaluated. Whatever is outside of it, for instance `authorizer` and the libraries of
-//! Kubernetes, and whatever takes too long, is reported as [`Decision::Unknown`] and never guessed.
+//! Kubernetes, and whatever takes too long, is reported as [`Decision::Unknown`] and never guessed. Nor is what depends on who makes a request,
+//! where nobody knows that.
 
 mod cost;
+mod requester;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,6 +20,7 @@ use serde_json::Value;
 
 use crate::request::Asked;
 use cost::{Cost, MAX_DEPTH, MAX_STEPS, Size};
+use requester::needs_requester;
 
 /// Longest expression that is evaluated, in bytes.
 const MAX_LENGTH: usize = 4096;
@@ -42,6 +45,8 @@ struct Condition {
     name: String,
     /// Absent where the expression is not of the part of CEL that is evaluated here.
     expression: Option<(IdedExpr, Cost)>,
+    /// Whether it means something else where the fields of the request are missing that depend on who makes it.
+    needs_requester: bool,
 }
 
 /// What conditions are evaluated on: the variables of one request.
@@ -95,15 +100,28 @@ impl Conditions {
 
     /// Reads the conditions of a policy.
     pub fn of(conditions: &[MatchCondition]) -> Self {
-        let read = |condition: &MatchCondition| Condition {
-            name: condition.name.clone(),
-            expression: compiled(&condition.expression),
+        let read = |condition: &MatchCondition| {
+            let expression = compiled(&condition.expression);
+            let needs_requester = expression.as_ref().is_some_and(|(tree, _)| needs_requester(tree));
+            Condition { name: condition.name.clone(), expression, needs_requester }
         };
         Self(conditions.iter().map(read).collect())
     }
 
     /// What they say about a request by `user`, about an object of a kind.
     pub fn decide(&self, user: &str, asked: &Asked, kind: &str, name: &str, object: &Value) -> Decision {
+        self.decide_by(Some(user), asked, kind, name, object)
+    }
+
+    /// What they say about a request. Where no user is named, nobody knows who makes it, nor with which options.
+    pub(crate) fn decide_by(
+        &self,
+        user: Option<&str>,
+        asked: &Asked,
+        kind: &str,
+        name: &str,
+        object: &Value,
+    ) -> Decision {
         if self.0.is_empty() {
             return Decision::Matches;
         }
@@ -111,7 +129,9 @@ impl Conditions {
         let context = (!size.is_too_large()).then(|| context(user, asked, kind, name, object));
         let (mut unknown, mut steps) = (None, MAX_STEPS);
         for condition in &self.0 {
-            match context.as_ref().and_then(|context| condition.holds(size, &mut steps, context)) {
+            let is_known = user.is_some() || !condition.needs_requester;
+            let context = context.as_ref().filter(|_| is_known);
+            match context.and_then(|context| condition.holds(size, &mut steps, context)) {
                 Some(true) => {}
                 Some(false) => return Decision::Excluded,
                 None => unknown = unknown.or(Some(&condition.name)),
@@ -177,9 +197,14 @@ fn library() -> Context<'static, 'static> {
     Context::with_env(Arc::clone(&LIBRARY))
 }
 
-fn context(user: &str, asked: &Asked, kind: &str, name: &str, object: &Value) -> Context<'static, 'static> {
+fn context(user: Option<&str>, asked: &Asked, kind: &str, name: &str, object: &Value) -> Context<'static, 'static> {
     let mut context = library();
-    let (object, mut request) = (value(object), value(&asked.request(user, kind, name)));
+    let mut request = asked.request(user.unwrap_or_default(), kind, name);
+    if let (None, Some(fields)) = (user, request.as_object_mut()) {
+        // An expression that reads one of them fails, and so is unknown.
+        fields.retain(|name, _| !requester::FIELDS.contains(&name.as_str()));
+    }
+    let (object, mut request) = (value(object), value(&request));
     let old = if asked.is_update() { object.clone() } else { cel::Value::Null };
     if let cel::Value::Map(Map { map }) = &mut request
         && let Some(fields) = Arc::get_mut(map)

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod conditions;
+mod existing;
 mod member;
 mod request;
 mod resource;
@@ -12,6 +13,7 @@ mod scope;
 mod selector;
 
 pub use conditions::{Conditions, Decision};
+pub use existing::Existing;
 pub use member::{AdmissionRequest, MemberMatcher, shared_part};
 pub use request::{Asked, about, matches_rule};
 pub use resource::Resource;

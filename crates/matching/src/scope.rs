@@ -13,6 +13,8 @@ use crate::selector::{Labels, Selector, SelectorError, labels};
 const SYSTEM: [&str; 2] = ["kube-node-lease", "kube-system"];
 /// Groups about which no policy is asked.
 const LEFT_OUT: [&str; 3] = ["authentication.k8s.io", "authorization.k8s.io", "policies.portcullis.dev"];
+/// Operations that an object which exists can be judged by, the one that counts first.
+const OPERATIONS: [&str; 2] = ["CREATE", "UPDATE"];
 
 /// The namespaces of a cluster with their labels, by name.
 pub type Namespaces = BTreeMap<String, Labels>;
@@ -138,7 +140,7 @@ impl Scope {
             if LEFT_OUT.contains(&resource.group.as_str()) || (self.namespace.is_some() && !resource.namespaced) {
                 continue;
             }
-            let operation = ["CREATE", "UPDATE"].into_iter().find(|operation| self.names(resource, operation));
+            let operation = OPERATIONS.into_iter().find(|operation| self.names(resource, operation));
             if let Some(operation) = operation
                 && seen.insert((&resource.group, &resource.name))
             {
@@ -146,6 +148,11 @@ impl Scope {
             }
         }
         wanted
+    }
+
+    /// The operations that rules name for a resource, of those that an object which exists can be judged by.
+    pub fn operations(&self, resource: &Resource) -> Vec<&'static str> {
+        OPERATIONS.into_iter().filter(|operation| self.names(resource, operation)).collect()
     }
 
     fn names(&self, resource: &Resource, operation: &str) -> bool {
@@ -255,6 +262,8 @@ mod tests {
         let all = scope("ClusterPolicy", &json!({}), None).expect("a scope");
         assert_eq!(wanted(&all), ["UPDATE pods/v1", "UPDATE namespaces/v1", "CREATE deployments/v1"]);
         assert!(all.has_other_operations() && all.is_of("apps", "v2") && !all.is_of("", "v2"));
+        assert_eq!(all.operations(&known()[0]), ["UPDATE"]);
+        assert_eq!(all.operations(&known()[3]), ["CREATE", "UPDATE"]);
         let one = scope("ClusterPolicy", &json!({}), Some("team")).expect("a scope");
         assert_eq!((wanted(&one).len(), one.namespace()), (2, Some("team")));
         let own = scope("Policy", &json!({}), None).expect("a scope");
