@@ -100,7 +100,7 @@ pub struct ImpactSummary {
     pub checked_at: Timestamp,
     /// How many objects the policy was asked about.
     pub judged: i64,
-    /// About how many objects there are of the kinds that were counted; absent if that is not known.
+    /// About how many objects there are that the policy would be asked about; absent if that is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub total: Option<i64>,
     /// How many of the judged objects the policy would deny.
@@ -116,7 +116,7 @@ pub struct ImpactSummary {
     pub examples: Vec<String>,
     /// Whether only a sample of the objects was judged, as there are too many.
     pub sample: bool,
-    /// Whether all kinds of the rules were counted: there was time for each, and each could be listed.
+    /// Whether all kinds of the rules were counted: there was time, each could be listed, and match conditions could be decided.
     pub complete: bool,
 }
 

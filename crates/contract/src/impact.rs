@@ -11,7 +11,7 @@ pub struct ImpactFigures {
     pub checked_at: Timestamp,
     /// How many objects the policy was asked about.
     pub judged: u64,
-    /// About how many objects there are of the kinds that were counted; absent if that is not known.
+    /// About how many objects there are that the policy would be asked about; absent if that is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub total: Option<u64>,
     /// How many of the judged objects it would deny.
@@ -28,7 +28,7 @@ pub struct ImpactFigures {
     pub examples: Vec<String>,
     /// Whether there are objects of these kinds that were not read, as they are too many.
     pub sample: bool,
-    /// Whether there was time for all kinds, and each of them could be listed.
+    /// Whether there was time for all kinds, each of them could be listed, and match conditions could be decided for each object.
     pub complete: bool,
 }
 

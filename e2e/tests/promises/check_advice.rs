@@ -270,6 +270,22 @@ fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
         figures(&own, &format!("6 of 250 configmaps in 1 namespace would be denied, for instance {shop}/one-244: "));
     assert!(output.is_ok() && !output.stderr.contains(&bank), "{output:?}");
 
+    // What match conditions leave out is not asked about, and what they do not say without a request is not guessed.
+    let with_condition = |name: &str, expression: &str| {
+        policy.clone().field("matchConditions", json!([{ "name": name, "expression": expression }]))
+    };
+    let in_shop =
+        with_condition("in-shop", &format!("object.metadata.namespace == '{shop}' || request.operation == 'DELETE'"));
+    let words = format!("6 of 250 configmaps in 1 namespace would be denied, for instance {shop}/one-244: ");
+    assert!(!figures(&in_shop, &words).stderr.contains("is not known"));
+    let none = with_condition("deletions", "request.operation == 'DELETE'");
+    let told = warnings(&installation, &none);
+    assert!(!told.contains("would be denied") && !told.contains("is not known"), "{told}");
+    let trusted = with_condition("trusted", "request.userInfo.username != 'admin'");
+    let not_known = "what it would do to 500 of 500 configmaps is not known: only an API server can decide whether match conditions leave \
+                     them out: trusted";
+    assert!(!figures(&trusted, not_known).stderr.contains("would be denied"));
+
     // A policy that admits every object, and one on Secrets, which are never read.
     let none = installation.cluster_policy("advice-impact-none").on(&["configmaps", "secrets"]);
     let told = warnings(&installation, &none);
@@ -289,6 +305,10 @@ fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
     let (_, next) = applied_with_figures(&installation, &warn, words);
     assert_figures(&next, [&shop, &bank]);
     assert!(next["generation"].as_i64() > first["generation"].as_i64(), "{first} {next}");
+    // Objects that were not asked about are not judged, and the figures are not all.
+    let (_, last) = applied_with_figures(&installation, &trusted, not_known);
+    let counts = ["judged", "total", "denied", "failed"].map(|name| last[name].as_i64());
+    assert_eq!((counts, &last["complete"]), ([0, 500, 0, 0].map(Some), &json!(false)), "{last}");
 }
 
 /// Applies a policy until the answer counts every object. Gives it as it was stored, and `status.impact` of this generation.

@@ -5,6 +5,8 @@
 //!       └─► sample (which page is next) ─► objects ─┘       └─► tally (figures, words) ─► memory (until the policy is stored)
 //! ```
 //!
+//! Rules, selectors and match conditions decide as in an API server which objects the candidate is asked about.
+//!
 //! Of an object, only its name is ever shown, and what the policy itself says. Secrets are never read.
 
 mod memory;
@@ -23,15 +25,16 @@ use kube::discovery::ApiResource;
 use kube::{Api, Client};
 use portcullis_contract::{AUDIT_PATH, AuditVerdict, Digest, ImpactFigures, MatchPart, Mode, PolicyId};
 use portcullis_kubernetes::CallError;
-use portcullis_matching::{Asked, Parts, Resource, Scope, about};
+use portcullis_matching::{Conditions, Existing, Parts, Resource, Scope, about};
 use portcullis_process::{PostError, Poster};
 use serde_json::Value;
 use tokio::sync::Semaphore;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout_at};
 
 pub(super) use self::memory::{Memory, Stored};
 use self::sample::{Place, Sample};
-use self::tally::{About, Effect, Tally};
+use self::tally::{Effect, Tally};
 use super::discovery::Discovery;
 
 /// Most objects that one check reads.
@@ -111,6 +114,7 @@ struct Look<'a> {
     candidate: &'a PolicyId,
     part: &'a MatchPart,
     scope: &'a Scope,
+    conditions: Conditions,
     /// The namespaces of the policy's selector; absent for all.
     selected: Option<BTreeSet<String>>,
     namespaces: Namespaces,
@@ -146,8 +150,7 @@ impl Impact {
         if timeout_at(until, self.count(candidate, &subject.part, discovery, &mut tally)).await.is_err() {
             tally.be_late();
         }
-        let about = About { mode: subject.mode, has_conditions: !subject.part.match_conditions.is_empty() };
-        Found { warnings: tally.warnings(about), figures: tally.figures(Timestamp::now()) }
+        Found { warnings: tally.warnings(subject.mode), figures: tally.figures(Timestamp::now()) }
     }
 
     async fn count(&self, candidate: &PolicyId, part: &MatchPart, discovery: &Discovery, tally: &mut Tally) {
@@ -176,21 +179,24 @@ impl Impact {
             },
             _ => None,
         };
-        let look =
-            Look { impact: self, client, candidate, part, scope: &scope, selected, namespaces: Namespaces::NotAsked };
+        let look = Look {
+            impact: self,
+            client,
+            candidate,
+            part,
+            scope: &scope,
+            conditions: Conditions::of(&part.match_conditions),
+            selected,
+            namespaces: Namespaces::NotAsked,
+        };
         look.all(&kinds, tally).await;
     }
 
     /// Asks the candidate about an object.
-    async fn ask(&self, candidate: &PolicyId, resource: &Resource, operation: &str, object: &Value) -> (Effect, usize) {
-        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-        let (namespace, name) = (text("namespace"), text("name"));
-        let raw = object.to_string();
-        let asked = Asked::of(resource, operation, &namespace);
-        let review = about(USER, &asked, &resource.kind, &name, &raw);
+    async fn ask(&self, candidate: &PolicyId, namespace: String, name: String, review: Vec<u8>) -> Effect {
         let verdict = self.verdict(candidate, review).await;
         let (outcome, message) = verdict.map_or((None, None), |verdict| (Some(verdict.outcome), verdict.message));
-        (Effect { namespace, name, outcome, message }, raw.len())
+        Effect { namespace, name, outcome, message }
     }
 
     /// The verdict on a review. Nothing where the evaluator cannot give one; while it has no time, this waits.
@@ -210,9 +216,9 @@ impl Impact {
 impl Look<'_> {
     async fn all(mut self, kinds: &[(Resource, &'static str)], tally: &mut Tally) {
         let mut left = MOST_OBJECTS;
-        for (number, (resource, operation)) in kinds.iter().enumerate() {
+        for (number, (resource, _)) in kinds.iter().enumerate() {
             let share = left / (kinds.len() - number);
-            match self.kind(resource, operation, share, tally).await {
+            match self.kind(resource, share, tally).await {
                 Ok(read) => left = left.saturating_sub(read),
                 Err(error) => {
                     tracing::debug!(%error, kind = resource.title(), "failed to list objects for the check of a policy");
@@ -233,13 +239,8 @@ impl Look<'_> {
     }
 
     /// Asks about so many objects of a kind at most. Gives how many were read.
-    async fn kind(
-        &mut self,
-        resource: &Resource,
-        operation: &str,
-        most: usize,
-        tally: &mut Tally,
-    ) -> Result<usize, CallError> {
+    async fn kind(&mut self, resource: &Resource, most: usize, tally: &mut Tally) -> Result<usize, CallError> {
+        let operations = self.scope.operations(resource);
         let mut sample = Sample::of(self.scope.namespace(), most);
         let (mut read, mut total, mut is_first) = (0, None, true);
         while let Some((place, limit)) = sample.next() {
@@ -261,7 +262,7 @@ impl Look<'_> {
             }
             let count = page.objects.len();
             read += count;
-            let sizes = self.judge(resource, operation, &page.objects, tally).await;
+            let sizes = self.judge(resource, &operations, &page.objects, tally).await;
             sample.took(Place { next: page.next, ..place }, count, sizes);
             if tally.is_hopeless() {
                 break;
@@ -272,11 +273,11 @@ impl Look<'_> {
         Ok(read)
     }
 
-    /// Asks about the objects of a page. Gives how many the policy is asked about, and their size in bytes.
+    /// Asks about the objects of a page. Gives how many objects rules and selectors choose, and their size in bytes.
     async fn judge(
         &self,
         resource: &Resource,
-        operation: &str,
+        operations: &[&str],
         objects: &[Value],
         tally: &mut Tally,
     ) -> (usize, usize) {
@@ -284,11 +285,26 @@ impl Look<'_> {
             objects.iter().filter(|object| self.scope.covers(resource, object, self.selected.as_ref())).collect();
         let mut bytes = 0;
         for some in covered.chunks(AT_ONCE) {
-            let asked: Vec<_> =
-                some.iter().map(|object| self.impact.ask(self.candidate, resource, operation, object)).collect();
-            for (effect, size) in join_all(asked).await {
+            let mut asking = Vec::new();
+            for object in some {
+                let raw = object.to_string();
+                bytes += raw.len();
+                match self.conditions.existing(resource, operations, object) {
+                    Existing::Asked(asked) => {
+                        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                        let review = about(USER, &asked, &resource.kind, &name, &raw);
+                        asking.push((asked.namespace, name, review));
+                    }
+                    Existing::LeftOut => tally.leave_out(),
+                    Existing::Undecided(condition) => tally.leave_undecided(&condition),
+                }
+                // Conditions take milliseconds: other tasks get their turn here, and the time for all of this can end.
+                yield_now().await;
+            }
+            let ask = |(namespace, name, review)| self.impact.ask(self.candidate, namespace, name, review);
+            let asked: Vec<_> = asking.into_iter().map(ask).collect();
+            for effect in join_all(asked).await {
                 tally.add(effect);
-                bytes += size;
             }
             if tally.is_hopeless() {
                 break;

@@ -39,6 +39,12 @@ pub(super) struct Tally {
     denied: usize,
     changed: usize,
     failed: usize,
+    /// How many objects the policy was not asked about, as a match condition could not be decided.
+    undecided: usize,
+    /// Such conditions, each once.
+    conditions: Vec<String>,
+    /// Of the kind that was begun last, how many objects match conditions leave out, and how many others there were.
+    here: (usize, usize),
     /// The namespaces of the objects that would be denied.
     namespaces: BTreeSet<String>,
     /// The first object that would be denied, and why.
@@ -62,19 +68,11 @@ pub(super) struct Tally {
     unread: Vec<String>,
 }
 
-/// What decides about words.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct About {
-    /// The mode of the policy; figures are those of `protect`.
-    pub(super) mode: Mode,
-    /// Whether it has match conditions, which are not applied.
-    pub(super) has_conditions: bool,
-}
-
 impl Tally {
     /// Adds what came of an object.
     pub(super) fn add(&mut self, effect: Effect) {
         self.judged += 1;
+        self.here.1 += 1;
         match effect.outcome {
             Some(AuditOutcome::Allowed) => {}
             Some(AuditOutcome::Changes) => self.changed += 1,
@@ -99,9 +97,24 @@ impl Tally {
         }
     }
 
+    /// Adds an object that match conditions leave out. It counts nowhere.
+    pub(super) fn leave_out(&mut self) {
+        self.here.0 += 1;
+    }
+
+    /// Adds an object of which it is not known whether the policy is asked, as the named match condition cannot be decided.
+    pub(super) fn leave_undecided(&mut self, condition: &str) {
+        self.undecided += 1;
+        self.here.1 += 1;
+        if !self.conditions.iter().any(|name| name == condition) {
+            self.conditions.push(condition.to_owned());
+        }
+    }
+
     /// Begins with the objects of a kind.
     pub(super) fn begin(&mut self, resource: &Resource) {
         self.kinds.push(resource.title());
+        self.here = (0, 0);
     }
 
     /// Ends with the objects of a kind: whether all were read, and how many there are where that is known.
@@ -109,7 +122,15 @@ impl Tally {
         self.ended += 1;
         self.is_sample |= !is_complete;
         self.is_total_unknown |= total.is_none();
-        self.total = self.total.saturating_add(total.unwrap_or_default());
+        let (left_out, others) = self.here;
+        let total = total.unwrap_or_default();
+        // Of the objects that were not read, match conditions leave out as many as of those that were.
+        let total = match left_out + others {
+            0 => total,
+            _ if is_complete => total.saturating_sub(left_out),
+            read => total.saturating_mul(others) / read,
+        };
+        self.total = self.total.saturating_add(total);
     }
 
     /// Adds a kind that may not be listed.
@@ -137,9 +158,19 @@ impl Tally {
         self.failed >= HOPELESS && self.failed == self.judged
     }
 
-    /// The warnings: none where nothing would change and everything that may be listed was.
-    pub(super) fn warnings(&self, about: About) -> Vec<String> {
-        let figures = (self.denied + self.changed + self.failed > 0 || self.is_late).then(|| self.sentence(about));
+    /// The warnings about a policy of this mode; figures are those of `protect`. None where nothing would change and everything that may be
+    /// listed was.
+    pub(super) fn warnings(&self, mode: Mode) -> Vec<String> {
+        let figures = (self.denied + self.changed + self.failed > 0 || self.is_late).then(|| self.sentence(mode));
+        let undecided = (self.undecided > 0).then(|| {
+            format!(
+                "what it would do to {} of {} {} is not known: only an API server can decide whether match conditions leave them out: {}",
+                self.undecided,
+                self.known(),
+                self.what(),
+                listed(&self.conditions)
+            )
+        });
         let forbidden = (!self.forbidden.is_empty()).then(|| {
             format!(
                 "what it would do to {} is not known: the policy server may not list them; add them to rbac.auditReads of the chart",
@@ -148,7 +179,7 @@ impl Tally {
         });
         let unread = (!self.unread.is_empty())
             .then(|| format!("what it would do to {} is not known: they could not be listed", listed(&self.unread)));
-        [figures, forbidden, unread].into_iter().flatten().map(|text| clean(&text, LONGEST)).collect()
+        [figures, undecided, forbidden, unread].into_iter().flatten().map(|text| clean(&text, LONGEST)).collect()
     }
 
     /// The figures for the status of the policy; nothing where no objects could be counted.
@@ -167,7 +198,7 @@ impl Tally {
             namespaces: number(self.namespaces.len()),
             examples: self.denied_first.clone(),
             sample: self.is_sample,
-            complete: is_everything && !self.is_late,
+            complete: is_everything && !self.is_late && self.undecided == 0,
         })
     }
 
@@ -175,18 +206,27 @@ impl Tally {
     fn total(&self) -> Option<usize> {
         let is_known = !self.is_late && !self.is_total_unknown && self.ended == self.kinds.len();
         // Where all objects were read, those that the policy would not be asked about do not count.
-        is_known.then(|| if self.is_sample { self.total.max(self.judged) } else { self.judged })
+        is_known.then(|| if self.is_sample { self.total.max(self.known()) } else { self.known() })
     }
 
-    fn sentence(&self, about: About) -> String {
+    /// How many objects were read that the policy is asked about, as far as that is known.
+    fn known(&self) -> usize {
+        self.judged + self.undecided
+    }
+
+    fn what(&self) -> &str {
+        match self.kinds.as_slice() {
+            [kind] => kind,
+            _ => "objects",
+        }
+    }
+
+    fn sentence(&self, mode: Mode) -> String {
         let Self { judged, denied, changed, failed, .. } = self;
         if *judged == 0 {
             return "there was no time to count the objects that it would deny; `portcullis impact` does so".to_owned();
         }
-        let what = match self.kinds.as_slice() {
-            [kind] => kind.as_str(),
-            _ => "objects",
-        };
+        let what = self.what();
         let sample = match (self.is_sample, self.is_total_unknown) {
             (false, _) => String::new(),
             (true, true) => " (a sample)".to_owned(),
@@ -197,7 +237,7 @@ impl Tally {
             1 => " in 1 namespace".to_owned(),
             count => format!(" in {count} namespaces"),
         };
-        let mode = if about.mode == Mode::Protect { "" } else { " under protect" };
+        let mode = if mode == Mode::Protect { "" } else { " under protect" };
         let mut text = format!("{denied} of {judged} {what}{sample}{places} would be denied{mode}");
         if let Some(example) = &self.example {
             text.push_str(&format!(", for instance {example}"));
@@ -206,7 +246,6 @@ impl Tally {
             (*changed > 0, format!("{changed} would be changed")),
             (*failed > 0, format!("{failed} could not be judged")),
             (self.is_late, "there was no time for more".to_owned()),
-            (about.has_conditions, "match conditions are not applied".to_owned()),
         ] {
             if is_said {
                 text.push_str("; ");
@@ -228,186 +267,4 @@ fn listed(names: &[String]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PROTECT: About = About { mode: Mode::Protect, has_conditions: false };
-
-    fn resource(name: &str, group: &str) -> Resource {
-        Resource { group: group.into(), version: "v1".into(), name: name.into(), kind: "Any".into(), namespaced: true }
-    }
-
-    fn effect(namespace: &str, name: &str, outcome: Option<AuditOutcome>) -> Effect {
-        let message = Some("privileged containers\nare not allowed".to_owned());
-        Effect { namespace: namespace.into(), name: name.into(), outcome, message }
-    }
-
-    fn tally(outcomes: &[(&str, Option<AuditOutcome>)]) -> Tally {
-        let mut tally = Tally::default();
-        for (number, (namespace, outcome)) in outcomes.iter().enumerate() {
-            tally.add(effect(namespace, &format!("web-{number}"), *outcome));
-        }
-        tally
-    }
-
-    fn read(tally: &mut Tally, resource: &Resource, is_complete: bool, total: Option<usize>) {
-        tally.begin(resource);
-        tally.end(is_complete, total);
-    }
-
-    const ALLOWED: Option<AuditOutcome> = Some(AuditOutcome::Allowed);
-    const DENIED: Option<AuditOutcome> = Some(AuditOutcome::Denied);
-
-    #[test]
-    fn the_figures_name_one_object_and_why() {
-        let mut some = tally(&[("a", ALLOWED), ("team-a", DENIED), ("team-b", DENIED), ("team-a", DENIED)]);
-        read(&mut some, &resource("pods", ""), true, Some(4));
-        assert_eq!(
-            some.warnings(PROTECT),
-            [
-                "3 of 4 pods in 2 namespaces would be denied, for instance team-a/web-1: privileged containers are not allowed"
-            ]
-        );
-        let mode = About { mode: Mode::Warn, has_conditions: true };
-        assert_eq!(
-            some.warnings(mode),
-            [
-                "3 of 4 pods in 2 namespaces would be denied under protect, for instance team-a/web-1: privileged containers are not \
-                 allowed; match conditions are not applied"
-            ]
-        );
-    }
-
-    #[test]
-    fn nothing_is_said_where_nothing_would_change() {
-        let mut none = tally(&[("a", ALLOWED)]);
-        read(&mut none, &resource("pods", ""), true, Some(1));
-        assert_eq!(none.warnings(About { mode: Mode::Monitor, has_conditions: true }), [""; 0]);
-        assert_eq!(Tally::default().warnings(PROTECT), [""; 0]);
-    }
-
-    #[test]
-    fn what_is_left_out_is_said() {
-        let mut some =
-            tally(&[("", DENIED), ("a", Some(AuditOutcome::Changes)), ("a", None), ("a", Some(AuditOutcome::Failed))]);
-        read(&mut some, &resource("nodes", ""), true, Some(2));
-        read(&mut some, &resource("deployments", "apps"), false, Some(4000));
-        some.be_late();
-        some.forbid(&resource("pods", ""));
-        some.miss(&resource("widgets", "example.com"));
-        assert_eq!(
-            some.warnings(PROTECT),
-            [
-                "1 of 4 objects (a sample of about 4002) would be denied, for instance web-0: privileged containers are not allowed; \
-                 1 would be changed; 2 could not be judged; there was no time for more",
-                "what it would do to pods is not known: the policy server may not list them; add them to rbac.auditReads of the chart",
-                "what it would do to widgets.example.com is not known: they could not be listed",
-            ]
-        );
-        read(&mut some, &resource("services", ""), false, None);
-        assert!(some.warnings(PROTECT)[0].starts_with("1 of 4 objects (a sample) would"));
-        let mut late = Tally::default();
-        late.be_late();
-        assert_eq!(
-            late.warnings(PROTECT),
-            ["there was no time to count the objects that it would deny; `portcullis impact` does so"]
-        );
-    }
-
-    #[test]
-    fn the_status_has_the_same_figures_and_a_few_names() {
-        let mut some = tally(&[("a", ALLOWED), ("a", Some(AuditOutcome::Changes)), ("a", None), ("", DENIED)]);
-        for number in 0..9 {
-            some.add(effect(if number < 4 { "team-a" } else { "team-b" }, &format!("web-{number}"), DENIED));
-        }
-        read(&mut some, &resource("pods", ""), true, Some(20));
-        let figures = some.figures(Timestamp::UNIX_EPOCH).expect("figures");
-        let wanted = ImpactFigures {
-            checked_at: Timestamp::UNIX_EPOCH,
-            judged: 13,
-            total: Some(13),
-            denied: 10,
-            changed: 1,
-            failed: 1,
-            namespaces: 2,
-            examples: ["web-3", "team-a/web-0", "team-a/web-1", "team-a/web-2", "team-a/web-3"]
-                .map(str::to_owned)
-                .into(),
-            sample: false,
-            complete: true,
-        };
-        assert_eq!(figures, wanted, "of 20 objects the policy would not be asked about 7");
-        read(&mut some, &resource("nodes", ""), false, Some(2000));
-        let sample = some.figures(Timestamp::UNIX_EPOCH).expect("figures");
-        assert_eq!(sample, ImpactFigures { total: Some(2020), sample: true, ..wanted });
-        read(&mut some, &resource("services", ""), false, None);
-        assert_eq!(some.figures(Timestamp::UNIX_EPOCH).map(|figures| figures.total), Some(None));
-    }
-
-    #[test]
-    fn figures_say_that_they_are_not_all_and_what_was_not_counted_has_none() {
-        let figures = |tally: &Tally| tally.figures(Timestamp::UNIX_EPOCH);
-        let counted = || {
-            let mut some = tally(&[("a", ALLOWED)]);
-            read(&mut some, &resource("pods", ""), true, Some(1));
-            some
-        };
-        assert_eq!(figures(&counted()).map(|figures| (figures.complete, figures.total)), Some((true, Some(1))));
-        for (change, total) in [
-            (Tally::be_late as fn(&mut Tally), None),
-            (|tally| tally.forbid(&resource("nodes", "")), Some(1)),
-            (|tally| tally.miss(&resource("nodes", "")), Some(1)),
-            (Tally::cut, Some(1)),
-            // The list of this kind broke off.
-            (
-                |tally| {
-                    tally.begin(&resource("nodes", ""));
-                    tally.miss(&resource("nodes", ""));
-                },
-                None,
-            ),
-        ] {
-            let mut some = counted();
-            change(&mut some);
-            assert_eq!(figures(&some).map(|figures| (figures.complete, figures.total)), Some((false, total)));
-        }
-        let mut hopeless = tally(&[("a", None); HOPELESS]);
-        read(&mut hopeless, &resource("pods", ""), true, Some(HOPELESS));
-        assert_eq!(figures(&hopeless).map(|figures| figures.complete), Some(false));
-
-        assert_eq!(figures(&Tally::default()), None, "no kind could be read");
-        let mut late = Tally::default();
-        late.begin(&resource("pods", ""));
-        late.be_late();
-        assert_eq!(figures(&late), None);
-        let mut empty = Tally::default();
-        read(&mut empty, &resource("pods", ""), true, Some(0));
-        assert_eq!(figures(&empty).map(|figures| (figures.judged, figures.total)), Some((0, Some(0))));
-    }
-
-    #[test]
-    fn texts_of_policies_and_names_are_bounded() {
-        let mut one = Tally::default();
-        let (namespace, name) = ("n".repeat(1000), "x".repeat(1000));
-        one.add(Effect { namespace, name, outcome: DENIED, message: Some("\u{1b}[2J".repeat(10_000)) });
-        one.add(effect("a", &"\u{1b}[2J".repeat(10_000), DENIED));
-        one.begin(&resource("pods", ""));
-        let examples = one.figures(Timestamp::UNIX_EPOCH).expect("figures").examples;
-        let is_bounded = |name: &String| name.len() <= ImpactFigures::MAX_EXAMPLE && !name.contains('\u{1b}');
-        assert!(examples.len() == 2 && examples.iter().all(is_bounded), "{examples:?}");
-        for number in 0..100 {
-            one.forbid(&resource(&format!("{}{number}", "r".repeat(500)), ""));
-        }
-        let warnings = one.warnings(PROTECT);
-        assert_eq!(warnings.len(), 2);
-        assert!(warnings.iter().all(|text| text.len() <= LONGEST && !text.contains('\u{1b}')), "{warnings:?}");
-    }
-
-    #[test]
-    fn a_policy_that_cannot_judge_is_not_asked_for_ever() {
-        let failed = vec![("a", None); HOPELESS];
-        assert!(tally(&failed).is_hopeless() && !tally(&failed[1..]).is_hopeless());
-        let with_one: Vec<_> = failed.into_iter().chain([("a", ALLOWED)]).collect();
-        assert!(!tally(&with_one).is_hopeless());
-    }
-}
+mod tests;
