@@ -63,9 +63,8 @@ fn found(args: &ImpactArgs) -> anyhow::Result<Impact> {
     let given = Given { capabilities: args.host_capabilities.clone(), protect: true, ..Given::default() };
     let chosen = Chosen::from(&text, start, args.policy.as_deref(), given).with_context(named)?;
     let scope = scope(args, &chosen).with_context(named)?;
-    let reads = !chosen.spec.context_aware_resources.is_empty() || chosen.spec.policies.is_some();
     ensure!(
-        args.context.is_none() || !reads,
+        args.context.is_none() || !chosen.reads_cluster(),
         "--context: the policy reads objects of the cluster itself, by the current context of the kubeconfig; make it the current one \
          with `kubectl config use-context`"
     );

@@ -139,6 +139,13 @@ impl Chosen {
         Ok(Self { id, manifest: document.to_string(), spec: Box::new(policy.spec), is_alone: false })
     }
 
+    /// Whether the policy, or a member of a policy group, reads objects of the cluster.
+    pub(crate) fn reads_cluster(&self) -> bool {
+        let reads = |member: &Value| member["contextAwareResources"].as_array().is_some_and(|kinds| !kinds.is_empty());
+        !self.spec.context_aware_resources.is_empty()
+            || self.spec.policies.as_ref().is_some_and(|members| members.values().any(reads))
+    }
+
     /// The differences between module and manifest that a user can do something about. Where there is no manifest, its rules and its
     /// `mutating` are not the user's.
     pub(crate) fn differences(&self, found: Vec<Mismatch>) -> impl Iterator<Item = String> {
@@ -272,6 +279,26 @@ spec:
         let with = |given: Value| Chosen::from(TWO.as_bytes(), Path::new("/"), Some("b"), settings(given));
         let document: Value = serde_json::from_str(&with(json!({"b": 2})).expect("a policy").manifest).expect("JSON");
         assert_eq!(document["spec"]["settings"], json!({"b": 2}));
+    }
+
+    #[test]
+    fn a_group_reads_objects_of_the_cluster_if_a_member_does() {
+        let reads = |spec: Value| {
+            let mut document = json!({
+                "apiVersion": API_VERSION, "kind": "ClusterPolicy", "metadata": {"name": "a"},
+                "spec": {"rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]},
+            });
+            let wanted = document["spec"].as_object_mut().expect("a mapping");
+            wanted.extend(spec.as_object().expect("a mapping").clone());
+            Chosen::of(document, Path::new("/"), Given::default()).expect("a policy").reads_cluster()
+        };
+        let kinds = json!([{"apiVersion": "v1", "kind": "Namespace"}]);
+        let module = "https://example.com/a.wasm";
+        let group = |member: Value| json!({"policies": {"x": {"module": module}, "y": member}, "expression": "x() && y()", "message": "no"});
+        assert!(reads(json!({"module": module, "contextAwareResources": kinds})));
+        assert!(!reads(json!({"module": module, "contextAwareResources": []})));
+        assert!(reads(group(json!({"module": module, "contextAwareResources": kinds}))));
+        assert!(!reads(group(json!({"module": module}))));
     }
 
     #[test]
