@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use portcullis_matching::Resource;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::args::{AuditArgs, ResultForm};
@@ -231,11 +231,11 @@ async fn read(
     let selection = Selection { namespace: item.id.namespace().map(str::to_owned), labels };
     let mut next = String::new();
     loop {
-        let (reports, rest): (Vec<Value>, String) = cluster.objects(resource, &selection, &next).await?;
-        reports.iter().for_each(|report| findings.add(report));
-        if rest.is_empty() {
+        let page = cluster.objects(resource, &selection, &next).await?;
+        page.objects.iter().for_each(|report| findings.add(report));
+        if page.next.is_empty() {
             return Ok(());
         }
-        next = rest;
+        next = page.next;
     }
 }

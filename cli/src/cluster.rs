@@ -14,7 +14,7 @@ use serde_json::Value;
 
 pub use connect::check_namespace;
 pub use error::{Action, ClusterError};
-pub use objects::{Discovered, Selection};
+pub use objects::{Discovered, Page, Selection};
 pub use policies::Found;
 
 /// Most objects that one answer of a list has.
@@ -46,37 +46,29 @@ impl Cluster {
         let mut objects = Vec::new();
         let mut next = String::new();
         loop {
-            let (page, rest) = self.page(action, kind, query, &next).await?;
-            objects.extend(page);
-            if rest.is_empty() {
+            let page = self.page(action, kind, query, &next).await?;
+            objects.extend(page.objects);
+            if page.next.is_empty() {
                 return Ok(objects);
             }
-            next = rest;
+            next = page.next;
         }
     }
 
-    /// One page of a list, and where the next one begins; that is empty after the last. `next` is empty for the first.
+    /// One page of a list. `next` is empty for the first.
     async fn page(
         &self,
         action: &Action,
         kind: &str,
         query: &[(&str, &str)],
         next: &str,
-    ) -> Result<(Vec<Value>, String), ClusterError> {
+    ) -> Result<Page, ClusterError> {
         let mut query = query.to_vec();
         query.push(("limit", PAGE));
         if !next.is_empty() {
             query.push(("continue", next));
         }
-        let mut page = self.get(action, &query).await?;
-        let api_version = page["apiVersion"].clone();
-        let items = page["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
-        let objects = items.into_iter().map(|mut item| {
-            item["apiVersion"] = api_version.clone();
-            item["kind"] = kind.into();
-            item
-        });
-        Ok((objects.collect(), page["metadata"]["continue"].as_str().unwrap_or("").to_owned()))
+        Ok(Page::of(self.get(action, &query).await?, kind))
     }
 
     async fn ask(

@@ -7,6 +7,7 @@
 //!
 //! Objects are read with the user's own rights, a page at a time, and nothing is written.
 
+mod list;
 mod report;
 
 use std::collections::BTreeSet;
@@ -17,8 +18,9 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use portcullis_contract::Mode;
-use portcullis_matching::{Asked, Parts, Resource, Scope, ScopeError, about};
+use portcullis_matching::{Conditions, Existing, Parts, Resource, Scope, ScopeError, about};
 use serde_json::Value;
+use tokio::task::yield_now;
 
 use crate::args::{EvalForm, ImpactArgs, SourceArgs};
 use crate::cluster::{Cluster, Discovered, Selection};
@@ -26,6 +28,7 @@ use crate::eval::manifest::{Chosen, Given};
 use crate::eval::session::{More, Session, until_signal};
 use crate::eval::state::Settled;
 use crate::eval::verdict::{Outcome, Verdict};
+use list::List;
 use report::{Effect, Impact};
 
 /// Largest manifest that is read, in bytes.
@@ -117,7 +120,9 @@ async fn ask(args: &ImpactArgs, chosen: &Chosen, scope: &Scope, roots: &[PathBuf
     let mut impact = Impact::new(&chosen.id, args.show);
     notes(chosen, scope, &mut impact);
     chosen.differences(mismatches).for_each(|text| impact.note(text));
-    let asked = Asking { cluster: &cluster, session: &session, chosen, scope }.all(discovered, &mut impact).await;
+    let conditions = Conditions::of(&chosen.spec.match_conditions);
+    let asking = Asking { cluster: &cluster, session: &session, chosen, scope, conditions };
+    let asked = asking.all(discovered, &mut impact).await;
     session.stop(Some(&module)).await;
     asked?;
     Ok(impact)
@@ -134,9 +139,6 @@ fn notes(chosen: &Chosen, scope: &Scope, impact: &mut Impact) {
     if chosen.spec.suspend {
         impact.note("the policy is suspended; the figures ignore that".to_owned());
     }
-    if !chosen.spec.match_conditions.is_empty() {
-        impact.note("match conditions are not applied: an API server may ask about fewer objects".to_owned());
-    }
     if scope.has_other_operations() {
         impact.note(
             "rules for DELETE and CONNECT are left out: existing objects do not show who will send them".to_owned(),
@@ -150,6 +152,17 @@ struct Asking<'a> {
     session: &'a Session,
     chosen: &'a Chosen,
     scope: &'a Scope,
+    conditions: Conditions,
+}
+
+/// What came of an object.
+enum Found {
+    /// The policy was asked about it.
+    Effect(Effect),
+    /// Match conditions leave it out.
+    LeftOut,
+    /// The named match condition cannot be decided.
+    Undecided(String),
 }
 
 impl Asking<'_> {
@@ -167,7 +180,9 @@ impl Asking<'_> {
         }
         for (resource, operation) in resources {
             impact.begin(&resource, operation);
-            if let Err(error) = self.resource(&resource, operation, selected.as_ref(), impact).await? {
+            let read = self.resource(&resource, selected.as_ref(), impact).await;
+            show("");
+            if let Err(error) = read? {
                 impact.hide(error);
             }
         }
@@ -178,39 +193,44 @@ impl Asking<'_> {
     async fn resource(
         &self,
         resource: &Resource,
-        operation: &str,
         selected: Option<&BTreeSet<String>>,
         impact: &mut Impact,
     ) -> anyhow::Result<Result<(), String>> {
         let selection =
             Selection { namespace: self.scope.namespace().map(str::to_owned), labels: self.scope.objects().query() };
-        let (mut next, shows) = (String::new(), std::io::stderr().is_terminal());
-        loop {
-            let (objects, rest) = match self.cluster.objects(resource, &selection, &next).await {
+        let operations = self.scope.operations(resource);
+        let mut list = List::default();
+        while let Some(next) = list.next() {
+            let page = match self.cluster.objects(resource, &selection, next).await {
                 Ok(page) => page,
+                Err(error) if list.begin_again(&error) => continue,
                 Err(error) => return Ok(Err(error.to_string())),
             };
-            let covered = objects.into_iter().filter(|object| self.scope.covers(resource, object, selected));
-            let effects = stream::iter(covered.map(|object| self.object(resource, operation, object)));
-            let effects: Vec<Effect> = effects.buffered(AT_ONCE).try_collect().await?;
-            effects.into_iter().for_each(|effect| impact.add(effect));
-            if shows {
-                eprint!("\r\u{1b}[K{}", impact.progress());
-            }
-            if rest.is_empty() {
-                if shows {
-                    eprint!("\r\u{1b}[K");
+            let objects = list.take(page).into_iter();
+            let covered = objects.filter(|object| self.scope.covers(resource, object, selected));
+            let found = stream::iter(covered.map(|object| self.object(resource, &operations, object)));
+            let found: Vec<Found> = found.buffered(AT_ONCE).try_collect().await?;
+            for one in found {
+                match one {
+                    Found::Effect(effect) => impact.add(effect),
+                    Found::LeftOut => impact.leave_out(),
+                    Found::Undecided(condition) => impact.leave_undecided(condition),
                 }
-                return Ok(Ok(()));
             }
-            next = rest;
+            show(&impact.progress(list.progress()));
         }
+        Ok(Ok(()))
     }
 
-    async fn object(&self, resource: &Resource, operation: &str, object: Value) -> anyhow::Result<Effect> {
-        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-        let (namespace, name) = (text("namespace"), text("name"));
-        let asked = Asked::of(resource, operation, &namespace);
+    async fn object(&self, resource: &Resource, operations: &[&str], object: Value) -> anyhow::Result<Found> {
+        // Conditions take milliseconds: a signal gets its turn here.
+        yield_now().await;
+        let asked = match self.conditions.existing(resource, operations, &object) {
+            Existing::Asked(asked) => asked,
+            Existing::LeftOut => return Ok(Found::LeftOut),
+            Existing::Undecided(condition) => return Ok(Found::Undecided(condition)),
+        };
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let review = about(USER, &asked, &resource.kind, &name, &object.to_string());
         let (outcome, message, changes) = match self.session.post("validate", &self.chosen.id, review).await? {
             Ok(body) => {
@@ -219,6 +239,14 @@ impl Asking<'_> {
             }
             Err(refusal) => (Outcome::Unjudged, Some(refusal), false),
         };
-        Ok(Effect { kind: resource.kind.clone(), namespace, name, outcome, changes, message })
+        let (kind, namespace) = (resource.kind.clone(), asked.namespace);
+        Ok(Found::Effect(Effect { kind, namespace, name, outcome, changes, message }))
+    }
+}
+
+/// Shows in the last line of a terminal how far this is; nothing if the text is empty.
+fn show(text: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\u{1b}[K{text}");
     }
 }

@@ -135,6 +135,11 @@ impl ClusterError {
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Forbidden { .. })
     }
+
+    /// Whether a list cannot go on, as its first page is too old; it can be begun again.
+    pub fn is_expired(&self) -> bool {
+        matches!(self, Self::Refused { code: 410, .. })
+    }
 }
 
 #[cfg(test)]
@@ -154,12 +159,16 @@ mod tests {
         }
     }
 
-    fn told(code: u16, details: Option<&str>) -> String {
+    fn error(code: u16, details: Option<&str>) -> ClusterError {
         let status: Status = serde_json::from_value(json!({
             "code": code, "message": "no\u{1b}way", "details": details.map(|name| json!({"name": name})),
         }))
         .expect("a status");
-        ClusterError::of("https://c", &action(), kube::Error::Api(Box::new(status))).to_string()
+        ClusterError::of("https://c", &action(), kube::Error::Api(Box::new(status)))
+    }
+
+    fn told(code: u16, details: Option<&str>) -> String {
+        error(code, details).to_string()
     }
 
     #[test]
@@ -183,5 +192,6 @@ mod tests {
         assert!(told(404, None).ends_with("is Portcullis installed there?"));
         assert!(told(401, None).ends_with("no way; log in again"));
         assert!(told(500, None).contains("(500): no way"));
+        assert!(error(410, None).is_expired() && !error(500, None).is_expired() && !error(404, None).is_expired());
     }
 }

@@ -26,6 +26,34 @@ pub struct Selection {
     pub labels: String,
 }
 
+/// A page of a list.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// Its objects, each with its kind.
+    pub objects: Vec<Value>,
+    /// Where the next page begins; empty after the last.
+    pub next: String,
+    /// How many objects there are after this page, where the API server says it; it does not for lists with a selector.
+    pub remaining: Option<u64>,
+}
+
+impl Page {
+    /// What an API server answered. Objects of a list do not say their kind, so it is given.
+    pub(super) fn of(mut list: Value, kind: &str) -> Self {
+        let api_version = list["apiVersion"].clone();
+        let items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        let objects = items.into_iter().map(|mut item| {
+            item["apiVersion"] = api_version.clone();
+            item["kind"] = kind.into();
+            item
+        });
+        let (objects, metadata) = (objects.collect(), &list["metadata"]);
+        let next = metadata["continue"].as_str().unwrap_or_default().to_owned();
+        let remaining = if next.is_empty() { Some(0) } else { metadata["remainingItemCount"].as_u64() };
+        Self { objects, next, remaining }
+    }
+}
+
 impl Cluster {
     /// The resources of those groups and versions that are wanted.
     ///
@@ -47,16 +75,11 @@ impl Cluster {
         })
     }
 
-    /// One page of the objects of a resource, and where the next one begins; that is empty after the last. `next` is empty for the first.
+    /// One page of the objects of a resource. `next` is empty for the first.
     ///
     /// # Errors
-    /// When the user may not list them, or the cluster does not answer. With code 410 the list is too old to go on.
-    pub async fn objects(
-        &self,
-        resource: &Resource,
-        selection: &Selection,
-        next: &str,
-    ) -> Result<(Vec<Value>, String), ClusterError> {
+    /// When the user may not list them, or the cluster does not answer, or the list is too old to go on ([`ClusterError::is_expired`]).
+    pub async fn objects(&self, resource: &Resource, selection: &Selection, next: &str) -> Result<Page, ClusterError> {
         let action = Action {
             verb: "list",
             version: resource.api_version(),
@@ -83,5 +106,25 @@ impl Cluster {
         };
         let objects = self.list(&action, "Namespace", &[("labelSelector", labels)]).await?;
         Ok(objects.iter().filter_map(|object| object["metadata"]["name"].as_str()).map(str::to_owned).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_page_says_where_the_list_goes_on_and_how_much_is_left() {
+        let page = |metadata: Value| {
+            Page::of(json!({"apiVersion": "v1", "metadata": metadata, "items": [{"metadata": {"name": "a"}}]}), "Pod")
+        };
+        let first = page(json!({"continue": "token", "remainingItemCount": 7}));
+        assert_eq!(first.objects, [json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})]);
+        assert_eq!((first.next.as_str(), first.remaining), ("token", Some(7)));
+        assert_eq!(page(json!({"continue": "token"})).remaining, None);
+        let last = page(json!({"resourceVersion": "1"}));
+        assert_eq!((last.next.as_str(), last.remaining), ("", Some(0)));
     }
 }

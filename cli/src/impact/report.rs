@@ -11,6 +11,8 @@ use crate::eval::verdict::Outcome;
 
 /// Longest message of an object that is kept, in bytes.
 const LONGEST: usize = 1000;
+/// Length of the bar that shows how far it is.
+const BAR: u64 = 20;
 
 /// What the policy says of one object.
 #[derive(Debug)]
@@ -42,6 +44,9 @@ pub(super) struct Impact {
     notes: Vec<String>,
     #[serde(skip)]
     denied_in: BTreeSet<String>,
+    /// Match conditions that cannot be decided for some object.
+    #[serde(skip)]
+    undecided_by: BTreeSet<String>,
     /// Most objects that are kept.
     #[serde(skip)]
     most: usize,
@@ -56,6 +61,10 @@ struct Counts {
     changed: u64,
     /// The policy failed on them, or took too long.
     not_judged: u64,
+    /// The policy was not asked about them, as match conditions leave them out.
+    left_out: u64,
+    /// The policy was not asked about them, as a match condition cannot be decided.
+    undecided: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -122,7 +131,12 @@ impl Counts {
 
     /// The parts that are not zero, after those that are denied.
     fn others(self) -> String {
-        let others = [(self.changed, "would be changed"), (self.not_judged, "could not be judged")];
+        let others = [
+            (self.changed, "would be changed"),
+            (self.not_judged, "could not be judged"),
+            (self.left_out, "left out by match conditions"),
+            (self.undecided, "not asked about, as match conditions cannot be decided"),
+        ];
         others.iter().filter(|(count, _)| *count > 0).map(|(count, words)| format!("; {count} {words}")).collect()
     }
 
@@ -144,6 +158,7 @@ impl Impact {
             hidden: Vec::new(),
             notes: Vec::new(),
             denied_in: BTreeSet::new(),
+            undecided_by: BTreeSet::new(),
             most,
         }
     }
@@ -161,10 +176,7 @@ impl Impact {
     /// Adds an object of the resource that was begun last.
     pub(super) fn add(&mut self, effect: Effect) {
         let kind = effect.kind();
-        self.counts.add(kind);
-        if let Some(resource) = self.resources.last_mut() {
-            resource.counts.add(kind);
-        }
+        self.count(|counts| counts.add(kind));
         let Some(kind) = kind else { return };
         let Effect { kind: of, namespace, name, message, .. } = effect;
         if kind == Kind::Denied && !namespace.is_empty() && self.denied_in.insert(namespace.clone()) {
@@ -173,6 +185,28 @@ impl Impact {
         if self.objects.len() < self.most {
             let message = message.map(|message| portcullis_contract::clean(&message, LONGEST));
             self.objects.push(Affected { kind: of, namespace, name, effect: kind, message });
+        }
+    }
+
+    /// Adds an object that match conditions leave out.
+    pub(super) fn leave_out(&mut self) {
+        self.count(|counts| counts.left_out += 1);
+    }
+
+    /// Adds an object of which it is not known whether the policy is asked, as the named match condition cannot be decided.
+    pub(super) fn leave_undecided(&mut self, condition: String) {
+        self.count(|counts| counts.undecided += 1);
+        if self.undecided_by.insert(condition.clone()) {
+            self.note(format!(
+                "only an API server can decide the match condition {condition} for some objects, for instance as it depends on who asks"
+            ));
+        }
+    }
+
+    fn count(&mut self, change: impl Fn(&mut Counts)) {
+        change(&mut self.counts);
+        if let Some(resource) = self.resources.last_mut() {
+            change(&mut resource.counts);
         }
     }
 
@@ -186,18 +220,25 @@ impl Impact {
         self.notes.push(text);
     }
 
-    /// How far it is, in a line.
-    pub(super) fn progress(&self) -> String {
+    /// How far it is, in a line: so many objects of the resource that was begun last were read, of so many if that is known.
+    pub(super) fn progress(&self, (read, total): (u64, Option<u64>)) -> String {
         let resource = self.resources.last().map(|last| last.resource.as_str()).unwrap_or_default();
-        let Counts { checked, denied, .. } = self.counts;
-        format!("{resource}: {checked} objects checked, {denied} would be denied")
+        let denied = self.counts.denied;
+        match total {
+            Some(total) => {
+                let full = BAR.saturating_mul(read).checked_div(total).unwrap_or(BAR).min(BAR);
+                let bar: String = (0..BAR).map(|place| if place < full { '#' } else { '.' }).collect();
+                format!("{resource} [{bar}] {read} of {total} objects read, {denied} would be denied")
+            }
+            None => format!("{resource}: {read} objects read, {denied} would be denied"),
+        }
     }
 
     /// The exit status: 1 where something would be denied; else 2 where something is not known; else 0.
     pub(super) fn status(&self) -> u8 {
         if self.counts.denied > 0 {
             1
-        } else if self.counts.not_judged > 0 || !self.hidden.is_empty() {
+        } else if self.counts.not_judged + self.counts.undecided > 0 || !self.hidden.is_empty() {
             2
         } else {
             0
@@ -306,5 +347,46 @@ mod tests {
         hidden.hide("pods is forbidden".to_owned());
         assert_eq!(hidden.status(), 2);
         assert!(hidden.text().ends_with("\nnot read: pods is forbidden\n"));
+    }
+
+    #[test]
+    fn what_match_conditions_leave_out_is_counted_and_no_failure() {
+        let mut impact = impact(vec![effect("a", Outcome::Admitted, false)]);
+        (0..3).for_each(|_| impact.leave_out());
+        assert_eq!(impact.status(), 0);
+        let lines = "cluster/a: 0 of 1 objects would be denied; 3 left out by match conditions\n  \
+                     pods  0 of 1; 3 left out by match conditions\n";
+        assert_eq!(impact.text(), lines);
+        let json: Value = serde_json::from_str(&impact.json()).expect("JSON");
+        assert_eq!((&json["checked"], &json["leftOut"], &json["undecided"]), (&json!(1), &json!(3), &json!(0)));
+        assert_eq!(json["resources"][0]["leftOut"], 3);
+    }
+
+    #[test]
+    fn what_cannot_be_decided_is_counted_and_no_success() {
+        let mut some = impact(Vec::new());
+        ["trusted", "trusted"].into_iter().for_each(|name| some.leave_undecided(name.to_owned()));
+        assert_eq!(some.status(), 2);
+        assert_eq!(
+            some.text(),
+            "cluster/a: 0 of 0 objects would be denied; 2 not asked about, as match conditions cannot be decided\n  \
+             pods  0 of 0; 2 not asked about, as match conditions cannot be decided\n\
+             note: only an API server can decide the match condition trusted for some objects, for instance as it depends on who asks\n"
+        );
+        let json: Value = serde_json::from_str(&some.json()).expect("JSON");
+        assert_eq!((&json["leftOut"], &json["undecided"]), (&json!(0), &json!(2)));
+        some.add(effect("a", Outcome::Rejected, false));
+        assert_eq!(some.status(), 1, "an object would be denied for certain");
+    }
+
+    #[test]
+    fn the_progress_has_a_bar_where_the_total_is_known() {
+        let impact = impact(vec![effect("a", Outcome::Rejected, false)]);
+        assert_eq!(impact.progress((1, None)), "pods: 1 objects read, 1 would be denied");
+        let wanted = "pods [#####...............] 500 of 2000 objects read, 1 would be denied";
+        assert_eq!(impact.progress((500, Some(2000))), wanted);
+        for full in [(0, Some(0)), (7, Some(7)), (8, Some(7))] {
+            assert!(impact.progress(full).contains("[####################]"), "{full:?}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use portcullis_e2e::{eventually, example};
+use portcullis_e2e::{Installation, Proxy, Rule, eventually, example};
 use serde_json::{Value, json};
 
 use crate::scene::kubeconfig_of;
@@ -11,6 +11,18 @@ use crate::{cluster, install, portcullis};
 
 /// Objects in each namespace. All together they are more than a page of a list has.
 const OBJECTS: usize = 200;
+
+/// Makes ConfigMaps that are counted, without the label that the policy wants.
+fn fill(installation: &Installation<'_>, namespace: &str, objects: usize) {
+    for number in 0..objects {
+        let object = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": format!("object-{number:03}"), "labels": { "counted": "yes" } },
+        });
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+        installation.api().create(&path, &object).expect("an API server answers").expect("a ConfigMap");
+    }
+}
 
 /// A ClusterPolicy that wants a label of ConfigMaps, in a file.
 fn manifest(installation: &str) -> PathBuf {
@@ -103,4 +115,72 @@ fn who_may_not_list_objects_is_told_which_right_is_missing() {
     assert_eq!(refused.code, Some(2), "{}{}", refused.stdout, refused.stderr);
     let said = "this needs the right to list configmaps in the namespace";
     assert!(refused.stdout.contains("not read: ") && refused.stdout.contains(said), "{}", refused.stdout);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn match_conditions_decide_which_objects_are_counted() {
+    let installation = install("conditions");
+    fill(&installation, &installation.make_namespace("a"), 10);
+    let file = manifest("conditions");
+    let policy: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let admin = cluster().kubeconfig();
+    for (expression, [checked, denied, left_out, undecided], code) in [
+        ("object.metadata.name != 'object-000'", [9, 9, 1, 0], 1),
+        ("request.operation == 'UPDATE'", [10, 10, 0, 0], 1),
+        ("request.operation == 'DELETE'", [0, 0, 10, 0], 0),
+        ("request.userInfo.username != 'system:admin'", [0, 0, 0, 10], 2),
+        ("object.metadata.name == 'object-001' || request.userInfo.username == 'me'", [1, 1, 0, 9], 1),
+        ("object.metadata.annotations['none'] == ''", [0, 0, 0, 10], 2),
+    ] {
+        let mut policy = policy.clone();
+        policy["spec"]["rules"][0]["operations"] = json!(["CREATE", "UPDATE"]);
+        policy["spec"]["matchConditions"] = json!([{ "name": "wanted", "expression": expression }]);
+        fs::write(&file, policy.to_string()).unwrap();
+        let output = portcullis(&admin, &["impact", file.to_str().unwrap(), "-o", "json"]);
+        assert_eq!(output.code, Some(code), "{expression}: {}{}", output.stdout, output.stderr);
+        let impact: Value = serde_json::from_str(&output.stdout).unwrap();
+        let counts = ["checked", "denied", "leftOut", "undecided"].map(|name| impact[name].as_u64().unwrap());
+        assert_eq!(counts, [checked, denied, left_out, undecided], "{expression}: {}", output.stdout);
+        let is_said = impact["notes"].to_string().contains("only an API server can decide the match condition wanted");
+        assert_eq!(is_said, undecided > 0, "{expression}: {}", output.stdout);
+    }
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_list_that_expires_is_begun_again_and_no_object_counts_twice() {
+    let installation = install("expired");
+    let namespace = installation.make_namespace("a");
+    // More than a page.
+    fill(&installation, &namespace, 3 * OBJECTS);
+    let file = manifest("expired");
+    let mut policy: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    policy["spec"].as_object_mut().unwrap().remove("namespaceSelector");
+    fs::write(&file, policy.to_string()).unwrap();
+    let rules = json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"] }]);
+    let user = kubeconfig_of(&namespace, "impact", &rules);
+    let proxy = Proxy::start(cluster());
+    let text = fs::read_to_string(&user).unwrap();
+    let through = text.replace(&cluster().api_servers()[0].to_string(), &proxy.address().to_string());
+    assert_ne!(text, through, "the user goes through the proxy");
+    fs::write(&user, through).unwrap();
+
+    let expired = "The provided continue parameter is too old to display a consistent list result.";
+    let arguments = ["impact", file.to_str().unwrap(), "-n", namespace.as_str(), "-o", "json"];
+    proxy.rule(Rule::on("GET", "continue=").times(1).answer(410, expired));
+    let output = portcullis(&user, &arguments);
+    assert_eq!(output.code, Some(1), "{}{}", output.stdout, output.stderr);
+    let impact: Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!((&impact["checked"], &impact["denied"], &impact["hidden"]), (&json!(600), &json!(600), &json!([])));
+    let pages = proxy.requests_of("GET", "/configmaps?");
+    assert_eq!(pages.len(), 4, "each page came twice: {pages:?}");
+
+    // A list that always expires is not read for ever, and what was read counts once.
+    proxy.rule(Rule::on("GET", "continue=").answer(410, expired));
+    let output = portcullis(&user, &arguments);
+    let impact: Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!(impact["checked"], 500, "{}", output.stdout);
+    assert!(impact["hidden"].to_string().contains("(410): "), "{}", output.stdout);
+    assert_eq!(proxy.requests_of("GET", "/configmaps?").len(), 4 + 8, "three times more");
 }
