@@ -195,7 +195,8 @@ fn fault_z05_policies_touch_all_memory() {
     for policy in greedy.iter().chain(&modest) {
         folder.put(policy);
     }
-    // The memory limit of the chart: that of a cgroup, where the test may make one, in which the evaluator runs from its start.
+    // The memory limit of the chart: that of a cgroup, in which the evaluator runs from its start. Where the test may make none, it is a
+    // setting, and the kernel watches nobody.
     let cage = Cage::new(LIMIT);
     let setup = Pod::on(&folder).canary_within(FLOODED, "120 callers touch all memory");
     let pod = match &cage {
