@@ -22,6 +22,7 @@
 mod address;
 mod allocations;
 mod answer;
+mod bombs;
 mod bounds;
 mod cage;
 mod canary;
@@ -61,6 +62,7 @@ mod wait;
 
 pub use allocations::{Allocated, Allocations};
 pub use answer::{Answer, Verdict};
+pub use bombs::{gzip_bomb, stored_in_gzip, tar, zstd_bomb};
 pub use cage::Cage;
 pub use canary::{Canary, FLOODED};
 pub use certificate::{Authority, Identity};

@@ -5,10 +5,11 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use portcullis_contract::{Digest, Reason};
-use portcullis_tests::{Authority, Folder, Pod, PodSetup, Policy, Reply, Source, Tls, docker_config, guest, never};
+use portcullis_tests::{
+    Authority, CANARY, Folder, Pod, PodSetup, Policy, Reply, Source, Tls, docker_config, guest, gzip_bomb, never,
+    stored_in_gzip, tar, zstd_bomb,
+};
 use serde_json::{Value, json};
-
-use crate::http_requests::gzip_bomb;
 
 const REMOTE: &str = "cluster/remote";
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -73,41 +74,40 @@ fn fault_l10_bytes_of_another_digest() {
 /// Layers that would have to be unpacked are not taken at all, and bodies are never decoded: nothing expands.
 #[test]
 fn fault_l13_compressed_layers_are_never_expanded() {
+    const TAR_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+    const TAR_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
     let source = Source::https();
-    // 2 MiB that are more than 300 MiB when they are expanded, and the same within one more layer of gzip.
-    let bomb = gzip_bomb(2 << 20);
-    let nested = stored_in_gzip(&bomb);
+    // Each expands to 2 GiB; the nested one as an archive within an archive, of which the outer one is no smaller than what is in it.
+    let (gzip, zstd) = (gzip_bomb(2 << 20), zstd_bomb(16 << 10));
+    let nested = stored_in_gzip(&tar("module.wasm.gz", &gzip));
+    let bombs =
+        [("gzip", "gzip", TAR_GZIP, &gzip), ("zstd", "zstd", TAR_ZSTD, &zstd), ("nested", "gzip", TAR_GZIP, &nested)];
     let folder = Folder::with_canary();
     let pod = pod_with(&folder, &source).start();
-    let before = pod.loader().usage();
-    for (repository, kind, packed, reason) in [
-        ("gzip", "application/vnd.oci.image.layer.v1.tar+gzip", &bomb, Reason::ManifestUnsupported),
-        ("zstd", "application/vnd.oci.image.layer.v1.tar+zstd", &bomb, Reason::ManifestUnsupported),
-        ("nested", "application/vnd.oci.image.layer.v1.tar+gzip", &nested, Reason::ManifestUnsupported),
-        ("wasm", WASM, &bomb, Reason::ModuleInvalid),
-        ("nested-wasm", WASM, &nested, Reason::ModuleInvalid),
-    ] {
-        let reply = Reply::ok(packed.clone()).header("content-encoding", "gzip");
-        serve(&source, repository, manifest(packed, &[kind]).to_string().as_bytes(), packed, reply);
-        folder.put(&Policy::cluster(repository).module(&name(&source, repository)));
-        pod.assert_unserved(&format!("cluster/{repository}"), reason);
+    pod.wait_current(&format!("cluster/{CANARY}"), 1);
+    let (before, artifacts) = (pod.loader().usage(), pod.volume().artifacts());
+    for (name, encoding, kind, bomb) in bombs {
+        let packed = || Reply::ok(bomb.clone()).header("content-encoding", encoding);
+        // As the layer that it says it is, as one that says it is a module, and as a module that is served by itself.
+        for (way, layer, reason) in
+            [("layer", kind, Reason::ManifestUnsupported), ("wasm", WASM, Reason::ModuleInvalid)]
+        {
+            let repository = format!("{name}-{way}");
+            serve(&source, &repository, manifest(bomb, &[layer]).to_string().as_bytes(), bomb, packed());
+            folder.put(&Policy::cluster(&repository).module(&self::name(&source, &repository)));
+            pod.assert_unserved(&format!("cluster/{repository}"), reason);
+        }
+        let path = format!("/{name}.wasm");
+        source.answer(&path, [packed()]);
+        folder.put(&Policy::cluster(name).module(&source.url(&path)));
+        pod.assert_unserved(&format!("cluster/{name}"), Reason::ModuleInvalid);
     }
     let after = pod.loader().usage();
     assert!(after.peak < before.peak + (64 << 20), "{before} became {after}");
-}
-
-/// These bytes as the content of a gzip file, which are not made smaller. It has no checksum, which comes behind what would be expanded.
-fn stored_in_gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
-    let mut blocks = bytes.chunks(usize::from(u16::MAX)).peekable();
-    while let Some(block) = blocks.next() {
-        let size = u16::try_from(block.len()).expect("a block is as large as that");
-        packed.push(u8::from(blocks.peek().is_none()));
-        packed.extend(size.to_le_bytes());
-        packed.extend((!size).to_le_bytes());
-        packed.extend(block);
-    }
-    packed
+    assert_eq!(pod.volume().artifacts(), artifacts, "nothing was compiled");
+    source.answer("/plain.wasm", [Reply::module()]);
+    folder.put(&Policy::cluster("gzip").module(&source.url("/plain.wasm")));
+    pod.assert_recovered("cluster/gzip", 2);
 }
 
 #[test]
