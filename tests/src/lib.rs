@@ -77,7 +77,8 @@ pub use moment::Moment;
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use portcullis_testkit::{
-    Asked, Reply, bytes_below, eventually_within, guest, guest_with, large_module, never, rego, repository, skip, wat,
+    Asked, Reply, bytes_below, eventually_within, guest, guest_with, large_module, never, note, rego, repository, skip,
+    wat,
 };
 pub use process::{Launch, Process};
 pub use programs::{Program, program};
