@@ -12,6 +12,9 @@ use crate::programs::{self, Profile};
 use crate::step::{LIMIT_OF_BUILDS, Step};
 use crate::{cluster, guests, test_images, tools};
 
+/// The crate of the program that writes broken modules, in the workspace of the guests.
+const MUTANTS: &str = "mutants";
+
 impl<'a> Plan<'a> {
     /// The steps that build tests and what they need. If one of them fails, no test is run.
     pub(super) fn builds(&mut self, needs: &[Need]) -> Result<()> {
@@ -19,6 +22,9 @@ impl<'a> Plan<'a> {
         self.add_needed(Step::check("build: tests", move || executables.build(workspace)).gate());
         if needs.contains(&Need::Guests) {
             self.build_guests()?;
+            let mut mutants = self.in_guests("build");
+            mutants.args(["--quiet", "--package", MUTANTS]);
+            self.add_needed(Step::command("build: mutants", mutants).gate().within(LIMIT_OF_BUILDS));
         }
         if needs.contains(&Need::Images) {
             // Before the programs, as these static ones are linked to the same paths.
@@ -49,6 +55,11 @@ impl<'a> Plan<'a> {
     /// The folder of guests that are built for tests, apart from the committed modules, with which a test compares them.
     pub(super) fn guests_dir(&self) -> PathBuf {
         self.workspace.target.join("guests/built")
+    }
+
+    /// The program that writes broken modules.
+    pub(super) fn mutants(&self) -> PathBuf {
+        self.guests_target().join("debug").join(MUTANTS)
     }
 
     /// Starts this program again, so that the output goes to the log of the step.

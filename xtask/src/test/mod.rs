@@ -4,6 +4,7 @@ mod builds;
 mod real;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
@@ -221,10 +222,13 @@ impl<'a> Plan<'a> {
     /// A cargo command in the workspace of the guests, which has other features, profiles and lints.
     fn in_guests(&self, subcommand: &str) -> Command {
         let mut command = self.workspace.cargo(subcommand);
+        command.current_dir(self.workspace.root.join("guests")).env("CARGO_TARGET_DIR", self.guests_target());
         command
-            .current_dir(self.workspace.root.join("guests"))
-            .env("CARGO_TARGET_DIR", self.workspace.target.join("guests/build"));
-        command
+    }
+
+    /// Where these commands build.
+    fn guests_target(&self) -> PathBuf {
+        self.workspace.target.join("guests/build")
     }
 
     fn selects(&self, name: &str) -> bool {

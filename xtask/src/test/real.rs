@@ -70,11 +70,12 @@ impl<'a> Plan<'a> {
     fn on_programs(&self, name: &str, args: Vec<OsString>, is_wanted: impl Fn(&str) -> bool + Send + 'a) -> Tests<'a> {
         let executables = self.executables;
         let (programs, guests) = (self.workspace.bin_dir(Profile::Dev.dir()), self.guests_dir());
+        let mutants = self.mutants();
         let step = Step::commands(name, move || {
             let is_wanted = |one: &Executable| one.is_test && one.package == BLACK_BOX && is_wanted(&one.target);
             let mut commands = executables.start(is_wanted, &args)?;
             for command in &mut commands {
-                command.env("PORTCULLIS_BIN_DIR", &programs);
+                command.env("PORTCULLIS_BIN_DIR", &programs).env("PORTCULLIS_MUTANTS", &mutants);
                 if guests.is_dir() {
                     command.env("PORTCULLIS_GUESTS_DIR", &guests);
                 }
