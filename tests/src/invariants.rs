@@ -28,13 +28,22 @@ impl Drop for Pod {
     }
 }
 
-/// I1: each answer was right and in time.
+/// Calls of a canary that may be excused in any case: a machine may stand still for a moment in the shortest test.
+const EXCUSED: u64 = 3;
+/// Beyond these, one call in so many.
+const ONE_IN: u64 = 50;
+
+/// I1: each answer was right and in time. Excuses have a limit: at a pace of fifty a second, one late call in fifty takes half of the time.
 fn assert_answers(heard: &Heard) {
-    let Heard { right, wrong, .. } = heard;
+    let Heard { right, excused, wrong, .. } = heard;
     if let Some(first) = wrong.first() {
         panic!("{} answers of the canary were wrong or late (I1), the first {first}", wrong.len());
     }
     assert!(*right > 0, "the canary was never asked");
+    assert!(
+        *excused <= EXCUSED + right / ONE_IN,
+        "{excused} answers of the canary were late beside {right} in all that were right, which no busy machine excuses (I1)"
+    );
 }
 
 fn in_words(heard: &Heard) -> String {
@@ -91,6 +100,18 @@ mod tests {
     #[should_panic(expected = "2 answers of the canary were wrong or late (I1), the first one")]
     fn one_wrong_answer_is_too_many() {
         assert_answers(&heard(7, &["one", "two"]));
+    }
+
+    #[test]
+    fn a_few_late_answers_are_excused() {
+        assert_answers(&Heard { excused: 3, ..heard(1, &[]) });
+        assert_answers(&Heard { excused: 13, ..heard(500, &[]) });
+    }
+
+    #[test]
+    #[should_panic(expected = "14 answers of the canary were late beside 500")]
+    fn excuses_have_a_limit() {
+        assert_answers(&Heard { excused: 14, ..heard(500, &[]) });
     }
 
     #[test]
