@@ -54,6 +54,7 @@ impl Pod {
     /// # Panics
     /// When one of them says anything else.
     pub fn assert_unserved(&self, id: &str, reason: Reason) -> Failure {
+        let said = self.said();
         let deviation = self.wait_failure(id, reason);
         assert_eq!((deviation.state, deviation.serving), (ReplicaState::Failed, 0), "{deviation:?}");
         let review = Review::pod();
@@ -62,7 +63,9 @@ impl Pod {
         self.wait_condition(id, "Ready", "False", "Error");
         self.wait_condition(id, "Enforced", "False", self.word_of_unserved(id));
         self.assert_trouble(id, reason);
-        deviation.failure.expect("a deviation with this reason has a failure")
+        let failure = deviation.failure.expect("a deviation with this reason has a failure");
+        self.assert_steady(id, failure.generation, said);
+        failure
     }
 
     /// Why a policy that fails everywhere is not enforced: requests are refused if it ever was, and admitted otherwise.
@@ -82,6 +85,7 @@ impl Pod {
     /// # Panics
     /// When one of them says anything else.
     pub fn assert_kept(&self, id: &str, reason: Reason, serving: i64, right: impl Fn(&Verdict) -> bool) -> Failure {
+        let said = self.said();
         let deviation = self.wait_failure(id, reason);
         assert_eq!((deviation.state, deviation.serving), (ReplicaState::Previous, serving), "{deviation:?}");
         let verdict = self.ask(id, &Review::pod()).verdict();
@@ -90,7 +94,9 @@ impl Pod {
         self.wait_condition(id, "Ready", "False", "ServingPrevious");
         self.wait_condition(id, "Enforced", "True", "ServingPrevious");
         self.assert_trouble(id, reason);
-        deviation.failure.expect("a deviation with this reason has a failure")
+        let failure = deviation.failure.expect("a deviation with this reason has a failure");
+        self.assert_steady(id, failure.generation, said);
+        failure
     }
 
     /// I3: waits until a policy serves `generation` as its newest, with `Ready=True` and `Degraded=False`. In a test of a row of the fault
@@ -99,7 +105,7 @@ impl Pod {
     /// # Panics
     /// When that does not happen in time.
     pub fn assert_recovered(&self, id: &str, generation: i64) {
-        let since = self.moment();
+        let (since, said) = (self.moment(), self.said());
         self.wait_current(id, generation);
         let health = self.health(id);
         assert_eq!(health.code, 200, "{health:?}");
@@ -107,6 +113,7 @@ impl Pod {
         self.wait_condition_of(id, Some(generation), "Degraded", "False", "AsExpected");
         let what = format!("{id}, until generation {generation} was Ready,");
         self.is_within(bounds::of_ready_in_this_test(), &since, &what).unwrap_or_else(|late| panic!("{late}"));
+        self.assert_steady(id, generation, said);
     }
 
     /// The health check of a policy that fails for this reason.

@@ -1,5 +1,6 @@
 //! The invariants of docs/design/faults.md, asserted at the end of each pod that has a canary, whatever its test is about.
 
+use std::collections::BTreeSet;
 use std::thread;
 
 use portcullis_contract::Phase;
@@ -65,6 +66,20 @@ impl Pod {
         }
     }
 
+    /// How much the reporter has said so far, for [`Pod::assert_steady`].
+    pub(crate) fn said(&self) -> usize {
+        self.reporter.as_ref().map_or(0, |reporter| reporter.lines().len())
+    }
+
+    /// I7: since so much was said, a generation of a policy has become the same only once. What it is comes from its conditions.
+    pub(crate) fn assert_steady(&self, id: &str, generation: i64, since: usize) {
+        let lines = self.reporter.as_ref().map(|reporter| reporter.lines()).unwrap_or_default();
+        let said = lines.get(since..).unwrap_or_default();
+        if let Some(word) = flapping(id, generation, said) {
+            panic!("generation {generation} of {id} became {word} twice (I7): {said:#?}");
+        }
+    }
+
     /// I5 on the volume: where nothing is being fetched or compiled, no temporary file is left.
     fn assert_nothing_is_left(&self) {
         if self.loader.is_none() {
@@ -76,6 +91,14 @@ impl Pod {
             (is_busy || self.volume().temporary_files().is_empty()).then_some(())
         });
     }
+}
+
+/// What a generation of a policy has become twice, in lines of a reporter: `… policy cluster/a: Active generation 2 (was Progressing): …`.
+fn flapping<'l>(id: &str, generation: i64, lines: &'l [String]) -> Option<&'l str> {
+    let (start, end) = (format!(" policy {id}: "), format!(" generation {generation} (was "));
+    let mut seen = BTreeSet::new();
+    let became = |line: &'l String| Some(line.split_once(&start)?.1.split_once(&end)?.0);
+    lines.iter().filter_map(became).find(|word| !seen.insert(*word))
 }
 
 #[cfg(test)]
@@ -112,6 +135,23 @@ mod tests {
     #[should_panic(expected = "14 answers of the canary were late beside 500")]
     fn excuses_have_a_limit() {
         assert_answers(&Heard { excused: 14, ..heard(500, &[]) });
+    }
+
+    #[test]
+    fn a_generation_that_becomes_the_same_twice_flaps() {
+        let line = |words: &str| format!("2026-01-01T00:00:00Z policy cluster/a: {words}: why");
+        let lines = [
+            line("Error generation 1 (was Progressing)"),
+            line("Progressing generation 2 (was Error)"),
+            line("Error generation 2 (was Progressing)"),
+            line("Error generation 2"),
+            line("Active generation 2 (was Error)"),
+            "2026-01-01T00:00:00Z policy cluster/b: Active generation 2 (was Error): why".to_owned(),
+        ];
+        assert_eq!(flapping("cluster/a", 2, &lines), None);
+        let again = [&lines[..], &[line("Error generation 2 (was Active)")]].concat();
+        assert_eq!(flapping("cluster/a", 2, &again), Some("Error"));
+        assert_eq!(flapping("cluster/a", 2, &again[3..]), None, "one change each");
     }
 
     #[test]
