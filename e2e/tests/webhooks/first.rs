@@ -75,17 +75,23 @@ fn fault_w07_a_match_expression_that_does_not_compile_is_told_in_the_api_servers
     let scene = Scene::new("cel", 1);
     let policy = scene.installation.cluster_policy("cel-deny").denying("no");
     scene.installation.apply_ready(std::slice::from_ref(&policy));
+    let [before] = scene.webhooks(1).try_into().expect("one");
     let conditions = json!([{ "name": "odd", "expression": "request.operation ==" }]);
     let odd = policy.clone().field("matchConditions", conditions);
-    if !scene.installation.apply(&odd).is_ok() {
-        // A schema that can see it refuses it at once, which is better.
-        return;
-    }
+    // A check at apply would refuse it, which is row C12. This installation has none, so the controller is the first to see it.
+    scene.installation.apply(&odd).expect("a policy that nothing checks");
     let condition = scene.wait_reason(&odd, "SpecInvalid");
     let message = condition["message"].as_str().unwrap_or_default();
-    assert!(message.contains("matchConditions"), "{message}");
-    scene.webhooks(1);
-    scene.create("still").expect_err("the entry in place stays");
+    for words in ["matchConditions", "Invalid value", "request.operation =="] {
+        assert!(message.contains(words), "no {words:?} in {message}");
+    }
+    let [after] = scene.webhooks(1).try_into().expect("the entry in place stays");
+    let identity = |webhook: &serde_json::Value| {
+        ["uid", "resourceVersion"].map(|field| webhook["metadata"][field].as_str().map(str::to_owned))
+    };
+    assert_eq!(identity(&before), identity(&after));
+    let refused = scene.create("still").expect_err("the entry in place stays");
+    assert!(refused.contains("policy cluster/cel-deny: no"), "{refused}");
     scene.installation.apply_ready(std::slice::from_ref(&policy));
 }
 
