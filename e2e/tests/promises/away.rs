@@ -4,12 +4,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_e2e::{
-    Cluster, Component, Installation, InstallationOptions, Options, Program, condition, eventually, guest,
+    Caller, Cluster, Component, Installation, InstallationOptions, Options, Program, condition, eventually, guest,
 };
 use serde_json::json;
 
 use crate::assert_denied;
-use crate::direct::Caller;
 
 /// Longer than a Lease counts, and than pauses between tries go on growing: after that, ten minutes are no different.
 const AWAY: Duration = Duration::from_secs(25);

@@ -3,9 +3,9 @@
 //! An API server decodes what it gets and encodes it again, so that none of this reaches a webhook. A client that
 //! calls an evaluator in another way must not find a text that policies read otherwise than API servers would.
 
+use portcullis_e2e::Caller;
 use serde_json::{Value, json};
 
-use crate::direct::Caller;
 use crate::installation;
 
 /// JSON and what is nearly JSON.

@@ -11,7 +11,6 @@ mod check_advice;
 mod check_shares;
 mod checks;
 mod decoding;
-mod direct;
 mod edits;
 mod first_apply;
 mod fleet;

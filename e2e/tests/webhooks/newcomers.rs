@@ -1,9 +1,15 @@
 //! New policies that cannot be loaded, in match groups that others keep.
 
-use portcullis_e2e::{Policy, condition, eventually};
+use std::fs;
+use std::time::Duration;
+
+use portcullis_e2e::{Caller, Issuer, Policy, condition, eventually};
 use serde_json::{Value, json};
 
 use crate::scene::Scene;
+
+/// How long a source takes that is slow: less than a loader waits for it.
+const LONG: Duration = Duration::from_secs(6);
 
 /// Creates pods while `act` goes on. None is refused.
 fn nobody_is_denied(scene: &Scene, act: impl FnOnce()) {
@@ -102,6 +108,59 @@ fn fault_z01_w04_a_new_policy_that_cannot_be_loaded_denies_nobody_until_it_was_e
         installation.apply(&missing).expect("the policy");
         wait_passed_over(&scene, &missing, 1);
     });
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w04_in_a_registered_group_a_new_policy_is_asked_where_it_is_loaded_and_passed_over_where_it_is_not() {
+    let scene = Scene::new("joining", 3);
+    let installation = &scene.installation;
+    installation.apply_ready(&[installation.cluster_policy("joining-keeper")]);
+    let [webhook] = scene.webhooks(1).try_into().expect("one");
+    let replicas = installation.replicas();
+    let is = |object: &Value, kind, reason: &str| condition(object, kind).is_some_and(|one| one["reason"] == reason);
+
+    // The fetches take a while, so no replica has this one at first.
+    installation.source().slow(LONG);
+    let slow = installation.cluster_policy("joining-slow").answering("answer", r#"{ "accepted": true }"#);
+    nobody_is_denied(&scene, || {
+        installation.apply(&slow).expect("the policy");
+        installation.wait_for_object(&slow, "Progressing and NotYetEnforced", |object| {
+            is(object, "Ready", "Progressing")
+                && is(object, "Enforced", "NotYetEnforced")
+                && object["status"]["replicaCounts"]["current"] == 0
+        });
+        installation.source().open();
+        installation.wait_for(&slow, "Ready", "True");
+    });
+
+    // One of the replicas trusts no source, so it cannot have this one.
+    let authorities = replicas[2].folder().join("source-ca.pem");
+    let right = fs::read(&authorities).expect("the authorities of sources");
+    let [.., (_, other)] = Issuer::new("somebody else").issue("joining", Duration::from_secs(3600));
+    fs::write(&authorities, other).expect("another authority");
+    let policy = installation.cluster_policy("joining-new").denying("the new one");
+    installation.apply(&policy).expect("the policy");
+    installation.wait_for_object(&policy, "two replicas that serve and one that cannot", |object| {
+        let counts = &object["status"]["replicaCounts"];
+        counts["current"] == 2 && counts["failed"] == 1 && is(object, "Enforced", "NotYetEnforced")
+    });
+    let denies = |number: usize| {
+        let caller = Caller::new(installation, &webhook, &replicas[number]);
+        let verdict = caller.ask(&scene.namespace).expect("a verdict");
+        let annotation = &verdict["auditAnnotations"]["cluster.joining-new.policy-not-yet-enforced"];
+        let is_denied = verdict["allowed"] == false;
+        assert_eq!(annotation.is_string(), !is_denied, "{verdict}");
+        assert_eq!(verdict["status"]["message"].to_string().contains("the new one"), is_denied, "{verdict}");
+        is_denied
+    };
+    assert_eq!([0, 1, 2].map(denies), [true, true, false]);
+
+    fs::write(&authorities, right).expect("the right authorities");
+    installation.wait_for(&policy, "Ready", "True");
+    assert_eq!([0, 1, 2].map(denies), [true; 3]);
+    let [after] = scene.webhooks(1).try_into().expect("the same one");
+    assert_eq!(webhook["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"]);
 }
 
 #[test]

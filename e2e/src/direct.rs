@@ -1,4 +1,4 @@
-//! Calls of one replica, without an API server.
+//! Calls of one replica as an API server makes them, without an API server.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use portcullis_e2e::{Installation, Pod};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
 
+use crate::{Installation, Pod};
+
 /// Calls one replica as an API server does: by a webhook's path, and with its certificate authorities.
-pub(crate) struct Caller {
+pub struct Caller {
     config: Arc<ClientConfig>,
     address: SocketAddr,
     host: String,
@@ -23,25 +24,31 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// Calls what this webhook configuration calls.
-    pub(crate) fn new(installation: &Installation<'_>, webhook: &Value, replica: &Pod) -> Self {
+    ///
+    /// # Panics
+    /// When the configuration is not one of the product.
+    pub fn new(installation: &Installation<'_>, webhook: &Value, replica: &Pod) -> Self {
         let config = &webhook["webhooks"][0]["clientConfig"];
-        let bundle = STANDARD.decode(config["caBundle"].as_str().unwrap()).unwrap();
+        let bundle = STANDARD.decode(text(&config["caBundle"])).expect("a bundle in base64");
         let mut roots = RootCertStore::empty();
         for authority in CertificateDer::pem_slice_iter(&bundle) {
-            roots.add(authority.unwrap()).unwrap();
+            roots.add(authority.expect("a certificate")).expect("an authority");
         }
         let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
-        let builder = builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+        let builder = builder.with_safe_default_protocol_versions().expect("ring has them").with_root_certificates(roots);
         Self {
             config: Arc::new(builder.with_no_client_auth()),
             address: SocketAddr::from((replica.address(), 8443)),
-            host: format!("{}.{}.svc", config["service"]["name"].as_str().unwrap(), installation.namespace()),
-            path: config["service"]["path"].as_str().unwrap().to_owned(),
+            host: format!("{}.{}.svc", text(&config["service"]["name"]), installation.namespace()),
+            path: text(&config["service"]["path"]).to_owned(),
         }
     }
 
     /// The verdict on the creation of a pod.
-    pub(crate) fn ask(&self, namespace: &str) -> io::Result<Value> {
+    ///
+    /// # Errors
+    /// When the replica does not answer, or not with a verdict.
+    pub fn ask(&self, namespace: &str) -> io::Result<Value> {
         let kind = json!({ "group": "", "version": "v1", "kind": "Pod" });
         let resource = json!({ "group": "", "version": "v1", "resource": "pods" });
         let review = json!({
@@ -62,7 +69,10 @@ impl Caller {
     }
 
     /// Status and body of the answer to any bytes.
-    pub(crate) fn send(&self, body: &[u8]) -> io::Result<(u16, Value)> {
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub fn send(&self, body: &[u8]) -> io::Result<(u16, Value)> {
         let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
         let connection = ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;
         let socket = TcpStream::connect(self.address)?;
@@ -89,4 +99,8 @@ impl Caller {
         });
         parsed.ok_or_else(|| io::Error::other(text.clone().into_owned()))
     }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("a text is wanted, not {value}"))
 }
