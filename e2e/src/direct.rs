@@ -35,7 +35,8 @@ impl Caller {
             roots.add(authority.expect("a certificate")).expect("an authority");
         }
         let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
-        let builder = builder.with_safe_default_protocol_versions().expect("ring has them").with_root_certificates(roots);
+        let builder =
+            builder.with_safe_default_protocol_versions().expect("ring has them").with_root_certificates(roots);
         Self {
             config: Arc::new(builder.with_no_client_auth()),
             address: SocketAddr::from((replica.address(), 8443)),

@@ -70,7 +70,7 @@ pub use error::Error;
 pub use helm::{HELM_VERSION, Helm, objects_of};
 pub use installation::{
     CONTROLLER_ACCOUNT, Certificates, Installation, InstallationOptions, POLICY_SERVER_ACCOUNT, Pod, PodSetup, Policy,
-    SERVICE, condition,
+    SERVICE, assert_recovers_on_node, condition,
 };
 pub use issuer::Issuer;
 pub use kubectl::Output;
@@ -79,7 +79,8 @@ pub use name::Name;
 pub use node::{POD_IMAGE, PodProgram};
 pub use on_node::{Evidence, Rules};
 pub use portcullis_testkit::{
-    bytes_below, eventually_within, example, guest, guest_with, large_module, never, rego, skip,
+    Moment, bytes_below, eventually_within, example, guest, guest_with, large_module, never, note, one_round_in_time,
+    rego, skip,
 };
 pub use program::{Process as Child, Program};
 pub use proxy::{Proxy, Request, Rule};

@@ -1,15 +1,21 @@
 //! What the black-box tests and the tests on clusters share: modules for policies, scripted
-//! answers over HTTP, waiting for conditions, the disk usage of a folder, and what a test says about itself.
+//! answers over HTTP, waiting for conditions, how long what is tested may take, the disk usage of a folder, and what a test says about itself.
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod disk;
 mod guest;
 mod http;
+mod moment;
+mod stalls;
 mod told;
 mod wait;
 
+pub use bounds::{Bound, one_round_in_time};
 pub use disk::bytes_below;
 pub use guest::{example, guest, guest_with, large_module, rego, repository, wat};
 pub use http::{Asked, Reply, exchange};
+pub use moment::Moment;
+pub use stalls::Stalls;
 pub use told::{note, skip, tell_of_panics};
 pub use wait::{eventually_within, lock, never};

@@ -11,6 +11,7 @@ mod mount;
 mod options;
 mod pod;
 mod policy;
+mod recovery;
 mod rhythm;
 mod setup;
 
@@ -24,6 +25,7 @@ pub use crate::chart_names::{CONTROLLER_ACCOUNT, POLICY_SERVER_ACCOUNT, SERVICE}
 pub use options::{Certificates, InstallationOptions};
 pub use pod::Pod;
 pub use policy::{Policy, condition};
+pub use recovery::assert_recovers_on_node;
 pub use setup::PodSetup;
 
 use crate::api::Api;
@@ -51,6 +53,8 @@ impl<'c> Installation<'c> {
     /// # Panics
     /// When the API server refuses something.
     pub fn start(cluster: &'c Cluster, options: InstallationOptions) -> Self {
+        // What tests measure leaves out stalls of the machine from now on.
+        portcullis_testkit::Stalls::watch();
         manifests::install_definitions(cluster);
         let objects = manifests::objects(&options.name, &options.policy_server);
         cluster.apply_server_side(&objects).expect("the objects of the installation");

@@ -1,6 +1,6 @@
 //! One replica is worse than the others.
 
-use portcullis_e2e::condition;
+use portcullis_e2e::{assert_recovers_on_node, condition};
 use serde_json::{Value, json};
 
 use crate::stage::{REPLICAS, Stage, assert_denied, own_cluster};
@@ -28,7 +28,10 @@ fn fault_r19_a_policy_is_degraded_until_the_pod_that_cannot_load_it_is_deleted()
     assert_eq!(entry["pod"], bad["metadata"]["name"], "{object:#}");
 
     release.kubectl(["delete", "pod", bad["metadata"]["name"].as_str().unwrap(), "--wait=false"]).expect("a deletion");
-    policy.wait_until(&release.api(), "Active", |object| is(object, "Active"));
+    assert_recovers_on_node("a status without the pod that was deleted", || {
+        let object = release.api().get(&policy.path())?;
+        (condition(&object, "Degraded")?["status"] == "False").then_some(())
+    });
     release.wait_for_replicas(REPLICAS);
     policy.wait_until(&release.api(), "Active everywhere", |object| {
         is(object, "Active") && object["status"]["replicaCounts"]["current"] == REPLICAS

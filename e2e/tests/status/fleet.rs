@@ -1,4 +1,5 @@
-//! Fifty real reporters.
+//! Fifty real reporters, beside loaders and evaluators whose states the test provides, and with the test as their kubelets. Fifty whole
+//! replicas are in `tests/promises/fleet.rs`.
 
 use std::time::Duration;
 
@@ -31,8 +32,14 @@ fn fault_k03_fifty_replicas_come_and_go() {
     assert_eq!(full["status"]["replicasOmitted"], 34);
     assert_eq!(full["metadata"]["managedFields"].as_array().unwrap().len(), managers);
 
-    others.iter().for_each(|replica| replica.pod.delete_object());
-    let left = eventually_within(LONG, "one replica that serves", || {
+    // The end of a leader is R15: the one that leads stays.
+    let holder = stage.wait_for_holder();
+    let (stays, go): (Vec<_>, Vec<_>) =
+        first.iter().chain(&others).partition(|replica: &&Replica| replica.name() == holder);
+    assert_eq!((stays.len(), go.len()), (1, 49));
+    go.iter().for_each(|replica| replica.pod.delete_object());
+    eventually_within(LONG, "one endpoint", || (stage.installation.endpoints() == 1).then_some(()));
+    let left = stage.installation.assert_recovers("one replica in the status", || {
         let found = stage.installation.object(&policy)?;
         (found["status"]["summary"] == "1/1" && found["status"]["replicasOmitted"] == 0).then_some(found)
     });
