@@ -4,13 +4,15 @@ use std::env;
 use std::thread;
 use std::time::Duration;
 
+use portcullis_e2e::note;
+
 /// How long things go wrong, like `1h`; a minute when absent.
 const FAULTS_FOR: &str = "PORTCULLIS_E2E_FAULTS_FOR";
 
 /// The number that the faults follow from; another one each time when absent.
 const SEED: &str = "PORTCULLIS_E2E_SEED";
 
-/// One run of random faults. When the test fails, the command that repeats it is printed as this goes.
+/// One run of random faults. The command that repeats it is written at its start, and again when the test fails.
 #[derive(Debug)]
 pub(super) struct Run {
     /// How long it lasts.
@@ -24,7 +26,8 @@ impl Run {
     pub(super) fn from_env() -> Self {
         let set = |name| env::var(name).ok().filter(|value| !value.is_empty());
         let run = Self::of(set(FAULTS_FOR).as_deref(), set(SEED).as_deref()).unwrap();
-        println!("random faults for {}: {}", humantime::format_duration(run.time), run.command());
+        // Not printed, which libtest keeps to itself until the test fails: a run that hangs or is killed has said its seed.
+        note(&format!("random faults for {}: {}", humantime::format_duration(run.time), run.command()));
         run
     }
 
@@ -46,7 +49,7 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if thread::panicking() {
-            eprintln!("the same faults in the same order: {}", self.command());
+            note(&format!("the same faults in the same order: {}", self.command()));
         }
     }
 }
