@@ -1,13 +1,20 @@
 //! Which reporter leads, and what happens when it ends.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use portcullis_e2e::{POLICY_SERVER_ACCOUNT, Program, eventually_within, never, one_round_in_time};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster;
-use crate::stage::{SOON, Stage};
-use crate::states::{Says, unreachable};
+use crate::stage::{Replica, SOON, Stage};
+use crate::states::{Says, refused, unreachable};
+
+/// How long a Lease counts after its last renewal.
+const LEASE: Duration = Duration::from_secs(15);
+
+/// Statuses that a leader has to write at once, so that more than one late write would be noticed.
+const POLICIES: usize = 5;
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -84,32 +91,64 @@ fn a_leader_that_ends_gives_the_lease_up() {
 #[ignore = "starts a cluster"]
 fn fault_r14_a_leader_that_was_stopped_and_goes_on_writes_nothing_wrong() {
     let (stage, replicas) = Stage::with(cluster(), "paused", 2);
-    let (policy, object) = stage.policy("labels");
-    replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
-    stage.word(&policy, "Active");
-    stage.settled(&policy, "Active");
+    let policies: Vec<_> = (0..POLICIES).map(|number| stage.policy(&format!("labels-{number}"))).collect();
+    let all_say = |replica: &Replica, says: &Says| {
+        policies.iter().for_each(|(_, object)| replica.says(object, says.clone()));
+    };
+    replicas.iter().for_each(|replica| all_say(replica, &Says::Current));
+    policies.iter().for_each(|(policy, _)| drop(stage.settled(policy, "Active")));
     let (leader, follower) = stage.leader_and_follower(&replicas);
     let written = || leader.metric("portcullis_reporter_policy_status_writes_total");
     let before = written();
+    let paused = Instant::now();
     leader.pod.pause(Program::Reporter);
     eventually_within(SOON, "another leader", || stage.holder().filter(|new| *new == follower.name()));
-    follower.says(&object, unreachable());
-    let found = eventually_within(SOON, "a status by the new leader", || {
-        let found = stage.installation.object(&policy)?;
-        found["status"]["replicas"].to_string().contains("RegistryUnreachable").then_some(found)
-    });
-    let writes = leader.pod.is_ready();
+    // What both replicas do changes meanwhile, so that the one that was stopped finds much to write when it goes on.
+    all_say(follower, &unreachable());
+    all_say(leader, &refused(0, "no such label"));
+    let is_new = |status: &Value| {
+        let entries = status["replicas"].as_array().cloned().unwrap_or_default();
+        entries.iter().any(|entry| entry["pod"] == follower.name() && entry["reason"] == "RegistryUnreachable")
+    };
+    let statuses = || -> Vec<Value> {
+        policies.iter().map(|(policy, _)| stage.installation.object(policy).unwrap()["status"].clone()).collect()
+    };
+    eventually_within(SOON, "statuses by the new leader", || statuses().iter().all(is_new).then_some(()));
+    // The row's time: long after its Lease has ended.
+    thread::sleep((LEASE * 2).saturating_sub(paused.elapsed()));
+    let resumed = SystemTime::now();
     leader.pod.resume(Program::Reporter);
-    never(Duration::from_secs(4), "a step back", || {
-        let status = stage.installation.object(&policy)?["status"].clone();
-        (!status["replicas"].to_string().contains("RegistryUnreachable")).then_some((writes, status))
-    });
+    never(Duration::from_secs(6), "a step back", || statuses().into_iter().find(|status| !is_new(status)));
     assert_eq!(stage.holder().as_deref(), Some(follower.name()));
     eventually_within(SOON, "the end of its leadership", || {
         (leader.metric("portcullis_reporter_leader") == 0.0).then_some(())
     });
+
+    // Its own report is its own affair: the end state has what both do.
+    for (policy, _) in &policies {
+        eventually_within(SOON, "what both replicas do", || {
+            let found = stage.word(policy, "Error");
+            assert_eq!(found["status"]["observedGeneration"], 1);
+            (found["status"]["replicaCounts"]["failed"] == 2).then_some(())
+        });
+    }
     assert!(written() <= before + 1.0, "at most one late write: {before} became {}", written());
-    assert!(found["status"]["observedGeneration"] == 1);
+    // Those that the API server refused count as well.
+    let tried = status_writes(leader.name(), resumed);
+    assert!(tried <= 1, "{tried} late writes of statuses were tried");
+    assert!(status_writes(follower.name(), resumed) > 0, "the audit log tells who writes");
+}
+
+/// How often a pod has tried to write the status of a policy since then.
+fn status_writes(pod: &str, since: SystemTime) -> usize {
+    let is_one = |event: &&Value| {
+        let at = event["requestReceivedTimestamp"].as_str().and_then(|text| humantime::parse_rfc3339(text).ok());
+        event["objectRef"]["subresource"] == "status"
+            && event["objectRef"]["apiGroup"] == "policies.portcullis.dev"
+            && event["user"]["extra"]["authentication.kubernetes.io/pod-name"][0] == pod
+            && at.is_some_and(|at| at >= since)
+    };
+    cluster().audit_events().iter().filter(is_one).count()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use portcullis_e2e::{PodSetup, Program, condition, eventually_within, never};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster;
 use crate::stage::{SOON, Stage, told};
@@ -158,18 +158,33 @@ fn success_logs_nothing() {
 fn fault_r20_a_pod_whose_node_is_gone_does_not_count() {
     let (stage, replicas) = Stage::with(cluster(), "node", 2);
     let (policy, object) = stage.policy("labels");
-    replicas[0].says(&object, Says::Current);
-    replicas[1].says(&object, unreachable());
+    // The end of the leader is R15.
+    let (stays, lost) = stage.leader_and_follower(&replicas);
+    stays.says(&object, Says::Current);
+    lost.says(&object, unreachable());
     stage.word(&policy, "Degraded");
-    replicas[1].pod.lose_node();
-    replicas[1].pod.mark_not_ready();
+    lost.pod.lose_node();
+    lost.pod.mark_not_ready();
     let found = stage.word(&policy, "Active");
-    assert_eq!(found["status"]["summary"], "1/1");
-    replicas[1].pod.delete_object();
+    let counts = &found["status"]["replicaCounts"];
+    assert_eq!((&found["status"]["summary"], &counts["expected"]), (&json!("1/1"), &json!(1)));
+    assert_eq!((&counts["failed"], told(&found, "Degraded").as_str()), (&json!(0), "False/AsExpected"));
+    let entries = |found: &Value| -> Option<Vec<String>> {
+        let entries = found["status"]["replicas"].as_array()?.iter();
+        Some(entries.filter_map(|entry| entry["pod"].as_str().map(str::to_owned)).collect())
+    };
+    // The pod's object lingers, and so does its entry, which says what became of it.
+    assert!(entries(&found).unwrap().contains(&lost.name().to_owned()), "{found:#}");
+    never(Duration::from_secs(3), "a replica that counts again", || {
+        let found = stage.installation.object(&policy)?;
+        (found["status"]["summary"] != "1/1" || !entries(&found)?.contains(&lost.name().to_owned())).then_some(found)
+    });
+    lost.pod.delete_object();
     eventually_within(SOON, "the end of the entry", || {
         let found = stage.installation.object(&policy)?;
-        (found["status"]["replicas"].as_array()?.len() == 1).then_some(())
+        (entries(&found)? == [stays.name()]).then_some(())
     });
+    assert_eq!(told(&stage.word(&policy, "Active"), "Degraded"), "False/AsExpected");
 }
 
 #[test]
