@@ -1,4 +1,4 @@
-//! Tenants, sources and strangers who mean harm, before a real API server: rows Z08, Z13 and Z17.
+//! Tenants, sources, modules and strangers that mean harm, before a real API server: rows X09, Z08, Z13 and Z17.
 
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_e2e::{Cluster, Installation, PodSetup, Program, condition};
+use portcullis_e2e::{Cluster, Installation, PodSetup, Program, condition, eventually};
 use portcullis_testkit::large_module;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::{installation, try_pod};
+use crate::{assert_denied, installation, try_pod};
 
 /// Connections that strangers hold at a time; a test build has 4096 places.
 const HELD: usize = 5000;
@@ -102,6 +102,85 @@ fn fault_z17_kubectl_describe_tells_of_a_redirect_that_leaves_the_list_of_source
         assert!(told.contains(words), "{words}: {told}");
     }
     assert!(source.requests("/others/m.wasm").is_empty(), "it went where the list does not lead");
+}
+
+/// A terminal code, a line of a log, a bell, a mark that turns the writing around, and markup.
+const UNCLEAN: &str = "no\u{1b}[31m\r\n{\"level\":\"ERROR\",\"message\":\"forged\"}\u{7}\u{202e}<b>";
+
+/// Asserts that a text which a person reads shows nothing but letters.
+fn assert_clean(what: &str, text: &str) {
+    let is_unclean = |letter: char| (letter.is_control() && letter != '\n') || letter == '\u{202e}';
+    assert!(!text.contains(is_unclean), "{what}: {text:?}");
+    assert!(!text.lines().any(|line| line.starts_with('{')), "{what} has a line of another: {text:?}");
+}
+
+/// The same for all texts in an object.
+fn assert_all_clean(what: &str, object: &Value) {
+    match object {
+        Value::String(text) => assert_clean(what, text),
+        Value::Array(items) => items.iter().for_each(|item| assert_all_clean(what, item)),
+        Value::Object(fields) => fields.values().for_each(|field| assert_all_clean(what, field)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_x09_what_modules_and_settings_say_is_clean_in_answers_status_events_and_logs() {
+    let installation = installation("unclean", 1);
+    let shop = installation.make_namespace("shop");
+    let says = |accepted: bool| json!({ "accepted": accepted, "message": UNCLEAN, "warnings": [UNCLEAN] }).to_string();
+    let denying = installation.cluster_policy("unclean-denies").answering("answer", says(false));
+    let warning = installation.cluster_policy("unclean-warns").on(&["configmaps"]).answering("answer", says(true));
+    installation.apply_ready(&[denying.clone(), warning]);
+    let denied = installation.create_pod(&shop, "one", &json!({}));
+    assert_denied(&denied, "policy cluster/unclean-denies: no");
+    assert_clean("what kubectl prints of a denial", &denied.stderr);
+    let (_, message) = try_pod(&installation, &shop);
+    assert_clean("the message of the API server", &message);
+    let warned = installation.create_config_map(&shop, "one");
+    assert!(warned.is_ok() && warned.stderr.contains("Warning: "), "{warned:?}");
+    assert_clean("what kubectl prints of a warning", &warned.stderr);
+
+    // Settings are refused in the module's own words, and by a module that repeats what the settings say.
+    let refusal = json!({ "valid": false, "message": UNCLEAN }).to_string();
+    let refusing = installation.cluster_policy("unclean-refuses").answering("settings_answer", refusal);
+    let repeating = installation.cluster_policy("unclean-repeats").guest("settings_echo");
+    let repeating = repeating.field("settings", json!({ "text": UNCLEAN }));
+    for policy in [&refusing, &repeating] {
+        installation.apply(policy).expect("the policy");
+    }
+    for policy in [&denying, &refusing, &repeating] {
+        let what = "a status that says what is wrong, or that nothing is";
+        let object = installation.wait_for_object(policy, what, |object| {
+            policy.name() == denying.name() || reason_of_degraded(object) == "SettingsInvalid"
+        });
+        assert_all_clean(&format!("the status of {}", policy.name()), &object["status"]);
+    }
+    let object = installation.object(&refusing).unwrap();
+    assert!(object["status"].to_string().contains("[31m"), "the words themselves are shown: {:#}", object["status"]);
+    // Not of the other one: kubectl shows its settings as their author wrote them.
+    assert_clean("the description", &described(&installation, &refusing.reference(), "default"));
+
+    let events = eventually("the events", || {
+        let events = installation.api().list("/apis/events.k8s.io/v1/events");
+        let is_ours = |event: &Value| {
+            let regarding = event["regarding"]["name"].as_str().unwrap_or_default();
+            regarding.starts_with("unclean-") && event["reason"] == "SettingsInvalid"
+        };
+        let ours: Vec<_> = events.into_iter().filter(is_ours).collect();
+        (ours.len() >= 2).then_some(ours)
+    });
+    events.iter().for_each(|event| assert_all_clean("an event", &event["note"]));
+    let replica = installation.replicas().remove(0);
+    for program in [Program::Loader, Program::Evaluator, Program::Reporter] {
+        for line in replica.program(program).lines().iter().filter(|line| !line.starts_with("--- ")) {
+            // A line of a program that is not JSON must be clean as it is.
+            let read = serde_json::from_str(line).unwrap_or_else(|_| json!({ "line": line }));
+            assert_ne!(read["message"], "forged", "{program}");
+            assert_all_clean(&format!("the log of {program}"), &read);
+        }
+    }
 }
 
 #[test]
