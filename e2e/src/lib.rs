@@ -69,8 +69,8 @@ pub use earlier_release::EarlierRelease;
 pub use error::Error;
 pub use helm::{HELM_VERSION, Helm, objects_of};
 pub use installation::{
-    CONTROLLER_ACCOUNT, Certificates, Installation, InstallationOptions, POLICY_SERVER_ACCOUNT, Pod, PodSetup, Policy,
-    SERVICE, assert_recovers_on_node, condition,
+    CONTROLLER_ACCOUNT, Canary, Certificates, FLOODED, Heard, IN_TIME, Installation, InstallationOptions, Listener,
+    POLICY_SERVER_ACCOUNT, Pod, PodSetup, Policy, Right, SERVICE, assert_recovers_on_node, condition,
 };
 pub use issuer::Issuer;
 pub use kubectl::Output;

@@ -3,6 +3,7 @@
 //! The API server reaches the evaluators by the name of their service, the programs have the tokens of their pods and no other
 //! rights, and the test is the kubelet: it mounts the certificate, probes, restarts, and ends what is deleted.
 
+mod canary;
 mod http;
 mod kubelet;
 mod launch;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub use crate::chart_names::{CONTROLLER_ACCOUNT, POLICY_SERVER_ACCOUNT, SERVICE};
+pub use canary::{Canary, FLOODED, Heard, IN_TIME, Listener, Right};
 pub use options::{Certificates, InstallationOptions};
 pub use pod::Pod;
 pub use policy::{Policy, condition};
@@ -43,7 +45,7 @@ pub struct Installation<'c> {
     cluster: &'c Cluster,
     options: InstallationOptions,
     source: Source,
-    pods: Mutex<Vec<Arc<Pod>>>,
+    pods: Arc<Mutex<Vec<Arc<Pod>>>>,
     count: Mutex<u32>,
 }
 
@@ -59,7 +61,7 @@ impl<'c> Installation<'c> {
         let objects = manifests::objects(&options.name, &options.policy_server);
         cluster.apply_server_side(&objects).expect("the objects of the installation");
         let source = Source::start(cluster);
-        let installation = Self { cluster, options, source, pods: Mutex::default(), count: Mutex::default() };
+        let installation = Self { cluster, options, source, pods: Arc::default(), count: Mutex::default() };
         if !installation.has_controller() {
             let issued = Issuer::new("certificates of a test").issue(installation.namespace(), LIFETIME);
             installation.put_certificate(&issued);

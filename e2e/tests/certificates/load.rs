@@ -3,24 +3,23 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
-use portcullis_e2e::{Api, Installation, eventually};
+use portcullis_e2e::{Api, Heard, IN_TIME, Installation, Listener, eventually};
 use serde_json::json;
 
-/// The number of callers, each of which creates 25 objects a second.
-const CALLERS: usize = 4;
-const PACE: Duration = Duration::from_millis(40);
+/// The number of callers, each of which creates 50 objects a second.
+const CALLERS: usize = 2;
 /// The largest number of wrong answers that are shown.
 const TOLD: usize = 5;
 
 /// A hundred creates of ConfigMaps a second, each of which a policy is to deny.
 pub(crate) struct Load {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<Heard<()>>>,
 }
 
 struct Shared {
+    listener: Listener,
     stop: AtomicBool,
     calls: AtomicUsize,
     wrong: Mutex<Vec<String>>,
@@ -29,7 +28,8 @@ struct Shared {
 impl Load {
     /// Starts the load. `text` is the message of the policy's denial.
     pub(crate) fn start(installation: &Installation<'_>, namespace: &str, text: &str) -> Self {
-        let shared = Arc::new(Shared { stop: false.into(), calls: 0.into(), wrong: Mutex::default() });
+        let listener = installation.listener();
+        let shared = Arc::new(Shared { listener, stop: false.into(), calls: 0.into(), wrong: Mutex::default() });
         let caller = |number: usize| {
             let (api, shared) = (installation.api(), Arc::clone(&shared));
             let (namespace, text) = (namespace.to_owned(), text.to_owned());
@@ -44,9 +44,11 @@ impl Load {
         eventually("creates", || (self.shared.calls.load(Ordering::SeqCst) >= before + calls).then_some(()));
     }
 
-    /// Ends the load. Asserts that every create was denied, and by the policy.
+    /// Ends the load. Asserts that every create was denied, by the policy and in time.
     pub(crate) fn finish(mut self) {
-        self.end();
+        for heard in self.end() {
+            heard.in_time();
+        }
         let wrong = self.shared.wrong.lock().unwrap();
         let calls = self.shared.calls.load(Ordering::SeqCst);
         eprintln!("{calls} creates were asked for");
@@ -58,11 +60,9 @@ impl Load {
         );
     }
 
-    fn end(&mut self) {
+    fn end(&mut self) -> Vec<Heard<()>> {
         self.shared.stop.store(true, Ordering::SeqCst);
-        for thread in self.threads.drain(..) {
-            thread.join().unwrap();
-        }
+        self.threads.drain(..).map(|thread| thread.join().unwrap()).collect()
     }
 }
 
@@ -73,13 +73,11 @@ impl Drop for Load {
 }
 
 impl Shared {
-    fn call(&self, api: &Api, caller: usize, namespace: &str, text: &str) {
+    fn call(&self, api: &Api, caller: usize, namespace: &str, text: &str) -> Heard<()> {
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
-        for number in 0_u32.. {
-            let begin = Instant::now();
-            if self.stop.load(Ordering::SeqCst) {
-                return;
-            }
+        let mut number = 0_u32;
+        self.listener.hear(IN_TIME, &self.stop, || {
+            number += 1;
             let object = json!({
                 "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": format!("load-{caller}-{number}") },
             });
@@ -94,8 +92,6 @@ impl Shared {
             };
             self.wrong.lock().unwrap().extend(wrong);
             self.calls.fetch_add(1, Ordering::SeqCst);
-            // Who is late does not catch up: a machine that was busy would be so even more.
-            thread::sleep(PACE.saturating_sub(begin.elapsed()));
-        }
+        })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use portcullis_e2e::{Answer, Cluster, Helm, Output, Release, Site, skip};
+use portcullis_e2e::{Answer, Cluster, Helm, Output, Release, Site, note, skip};
 use serde_json::{Value, json};
 
 /// How many replicas a test finds.
@@ -123,8 +123,10 @@ pub(crate) fn assert_denied(output: &Output, text: &str) {
     assert!(output.stderr.contains(text), "{output:?}");
 }
 
-/// Asserts that there were some calls and that every one of them got this status.
+/// Asserts that there were some calls and that every one of them got this status. Writes how many there were, and how long the slowest took.
 pub(crate) fn assert_all(answers: &[Answer], code: u16) {
+    let slowest = answers.iter().map(|answer| answer.answered - answer.sent).max().unwrap_or_default();
+    note(&format!("{} calls, the slowest answered after {slowest:.1?}", answers.len()));
     let others: Vec<_> = answers.iter().filter(|answer| answer.code != Some(code)).collect();
     assert!(others.is_empty(), "{} of {} calls: {:?}", others.len(), answers.len(), others[0]);
     assert!(answers.len() > 20, "{} calls prove nothing", answers.len());

@@ -1,4 +1,7 @@
 //! Many whole replicas come and go while requests are judged: rows K02 and K03.
+//!
+//! Each replica is the three real programs, as processes of this machine. Threads of the test stand in for their kubelets: they mount, probe,
+//! restart and end them. Five pods with real kubelets are in `tests/chart_promises/scaling.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,12 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_e2e::{
-    Cluster, Installation, InstallationOptions, Options, Pod, PodSetup, Program, eventually, eventually_within,
-    guest_with,
+    Cluster, FLOODED, Installation, InstallationOptions, Options, Pod, PodSetup, Program, eventually,
+    eventually_within, guest_with, note,
 };
 use serde_json::Value;
-
-use crate::try_pod;
 
 /// Replicas, each three programs of a test build on cores that they share with other tests. `PORTCULLIS_TEST_REPLICAS=50` makes it the
 /// whole rows.
@@ -20,8 +21,6 @@ const REPLICAS: usize = 12;
 const WAVE: usize = 7;
 /// Until all of them are ready.
 const LONG: Duration = Duration::from_secs(600);
-/// The time between two requests.
-const PACE: Duration = Duration::from_millis(100);
 
 /// Ends the requests, also where the test fails meanwhile.
 struct Stop<'a>(&'a AtomicBool);
@@ -30,16 +29,6 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
-}
-
-/// What the API server says to requests until `done`.
-fn ask(installation: &Installation<'_>, namespace: &str, done: &AtomicBool) -> Vec<(u16, String)> {
-    let mut answers = Vec::new();
-    while !done.load(Ordering::SeqCst) {
-        answers.push(try_pod(installation, namespace));
-        thread::sleep(PACE);
-    }
-    answers
 }
 
 /// A replica for few requests, whose kubelet does not ask all the time.
@@ -63,16 +52,11 @@ fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
     // On a machine that is as busy as this, an evaluation may have to wait.
     let policy = policy.field("timeoutEvalSeconds", 20).field("timeoutSeconds", 25);
     installation.apply_ready(std::slice::from_ref(&policy));
-    let wait_for = |count: usize| -> Value {
-        eventually_within(LONG, &format!("{count} replicas in the status"), || {
-            let is_so = |object: &Value| object["status"]["summary"] == format!("{count}/{count}");
-            installation.object(&policy).filter(is_so)
-        })
-    };
 
-    let done = AtomicBool::new(false);
+    let (done, listener) = (AtomicBool::new(false), installation.listener());
     let answers = thread::scope(|scope| {
-        let asking = scope.spawn(|| ask(&installation, &shop, &done));
+        // All evaluators of the fleet share the cores with the one that answers.
+        let asking = scope.spawn(|| listener.hear(FLOODED, &done, || installation.try_pod(&shop)));
         let stop = Stop(&done);
         let start = Instant::now();
         let mut added = Vec::new();
@@ -82,8 +66,11 @@ fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
             added.extend(wave);
         }
         eventually_within(LONG, "their endpoints", || (installation.endpoints() == replicas).then_some(()));
-        let full = wait_for(replicas);
-        println!("{replicas} replicas after {:?}", start.elapsed());
+        let full = eventually_within(LONG, "all of them in the status", || {
+            let is_full = |object: &Value| object["status"]["summary"] == format!("{replicas}/{replicas}");
+            installation.object(&policy).filter(is_full)
+        });
+        note(&format!("{replicas} replicas after {:.1?}", start.elapsed()));
         assert_eq!(full["status"]["replicaCounts"]["current"], replicas);
         // The source is asked once by each, or again where the machine stood still.
         let asked = source.requests("/judged.wasm").len();
@@ -96,18 +83,18 @@ fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
             }
         });
         eventually("one endpoint", || (installation.endpoints() == 1).then_some(()));
-        installation.assert_recovers("one replica in the status, and one report", || {
+        installation.assert_recovers("one replica in the status", || {
             let status = installation.object(&policy)?["status"].clone();
             let is_one = status["summary"] == "1/1" && status["replicasOmitted"] == 0;
-            let entries = status["replicas"].as_array()?.len();
-            (is_one && entries == 1 && installation.reports().len() == 1).then_some(())
+            (is_one && status["replicas"].as_array()?.len() == 1).then_some(())
         });
+        eventually("one report", || (installation.reports().len() == 1).then_some(()));
         drop(stop);
         asking.join().unwrap()
     });
+    let answers = answers.in_time();
     // A replica that answers has loaded the policy, and none leaves with a request.
     let wrong: Vec<_> = answers.iter().filter(|(code, message)| *code != 403 || !message.contains("judged")).collect();
-    println!("{} requests", answers.len());
     assert!(wrong.is_empty(), "{} of {} requests: {:?}", wrong.len(), answers.len(), wrong[0]);
     assert!(answers.len() > 100, "{} requests prove nothing", answers.len());
 }

@@ -4,33 +4,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{Cluster, Installation, Program};
+use portcullis_e2e::{Cluster, Heard, IN_TIME, Installation, Program};
 
-use crate::{installation, try_pod};
+use crate::installation;
 
-/// So many callers at the same time; each waits for its answer.
+/// So many callers at the same time; each waits for its answer, and makes 50 calls a second.
 const CALLERS: usize = 3;
 
-/// Calls without a pause while `act` runs and for a second more, and returns what the API server said.
+/// Calls while `act` runs and for a second more, and returns what the API server said, each time within a second.
 fn answers_during(installation: &Installation<'_>, namespace: &str, act: impl FnOnce()) -> Vec<(u16, String)> {
-    let is_done = AtomicBool::new(false);
+    let (is_done, listener) = (AtomicBool::new(false), installation.listener());
     thread::scope(|scope| {
-        let call = || {
-            let mut answers = Vec::new();
-            while !is_done.load(Ordering::SeqCst) {
-                answers.push(try_pod(installation, namespace));
-            }
-            answers
-        };
+        let call = || listener.hear(IN_TIME, &is_done, || installation.try_pod(namespace));
         let callers: Vec<_> = (0..CALLERS).map(|_| scope.spawn(call)).collect();
         let acted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             act();
             thread::sleep(Duration::from_secs(1));
         }));
         is_done.store(true, Ordering::SeqCst);
-        let answers = callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect();
+        let heard: Vec<_> = callers.into_iter().map(|caller| caller.join().unwrap()).collect();
         acted.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        answers
+        heard.into_iter().flat_map(Heard::in_time).collect()
     })
 }
 

@@ -27,7 +27,6 @@ mod switching_off;
 use std::sync::LazyLock;
 
 use portcullis_e2e::{Cluster, Installation, InstallationOptions, Options, Output};
-use serde_json::json;
 
 /// An installation with a controller and so many replicas, in the cluster of all tests of this binary.
 fn installation(name: &str, replicas: usize) -> Installation<'static> {
@@ -53,10 +52,5 @@ fn assert_denied(output: &Output, text: &str) {
 
 /// Tries to create a pod without creating it: the status and the message of the API server.
 fn try_pod(installation: &Installation<'_>, namespace: &str) -> (u16, String) {
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "tried-", "namespace": namespace },
-        "spec": { "containers": [{ "name": "main", "image": "example.invalid/none" }] },
-    });
-    let reply = installation.api().create(&format!("/api/v1/namespaces/{namespace}/pods?dryRun=All"), &pod).unwrap();
-    (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+    installation.try_pod(namespace)
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{Installation, InstallationOptions, Pod, PodSetup, Policy, Program, condition, eventually};
+use portcullis_e2e::{
+    Canary, IN_TIME, Installation, InstallationOptions, Pod, PodSetup, Policy, Program, Right, condition, eventually,
+};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -50,32 +52,31 @@ impl Scene {
 
     /// Tries to create a pod without creating it: the status and the message of the API server.
     pub(crate) fn try_pod(&self) -> (u16, String) {
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "tried-", "namespace": self.namespace },
-            "spec": { "containers": [{ "name": "main", "image": "example.invalid/none" }] },
-        });
-        let path = format!("/api/v1/namespaces/{}/pods?dryRun=All", self.namespace);
-        let reply = self.installation.api().create(&path, &pod).expect("an answer");
-        (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+        self.installation.try_pod(&self.namespace)
     }
 
-    /// Tries to create pods, one after the other, while `act` goes on: what [`Scene::try_pod`] said each time.
+    /// Tries to create pods, 50 times a second and one after the other, while `act` goes on: what [`Scene::try_pod`] said each time. Each
+    /// answer comes in time.
     pub(crate) fn try_pods_during(&self, act: impl FnOnce()) -> Vec<(u16, String)> {
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let trying = scope.spawn(|| {
-                let mut answers = Vec::new();
-                while !done.load(Ordering::SeqCst) {
-                    answers.push(self.try_pod());
-                    thread::sleep(PACE);
-                }
-                answers
-            });
+        self.try_pods_within(IN_TIME, act)
+    }
+
+    /// The same with another limit of time.
+    pub(crate) fn try_pods_within(&self, limit: Duration, act: impl FnOnce()) -> Vec<(u16, String)> {
+        let (done, listener) = (AtomicBool::new(false), self.installation.listener());
+        let heard = thread::scope(|scope| {
+            let trying = scope.spawn(|| listener.hear(limit, &done, || self.try_pod()));
             let stop = Stop(&done);
             act();
             drop(stop);
             trying.join().expect("an API server answers")
-        })
+        });
+        heard.in_time()
+    }
+
+    /// A canary whose pods are denied with this text.
+    pub(crate) fn denied_canary(&self, text: &str) -> Canary {
+        self.installation.canary(&self.namespace, Right::Denied(text.to_owned()))
     }
 
     /// Waits until there are so many webhook configurations, and gives them.
@@ -137,9 +138,6 @@ impl Drop for Stop<'_> {
 pub(crate) fn rules(resources: &[&str]) -> Value {
     json!([{ "apiGroups": [""], "apiVersions": ["v1"], "resources": resources, "operations": ["CREATE"] }])
 }
-
-/// The time between two pods that are tried, without what the answer takes.
-const PACE: Duration = Duration::from_millis(20);
 
 /// How long API servers have to take over a new authority, and pods a new certificate.
 pub(crate) const PAUSE: Duration = Duration::from_secs(15);

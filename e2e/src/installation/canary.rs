@@ -1,0 +1,226 @@
+//! I1: right answers in time, from the evaluators of an installation and through an API server, while something goes wrong.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use portcullis_testkit::{Moment, note};
+use serde_json::json;
+
+use super::{Installation, Pod};
+use crate::api::Api;
+use crate::lock;
+use crate::program::Program;
+
+/// I1: the longest that an answer may take, as docs/design/faults.md has it. What [`Moment::allowed`] leaves out does not count.
+pub const IN_TIME: Duration = Duration::from_secs(1);
+
+/// The same for a test whose own evaluators use the whole machine.
+pub const FLOODED: Duration = Duration::from_secs(5);
+
+/// The time between two calls: 50 a second.
+const PACE: Duration = Duration::from_millis(20);
+
+/// How old the moment may be from which a call counts the load of the machine.
+const FRESH: Duration = Duration::from_millis(500);
+
+/// Listens to the evaluators of an installation. Copies are cheap.
+#[derive(Clone)]
+pub struct Listener {
+    pods: Arc<Mutex<Vec<Arc<Pod>>>>,
+}
+
+/// What came of many calls, one after the other.
+#[derive(Debug)]
+#[must_use = "`in_time` asserts that the answers were in time"]
+pub struct Heard<T> {
+    answers: Vec<T>,
+    slowest: Duration,
+    /// Calls that took too long while the machine stood still or was busy with others.
+    excused: usize,
+    /// What took too long.
+    late: Vec<String>,
+}
+
+/// What a canary wants to hear.
+#[derive(Debug, Clone)]
+pub enum Right {
+    /// The pod is admitted.
+    Admitted,
+    /// The pod is denied, with this text in the message.
+    Denied(String),
+}
+
+/// Tries to create pods 50 times a second, from now on until it ends.
+#[must_use = "`end` asserts what it heard"]
+pub struct Canary {
+    done: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Heard<(u16, String)>>>,
+    right: Right,
+}
+
+impl Installation<'_> {
+    /// Listens to its evaluators.
+    pub fn listener(&self) -> Listener {
+        Listener { pods: Arc::clone(&self.pods) }
+    }
+
+    /// A canary in a namespace whose pods are always admitted, or always denied.
+    pub fn canary(&self, namespace: &str, right: Right) -> Canary {
+        let (done, listener) = (Arc::new(AtomicBool::new(false)), self.listener());
+        let (api, namespace, is_done) = (self.api(), namespace.to_owned(), Arc::clone(&done));
+        let thread = thread::spawn(move || listener.hear(IN_TIME, &is_done, || try_pod(&api, &namespace)));
+        Canary { done, thread: Some(thread), right }
+    }
+
+    /// Tries to create a pod without creating it: the status and the message of the API server.
+    ///
+    /// # Panics
+    /// When no API server answers.
+    pub fn try_pod(&self, namespace: &str) -> (u16, String) {
+        try_pod(&self.api(), namespace)
+    }
+}
+
+impl Listener {
+    /// Calls 50 times a second, one call after the other, until it is done, and once at least. An answer that comes within the limit is in time, and so is one
+    /// that is late because other programs, or the machine itself, took the time. The evaluators are the tested programs here: in a cluster,
+    /// the other containers have processor time of their own.
+    pub fn hear<T>(&self, limit: Duration, done: &AtomicBool, mut call: impl FnMut() -> T) -> Heard<T> {
+        let mut heard = Heard { answers: Vec::new(), slowest: Duration::ZERO, excused: 0, late: Vec::new() };
+        let (start, mut since) = (Instant::now(), self.moment());
+        loop {
+            if since.age() > FRESH {
+                since = self.moment();
+            }
+            let asked = Instant::now();
+            heard.answers.push(call());
+            let took = asked.elapsed();
+            heard.slowest = heard.slowest.max(took);
+            if took > limit {
+                let allowed = since.allowed(limit, &self.moment());
+                if took > allowed {
+                    let when = start.elapsed();
+                    heard.late.push(format!("after {when:?}: it took {took:?}, and {allowed:?} were allowed then"));
+                } else {
+                    heard.excused += 1;
+                }
+            }
+            if done.load(Ordering::SeqCst) {
+                return heard;
+            }
+            // Who is late does not catch up: a machine that was busy would be so even more.
+            thread::sleep(PACE.saturating_sub(asked.elapsed()));
+        }
+    }
+
+    fn moment(&self) -> Moment {
+        let pods = lock(&self.pods).clone();
+        Moment::now(pods.iter().filter(|pod| pod.has(Program::Evaluator)).filter_map(|pod| {
+            // One that has ended takes no time.
+            pod.program(Program::Evaluator).pid()
+        }))
+    }
+}
+
+impl<T> Heard<T> {
+    /// Writes how many answers there were and how long the slowest took, and returns the answers.
+    ///
+    /// # Panics
+    /// When one was late (I1).
+    pub fn in_time(self) -> Vec<T> {
+        let Self { answers, slowest, excused, late } = self;
+        let count = answers.len();
+        note(&format!(
+            "the canary: {count} answers, the slowest after {slowest:.1?}; {} late, {excused} excused",
+            late.len()
+        ));
+        assert!(late.is_empty(), "{} answers of the canary were late (I1), the first {}", late.len(), late[0]);
+        answers
+    }
+}
+
+impl Right {
+    /// Whether an answer is right.
+    fn is(&self, code: u16, message: &str) -> bool {
+        match self {
+            Self::Admitted => code == 201,
+            Self::Denied(text) => code >= 400 && message.contains("denied the request") && message.contains(text),
+        }
+    }
+}
+
+impl Canary {
+    /// Ends it, and asserts that each answer was right and in time.
+    ///
+    /// # Panics
+    /// When one was not.
+    pub fn end(mut self) {
+        self.done.store(true, Ordering::SeqCst);
+        let heard = self.thread.take().expect("it ends once").join().expect("an API server answers");
+        let answers = heard.in_time();
+        let wrong: Vec<_> = answers.iter().filter(|(code, message)| !self.right.is(*code, message)).collect();
+        let (count, right) = (answers.len(), &self.right);
+        assert!(
+            wrong.is_empty(),
+            "{} of {count} answers of the canary are not {right:?} (I1), the first {:?}",
+            wrong.len(),
+            wrong[0]
+        );
+    }
+}
+
+impl Drop for Canary {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            // The test has failed already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn try_pod(api: &Api, namespace: &str) -> (u16, String) {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "tried-", "namespace": namespace },
+        "spec": { "containers": [{ "name": "main", "image": "example.invalid/none" }] },
+    });
+    let reply = api.create(&format!("/api/v1/namespaces/{namespace}/pods?dryRun=All"), &pod);
+    let reply = reply.expect("an API server answers");
+    (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_right_by_its_status_and_its_text() {
+        let denied = Right::Denied("not today".to_owned());
+        assert!(denied.is(403, "admission webhook \"a\" denied the request: policy cluster/a: not today"));
+        assert!(!denied.is(403, "admission webhook \"a\" denied the request: policy cluster/a: something else"));
+        assert!(!denied.is(500, "failed calling webhook: not today"));
+        assert!(!denied.is(201, ""));
+        assert!(Right::Admitted.is(201, "") && !Right::Admitted.is(403, "no"));
+    }
+
+    #[test]
+    fn answers_are_given_back_and_one_in_time_is_not_late() {
+        let listener = Listener { pods: Arc::default() };
+        let done = AtomicBool::new(false);
+        let mut count = 0;
+        let heard = listener.hear(Duration::from_secs(60), &done, || {
+            count += 1;
+            done.store(count == 3, Ordering::SeqCst);
+            count
+        });
+        assert_eq!(heard.in_time(), [1, 2, 3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "1 answers of the canary were late (I1), the first x")]
+    fn one_late_answer_is_too_many() {
+        Heard { answers: vec![1], slowest: Duration::ZERO, excused: 0, late: vec!["x".to_owned()] }.in_time();
+    }
+}
