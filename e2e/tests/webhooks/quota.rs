@@ -1,6 +1,6 @@
 //! More than an installation accepts from a namespace: policies, webhooks, bytes.
 
-use portcullis_e2e::{Policy, Program, condition, eventually};
+use portcullis_e2e::{Policy, Program, Right, condition, eventually};
 use serde_json::{Value, json};
 
 use crate::scene::{Scene, quick};
@@ -64,6 +64,8 @@ fn fault_z11_a_tenant_makes_many_match_parts() {
     let limit = LIMIT.to_string();
     let scene = Scene::with("parts", 1, quick().flag(Program::Controller, "--webhooks-per-namespace", &limit));
     let installation = &scene.installation;
+    // Calls of others wait no longer for it.
+    let canary = installation.canary(&installation.make_namespace("others"), Right::Admitted);
     let policy = |name: &str, part: &str| of_its_own(installation.policy(&scene.namespace, name), part);
     let names: Vec<_> = (0..25).map(|n| format!("part-{n:02}")).collect();
     for name in &names {
@@ -96,6 +98,7 @@ fn fault_z11_a_tenant_makes_many_match_parts() {
     let denied = scene.create("a-pod").expect_err("the older generation denies");
     assert!(denied.contains("as before"), "{denied}");
     assert_eq!(installation.webhooks().len(), LIMIT + 1);
+    canary.end();
 }
 
 #[test]
@@ -113,6 +116,7 @@ fn fault_z10_a_tenant_edits_without_end() {
     let names: Vec<_> = (0..6).map(|n| format!("edited-{n}")).collect();
     let other = |edit: usize| installation.cluster_policy("edits-elsewhere").field("settings", json!({"edit": edit}));
     installation.apply_ready(&[other(0)]);
+    let canary = installation.canary(&installation.make_namespace("others"), Right::Admitted);
     for edit in 1..=12 {
         for name in &names {
             installation.apply(&large(name, edit, SETTINGS)).expect("the policy");
@@ -140,4 +144,5 @@ fn fault_z10_a_tenant_edits_without_end() {
         .wait_for_object(larger, "QuotaExceeded of the spec", |object| is_refused(object) && serves_previous(object));
     let (_, _, words) = said(&object, "Accepted").expect("it is there");
     assert!(words.starts_with("the spec has ") && words.contains("of at most 786432; make settings"), "{words}");
+    canary.end();
 }

@@ -1,7 +1,6 @@
 //! Revisions that cannot be read. Their data never change at the API server, so who damages one has removed it and made another of the
 //! same name; a newer release has simply written its own.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -10,28 +9,11 @@ use serde_json::{Value, json};
 
 use crate::scene::Scene;
 
-/// Does something while pods are created without a pause. Each must be refused, by any webhook.
-fn while_all_are_refused<T>(scene: &Scene, act: impl FnOnce() -> T) -> T {
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut count = 0;
-            while !is_over.load(Ordering::SeqCst) {
-                count += 1;
-                let created = scene.create(&format!("load-{}", unique()));
-                assert!(created.is_err(), "a pod was admitted, the {count}th");
-            }
-        });
-        // The scope waits for the thread also where this panics.
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
-        is_over.store(true, Ordering::SeqCst);
-        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-/// Makes the names of pods unique.
-fn unique() -> u128 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()
+/// Does something while pods are tried. Each must be refused, by any webhook.
+fn while_all_are_refused(scene: &Scene, act: impl FnOnce()) {
+    for (number, (code, message)) in scene.try_pods_during(act).iter().enumerate() {
+        assert!(*code >= 400, "a pod was admitted, after {number} others: {code} {message}");
+    }
 }
 
 fn revision(scene: &Scene, generation: i64) -> Value {
