@@ -5,9 +5,10 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use portcullis_util::lock;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
@@ -145,7 +146,7 @@ impl Running {
                 () = tokio::time::sleep(START) => Some(None),
             }
         };
-        let words = || tail.lock().unwrap_or_else(PoisonError::into_inner).lines();
+        let words = || lock(&tail).lines();
         match ended {
             None => {}
             Some(None) => return Err(StartError::Late { program: recipe.program, tail: words() }),
@@ -167,7 +168,7 @@ impl Running {
     pub async fn ended(&mut self) -> (String, Vec<String>) {
         let status = self.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());
         tokio::time::sleep(Duration::from_millis(50)).await;
-        (status, self.tail.lock().unwrap_or_else(PoisonError::into_inner).lines())
+        (status, lock(&self.tail).lines())
     }
 
     /// Asks the program to end, waits for `patience`, then ends it.
@@ -219,7 +220,7 @@ async fn read(
                 Line::Record { text, .. } | Line::Plain(text) => eprintln!("{program}: {text}"),
             }
         }
-        tail.lock().unwrap_or_else(PoisonError::into_inner).add(&line);
+        lock(&tail).add(&line);
         if let Line::Listening(port, address) = line {
             // Once the program runs, nothing waits for ports any more.
             let _ = listening.send((port, address)).await;

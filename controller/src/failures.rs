@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use portcullis_kubernetes::Backoff;
+use portcullis_util::Backoff;
 
 use crate::action::Key;
 

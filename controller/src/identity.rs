@@ -7,7 +7,7 @@ use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use portcullis_kubernetes::Backoff;
+use portcullis_util::{Backoff, set_if_new};
 use tokio::sync::watch;
 
 use crate::memory::ConditionValue;
@@ -45,15 +45,7 @@ impl IdentityQuery {
             failures = if answer.is_ok() { 0 } else { failures + 1 };
             let is_known = sender.borrow().is_ok();
             match answer {
-                Ok(identity) => {
-                    sender.send_if_modified(|before| {
-                        let is_new = before.as_ref() != Ok(&identity);
-                        if is_new {
-                            *before = Ok(identity);
-                        }
-                        is_new
-                    });
-                }
+                Ok(identity) => drop(set_if_new(&sender, Ok(identity))),
                 // What is known stays while the API server is down.
                 Err((true, value)) => drop(sender.send_replace(Err(value))),
                 Err((false, value)) if !is_known => drop(sender.send_replace(Err(value))),

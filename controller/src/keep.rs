@@ -6,7 +6,7 @@
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-use portcullis_kubernetes::{Backoff, LogOnce};
+use portcullis_util::{Backoff, LogOnce};
 use prometheus::IntCounter;
 
 /// How often Secrets are read. Reading two small objects is simpler than handling every way in which

@@ -11,7 +11,8 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use portcullis_api::kubernetes::{BoundedObject, FINALIZER};
-use portcullis_kubernetes::{Backoff, CONTROLLER_MANAGER};
+use portcullis_kubernetes::CONTROLLER_MANAGER;
+use portcullis_util::Backoff;
 use serde_json::{Value, json};
 
 use crate::watch::resource;

@@ -4,10 +4,11 @@ pub(crate) mod kubewarden;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use portcullis_contract::{PolicyId, Reason, Stage};
 use portcullis_process::registered;
+use portcullis_util::lock;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 use crate::metrics::kubewarden::{Kubewarden, PolicySeries};
@@ -179,7 +180,7 @@ impl PolicyMetrics {
     pub fn error(&self, reason: Reason) {
         self.failed.inc();
         if reason.stage() == Stage::Evaluate {
-            let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut failures = lock(&self.failures);
             *failures.entry(reason).or_default() += 1;
         }
         // An evaluation that outlives its policy would bring back a series that is never removed.
@@ -193,7 +194,7 @@ impl PolicyMetrics {
     pub(crate) fn counts(&self) -> Counts {
         Counts {
             verdicts: self.allowed.get() + self.denied.get() + self.mutated.get(),
-            failures: self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            failures: lock(&self.failures).clone(),
         }
     }
 }

@@ -8,10 +8,11 @@ mod slots;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{Digest, Manifest, Reason, Stage};
+use portcullis_util::lock;
 
 use self::pace::{Hosts, Turns};
 use self::slots::Slots;
@@ -78,7 +79,7 @@ impl JobContext {
 
     /// Takes in the tenants that need it at present. True when they have changed: [`JobRunner::renew`] then finds its new place.
     pub(crate) fn claim(&self, claims: &Claims) -> bool {
-        let mut known = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.claims);
         let is_other = **known != *claims;
         if is_other {
             *known = Arc::new(claims.clone());
@@ -87,7 +88,7 @@ impl JobContext {
     }
 
     fn claims(&self) -> Arc<Claims> {
-        Arc::clone(&self.claims.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.claims))
     }
 }
 
@@ -158,7 +159,7 @@ impl JobRunner {
         self.volume.room().own(keep.owners.clone());
         self.too_large().retain(|digest, _| keep.digests.contains(digest));
         self.just_fetched().retain(|digest, at| !keep.digests.contains(digest) && at.elapsed() < UNKNOWN);
-        *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = keep;
+        *lock(&self.keep) = keep;
     }
 
     /// Gives waiting jobs new places, after other tenants came to need them.
@@ -254,7 +255,7 @@ impl JobRunner {
     }
 
     fn just_fetched(&self) -> MutexGuard<'_, HashMap<Digest, Instant>> {
-        self.just_fetched.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.just_fetched)
     }
 
     async fn prepare(&self, digest: Digest, anew: bool, context: &Arc<JobContext>) -> Result<Prepared, AttemptError> {
@@ -304,7 +305,7 @@ impl JobRunner {
     }
 
     fn too_large(&self) -> MutexGuard<'_, HashMap<Digest, u64>> {
-        self.too_large.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.too_large)
     }
 
     /// Publishes a manifest, and gives its number.
@@ -340,7 +341,7 @@ impl JobRunner {
 
     /// Removes everything from the volume that nothing can serve from. True when there was something.
     async fn make_room(&self) -> bool {
-        let keep = self.keep.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let keep = lock(&self.keep).clone();
         self.prune(keep.least()).await > 0
     }
 

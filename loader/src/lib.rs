@@ -38,7 +38,7 @@ mod work;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use axum::Router;
@@ -54,6 +54,7 @@ use portcullis_process::{
 };
 use portcullis_registry::Web;
 use portcullis_registry::oci::Registry;
+use portcullis_util::LogOnce;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
@@ -260,7 +261,7 @@ async fn open(
     beat: &portcullis_process::Beat,
     shutdown: &Shutdown,
 ) -> Option<Volume> {
-    let (mut waits, mut told) = (false, None);
+    let (mut waits, mut log) = (false, LogOnce::default());
     loop {
         beat.now();
         let (root, key, room) = (settings.volume.clone(), key.to_owned(), settings.room);
@@ -277,14 +278,13 @@ async fn open(
                 }
             }
             Ok(Err(VolumeError { reason, message })) => {
-                if told.as_ref() != Some(&message) {
+                if log.fails(&message, Instant::now()) {
                     tracing::warn!(reason = %reason, message, "the volume cannot be used; trying again");
                 }
                 let mut state = LoaderState::clone(&feed.latest());
                 let since = state.volume_failure.map_or_else(Timestamp::now, |failure| failure.since);
                 state.volume_failure = Some(Failure { since, ..Failure::new(0, reason, &message) });
                 feed.publish(state, |state, version| state.version = version);
-                told = Some(message);
             }
             Err(error) => tracing::error!(problem = error.message, "failed to open the volume; trying again"),
         }

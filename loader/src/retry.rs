@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use portcullis_contract::{Class, Reason};
+use portcullis_util::Backoff;
 
 /// The times between attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +33,7 @@ impl Retry {
 
     /// The bound of class R.
     pub fn bound(&self, attempts: u32) -> Duration {
-        let doubled = 1_u32.checked_shl(attempts.saturating_sub(1).min(31)).unwrap_or(u32::MAX);
-        self.initial.saturating_mul(doubled).min(self.cap)
+        Backoff { shortest: self.initial, longest: self.cap }.bound(attempts)
     }
 }
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use portcullis_contract::{EvaluatorState, LoaderState};
-use portcullis_kubernetes::{Backoff, root_cause};
+use portcullis_kubernetes::root_cause;
 use portcullis_process::{FollowError, Follower};
+use portcullis_util::Backoff;
 use prometheus::IntCounter;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use portcullis_contract::PolicyId;
-use portcullis_process::{SettingError, causes};
+use portcullis_process::SettingError;
+use portcullis_util::causes;
 
 use super::{Cluster, ClusterError};
 use crate::args::SourceArgs;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use portcullis_contract::clean;
-use portcullis_process::causes;
+use portcullis_util::causes;
 
 /// Longest text of the API server that is shown, in bytes.
 const LONGEST: usize = 2048;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::Client;
+use portcullis_util::set_if_new;
 use prometheus::IntCounter;
 use tokio::sync::watch;
 
@@ -228,13 +229,7 @@ impl Keeper {
     async fn publish(&mut self, decision: &Decision, now: Timestamp) {
         // While there is no authority at all, webhooks keep what they have.
         if !decision.bundle.is_empty() {
-            self.bundle.send_if_modified(|bundle| {
-                let is_new = bundle.as_deref() != Some(&decision.bundle);
-                if is_new {
-                    *bundle = Some(Arc::new(decision.bundle.clone()));
-                }
-                is_new
-            });
+            set_if_new(&self.bundle, Some(Arc::new(decision.bundle.clone())));
         }
         self.parts.metrics.show(self.parts.rules.purpose, &decision.ends, now);
         let problems: Vec<_> = decision.problems.iter().map(|problem| (problem.which(), problem.to_string())).collect();

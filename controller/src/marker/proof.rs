@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portcullis_api::Truth;
 use portcullis_contract::{GroupId, clean, marker_message};
-use portcullis_process::causes;
+use portcullis_util::causes;
 
 /// The longest text of another program that is quoted, in bytes.
 const QUOTED: usize = 300;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -11,7 +11,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, Config};
 use portcullis_contract::GroupId;
-use portcullis_process::causes;
+use portcullis_util::{causes, lock};
 use serde_json::json;
 
 use super::MARKER_ANNOTATION;
@@ -102,7 +102,7 @@ impl Prover {
     }
 
     fn clients_of(&self, addresses: &BTreeSet<SocketAddr>) -> Result<Vec<Server>, ProofProblem> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = lock(&self.clients);
         clients.retain(|address, _| addresses.contains(address));
         let mut servers = Vec::new();
         for &address in addresses {

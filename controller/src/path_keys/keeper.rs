@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use portcullis_contract::{PathKey, PathKeys};
+use portcullis_util::set_if_new;
 use prometheus::IntCounter;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::watch;
@@ -123,7 +124,7 @@ impl PathKeeper {
 
     fn publish(&mut self, stored: &Stored, now: Timestamp) {
         self.known = Some(stored.keys);
-        self.key.send_if_modified(|key| key.replace(stored.keys.current) != Some(stored.keys.current));
+        set_if_new(&self.key, Some(stored.keys.current));
         let age = now.as_second().saturating_sub(stored.made.as_second());
         self.parts.metrics.age.set(if stored.keys.current == PathKey::Plain { 0 } else { age.max(0) });
     }

@@ -3,12 +3,13 @@
 //! The evaluator may be in a stranger's hands. So it chooses neither address nor path nor headers, learns nothing of the collector's answer, and
 //! has a limit of exports in a second. The connection limits the bytes of each.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use portcullis_contract::Signal;
 use portcullis_process::telemetry::{Collectors, OtlpClient, Outlet as _};
+use portcullis_util::lock;
 use tokio::sync::Semaphore;
 
 use crate::ProvideError;
@@ -72,12 +73,12 @@ impl Exports {
                 "the loader has no OTEL_EXPORTER_OTLP_ENDPOINT, or one that it cannot use",
             ));
         };
-        let has_budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
+        let has_budget = lock(&self.budget).take(Instant::now());
         let permit = self.running.try_acquire().ok().filter(|_| has_budget);
         let Some(_permit) = permit else { return Err(ProvideError::failed("too many exports")) };
         let result = client.send(body).await;
         let is_news = {
-            let mut logged = way.logged.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut logged = lock(&way.logged);
             logged.is_news(result.is_err(), Instant::now())
         };
         match result {

@@ -8,6 +8,7 @@ use portcullis_contract::{
     Candidate, Capability, ContextAwareResource, ExecutionMode, Manifest, NamedModule, PolicyId, is_granted,
 };
 
+use portcullis_util::set_if_new;
 use tokio::sync::watch;
 
 use crate::{ContextNeed, Contexts, ProvideError};
@@ -63,13 +64,7 @@ impl Record {
 
     /// Says what is wrong with the objects that policies read.
     pub(crate) fn tell(&self, contexts: Contexts) {
-        self.contexts.send_if_modified(|before| {
-            let differs = **before != contexts;
-            if differs {
-                *before = Arc::new(contexts);
-            }
-            differs
-        });
+        set_if_new(&self.contexts, Arc::new(contexts));
     }
 
     /// What was published, as it changes.

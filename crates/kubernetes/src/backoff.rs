@@ -1,6 +1,8 @@
-//! How long to wait after failures. Pure: the random numbers for jitter come from the caller.
+//! How long to wait after failed calls. Pure: the random numbers for jitter come from the caller.
 
 use std::time::Duration;
+
+use portcullis_util::Backoff;
 
 use crate::CallError;
 
@@ -10,23 +12,6 @@ const FIRST: Duration = Duration::from_millis(250);
 const LONGEST_AWAY: Duration = Duration::from_secs(4);
 /// Longest pause while it refuses: an administrator has to change something first.
 const LONGEST_REFUSED: Duration = Duration::from_secs(15);
-
-/// Waits that double from the shortest to the longest, each with jitter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Backoff {
-    /// The wait after the first failure.
-    pub shortest: Duration,
-    /// No wait is longer.
-    pub longest: Duration,
-}
-
-impl Backoff {
-    /// The wait after this many failures in a row: from half of its nominal length up to the whole of it. `random` is from 0 to 1.
-    pub fn wait(&self, failures: u32, random: f64) -> Duration {
-        let doubled = self.shortest.saturating_mul(1 << failures.saturating_sub(1).min(20));
-        doubled.min(self.longest).mul_f64(0.5 + 0.5 * random.clamp(0.0, 1.0))
-    }
-}
 
 /// The pauses between tries of a call to the API server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,14 +57,6 @@ mod tests {
     fn pauses(error: &CallError, random: f64) -> Vec<u128> {
         let mut retry = Retry::default();
         (0..8).map(|_| retry.pause(error, random).as_millis()).collect()
-    }
-
-    #[test]
-    fn waits_double_up_to_the_longest() {
-        let backoff = Backoff { shortest: Duration::from_millis(200), longest: Duration::from_secs(10) };
-        let waits = [1, 2, 3, 7, 99].map(|failures| backoff.wait(failures, 1.0).as_millis());
-        assert_eq!(waits, [200, 400, 800, 10_000, 10_000]);
-        assert_eq!(backoff.wait(2, 0.0), Duration::from_millis(200));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! It is kube's client, with a layer for what that one lacks. It reads answers, and lines of a watch, of any length, and waits for
 //! them for ever; it never reads a kubeconfig or certificate again that has changed; and it drops the header `Retry-After`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use kube::client::Body;
 use kube::core::Status;
 use kube::core::response::StatusDetails;
 use kube::{Client, Config};
+use portcullis_util::lock;
 use tower::BoxError;
 
 use crate::access::{Access, AccessError};
@@ -85,7 +86,7 @@ impl Access {
 impl Connection {
     async fn send(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
         let is_watch = is_watch(request.uri());
-        let client = self.current.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
+        let client = lock(&self.current).0.clone();
         let answered = async {
             let response = client.send(request).await;
             // The address, the authority or the credentials may have changed.
@@ -100,14 +101,14 @@ impl Connection {
     /// Reads kubeconfig and token again. When that fails, the old client stays.
     async fn renew(&self) {
         {
-            let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut current = lock(&self.current);
             if current.1.elapsed() < RENEWAL_PAUSE {
                 return;
             }
             current.1 = Instant::now();
         }
         match self.access.unlimited_client(&self.program).await {
-            Ok(client) => self.current.lock().unwrap_or_else(PoisonError::into_inner).0 = client,
+            Ok(client) => lock(&self.current).0 = client,
             Err(error) => tracing::debug!(%error, "failed to read the credentials again"),
         }
     }

@@ -106,11 +106,7 @@ pub(crate) struct LineTooLong;
 
 /// The innermost cause of an error, for instance "Connection refused (os error 111)", without control characters.
 pub fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut deepest = error;
-    while let Some(cause) = deepest.source() {
-        deepest = cause;
-    }
-    printable(&deepest.to_string())
+    printable(&portcullis_util::root_cause(error))
 }
 
 /// A text of another program, safe for terminals and logs: without control characters and bidirectional overrides, and cut. This

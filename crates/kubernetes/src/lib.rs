@@ -15,11 +15,11 @@ mod names;
 mod watch;
 
 pub use access::{Access, AccessError};
-pub use backoff::{Backoff, Retry};
+pub use backoff::Retry;
 pub use client::ApiServer;
 pub use discovery::{Discovery, discover};
 pub use error::{CallError, root_cause};
-pub use failures::{Failures, LogOnce};
+pub use failures::Failures;
 pub use lease::{Leadership, LeadershipSender, LeaseSettings, hold_lease};
 pub use names::{
     AUDIT_MANAGER, CONTROLLER_MANAGER, CONTROLLER_REPORTING, MANAGED_BY_LABEL, REPORT_MANAGER, REPORTER_REPORTING,

@@ -64,7 +64,7 @@ fn fire(name: &str) -> Action {
     #[cfg(debug_assertions)]
     {
         let action = {
-            let mut points = armed::POINTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut points = portcullis_util::lock(&armed::POINTS);
             match points.get_mut(name) {
                 Some(point) if point.is_due() => {
                     point.left -= 1;

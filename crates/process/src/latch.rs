@@ -1,7 +1,9 @@
 //! Ready is a fact: each start-up task holds a latch, and ready means that all are released and nothing drains.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use portcullis_util::lock;
 
 /// The latches of a program.
 #[derive(Clone, Default)]
@@ -19,7 +21,7 @@ impl Readiness {
     /// A new latch, closed. `name` is shown by `/readyz?verbose`.
     pub fn latch(&self, name: &'static str) -> Latch {
         let latch = Latch::default();
-        self.latches.lock().unwrap_or_else(PoisonError::into_inner).push((name, latch.clone()));
+        lock(&self.latches).push((name, latch.clone()));
         latch
     }
 
@@ -35,7 +37,7 @@ impl Readiness {
 
     /// Every check with its name, in the order of making; draining last.
     pub fn checks(&self) -> Vec<(&'static str, bool)> {
-        let latches = self.latches.lock().unwrap_or_else(PoisonError::into_inner);
+        let latches = lock(&self.latches);
         let mut checks: Vec<_> = latches.iter().map(|(name, latch)| (*name, latch.is_released())).collect();
         checks.push(("not-draining", !self.is_draining()));
         checks

@@ -26,7 +26,6 @@ mod permits;
 #[cfg(feature = "client")]
 mod poster;
 mod probe;
-mod root_cause;
 mod shutdown;
 mod supervise;
 pub mod telemetry;
@@ -48,7 +47,6 @@ pub use metrics::registered;
 #[cfg(feature = "client")]
 pub use poster::{Answer, PostError, Poster};
 pub use probe::{ProbeServer, ProbeSources};
-pub use root_cause::{causes, root_cause};
 pub use shutdown::Shutdown;
 pub use supervise::supervised;
 

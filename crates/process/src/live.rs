@@ -1,8 +1,10 @@
 //! Alive means that the program's own loops turn.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use portcullis_util::lock;
 
 /// The loops of a program, each with the longest time between two turns.
 #[derive(Clone)]
@@ -43,12 +45,12 @@ impl Liveness {
     /// A loop whose age is known elsewhere, for instance the engine's clock.
     pub fn watch(&self, name: &'static str, limit: Duration, age: impl Fn() -> Duration + Send + 'static) {
         let watched = Watched { name, limit, age: Box::new(age) };
-        self.beats.lock().unwrap_or_else(PoisonError::into_inner).push(watched);
+        lock(&self.beats).push(watched);
     }
 
     /// Every loop with its name, whether it turns, and how long ago it last did.
     pub fn checks(&self) -> Vec<(&'static str, bool, Duration)> {
-        let beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);
+        let beats = lock(&self.beats);
         beats
             .iter()
             .map(|watched| {

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::header::{AUTHORIZATION, LOCATION};
 use http::{HeaderMap, Method};
 use portcullis_contract::Reason;
+use portcullis_util::lock;
 use tokio::time::{Instant, timeout};
 use url::{Host, Url};
 
@@ -136,7 +137,7 @@ impl Web {
     pub fn sources(&self) -> Arc<Sources> {
         let Some(path) = &self.settings.sources else { return Arc::default() };
         let read = Sources::read(path);
-        let mut known = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.sources);
         match read {
             Ok(sources) => {
                 if *known.0 != sources {
@@ -340,7 +341,7 @@ impl Web {
             None => Trust::System(self.settings.authorities.as_deref().map(tls::read_authorities).transpose()?),
         };
         let key = ClientKey { trust, proxies: sources.proxies.clone() };
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = lock(&self.clients);
         if let Some((_, client)) = clients.iter().find(|(with, _)| *with == key) {
             return Ok(client.clone());
         }

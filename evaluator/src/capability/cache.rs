@@ -7,10 +7,11 @@
 //! that asks.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{PolicyId, Tenant};
+use portcullis_util::lock;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -153,7 +154,7 @@ impl Drop for PolicyCache {
 
 impl Caches {
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

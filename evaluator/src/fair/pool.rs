@@ -1,9 +1,10 @@
 //! A stock that tasks can wait for, shared by a [`Rule`].
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use portcullis_process::eviction::Source;
+use portcullis_util::lock;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
@@ -77,7 +78,7 @@ impl SourcePool {
 
 impl<R: Rule> Pool<R> {
     fn lock(&self) -> MutexGuard<'_, R> {
-        self.rule.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rule)
     }
 }
 

@@ -1,9 +1,10 @@
 //! The log lines of a policy: cut, cleaned, and no more than its rate allows.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use portcullis_contract::{PolicyId, clean};
+use portcullis_util::lock;
 use serde_json::{Map, Value};
 
 use crate::metrics::PolicyMetrics;
@@ -81,14 +82,14 @@ impl GuestLog {
     }
 
     fn is_full(&self) -> bool {
-        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut budget = lock(&self.budget);
         budget.refill(Instant::now());
         budget.lines < 1.0
     }
 
     fn line(&self, level: tracing::Level, text: &[u8]) {
         let cut = &text[..text.len().min(4 * MAX_LINE)];
-        if !self.budget.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now(), cut.len().min(MAX_LINE)) {
+        if !lock(&self.budget).take(Instant::now(), cut.len().min(MAX_LINE)) {
             self.metrics.log_lines_dropped.inc();
             return;
         }

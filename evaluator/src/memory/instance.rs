@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use portcullis_util::lock;
 use prometheus::{IntCounter, IntGauge};
 
 use crate::fair::claimant::Claimant;
@@ -109,8 +110,7 @@ impl InstanceMemory {
         if above == 0 {
             return None;
         }
-        let has =
-            self.hold.permit.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, PolicyPermit::amount);
+        let has = lock(&self.hold.permit).as_ref().map_or(0, PolicyPermit::amount);
         let amount = above.saturating_sub(has).div_ceil(STEP).saturating_mul(STEP);
         (amount > 0).then(|| Claim { who: Arc::clone(&self.who), amount, has })
     }
@@ -127,7 +127,7 @@ impl GuestMemory {
 impl MemoryHold {
     fn add(&self, more: PolicyPermit) {
         self.memory.used.add(gauge(more.amount()));
-        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut permit = lock(&self.permit);
         match &mut *permit {
             Some(permit) => permit.merge(more),
             None => *permit = Some(more),

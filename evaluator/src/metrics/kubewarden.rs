@@ -5,10 +5,11 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use portcullis_contract::{Mode, PolicyId, Reason};
+use portcullis_util::lock;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 use serde_json::value::RawValue;
 
@@ -197,7 +198,7 @@ impl PolicySeries {
     }
 
     fn count(&self, labels: Labels, more: impl FnOnce(&Kubewarden, &Labels)) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         // An evaluation that outlives its policy would bring back series that are never removed.
         if held.is_forgotten {
             return;
@@ -210,7 +211,7 @@ impl PolicySeries {
 
     /// Removes all series of the policy.
     pub(crate) fn forget(&self) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         held.is_forgotten = true;
         for labels in std::mem::take(&mut held.labels) {
             // An error says that there is no such series, which is just as well.

@@ -7,11 +7,12 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use portcullis_contract::{Artifact, Digest};
 use portcullis_engine::RunningEngine;
 use portcullis_process::files::FileError;
+use portcullis_util::lock;
 use wasmtime::{Engine, Module};
 
 use crate::fair::claimant::Claimant;
@@ -61,7 +62,7 @@ impl Artifacts {
 
     /// Notes which artifacts the newest manifest names.
     pub(crate) fn need(&self, needed: HashSet<Digest>) {
-        *self.needed.lock().unwrap_or_else(PoisonError::into_inner) = needed;
+        *lock(&self.needed) = needed;
     }
 
     /// The code of an artifact, mapped already or after copy and check. `enforced` says whether any generation of the policy was.
@@ -108,7 +109,7 @@ impl Artifacts {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slots)
     }
 
     /// Copies if needed, checks and maps. Blocks.
@@ -116,7 +117,7 @@ impl Artifacts {
         let copy = match self.copies.get(artifact, requester) {
             Err(ArtifactError::NoRoom { .. }) => {
                 // Copies of earlier manifests may still take up room.
-                let needed = self.needed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let needed = lock(&self.needed).clone();
                 self.prune(&needed);
                 self.copies.get(artifact, requester)?
             }

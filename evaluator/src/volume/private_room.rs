@@ -5,9 +5,10 @@
 //! ClusterPolicies.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use portcullis_contract::{Digest, Tenant, allowance, part};
+use portcullis_util::lock;
 
 /// The room in a folder.
 #[derive(Debug)]
@@ -103,7 +104,7 @@ impl PrivateRoom {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Held>> {
-        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.copies)
     }
 }
 

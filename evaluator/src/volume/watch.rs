@@ -9,12 +9,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use portcullis_contract::{Digest, MANIFEST_FILE, MANIFEST_MAX_BYTES, Manifest};
 use portcullis_process::{failpoint, files};
+use portcullis_util::LogOnce;
 use prometheus::IntGauge;
 use tokio::sync::watch;
 
@@ -49,7 +50,7 @@ impl Watch {
     pub(crate) fn start(volume: PathBuf, poll_interval: Duration, polling: IntGauge) -> io::Result<Self> {
         let (sender, seen) = watch::channel(Content::Nothing);
         let (wake, woken) = sync_channel(1);
-        let watcher = Volume { path: volume, wake, armed: None, polling, told: false };
+        let watcher = Volume { path: volume, wake, armed: None, polling, log: LogOnce::default() };
         std::thread::Builder::new().name("volume".into()).spawn(move || watcher.run(&woken, poll_interval, &sender))?;
         Ok(Self { seen })
     }
@@ -70,8 +71,7 @@ struct Volume {
     wake: SyncSender<Wake>,
     armed: Option<Armed>,
     polling: IntGauge,
-    /// Whether the log already says that there are no events.
-    told: bool,
+    log: LogOnce,
 }
 
 /// A watch on one folder, which need not be the one that has the path now.
@@ -104,15 +104,14 @@ impl Volume {
         if let (None, Some(folder)) = (&self.armed, folder) {
             match self.watcher() {
                 Ok(watcher) => self.armed = Some(Armed { folder, _watcher: watcher }),
-                Err(error) if !self.told => {
-                    self.told = true;
+                Err(error) if self.log.fails("", Instant::now()) => {
                     tracing::warn!(%error, volume = %self.path.display(), "the volume cannot be watched; polling it");
                 }
                 Err(_) => {}
             }
         }
         self.polling.set(i64::from(self.armed.is_none()));
-        if self.armed.is_some() && std::mem::take(&mut self.told) {
+        if self.armed.is_some() && self.log.works() {
             tracing::info!(volume = %self.path.display(), "the volume is watched again");
         }
         self.armed.is_some()

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -18,6 +18,7 @@ use portcullis_evaluator::{
     Verdict, numbered,
 };
 use portcullis_process::{Latch, Liveness, Shutdown, StateFeed, files};
+use portcullis_util::lock;
 use serde_json::value::RawValue;
 use tempfile::TempDir;
 
@@ -106,7 +107,7 @@ impl Rig {
 
     /// Puts a policy into the manifest without publishing it.
     pub fn put(&self, policy: Policy) {
-        let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut policies = lock(&self.policies);
         policies.retain(|entry| entry.id != policy.entry.id);
         let artifacts = self.volume.path().join("artifacts");
         for (file, bytes) in &policy.artifacts {
@@ -117,7 +118,7 @@ impl Rig {
 
     /// Takes a policy out of the manifest without publishing that.
     pub fn take_out(&self, id: &str) {
-        self.policies.lock().unwrap_or_else(PoisonError::into_inner).retain(|entry| entry.id.as_str() != id);
+        lock(&self.policies).retain(|entry| entry.id.as_str() != id);
     }
 
     /// Publishes the manifest and waits until it is applied to the end.
@@ -128,8 +129,8 @@ impl Rig {
 
     /// Publishes the manifest; gives its number.
     pub fn publish_and_go_on(&self) -> u64 {
-        let policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut number = self.number.lock().unwrap_or_else(PoisonError::into_inner);
+        let policies = lock(&self.policies).clone();
+        let mut number = lock(&self.number);
         *number += 1;
         let manifest = Manifest { number: *number, policies, groups: Vec::new() };
         files::publish(&self.manifest_path(), &manifest.encode().unwrap()).unwrap();
@@ -370,7 +371,7 @@ fn compile(wasm: &[u8]) -> (Digest, Arc<Vec<u8>>) {
     static COMPILER: LazyLock<Compiler> = LazyLock::new(|| Compiler::new().unwrap());
     static DONE: LazyLock<Mutex<HashMap<Digest, Arc<Vec<u8>>>>> = LazyLock::new(Mutex::default);
     let digest = Digest::of(wasm);
-    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut done = lock(&DONE);
     let bytes = done.entry(digest).or_insert_with(|| Arc::new(COMPILER.compile(wasm).unwrap()));
     (digest, Arc::clone(bytes))
 }

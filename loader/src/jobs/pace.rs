@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use portcullis_util::lock;
 use tokio::time::Instant;
 
 use super::JobContext;
@@ -39,7 +40,7 @@ impl Hosts {
     /// Waits for a turn of a job at a host, after which the job runs. The turn ends with what is given.
     pub(super) async fn turn(&self, host: String, context: &Arc<JobContext>) -> Slot {
         let slots = {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = lock(&self.known);
             let now = Instant::now();
             // Only hosts count that a job waits for, holds, or asked a moment ago.
             known.retain(|_, host| Arc::strong_count(&host.slots) > 1 || host.next > now);
@@ -54,7 +55,7 @@ impl Hosts {
 
     /// Jobs are wanted by others than before.
     pub(super) fn renew(&self) {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock(&self.known);
         let slots: Vec<Arc<Slots>> = known.values().map(|host| Arc::clone(&host.slots)).collect();
         drop(known);
         slots.iter().for_each(Slots::renew);
@@ -62,7 +63,7 @@ impl Hosts {
 
     /// When the attempt may begin.
     fn begin(&self, host: &str) -> Instant {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         let now = Instant::now();
         let Some(host) = known.get_mut(host) else { return now };
         let at = host.next.max(now);
@@ -80,7 +81,7 @@ impl<K: Hash + Eq> Default for Turns<K> {
 impl<K: Hash + Eq> Turns<K> {
     /// The lock of a key.
     pub(super) fn turn(&self, key: K) -> Arc<tokio::sync::Mutex<()>> {
-        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = lock(&self.0);
         locks.retain(|_, lock| Arc::strong_count(lock) > 1);
         Arc::clone(locks.entry(key).or_default())
     }

@@ -1,8 +1,9 @@
 //! A [`Queue`] that jobs can wait in.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use portcullis_contract::Tenant;
+use portcullis_util::lock;
 use tokio::sync::oneshot;
 
 use super::JobContext;
@@ -59,7 +60,7 @@ impl Slots {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue<Waiting>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

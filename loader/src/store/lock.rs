@@ -3,10 +3,11 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use portcullis_process::files::FileError;
+use portcullis_util::lock;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::volume_error::VolumeError;
@@ -51,7 +52,7 @@ impl Lock {
 
     /// Notes a number.
     pub(super) fn note(&self, number: u64) -> Result<(), VolumeError> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = lock(&self.file);
         // Digits only grow, so nothing of an older number is left behind a newer one.
         file.rewind().and_then(|()| writeln!(file, "{number}")).map_err(FileError::new("write", &self.path))?;
         self.number.store(number, Ordering::Relaxed);

@@ -23,11 +23,12 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use portcullis_contract::{Digest, MANIFEST_FILE, MANIFEST_MAX_BYTES, Manifest, Reason};
 use portcullis_process::{failpoint, files};
+use portcullis_util::lock;
 
 pub(crate) use self::artifact::{ArtifactRecord, Compiled};
 pub(crate) use self::lock::{Held, Lock};
@@ -231,7 +232,7 @@ impl Volume {
 
     /// Whether the manifest on the volume is no longer the one that was written here last.
     pub(crate) fn is_manifest_foreign(&self) -> bool {
-        let written = *self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = *lock(&self.written);
         written.is_some_and(|written| examine(&self.root.join(MANIFEST_FILE), written.number) != Some(written))
     }
 
@@ -269,7 +270,7 @@ impl Volume {
         let written = examine(&temporary.path, number);
         failpoint::hit("loader.before_manifest_rename");
         temporary.publish(&path)?;
-        *self.written.lock().unwrap_or_else(PoisonError::into_inner) = written;
+        *lock(&self.written) = written;
         Ok(number)
     }
 
@@ -293,8 +294,7 @@ impl Volume {
             None => 0,
         };
         self.lock.raise(floor);
-        *self.written.lock().unwrap_or_else(PoisonError::into_inner) =
-            manifest.and_then(|manifest| examine(&self.root.join(MANIFEST_FILE), manifest.number));
+        *lock(&self.written) = manifest.and_then(|manifest| examine(&self.root.join(MANIFEST_FILE), manifest.number));
     }
 }
 

@@ -5,9 +5,10 @@
 //! that do in even parts. ClusterPolicies and what served before may have all that is free, any other as much as [`allowance`] says.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use portcullis_contract::{Digest, Reason, Tenant, allowance, part};
+use portcullis_util::lock;
 
 use crate::claims::{Claims, Need};
 use crate::volume_error::VolumeError;
@@ -79,7 +80,7 @@ impl Room {
 
     /// Takes in which files there are. Blocks as long as counting takes.
     pub(super) fn measure<E>(&self, count: impl FnOnce() -> Result<HashMap<String, Entry>, E>) -> Result<(), E> {
-        let _one_at_a_time = self.measuring.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = lock(&self.measuring);
         self.lock().changed.clear();
         let mut files = count()?;
         let mut ledger = self.lock();
@@ -94,7 +95,7 @@ impl Room {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.ledger)
     }
 }
 

@@ -1,12 +1,13 @@
 //! Asks this pod's evaluator what a policy says of an object.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{AUDIT_PATH, AuditOutcome, AuditVerdict, PolicyId, clean};
-use portcullis_kubernetes::{Backoff, CallError, Failures};
+use portcullis_kubernetes::{CallError, Failures};
 use portcullis_process::{Answer, PostError, Poster};
+use portcullis_util::{Backoff, lock};
 
 /// Longest time for one answer: an evaluation of 30 seconds that has to wait for its turn.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -56,13 +57,13 @@ impl Evaluator {
                 Ok(answer) => meaning(&answer, generation),
                 Err(error) => {
                     let error = CallError::Unreachable(error.to_string());
-                    self.failures.lock().unwrap_or_else(PoisonError::into_inner).failed(&error);
+                    lock(&self.failures).failed(&error);
                     Meaning::Broken
                 }
             };
             let pause = match meaning {
                 Meaning::Verdict(verdict) => {
-                    self.failures.lock().unwrap_or_else(PoisonError::into_inner).over();
+                    lock(&self.failures).over();
                     return Some(verdict);
                 }
                 Meaning::Unserved => return None,

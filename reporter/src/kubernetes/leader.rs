@@ -20,6 +20,7 @@ use portcullis_api::kubernetes::BoundedObject;
 use portcullis_api::{EventType, PolicyStatus};
 use portcullis_contract::PolicyId;
 use portcullis_kubernetes::{CallError, Failures, Leadership, Retry};
+use portcullis_util::set_if_new;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -86,10 +87,7 @@ async fn lead(
     let mut tick = tokio::time::interval(TICK);
     while leadership.is_held() {
         let due = leader.turn();
-        policies.send_if_modified(|last| {
-            let next = settings.audit.and_then(|_| leader.store.policies_digest());
-            std::mem::replace(last, next) != next
-        });
+        set_if_new(&policies, settings.audit.and_then(|_| leader.store.policies_digest()));
         let sleep = async {
             match due {
                 Some(due) => tokio::time::sleep_until(due.into()).await,

@@ -1,7 +1,7 @@
 //! The API server, asked for guests.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use moka::Expiry;
 use moka::future::Cache;
 use portcullis_contract::{ContextAwareResource, ContextProblem, ContextReason, PolicyId};
 use portcullis_kubernetes::{ApiServer, CallError};
+use portcullis_util::lock;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -215,7 +216,7 @@ impl Cluster {
     }
 
     fn refusals(&self) -> MutexGuard<'_, Refusals> {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.refusals)
     }
 
     async fn begin(&self, query: ListQuery) -> Result<Arc<Watched>, NoPlace> {

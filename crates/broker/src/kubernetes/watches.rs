@@ -17,6 +17,7 @@ use kube::discovery::ApiResource;
 use kube::runtime::watcher::Event;
 use portcullis_contract::{ContextAwareResource, ContextProblem, PolicyId};
 use portcullis_kubernetes::{CallError, Failures};
+use portcullis_util::{lock, set_if_new};
 use serde_json::value::RawValue;
 use tokio::task::AbortHandle;
 
@@ -151,7 +152,7 @@ impl Watches {
         });
         let query = collection.query.clone();
         let task = tokio::spawn(follow(Arc::clone(&watched), collection));
-        *watched.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(task.abort_handle());
+        *lock(&watched.task) = Some(task.abort_handle());
         running.insert(query, Arc::clone(&watched));
         Ok(watched)
     }
@@ -165,7 +166,7 @@ impl Watches {
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<ListQuery, Arc<Watched>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.running)
     }
 }
 
@@ -210,13 +211,13 @@ impl Watched {
     }
 
     fn last_use(&self) -> Instant {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.used)
     }
 
     fn note_use(&self) {
         // A refusal stands for a while, however often it is asked for.
         if !matches!(*self.state.borrow(), State::Refused(_)) {
-            *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            *lock(&self.used) = Instant::now();
         }
     }
 
@@ -230,7 +231,7 @@ impl Watched {
     }
 
     fn end(&self) {
-        if let Some(task) = self.task.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(task) = lock(&self.task).take() {
             task.abort();
         }
         // A list that still waits for it waits in vain.
@@ -262,7 +263,7 @@ impl Watched {
     }
 
     fn trouble(&self) -> MutexGuard<'_, Option<Trouble>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.trouble)
     }
 
     /// What is wrong with the objects, for those who read all of them.
@@ -272,7 +273,7 @@ impl Watched {
     }
 
     fn objects(&self) -> MutexGuard<'_, Objects> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.objects)
     }
 
     /// Takes an event. An error ends the watch.
@@ -300,7 +301,7 @@ impl Watched {
         }
         drop(objects);
         if taken? {
-            self.state.send_if_modified(|state| std::mem::replace(state, State::Complete) != State::Complete);
+            set_if_new(&self.state, State::Complete);
         }
         Ok(())
     }

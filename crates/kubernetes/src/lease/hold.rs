@@ -6,11 +6,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use portcullis_util::Backoff;
 
 use super::decide::{LeaseSettings, Seen, Step, given_up};
 use super::leadership::LeadershipSender;
 use super::{LOOK, RENEW, TRUSTED, TURN_LIMIT};
-use crate::{Backoff, CallError, Failures};
+use crate::{CallError, Failures};
 
 /// Longest time for giving a Lease up: a program that ends does not wait for an API server that is away.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(2);

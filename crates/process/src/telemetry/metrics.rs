@@ -1,7 +1,7 @@
 //! Metrics by OTLP: what `/metrics` shows, converted and exported again and again.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -13,6 +13,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use portcullis_contract::MAX_EXPORT;
+use portcullis_util::LogOnce;
 use prometheus::proto::{LabelPair, Metric as Series, MetricFamily, MetricType};
 use prometheus::{IntCounterVec, Opts, Registry};
 use prost::Message as _;
@@ -68,7 +69,7 @@ struct Exporter<O> {
 impl<O: Outlet + 'static> Exporter<O> {
     /// Never returns.
     async fn run(self: Arc<Self>) {
-        let mut is_failing = false;
+        let mut log = LogOnce::default();
         let mut turns = tokio::time::interval_at(tokio::time::Instant::now() + self.interval, self.interval);
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -77,8 +78,8 @@ impl<O: Outlet + 'static> Exporter<O> {
             let outcome = if result.is_ok() { "done" } else { "failed" };
             self.exports.with_label_values(&[outcome]).inc();
             match result {
-                Ok(()) if std::mem::take(&mut is_failing) => tracing::info!("metrics are exported again"),
-                Err(problem) if !std::mem::replace(&mut is_failing, true) => {
+                Ok(()) if log.works() => tracing::info!("metrics are exported again"),
+                Err(problem) if log.fails("", Instant::now()) => {
                     tracing::warn!(problem, "failed to export metrics; the next export has them again");
                 }
                 _ => {}

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::uri::Uri;
+use portcullis_util::root_cause;
 use prometheus::Registry;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use crate::root_cause;
 use crate::telemetry::{OtlpSettings, OtlpTarget, Outlet, export_metrics};
 
 /// The collectors that the environment names.

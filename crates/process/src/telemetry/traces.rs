@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -24,6 +24,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 
 use portcullis_contract::MAX_EXPORT;
+use portcullis_util::LogOnce;
 
 use crate::telemetry::Outlet;
 use crate::telemetry::ids::Ids;
@@ -137,8 +138,7 @@ impl Traces {
     }
 
     async fn run(&mut self, counters: &Counters, outlet: &impl Outlet) {
-        // Whether the last export failed, or spans were dropped since: told once, and once that it is over.
-        let (mut is_failing, mut is_dropping) = (false, false);
+        let (mut log, mut is_dropping) = (LogOnce::default(), false);
         loop {
             let mut batch = Vec::with_capacity(BATCH);
             if self.finished.recv_many(&mut batch, BATCH).await == 0 {
@@ -162,13 +162,13 @@ impl Traces {
                 match outlet.send(body).await {
                     Ok(()) => {
                         counters.exported.inc_by(count);
-                        if std::mem::take(&mut is_failing) {
+                        if log.works() {
                             tracing::info!("spans are exported again");
                         }
                     }
                     Err(problem) => {
                         counters.failed.inc_by(count);
-                        if !std::mem::replace(&mut is_failing, true) {
+                        if log.fails("", Instant::now()) {
                             tracing::warn!(problem, "failed to export spans; they are dropped until it works");
                         }
                     }

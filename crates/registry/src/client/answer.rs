@@ -35,7 +35,7 @@ pub(crate) fn failed(host: &str, error: reqwest::Error, in_body: bool, after_red
         let text = format!("{host} leads to {refused}: the installation can allow it with --allow-private");
         return FetchError::new(reason, text);
     }
-    let cause = portcullis_process::root_cause(&error);
+    let cause = portcullis_util::root_cause(&error);
     if error.is_timeout() {
         return FetchError::new(Reason::RegistryTimeout, format!("{host}: no connection in time"));
     }

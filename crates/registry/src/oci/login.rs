@@ -1,7 +1,7 @@
 //! From a challenge and a login to the header that a registry wants.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method};
 use portcullis_contract::Reason;
+use portcullis_util::lock;
 use serde::Deserialize;
 use url::Url;
 
@@ -53,14 +54,14 @@ impl Logins {
     /// The header that worked last.
     pub(super) fn known(&self, docker: Option<&DockerConfig>, image: &Image, push: bool) -> Option<HeaderValue> {
         let file = docker.and_then(DockerConfig::stamp);
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock(&self.known);
         let known = known.get(&scope(image, push))?;
         (known.until > Instant::now() && known.file == file).then(|| known.header.clone())
     }
 
     /// The header did not work. Gives what is missing, where it was an anonymous one.
     pub(super) fn forget(&self, image: &Image, push: bool) -> Option<FetchError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         known.remove(&scope(image, push))?.without_login
     }
 
@@ -118,7 +119,7 @@ impl Logins {
             (_, Ok(None)) => return Err(missing(image, docker)),
             (_, Err(error)) => return Err(wanted_by(image, &error)),
         };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         if known.len() >= MAX_TOKENS {
             known.clear();
         }

@@ -1,11 +1,12 @@
 //! Bringing a manifest or a blob from a registry.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use http::header::{ACCEPT, AUTHORIZATION};
 use http::{HeaderValue, Method, StatusCode};
 use portcullis_contract::{Digest, Reason};
+use portcullis_util::lock;
 use url::Url;
 
 use super::challenge::Challenge;
@@ -135,7 +136,7 @@ impl Registry {
     ) -> Result<reqwest::Response, FetchError> {
         self.web.check_allowed(&image.address(), &image.host)?;
         let host = image.api_host();
-        let known_plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner).get(host).copied();
+        let known_plain = lock(&self.plain).get(host).copied();
         let may_be_plain = self.web.is_plain(host);
         let schemes: &[&str] = match (may_be_plain, known_plain) {
             (false, _) => &["https"],
@@ -150,7 +151,7 @@ impl Registry {
                 Err(error) if is_other_protocol(error.reason) => last = Some(error),
                 result => {
                     if may_be_plain {
-                        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut plain = lock(&self.plain);
                         plain.insert(host.to_owned(), *scheme == "http");
                     }
                     return result;

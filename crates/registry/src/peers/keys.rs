@@ -3,10 +3,11 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use portcullis_contract::{Digest, Hasher};
 use portcullis_process::files;
+use portcullis_util::lock;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject as _;
@@ -95,7 +96,7 @@ impl PeerKeys {
     pub fn tls(&self) -> Option<PeerTls> {
         // Files of which one was swapped meanwhile do not fit together; the next look finds them whole.
         let read = read(&self.folder).or_else(|_| read(&self.folder));
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         let problem = match read {
             Ok((print, _)) if known.print == Some(print) => None,
             Ok((print, files)) => match make(&files, &self.name) {
