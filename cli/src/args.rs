@@ -13,14 +13,16 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use portcullis_registry::Allowed;
 
 pub use audit::AuditArgs;
 pub use impact::ImpactArgs;
 pub use policies::{
-    DescribeArgs, DiffArgs, GetArgs, HistoryArgs, OutputForm, ResultForm, RollbackArgs, ScopeArgs, SourceArgs,
+    ClusterArgs, DescribeArgs, DiffArgs, GetArgs, HistoryArgs, OutputForm, ResultForm, RollbackArgs, ScopeArgs,
+    SourceArgs, TargetArgs,
 };
-pub use registry::{AccessArgs, InspectArgs, LoadArgs, PullArgs, PushArgs, SaveArgs, VerifyArgs};
+pub use registry::{
+    AccessArgs, InspectArgs, LoadArgs, LoaderArgs, PullArgs, PushArgs, RegistryArgs, SaveArgs, VerifyArgs,
+};
 
 /// WebAssembly policies for Kubernetes admission: run them, try them, see their state, roll them back.
 #[derive(Debug, Clone, Parser)]
@@ -238,14 +240,9 @@ pub struct RunArgs {
     #[arg(long)]
     pub logs: bool,
 
-    /// A network, address or host that modules may come from although it is not public (10.0.0.0/8, registry.internal), beside
-    /// this machine itself. May be given several times.
-    #[arg(long, env = "PORTCULLIS_ALLOW_PRIVATE", value_name = "NETWORK", value_delimiter = ',')]
-    pub allow_private: Vec<Allowed>,
-
-    /// How the loader asks registries.
+    /// Which addresses the loader may ask, and how.
     #[command(flatten)]
-    pub access: AccessArgs,
+    pub loader: LoaderArgs,
 }
 
 /// How policies are shown.
@@ -295,30 +292,17 @@ pub struct EvalArgs {
     #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
 
-    /// A further folder that `file:` modules may lie in. May be given several times.
-    #[arg(long = "module-root", value_name = "PATH")]
-    pub module_roots: Vec<PathBuf>,
-
     /// The form of the output.
     #[arg(long, short, value_enum, default_value = "text")]
     pub output: EvalForm,
-
-    /// A network, address or host that modules may come from although it is not public (10.0.0.0/8, registry.internal), beside
-    /// this machine itself. May be given several times.
-    #[arg(long, env = "PORTCULLIS_ALLOW_PRIVATE", value_name = "NETWORK", value_delimiter = ',')]
-    pub allow_private: Vec<Allowed>,
 
     /// What the policy may ask its host for.
     #[command(flatten)]
     pub host: HostArgs,
 
-    /// What loading a module may take.
+    /// Where modules come from, and what loading one may take.
     #[command(flatten)]
-    pub limits: LimitArgs,
-
-    /// How the loader asks registries.
-    #[command(flatten)]
-    pub access: AccessArgs,
+    pub modules: ModuleArgs,
 }
 
 /// What a policy may ask its host for, and where the answers come from.
@@ -357,6 +341,29 @@ impl HostArgs {
     pub(crate) fn for_evaluator(&self) -> Vec<OsString> {
         let is_recorded = self.record.is_some() || self.replay.is_some();
         is_recorded.then(|| OsString::from("--broker-certificates")).into_iter().collect()
+    }
+}
+
+/// Where modules come from, and what loading one may take.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ModuleArgs {
+    /// A further folder that `file:` modules may lie in. May be given several times.
+    #[arg(long = "module-root", value_name = "PATH")]
+    pub module_roots: Vec<PathBuf>,
+
+    /// What loading a module may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+
+    /// Which addresses the loader may ask, and how.
+    #[command(flatten)]
+    pub loader: LoaderArgs,
+}
+
+impl ModuleArgs {
+    /// The same for a loader.
+    pub(crate) fn for_loader(&self) -> Vec<OsString> {
+        self.loader.for_loader().into_iter().chain(self.limits.for_loader()).collect()
     }
 }
 
@@ -421,22 +428,9 @@ pub struct CheckArgs {
     #[arg(long)]
     pub strict: bool,
 
-    /// A further folder that `file:` modules may lie in. May be given several times.
-    #[arg(long = "module-root", value_name = "PATH")]
-    pub module_roots: Vec<PathBuf>,
-
-    /// A network, address or host that modules may come from although it is not public (10.0.0.0/8, registry.internal), beside
-    /// this machine itself. May be given several times.
-    #[arg(long, env = "PORTCULLIS_ALLOW_PRIVATE", value_name = "NETWORK", value_delimiter = ',')]
-    pub allow_private: Vec<Allowed>,
-
-    /// What loading a module may take.
+    /// Where modules come from, and what loading one may take.
     #[command(flatten)]
-    pub limits: LimitArgs,
-
-    /// How the loader asks registries.
-    #[command(flatten)]
-    pub access: AccessArgs,
+    pub modules: ModuleArgs,
 }
 
 /// The form of a check's report.

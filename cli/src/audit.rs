@@ -94,7 +94,7 @@ async fn found(args: &AuditArgs) -> anyhow::Result<(String, u8)> {
         return Err(AuditError::Folder(dir.display().to_string()).into());
     }
     let cluster = Cluster::connect(&args.scope.source).await?;
-    match &args.policy {
+    match &args.scope.policy {
         Some(policy) => of_one(&cluster, policy, args).await,
         None => of_all(&cluster, args).await,
     }

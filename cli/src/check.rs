@@ -34,7 +34,7 @@ pub(crate) fn check(args: &CheckArgs) -> ExitCode {
 }
 
 fn checked(args: &CheckArgs) -> anyhow::Result<Report> {
-    args.access.check()?;
+    args.modules.loader.access.check()?;
     let mut collected = collect(&args.paths)?;
     if collected.ready.is_empty() {
         return Ok(collected.report);
@@ -46,14 +46,13 @@ fn checked(args: &CheckArgs) -> anyhow::Result<Report> {
 /// Loads what was collected, and adds what came of it to the report.
 async fn load(args: &CheckArgs, collected: &mut Collected) -> anyhow::Result<()> {
     let Collected { ready, report, folders } = collected;
-    let roots: Vec<PathBuf> = folders.iter().chain(&args.module_roots).cloned().collect();
-    let mut loader = args.access.for_loader(&args.allow_private);
-    loader.extend(args.limits.for_loader());
+    let roots: Vec<PathBuf> = folders.iter().chain(&args.modules.module_roots).cloned().collect();
+    let mut loader = args.modules.for_loader();
     // What the installation allows to policies of a namespace is not known here; their status says it.
     loader.extend(["--namespaced-capability".into(), "*".into()]);
     let manifests: Vec<_> = ready.iter().map(|(_, chosen)| chosen.manifest.as_str()).collect();
     let ids: Vec<_> = ready.iter().map(|(_, chosen)| &chosen.id).collect();
-    let session = Session::start(&manifests, &roots, More::of_loader(loader), args.limits.compile_time).await?;
+    let session = Session::start(&manifests, &roots, More::of_loader(loader), args.modules.limits.compile_time).await?;
     let (mut done, shows) = (vec![false; ids.len()], std::io::stderr().is_terminal());
     let settled = session.settle(&ids, |number, settled| {
         let (place, chosen) = &ready[number];

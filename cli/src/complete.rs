@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Command, CommandFactory as _};
 
-use crate::args::{Args, SourceArgs};
+use crate::args::{Args, ClusterArgs, SourceArgs};
 use crate::source::Source;
 
 /// Longest time for the names of policies: a user waits at a prompt.
@@ -73,8 +73,7 @@ async fn policies(words: &[String]) -> Vec<String> {
     let source = SourceArgs {
         dir: value("--dir", "").map(Into::into),
         namespace: value("--namespace", "-n"),
-        context: value("--context", ""),
-        kubeconfig: value("--kubeconfig", "").map(Into::into),
+        cluster: ClusterArgs { context: value("--context", ""), kubeconfig: value("--kubeconfig", "").map(Into::into) },
     };
     match Source::open(&source, false).await {
         Ok(source) => source.ids().await.unwrap_or_default(),

@@ -55,7 +55,7 @@ pub enum DiffError {
 /// When the policy or a generation cannot be read.
 pub async fn diff(cluster: &Cluster, args: &DiffArgs) -> anyhow::Result<String> {
     check_namespace("--installation-namespace", &args.installation_namespace)?;
-    let item = cluster.find(&Wanted::parse(&args.policy, args.source.namespace.as_deref())?).await?;
+    let item = cluster.find(&Wanted::parse(&args.target.policy, args.target.source.namespace.as_deref())?).await?;
     let generations = choose(&item, args.from, args.to)?;
     let mut specs = Vec::new();
     for generation in generations {

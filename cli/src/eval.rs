@@ -56,7 +56,7 @@ fn refuse(error: &anyhow::Error) -> ExitCode {
 }
 
 fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
-    args.access.check()?;
+    args.modules.loader.access.check()?;
     let named = || format!("failed to take a policy from {}", args.policy_file.display());
     let mut given =
         Given { settings: settings(args)?, capabilities: args.host.host_capabilities.clone(), ..Given::default() };
@@ -79,13 +79,12 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     let review = if args.raw { Review::raw(&request) } else { Review::from(&request) }.with_context(named)?;
 
     let mut roots = Vec::from_iter(folder);
-    roots.extend(args.module_roots.iter().cloned());
+    roots.extend(args.modules.module_roots.iter().cloned());
     let judged = until_signal(async {
-        let mut loader = args.access.for_loader(&args.allow_private);
-        loader.extend(args.limits.for_loader());
+        let mut loader = args.modules.for_loader();
         loader.extend(args.host.for_loader());
         let more = More { evaluator: args.host.for_evaluator(), loader };
-        let session = Session::start(&[&chosen.manifest], &roots, more, args.limits.compile_time).await?;
+        let session = Session::start(&[&chosen.manifest], &roots, more, args.modules.limits.compile_time).await?;
         let judged = session.judge(&chosen, &review).await;
         session.stop(judged.as_ref().ok().and_then(Judged::module)).await;
         judged

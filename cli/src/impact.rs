@@ -58,7 +58,7 @@ pub(crate) fn impact(args: &ImpactArgs) -> ExitCode {
 }
 
 fn found(args: &ImpactArgs) -> anyhow::Result<Impact> {
-    args.access.check()?;
+    args.modules.loader.access.check()?;
     let named = || format!("failed to take a policy from {}", args.policy_file.display());
     let text = crate::read(&args.policy_file, LARGEST)?;
     let folder = std::path::absolute(&args.policy_file)?.parent().map(Path::to_owned);
@@ -67,11 +67,11 @@ fn found(args: &ImpactArgs) -> anyhow::Result<Impact> {
     let chosen = Chosen::from(&text, start, args.policy.as_deref(), given).with_context(named)?;
     let scope = scope(args, &chosen).with_context(named)?;
     ensure!(
-        args.context.is_none() || !chosen.reads_cluster(),
+        args.cluster.context.is_none() || !chosen.reads_cluster(),
         "--context: the policy reads objects of the cluster itself, by the current context of the kubeconfig; make it the current one \
          with `kubectl config use-context`"
     );
-    let roots = Vec::from_iter(folder.into_iter().chain(args.module_roots.iter().cloned()));
+    let roots = Vec::from_iter(folder.into_iter().chain(args.modules.module_roots.iter().cloned()));
     until_signal(ask(args, &chosen, &scope, &roots))
 }
 
@@ -94,22 +94,17 @@ fn scope(args: &ImpactArgs, chosen: &Chosen) -> anyhow::Result<Scope> {
 
 /// Loads the policy, and asks it about each object.
 async fn ask(args: &ImpactArgs, chosen: &Chosen, scope: &Scope, roots: &[PathBuf]) -> anyhow::Result<Impact> {
-    let source = SourceArgs {
-        dir: None,
-        namespace: args.namespace.clone(),
-        context: args.context.clone(),
-        kubeconfig: args.kubeconfig.clone(),
-    };
+    let source = SourceArgs { dir: None, namespace: args.namespace.clone(), cluster: args.cluster.clone() };
     let cluster = Cluster::connect(&source).await?;
     // A cluster that does not answer ends this before anything is compiled.
     let discovered = cluster.resources(|group, version| scope.is_of(group, version)).await?;
-    let mut loader = args.access.for_loader(&args.allow_private);
-    loader.extend(args.limits.for_loader());
+    let mut loader = args.modules.for_loader();
     loader.extend(["--namespaced-capability".into(), "*".into()]);
-    if let Some(kubeconfig) = &args.kubeconfig {
+    if let Some(kubeconfig) = &args.cluster.kubeconfig {
         loader.extend(["--kubeconfig".into(), kubeconfig.clone().into()]);
     }
-    let session = Session::start(&[&chosen.manifest], roots, More::of_loader(loader), args.limits.compile_time).await?;
+    let session =
+        Session::start(&[&chosen.manifest], roots, More::of_loader(loader), args.modules.limits.compile_time).await?;
     let mut settled = None;
     session.settle(&[&chosen.id], |_, one| settled = Some(one)).await?;
     let (module, mismatches) = match settled.context("the policy has no state")? {

@@ -117,7 +117,7 @@ fn script(shell: CompletionFor) -> Vec<u8> {
 }
 
 async fn diff(args: &DiffArgs) -> anyhow::Result<()> {
-    let text = diff::diff(&cluster_of(&args.source).await?, args).await?;
+    let text = diff::diff(&cluster_of(&args.target.source).await?, args).await?;
     if text.is_empty() {
         eprintln!("There is no difference.");
     }
@@ -125,7 +125,7 @@ async fn diff(args: &DiffArgs) -> anyhow::Result<()> {
 }
 
 async fn rollback(args: &RollbackArgs) -> anyhow::Result<()> {
-    let outcome = rollback::rollback(&cluster_of(&args.source).await?, args).await?;
+    let outcome = rollback::rollback(&cluster_of(&args.target.source).await?, args).await?;
     print(outcome.text.as_bytes())?;
     anyhow::ensure!(outcome.is_good, "the rollback has not made the policy Ready; `portcullis describe` tells more");
     Ok(())

@@ -40,7 +40,7 @@ pub struct Outcome {
 /// When the rollback is refused, or the cluster does not answer.
 pub async fn rollback(cluster: &Cluster, args: &RollbackArgs) -> anyhow::Result<Outcome> {
     check_namespace("--installation-namespace", &args.installation_namespace)?;
-    let item = cluster.find(&Wanted::parse(&args.policy, args.source.namespace.as_deref())?).await?;
+    let item = cluster.find(&Wanted::parse(&args.target.policy, args.target.source.namespace.as_deref())?).await?;
     let change = choose(&item, args.to, args.undo)?;
     let to = match change {
         Change::To(to) => Some(to),

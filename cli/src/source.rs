@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use crate::args::{DescribeArgs, GetArgs, HistoryArgs, ScopeArgs, SourceArgs};
+use crate::args::{DescribeArgs, GetArgs, HistoryArgs, ScopeArgs, SourceArgs, TargetArgs};
 use crate::cluster::{Cluster, ClusterError};
 use crate::describe;
 use crate::events::{EventView, Events};
@@ -44,7 +44,7 @@ struct Answer {
 pub fn choose(args: &SourceArgs, all_namespaces: bool, is_plugin: bool, runs_here: bool) -> Choice {
     match &args.dir {
         Some(dir) => Choice::Folder(dir.clone()),
-        None if is_plugin || args.context.is_some() || args.kubeconfig.is_some() => Choice::Cluster,
+        None if is_plugin || args.cluster.context.is_some() || args.cluster.kubeconfig.is_some() => Choice::Cluster,
         None if args.namespace.is_some() || all_namespaces || !runs_here => Choice::Cluster,
         None => Choice::Folder(PathBuf::from(".")),
     }
@@ -84,9 +84,9 @@ impl Source {
         }
     }
 
-    async fn read(&self, policy: Option<&str>, scope: &ScopeArgs) -> anyhow::Result<Answer> {
+    async fn read(&self, scope: &ScopeArgs) -> anyhow::Result<Answer> {
         let namespace = scope.source.namespace.as_deref();
-        let wanted = policy.map(|policy| Wanted::parse(policy, namespace)).transpose()?;
+        let wanted = scope.policy.as_ref().map(|policy| Wanted::parse(policy, namespace)).transpose()?;
         let mut notes = Vec::new();
         let items = match (self, wanted) {
             (Self::Folder(store), Some(wanted)) => vec![store.find(&wanted)?],
@@ -128,8 +128,8 @@ impl Source {
 /// When the policies cannot be read.
 pub async fn get(args: &GetArgs) -> anyhow::Result<()> {
     let source = Source::open(&args.scope.source, args.scope.all_namespaces).await?;
-    let answer = source.read(args.policy.as_deref(), &args.scope).await?;
-    let text = get::get(&answer.items, args.policy.is_some(), args.output, Timestamp::now())?;
+    let answer = source.read(&args.scope).await?;
+    let text = get::get(&answer.items, args.scope.policy.is_some(), args.output, Timestamp::now())?;
     tell(&text, &answer.notes)
 }
 
@@ -139,7 +139,7 @@ pub async fn get(args: &GetArgs) -> anyhow::Result<()> {
 /// When the policies cannot be read.
 pub async fn describe(args: &DescribeArgs) -> anyhow::Result<()> {
     let source = Source::open(&args.scope.source, args.scope.all_namespaces).await?;
-    let answer = source.read(args.policy.as_deref(), &args.scope).await?;
+    let answer = source.read(&args.scope).await?;
     let mut texts = Vec::new();
     for item in &answer.items {
         let events = source.events(item).await;
@@ -153,9 +153,10 @@ pub async fn describe(args: &DescribeArgs) -> anyhow::Result<()> {
 /// # Errors
 /// When the policy cannot be read.
 pub async fn history(args: &HistoryArgs) -> anyhow::Result<()> {
-    let source = Source::open(&args.source, false).await?;
-    let scope = ScopeArgs { source: args.source.clone(), all_namespaces: false };
-    let mut answer = source.read(Some(&args.policy), &scope).await?;
+    let TargetArgs { policy, source } = args.target.clone();
+    let scope = ScopeArgs { policy: Some(policy), source, all_namespaces: false };
+    let source = Source::open(&scope.source, false).await?;
+    let mut answer = source.read(&scope).await?;
     let Some(item) = answer.items.first() else { return Ok(()) };
     if item.history().is_empty() {
         answer.notes.push(format!("{} has no history yet.", item.id));
@@ -174,7 +175,7 @@ fn tell(text: &str, notes: &[String]) -> anyhow::Result<()> {
 
 /// Where there is no place to look at, the error names both kinds.
 fn explain(error: anyhow::Error, args: &SourceArgs) -> anyhow::Error {
-    let nothing_named = args.context.is_none() && args.namespace.is_none() && !plugin::is_plugin();
+    let nothing_named = args.cluster.context.is_none() && args.namespace.is_none() && !plugin::is_plugin();
     match error.downcast_ref::<ClusterError>() {
         Some(ClusterError::NoKubeconfig) if nothing_named && env::current_dir().is_ok() => {
             StoreError::nowhere(Path::new(".")).into()
@@ -186,6 +187,7 @@ fn explain(error: anyhow::Error, args: &SourceArgs) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::ClusterArgs;
 
     #[test]
     fn what_is_named_counts_then_the_folder_then_the_cluster() {
@@ -195,7 +197,8 @@ mod tests {
         assert_eq!(choose(&none, false, false, false), Choice::Cluster);
         assert_eq!(choose(&none, false, true, true), Choice::Cluster);
         assert_eq!(choose(&none, true, false, true), Choice::Cluster);
-        let context = SourceArgs { context: Some("c".to_owned()), ..SourceArgs::default() };
+        let cluster = ClusterArgs { context: Some("c".to_owned()), ..ClusterArgs::default() };
+        let context = SourceArgs { cluster, ..SourceArgs::default() };
         assert_eq!(choose(&context, false, false, true), Choice::Cluster);
         let dir = SourceArgs { dir: Some("d".into()), namespace: Some("n".to_owned()), ..SourceArgs::default() };
         assert_eq!(choose(&dir, false, true, false), Choice::Folder("d".into()));

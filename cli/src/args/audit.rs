@@ -12,12 +12,7 @@ use super::{ResultForm, ScopeArgs};
     portcullis audit no-privileged --now --wait        # look again first\n  \
     portcullis audit -A -o json")]
 pub struct AuditArgs {
-    /// A policy: policy/NAME, clusterpolicy/NAME, its id (cluster/NAME, namespaced/NAMESPACE/NAME), or its name if only one has
-    /// it. Without one: all ClusterPolicies, and the Policies of the namespace.
-    #[arg(value_name = "POLICY")]
-    pub policy: Option<String>,
-
-    /// The source of policies.
+    /// Which policies, and where they are.
     #[command(flatten)]
     pub scope: ScopeArgs,
 

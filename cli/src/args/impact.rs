@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-use portcullis_registry::Allowed;
-
-use super::{AccessArgs, EvalForm, LimitArgs};
+use super::{ClusterArgs, EvalForm, ModuleArgs};
 
 /// The arguments of `portcullis impact`.
 #[derive(Debug, Clone, clap::Args)]
@@ -26,13 +24,9 @@ pub struct ImpactArgs {
     #[arg(long, short, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
 
-    /// The context of the kubeconfig; the current one where absent.
-    #[arg(long, value_name = "CONTEXT")]
-    pub context: Option<String>,
-
-    /// The kubeconfig; the files of the variable KUBECONFIG, or ~/.kube/config, where absent.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
+    /// The cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 
     /// The namespace of the installation, whose objects no policy judges.
     #[arg(long, value_name = "NAMESPACE", default_value = "portcullis", env = "PORTCULLIS_INSTALLATION_NAMESPACE")]
@@ -51,20 +45,7 @@ pub struct ImpactArgs {
     #[arg(long = "host-capability", value_name = "PATTERN")]
     pub host_capabilities: Vec<String>,
 
-    /// A further folder that `file:` modules may lie in. May be given several times.
-    #[arg(long = "module-root", value_name = "PATH")]
-    pub module_roots: Vec<PathBuf>,
-
-    /// A network, address or host that modules may come from although it is not public (10.0.0.0/8, registry.internal), beside
-    /// this machine itself. May be given several times.
-    #[arg(long, env = "PORTCULLIS_ALLOW_PRIVATE", value_name = "NETWORK", value_delimiter = ',')]
-    pub allow_private: Vec<Allowed>,
-
-    /// What loading a module may take.
+    /// Where modules come from, and what loading one may take.
     #[command(flatten)]
-    pub limits: LimitArgs,
-
-    /// How the loader asks registries.
-    #[command(flatten)]
-    pub access: AccessArgs,
+    pub modules: ModuleArgs,
 }

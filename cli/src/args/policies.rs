@@ -17,6 +17,14 @@ pub struct SourceArgs {
     #[arg(long, short, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
 
+    /// The cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+/// How a cluster is reached.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ClusterArgs {
     /// The context of the kubeconfig; the current one where absent.
     #[arg(long, value_name = "CONTEXT")]
     pub context: Option<String>,
@@ -26,9 +34,14 @@ pub struct SourceArgs {
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// Whose policies, and from which namespaces.
+/// Which policies, and where they are.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ScopeArgs {
+    /// A policy: policy/NAME, clusterpolicy/NAME, its id (cluster/NAME, namespaced/NAMESPACE/NAME), or its name if only one has
+    /// it. Without one: all ClusterPolicies, and the Policies of the namespace.
+    #[arg(value_name = "POLICY")]
+    pub policy: Option<String>,
+
     /// The place of the policies.
     #[command(flatten)]
     pub source: SourceArgs,
@@ -36,6 +49,19 @@ pub struct ScopeArgs {
     /// Policies of all namespaces.
     #[arg(long, short = 'A', conflicts_with_all = ["namespace", "policy"])]
     pub all_namespaces: bool,
+}
+
+/// One policy, and where it is.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TargetArgs {
+    /// A policy: policy/NAME, clusterpolicy/NAME, its id (cluster/NAME, namespaced/NAMESPACE/NAME), or its name if only one has
+    /// it.
+    #[arg(value_name = "POLICY")]
+    pub policy: String,
+
+    /// The source of policies.
+    #[command(flatten)]
+    pub source: SourceArgs,
 }
 
 /// The arguments of `portcullis get`.
@@ -47,12 +73,7 @@ pub struct ScopeArgs {
     portcullis get no-privileged --dir examples\n\n\
 Exit status: 0; 1 when something cannot be read; 64 for a bad argument.")]
 pub struct GetArgs {
-    /// A policy: policy/NAME, clusterpolicy/NAME, its id (cluster/NAME, namespaced/NAMESPACE/NAME), or its name if only one has
-    /// it. Without one: all ClusterPolicies, and the Policies of the namespace.
-    #[arg(value_name = "POLICY")]
-    pub policy: Option<String>,
-
-    /// The source of policies.
+    /// Which policies, and where they are.
     #[command(flatten)]
     pub scope: ScopeArgs,
 
@@ -84,12 +105,7 @@ pub enum OutputForm {
     portcullis describe --dir examples                 # all policies\n\n\
 Exit status: 0; 1 when something cannot be read; 64 for a bad argument.")]
 pub struct DescribeArgs {
-    /// A policy: policy/NAME, clusterpolicy/NAME, its id (cluster/NAME, namespaced/NAMESPACE/NAME), or its name if only one has
-    /// it. Without one: all ClusterPolicies, and the Policies of the namespace.
-    #[arg(value_name = "POLICY")]
-    pub policy: Option<String>,
-
-    /// The source of policies.
+    /// Which policies, and where they are.
     #[command(flatten)]
     pub scope: ScopeArgs,
 }
@@ -101,14 +117,9 @@ pub struct DescribeArgs {
     portcullis history required-labels -n team-a -o json\n\n\
 Exit status: 0; 1 when something cannot be read; 64 for a bad argument.")]
 pub struct HistoryArgs {
-    /// A policy: policy/NAME, clusterpolicy/NAME, its id (cluster/NAME, namespaced/NAMESPACE/NAME), or its name if only one has
-    /// it.
-    #[arg(value_name = "POLICY")]
-    pub policy: String,
-
-    /// The source of policies.
+    /// The policy, and where it is.
     #[command(flatten)]
-    pub source: SourceArgs,
+    pub target: TargetArgs,
 
     /// The form of the output; `name` gives numbers of generations only.
     #[arg(long, short, value_enum, default_value = "table")]
@@ -123,10 +134,9 @@ pub struct HistoryArgs {
     portcullis diff no-privileged 3 --installation-namespace portcullis-system\n\n\
 Exit status: 0, also when there are differences; 1 when something cannot be read; 64 for a bad argument.")]
 pub struct DiffArgs {
-    /// A policy: policy/NAME, clusterpolicy/NAME, its id (cluster/NAME, namespaced/NAMESPACE/NAME), or its name if only one has
-    /// it.
-    #[arg(value_name = "POLICY")]
-    pub policy: String,
+    /// The policy, and where it is.
+    #[command(flatten)]
+    pub target: TargetArgs,
 
     /// The older generation; the last one that served before B where absent.
     #[arg(value_name = "A")]
@@ -135,10 +145,6 @@ pub struct DiffArgs {
     /// The newer generation; the newest one where absent.
     #[arg(value_name = "B")]
     pub to: Option<i64>,
-
-    /// The source of policies.
-    #[command(flatten)]
-    pub source: SourceArgs,
 
     /// The namespace of the installation, where revisions are kept.
     #[arg(long, value_name = "NAMESPACE", default_value = "portcullis", env = "PORTCULLIS_INSTALLATION_NAMESPACE")]
@@ -154,10 +160,9 @@ pub struct DiffArgs {
     portcullis rollback no-privileged --undo           # the spec counts again\n\n\
 Exit status: 0 when the policy is Ready (or changed, with --no-wait); 1 when it is refused or not Ready in time; 64 for a bad argument.")]
 pub struct RollbackArgs {
-    /// A policy: policy/NAME, clusterpolicy/NAME, its id (cluster/NAME, namespaced/NAMESPACE/NAME), or its name if only one has
-    /// it.
-    #[arg(value_name = "POLICY")]
-    pub policy: String,
+    /// The policy, and where it is.
+    #[command(flatten)]
+    pub target: TargetArgs,
 
     /// The generation to serve again; the last one that served before the current one where absent. `portcullis history` lists
     /// them.
@@ -179,10 +184,6 @@ pub struct RollbackArgs {
     /// Longest time to wait.
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = portcullis_process::parse_duration)]
     pub timeout: Duration,
-
-    /// The source of policies.
-    #[command(flatten)]
-    pub source: SourceArgs,
 
     /// The namespace of the installation, where revisions are kept. Users who may read them there see before the change
     /// when a revision is gone.

@@ -60,16 +60,44 @@ impl AccessArgs {
         let own = || own().filter(|folder| folder.join("config.json").exists());
         self.docker_config.clone().or_else(of_loader).or_else(own)
     }
+}
 
+/// Which addresses a loader may ask, and how.
+#[derive(Debug, Clone, Default, Args)]
+pub struct LoaderArgs {
+    /// A network, address or host that modules may come from although it is not public (10.0.0.0/8, registry.internal), beside
+    /// this machine itself. May be given several times.
+    #[arg(long, env = "PORTCULLIS_ALLOW_PRIVATE", value_name = "NETWORK", value_delimiter = ',')]
+    pub allow_private: Vec<Allowed>,
+
+    /// How the loader asks registries.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+impl LoaderArgs {
     /// The same for a loader, which asks no private address but this machine and those that are allowed.
-    pub(crate) fn for_loader(&self, allowed: &[Allowed]) -> Vec<OsString> {
-        let folders = [("--docker-config", self.docker_folder())];
-        let files = [("--source-ca", self.source_ca.clone()), ("--sources", self.sources.clone())];
+    pub(crate) fn for_loader(&self) -> Vec<OsString> {
+        let access = &self.access;
+        let folders = [("--docker-config", access.docker_folder())];
+        let files = [("--source-ca", access.source_ca.clone()), ("--sources", access.sources.clone())];
         let paths = folders.into_iter().chain(files).filter_map(|(flag, path)| Some((flag, path?.into_os_string())));
-        let hosts = self.allow_http_host.iter().map(|host| ("--allow-http-host", OsString::from(host)));
-        let private = [("--allow-private", OsString::from(allowed_addresses(allowed)))];
+        let hosts = access.allow_http_host.iter().map(|host| ("--allow-http-host", OsString::from(host)));
+        let private = [("--allow-private", OsString::from(allowed_addresses(&self.allow_private)))];
         paths.chain(hosts).chain(private).flat_map(|(flag, value)| [flag.into(), value]).collect()
     }
+}
+
+/// What all commands that work with modules and registries take.
+#[derive(Debug, Clone, Args)]
+pub struct RegistryArgs {
+    /// The form of the answer.
+    #[arg(long, short, value_enum, default_value = "text")]
+    pub output: ResultForm,
+
+    /// Registries.
+    #[command(flatten)]
+    pub access: AccessArgs,
 }
 
 /// The arguments of `portcullis pull`.
@@ -87,13 +115,9 @@ pub struct PullArgs {
     #[arg(long, short = 'f', value_name = "FILE")]
     pub output_file: Option<PathBuf>,
 
-    /// The form of the answer.
-    #[arg(long, short, value_enum, default_value = "text")]
-    pub output: ResultForm,
-
-    /// Registries.
+    /// The form of the answer, and how registries are reached.
     #[command(flatten)]
-    pub access: AccessArgs,
+    pub common: RegistryArgs,
 }
 
 /// The arguments of `portcullis push`.
@@ -111,13 +135,9 @@ pub struct PushArgs {
     #[arg(value_name = "IMAGE")]
     pub image: String,
 
-    /// The form of the answer.
-    #[arg(long, short, value_enum, default_value = "text")]
-    pub output: ResultForm,
-
-    /// Registries.
+    /// The form of the answer, and how registries are reached.
     #[command(flatten)]
-    pub access: AccessArgs,
+    pub common: RegistryArgs,
 }
 
 /// The arguments of `portcullis inspect`.
@@ -132,16 +152,12 @@ pub struct InspectArgs {
     pub module: String,
 
     /// Print a ClusterPolicy that is ready to apply, made from the module's metadata.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "output")]
     pub manifest: bool,
 
-    /// The form of the answer.
-    #[arg(long, short, value_enum, default_value = "text", conflicts_with = "manifest")]
-    pub output: ResultForm,
-
-    /// Registries.
+    /// The form of the answer, and how registries are reached.
     #[command(flatten)]
-    pub access: AccessArgs,
+    pub common: RegistryArgs,
 }
 
 /// The arguments of `portcullis verify`.
@@ -160,13 +176,9 @@ pub struct VerifyArgs {
     #[command(flatten)]
     pub signer: SignerArgs,
 
-    /// The form of the answer.
-    #[arg(long, short, value_enum, default_value = "text")]
-    pub output: ResultForm,
-
-    /// Registries.
+    /// The form of the answer, and how registries are reached.
     #[command(flatten)]
-    pub access: AccessArgs,
+    pub common: RegistryArgs,
 }
 
 /// The arguments of `portcullis save`.
@@ -184,13 +196,9 @@ pub struct SaveArgs {
     #[arg(long, short = 'f', value_name = "FILE")]
     pub output_file: PathBuf,
 
-    /// The form of the answer.
-    #[arg(long, short, value_enum, default_value = "text")]
-    pub output: ResultForm,
-
-    /// Registries.
+    /// The form of the answer, and how registries are reached.
     #[command(flatten)]
-    pub access: AccessArgs,
+    pub common: RegistryArgs,
 }
 
 /// The arguments of `portcullis load`.
@@ -207,11 +215,7 @@ pub struct LoadArgs {
     #[arg(value_name = "REGISTRY")]
     pub registry: String,
 
-    /// The form of the answer.
-    #[arg(long, short, value_enum, default_value = "text")]
-    pub output: ResultForm,
-
-    /// Registries.
+    /// The form of the answer, and how registries are reached.
     #[command(flatten)]
-    pub access: AccessArgs,
+    pub common: RegistryArgs,
 }

@@ -50,7 +50,7 @@ pub fn check_namespace(setting: &str, namespace: &str) -> Result<(), SettingErro
 
 async fn config(args: &SourceArgs) -> anyhow::Result<Config> {
     let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
-    let kubeconfig = match &args.kubeconfig {
+    let kubeconfig = match &args.cluster.kubeconfig {
         Some(path) => Kubeconfig::read_from(path),
         None if !is_set("KUBECONFIG") && !has_default() => {
             return match Config::incluster() {
@@ -61,7 +61,7 @@ async fn config(args: &SourceArgs) -> anyhow::Result<Config> {
         None => Kubeconfig::read(),
     };
     let kubeconfig = kubeconfig.map_err(|error| ClusterError::Kubeconfig(causes(&error)))?;
-    if let Some(context) = &args.context {
+    if let Some(context) = &args.cluster.context {
         let names: Vec<&str> = kubeconfig.contexts.iter().map(|context| context.name.as_str()).collect();
         if !names.contains(&context.as_str()) {
             let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -69,7 +69,7 @@ async fn config(args: &SourceArgs) -> anyhow::Result<Config> {
             return Err(SettingError::new("--context", portcullis_contract::truncate(&problem, 1000)).into());
         }
     }
-    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let options = KubeConfigOptions { context: args.cluster.context.clone(), ..KubeConfigOptions::default() };
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
     Ok(config.map_err(|error| ClusterError::Kubeconfig(causes(&error)))?)
 }

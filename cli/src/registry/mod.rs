@@ -43,7 +43,7 @@ struct Module {
 
 /// Fetches a module to a file, and says which.
 pub(crate) async fn pull(args: &PullArgs) -> anyhow::Result<String> {
-    let module = fetch(&args.access, &args.module).await?;
+    let module = fetch(&args.common.access, &args.module).await?;
     let path = match &args.output_file {
         Some(path) => path.clone(),
         None => PathBuf::from(file_name(&args.module)),
@@ -53,7 +53,7 @@ pub(crate) async fn pull(args: &PullArgs) -> anyhow::Result<String> {
     let json = json!({
         "file": path.display().to_string(), "bytes": bytes, "digest": digest, "manifestDigest": module.manifest,
     });
-    output::either(args.output, format!("{}: {bytes} bytes, {digest}", path.display()), json)
+    output::either(args.common.output, format!("{}: {bytes} bytes, {digest}", path.display()), json)
 }
 
 /// Pushes a module with its metadata, and gives its name with its digest.
@@ -73,19 +73,19 @@ pub(crate) async fn push(args: &PushArgs) -> anyhow::Result<String> {
     };
     let metadata = inspected.metadata.with_context(no_metadata)?;
     let (manifest, module) = (Manifest::of_module(&bytes, metadata.annotations), Digest::of(&bytes));
-    let digest = registry(&args.access)?.push(&image, bytes, &manifest).await.map_err(explain)?;
-    output::one(args.output, &Artifact::new(&image, digest), "", json!({"digest": module}))
+    let digest = registry(&args.common.access)?.push(&image, bytes, &manifest).await.map_err(explain)?;
+    output::one(args.common.output, &Artifact::new(&image, digest), "", json!({"digest": module}))
 }
 
 /// Shows what a module is.
 pub(crate) async fn inspect(args: &InspectArgs) -> anyhow::Result<String> {
-    let module = fetch(&args.access, &args.module).await?;
+    let module = fetch(&args.common.access, &args.module).await?;
     let inspected = Inspected::of(&module.bytes).with_context(|| format!("{} is not a module", args.module))?;
     if args.manifest {
         let metadata = inspected.metadata.context("the module has no policy metadata to make a policy of")?;
         return policy::manifest(&args.module, &metadata);
     }
-    match args.output {
+    match args.common.output {
         ResultForm::Text => Ok(inspected.text(&args.module, &module.digest, module.manifest.as_ref())),
         ResultForm::Json => {
             let json = inspected.json(&args.module, &module.digest, module.manifest.as_ref());
@@ -98,7 +98,7 @@ pub(crate) async fn inspect(args: &InspectArgs) -> anyhow::Result<String> {
 pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<String> {
     let image = image(&args.image)?;
     let requirement = args.signer.requirement()?;
-    let registry = registry(&args.access)?;
+    let registry = registry(&args.common.access)?;
     let manifest = registry.manifest(&image).await.map_err(explain);
     let manifest = manifest.with_context(|| format!("failed to fetch {}", args.image))?;
     manifest.module().map_err(explain)?;
@@ -107,7 +107,7 @@ pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<String> {
         signature::verify(&registry, &image, &manifest.digest, &requirement, trust_root).await.map_err(explain)?;
     let artifact = Artifact::new(&image, manifest.digest);
     let (words, fields) = output::proved(&proofs);
-    output::one(args.output, &artifact, &words, fields)
+    output::one(args.common.output, &artifact, &words, fields)
 }
 
 async fn fetch(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {

@@ -32,7 +32,7 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
         }
     }
     ensure!(!images.is_empty(), "no policy here names a module in a registry");
-    let registry = registry(&args.access)?;
+    let registry = registry(&args.common.access)?;
     let (mut archive, mut saved) = (Archive::default(), Vec::new());
     for image in images {
         let digest = take(&registry, &image, &mut archive).await?;
@@ -54,14 +54,14 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
         // Half an archive is of no use.
         let _ = fs::remove_file(&temporary);
     })?;
-    output::list(args.output, &saved)
+    output::list(args.common.output, &saved)
 }
 
 /// Pushes the artifacts of an archive to a registry, each below the prefix under its own repository and tag.
 pub(crate) async fn load(args: &LoadArgs) -> anyhow::Result<String> {
     let file = File::open(&args.file).with_context(|| format!("failed to open {}", args.file.display()))?;
     let archive = Archive::read(file).with_context(|| format!("failed to read {}", args.file.display()))?;
-    let registry = registry(&args.access)?;
+    let registry = registry(&args.common.access)?;
     let targets = targets(&archive, &args.registry)?;
     let mut loaded = Vec::new();
     for (to, (name, manifest)) in targets.iter().zip(&archive.artifacts) {
@@ -74,7 +74,7 @@ pub(crate) async fn load(args: &LoadArgs) -> anyhow::Result<String> {
         registry.list_referrer(to, manifest).await.map_err(explain)?;
         loaded.push(Artifact::new(to, manifest.digest).from(name));
     }
-    output::list(args.output, &loaded)
+    output::list(args.common.output, &loaded)
 }
 
 /// Where each artifact of an archive goes: below the prefix, under its own repository and tag.

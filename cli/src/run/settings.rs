@@ -55,7 +55,7 @@ impl Settings {
             let problem = format!("{} is not there, or is not a file", policies.display());
             return Err(SettingError::new("--policies", problem));
         }
-        args.access.check()?;
+        args.loader.access.check()?;
         let terminal = io::stdout().is_terminal();
         Ok(Self {
             dir: args.dir.clone(),
@@ -75,7 +75,7 @@ impl Settings {
                 TableMode::Lines => false,
             },
             logs: args.logs,
-            access: args.access.for_loader(&args.allow_private),
+            access: args.loader.for_loader(),
         })
     }
 
