@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
+use portcullis_api::SpecError;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -58,6 +59,23 @@ enum Fate {
     Renamed(String),
     /// It is gone, and why.
     Dropped(String),
+}
+
+/// Why an object has no manifest.
+#[derive(Debug, thiserror::Error)]
+enum MigrateError {
+    /// Another product's, which needs no translation.
+    #[error("it does not belong to {GROUP}v1; apply it unchanged")]
+    Foreign,
+    /// Of Kubewarden, but neither a policy nor a PolicyServer.
+    #[error("it is of no kind that has policies or settings")]
+    OtherKind,
+    /// A cluster would refuse the policy because of the type of a field.
+    #[error("the policy would be refused: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// A cluster would refuse the policy because of what it says.
+    #[error("the policy would be refused: {0}")]
+    Refused(#[from] SpecError),
 }
 
 /// An object without a manifest.
@@ -141,22 +159,22 @@ impl Migrated {
             None => format!("{kind}/{}", text(&metadata["name"])),
         };
         let shown = portcullis_contract::clean(&name, 400);
-        if !object["apiVersion"].as_str().is_some_and(|version| version.starts_with(GROUP)) {
-            let why = format!("it does not belong to {GROUP}v1; apply it unchanged");
-            return self.left.push(Left { object: shown, why });
-        }
         let mut fields = Fields { object: shown.clone(), fields: &mut self.fields };
+        let is_ours = object["apiVersion"].as_str().is_some_and(|version| version.starts_with(GROUP));
         let made = match kind.as_str() {
+            _ if !is_ours => Err(MigrateError::Foreign),
             "AdmissionPolicy" | "AdmissionPolicyGroup" => policy::policy(&object, "Policy", &mut fields),
             "ClusterAdmissionPolicy" | "ClusterAdmissionPolicyGroup" => {
                 policy::policy(&object, "ClusterPolicy", &mut fields)
             }
             "PolicyServer" => return self.values.push(server::values(&object, &mut fields)),
-            _ => Err("it is of no kind that has policies or settings".to_owned()),
+            _ => Err(MigrateError::OtherKind),
         };
         match made {
             Ok(policy) => self.policies.push(policy),
-            Err(why) => self.left.push(Left { object: shown, why: portcullis_contract::clean(&why, 1000) }),
+            Err(error) => {
+                self.left.push(Left { object: shown, why: portcullis_contract::clean(&error.to_string(), 1000) });
+            }
         }
     }
 

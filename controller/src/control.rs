@@ -227,7 +227,7 @@ impl Control {
             let refused = ConditionValue::not_configured("Forbidden", failed.text.clone());
             self.memory.groups.entry(group.clone()).or_default().refused = Some(refused);
         }
-        let line = self.failures.fail(action.key(), verb, failed.is_overtaken, Instant::now());
+        let line = self.failures.fail(action.key(), verb, failed.is_overtaken, Instant::now(), fastrand::f64());
         if line == Some(Line::Begins) {
             tracing::warn!(action = verb, problem = failed.text, "failed, trying again");
         } else {

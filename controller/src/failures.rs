@@ -37,12 +37,20 @@ impl Failures {
         self.failing.get(key).map(|failing| failing.until).filter(|until| *until > now)
     }
 
-    /// Notes a failure. An `expected` one, because the object has changed meanwhile, is tried again but not logged.
-    pub(crate) fn fail(&mut self, key: Key, verb: &'static str, expected: bool, now: Instant) -> Option<Line> {
+    /// Notes a failure. An `expected` one, because the object has changed meanwhile, is tried again but not logged. `random`, from 0 to 1,
+    /// is the jitter of the wait.
+    pub(crate) fn fail(
+        &mut self,
+        key: Key,
+        verb: &'static str,
+        expected: bool,
+        now: Instant,
+        random: f64,
+    ) -> Option<Line> {
         let failing = self.failing.entry(key).or_insert(Failing { verb, failures: 0, until: now });
         failing.failures = failing.failures.saturating_add(1);
         failing.verb = verb;
-        failing.until = now + BACKOFF.wait(failing.failures, fastrand::f64());
+        failing.until = now + BACKOFF.wait(failing.failures, random);
         (!expected && self.logged.insert(verb)).then_some(Line::Begins)
     }
 
@@ -74,8 +82,8 @@ mod tests {
     #[test]
     fn a_trouble_is_told_when_it_begins_and_when_it_ends() {
         let (mut failures, now) = (Failures::default(), Instant::now());
-        assert_eq!(failures.fail(key("a"), "create", false, now), Some(Line::Begins));
-        assert_eq!(failures.fail(key("b"), "create", false, now), None);
+        assert_eq!(failures.fail(key("a"), "create", false, now, 0.5), Some(Line::Begins));
+        assert_eq!(failures.fail(key("b"), "create", false, now, 0.5), None);
         assert!(failures.waits(&key("a"), now).is_some());
         assert_eq!(failures.pass(&key("a"), "create"), None);
         assert_eq!(failures.pass(&key("b"), "create"), Some(Line::Ends));
@@ -85,7 +93,7 @@ mod tests {
     #[test]
     fn a_write_that_somebody_else_overtook_is_no_trouble() {
         let (mut failures, now) = (Failures::default(), Instant::now());
-        assert_eq!(failures.fail(key("a"), "create", true, now), None);
+        assert_eq!(failures.fail(key("a"), "create", true, now, 0.5), None);
         assert!(failures.waits(&key("a"), now).is_some());
         assert_eq!(failures.pass(&key("a"), "create"), None);
     }
@@ -93,7 +101,7 @@ mod tests {
     #[test]
     fn what_nobody_wants_any_more_is_over() {
         let (mut failures, now) = (Failures::default(), Instant::now());
-        failures.fail(key("a"), "create", false, now);
+        failures.fail(key("a"), "create", false, now, 0.5);
         assert_eq!(failures.retain(&BTreeSet::new(), now + Duration::from_secs(60)), ["create"]);
     }
 }

@@ -10,8 +10,8 @@ use kube::api::{DynamicObject, ObjectMeta};
 use portcullis_api::Kind;
 use portcullis_contract::WebhookKind;
 
-pub use policy::{Content, PolicyView, StatusView};
-pub use revision::{RevisionView, Unreadable};
+pub use policy::{Content, PolicyView, StatusView, Unreadable};
+pub use revision::RevisionView;
 pub(crate) use webhook::canonical;
 pub use webhook::{Entries, WebhookView, check_webhook_name, webhook_name, webhook_prefix};
 

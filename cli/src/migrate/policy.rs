@@ -3,7 +3,7 @@
 use portcullis_api::{API_VERSION, Policy};
 use serde_json::{Map, Value, json};
 
-use super::{Fate, Fields};
+use super::{Fate, Fields, MigrateError};
 
 /// Fields that mean the same on both sides.
 const KEPT: &[&str] = &[
@@ -30,7 +30,7 @@ const KEPT: &[&str] = &[
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Translates a policy. The error says why a cluster would refuse it.
-pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Result<Value, String> {
+pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Result<Value, MigrateError> {
     let mut spec = Map::new();
     for (name, value) in object["spec"].as_object().into_iter().flatten() {
         let fate = fate(name);
@@ -52,9 +52,7 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
         fields.note("host capabilities", Fate::Dropped(why.to_owned()));
     }
     let policy = json!({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec});
-    let read = serde_json::from_value::<Policy>(policy.clone()).map_err(|error| error.to_string());
-    read.and_then(|read| read.check().map_err(|error| error.to_string()))
-        .map_err(|error| format!("the policy would be refused: {error}"))?;
+    serde_json::from_value::<Policy>(policy.clone())?.check()?;
     Ok(policy)
 }
 

@@ -177,7 +177,7 @@ impl Stage {
         self.take(Collection::Revisions, object);
     }
 
-    fn content(&self, policy: &P) -> Result<crate::world::Content, String> {
+    fn content(&self, policy: &P) -> Result<crate::world::Content, crate::world::Unreadable> {
         let object = serde_json::from_value(policy.0.clone()).expect("an object");
         crate::world::PolicyView::read(Kind::ClusterPolicy, &object).expect("a policy").content
     }

@@ -55,14 +55,15 @@ pub(super) fn labels(
 /// What is wrong with a revision, and what to do; `None` if it can be read.
 pub(super) fn words(revision: &RevisionView, rules: &Rules) -> Option<String> {
     let (name, generation) = (&revision.name, revision.generation);
-    Some(match revision.unreadable.as_ref()? {
-        Unreadable::Damaged(text) => format!(
-            "revision {name} of generation {generation} is damaged: {text}; delete it (kubectl --namespace {} delete \
+    let unreadable = revision.unreadable.as_ref()?;
+    Some(match unreadable {
+        Unreadable::Damaged(_) => format!(
+            "revision {name} of generation {generation} is damaged: {unreadable}; delete it (kubectl --namespace {} delete \
              controllerrevision {name}), and it is created again from the policy",
             rules.namespace
         ),
-        Unreadable::Unknown(text) => format!(
-            "revision {name} of generation {generation} has a value that this release of Portcullis cannot read: {text}; upgrade to the \
+        Unreadable::Unknown(_) => format!(
+            "revision {name} of generation {generation} has a value that this release of Portcullis cannot read: {unreadable}; upgrade to the \
              release that wrote it, or apply the policy with a value that this release knows"
         ),
     })

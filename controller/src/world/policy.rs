@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::api::DynamicObject;
-use portcullis_api::kubernetes::{FINALIZER, decode_match, raw_spec};
-use portcullis_api::{Condition, ConditionType, Kind, PolicyReference, PolicyStatus, Resolved};
+use portcullis_api::kubernetes::{DecodeError, FINALIZER, decode_match, raw_spec};
+use portcullis_api::{Condition, ConditionType, Kind, PolicyReference, PolicyStatus, Resolved, RevisionError};
 use portcullis_contract::{FailurePolicy, GroupId, MatchPart, ReplicaState, shard_id};
 use portcullis_matching::shared_part;
 use serde::Deserialize as _;
@@ -47,7 +47,7 @@ pub struct PolicyView {
     /// Whether it is suspended, so that it is not called.
     pub is_suspended: bool,
     /// The part of its spec that decides which webhook calls it, or why it cannot be read.
-    pub content: Result<Content, String>,
+    pub content: Result<Content, Unreadable>,
     /// What decisions need of its status.
     pub status: StatusView,
 }
@@ -85,6 +85,17 @@ pub struct Content {
     pub timeout_seconds: u32,
     /// How long one evaluation may take, in seconds, if the spec says.
     pub timeout_eval_seconds: Option<u32>,
+}
+
+/// Why a policy or a revision cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// The data of a revision are not those of any release.
+    #[error("{0}")]
+    Damaged(RevisionError),
+    /// The spec has a value that this release does not know.
+    #[error("spec.{0}")]
+    Unknown(DecodeError),
 }
 
 impl PolicyView {
@@ -147,8 +158,8 @@ impl Content {
     ///
     /// # Errors
     /// What this release cannot read, and where.
-    pub fn read(policy: &PolicyReference, spec: &Value, shard: u32, shared: bool) -> Result<Self, String> {
-        let policy = decode_match(policy, spec).map_err(|error| format!("spec.{error}"))?;
+    pub fn read(policy: &PolicyReference, spec: &Value, shard: u32, shared: bool) -> Result<Self, Unreadable> {
+        let policy = decode_match(policy, spec).map_err(Unreadable::Unknown)?;
         let part = Arc::new(policy.match_part());
         let content = Self {
             group: shard_id(&part, shard),
@@ -269,6 +280,6 @@ mod tests {
         let policy = PolicyView::read(Kind::ClusterPolicy, &object.expect("an object")).expect("a policy");
         assert_eq!((policy.policy_server.as_str(), policy.is_suspended), ("one", true));
         let error = policy.content.expect_err("cannot be read");
-        assert!(error.contains("failurePolicy"), "{error}");
+        assert!(error.to_string().contains("failurePolicy"), "{error}");
     }
 }

@@ -9,7 +9,7 @@ use portcullis_api::{PolicyReference, RevisionData, RevisionMarks};
 use portcullis_contract::{GroupId, WebhookKind};
 use serde_json::Value;
 
-use super::policy::{Content, json_bytes};
+use super::policy::{Content, Unreadable, json_bytes};
 
 /// A revision.
 #[derive(Debug, Clone)]
@@ -31,22 +31,13 @@ pub struct RevisionView {
     /// The match group that its labels name.
     pub label: Option<(GroupId, WebhookKind)>,
     /// The part of its spec that decides which webhook calls the policy, or why it cannot be read.
-    pub content: Result<Content, String>,
+    pub content: Result<Content, Unreadable>,
     /// Why this release cannot read it, if it cannot; then no replica serves it.
     pub unreadable: Option<Unreadable>,
     /// The size of its spec as JSON, in bytes. The spec itself is read again when a policy is rolled back to it.
     pub spec_bytes: usize,
     /// Whether it can be served; false if the content for `rollbackTo` was missing.
     pub has_content: bool,
-}
-
-/// Why a revision cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unreadable {
-    /// Its data are not those of a revision of any release.
-    Damaged(String),
-    /// Its spec has a value that this release does not know.
-    Unknown(String),
 }
 
 impl RevisionView {
@@ -60,10 +51,11 @@ impl RevisionView {
             Ok(data) => {
                 let unreadable = decode_spec(data.spec.clone()).err();
                 let content = Content::read(&policy, &data.spec, data.shard, data.shared);
-                let unreadable = unreadable.map(|error| Unreadable::Unknown(format!("spec.{error}")));
-                (content, unreadable, data.problem.is_none(), data.spec)
+                (content, unreadable.map(Unreadable::Unknown), data.problem.is_none(), data.spec)
             }
-            Err(damage) => (Err(damage.clone()), Some(Unreadable::Damaged(damage)), false, Value::Null),
+            Err(damage) => {
+                (Err(Unreadable::Damaged(damage.clone())), Some(Unreadable::Damaged(damage)), false, Value::Null)
+            }
         };
         Some(Self {
             name: object.metadata.name.clone()?,

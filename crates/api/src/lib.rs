@@ -22,7 +22,7 @@ pub use policy::{API_VERSION, Kind, Metadata, Policy, PolicySpec, SpecError};
 pub use report::{
     PolicyKey, ReplicaReportSpec, ReportContext, ReportDeviation, ReportFailing, ReportImpact, ReportMismatch, Versions,
 };
-pub use revision::{PolicyReference, RevisionData, RevisionMarks};
+pub use revision::{PolicyReference, RevisionData, RevisionError, RevisionMarks};
 pub use status::{
     AuditSummary, Condition, ConditionType, HistoryEntry, ImpactSummary, PolicyStatus, ReplicaCounts, ReplicaStatus,
     Resolved, Truth,

@@ -69,13 +69,23 @@ impl RevisionData {
     ///
     /// # Errors
     /// When the data cannot be read. The message quotes nothing of them.
-    pub fn read(data: &Value) -> Result<Self, String> {
-        if data.is_object() {
-            Self::deserialize(data).map_err(|error| error.to_string())
-        } else {
-            Err("its data are not an object".to_owned())
+    pub fn read(data: &Value) -> Result<Self, RevisionError> {
+        if !data.is_object() {
+            return Err(RevisionError::NotAnObject);
         }
+        Self::deserialize(data).map_err(|error| RevisionError::Malformed(error.to_string()))
     }
+}
+
+/// Data that are not those of a revision of any release. Usually somebody else has changed the object.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RevisionError {
+    /// They have no fields.
+    #[error("its data are not an object")]
+    NotAnObject,
+    /// A field is missing or has another type.
+    #[error("{0}")]
+    Malformed(String),
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -252,7 +262,7 @@ mod tests {
         assert_eq!(identity(&Value::Null, &labels, 3), Some((reference(), 3)));
         assert_eq!(identity(&Value::Null, &BTreeMap::new(), 3), None);
         assert!(RevisionData::read(&damaged).is_err());
-        assert_eq!(RevisionData::read(&"hunter2".into()), Err("its data are not an object".to_owned()));
+        assert_eq!(RevisionData::read(&"hunter2".into()), Err(RevisionError::NotAnObject));
     }
 
     #[test]

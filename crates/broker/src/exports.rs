@@ -90,6 +90,7 @@ impl Exports {
             }
             Err(problem) => {
                 if is_news {
+                    let problem = problem.to_string();
                     tracing::warn!(?signal, problem, "the collector rejects the evaluator's telemetry");
                 }
                 Err(ProvideError::failed("the collector does not take them; the loader's log says why"))

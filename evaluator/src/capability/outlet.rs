@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use portcullis_contract::Signal;
-use portcullis_process::telemetry::Outlet;
+use portcullis_process::telemetry::{ExportError, Outlet};
 
 use super::link::BrokerLink;
 
@@ -17,7 +17,7 @@ pub(crate) struct BrokerOutlet {
 }
 
 impl Outlet for BrokerOutlet {
-    async fn send(&self, body: Bytes) -> Result<(), String> {
-        self.link.export(self.signal, &body).await.map_err(|failure| failure.cause().to_owned())
+    async fn send(&self, body: Bytes) -> Result<(), ExportError> {
+        self.link.export(self.signal, &body).await.map_err(|failure| ExportError::Broker(failure.cause().to_owned()))
     }
 }

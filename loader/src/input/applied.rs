@@ -58,7 +58,7 @@ impl Applied {
             return Err(unreadable("want one object".to_owned()));
         };
         let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-        let kind = kind(&value).map_err(unreadable)?;
+        let kind = kind(&value).map_err(|error| unreadable(error.to_string()))?;
         let name = text(&value["metadata"], "name").unwrap_or_default();
         let namespace = text(&value["metadata"], "namespace").filter(|_| kind == Kind::Policy);
         // Settings are taken out first, so that no error text of the decoder can quote them.

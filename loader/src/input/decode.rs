@@ -1,13 +1,16 @@
 //! Decoding of what users write, with the place of a mistake.
 
+use portcullis_contract::Reason;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::problem::Problem;
+
 /// Decodes, with the path of the field that does not fit.
-pub(crate) fn decode<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+pub(crate) fn decode<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let inner = error.into_inner().to_string();
-        if path == "." { inner } else { format!("{path}: {inner}") }
+        Problem::new(Reason::SpecInvalid, if path == "." { inner } else { format!("{path}: {inner}") })
     })
 }

@@ -45,7 +45,7 @@ fn member(mut value: Value, reference: impl Fn(&str) -> Result<Reference, Proble
     // Taken out first, so that no error text of the decoder can quote them.
     let taken = value.as_object_mut().and_then(|member| member.shift_remove("settings"));
     let invalid = |text: String| Problem::new(Reason::SpecInvalid, text);
-    let member: GroupMember = decode(value).map_err(invalid)?;
+    let member: GroupMember = decode(value)?;
     Capability::check_patterns(&member.host_capabilities).map_err(|error| invalid(error.to_string()))?;
     let (settings, reference) = (settings(taken, false)?, reference(&member.module)?);
     Ok(Body {

@@ -78,17 +78,22 @@ pub(crate) fn entry(document: Document, file: &str, folder: &Path) -> Entry {
     Entry::Policy(Box::new(DesiredPolicy { id, file: file.to_owned(), created, hash, head, body, object: None }))
 }
 
+/// An object is not a policy.
+#[derive(Debug, thiserror::Error)]
+#[error("kind {0} is neither Policy nor ClusterPolicy")]
+pub(super) struct KindError(String);
+
 /// The kind of a policy.
 ///
 /// # Errors
 /// When it is none of the two.
-pub(super) fn kind(object: &Value) -> Result<Kind, String> {
+pub(super) fn kind(object: &Value) -> Result<Kind, KindError> {
     match object.get("kind").and_then(Value::as_str) {
         Some("Policy") => Ok(Kind::Policy),
         Some("ClusterPolicy") => Ok(Kind::ClusterPolicy),
         other => {
             let shown = portcullis_contract::clean(other.unwrap_or("(absent)"), 100);
-            Err(format!("kind {shown} is neither Policy nor ClusterPolicy"))
+            Err(KindError(shown))
         }
     }
 }
@@ -99,7 +104,7 @@ fn content(mut value: Value, too_deep: Option<&[String]>, folder: &Path) -> (Opt
     let lenient = lenient_head(&value);
     let policy: Policy = match decode(value) {
         Ok(policy) => policy,
-        Err(message) => return (lenient, Err(Problem::new(Reason::SpecInvalid, message))),
+        Err(problem) => return (lenient, Err(problem)),
     };
     let (head, body) = judge(policy, taken, too_deep, Origin::Folder(folder));
     (Some(head), body)

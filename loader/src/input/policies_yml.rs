@@ -64,7 +64,7 @@ fn content(mut value: Value, too_deep: &[String], folder: &Path) -> (Option<Head
     let taken = value.as_object_mut().and_then(|entry| entry.shift_remove("settings"));
     let fields: PolicyFields = match decode(value) {
         Ok(fields) => fields,
-        Err(message) => return (None, Err(invalid(message))),
+        Err(problem) => return (None, Err(problem)),
     };
     let head = Head {
         mode: fields.policy_mode.unwrap_or_default(),

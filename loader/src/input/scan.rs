@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -123,11 +124,31 @@ fn list(folder: &Path, snapshot: &mut Snapshot) -> Result<Vec<String>, files::Fi
     Ok(names)
 }
 
+/// Why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum FileProblem {
+    #[error("it is a symbolic link that leaves the folder")]
+    Elsewhere,
+    #[error("failed to find it: {0}")]
+    NotFound(io::ErrorKind),
+    #[error("it is gone")]
+    Gone,
+    #[error("failed to {} it: {}", .0.action, .0.source)]
+    Unreadable(files::FileError),
+    /// Editors and copies empty a file before they fill it.
+    #[error("the file is empty: delete it if its policies should go")]
+    Emptied,
+    #[error("the file is not UTF-8: byte {0} is wrong")]
+    NotText(usize),
+    #[error(transparent)]
+    Syntax(#[from] SyntaxError),
+}
+
 fn look(directory: &Directory, folder: &Path, name: &str, before: Option<File>) -> File {
     let path = folder.join(name);
     let had_policies = before.as_ref().is_some_and(|file| file.had_policies);
-    let failed = |message: String, stamp| {
-        let message = portcullis_contract::clean(&message, portcullis_contract::Failure::MAX_MESSAGE);
+    let failed = |problem: FileProblem, stamp| {
+        let message = portcullis_contract::clean(&problem.to_string(), portcullis_contract::Failure::MAX_MESSAGE);
         let hash = Digest::of(message.as_bytes());
         File { stamp, hash, content: Err(Unreadable { message, hash }), had_policies }
     };
@@ -135,10 +156,10 @@ fn look(directory: &Directory, folder: &Path, name: &str, before: Option<File>) 
     // A mounted ConfigMap is a folder of symbolic links; they are followed as long as they stay in the folder.
     let real = match (path.canonicalize(), folder.canonicalize()) {
         (Ok(real), Ok(folder)) if real.starts_with(&folder) => real,
-        (Ok(_), Ok(_)) => return failed("it is a symbolic link that leaves the folder".to_owned(), nothing),
-        (Err(error), _) | (_, Err(error)) => return failed(format!("failed to find it: {}", error.kind()), nothing),
+        (Ok(_), Ok(_)) => return failed(FileProblem::Elsewhere, nothing),
+        (Err(error), _) | (_, Err(error)) => return failed(FileProblem::NotFound(error.kind()), nothing),
     };
-    let Some(stamp) = Stamp::of(&real) else { return failed("it is gone".to_owned(), nothing) };
+    let Some(stamp) = Stamp::of(&real) else { return failed(FileProblem::Gone, nothing) };
     if let Some(before) = before.as_ref()
         && before.stamp == stamp
         && !stamp.fresh
@@ -148,7 +169,7 @@ fn look(directory: &Directory, folder: &Path, name: &str, before: Option<File>) 
     }
     let bytes = match files::read_regular(&real, MAX_FILE) {
         Ok(bytes) => bytes,
-        Err(error) => return failed(format!("failed to {} it: {}", error.action, error.source), stamp),
+        Err(error) => return failed(FileProblem::Unreadable(error), stamp),
     };
     let hash = Digest::of(&bytes);
     if let Some(before) = before.as_ref()
@@ -157,15 +178,16 @@ fn look(directory: &Directory, folder: &Path, name: &str, before: Option<File>) 
         return before_with_stamp(before, stamp);
     }
     if had_policies && bytes.iter().all(u8::is_ascii_whitespace) {
-        // Editors and copies empty a file before they fill it.
-        return failed("the file is empty: delete it if its policies should go".to_owned(), stamp);
+        return failed(FileProblem::Emptied, stamp);
     }
     match read(directory, &bytes, name, folder) {
         Ok(entries) => {
             let had_policies = entries.iter().any(|entry| matches!(entry, Entry::Policy(_)));
             File { stamp, hash, content: Ok(entries), had_policies }
         }
-        Err(message) => File { stamp, hash, content: Err(Unreadable { message, hash }), had_policies },
+        Err(problem) => {
+            File { stamp, hash, content: Err(Unreadable { message: problem.to_string(), hash }), had_policies }
+        }
     }
 }
 
@@ -173,18 +195,16 @@ fn before_with_stamp(before: &File, stamp: Stamp) -> File {
     File { stamp, hash: before.hash, content: before.content.clone(), had_policies: before.had_policies }
 }
 
-fn read(directory: &Directory, bytes: &[u8], name: &str, folder: &Path) -> Result<Vec<Entry>, String> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| format!("the file is not UTF-8: byte {} is wrong", error.valid_up_to()))?;
+fn read(directory: &Directory, bytes: &[u8], name: &str, folder: &Path) -> Result<Vec<Entry>, FileProblem> {
+    let text = std::str::from_utf8(bytes).map_err(|error| FileProblem::NotText(error.valid_up_to()))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let documents = if Path::new(name).extension().is_some_and(|extension| extension == "json") {
         portcullis_yaml::json_documents(text)
     } else {
         portcullis_yaml::documents(text)
     };
-    let documents = documents.map_err(|error: SyntaxError| error.to_string())?;
     let mut entries = Vec::new();
-    for document in documents {
+    for document in documents? {
         match directory {
             Directory::Manifests(_) => entries.push(manifest::entry(document, name, folder)),
             Directory::PoliciesYml(_) => entries.extend(policies_yml::entries(document, name, folder)),

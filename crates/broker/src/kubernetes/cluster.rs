@@ -138,7 +138,7 @@ impl Cluster {
         let kinds = kinds.iter().filter(|kind| named.insert(*kind));
         let watched = try_join_all(kinds.map(|kind| self.watched(policy, kind))).await?;
         let versions = watched.iter().map(|&(kind, ref watched)| {
-            let (version, bytes) = watched.version().map_err(|why| failed_to_list(kind, &why))?;
+            let (version, bytes) = watched.version().map_err(|why| failed_to_list(kind, why))?;
             Ok(((kind.clone(), version), (kind, bytes)))
         });
         let (versions, sizes): (Vec<_>, Vec<_>) = versions.collect::<Result<_, ProvideError>>()?;
@@ -146,7 +146,7 @@ impl Cluster {
         let render = async {
             let listed = watched.iter().map(|&(kind, ref watched)| {
                 let place = &watched.place;
-                let objects = watched.snapshot().map_err(|why| failed_to_list(kind, &why))?;
+                let objects = watched.snapshot().map_err(|why| failed_to_list(kind, why))?;
                 Ok(Listed { kind, plural: &place.resource.plural, is_namespaced: place.is_namespaced, objects })
             });
             let document = data::render(form, &listed.collect::<Result<Vec<_>, ProvideError>>()?)?;

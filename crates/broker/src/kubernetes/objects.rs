@@ -21,6 +21,32 @@ const OVERHEAD: u64 = 256;
 /// Counts the changes of all collections, so that each state of one has a number of its own.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
+/// Why a collection cannot be read, or is watched no longer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum CollectionError {
+    /// Nobody has asked for it for a while, or no policy may read it.
+    #[error("its watch has ended")]
+    Ended,
+    /// The list, with this many bytes, fits no reply.
+    #[error("the list has {0} bytes, the limit is {BROKER_MAX_REPLY}; {SELECT_LESS}")]
+    LongList(usize),
+    /// This collection alone has more than this many bytes.
+    #[error("its objects take more than {0} bytes")]
+    TooLarge(u64),
+    /// All collections together have more than this many bytes.
+    #[error("the objects that policies read take more than {0} bytes in all")]
+    AllTooLarge(u64),
+    /// An object cannot be written as JSON.
+    #[error("{0}")]
+    NotJson(String),
+}
+
+impl From<serde_json::Error> for CollectionError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::NotJson(error.to_string())
+    }
+}
+
 /// Namespace and name of an object; the namespace is empty where it has none.
 pub(super) type Key = (String, String);
 
@@ -56,13 +82,13 @@ impl Objects {
     ///
     /// # Errors
     /// When the list is too large, or the watch has ended.
-    pub(super) fn render(&mut self, kind: &ContextAwareResource) -> Result<Bytes, String> {
+    pub(super) fn render(&mut self, kind: &ContextAwareResource) -> Result<Bytes, CollectionError> {
         let length = self.length()?;
         if let Some(rendered) = &self.rendered {
             return Ok(rendered.clone());
         }
         if length > BROKER_MAX_REPLY {
-            return Err(format!("the list has {length} bytes, the limit is {BROKER_MAX_REPLY}; {SELECT_LESS}"));
+            return Err(CollectionError::LongList(length));
         }
         let list = List {
             api_version: &kind.api_version,
@@ -70,7 +96,7 @@ impl Objects {
             metadata: BTreeMap::new(),
             items: self.current.values().map(|json| &**json).collect(),
         };
-        let reply = serde_json::to_vec(&list).map(Bytes::from).map_err(|error| error.to_string())?;
+        let reply = Bytes::from(serde_json::to_vec(&list)?);
         self.rendered = Some(reply.clone());
         Ok(reply)
     }
@@ -79,9 +105,9 @@ impl Objects {
     ///
     /// # Errors
     /// When these are not all objects.
-    pub(super) fn length(&mut self) -> Result<usize, String> {
+    pub(super) fn length(&mut self) -> Result<usize, CollectionError> {
         if !self.is_complete {
-            return Err("its watch has ended".to_owned());
+            return Err(CollectionError::Ended);
         }
         let sum = || self.current.values().map(|json| json.get().len() + 1).sum();
         Ok(*self.length.get_or_insert_with(sum))
@@ -93,7 +119,7 @@ impl Objects {
         event: Event<DynamicObject>,
         resource: &ApiResource,
         masks: &[String],
-    ) -> Result<bool, String> {
+    ) -> Result<bool, CollectionError> {
         match event {
             // What is known stays known until the new list is complete; both count.
             Event::Init => {
@@ -147,14 +173,18 @@ fn key(object: &DynamicObject) -> Key {
 }
 
 /// An object as it is kept. Objects of a list do not say what they are, so that is added.
-fn kept(mut object: DynamicObject, resource: &ApiResource, masks: &[String]) -> Result<(Key, Arc<RawValue>), String> {
+fn kept(
+    mut object: DynamicObject,
+    resource: &ApiResource,
+    masks: &[String],
+) -> Result<(Key, Arc<RawValue>), CollectionError> {
     let key = key(&object);
     object.types.get_or_insert_with(|| kube::core::TypeMeta {
         api_version: resource.api_version.clone(),
         kind: resource.kind.clone(),
     });
-    let mut value = serde_json::to_value(object).map_err(|error| error.to_string())?;
+    let mut value = serde_json::to_value(object)?;
     mask::trim(&mut value);
     mask::keep(&mut value, masks);
-    Ok((key, to_raw_value(&value).map_err(|error| error.to_string())?.into()))
+    Ok((key, to_raw_value(&value)?.into()))
 }

@@ -5,6 +5,7 @@
 //! read any longer, ends.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use tokio::task::AbortHandle;
 
 use super::collection::{Collection, Place};
 use super::freshness::{Failed, State, Trouble, problem, reason_of};
-use super::objects::{Key, Objects};
+use super::objects::{CollectionError, Key, Objects};
 use super::read::ListQuery;
 use crate::cache::Answer;
 use crate::{Metrics, ProvideError, Record};
@@ -93,7 +94,7 @@ impl Watches {
             State::Incomplete(failed) => {
                 Err(failed_to_list(kind, failed.as_ref().map_or("it is being read", |failed| &failed.why)))
             }
-            State::Refused(why) => Err(failed_to_list(kind, &format!("{why}; {advice}"))),
+            State::Refused(why) => Err(failed_to_list(kind, format!("{why}; {advice}"))),
         }
     }
 
@@ -177,7 +178,7 @@ impl Drop for Watches {
     }
 }
 
-pub(super) fn failed_to_list(kind: &ContextAwareResource, why: &str) -> ProvideError {
+pub(super) fn failed_to_list(kind: &ContextAwareResource, why: impl Display) -> ProvideError {
     ProvideError::failed(format!("failed to list {}/{}: {why}", kind.api_version, kind.kind))
 }
 
@@ -190,6 +191,7 @@ async fn follow(watched: Arc<Watched>, collection: Collection) {
     let mut events = collection.events(failures);
     while let Some(event) = events.next().await {
         if let Err(why) = watched.take(event, &resource, &masks) {
+            let why = why.to_string();
             tracing::warn!(kind = resource.kind, why, "objects for policies are not watched");
             watched.state.send_replace(State::Refused(why));
             return;
@@ -277,7 +279,12 @@ impl Watched {
     }
 
     /// Takes an event. An error ends the watch.
-    fn take(&self, event: Event<DynamicObject>, resource: &ApiResource, masks: &[String]) -> Result<(), String> {
+    fn take(
+        &self,
+        event: Event<DynamicObject>,
+        resource: &ApiResource,
+        masks: &[String],
+    ) -> Result<(), CollectionError> {
         if self.is_probe && !matches!(event, Event::Init | Event::InitDone) {
             return Ok(());
         }
@@ -287,10 +294,10 @@ impl Watched {
         let taken = objects.take(event, resource, masks).and_then(|is_complete| {
             let (now, all) = (objects.bytes, self.bytes.load(Ordering::Relaxed));
             if now > LARGEST {
-                return Err(format!("its objects take more than {LARGEST} bytes"));
+                return Err(CollectionError::TooLarge(LARGEST));
             }
             if now > before && all + (now - before) > most {
-                return Err(format!("the objects that policies read take more than {ALL} bytes in all"));
+                return Err(CollectionError::AllTooLarge(ALL));
             }
             self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
             Ok(is_complete)
@@ -311,10 +318,10 @@ impl Watched {
     /// # Errors
     /// When it is too large, or the watch has ended.
     pub(super) fn list(&self, kind: &ContextAwareResource) -> Answer {
-        self.render(kind).map_err(|why| failed_to_list(kind, &why))
+        self.render(kind).map_err(|why| failed_to_list(kind, why))
     }
 
-    fn render(&self, kind: &ContextAwareResource) -> Result<Bytes, String> {
+    fn render(&self, kind: &ContextAwareResource) -> Result<Bytes, CollectionError> {
         self.objects().render(kind)
     }
 
@@ -322,7 +329,7 @@ impl Watched {
     ///
     /// # Errors
     /// When the watch has ended.
-    pub(super) fn version(&self) -> Result<(u64, usize), String> {
+    pub(super) fn version(&self) -> Result<(u64, usize), CollectionError> {
         let mut objects = self.objects();
         Ok((objects.version, objects.length()?))
     }
@@ -331,7 +338,7 @@ impl Watched {
     ///
     /// # Errors
     /// When the watch has ended.
-    pub(super) fn snapshot(&self) -> Result<Vec<(Key, Arc<RawValue>)>, String> {
+    pub(super) fn snapshot(&self) -> Result<Vec<(Key, Arc<RawValue>)>, CollectionError> {
         let mut objects = self.objects();
         objects.length()?;
         Ok(objects.current.iter().map(|(key, json)| (key.clone(), Arc::clone(json))).collect())
@@ -374,7 +381,7 @@ mod tests {
         }
     }
 
-    fn take(watched: &Watched, event: Event<DynamicObject>) -> Result<(), String> {
+    fn take(watched: &Watched, event: Event<DynamicObject>) -> Result<(), CollectionError> {
         watched.take(event, &resource(), &[])
     }
 
@@ -412,7 +419,7 @@ mod tests {
         assert_eq!((watched.objects().bytes, watched.bytes.load(Ordering::Relaxed)), (kept, kept));
         watched.end();
         assert_eq!(watched.bytes.load(Ordering::Relaxed), 0);
-        let ended = Err("its watch has ended".to_owned());
+        let ended = Err(CollectionError::Ended);
         assert_eq!((watched.render(&pods()), watched.version().map(drop)), (ended.clone(), ended.map(drop)));
     }
 
@@ -479,7 +486,7 @@ mod tests {
             take(&watched, Event::InitApply(pod(&n.to_string(), &text))).expect("room");
         }
         take(&watched, Event::InitDone).expect("room");
-        let error = watched.render(&pods()).expect_err("too long");
+        let error = watched.render(&pods()).expect_err("too long").to_string();
         assert!(error.contains("8388608") && error.contains("field_masks"), "{error}");
     }
 }

@@ -18,8 +18,8 @@ use prometheus::proto::{LabelPair, Metric as Series, MetricFamily, MetricType};
 use prometheus::{IntCounterVec, Opts, Registry};
 use prost::Message as _;
 
-use crate::telemetry::Outlet;
 use crate::telemetry::resource::{attributes, resource};
+use crate::telemetry::{ExportError, Outlet};
 use crate::{Shutdown, VERSION, supervised};
 
 /// The interval, if `OTEL_METRIC_EXPORT_INTERVAL` says none.
@@ -80,6 +80,7 @@ impl<O: Outlet + 'static> Exporter<O> {
             match result {
                 Ok(()) if log.works() => tracing::info!("metrics are exported again"),
                 Err(problem) if log.fails("", Instant::now()) => {
+                    let problem = problem.to_string();
                     tracing::warn!(problem, "failed to export metrics; the next export has them again");
                 }
                 _ => {}
@@ -87,12 +88,12 @@ impl<O: Outlet + 'static> Exporter<O> {
         }
     }
 
-    async fn export(self: &Arc<Self>) -> Result<(), String> {
+    async fn export(self: &Arc<Self>) -> Result<(), ExportError> {
         let exporter = Arc::clone(self);
         // It takes a while where there are many series, and must not hold up the requests that share this thread.
         let encode = move || bodies(&exporter.registry.gather(), &exporter.resource, exporter.start, now());
         let encoded = tokio::task::spawn_blocking(encode).await;
-        for body in encoded.map_err(|error| format!("failed to encode them: {error}"))? {
+        for body in encoded.map_err(ExportError::Encode)? {
             self.outlet.send(body).await?;
         }
         Ok(())

@@ -31,6 +31,33 @@ pub trait Outlet: Send + Sync {
     /// Sends an encoded `ExportTraceServiceRequest` or `ExportMetricsServiceRequest`, always the same of the two, of at most [`portcullis_contract::MAX_EXPORT`] bytes.
     ///
     /// # Errors
-    /// A sentence for the log.
-    fn send(&self, body: Bytes) -> impl Future<Output = Result<(), String>> + Send;
+    /// When the collector does not take it.
+    fn send(&self, body: Bytes) -> impl Future<Output = Result<(), ExportError>> + Send;
+}
+
+/// Why telemetry was not exported. The texts are for the log.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The metrics could not be encoded.
+    #[error("failed to encode them: {0}")]
+    Encode(#[source] tokio::task::JoinError),
+    /// There is no connection to the collector, or no answer in time.
+    #[error("{place}: {cause}")]
+    Unreachable {
+        /// Its URL, without a login.
+        place: String,
+        /// What happened.
+        cause: String,
+    },
+    /// The collector rejects them.
+    #[error("{place} answers {status}")]
+    Rejected {
+        /// Its URL, without a login.
+        place: String,
+        /// The status of its answer.
+        status: http::StatusCode,
+    },
+    /// The broker does not take them; its reason.
+    #[error("{0}")]
+    Broker(String),
 }

@@ -8,7 +8,7 @@ use prometheus::Registry;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use crate::telemetry::{OtlpSettings, OtlpTarget, Outlet, export_metrics};
+use crate::telemetry::{ExportError, OtlpSettings, OtlpTarget, Outlet, export_metrics};
 
 /// The collectors that the environment names.
 #[derive(Clone, Default)]
@@ -96,7 +96,7 @@ impl OtlpClient {
 }
 
 impl Outlet for OtlpClient {
-    async fn send(&self, body: Bytes) -> Result<(), String> {
+    async fn send(&self, body: Bytes) -> Result<(), ExportError> {
         let request = self
             .client
             .post(&self.target.url)
@@ -106,10 +106,11 @@ impl Outlet for OtlpClient {
         let response = request.send().await.map_err(|error| {
             let error = error.without_url();
             let cause = if error.is_timeout() { "no answer in time".to_owned() } else { root_cause(&error) };
-            format!("{}: {cause}", self.place)
+            ExportError::Unreachable { place: self.place.clone(), cause }
         })?;
         // What else the collector says is not read.
         let status = response.status();
-        if status.is_success() { Ok(()) } else { Err(format!("{} answers {status}", self.place)) }
+        let rejected = || ExportError::Rejected { place: self.place.clone(), status };
+        status.is_success().then_some(()).ok_or_else(rejected)
     }
 }

@@ -169,6 +169,7 @@ impl Traces {
                     Err(problem) => {
                         counters.failed.inc_by(count);
                         if log.fails("", Instant::now()) {
+                            let problem = problem.to_string();
                             tracing::warn!(problem, "failed to export spans; they are dropped until it works");
                         }
                     }
@@ -234,6 +235,7 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
+    use crate::telemetry::ExportError;
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -245,9 +247,9 @@ mod tests {
     }
 
     impl Outlet for Collector {
-        async fn send(&self, body: Bytes) -> Result<(), String> {
+        async fn send(&self, body: Bytes) -> Result<(), ExportError> {
             self.bodies.lock().expect("not poisoned").push(body);
-            if self.refuses { Err("away".to_owned()) } else { Ok(()) }
+            if self.refuses { Err(ExportError::Broker("away".to_owned())) } else { Ok(()) }
         }
     }
 

@@ -149,7 +149,7 @@ fn content(policy: &PolicyReference, document: Document, name: &str) -> Result<B
     if too_deep.as_ref().is_some_and(|path| path.first().is_none_or(|key| key != "spec")) {
         return Err(damaged(name, &format!("it is nested deeper than {MAX_DEPTH} levels")));
     }
-    let data = RevisionData::read(&value).map_err(|text| damaged(name, &text))?;
+    let data = RevisionData::read(&value).map_err(|error| damaged(name, &error.to_string()))?;
     let spec = decode_spec(data.spec).map_err(|error| {
         let text = format!(
             "revision {name} has what this release of Portcullis cannot read: spec.{error}; upgrade to the release that wrote it, \
