@@ -24,7 +24,7 @@ const START: Duration = Duration::from_secs(20);
 
 /// How a program is started.
 #[derive(Debug, Clone)]
-pub struct Recipe {
+pub struct ChildSpec {
     /// The program to start.
     pub program: Program,
     /// Its file.
@@ -102,22 +102,22 @@ impl Running {
     ///
     /// # Errors
     /// When it does not start.
-    pub async fn start(recipe: &Recipe) -> Result<Self, StartError> {
-        let spawn = |source| StartError::Spawn { path: recipe.path.clone(), source };
-        let log = recipe.log.as_deref().map(LogFile::open).transpose().map_err(spawn)?;
-        let mut command = Command::new(&recipe.path);
+    pub async fn start(spec: &ChildSpec) -> Result<Self, StartError> {
+        let spawn = |source| StartError::Spawn { path: spec.path.clone(), source };
+        let log = spec.log.as_deref().map(LogFile::open).transpose().map_err(spawn)?;
+        let mut command = Command::new(&spec.path);
         command
-            .args(&recipe.arguments)
+            .args(&spec.arguments)
             .args(["--log-format", "json"])
             .env(portcullis_process::EXIT_WITH_PARENT, std::process::id().to_string())
-            .stdin(if recipe.speaks { Stdio::piped() } else { Stdio::null() })
-            .stdout(if recipe.speaks { Stdio::inherit() } else { Stdio::null() })
+            .stdin(if spec.speaks { Stdio::piped() } else { Stdio::null() })
+            .stdout(if spec.speaks { Stdio::inherit() } else { Stdio::null() })
             .stderr(Stdio::piped())
             // Ctrl-C in the terminal reaches this program only, which then ends the others in order.
             .process_group(0)
             .kill_on_drop(true);
         for (name, _) in std::env::vars_os() {
-            if is_unset(&name.to_string_lossy(), recipe.unset) {
+            if is_unset(&name.to_string_lossy(), spec.unset) {
                 command.env_remove(&name);
             }
         }
@@ -126,13 +126,13 @@ impl Running {
         let input = child.stdin.take();
         let tail = Arc::new(Mutex::new(Tail::default()));
         let (sender, mut listening) = mpsc::channel(8);
-        let echo = recipe.echo.then_some(recipe.program);
+        let echo = spec.echo.then_some(spec.program);
         let reader = child.stderr.take().map(|stderr| tokio::spawn(read(stderr, log, echo, Arc::clone(&tail), sender)));
 
         let mut addresses = HashMap::new();
         let ended = {
             let all = async {
-                while !recipe.ports.iter().all(|port| addresses.contains_key(*port)) {
+                while !spec.ports.iter().all(|port| addresses.contains_key(*port)) {
                     match listening.recv().await {
                         Some((port, address)) => drop(addresses.insert(port, address)),
                         // Standard error is closed: the end is near.
@@ -149,14 +149,14 @@ impl Running {
         let words = || lock(&tail).lines();
         match ended {
             None => {}
-            Some(None) => return Err(StartError::Late { program: recipe.program, tail: words() }),
+            Some(None) => return Err(StartError::Late { program: spec.program, tail: words() }),
             Some(Some(status)) => {
                 let status = status.map_err(spawn)?;
                 if let Some(reader) = reader {
                     // Its last words may still be on the way.
                     let _ = tokio::time::timeout(Duration::from_secs(1), reader).await;
                 }
-                return Err(StartError::Ended { program: recipe.program, status, tail: words() });
+                return Err(StartError::Ended { program: spec.program, status, tail: words() });
             }
         }
         // Later ports are not waited for, but the lines must still be read.

@@ -46,13 +46,13 @@ struct Field {
     field: String,
     /// What became of it.
     #[serde(flatten)]
-    fate: Fate,
+    outcome: Outcome,
 }
 
 /// What became of a field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "became", content = "what")]
-enum Fate {
+enum Outcome {
     /// It is as it was.
     Kept,
     /// It stands under this name.
@@ -92,8 +92,8 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    fn note(&mut self, field: impl Into<String>, fate: Fate) {
-        self.fields.push(Field { object: self.object.clone(), field: field.into(), fate });
+    fn note(&mut self, field: impl Into<String>, outcome: Outcome) {
+        self.fields.push(Field { object: self.object.clone(), field: field.into(), outcome });
     }
 }
 
@@ -181,11 +181,11 @@ impl Migrated {
     /// What became of what, for people.
     fn account(&self) -> String {
         let mut text = String::new();
-        for Field { object, field, fate } in &self.fields {
-            let _ = match fate {
-                Fate::Kept => writeln!(text, "{object}: {field} kept"),
-                Fate::Renamed(to) => writeln!(text, "{object}: {field} is now {to}"),
-                Fate::Dropped(why) => writeln!(text, "{object}: {field} dropped: {why}"),
+        for Field { object, field, outcome } in &self.fields {
+            let _ = match outcome {
+                Outcome::Kept => writeln!(text, "{object}: {field} kept"),
+                Outcome::Renamed(to) => writeln!(text, "{object}: {field} is now {to}"),
+                Outcome::Dropped(why) => writeln!(text, "{object}: {field} dropped: {why}"),
             };
         }
         for Left { object, why } in &self.left {

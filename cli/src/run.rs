@@ -105,8 +105,8 @@ impl Pod {
         let mut addresses = Addresses::asked(&plan.settings);
         let console = Console::default();
 
-        let recipe = plan.evaluator(&addresses);
-        let evaluator = Running::start(&recipe).await.map_err(setting)?;
+        let spec = plan.evaluator(&addresses);
+        let evaluator = Running::start(&spec).await.map_err(setting)?;
         addresses.learn_evaluator(&evaluator.addresses);
         // From now on its ports are settled, so that it comes back on the same ones.
         let evaluator = Supervised::new(plan.evaluator(&addresses), evaluator, console.clone());

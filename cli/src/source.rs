@@ -130,7 +130,7 @@ pub async fn get(args: &GetArgs) -> anyhow::Result<()> {
     let source = Source::open(&args.scope.source, args.scope.all_namespaces).await?;
     let answer = source.read(&args.scope).await?;
     let text = get::get(&answer.items, args.scope.policy.is_some(), args.output, Timestamp::now())?;
-    tell(&text, &answer.notes)
+    print_with_notes(&text, &answer.notes)
 }
 
 /// `portcullis describe`.
@@ -145,7 +145,7 @@ pub async fn describe(args: &DescribeArgs) -> anyhow::Result<()> {
         let events = source.events(item).await;
         texts.push(describe::describe(item, &events, Timestamp::now()));
     }
-    tell(&texts.join("\n\n"), &answer.notes)
+    print_with_notes(&texts.join("\n\n"), &answer.notes)
 }
 
 /// `portcullis history`.
@@ -161,11 +161,11 @@ pub async fn history(args: &HistoryArgs) -> anyhow::Result<()> {
     if item.history().is_empty() {
         answer.notes.push(format!("{} has no history yet.", item.id));
     }
-    tell(&history::history(item, args.output, Timestamp::now())?, &answer.notes)
+    print_with_notes(&history::history(item, args.output, Timestamp::now())?, &answer.notes)
 }
 
 /// Notes go to standard error, so that what is piped stays clean.
-fn tell(text: &str, notes: &[String]) -> anyhow::Result<()> {
+fn print_with_notes(text: &str, notes: &[String]) -> anyhow::Result<()> {
     crate::print(text.as_bytes())?;
     for note in notes {
         eprintln!("{note}");

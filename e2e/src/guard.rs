@@ -22,15 +22,15 @@ for id in $groups; do kill -KILL "-$id" 2>/dev/null; done
 
 /// Makes sure that this process group, led by a process of the same id, does not outlive the test.
 pub(crate) fn watch(process: u32) {
-    tell('+', process);
+    send('+', process);
 }
 
 /// Drops a process that has ended, as another may get its id.
 pub(crate) fn forget(process: u32) {
-    tell('-', process);
+    send('-', process);
 }
 
-fn tell(what: char, process: u32) {
+fn send(what: char, process: u32) {
     static SHELL: LazyLock<Mutex<Child>> = LazyLock::new(|| {
         let mut shell = Command::new("sh");
         shell.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -28,7 +28,7 @@ pub struct Table {
     /// Policies that are only tried. No request finds them; the reporter asks them about objects that exist.
     pub checks: HashMap<PolicyId, Arc<Record>>,
     /// The match groups.
-    pub groups: HashMap<GroupId, Arc<Group>>,
+    pub groups: HashMap<GroupId, Arc<MatchGroup>>,
 }
 
 /// One policy as it is served.
@@ -75,7 +75,7 @@ pub enum Serving {
 }
 
 /// A match group.
-pub struct Group {
+pub struct MatchGroup {
     /// Validating members run side by side, mutating ones one after the other.
     pub kind: WebhookKind,
     /// The members in the order of their ids; empty for a tombstone, which answers "allowed".

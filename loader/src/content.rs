@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use portcullis_api::Resolved;
 use portcullis_contract::{
-    Candidate, CandidateContent, CandidateGroup, CandidateMember, CandidateModule, ContextAwareResource, Digest,
+    Candidate, CandidateContent, CandidateMember, CandidateModule, CandidatePolicyGroup, ContextAwareResource, Digest,
     FailurePolicy, GroupId, MatchPart, MemberMatch, Mode, PolicyId, WebhookKind, group_id,
 };
 use serde::{Deserialize, Serialize};
@@ -290,7 +290,7 @@ impl Body {
                     ))
                 });
                 let members = members.collect::<Option<_>>()?;
-                CandidateContent::Group(CandidateGroup { expression: expression.clone(), members })
+                CandidateContent::Group(CandidatePolicyGroup { expression: expression.clone(), members })
             }
         };
         Some(Candidate {

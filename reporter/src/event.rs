@@ -93,11 +93,11 @@ pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Ve
         let note = format!("generation {generation} failed, an older one goes on answering");
         event(EventType::Warning, "ServingPrevious", note);
     }
-    // Objects that are being read are no news.
+    // Objects that are being read are no event.
     let lacks = |status: &PolicyStatus| {
         let condition = status.condition(ConditionType::ContextSynced)?;
-        let is_news = condition.status == Truth::False && condition.reason != "ContextNotSynced";
-        is_news.then(|| condition.reason.clone())
+        let is_lacking = condition.status == Truth::False && condition.reason != "ContextNotSynced";
+        is_lacking.then(|| condition.reason.clone())
     };
     if let Some(reason) = lacks(next)
         && (is_new || previous.and_then(lacks).as_ref() != Some(&reason))

@@ -58,13 +58,13 @@ impl Look {
 pub fn frame(
     objects: &BTreeMap<PolicyId, ObservedPolicy>,
     loader: Option<&LoaderState>,
-    troubles: &[String],
+    problems: &[String],
     now: Timestamp,
     size: Size,
     colour: bool,
 ) -> Vec<String> {
     let most = size.height.saturating_sub(1).max(3);
-    let mut notes = notes(objects, loader, troubles, now, size.width, colour);
+    let mut notes = notes(objects, loader, problems, now, size.width, colour);
     // The table is worth more than the words below it.
     let table_lines = objects.len() + 1;
     let room = most.saturating_sub(table_lines).max(most / 2);
@@ -136,7 +136,7 @@ fn table(
 fn notes(
     objects: &BTreeMap<PolicyId, ObservedPolicy>,
     loader: Option<&LoaderState>,
-    troubles: &[String],
+    problems: &[String],
     now: Timestamp,
     width: usize,
     colour: bool,
@@ -162,8 +162,8 @@ fn notes(
         };
         notes.push(fit(&format!("{}: {doing}", policy.id), width));
     }
-    for trouble in troubles {
-        notes.extend(paragraph(trouble, width).iter().map(|line| Look::Bad.paint(line, colour)));
+    for problem in problems {
+        notes.extend(paragraph(problem, width).iter().map(|line| Look::Bad.paint(line, colour)));
     }
     if !notes.is_empty() {
         notes.insert(0, String::new());

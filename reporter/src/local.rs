@@ -30,7 +30,7 @@ pub(crate) struct Local {
     failing: BTreeSet<PolicyId>,
     output: Output,
     metrics: Metrics,
-    troubles: Vec<String>,
+    problems: Vec<String>,
     write_failure: Option<String>,
     events_unwritten: bool,
 }
@@ -48,7 +48,7 @@ impl Local {
             folder,
             output: Output::new(args.table),
             metrics,
-            troubles: Vec::new(),
+            problems: Vec::new(),
             write_failure: None,
             events_unwritten: false,
         }
@@ -66,13 +66,13 @@ impl Local {
             let written = self.write(complete);
             self.judge_write(written);
         }
-        let troubles = view.troubles(instant);
+        let problems = view.problems(instant);
         if !self.output.is_live() {
-            for trouble in troubles.iter().filter(|trouble| !self.troubles.contains(trouble)) {
-                self.output.say(&format!("{} {trouble}", crate::facts::to_second(now)));
+            for problem in problems.iter().filter(|problem| !self.problems.contains(problem)) {
+                self.output.say(&format!("{} {problem}", crate::facts::to_second(now)));
             }
         }
-        self.troubles = troubles;
+        self.problems = problems;
         self.draw(view);
     }
 
@@ -157,9 +157,9 @@ impl Local {
             return;
         }
         let loader = view.loader();
-        let troubles: Vec<String> = self.troubles.iter().cloned().chain(self.write_failure.clone()).collect();
+        let problems: Vec<String> = self.problems.iter().cloned().chain(self.write_failure.clone()).collect();
         let (size, colour) = (self.output.size(), self.output.colour);
-        let lines = frame::frame(self.statuses.objects(), loader, &troubles, Timestamp::now(), size, colour);
+        let lines = frame::frame(self.statuses.objects(), loader, &problems, Timestamp::now(), size, colour);
         self.output.draw(lines);
     }
 }

@@ -74,7 +74,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
             local.update(&view);
         }
         if let (Some((pod, cluster)), Some((loader, evaluator))) = (&cluster, view.both(Instant::now())) {
-            cluster.tell(join(pod, loader, evaluator, Timestamp::now()));
+            cluster.set_report(join(pod, loader, evaluator, Timestamp::now()));
         }
         beat.now();
     }

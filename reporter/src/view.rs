@@ -71,23 +71,23 @@ impl View {
     }
 
     /// Problems of the pod that belong to no single policy, as messages.
-    pub fn troubles(&self, now: Instant) -> Vec<String> {
-        let mut troubles = Vec::new();
+    pub fn problems(&self, now: Instant) -> Vec<String> {
+        let mut problems = Vec::new();
         if let Some((outage, _)) = self.loader_outage.as_ref().filter(|(outage, since)| is_over(outage, *since, now)) {
-            troubles.push(format!("the loader does not answer, changes are not seen: {}", outage.words));
+            problems.push(format!("the loader does not answer, changes are not seen: {}", outage.words));
         }
         if let Some(Evaluator::Silent(words, _)) = self.evaluator(now) {
-            troubles.push(format!("the evaluator does not answer: {words}"));
+            problems.push(format!("the evaluator does not answer: {words}"));
         }
         if let Some(failure) = self.loader.as_ref().and_then(|state| state.volume_failure.as_ref()) {
-            troubles.push(format!("the loader cannot publish: {failure}"));
+            problems.push(format!("the loader cannot publish: {failure}"));
         }
         if let Some(failure) = self.evaluator.as_ref().and_then(|state| state.manifest_failure.as_ref()) {
-            troubles.push(format!("the evaluator cannot use the newest manifest: {failure}"));
+            problems.push(format!("the evaluator cannot use the newest manifest: {failure}"));
         }
-        let problems = self.loader.iter().flat_map(|state| &state.problems);
-        troubles.extend(problems.map(|problem| format!("{}: {}", problem.file, problem.message)));
-        troubles
+        let of_files = self.loader.iter().flat_map(|state| &state.problems);
+        problems.extend(of_files.map(|problem| format!("{}: {}", problem.file, problem.message)));
+        problems
     }
 }
 

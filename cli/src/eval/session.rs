@@ -18,7 +18,7 @@ use super::cache::{self, Cache, Given};
 use super::manifest::Chosen;
 use super::request::Review;
 use super::state::{Settled, settled};
-use crate::child::{Recipe, Running};
+use crate::child::{ChildSpec, Running};
 use crate::http::Http;
 use crate::program::{Program, find};
 
@@ -112,7 +112,7 @@ impl Session {
         );
         arguments.extend(more.evaluator);
         let ports = &["admission", "probes", "state"];
-        let evaluator = Running::start(&recipe(Program::Evaluator, evaluator, arguments, ports)).await?;
+        let evaluator = Running::start(&spec(Program::Evaluator, evaluator, arguments, ports)).await?;
         let admission = address(&evaluator, "admission")?;
         let evaluator_state = address(&evaluator, "state")?;
 
@@ -129,7 +129,7 @@ impl Session {
             arguments.extend(["--module-root".into(), root.into()]);
         }
         arguments.extend(more.loader);
-        let loader = Running::start(&recipe(Program::Loader, loader, arguments, &["probes", "state"])).await?;
+        let loader = Running::start(&spec(Program::Loader, loader, arguments, &["probes", "state"])).await?;
         let loader_state = address(&loader, "state")?;
         Ok(Self {
             loader,
@@ -258,8 +258,8 @@ fn file(number: usize) -> String {
     format!("policy-{number}.json")
 }
 
-fn recipe(program: Program, path: PathBuf, arguments: Vec<OsString>, ports: &'static [&'static str]) -> Recipe {
-    Recipe { program, path, arguments, unset: NOT_OURS, ports, log: None, echo: false, speaks: false }
+fn spec(program: Program, path: PathBuf, arguments: Vec<OsString>, ports: &'static [&'static str]) -> ChildSpec {
+    ChildSpec { program, path, arguments, unset: NOT_OURS, ports, log: None, echo: false, speaks: false }
 }
 
 fn artifacts(folder: &TempDir) -> PathBuf {

@@ -3,7 +3,7 @@
 use portcullis_api::{API_VERSION, Policy};
 use serde_json::{Map, Value, json};
 
-use super::{Fate, Fields, MigrateError};
+use super::{Fields, MigrateError, Outcome};
 
 /// Fields that mean the same on both sides.
 const KEPT: &[&str] = &[
@@ -33,11 +33,11 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Result<Value, MigrateError> {
     let mut spec = Map::new();
     for (name, value) in object["spec"].as_object().into_iter().flatten() {
-        let fate = fate(name);
-        if fate == Fate::Kept && !value.is_null() {
+        let outcome = outcome(name);
+        if outcome == Outcome::Kept && !value.is_null() {
             spec.insert(name.clone(), value.clone());
         }
-        fields.note(format!("spec.{}", portcullis_contract::clean(name, 100)), fate);
+        fields.note(format!("spec.{}", portcullis_contract::clean(name, 100)), outcome);
     }
     for member in spec.get_mut("policies").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
         member.as_object_mut().into_iter().for_each(|member| member.retain(|_, value| !value.is_null()));
@@ -49,21 +49,21 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
     }
     if kind == "ClusterPolicy" {
         let why = "Kubewarden grants all of them to policies of the cluster, and Portcullis those that are listed: see `portcullis inspect MODULE`";
-        fields.note("host capabilities", Fate::Dropped(why.to_owned()));
+        fields.note("host capabilities", Outcome::Dropped(why.to_owned()));
     }
     let policy = json!({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec});
     serde_json::from_value::<Policy>(policy.clone())?.check()?;
     Ok(policy)
 }
 
-fn fate(field: &str) -> Fate {
+fn outcome(field: &str) -> Outcome {
     let why = match field {
-        name if KEPT.contains(&name) => return Fate::Kept,
+        name if KEPT.contains(&name) => return Outcome::Kept,
         "backgroundAudit" => "nothing scans objects that are there already",
         "allowInsideAdmissionControllerNamespace" => {
             "no policy is asked about the installation's own namespace, so that a policy cannot keep Portcullis from starting"
         }
         _ => "there is no such field",
     };
-    Fate::Dropped(why.to_owned())
+    Outcome::Dropped(why.to_owned())
 }

@@ -2,21 +2,21 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Fate, Fields, put};
+use super::{Fields, Outcome, put};
 
 /// The values.
 pub(super) fn values(object: &Value, fields: &mut Fields<'_>) -> Value {
     let mut values = json!({"policyServer": object["metadata"]["name"]});
     for (name, value) in object["spec"].as_object().into_iter().flatten() {
         let field = format!("spec.{}", portcullis_contract::clean(name, 100));
-        let fate = match renamed(name) {
+        let outcome = match renamed(name) {
             Some(to) => {
                 put(&mut values, to, translated(name, value));
-                Fate::Renamed(to.to_owned())
+                Outcome::Renamed(to.to_owned())
             }
-            None => Fate::Dropped(why(name, value)),
+            None => Outcome::Dropped(why(name, value)),
         };
-        fields.note(field, fate);
+        fields.note(field, outcome);
     }
     values
 }

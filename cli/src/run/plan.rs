@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use portcullis_process::files::FileError;
 
 use super::settings::Settings;
-use crate::child::Recipe;
+use crate::child::ChildSpec;
 use crate::layout::Layout;
 use crate::program::Program;
 
@@ -84,13 +84,13 @@ impl Plan {
         self.layout.logs.join(format!("{program}.log"))
     }
 
-    fn recipe(&self, program: Program, ports: &'static [&'static str], arguments: Arguments) -> Recipe {
+    fn spec(&self, program: Program, ports: &'static [&'static str], arguments: Arguments) -> ChildSpec {
         let path = match program {
             Program::Evaluator => &self.evaluator,
             Program::Loader => &self.loader,
             Program::Reporter => &self.reporter,
         };
-        Recipe {
+        ChildSpec {
             program,
             path: path.clone(),
             arguments: arguments.0,
@@ -107,7 +107,7 @@ impl Plan {
         self.settings.volume.as_ref().unwrap_or(&self.layout.volume)
     }
 
-    pub(super) fn evaluator(&self, addresses: &Addresses) -> Recipe {
+    pub(super) fn evaluator(&self, addresses: &Addresses) -> ChildSpec {
         let mut arguments = Arguments::default()
             .with("--volume", self.volume())
             .with("--private-dir", &self.layout.private)
@@ -128,10 +128,10 @@ impl Plan {
             arguments.0.push("--kubewarden-metrics".into());
         }
         arguments.0.extend(self.settings.exports.iter().cloned());
-        self.recipe(Program::Evaluator, &["admission", "probes", "state"], arguments)
+        self.spec(Program::Evaluator, &["admission", "probes", "state"], arguments)
     }
 
-    pub(super) fn loader(&self, addresses: &Addresses) -> Recipe {
+    pub(super) fn loader(&self, addresses: &Addresses) -> ChildSpec {
         let mut arguments = Arguments::default()
             .with("--dir", &self.settings.dir)
             .with("--volume", self.volume())
@@ -147,10 +147,10 @@ impl Plan {
             arguments = arguments.with("--policies", policies);
         }
         arguments.0.extend(self.settings.access.iter().cloned());
-        self.recipe(Program::Loader, &["probes", "state"], arguments)
+        self.spec(Program::Loader, &["probes", "state"], arguments)
     }
 
-    pub(super) fn reporter(&self, addresses: &Addresses) -> Recipe {
+    pub(super) fn reporter(&self, addresses: &Addresses) -> ChildSpec {
         let mut arguments = Arguments::default()
             .with("--status-dir", &self.layout.status)
             .with("--probe-address", addresses.probes[2].to_string())
@@ -158,7 +158,7 @@ impl Plan {
             .with("--evaluator-state", addresses.evaluator_state.to_string())
             .with("--table", if self.settings.live { "live" } else { "lines" });
         arguments.0.push("--notes".into());
-        self.recipe(Program::Reporter, &["probes"], arguments)
+        self.spec(Program::Reporter, &["probes"], arguments)
     }
 }
 

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::console::Console;
-use crate::child::{Recipe, Running, quoted};
+use crate::child::{ChildSpec, Running, quoted};
 
 /// First pause before a program is started again; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -21,10 +21,10 @@ pub(super) struct Supervised {
 }
 
 impl Supervised {
-    /// Keeps `running` running, by `recipe` when it has ended.
-    pub(super) fn new(recipe: Recipe, running: Running, console: Console) -> Self {
+    /// Keeps `running` running, by `spec` when it has ended.
+    pub(super) fn new(spec: ChildSpec, running: Running, console: Console) -> Self {
         let (stop, stopped) = oneshot::channel();
-        Self { stop, task: tokio::spawn(keep(recipe, running, console, stopped)) }
+        Self { stop, task: tokio::spawn(keep(spec, running, console, stopped)) }
     }
 
     /// Ends the program: asks, waits, and after `patience` kills it.
@@ -35,8 +35,8 @@ impl Supervised {
     }
 }
 
-async fn keep(recipe: Recipe, mut running: Running, console: Console, mut stopped: oneshot::Receiver<Duration>) {
-    let program = recipe.program;
+async fn keep(spec: ChildSpec, mut running: Running, console: Console, mut stopped: oneshot::Receiver<Duration>) {
+    let program = spec.program;
     let mut pause = FIRST_PAUSE;
     loop {
         let since = Instant::now();
@@ -44,18 +44,18 @@ async fn keep(recipe: Recipe, mut running: Running, console: Console, mut stoppe
             ended = running.ended() => ended,
             patience = &mut stopped => return running.stop(patience.unwrap_or_default()).await,
         };
-        if recipe.speaks {
+        if spec.speaks {
             console.through(None).await;
         }
         if since.elapsed() >= STEADY {
             pause = FIRST_PAUSE;
         }
-        let log = recipe.log.as_ref().map(|log| format!(" (log: {})", log.display())).unwrap_or_default();
+        let log = spec.log.as_ref().map(|log| format!(" (log: {})", log.display())).unwrap_or_default();
         console.print(&format!("The {program} ended: {status}; it is started again{log}{}", quoted(&tail))).await;
         running = loop {
             let restart = async {
                 tokio::time::sleep(pause).await;
-                Running::start(&recipe).await
+                Running::start(&spec).await
             };
             let result = tokio::select! {
                 result = restart => result,
@@ -67,7 +67,7 @@ async fn keep(recipe: Recipe, mut running: Running, console: Console, mut stoppe
                 Err(error) => console.print(&format!("{error}\nIt is tried again in {} ms.", pause.as_millis())).await,
             }
         };
-        if recipe.speaks {
+        if spec.speaks {
             console.through(running.input.take()).await;
         }
         console.print(&format!("The {program} runs again.")).await;

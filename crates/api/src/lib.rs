@@ -17,7 +17,7 @@ mod status;
 
 pub use event::{EventType, PolicyEvent};
 pub use observed::{ID_ANNOTATION, ObservedPolicy, ObservedSpec};
-pub use part::{GroupMember, LabelOperator, LabelRequirement, LabelSelector, RawSettings};
+pub use part::{LabelOperator, LabelRequirement, LabelSelector, PolicyGroupMember, RawSettings};
 pub use policy::{API_VERSION, Kind, Metadata, Policy, PolicySpec, SpecError};
 pub use report::{
     PolicyKey, ReplicaReportSpec, ReportContext, ReportDeviation, ReportFailing, ReportImpact, ReportMismatch, Versions,

@@ -53,7 +53,7 @@ pub enum LabelOperator {
 /// A member of a group of policies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GroupMember {
+pub struct PolicyGroupMember {
     /// Where the member's module is, in one of the forms of `spec.module`.
     pub module: String,
     /// Settings that are passed to the member's module unchanged. Any object.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::PolicyStatus;
-use crate::part::{FreeForm, GroupMember, LabelSelector, RawSettings};
+use crate::part::{FreeForm, LabelSelector, PolicyGroupMember, RawSettings};
 
 /// The `apiVersion` of all our kinds.
 pub const API_VERSION: &str = "policies.portcullis.dev/v1alpha1";
@@ -82,7 +82,7 @@ pub struct PolicySpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub module: Option<String>,
     /// The members of a group of policies, by the names that `expression` uses. Set it instead of `module`.
-    #[schemars(with = "Option<BTreeMap<String, GroupMember>>")]
+    #[schemars(with = "Option<BTreeMap<String, PolicyGroupMember>>")]
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub policies: Option<BTreeMap<String, Value>>,
     /// How the verdicts of a group's members are combined, for instance `signed() && (trusted() || !public())`. Required with

@@ -85,7 +85,7 @@ impl Admission {
                 Session::Replay(_) => Contexts(needs.iter().map(|need| (need.clone(), None)).collect()),
                 Session::Live | Session::Record { .. } => Box::pin(self.cluster.keep(&needs)).await,
             };
-            self.record.tell(contexts);
+            self.record.set_contexts(contexts);
             if timeout(KEEP, changes.changed()).await.is_ok() {
                 needs = self.record.needs();
             }

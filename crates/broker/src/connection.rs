@@ -33,13 +33,13 @@ const QUEUE: usize = 16;
 const MOST: usize = 4096;
 
 /// What answers messages that are not calls of policies.
-pub(crate) struct Others {
+pub(crate) struct Handlers {
     pub(crate) exports: Exports,
     pub(crate) checks: Checks,
 }
 
 /// Connects again and again, and answers.
-pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, others: Arc<Others>) {
+pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, handlers: Arc<Handlers>) {
     let user = socket.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
     let (mut refused, mut pause) = (false, PAUSE);
     loop {
@@ -49,7 +49,7 @@ pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, o
             if pause == PAUSE {
                 tracing::info!(socket = %socket.path.display(), "connected to the evaluator");
             }
-            answer(stream, &admission, &others).await;
+            answer(stream, &admission, &handlers).await;
             pause = if connected.elapsed() > SETTLED { PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
             tracing::debug!("the evaluator ended the connection; connecting again");
         }
@@ -70,7 +70,7 @@ async fn connect(path: &Path, user: u32, refused: &mut bool) -> Option<UnixStrea
 }
 
 /// Answers the calls of one connection until it ends.
-async fn answer(stream: UnixStream, admission: &Arc<Admission>, others: &Arc<Others>) {
+async fn answer(stream: UnixStream, admission: &Arc<Admission>, handlers: &Arc<Handlers>) {
     let codec = LengthDelimitedCodec::builder().max_frame_length(BROKER_MAX_FRAME).new_codec();
     let (mut sink, mut frames) = Framed::new(stream, codec).split::<Bytes>();
     let (replies, mut outgoing) = mpsc::channel(QUEUE);
@@ -100,16 +100,16 @@ async fn answer(stream: UnixStream, admission: &Arc<Admission>, others: &Arc<Oth
                         return;
                     }
                     let payload = admitted(&message, &frame[start..], calls.len() >= MOST);
-                    let (admission, others, replies) = (Arc::clone(admission), Arc::clone(others), replies.clone());
+                    let (admission, handlers, replies) = (Arc::clone(admission), Arc::clone(handlers), replies.clone());
                     calls.spawn(async move {
                         let number = message.number();
                         let answer = match (message, payload) {
                             (_, Err(refusal)) => Err(refusal),
                             (BrokerMessage::Call(call), Ok(payload)) => admission.answer(&call, payload).await,
                             (BrokerMessage::Export(export), Ok(payload)) => {
-                                others.exports.post(export.export, payload).await
+                                handlers.exports.post(export.export, payload).await
                             }
-                            (BrokerMessage::Check(check), Ok(payload)) => others.checks.ask(check.check, payload).await,
+                            (BrokerMessage::Check(check), Ok(payload)) => handlers.checks.ask(check.check, payload).await,
                         };
                         // The connection may have ended.
                         let _ = replies.send((number, answer)).await;

@@ -25,14 +25,14 @@ const QUIET: Duration = Duration::from_secs(60);
 
 /// Posts what the evaluator exports.
 pub(crate) struct Exports {
-    traces: Way,
-    metrics: Way,
+    traces: Destination,
+    metrics: Destination,
     running: Semaphore,
     budget: Mutex<Budget>,
 }
 
-/// The way of one signal.
-struct Way {
+/// Where the exports of one signal go.
+struct Destination {
     client: Option<OtlpClient>,
     logged: Mutex<Logged>,
 }
@@ -54,8 +54,8 @@ struct Budget {
 impl Exports {
     pub(crate) fn new(collectors: Collectors) -> Self {
         let budget = Mutex::new(Budget { left: BURST, since: Instant::now() });
-        let way = |client| Way { client, logged: Mutex::default() };
-        let (traces, metrics) = (way(collectors.traces), way(collectors.metrics));
+        let destination = |client| Destination { client, logged: Mutex::default() };
+        let (traces, metrics) = (destination(collectors.traces), destination(collectors.metrics));
         Self { traces, metrics, running: Semaphore::new(RUNNING), budget }
     }
 
@@ -64,11 +64,11 @@ impl Exports {
     /// # Errors
     /// When there is no collector, it does not take the body, or the evaluator exports too often.
     pub(crate) async fn post(&self, signal: Signal, body: Bytes) -> Result<Bytes, ProvideError> {
-        let way = match signal {
+        let destination = match signal {
             Signal::Traces => &self.traces,
             Signal::Metrics => &self.metrics,
         };
-        let Some(client) = &way.client else {
+        let Some(client) = &destination.client else {
             return Err(ProvideError::failed(
                 "the loader has no OTEL_EXPORTER_OTLP_ENDPOINT, or one that it cannot use",
             ));
@@ -77,19 +77,19 @@ impl Exports {
         let permit = self.running.try_acquire().ok().filter(|_| has_budget);
         let Some(_permit) = permit else { return Err(ProvideError::failed("too many exports")) };
         let result = client.send(body).await;
-        let is_news = {
-            let mut logged = lock(&way.logged);
-            logged.is_news(result.is_err(), Instant::now())
+        let is_due = {
+            let mut logged = lock(&destination.logged);
+            logged.should_log(result.is_err(), Instant::now())
         };
         match result {
             Ok(()) => {
-                if is_news {
+                if is_due {
                     tracing::info!(?signal, "the collector accepts the evaluator's telemetry again");
                 }
                 Ok(Bytes::new())
             }
             Err(problem) => {
-                if is_news {
+                if is_due {
                     let problem = problem.to_string();
                     tracing::warn!(?signal, problem, "the collector rejects the evaluator's telemetry");
                 }
@@ -101,13 +101,13 @@ impl Exports {
 
 impl Logged {
     /// Whether an outcome is to be logged: it differs from the last one logged, and the last line is old enough.
-    fn is_news(&mut self, is_failing: bool, now: Instant) -> bool {
+    fn should_log(&mut self, is_failing: bool, now: Instant) -> bool {
         let is_quiet = self.at.is_none_or(|at| now.saturating_duration_since(at) >= QUIET);
-        let is_news = is_quiet && is_failing != self.is_failing;
-        if is_news {
+        let is_due = is_quiet && is_failing != self.is_failing;
+        if is_due {
             *self = Self { is_failing, at: Some(now) };
         }
-        is_news
+        is_due
     }
 }
 
@@ -146,10 +146,10 @@ mod tests {
     #[test]
     fn a_collector_that_comes_and_goes_is_one_line_a_minute() {
         let (mut logged, start) = (Logged::default(), Instant::now());
-        let mut is_news = |is_failing, seconds| logged.is_news(is_failing, start + Duration::from_secs(seconds));
-        assert!(!is_news(false, 0) && is_news(true, 1) && !is_news(true, 2));
-        assert!(!is_news(false, 3) && !is_news(true, 4) && !is_news(true, 70));
-        assert!(is_news(false, 80) && !is_news(true, 81) && is_news(true, 150));
+        let mut should_log = |is_failing, seconds| logged.should_log(is_failing, start + Duration::from_secs(seconds));
+        assert!(!should_log(false, 0) && should_log(true, 1) && !should_log(true, 2));
+        assert!(!should_log(false, 3) && !should_log(true, 4) && !should_log(true, 70));
+        assert!(should_log(false, 80) && !should_log(true, 81) && should_log(true, 150));
     }
 
     #[tokio::test]

@@ -41,7 +41,7 @@ use tokio::sync::mpsc;
 use crate::admission::Admission;
 pub use crate::check::CheckRequest;
 use crate::check::Checks;
-use crate::connection::Others;
+use crate::connection::Handlers;
 pub use crate::context::{ContextNeed, Contexts};
 pub use crate::error::ProvideError;
 use crate::exports::Exports;
@@ -79,13 +79,13 @@ pub struct Socket {
 
 /// Connects to the evaluator and answers its calls until the shutdown; it connects again whenever the connection ends.
 pub async fn run(socket: Socket, mut services: Services, record: Arc<Record>, metrics: Metrics, shutdown: Shutdown) {
-    let others = Others {
+    let handlers = Handlers {
         exports: Exports::new(std::mem::take(&mut services.collectors)),
         checks: Checks::new(services.checks.take()),
     };
     let admission = Arc::new(Admission::new(services, record, metrics));
     tokio::select! {
-        () = connection::answer_for_ever(socket, Arc::clone(&admission), Arc::new(others)) => {}
+        () = connection::answer_for_ever(socket, Arc::clone(&admission), Arc::new(handlers)) => {}
         () = admission.sweep() => {}
         () = admission.keep() => {}
         () = shutdown.begun() => {}

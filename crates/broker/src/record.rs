@@ -63,7 +63,7 @@ impl Record {
     }
 
     /// Says what is wrong with the objects that policies read.
-    pub(crate) fn tell(&self, contexts: Contexts) {
+    pub(crate) fn set_contexts(&self, contexts: Contexts) {
         set_if_new(&self.contexts, Arc::new(contexts));
     }
 

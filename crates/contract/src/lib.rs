@@ -45,9 +45,9 @@ pub use group::{GroupId, MatchCondition, MatchPart, MemberMatch, RuleWithOperati
 pub use id::{PolicyId, PolicyIdError};
 pub use impact::ImpactFigures;
 pub use manifest::{
-    Artifact, Candidate, CandidateContent, CandidateGroup, CandidateMember, CandidateModule, ContextAwareResource,
-    ExecutionMode, GroupEntry, LastGood, MANIFEST_FILE, MANIFEST_FORMAT, MANIFEST_MAX_BYTES, Manifest, ManifestError,
-    NamedModule, PolicyEntry,
+    Artifact, Candidate, CandidateContent, CandidateMember, CandidateModule, CandidatePolicyGroup,
+    ContextAwareResource, ExecutionMode, GroupEntry, LastGood, MANIFEST_FILE, MANIFEST_FORMAT, MANIFEST_MAX_BYTES,
+    Manifest, ManifestError, NamedModule, PolicyEntry,
 };
 pub use marker::{MARKER_PATH, marker_message};
 pub use mismatch::{Mismatch, MismatchReason};

@@ -108,7 +108,7 @@ pub enum CandidateContent {
     /// One module.
     Module(CandidateModule),
     /// The members of a policy group.
-    Group(CandidateGroup),
+    Group(CandidatePolicyGroup),
 }
 
 /// A module with what belongs to it.
@@ -132,7 +132,7 @@ pub struct CandidateModule {
 /// The members of a policy group, and how their verdicts are combined.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CandidateGroup {
+pub struct CandidatePolicyGroup {
     /// CEL over the members; see docs/design/policy-abi.md, section 10.
     pub expression: String,
     /// The members, by the names that the expression uses. Never empty.
@@ -193,7 +193,7 @@ impl TryFrom<CandidateFields> for Candidate {
                 context_aware_resources: fields.context_aware_resources,
             }),
             (None, _, _, Some(expression)) if !fields.members.is_empty() => {
-                CandidateContent::Group(CandidateGroup { expression, members: fields.members })
+                CandidateContent::Group(CandidatePolicyGroup { expression, members: fields.members })
             }
             _ => return Err("a candidate is neither a module nor a group"),
         };

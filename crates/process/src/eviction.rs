@@ -43,7 +43,7 @@ pub struct Candidate<K, S, M> {
     /// Those with a lower one go first, wherever they come from.
     pub priority: S,
     /// Among connections of one source and priority, those with less go first.
-    pub merit: M,
+    pub rank: M,
 }
 
 /// The keys of all candidates, with the first to go first.
@@ -55,7 +55,7 @@ where
 {
     // Each source's best connection of a priority is its number 0, the next best its number 1, and so on. The highest number
     // belongs to the source that has most of them.
-    candidates.sort_unstable_by_key(|one| (one.source, one.priority, Reverse((one.merit, one.key))));
+    candidates.sort_unstable_by_key(|one| (one.source, one.priority, Reverse((one.rank, one.key))));
     let mut number = 0_usize;
     let mut before = None;
     let mut order: Vec<_> = candidates
@@ -64,7 +64,7 @@ where
             let group = Some((one.source, one.priority));
             number = if before == group { number + 1 } else { 0 };
             before = group;
-            (one.priority, Reverse(number), one.merit, one.key)
+            (one.priority, Reverse(number), one.rank, one.key)
         })
         .collect();
     order.sort_unstable();
@@ -79,13 +79,13 @@ mod tests {
         Source::of(text.parse().expect("an address"))
     }
 
-    /// Candidates by key: the source's last byte, priority, merit.
+    /// Candidates by key: the source's last byte, priority, rank.
     fn order(candidates: &[(u8, u8, u32)]) -> Vec<usize> {
-        let candidate = |(key, (source, priority, merit)): (usize, &(u8, u8, u32))| Candidate {
+        let candidate = |(key, (source, priority, rank)): (usize, &(u8, u8, u32))| Candidate {
             key,
             source: Source::of([10, 0, 0, *source].into()),
             priority: *priority,
-            merit: *merit,
+            rank: *rank,
         };
         first_to_go(candidates.iter().enumerate().map(candidate).collect())
     }

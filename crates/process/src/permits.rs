@@ -94,7 +94,7 @@ impl Connection {
     fn candidate((key, connection): (&u64, &Arc<Self>)) -> Candidate<u64, Priority, u64> {
         let priority =
             if connection.is_answering.load(Ordering::Relaxed) { Priority::Answering } else { Priority::Silent };
-        Candidate { key: *key, source: connection.source, priority, merit: connection.since.load(Ordering::Relaxed) }
+        Candidate { key: *key, source: connection.source, priority, rank: connection.since.load(Ordering::Relaxed) }
     }
 }
 

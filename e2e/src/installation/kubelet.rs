@@ -50,7 +50,7 @@ fn run(pod: &Pod) {
         for container in &mut containers {
             is_ready &= container.look();
         }
-        if told.is_none_or(|(was, at)| was != is_ready || at.elapsed() >= REPEAT) && pod.tell(is_ready).is_ok() {
+        if told.is_none_or(|(was, at)| was != is_ready || at.elapsed() >= REPEAT) && pod.set_ready(is_ready).is_ok() {
             pod.is_ready.store(is_ready, Ordering::SeqCst);
             told = Some((is_ready, Instant::now()));
         }
@@ -63,7 +63,7 @@ fn run(pod: &Pod) {
 fn end(pod: &Pod) {
     pod.is_ready.store(false, Ordering::SeqCst);
     // The object is terminating already, so endpoints do not count it, whatever is written here.
-    let _ = pod.tell(false);
+    let _ = pod.set_ready(false);
     pod.terminate();
     while !pod.is_alone.load(Ordering::SeqCst) && !matches!(object(pod), Object::Gone) {
         // When no API server answers, it is asked again.

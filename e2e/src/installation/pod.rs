@@ -244,7 +244,7 @@ impl Pod {
     /// # Panics
     /// When the API server refuses it.
     pub fn mark_not_ready(&self) {
-        self.tell(false).expect("an API server answers");
+        self.set_ready(false).expect("an API server answers");
     }
 
     /// Deletes the object at once, as with `--force`.
@@ -256,7 +256,7 @@ impl Pod {
     }
 
     /// Writes to the API server whether it is ready.
-    pub(super) fn tell(&self, is_ready: bool) -> Result<(), String> {
+    pub(super) fn set_ready(&self, is_ready: bool) -> Result<(), String> {
         let patch = json!({ "status": stand_in::status(Some(self.address), is_ready) });
         let reply = self.api.patch(&format!("{}/status", self.path()), &patch)?;
         if reply.is_ok() || reply.code == 404 { Ok(()) } else { Err(reply.body.to_string()) }

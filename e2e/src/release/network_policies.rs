@@ -8,12 +8,12 @@ use serde_json::Value;
 
 /// A direction of a pod's connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     In,
     Out,
 }
 
-impl Way {
+impl Direction {
     /// Its name in `policyTypes`, the field with its rules, and the field with their peers.
     fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
@@ -39,17 +39,17 @@ pub(super) fn chains(policies: &[Value], pods: &[Value], namespaces: &[Value]) -
     let (mut forward, mut chains) = (String::new(), String::new());
     for pod in pods {
         let Some(address) = address(pod) else { continue };
-        for way in [Way::Out, Way::In] {
+        for direction in [Direction::Out, Direction::In] {
             let rules: Vec<String> = policies
                 .iter()
-                .filter(|policy| is_of(policy, way) && selects_pod(policy, pod))
-                .flat_map(|policy| allowed(policy, way, pod, &all))
+                .filter(|policy| is_of(policy, direction) && selects_pod(policy, pod))
+                .flat_map(|policy| allowed(policy, direction, pod, &all))
                 .collect();
-            if !policies.iter().any(|policy| is_of(policy, way) && selects_pod(policy, pod)) {
+            if !policies.iter().any(|policy| is_of(policy, direction) && selects_pod(policy, pod)) {
                 continue;
             }
-            let name = format!("{}_{}", way.words().1, address.replace('.', "_"));
-            forward += &format!("    {} {address} jump {name}\n", way.addresses().0);
+            let name = format!("{}_{}", direction.words().1, address.replace('.', "_"));
+            forward += &format!("    {} {address} jump {name}\n", direction.addresses().0);
             chains += &format!("  chain {name} {{\n{}{refusal}  }}\n", rules.concat());
         }
     }
@@ -83,8 +83,8 @@ impl Pods<'_> {
 }
 
 /// A line for each rule and port that allows connections.
-fn allowed(policy: &Value, way: Way, pod: &Value, all: &Pods<'_>) -> Vec<String> {
-    let (_, rules, peers) = way.words();
+fn allowed(policy: &Value, direction: Direction, pod: &Value, all: &Pods<'_>) -> Vec<String> {
+    let (_, rules, peers) = direction.words();
     let mut lines = Vec::new();
     for rule in list(&policy["spec"][rules]) {
         understood(rule, &["ports", peers]);
@@ -96,14 +96,14 @@ fn allowed(policy: &Value, way: Way, pod: &Value, all: &Pods<'_>) -> Vec<String>
                 if found.is_empty() {
                     continue;
                 }
-                format!("{} {{ {} }} ", way.addresses().1, found.join(", "))
+                format!("{} {{ {} }} ", direction.addresses().1, found.join(", "))
             }
         };
         match list(&rule["ports"]) {
             [] => lines.push(format!("    {from}return\n")),
             ports => {
                 // A port name that the pod does not have allows nothing.
-                let matches = ports.iter().filter_map(|one| port(one, way, pod));
+                let matches = ports.iter().filter_map(|one| port(one, direction, pod));
                 lines.extend(matches.map(|port| format!("    {from}{port} return\n")));
             }
         }
@@ -112,13 +112,13 @@ fn allowed(policy: &Value, way: Way, pod: &Value, all: &Pods<'_>) -> Vec<String>
 }
 
 /// What a packet to a port has.
-fn port(port: &Value, way: Way, pod: &Value) -> Option<String> {
+fn port(port: &Value, direction: Direction, pod: &Value) -> Option<String> {
     understood(port, &["port", "protocol"]);
     let protocol = port["protocol"].as_str().unwrap_or("TCP");
     let number = match &port["port"] {
         Value::Null => return Some(format!("meta l4proto {}", protocol.to_lowercase())),
         Value::String(name) => {
-            assert!(way == Way::In, "the name {name:?} of somebody else's port is not understood");
+            assert!(direction == Direction::In, "the name {name:?} of somebody else's port is not understood");
             let containers = list(&pod["spec"]["containers"]);
             let mut ports = containers.iter().flat_map(|container| list(&container["ports"]));
             ports.find(|one| one["name"] == *name && one["protocol"] == protocol)?["containerPort"].clone()
@@ -129,10 +129,10 @@ fn port(port: &Value, way: Way, pod: &Value) -> Option<String> {
 }
 
 /// Whether a policy applies to this direction.
-fn is_of(policy: &Value, way: Way) -> bool {
+fn is_of(policy: &Value, direction: Direction) -> bool {
     let types = list(&policy["spec"]["policyTypes"]);
     assert!(!types.is_empty(), "a NetworkPolicy without policyTypes is not understood");
-    types.iter().any(|one| one == way.words().0)
+    types.iter().any(|one| one == direction.words().0)
 }
 
 fn selects_pod(policy: &Value, pod: &Value) -> bool {

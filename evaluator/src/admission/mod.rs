@@ -31,10 +31,10 @@ use crate::admission::last_call::LastCall;
 use crate::admission::member_deadlines::MemberDeadlines;
 use crate::guest::loaded::{Content, Loaded};
 use crate::lanes::LaneError;
-use crate::metrics::kubewarden::{Asked, Said};
+use crate::metrics::kubewarden::{RequestLabels, VerdictLabels};
 use crate::metrics::{Count, Metrics};
 use crate::review::{RawReview, Review};
-use crate::table::{Group, Record, Serving};
+use crate::table::{MatchGroup, Record, Serving};
 use crate::verdict::answer::Answer;
 use crate::verdict::decision::{self, Decision, Mutation, ServingSpec};
 use crate::verdict::draft::{Draft, Edit, Judged, Kept};
@@ -55,7 +55,7 @@ pub(crate) enum Target {
     /// One policy.
     Policy(Arc<Record>),
     /// The members of a match group.
-    Group(Arc<Group>),
+    Group(Arc<MatchGroup>),
 }
 
 /// What the verdict of a single policy is for.
@@ -83,7 +83,7 @@ struct Evaluation {
 struct Evaluated {
     decision: Decision,
     count: Count,
-    said: Said,
+    said: VerdictLabels,
     /// The change of the object that the next policy sees; none where nothing changed or the change does not count.
     kept: Option<Kept>,
 }
@@ -118,7 +118,8 @@ impl Admission {
 
     /// The answer of one policy to a raw request.
     pub(crate) async fn raw(&self, record: &Arc<Record>, review: &RawReview<'_>, until: Option<Instant>) -> Answer {
-        let (draft, asked) = (Draft::raw(review.request()), self.metrics.has_kubewarden().then_some(Asked::Raw));
+        let (draft, asked) =
+            (Draft::raw(review.request()), self.metrics.has_kubewarden().then_some(RequestLabels::Raw));
         self.one(record, || review.payload(), draft, until, Purpose::Admission, asked).await
     }
 
@@ -129,7 +130,7 @@ impl Admission {
         mut draft: Draft<'_>,
         until: Option<Instant>,
         purpose: Purpose,
-        asked: Option<Asked>,
+        asked: Option<RequestLabels>,
     ) -> Answer {
         let loaded = match step(record) {
             Step::Evaluate(loaded) => loaded,
@@ -157,7 +158,7 @@ impl Admission {
     }
 
     /// The answer of all members of a match group.
-    pub(crate) async fn group(&self, group: &Group, review: &Review<'_>, until: Option<Instant>) -> Answer {
+    pub(crate) async fn group(&self, group: &MatchGroup, review: &Review<'_>, until: Option<Instant>) -> Answer {
         let members = self.members(group, review);
         match group.kind {
             WebhookKind::Validating => self.side_by_side(members, review, until).await,
@@ -166,7 +167,7 @@ impl Admission {
     }
 
     /// The members that a request is for. Where they share a webhook, those are left out which a webhook of their own would not call about it.
-    fn members<'r>(&self, group: &'r Group, review: &Review<'_>) -> Vec<Member<'r>> {
+    fn members<'r>(&self, group: &'r MatchGroup, review: &Review<'_>) -> Vec<Member<'r>> {
         if group.matchers.is_empty() {
             return group.members.iter().map(|record| (record, step_for(record, review))).collect();
         }
@@ -309,8 +310,8 @@ impl Admission {
     }
 
     /// The request for Kubewarden's metrics; none where nobody wants them.
-    fn asked(&self, review: &Review<'_>, purpose: Purpose) -> Option<Asked> {
-        self.metrics.has_kubewarden().then(|| Asked::review(review, purpose == Purpose::Audit))
+    fn asked(&self, review: &Review<'_>, purpose: Purpose) -> Option<RequestLabels> {
+        self.metrics.has_kubewarden().then(|| RequestLabels::review(review, purpose == Purpose::Audit))
     }
 
     /// Counts a result, and takes the policy's change of the object.
@@ -319,10 +320,13 @@ impl Admission {
         record: &Record,
         (result, took): Timed,
         draft: &mut Draft<'_>,
-        asked: Option<&Asked>,
+        asked: Option<&RequestLabels>,
     ) -> Decision {
         if let (Some(series), Some(asked)) = (&record.metrics.kubewarden, asked) {
-            let failed = |error: &EvaluationError| Said { code: Some(error.reason.class().code()), ..Said::default() };
+            let failed = |error: &EvaluationError| VerdictLabels {
+                code: Some(error.reason.class().code()),
+                ..VerdictLabels::default()
+            };
             let said = result.as_ref().map_or_else(failed, |evaluated| evaluated.said);
             series.evaluated(record.is_group, record.mode, asked, said, took);
         }
@@ -373,7 +377,7 @@ impl Evaluation {
                 let verdict = module.validate(request.clone(), deadline).await?;
                 edit.judge(verdict, request, deadline).await?
             }
-            Content::Group(group) => {
+            Content::PolicyGroup(group) => {
                 let mut verdict = policy_group::evaluate(group, &record.share, &edit, &request, deadline).await?;
                 verdict.message = loaded.message().filter(|_| !verdict.accepted).map(str::to_owned);
                 Judged { verdict, mutation: Mutation::None, change: None }
@@ -387,7 +391,8 @@ impl Evaluation {
             (true, Mutation::Changed) if keeps || may_mutate => Count::Mutated,
             (true, Mutation::Changed | Mutation::OfNothing) => Count::PatchInvalid,
         };
-        let said = Said { accepted: verdict.accepted, mutated: mutation != Mutation::None, code: verdict.code };
+        let said =
+            VerdictLabels { accepted: verdict.accepted, mutated: mutation != Mutation::None, code: verdict.code };
         let generation = loaded.generation();
         let decision = if purpose == Purpose::Audit {
             decision::plain(generation, verdict, mutation)

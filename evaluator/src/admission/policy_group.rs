@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use portcullis_expression::{Answers, MemberAnswer, State};
 
-use crate::guest::loaded::{LoadedGroup, LoadedModule};
+use crate::guest::loaded::{LoadedModule, LoadedPolicyGroup};
 use crate::lanes::Share;
 use crate::verdict::decision::Mutation;
 use crate::verdict::draft::{Edit, Judged};
@@ -24,7 +24,7 @@ const MUTATES: &str = "mutation is not allowed inside of policy group";
 /// # Errors
 /// When a member fails and the others do not decide.
 pub(super) async fn evaluate(
-    group: &LoadedGroup,
+    group: &LoadedPolicyGroup,
     share: &Share,
     edit: &Edit,
     request: &Bytes,
@@ -76,7 +76,7 @@ pub(super) async fn evaluate(
     }
 }
 
-type Asked<'g> = (&'g str, Result<Judged, EvaluationError>);
+type MemberAnswer<'g> = (&'g str, Result<Judged, EvaluationError>);
 
 /// Asks members: side by side, those for which there is no instance to spare one after the other.
 async fn ask<'g>(
@@ -85,7 +85,7 @@ async fn ask<'g>(
     edit: &Edit,
     request: &Bytes,
     deadline: Instant,
-) -> Vec<Asked<'g>> {
+) -> Vec<MemberAnswer<'g>> {
     let one = |(name, member): (&'g str, &'g LoadedModule)| async move {
         let deadline = deadline.min(Instant::now() + member.timeout());
         let judged = match member.validate(request.clone(), deadline).await {

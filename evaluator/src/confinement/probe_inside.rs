@@ -20,20 +20,23 @@ const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Makes all attempts, some of them on these folders.
 pub(crate) fn run(volume: &Path, private: &Path) {
-    tell("connect", TcpStream::connect(("127.0.0.1", 9)).map(|_| "connected"));
+    log_attempt("connect", TcpStream::connect(("127.0.0.1", 9)).map(|_| "connected"));
     if let Some(server) = api_server() {
-        tell("connect to the API server", TcpStream::connect(server).map(|_| "connected"));
+        log_attempt("connect to the API server", TcpStream::connect(server).map(|_| "connected"));
     }
-    tell("listen", TcpListener::bind(("127.0.0.1", 0)).map(|_| "listening"));
-    tell("datagram", UdpSocket::bind(("127.0.0.1", 0)).map(|_| "bound"));
-    tell("exec", Command::new("/bin/true").status().map(|status| status.to_string()));
+    log_attempt("listen", TcpListener::bind(("127.0.0.1", 0)).map(|_| "listening"));
+    log_attempt("datagram", UdpSocket::bind(("127.0.0.1", 0)).map(|_| "bound"));
+    log_attempt("exec", Command::new("/bin/true").status().map(|status| status.to_string()));
     // This program exists in any case.
-    tell("exec itself", Command::new("/proc/self/exe").arg("--version").status().map(|status| status.to_string()));
+    log_attempt(
+        "exec itself",
+        Command::new("/proc/self/exe").arg("--version").status().map(|status| status.to_string()),
+    );
     // Calls that are refused because the filter does not list them; as root, or without the filter, each would get further.
     let flags = MountFlags::empty();
-    tell("mount", mount("none", private, "no-such-file-system", flags, None).map(|()| "mounted"));
-    tell("open a file system", fsopen("tmpfs", FsOpenFlags::empty()).map(|_| "opened"));
-    tell("handle of a process", pidfd_open(getpid(), PidfdFlags::empty()).map(|_| "opened"));
+    log_attempt("mount", mount("none", private, "no-such-file-system", flags, None).map(|()| "mounted"));
+    log_attempt("open a file system", fsopen("tmpfs", FsOpenFlags::empty()).map(|_| "opened"));
+    log_attempt("handle of a process", pidfd_open(getpid(), PidfdFlags::empty()).map(|_| "opened"));
     let name = format!(".portcullis-probe-{}.tmp", std::process::id());
     let beside = private.parent().unwrap_or(private);
     for (attempt, folder) in [
@@ -44,21 +47,21 @@ pub(crate) fn run(volume: &Path, private: &Path) {
         ("write a private copy", private),
     ] {
         let file = folder.join(&name);
-        tell(attempt, fs::write(&file, "probe").map(|()| "written"));
+        log_attempt(attempt, fs::write(&file, "probe").map(|()| "written"));
         // A file that could be written should not stay.
         let _ = fs::remove_file(&file);
     }
-    tell("read", fs::read("/etc/hostname").map(|_| "read"));
-    tell("look around", fs::read_dir("/").map(|_| "read"));
-    tell("look for processes", fs::read_dir("/proc").map(|_| "read"));
+    log_attempt("read", fs::read("/etc/hostname").map(|_| "read"));
+    log_attempt("look around", fs::read_dir("/").map(|_| "read"));
+    log_attempt("look for processes", fs::read_dir("/proc").map(|_| "read"));
     let token = "/var/run/secrets/kubernetes.io/serviceaccount/token";
-    tell("token", fs::read(token).map(|_| "read"));
+    log_attempt("token", fs::read(token).map(|_| "read"));
     let found: Vec<_> = std::env::vars_os()
         .filter_map(|(name, _)| name.into_string().ok())
         .filter(|name| SECRETS.iter().any(|secret| name.to_uppercase().contains(secret)))
         .collect();
     let outcome = if found.is_empty() { "nothing".to_owned() } else { found.join(" ") };
-    tell("environment", Ok::<_, std::io::Error>(outcome));
+    log_attempt("environment", Ok::<_, std::io::Error>(outcome));
 }
 
 /// The address of the API server, as Kubernetes gives it to every container of a pod.
@@ -67,7 +70,7 @@ fn api_server() -> Option<(String, u16)> {
     Some((host, std::env::var("KUBERNETES_SERVICE_PORT").ok()?.parse().ok()?))
 }
 
-fn tell<T: Display, E: Display>(attempt: &str, result: Result<T, E>) {
+fn log_attempt<T: Display, E: Display>(attempt: &str, result: Result<T, E>) {
     let outcome = match result {
         Ok(got) => got.to_string(),
         Err(cause) => format!("refused: {cause}"),

@@ -26,10 +26,10 @@ pub(crate) struct BySource<T> {
 /// Claims that wait, by source and in the order in which they came.
 struct Lane<T> {
     sources: VecDeque<Source>,
-    waiting: HashMap<Source, BTreeMap<u64, Wish<T>>>,
+    waiting: HashMap<Source, BTreeMap<u64, WaitingClaim<T>>>,
 }
 
-struct Wish<T> {
+struct WaitingClaim<T> {
     amount: u64,
     waiter: T,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Ticket {
 
 /// A claim that is met.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Given<T> {
+pub(crate) struct MetClaim<T> {
     /// How the claim is met.
     pub waiter: T,
     /// Its source.
@@ -70,7 +70,7 @@ impl<T> BySource<T> {
             lane.sources.push_back(source);
             BTreeMap::new()
         });
-        waiting.insert(number, Wish { amount: amount.min(self.most), waiter });
+        waiting.insert(number, WaitingClaim { amount: amount.min(self.most), waiter });
         Ticket { source, is_known, number }
     }
 
@@ -94,7 +94,7 @@ impl<T> BySource<T> {
     }
 
     /// The next claim that is met, if there is enough for it.
-    pub(super) fn give_next(&mut self) -> Option<Given<T>> {
+    pub(super) fn give_next(&mut self) -> Option<MetClaim<T>> {
         for lane in [self.turn, 1 - self.turn] {
             for _ in 0..self.lanes[lane].sources.len() {
                 let Some((source, amount)) = self.lanes[lane].front() else { continue };
@@ -110,7 +110,7 @@ impl<T> BySource<T> {
                 self.free -= amount;
                 *self.held.entry(source).or_default() += amount;
                 self.turn = 1 - lane;
-                return Some(Given { waiter, source, amount });
+                return Some(MetClaim { waiter, source, amount });
             }
         }
         None
@@ -127,8 +127,8 @@ impl<T> Lane<T> {
     fn front(&mut self) -> Option<(Source, u64)> {
         let source = *self.sources.front()?;
         let first = self.waiting.get(&source).and_then(|waiting| waiting.first_key_value());
-        if let Some((_, wish)) = first {
-            return Some((source, wish.amount));
+        if let Some((_, claim)) = first {
+            return Some((source, claim.amount));
         }
         self.waiting.remove(&source);
         self.sources.pop_front();
@@ -138,9 +138,9 @@ impl<T> Lane<T> {
     /// Takes that claim out; its source comes last now.
     fn pop(&mut self) -> Option<T> {
         let source = *self.sources.front()?;
-        let (_, wish) = self.waiting.get_mut(&source)?.pop_first()?;
+        let (_, claim) = self.waiting.get_mut(&source)?.pop_first()?;
         self.sources.rotate_left(1);
-        Some(wish.waiter)
+        Some(claim.waiter)
     }
 }
 
@@ -179,7 +179,7 @@ impl<T> Rule for BySource<T> {
     }
 
     fn next(&mut self) -> Option<(Grant<Source>, T)> {
-        let Given { waiter, source, amount } = self.give_next()?;
+        let MetClaim { waiter, source, amount } = self.give_next()?;
         Some((Grant { owner: source, amount }, waiter))
     }
 
@@ -263,7 +263,7 @@ mod tests {
     fn who_wants_more_than_there_is_gets_the_most_there_is() {
         let mut shares = BySource::new(4, 3);
         shares.ask(source(1), false, 9, "a");
-        assert_eq!(shares.give_next(), Some(Given { waiter: "a", source: source(1), amount: 3 }));
+        assert_eq!(shares.give_next(), Some(MetClaim { waiter: "a", source: source(1), amount: 3 }));
     }
 
     #[test]

@@ -32,11 +32,11 @@ pub(crate) enum Content {
     /// One module.
     Module(LoadedModule),
     /// The members of a policy group.
-    Group(Arc<LoadedGroup>),
+    PolicyGroup(Arc<LoadedPolicyGroup>),
 }
 
 /// The members of a policy group, and how their verdicts are combined.
-pub(crate) struct LoadedGroup {
+pub(crate) struct LoadedPolicyGroup {
     /// The expression, which calls only these members.
     pub(crate) expression: Expression,
     /// The members.
@@ -122,7 +122,7 @@ impl Loaded {
     pub(crate) fn renumbered(&self, generation: i64) -> Self {
         let content = match &self.content {
             Content::Module(module) => Content::Module(module.renumbered(generation)),
-            Content::Group(group) => Content::Group(Arc::new(LoadedGroup {
+            Content::PolicyGroup(group) => Content::PolicyGroup(Arc::new(LoadedPolicyGroup {
                 expression: group.expression.clone(),
                 members: group
                     .members
@@ -146,7 +146,7 @@ impl Loaded {
     pub fn module(&self) -> Option<&LoadedModule> {
         match &self.content {
             Content::Module(module) => Some(module),
-            Content::Group(_) => None,
+            Content::PolicyGroup(_) => None,
         }
     }
 
@@ -160,7 +160,7 @@ impl Loaded {
         let takes_raw = |module: &LoadedModule| module.mode != ExecutionMode::Gatekeeper;
         match &self.content {
             Content::Module(module) => takes_raw(module),
-            Content::Group(group) => group.members.values().all(takes_raw),
+            Content::PolicyGroup(group) => group.members.values().all(takes_raw),
         }
     }
 

@@ -63,7 +63,7 @@ pub(crate) enum Priority {
 
 /// The order within one source and priority: the slowest is closed first, then the oldest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Merit {
+pub(super) struct Rank {
     rate: u64,
     age: Reverse<Duration>,
 }
@@ -72,8 +72,8 @@ pub(super) struct Merit {
 /// done its part and stays.
 pub(super) fn order(connections: impl Iterator<Item = (u64, Snapshot)>) -> Vec<(u64, Priority)> {
     let candidate = |(key, seen): (u64, Snapshot)| {
-        let (priority, merit) = seen.judged()?;
-        Some(Candidate { key: (key, priority), source: seen.source, priority, merit })
+        let (priority, rank) = seen.judged()?;
+        Some(Candidate { key: (key, priority), source: seen.source, priority, rank })
     };
     first_to_go(connections.filter_map(candidate).collect())
 }
@@ -84,7 +84,7 @@ impl Snapshot {
         self.judged().map(|(priority, _)| priority)
     }
 
-    fn judged(&self) -> Option<(Priority, Merit)> {
+    fn judged(&self) -> Option<(Priority, Rank)> {
         let Self { announced, received, elapsed, .. } = *self;
         let progress = Progress { announced, received, elapsed };
         let fresh = if self.is_known || self.is_proven { FRESH_KNOWN } else { FRESH };
@@ -101,7 +101,7 @@ impl Snapshot {
             (false, false, true) => Priority::Newcomer,
             (false, false, false) => Priority::Stranger,
         };
-        Some((priority, Merit { rate, age: Reverse(elapsed) }))
+        Some((priority, Rank { rate, age: Reverse(elapsed) }))
     }
 }
 

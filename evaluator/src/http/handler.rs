@@ -26,7 +26,7 @@ use crate::http::media_type;
 use crate::http::path_keys::AcceptedKeys;
 use crate::http::route::{self, OpenPaths, Route, quoted};
 use crate::review::{RawReview, Review, ReviewError};
-use crate::table::{Group, Record, SharedTable, Table};
+use crate::table::{MatchGroup, Record, SharedTable, Table};
 use crate::verdict::EvaluationError;
 use crate::verdict::answer::{Answer, Envelope};
 
@@ -66,7 +66,7 @@ enum Destination {
     /// A verdict of one policy on a raw request.
     ValidateRaw(Arc<Record>),
     /// The joined verdicts of a match group.
-    Group(GroupId, Arc<Group>),
+    Group(GroupId, Arc<MatchGroup>),
     /// The marker of a match group.
     Marker(GroupId),
     /// What becomes of a policy that somebody applies.
@@ -74,7 +74,7 @@ enum Destination {
 }
 
 /// A request that policies are asked about: what it takes to answer it if that fails.
-struct Asked {
+struct PendingAnswer {
     target: Target,
     /// The request's uid as JSON text.
     uid: String,
@@ -171,7 +171,7 @@ impl Handler {
         body: Incoming,
         arrived: Instant,
         connection: &ConnectionState,
-        asked: &mut Option<Asked>,
+        asked: &mut Option<PendingAnswer>,
     ) -> Result<Bytes, HttpError> {
         let Some(route) = self.open.route(parts.uri.path(), self.keys.as_deref()) else {
             // The head is enough, and no body is read. What is not read cannot be told from a next request.
@@ -200,7 +200,7 @@ impl Handler {
                 adopt_parent(&span, &parts.headers);
                 let asking = self.admission.review(&record, &review, until, purpose).instrument(span);
                 let target = Target::Policy(Arc::clone(&record));
-                Ok(self.bounded(asked.insert(Asked::new(target, review.uid(), Envelope::Review)), asking).await)
+                Ok(self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Review)), asking).await)
             }
             Destination::ValidateRaw(record) => {
                 let review = RawReview::parse(&body.bytes)?;
@@ -208,7 +208,7 @@ impl Handler {
                 adopt_parent(&span, &parts.headers);
                 let asking = self.admission.raw(&record, &review, until).instrument(span);
                 let target = Target::Policy(Arc::clone(&record));
-                Ok(self.bounded(asked.insert(Asked::new(target, review.uid(), Envelope::Raw)), asking).await)
+                Ok(self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Raw)), asking).await)
             }
             Destination::Group(id, group) => {
                 let review = Review::parse(&body.bytes)?;
@@ -218,7 +218,7 @@ impl Handler {
                 adopt_parent(&span, &parts.headers);
                 let asking = self.admission.group(&group, &review, until).instrument(span);
                 let target = Target::Group(Arc::clone(&group));
-                Ok(self.bounded(asked.insert(Asked::new(target, review.uid(), Envelope::Review)), asking).await)
+                Ok(self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Review)), asking).await)
             }
             Destination::Marker(group) => {
                 let review = Review::parse(&body.bytes)?;
@@ -235,7 +235,7 @@ impl Handler {
     }
 
     /// Runs `asking`, unless too many requests are under way: then the policies' answer to that comes early.
-    async fn bounded(&self, asked: &Asked, asking: impl Future<Output = Answer>) -> Bytes {
+    async fn bounded(&self, asked: &PendingAnswer, asking: impl Future<Output = Answer>) -> Bytes {
         let Some(_entered) = self.under_way.enter() else {
             self.admission.metrics.overloaded.inc();
             let limit = self.under_way.limit;
@@ -246,13 +246,13 @@ impl Handler {
     }
 
     /// The answer to a request that ended with a panic: that of its policies, where they are known.
-    fn after_panic(&self, asked: Option<Asked>) -> Result<Bytes, HttpError> {
+    fn after_panic(&self, asked: Option<PendingAnswer>) -> Result<Bytes, HttpError> {
         let error = EvaluationError::new(Reason::InternalError, "internal server error: a panic");
         let closed = || HttpError::closing(StatusCode::INTERNAL_SERVER_ERROR, "Something went wrong");
         asked.map(|asked| self.refused(&asked, &error)).ok_or_else(closed)
     }
 
-    fn refused(&self, asked: &Asked, error: &EvaluationError) -> Bytes {
+    fn refused(&self, asked: &PendingAnswer, error: &EvaluationError) -> Bytes {
         self.admission.refused(&asked.target, error).body(&asked.uid, asked.envelope)
     }
 
@@ -285,7 +285,7 @@ impl Handler {
     }
 }
 
-impl Asked {
+impl PendingAnswer {
     fn new(target: Target, uid: &str, envelope: Envelope) -> Self {
         Self { target, uid: uid.to_owned(), envelope }
     }

@@ -70,7 +70,7 @@ struct Held {
 
 /// A request, as these metrics describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum RequestLabels {
     /// An admission review.
     Review {
         /// The kind that the client asked for; empty where the API server did not say it.
@@ -88,7 +88,7 @@ pub(crate) enum Asked {
 
 /// A guest's verdict before mode and mutation rules count, or what stands for one when the evaluation failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct VerdictLabels {
     /// Whether the guest accepts.
     pub(crate) accepted: bool,
     /// Whether it changed the object.
@@ -97,7 +97,7 @@ pub(crate) struct Said {
     pub(crate) code: Option<u16>,
 }
 
-impl Asked {
+impl RequestLabels {
     /// The parts of a review that count. `audit` tells where it came.
     pub(crate) fn review(review: &Review<'_>, audit: bool) -> Self {
         let kind = review.kinds[2].and_then(|parts| parts[2]);
@@ -170,11 +170,18 @@ impl Kubewarden {
 
 impl PolicySeries {
     /// Counts an evaluation that took this long, with waiting.
-    pub(crate) fn evaluated(&self, is_group: bool, mode: Mode, asked: &Asked, said: Said, took: Duration) {
+    pub(crate) fn evaluated(
+        &self,
+        is_group: bool,
+        mode: Mode,
+        asked: &RequestLabels,
+        said: VerdictLabels,
+        took: Duration,
+    ) {
         let mut labels = Labels::default();
         labels[0] = name(&self.id, is_group);
         labels[1] = mode.as_str().to_owned();
-        if let Asked::Review { kind, namespace, operation, origin } = asked {
+        if let RequestLabels::Review { kind, namespace, operation, origin } = asked {
             labels[2].clone_from(kind);
             labels[3].clone_from(namespace);
             labels[4] = (*operation).to_owned();
@@ -248,7 +255,7 @@ impl Held {
 mod tests {
     use super::*;
 
-    const ACCEPTED: Said = Said { accepted: true, mutated: false, code: None };
+    const ACCEPTED: VerdictLabels = VerdictLabels { accepted: true, mutated: false, code: None };
 
     fn metrics() -> (Registry, Kubewarden) {
         let registry = Registry::new();
@@ -264,9 +271,9 @@ mod tests {
         text.parse().expect("an id")
     }
 
-    fn pod(namespace: &str) -> Asked {
+    fn pod(namespace: &str) -> RequestLabels {
         let (kind, namespace) = ("Pod".to_owned(), namespace.to_owned());
-        Asked::Review { kind, namespace, operation: "CREATE", origin: "validate" }
+        RequestLabels::Review { kind, namespace, operation: "CREATE", origin: "validate" }
     }
 
     #[test]
@@ -285,9 +292,9 @@ mod tests {
         let (registry, metrics) = metrics();
         let policy = metrics.policy(&id("cluster/a"));
         let took = Duration::from_micros(7900);
-        let denied = Said { accepted: false, mutated: false, code: Some(403) };
+        let denied = VerdictLabels { accepted: false, mutated: false, code: Some(403) };
         policy.evaluated(false, Mode::Protect, &pod("shop"), denied, took);
-        policy.evaluated(false, Mode::Monitor, &Asked::Raw, ACCEPTED, took);
+        policy.evaluated(false, Mode::Monitor, &RequestLabels::Raw, ACCEPTED, took);
         policy.not_initialized(true, Reason::SettingsInvalid);
         let text = text(&registry);
         for line in [
@@ -334,7 +341,7 @@ mod tests {
         let (registry, metrics) = metrics();
         let policy = metrics.policy(&id("cluster/a"));
         for n in 0..500 {
-            let said = Said { code: Some(n), ..ACCEPTED };
+            let said = VerdictLabels { code: Some(n), ..ACCEPTED };
             policy.evaluated(false, Mode::Protect, &pod(&format!("team-{n}")), said, Duration::ZERO);
         }
         let shown = text(&registry);
@@ -344,7 +351,13 @@ mod tests {
         assert!(other.contains("resource_kind=\"other\"") && other.contains("error_code=\"other\""), "{other}");
         assert!(other.ends_with(" 400"), "{other}");
         // What is there already is counted on.
-        policy.evaluated(false, Mode::Protect, &pod("team-7"), Said { code: Some(7), ..ACCEPTED }, Duration::ZERO);
+        policy.evaluated(
+            false,
+            Mode::Protect,
+            &pod("team-7"),
+            VerdictLabels { code: Some(7), ..ACCEPTED },
+            Duration::ZERO,
+        );
         assert!(text(&registry).lines().any(|line| line.contains("\"team-7\"") && line.ends_with("\"CREATE\"} 2")));
     }
 

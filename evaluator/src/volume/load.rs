@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use portcullis_contract::{
-    Candidate, CandidateContent, CandidateGroup, Digest, ExecutionMode, NamedModule, PolicyId, Reason, clean,
+    Candidate, CandidateContent, CandidatePolicyGroup, Digest, ExecutionMode, NamedModule, PolicyId, Reason, clean,
 };
 use portcullis_expression::{Expression, ExpressionError};
 
 use crate::capability::BrokerLink;
 use crate::capability::cache::{Caches, PolicyCache};
 use crate::fair::claimant::Claimant;
-use crate::guest::loaded::{Content, Loaded, LoadedGroup, LoadedModule};
+use crate::guest::loaded::{Content, Loaded, LoadedModule, LoadedPolicyGroup};
 use crate::guest::{CallError, Guest, GuestLog, Guests, Host, LinkError, NO_BROKER, Operation, Parts};
 use crate::lanes::{LaneError, Lanes};
 use crate::metrics::PolicyMetrics;
@@ -159,7 +159,7 @@ impl Loading {
                 let timeout = candidate
                     .timeout_eval_seconds
                     .map_or_else(|| self.policy_timeout.max(own_times(group)), |seconds| limit(Some(seconds)));
-                (Content::Group(Arc::new(LoadedGroup { expression, members })), timeout)
+                (Content::PolicyGroup(Arc::new(LoadedPolicyGroup { expression, members })), timeout)
             }
         };
         Ok(Arc::new(Loaded::new(candidate, timeout, content)))
@@ -228,7 +228,7 @@ impl Loading {
 }
 
 /// The time that the members of a group have by their own limits.
-fn own_times(group: &CandidateGroup) -> Duration {
+fn own_times(group: &CandidatePolicyGroup) -> Duration {
     let seconds = group.members.values().filter_map(|member| member.timeout_eval_seconds).map(u64::from);
     Duration::from_secs(seconds.sum())
 }

@@ -236,7 +236,7 @@ mod tests {
             next(&self.entry, &self.keys, &self.known, self.now)
         }
 
-        fn tell(&self) -> (ReplicaState, Option<Reason>, Option<Reason>) {
+        fn states(&self) -> (ReplicaState, Option<Reason>, Option<Reason>) {
             let failure = failure(&self.entry, &self.keys, &self.known);
             let unserved = unserved(&self.entry, &self.keys, &self.known);
             let state = state(&self.entry, &self.known, failure.as_ref());
@@ -269,31 +269,31 @@ mod tests {
     fn a_new_candidate_is_loaded() {
         let case = Case::newest(1).candidate(1);
         assert_eq!(case.next(), Next::Load(0));
-        assert_eq!(case.tell(), (ReplicaState::Pending, None, None));
+        assert_eq!(case.states(), (ReplicaState::Pending, None, None));
     }
 
     #[test]
     fn what_serves_is_not_loaded_again() {
         let case = Case::newest(2).candidate(2).candidate(1).serves(2);
         assert_eq!(case.next(), Next::Rest(None));
-        assert_eq!(case.tell(), (ReplicaState::Current, None, None));
+        assert_eq!(case.states(), (ReplicaState::Current, None, None));
     }
 
     #[test]
     fn what_was_loaded_before_it_became_unreadable_is_not_current() {
         let case = Case::newest(2).candidate(2).serves(2).loader_failed(2, Reason::SpecInvalid);
         assert_eq!(case.next(), Next::Rest(None));
-        assert_eq!(case.tell().0, ReplicaState::Previous);
+        assert_eq!(case.states().0, ReplicaState::Previous);
         // What only cannot be fetched again is what is wanted.
         let case = Case::newest(2).serves(2).loader_failed(2, Reason::RegistryTimeout);
-        assert_eq!(case.tell().0, ReplicaState::Current);
+        assert_eq!(case.states().0, ReplicaState::Current);
     }
 
     #[test]
     fn what_was_refused_for_good_is_not_tried_again() {
         let case = Case::newest(2).candidate(2).refused(2, Reason::SettingsInvalid, None);
         assert_eq!(case.next(), Next::Rest(None));
-        assert_eq!(case.tell().0, ReplicaState::Failed);
+        assert_eq!(case.states().0, ReplicaState::Failed);
     }
 
     #[test]
@@ -307,15 +307,15 @@ mod tests {
         let case = Case::newest(3).candidate(3).candidate(1).serves(2).refused(3, Reason::SettingsInvalid, None);
         assert_eq!(case.next(), Next::Rest(None));
         let reason = Some(Reason::SettingsInvalid);
-        assert_eq!(case.tell(), (ReplicaState::Previous, reason, reason));
+        assert_eq!(case.states(), (ReplicaState::Previous, reason, reason));
     }
 
     #[test]
     fn a_target_that_is_not_there_yet_leaves_what_serves_untouched() {
         let case = Case::newest(2).serves(1);
-        assert_eq!((case.next(), case.tell().0), (Next::Rest(None), ReplicaState::Previous));
+        assert_eq!((case.next(), case.states().0), (Next::Rest(None), ReplicaState::Previous));
         let case = case.loader_failed(2, Reason::RegistryTimeout);
-        assert_eq!(case.tell().1, Some(Reason::RegistryTimeout));
+        assert_eq!(case.states().1, Some(Reason::RegistryTimeout));
     }
 
     #[test]
@@ -350,15 +350,15 @@ mod tests {
     #[test]
     fn the_own_refusal_is_told_before_the_loaders_failure() {
         let case = Case::newest(1).candidate(1).loader_failed(1, Reason::RegistryTimeout);
-        assert_eq!(case.tell().1, Some(Reason::RegistryTimeout));
+        assert_eq!(case.states().1, Some(Reason::RegistryTimeout));
         let case = case.refused(1, Reason::ArtifactCorrupt, Some(Duration::from_secs(1)));
-        assert_eq!(case.tell().1, Some(Reason::ArtifactCorrupt));
+        assert_eq!(case.states().1, Some(Reason::ArtifactCorrupt));
     }
 
     #[test]
     fn an_older_generations_failure_explains_why_nothing_serves() {
         let case = Case::newest(3).candidate(2).refused(2, Reason::MemoryLimit, None);
-        assert_eq!(case.tell(), (ReplicaState::Pending, None, Some(Reason::MemoryLimit)));
+        assert_eq!(case.states(), (ReplicaState::Pending, None, Some(Reason::MemoryLimit)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use portcullis_yaml::{Document, MAX_DEPTH};
 use serde_json::Value;
 
 use super::decode::decode;
-use super::group::group;
+use super::policy_group::policy_group;
 use super::settings::settings;
 use crate::content::{Body, DesiredPolicy, Head, hash};
 use crate::declared::resource;
@@ -172,7 +172,8 @@ pub(super) fn judge(
             }
             (None, members) => {
                 let expression = spec.expression.unwrap_or_default();
-                group(members.unwrap_or_default(), expression, reference).map_err(|problem| problem.below("spec."))?
+                policy_group(members.unwrap_or_default(), expression, reference)
+                    .map_err(|problem| problem.below("spec."))?
             }
         };
         let rules = &spec.rules;

@@ -5,10 +5,10 @@
 mod applied;
 mod decode;
 mod directory;
-mod group;
 mod kubernetes;
 mod manifest;
 mod policies_yml;
+mod policy_group;
 mod scan;
 mod settings;
 

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::decode::decode;
-use super::group::group;
 use super::manifest::Entry;
+use super::policy_group::policy_group;
 use super::settings::settings;
 use crate::content::{Body, DesiredPolicy, Head, hash};
 use crate::problem::Problem;
@@ -78,7 +78,7 @@ fn content(mut value: Value, too_deep: &[String], folder: &Path) -> (Option<Head
                 return Err(invalid(format!("{} is nested too deep", too_deep.join("."))));
             }
             let expression = fields.expression.unwrap_or_default();
-            let body = group(members, expression, |module| Reference::parse(module, folder))?;
+            let body = policy_group(members, expression, |module| Reference::parse(module, folder))?;
             let Some(message) = fields.message else {
                 return Err(invalid("message: is missing: a group needs the text that a denial shows".to_owned()));
             };

@@ -63,9 +63,9 @@ impl Compilation {
                 | Reason::ArtifactUnreadable
         );
         let is_ours = self.attempts.result().is_some_and(|record| record.artifact.sha256 == refused.artifact);
-        // What is said of a manifest from before the last remake is old news.
-        let is_news = self.published_in.is_some_and(|number| manifest >= number);
-        if !artifact_fault || !is_ours || !is_news || self.anew {
+        // What is said of a manifest from before the last remake is out of date.
+        let is_current = self.published_in.is_some_and(|number| manifest >= number);
+        if !artifact_fault || !is_ours || !is_current || self.anew {
             return;
         }
         if self.remake_at.is_some_and(|at| at > now.instant) {

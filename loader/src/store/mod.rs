@@ -277,11 +277,11 @@ impl Volume {
     /// Numbers go on above `number`, which an evaluator has seen. True when it is one that this volume does not know.
     pub(crate) fn count_from(&self, number: u64) -> bool {
         // Half of all numbers are enough for ever; what is above is noise.
-        let is_news = number > self.lock.number() && number < u64::MAX / 2;
-        if is_news {
+        let is_newer = number > self.lock.number() && number < u64::MAX / 2;
+        if is_newer {
             self.lock.raise(number);
         }
-        is_news
+        is_newer
     }
 
     /// Numbers begin above the manifest of an earlier loader, and above the clock where that one was lost.

@@ -26,13 +26,13 @@ type Entry = (Option<Digest>, u64);
 #[derive(Debug)]
 pub(crate) struct Room {
     size: u64,
-    ledger: Mutex<Ledger>,
+    usage: Mutex<Usage>,
     /// Held while files are counted. That may take long on a slow disk, and writers do not wait for it.
     measuring: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct Ledger {
+struct Usage {
     /// The files, by folder and name.
     files: HashMap<String, Entry>,
     /// Files that came and went since they began to be counted.
@@ -54,15 +54,15 @@ pub(crate) struct Reservation {
 impl Room {
     /// Room of `size` bytes; unlimited where no size is known.
     pub(crate) fn new(size: Option<u64>) -> Arc<Self> {
-        Arc::new(Self { size: size.unwrap_or(u64::MAX), ledger: Mutex::default(), measuring: Mutex::default() })
+        Arc::new(Self { size: size.unwrap_or(u64::MAX), usage: Mutex::default(), measuring: Mutex::default() })
     }
 
     /// Begins a file that these tenants need. No room is taken yet.
     pub(crate) fn reserve(self: &Arc<Self>, claims: Arc<Claims>) -> Reservation {
-        let mut ledger = self.lock();
-        ledger.counter += 1;
-        let number = ledger.counter;
-        ledger.writing.insert(number, (Arc::clone(&claims), 0));
+        let mut usage = self.lock();
+        usage.counter += 1;
+        let number = usage.counter;
+        usage.writing.insert(number, (Arc::clone(&claims), 0));
         Reservation { room: Arc::clone(self), number, claims }
     }
 
@@ -73,9 +73,9 @@ impl Room {
 
     /// A file is gone.
     pub(super) fn forget(&self, name: &str) {
-        let mut ledger = self.lock();
-        ledger.files.remove(name);
-        ledger.changed.insert(name.to_owned(), None);
+        let mut usage = self.lock();
+        usage.files.remove(name);
+        usage.changed.insert(name.to_owned(), None);
     }
 
     /// Takes in which files there are. Blocks as long as counting takes.
@@ -83,19 +83,19 @@ impl Room {
         let _one_at_a_time = lock(&self.measuring);
         self.lock().changed.clear();
         let mut files = count()?;
-        let mut ledger = self.lock();
-        for (name, entry) in std::mem::take(&mut ledger.changed) {
+        let mut usage = self.lock();
+        for (name, entry) in std::mem::take(&mut usage.changed) {
             match entry {
                 Some(entry) => files.insert(name, entry),
                 None => files.remove(&name),
             };
         }
-        ledger.files = files;
+        usage.files = files;
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ledger> {
-        lock(&self.ledger)
+    fn lock(&self) -> MutexGuard<'_, Usage> {
+        lock(&self.usage)
     }
 }
 
@@ -105,16 +105,16 @@ impl Reservation {
     /// # Errors
     /// `VolumeFull` when the tenants that need the file may have no more.
     pub(crate) fn grow_to(&mut self, bytes: u64) -> Result<(), VolumeError> {
-        let mut ledger = self.room.lock();
-        let has = ledger.writing.get(&self.number).map_or(0, |(_, has)| *has);
+        let mut usage = self.room.lock();
+        let has = usage.writing.get(&self.number).map_or(0, |(_, has)| *has);
         if bytes <= has {
             return Ok(());
         }
-        let most = has.saturating_add(ledger.allowance(self.room.size, &self.claims));
+        let most = has.saturating_add(usage.allowance(self.room.size, &self.claims));
         if bytes > most {
-            return Err(ledger.refusal(self.room.size, &self.claims));
+            return Err(usage.refusal(self.room.size, &self.claims));
         }
-        if let Some((_, has)) = ledger.writing.get_mut(&self.number) {
+        if let Some((_, has)) = usage.writing.get_mut(&self.number) {
             *has = bytes.saturating_add(STEP).min(most);
         }
         Ok(())
@@ -125,19 +125,19 @@ impl Reservation {
     /// # Errors
     /// `VolumeFull` when the tenants that need the file may have no more.
     pub(crate) fn check(&self, bytes: u64) -> Result<(), VolumeError> {
-        let ledger = self.room.lock();
-        let has = ledger.writing.get(&self.number).map_or(0, |(_, has)| *has);
-        let most = has.saturating_add(ledger.allowance(self.room.size, &self.claims));
-        if bytes > most { Err(ledger.refusal(self.room.size, &self.claims)) } else { Ok(()) }
+        let usage = self.room.lock();
+        let has = usage.writing.get(&self.number).map_or(0, |(_, has)| *has);
+        let most = has.saturating_add(usage.allowance(self.room.size, &self.claims));
+        if bytes > most { Err(usage.refusal(self.room.size, &self.claims)) } else { Ok(()) }
     }
 
     /// The file has its name.
     pub(super) fn settle(self, name: String, module: Digest, bytes: u64) {
-        let mut ledger = self.room.lock();
-        ledger.files.insert(name.clone(), (Some(module), bytes));
-        ledger.changed.insert(name, Some((Some(module), bytes)));
+        let mut usage = self.room.lock();
+        usage.files.insert(name.clone(), (Some(module), bytes));
+        usage.changed.insert(name, Some((Some(module), bytes)));
         let tenants = self.claims.iter().map(|(tenant, _)| tenant.clone());
-        ledger.owners.entry(module).or_default().extend(tenants);
+        usage.owners.entry(module).or_default().extend(tenants);
     }
 }
 
@@ -147,7 +147,7 @@ impl Drop for Reservation {
     }
 }
 
-impl Ledger {
+impl Usage {
     fn used(&self) -> u64 {
         let files = self.files.values().map(|(_, bytes)| bytes);
         files.chain(self.writing.values().map(|(_, bytes)| bytes)).sum()

@@ -28,7 +28,7 @@ pub(super) struct Evaluator {
 
 /// What an answer means.
 #[derive(Debug, PartialEq, Eq)]
-enum Meaning {
+enum Reply {
     Verdict(AuditVerdict),
     /// The evaluator does not serve the policy.
     Unserved,
@@ -53,25 +53,25 @@ impl Evaluator {
         let path = format!("{AUDIT_PATH}{policy}");
         let (begin, mut failed, mut busy) = (Instant::now(), 0, 0);
         loop {
-            let meaning = match self.poster.post(&path, review.to_vec()).await {
-                Ok(answer) => meaning(&answer, generation),
+            let reply = match self.poster.post(&path, review.to_vec()).await {
+                Ok(answer) => reply(&answer, generation),
                 Err(error) => {
                     let error = CallError::Unreachable(error.to_string());
                     lock(&self.failures).failed(&error);
-                    Meaning::Broken
+                    Reply::Broken
                 }
             };
-            let pause = match meaning {
-                Meaning::Verdict(verdict) => {
+            let pause = match reply {
+                Reply::Verdict(verdict) => {
                     lock(&self.failures).over();
                     return Some(verdict);
                 }
-                Meaning::Unserved => return None,
-                Meaning::Busy(asked) => {
+                Reply::Unserved => return None,
+                Reply::Busy(asked) => {
                     busy += 1;
                     asked.unwrap_or_else(|| PAUSES.wait(busy, fastrand::f64()))
                 }
-                Meaning::Broken => {
+                Reply::Broken => {
                     failed += 1;
                     PAUSES.wait(failed, fastrand::f64())
                 }
@@ -85,25 +85,20 @@ impl Evaluator {
 }
 
 /// What an answer means. Pure.
-fn meaning(answer: &Answer, generation: i64) -> Meaning {
+fn reply(answer: &Answer, generation: i64) -> Reply {
     let refused = |message: String| {
-        Meaning::Verdict(AuditVerdict {
-            outcome: AuditOutcome::Failed,
-            generation,
-            message: Some(message),
-            reason: None,
-        })
+        Reply::Verdict(AuditVerdict { outcome: AuditOutcome::Failed, generation, message: Some(message), reason: None })
     };
     match answer.status {
-        200 => serde_json::from_slice(&answer.body).map_or(Meaning::Broken, Meaning::Verdict),
-        404 => Meaning::Unserved,
+        200 => serde_json::from_slice(&answer.body).map_or(Reply::Broken, Reply::Verdict),
+        404 => Reply::Unserved,
         413 => refused("the object is larger than the evaluator takes".to_owned()),
-        408 | 429 | 503 => Meaning::Busy(answer.retry_after),
+        408 | 429 | 503 => Reply::Busy(answer.retry_after),
         400..=499 => {
             let words = clean(&String::from_utf8_lossy(&answer.body), MAX_QUOTE);
             refused(format!("the evaluator refuses the object with {}: {words}", answer.status))
         }
-        _ => Meaning::Broken,
+        _ => Reply::Broken,
     }
 }
 
@@ -111,26 +106,23 @@ fn meaning(answer: &Answer, generation: i64) -> Meaning {
 mod tests {
     use super::*;
 
-    fn of(status: u16, body: &str) -> Meaning {
+    fn of(status: u16, body: &str) -> Reply {
         let retry_after = (status == 503).then_some(Duration::from_secs(7));
-        meaning(&Answer { status, retry_after, body: body.into() }, 3)
+        reply(&Answer { status, retry_after, body: body.into() }, 3)
     }
 
     #[test]
     fn answers_are_verdicts_or_say_when_to_ask_again() {
         let allowed = AuditVerdict { outcome: AuditOutcome::Allowed, generation: 4, message: None, reason: None };
-        assert_eq!(of(200, r#"{"outcome":"allowed","generation":4}"#), Meaning::Verdict(allowed));
-        assert_eq!(of(503, "busy"), Meaning::Busy(Some(Duration::from_secs(7))));
-        assert_eq!(
-            (of(404, ""), of(500, ""), of(200, "nonsense")),
-            (Meaning::Unserved, Meaning::Broken, Meaning::Broken)
-        );
+        assert_eq!(of(200, r#"{"outcome":"allowed","generation":4}"#), Reply::Verdict(allowed));
+        assert_eq!(of(503, "busy"), Reply::Busy(Some(Duration::from_secs(7))));
+        assert_eq!((of(404, ""), of(500, ""), of(200, "nonsense")), (Reply::Unserved, Reply::Broken, Reply::Broken));
     }
 
     #[test]
     fn an_object_that_the_evaluator_refuses_is_one_that_could_not_be_evaluated() {
         for (status, words) in [(413, "larger"), (400, "refuses the object with 400: too deep")] {
-            let Meaning::Verdict(verdict) = of(status, "too deep") else { panic!("{status}") };
+            let Reply::Verdict(verdict) = of(status, "too deep") else { panic!("{status}") };
             assert_eq!((verdict.outcome, verdict.generation), (AuditOutcome::Failed, 3));
             assert!(verdict.message.is_some_and(|message| message.contains(words)), "{status}");
         }

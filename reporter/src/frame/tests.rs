@@ -52,9 +52,9 @@ fn good_broken_and_input_that_is_no_policy() {
             )),
         ),
     ]);
-    let troubles = ["broken.yaml: line 3: mapping values are not allowed here".to_owned()];
+    let problems = ["broken.yaml: line 3: mapping values are not allowed here".to_owned()];
     assert_eq!(
-        frame(&objects, None, &troubles, now(), WIDE, false),
+        frame(&objects, None, &problems, now(), WIDE, false),
         [
             "NAME                        READY   STATUS            MODE      GENERATION   REASON            AGE",
             "cluster/no-privileged       0/1     Active            protect   1            -                 90s",

@@ -134,7 +134,7 @@ fn events(client: &Client, namespace: &str) -> Api<BoundedObject> {
 }
 
 /// How soon a policy's status is to be written; nothing where it is right.
-fn wish(record: &Record, replicas: &[Replica<'_>]) -> Option<Urgency> {
+fn write_urgency(record: &Record, replicas: &[Replica<'_>]) -> Option<Urgency> {
     wanted(record, replicas, Timestamp::now()).map(|status| urgency(record, &status))
 }
 
@@ -202,7 +202,7 @@ impl<'a> Leader<'a> {
             let replicas = self.store.replicas();
             for id in dirty {
                 let record = self.store.policy(&id);
-                self.pace.want(&id, record.and_then(|record| wish(record, &replicas)), now);
+                self.pace.want(&id, record.and_then(|record| write_urgency(record, &replicas)), now);
                 let failing = record.and_then(|record| failing::worst(&record.object.meta.uid, &replicas));
                 if let (Some(record), Some(said)) = (record, failing)
                     && self.failing.insert(id.clone())
@@ -220,7 +220,7 @@ impl<'a> Leader<'a> {
                     self.failing.remove(&id);
                 }
                 if self.conflicts.remove(&id) {
-                    self.pace.hurry(&id, now);
+                    self.pace.expedite(&id, now);
                 }
             }
             let store = &self.store;
@@ -324,8 +324,8 @@ impl<'a> Leader<'a> {
                 self.store.touch(&id);
             } else {
                 let replicas = self.store.replicas();
-                let wish = wish(record, &replicas);
-                self.pace.want(&id, wish, now);
+                let urgency = write_urgency(record, &replicas);
+                self.pace.want(&id, urgency, now);
             }
         }
     }

@@ -70,7 +70,7 @@ impl Cluster {
         let client = server.map_err(|error| SettingError::new("--kubeconfig", error.to_string()))?.client;
         let identity = settings.identity.clone();
 
-        let (report, news) = tokio::sync::watch::channel(None);
+        let (report, updates) = tokio::sync::watch::channel(None);
         let (sender, leadership) = Leadership::new();
         let node = settings.identity.node.clone();
         let wanted = LeaseSettings {
@@ -88,7 +88,7 @@ impl Cluster {
                 format: wanted.format,
                 metrics: metrics.audit.clone(),
                 failures: Arc::new(move |doing: &'static str| metrics_of_calls.failures_to(doing)),
-                report: news.clone(),
+                report: updates.clone(),
             }
         });
         let settings = Arc::new(settings);
@@ -98,7 +98,7 @@ impl Cluster {
             let metrics = metrics.clone();
             supervised("the report", &shutdown, move || {
                 let failures = metrics.failures_to("write the report");
-                own::report(client.clone(), identity.clone(), heartbeat, failures, news.clone())
+                own::report(client.clone(), identity.clone(), heartbeat, failures, updates.clone())
             })
         };
         let lease = {
@@ -117,7 +117,7 @@ impl Cluster {
     }
 
     /// Sets what this pod reports.
-    pub(crate) fn tell(&self, report: ReplicaReportSpec) {
+    pub(crate) fn set_report(&self, report: ReplicaReportSpec) {
         let next = ReplicaReportSpec { node: self.node.clone(), ..report };
         self.report.send_if_modified(|last| {
             let same =

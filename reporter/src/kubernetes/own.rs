@@ -20,13 +20,13 @@ use super::pace::Bucket;
 const BURST: f64 = 3.0;
 const PER_SECOND: f64 = 1.0;
 
-/// Writes the reports of `news` until its sender is gone.
+/// Writes the reports of `updates` until its sender is gone.
 pub(crate) async fn report(
     client: Client,
     identity: Identity,
     heartbeat: Duration,
     mut failures: Failures,
-    mut news: watch::Receiver<Option<ReplicaReportSpec>>,
+    mut updates: watch::Receiver<Option<ReplicaReportSpec>>,
 ) {
     let mut slot = Slot::new(heartbeat, Instant::now());
     let mut retry = Retry::default();
@@ -48,10 +48,10 @@ pub(crate) async fn report(
                     }
                 }
                 // What has come meanwhile is there already.
-                if news.has_changed().is_err() {
+                if updates.has_changed().is_err() {
                     return;
                 }
-                slot.set(news.borrow_and_update().clone());
+                slot.set(updates.borrow_and_update().clone());
             }
             due => {
                 let sleep = async {
@@ -62,11 +62,11 @@ pub(crate) async fn report(
                 };
                 tokio::select! {
                     () = sleep => {}
-                    changed = news.changed() => {
+                    changed = updates.changed() => {
                         if changed.is_err() {
                             return;
                         }
-                        slot.set(news.borrow_and_update().clone());
+                        slot.set(updates.borrow_and_update().clone());
                     }
                 }
             }

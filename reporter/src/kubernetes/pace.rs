@@ -139,7 +139,7 @@ impl Pace {
     }
 
     /// Removes the reason to wait.
-    pub(crate) fn hurry(&mut self, id: &PolicyId, now: Instant) {
+    pub(crate) fn expedite(&mut self, id: &PolicyId, now: Instant) {
         if let Some(slot) = self.slots.get_mut(id) {
             slot.not_before = now;
         }
@@ -273,7 +273,7 @@ mod tests {
         pace.done(&id("a"), Some(later));
         pace.want(&id("a"), Some(Urgency::Now), start);
         assert_eq!(pace.next(start), Next::At(later));
-        pace.hurry(&id("a"), start);
+        pace.expedite(&id("a"), start);
         assert_eq!(pace.next(start), Next::Write(id("a")));
     }
 

@@ -150,8 +150,8 @@ impl Store {
         let Some(record) = self.policies.get_mut(&found.policy) else { return };
         let known = record.audit.as_ref().or(record.last.as_ref().and_then(|last| last.audit.as_ref()));
         let is_asked_for = record.object.audit_requested != record.audit_answered;
-        let is_news = is_asked_for || known.is_none_or(|known| is_news(known, &found.summary, interval));
-        if record.object.meta.uid == found.uid && is_news {
+        let is_due = is_asked_for || known.is_none_or(|known| is_due(known, &found.summary, interval));
+        if record.object.meta.uid == found.uid && is_due {
             record.audit = Some(found.summary);
             record.audit_answered.clone_from(&record.object.audit_requested);
             self.dirty.insert(found.policy);
@@ -348,7 +348,7 @@ impl Store {
 }
 
 /// Whether a summary of the audit differs from the last one in more than its time, or so much time has passed.
-fn is_news(known: &AuditSummary, next: &AuditSummary, interval: Duration) -> bool {
+fn is_due(known: &AuditSummary, next: &AuditSummary, interval: Duration) -> bool {
     let same_time = AuditSummary { scanned_at: known.scanned_at, ..next.clone() };
     let passed = next.scanned_at.duration_since(known.scanned_at);
     *known != same_time || Duration::try_from(passed).is_ok_and(|passed| passed >= interval)

@@ -36,7 +36,7 @@ impl Failed {
 
 /// Failures of a watch in a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct Outage {
     /// When the first one came.
     pub(super) since: Instant,
     /// The same by the clock.
@@ -60,7 +60,7 @@ pub(super) fn problem(
     kind: &ContextAwareResource,
     resource: &ApiResource,
     state: &State,
-    trouble: Option<&Trouble>,
+    outage: Option<&Outage>,
     now: Instant,
 ) -> Option<ContextProblem> {
     let (reason, words) = match state {
@@ -76,10 +76,10 @@ pub(super) fn problem(
         }
         State::Refused(why) => (ContextReason::ContextTooLarge, format!("{why}; read fewer kinds, or less of them")),
         State::Complete => {
-            let trouble = trouble.filter(|trouble| now.saturating_duration_since(trouble.since) >= STALE)?;
+            let outage = outage.filter(|outage| now.saturating_duration_since(outage.since) >= STALE)?;
             // A point in time and not an age: a status is not written again as time passes.
-            let time = trouble.time.strftime("%Y-%m-%dT%H:%M:%SZ");
-            (ContextReason::ContextStale, format!("known as of {time}, since when the watch fails: {}", trouble.why))
+            let time = outage.time.strftime("%Y-%m-%dT%H:%M:%SZ");
+            (ContextReason::ContextStale, format!("known as of {time}, since when the watch fails: {}", outage.why))
         }
     };
     Some(ContextProblem::new(reason, format!("{}/{}: {words}", kind.api_version, kind.kind)))
@@ -96,14 +96,14 @@ mod tests {
 
     use super::*;
 
-    fn told(state: &State, trouble: Option<Duration>) -> String {
+    fn told(state: &State, outage: Option<Duration>) -> String {
         let kind = ContextAwareResource { api_version: "apps/v1".to_owned(), kind: "Deployment".to_owned() };
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", "Deployment"));
         let since = Instant::now();
         let time = "2026-01-01T00:00:40.5Z".parse().expect("a time");
-        let failing = Trouble { since, time, why: "connection refused".to_owned() };
-        let now = since + trouble.unwrap_or_default();
-        let problem = problem(&kind, &resource, state, trouble.map(|_| &failing), now);
+        let failing = Outage { since, time, why: "connection refused".to_owned() };
+        let now = since + outage.unwrap_or_default();
+        let problem = problem(&kind, &resource, state, outage.map(|_| &failing), now);
         problem.map_or_else(String::new, |problem| format!("{} {}", problem.reason.as_str(), problem.message))
     }
 

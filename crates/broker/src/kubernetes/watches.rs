@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 use tokio::task::AbortHandle;
 
 use super::collection::{Collection, Place};
-use super::freshness::{Failed, State, Trouble, problem, reason_of};
+use super::freshness::{Failed, Outage, State, problem, reason_of};
 use super::objects::{CollectionError, Key, Objects};
 use super::read::ListQuery;
 use crate::cache::Answer;
@@ -62,7 +62,7 @@ pub(super) struct Watched {
     objects: Mutex<Objects>,
     state: tokio::sync::watch::Sender<State>,
     /// Since when the watch fails, if it does.
-    trouble: Mutex<Option<Trouble>>,
+    outage: Mutex<Option<Outage>>,
     used: Mutex<Instant>,
     task: Mutex<Option<AbortHandle>>,
     bytes: Arc<AtomicU64>,
@@ -144,7 +144,7 @@ impl Watches {
             place: collection.place.clone(),
             objects: Mutex::default(),
             state: tokio::sync::watch::Sender::new(State::Incomplete(None)),
-            trouble: Mutex::default(),
+            outage: Mutex::default(),
             used: Mutex::new(Instant::now()),
             task: Mutex::default(),
             bytes: Arc::clone(&self.bytes),
@@ -257,21 +257,21 @@ impl Watched {
     fn call_failed(&self, error: &CallError) {
         let why = error.to_string();
         self.failed(Failed { reason: reason_of(error), why: why.clone() });
-        self.trouble().get_or_insert_with(|| Trouble { since: Instant::now(), time: Timestamp::now(), why });
+        self.outage().get_or_insert_with(|| Outage { since: Instant::now(), time: Timestamp::now(), why });
     }
 
     fn works(&self) {
-        *self.trouble() = None;
+        *self.outage() = None;
     }
 
-    fn trouble(&self) -> MutexGuard<'_, Option<Trouble>> {
-        lock(&self.trouble)
+    fn outage(&self) -> MutexGuard<'_, Option<Outage>> {
+        lock(&self.outage)
     }
 
     /// What is wrong with the objects, for those who read all of them.
     pub(super) fn problem(&self, kind: &ContextAwareResource) -> Option<ContextProblem> {
         let state = self.state.borrow().clone();
-        problem(kind, &self.place.resource, &state, self.trouble().as_ref(), Instant::now())
+        problem(kind, &self.place.resource, &state, self.outage().as_ref(), Instant::now())
     }
 
     fn objects(&self) -> MutexGuard<'_, Objects> {
@@ -372,7 +372,7 @@ mod tests {
             place: Place { resource: resource(), is_namespaced: true },
             objects: Mutex::default(),
             state: tokio::sync::watch::Sender::new(State::Incomplete(None)),
-            trouble: Mutex::default(),
+            outage: Mutex::default(),
             used: Mutex::new(Instant::now()),
             task: Mutex::default(),
             bytes: Arc::default(),
@@ -446,11 +446,11 @@ mod tests {
         watched.call_failed(&refused(500));
         watched.call_failed(&refused(503));
         assert_eq!(*watched.state.borrow(), State::Complete, "what is known stays known");
-        let trouble = watched.trouble().clone().expect("it fails");
-        assert_eq!(trouble.why, refused(500).to_string(), "since the first failure");
+        let outage = watched.outage().clone().expect("it fails");
+        assert_eq!(outage.why, refused(500).to_string(), "since the first failure");
         assert_eq!(watched.problem(&pods()), None, "not for so long that it matters");
         watched.works();
-        assert_eq!(*watched.trouble(), None);
+        assert_eq!(*watched.outage(), None);
     }
 
     #[test]

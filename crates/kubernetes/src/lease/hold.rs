@@ -121,7 +121,7 @@ mod tests {
 
     /// One Lease, as an API server keeps it. The tests of clusters have real ones.
     #[derive(Default)]
-    struct Shelf {
+    struct Stored {
         lease: Option<Value>,
         version: u32,
         /// Status codes with which the next calls are refused.
@@ -131,30 +131,30 @@ mod tests {
     }
 
     #[derive(Clone, Default)]
-    struct Stand(Arc<Mutex<Shelf>>);
+    struct StubServer(Arc<Mutex<Stored>>);
 
-    impl Stand {
-        fn with<T>(&self, act: impl FnOnce(&mut Shelf) -> T) -> T {
+    impl StubServer {
+        fn with<T>(&self, act: impl FnOnce(&mut Stored) -> T) -> T {
             act(&mut self.0.lock().expect("no test panics in it"))
         }
 
         fn holder(&self) -> Option<String> {
-            self.with(|shelf| Some(shelf.lease.as_ref()?["spec"]["holderIdentity"].as_str()?.to_owned()))
+            self.with(|stored| Some(stored.lease.as_ref()?["spec"]["holderIdentity"].as_str()?.to_owned()))
         }
 
         fn failures(&self) -> Failures {
-            let stand = self.clone();
-            Failures::new("hold the Lease", move |error| stand.with(|shelf| shelf.failed.push(error.label())))
+            let server = self.clone();
+            Failures::new("hold the Lease", move |error| server.with(|stored| stored.failed.push(error.label())))
         }
 
         fn client(&self) -> Client {
-            let stand = self.clone();
+            let server = self.clone();
             let service = tower::service_fn(move |request: Request<Body>| {
-                let stand = stand.clone();
+                let server = server.clone();
                 async move {
                     let (parts, body) = request.into_parts();
                     let body = body.collect().await.expect("a body").to_bytes();
-                    let (code, body) = stand.answer(&parts.method, serde_json::from_slice(&body).unwrap_or_default());
+                    let (code, body) = server.answer(&parts.method, serde_json::from_slice(&body).unwrap_or_default());
                     let body = Body::from(body.to_string().into_bytes());
                     limited(Response::builder().status(code).body(body).expect("an answer"), false).await
                 }
@@ -163,21 +163,21 @@ mod tests {
         }
 
         fn answer(&self, method: &Method, mut lease: Value) -> (u16, Value) {
-            self.with(|shelf| {
+            self.with(|stored| {
                 let refused = |code: u16| (code, json!("refused"));
-                if let Some(code) = shelf.refusals.pop_front() {
+                if let Some(code) = stored.refusals.pop_front() {
                     return refused(code);
                 }
-                let found = shelf.lease.clone().unwrap_or_default();
+                let found = stored.lease.clone().unwrap_or_default();
                 if method == Method::GET {
                     return if found.is_null() { refused(404) } else { (200, found) };
                 }
                 if lease["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"] {
                     return refused(409);
                 }
-                shelf.version += 1;
-                lease["metadata"]["resourceVersion"] = json!(shelf.version.to_string());
-                shelf.lease = Some(lease.clone());
+                stored.version += 1;
+                lease["metadata"]["resourceVersion"] = json!(stored.version.to_string());
+                stored.lease = Some(lease.clone());
                 (200, lease)
             })
         }
@@ -189,32 +189,32 @@ mod tests {
 
     #[tokio::test]
     async fn it_is_held_after_a_refusal_and_given_up_at_the_end() {
-        let stand = Stand::default();
-        stand.with(|shelf| shelf.refusals.push_back(403));
+        let server = StubServer::default();
+        server.with(|stored| stored.refusals.push_back(403));
         let (sender, mut leadership) = Leadership::new();
         let (stop, end) = tokio::sync::oneshot::channel::<()>();
         let end = async move { drop(end.await) };
-        let holding = tokio::spawn(hold_lease(stand.client(), settings("pod-a"), sender, stand.failures(), end));
+        let holding = tokio::spawn(hold_lease(server.client(), settings("pod-a"), sender, server.failures(), end));
         tokio::time::timeout(Duration::from_secs(60), leadership.held()).await.expect("leads");
-        assert_eq!(stand.holder().as_deref(), Some("pod-a"));
+        assert_eq!(server.holder().as_deref(), Some("pod-a"));
         stop.send(()).expect("still held");
         holding.await.expect("ends");
         assert!(!leadership.is_held());
-        assert_eq!(stand.holder().as_deref(), Some(""));
-        assert_eq!(stand.with(|shelf| shelf.failed.clone()), ["403"]);
+        assert_eq!(server.holder().as_deref(), Some(""));
+        assert_eq!(server.with(|stored| stored.failed.clone()), ["403"]);
     }
 
     #[tokio::test]
     async fn of_two_one_leads_and_the_other_follows_when_it_lets_go() {
-        let stand = Stand::default();
+        let server = StubServer::default();
         let (sender, mut first) = Leadership::new();
         let (stop, end) = tokio::sync::oneshot::channel::<()>();
         let end = async move { drop(end.await) };
-        let holding = tokio::spawn(hold_lease(stand.client(), settings("pod-a"), sender, stand.failures(), end));
+        let holding = tokio::spawn(hold_lease(server.client(), settings("pod-a"), sender, server.failures(), end));
         tokio::time::timeout(Duration::from_secs(60), first.held()).await.expect("leads");
         let (sender, mut second) = Leadership::new();
         let end = std::future::pending();
-        let other = tokio::spawn(hold_lease(stand.client(), settings("pod-b"), sender, stand.failures(), end));
+        let other = tokio::spawn(hold_lease(server.client(), settings("pod-b"), sender, server.failures(), end));
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(first.is_held() && !second.is_held());
         stop.send(()).expect("still held");

@@ -65,7 +65,7 @@ pub(super) async fn ask(program: &OsStr, server: &str, longest: Duration) -> Res
         io::ErrorKind::NotFound => HelperError::Absent,
         kind => HelperError::Start(kind),
     })?;
-    let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw));
+    let mut group = ProcessGroup(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw));
     let answer = tokio::time::timeout(longest, talk(child, server)).await;
     let answer = answer.map_err(|_| HelperError::Slow(longest))??;
     // What it leaves behind on purpose, an agent for instance, may stay.
@@ -95,9 +95,9 @@ async fn talk(mut child: Child, server: &str) -> Result<Vec<u8>, HelperError> {
 }
 
 /// Processes that end with this.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
             // It may have ended by itself just now.

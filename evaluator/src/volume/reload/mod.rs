@@ -21,7 +21,7 @@ pub(crate) use self::policy::PolicyState;
 use crate::guest::loaded::Loaded;
 use crate::lanes::Share;
 use crate::metrics::Metrics;
-use crate::table::{Group, Table};
+use crate::table::{MatchGroup, Table};
 use crate::volume::load::{LoadError, Loading};
 use crate::volume::plan::{Key, Next};
 
@@ -194,7 +194,7 @@ impl Reload {
         self.metrics.failed.set(i64::try_from(policies.len() - served).unwrap_or(i64::MAX));
         let groups = self.groups.iter().map(|group| {
             let members = group.members.iter().filter_map(|id| policies.get(id).cloned()).collect();
-            (group.id.clone(), Arc::new(Group { kind: group.kind, members, matchers: matchers(group) }))
+            (group.id.clone(), Arc::new(MatchGroup { kind: group.kind, members, matchers: matchers(group) }))
         });
         Table { manifest_number: self.number, groups: groups.collect(), policies, checks }
     }

@@ -191,7 +191,7 @@ impl PolicyState {
 
     pub(super) fn record(&self) -> Record {
         let is_group = match &self.loaded {
-            Some(loaded) => matches!(loaded.content(), Content::Group(_)),
+            Some(loaded) => matches!(loaded.content(), Content::PolicyGroup(_)),
             None => {
                 self.entry.candidates.first().is_some_and(|newest| matches!(newest.content, CandidateContent::Group(_)))
             }

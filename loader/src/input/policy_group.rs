@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_api::GroupMember;
+use portcullis_api::PolicyGroupMember;
 use portcullis_contract::{Capability, Reason};
 use portcullis_expression::Expression;
 use serde_json::Value;
@@ -20,7 +20,7 @@ const MAX_MEMBERS: usize = 16;
 ///
 /// # Errors
 /// When a member or the expression cannot be used. The texts begin with the field, `policies.<name>` or `expression`.
-pub(super) fn group(
+pub(super) fn policy_group(
     members: impl IntoIterator<Item = (String, Value)>,
     expression: String,
     reference: impl Fn(&str) -> Result<Reference, Problem>,
@@ -45,7 +45,7 @@ fn member(mut value: Value, reference: impl Fn(&str) -> Result<Reference, Proble
     // Taken out first, so that no error text of the decoder can quote them.
     let taken = value.as_object_mut().and_then(|member| member.shift_remove("settings"));
     let invalid = |text: String| Problem::new(Reason::SpecInvalid, text);
-    let member: GroupMember = decode(value)?;
+    let member: PolicyGroupMember = decode(value)?;
     Capability::check_patterns(&member.host_capabilities).map_err(|error| invalid(error.to_string()))?;
     let (settings, reference) = (settings(taken, false)?, reference(&member.module)?);
     Ok(Body {
@@ -66,7 +66,7 @@ mod tests {
 
     fn read(members: Value, expression: &str) -> Result<Body, Problem> {
         let Value::Object(members) = members else { panic!("it is an object") };
-        group(members, expression.to_owned(), |module| Reference::parse(module, Path::new("/policies")))
+        policy_group(members, expression.to_owned(), |module| Reference::parse(module, Path::new("/policies")))
     }
 
     #[test]
