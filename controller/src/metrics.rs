@@ -1,6 +1,7 @@
 //! Metrics of the controller.
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use portcullis_process::{counter, counters, gauge, gauges, registered};
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 /// The controller's metrics.
 #[derive(Clone)]
@@ -27,40 +28,43 @@ impl Metrics {
     /// # Errors
     /// When one of the names is taken.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let metrics = Self {
-            leader: IntGauge::new("portcullis_controller_leader", "1 while this program holds the Lease")?,
-            objects: IntGaugeVec::new(
-                Opts::new("portcullis_controller_objects", "Number of policies, revisions and webhook configurations"),
+        Ok(Self {
+            leader: gauge(registry, "portcullis_controller_leader", "1 while this program holds the Lease")?,
+            objects: gauges(
+                registry,
+                "portcullis_controller_objects",
+                "Number of policies, revisions and webhook configurations",
                 &["kind"],
             )?,
-            actions: IntCounterVec::new(
-                Opts::new("portcullis_controller_actions_total", "Writes and questions to the API server"),
+            actions: counters(
+                registry,
+                "portcullis_controller_actions_total",
+                "Writes and questions to the API server",
                 &["action"],
             )?,
-            failures: IntCounterVec::new(
-                Opts::new("portcullis_controller_action_failures_total", "Writes and questions that failed"),
+            failures: counters(
+                registry,
+                "portcullis_controller_action_failures_total",
+                "Writes and questions that failed",
                 &["action"],
             )?,
-            repairs: IntCounter::new(
+            repairs: counter(
+                registry,
                 "portcullis_controller_webhook_repairs_total",
                 "Webhook configurations repaired after something else had changed or deleted them",
             )?,
-            watch_failures: IntCounter::new(
+            watch_failures: counter(
+                registry,
                 "portcullis_controller_watch_failures_total",
                 "Lists and watches that failed",
             )?,
-            decisions: Histogram::with_opts(
-                HistogramOpts::new("portcullis_controller_decision_seconds", "How long one decision takes")
-                    .buckets(vec![0.0001, 0.001, 0.01, 0.1, 1.0]),
+            decisions: registered(
+                registry,
+                Histogram::with_opts(
+                    HistogramOpts::new("portcullis_controller_decision_seconds", "How long one decision takes")
+                        .buckets(vec![0.0001, 0.001, 0.01, 0.1, 1.0]),
+                )?,
             )?,
-        };
-        registry.register(Box::new(metrics.leader.clone()))?;
-        registry.register(Box::new(metrics.objects.clone()))?;
-        registry.register(Box::new(metrics.actions.clone()))?;
-        registry.register(Box::new(metrics.failures.clone()))?;
-        registry.register(Box::new(metrics.repairs.clone()))?;
-        registry.register(Box::new(metrics.watch_failures.clone()))?;
-        registry.register(Box::new(metrics.decisions.clone()))?;
-        Ok(metrics)
+        })
     }
 }

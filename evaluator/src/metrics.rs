@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use portcullis_contract::{PolicyId, Reason, Stage};
-use portcullis_process::registered;
+use portcullis_process::{counters, registered};
 use portcullis_util::lock;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
@@ -208,30 +208,24 @@ impl Metrics {
         let registry = Registry::new();
         let series = Series::new()?;
         series.register(&registry)?;
-        let capability_calls = IntCounterVec::new(
-            Opts::new(
-                "portcullis_capability_calls_total",
-                "Calls of policies to the broker by capability and outcome (done, denied, failed)",
-            ),
+        let capability_calls = counters(
+            &registry,
+            "portcullis_capability_calls_total",
+            "Calls of policies to the broker by capability and outcome (done, denied, failed)",
             &["capability", "outcome"],
         )?;
-        let checks = IntCounterVec::new(
-            Opts::new(
-                "portcullis_checks_total",
-                "Policies that somebody applied, by what the check found (passed, refused, unknown, skipped)",
-            ),
+        let checks = counters(
+            &registry,
+            "portcullis_checks_total",
+            "Policies that somebody applied, by what the check found (passed, refused, unknown, skipped)",
             &["outcome"],
         )?;
-        let audits = IntCounterVec::new(
-            Opts::new(
-                "portcullis_audits_total",
-                "Questions of the reporter about objects that exist, by outcome (allowed, denied, changes, failed, postponed, refused)",
-            ),
+        let audits = counters(
+            &registry,
+            "portcullis_audits_total",
+            "Questions of the reporter about objects that exist, by outcome (allowed, denied, changes, failed, postponed, refused)",
             &["outcome"],
         )?;
-        for collector in [&capability_calls, &checks, &audits] {
-            registry.register(Box::new(collector.clone()))?;
-        }
         let counter = |name: &str, help: &str| registered(&registry, IntCounter::new(name, help)?);
         let gauge = |name: &str, help: &str| registered(&registry, IntGauge::new(name, help)?);
         Ok(Self {

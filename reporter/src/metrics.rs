@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_process::registered;
-use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+use portcullis_process::{counter, counters, gauges};
+use prometheus::{IntCounter, IntGaugeVec, Registry};
 
 /// The reporter's metrics.
 pub struct Metrics {
@@ -24,29 +24,23 @@ impl Metrics {
     /// # Errors
     /// When a name is taken already.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let policies = IntGaugeVec::new(
-            Opts::new("portcullis_reporter_policies", "Policies by the reason of Ready"),
-            &["status"],
-        )?;
-        let writes = IntCounter::new("portcullis_reporter_status_writes_total", "Status objects written")?;
-        let write_failures = IntCounter::new(
+        let policies =
+            gauges(registry, "portcullis_reporter_policies", "Policies by the reason of Ready", &["status"])?;
+        let writes = counter(registry, "portcullis_reporter_status_writes_total", "Status objects written")?;
+        let write_failures = counter(
+            registry,
             "portcullis_reporter_status_write_failures_total",
             "Status objects or events that could not be written",
         )?;
-        let reads = IntCounterVec::new(
-            Opts::new("portcullis_reporter_state_read_failures_total", "Failed attempts to ask a program of this pod"),
+        let reads = counters(
+            registry,
+            "portcullis_reporter_state_read_failures_total",
+            "Failed attempts to ask a program of this pod",
             &["program"],
         )?;
-        let reads = registered(registry, reads)?;
         let [loader_failures, evaluator_failures] =
             ["loader", "evaluator"].map(|program| reads.with_label_values(&[program]));
-        Ok(Self {
-            policies: registered(registry, policies)?,
-            writes: registered(registry, writes)?,
-            write_failures: registered(registry, write_failures)?,
-            loader_failures,
-            evaluator_failures,
-        })
+        Ok(Self { policies, writes, write_failures, loader_failures, evaluator_failures })
     }
 
     /// Shows how many policies have which reason of `Ready`.

@@ -1,8 +1,8 @@
 //! Metrics of the certificates.
 
 use jiff::Timestamp;
-use portcullis_process::registered;
-use prometheus::{IntCounter, IntGaugeVec, Opts, Registry};
+use portcullis_process::{counter, gauges};
+use prometheus::{IntCounter, IntGaugeVec, Registry};
 
 use super::decide::Which;
 use super::rules::Purpose;
@@ -21,18 +21,18 @@ impl CertificateMetrics {
     /// # Errors
     /// When one of the names is taken.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let seconds_left = IntGaugeVec::new(
-            Opts::new(
-                "portcullis_controller_certificate_expiry_seconds",
-                "Seconds until a certificate expires (ca, serving, siblings-ca, siblings)",
-            ),
+        let seconds_left = gauges(
+            registry,
+            "portcullis_controller_certificate_expiry_seconds",
+            "Seconds until a certificate expires (ca, serving, siblings-ca, siblings)",
             &["certificate"],
         )?;
-        let errors = IntCounter::new(
+        let errors = counter(
+            registry,
             "portcullis_controller_certificate_errors_total",
             "Failures to read, write or use the Secrets of the certificates",
         )?;
-        Ok(Self { seconds_left: registered(registry, seconds_left)?, errors: registered(registry, errors)? })
+        Ok(Self { seconds_left, errors })
     }
 
     /// Shows the time left of each certificate. A controller that does not lead shows none.

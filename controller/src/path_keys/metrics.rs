@@ -1,5 +1,6 @@
 //! Metrics of the keys of webhook paths.
 
+use portcullis_process::{counter, gauge};
 use prometheus::{IntCounter, IntGauge, Registry};
 
 /// The metrics.
@@ -17,18 +18,17 @@ impl PathKeyMetrics {
     /// # Errors
     /// When one of the names is taken.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let metrics = Self {
-            age: IntGauge::new(
+        Ok(Self {
+            age: gauge(
+                registry,
                 "portcullis_controller_path_key_age_seconds",
                 "Seconds since the newest key of webhook paths was made; 0 if paths have no code or another controller leads",
             )?,
-            errors: IntCounter::new(
+            errors: counter(
+                registry,
                 "portcullis_controller_path_key_errors_total",
                 "Failures to read or write the Secret of the keys of webhook paths, or to find out whether replicas and webhooks follow a change",
             )?,
-        };
-        registry.register(Box::new(metrics.age.clone()))?;
-        registry.register(Box::new(metrics.errors.clone()))?;
-        Ok(metrics)
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! The broker's metrics, on the loader's port.
 
-use portcullis_process::registered;
-use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+use portcullis_process::{counters, gauge};
+use prometheus::{IntCounterVec, IntGauge, Registry};
 
 /// The broker's metrics.
 #[derive(Clone)]
@@ -22,16 +22,15 @@ impl Metrics {
     /// # Errors
     /// When the registry has others of these names.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let calls = IntCounterVec::new(
-            Opts::new(
-                "portcullis_broker_calls_total",
-                "Calls of policies that the broker answered, by capability and outcome (done, denied, failed)",
-            ),
+        let calls = counters(
+            registry,
+            "portcullis_broker_calls_total",
+            "Calls of policies that the broker answered, by capability and outcome (done, denied, failed)",
             &["capability", "outcome"],
         )?;
-        let gauge = |name: &str, help: &str| registered(registry, IntGauge::new(name, help)?);
+        let gauge = |name: &str, help: &str| gauge(registry, name, help);
         Ok(Self {
-            calls: registered(registry, calls)?,
+            calls,
             running: gauge("portcullis_broker_calls_running", "Calls of policies that the broker works on")?,
             watches: gauge("portcullis_broker_watches", "Collections of the API server that are watched for policies")?,
             watched_bytes: gauge(

@@ -43,7 +43,7 @@ pub use latch::{Latch, Readiness};
 pub use listen::listen;
 pub use live::{Beat, Liveness};
 pub use log::{LogArgs, LogFormat};
-pub use metrics::registered;
+pub use metrics::{counter, counters, gauge, gauges, registered};
 #[cfg(feature = "client")]
 pub use poster::{Answer, PostError, Poster};
 pub use probe::{ProbeServer, ProbeSources};

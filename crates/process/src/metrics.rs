@@ -5,7 +5,7 @@ use std::time::Instant;
 use axum::body::Bytes;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{IntCounter, IntGauge, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use tokio::sync::Mutex;
 
 use crate::{Readiness, VERSION};
@@ -17,6 +17,38 @@ use crate::{Readiness, VERSION};
 pub fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> prometheus::Result<C> {
     registry.register(Box::new(collector.clone()))?;
     Ok(collector)
+}
+
+/// A registered counter.
+///
+/// # Errors
+/// When its name is taken.
+pub fn counter(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+    registered(registry, IntCounter::new(name, help)?)
+}
+
+/// Registered counters with these labels.
+///
+/// # Errors
+/// When their name is taken.
+pub fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+    registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
+}
+
+/// A registered gauge.
+///
+/// # Errors
+/// When its name is taken.
+pub fn gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+    registered(registry, IntGauge::new(name, help)?)
+}
+
+/// Registered gauges with these labels.
+///
+/// # Errors
+/// When their name is taken.
+pub fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+    registered(registry, IntGaugeVec::new(Opts::new(name, help), labels)?)
 }
 
 /// What every program registers.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use portcullis_contract::{Mode, PolicyId, Reason};
+use portcullis_process::registered;
 use portcullis_util::lock;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 use serde_json::value::RawValue;
@@ -157,8 +158,7 @@ impl Kubewarden {
             .buckets(MILLISECONDS.to_vec()),
             &LABELS[..9],
         )?;
-        registry.register(Box::new(evaluations.clone()))?;
-        registry.register(Box::new(latency.clone()))?;
+        let (evaluations, latency) = (registered(registry, evaluations)?, registered(registry, latency)?);
         Ok(Self { evaluations, latency, sets: Arc::default() })
     }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use portcullis_process::{counter, counters, gauges, registered};
 use prometheus::core::Collector as _;
-use prometheus::{Gauge, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{Gauge, IntCounter, IntCounterVec, IntGaugeVec, Registry};
 
 /// The metrics.
 #[derive(Clone)]
@@ -23,32 +24,28 @@ impl AuditMetrics {
     /// # Errors
     /// When a name is taken already.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let metrics = Self {
-            scans: IntCounter::with_opts(Opts::new(
-                "portcullis_audit_scans_total",
-                "Scans that were done to their end",
-            ))?,
-            objects: IntCounterVec::new(
-                Opts::new("portcullis_audit_objects_total", "Objects, once for each policy that matches them"),
+        Ok(Self {
+            scans: counter(registry, "portcullis_audit_scans_total", "Scans that were done to their end")?,
+            objects: counters(
+                registry,
+                "portcullis_audit_objects_total",
+                "Objects, once for each policy that matches them",
                 &["outcome"],
             )?,
-            seconds: Gauge::with_opts(Opts::new("portcullis_audit_scan_seconds", "Duration of the last scan"))?,
-            violations: IntGaugeVec::new(
-                Opts::new("portcullis_audit_violations", "Objects that a policy rejects, as of the last scan"),
+            seconds: registered(registry, Gauge::new("portcullis_audit_scan_seconds", "Duration of the last scan")?)?,
+            violations: gauges(
+                registry,
+                "portcullis_audit_violations",
+                "Objects that a policy rejects, as of the last scan",
                 &["policy"],
             )?,
-            writes: IntCounterVec::new(
-                Opts::new("portcullis_audit_report_writes_total", "Reports written and deleted"),
+            writes: counters(
+                registry,
+                "portcullis_audit_report_writes_total",
+                "Reports written and deleted",
                 &["result"],
             )?,
-        };
-        registry.register(Box::new(metrics.scans.clone()))?;
-        registry.register(Box::new(metrics.seconds.clone()))?;
-        registry.register(Box::new(metrics.violations.clone()))?;
-        for counter in [&metrics.objects, &metrics.writes] {
-            registry.register(Box::new(counter.clone()))?;
-        }
-        Ok(metrics)
+        })
     }
 
     /// Counts what came of an object and a policy.

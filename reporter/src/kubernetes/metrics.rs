@@ -1,7 +1,8 @@
 //! Metrics of the output to Kubernetes.
 
 use portcullis_kubernetes::{CallError, Failures};
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use portcullis_process::{counter, counters, gauge};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::tally::Tally;
 use crate::audit::AuditMetrics;
@@ -35,42 +36,38 @@ impl ClusterMetrics {
     /// # Errors
     /// When a name is taken already.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let metrics = Self {
-            failures: IntCounterVec::new(
-                Opts::new("portcullis_reporter_api_failures_total", "Failed calls to the API server"),
+        Ok(Self {
+            failures: counters(
+                registry,
+                "portcullis_reporter_api_failures_total",
+                "Failed calls to the API server",
                 &["call", "code"],
             )?,
-            leads: IntGauge::with_opts(Opts::new(
-                "portcullis_reporter_leader",
-                "1 while this reporter holds the Lease",
-            ))?,
-            outdated: IntGauge::with_opts(Opts::new(
+            leads: gauge(registry, "portcullis_reporter_leader", "1 while this reporter holds the Lease")?,
+            outdated: gauge(
+                registry,
                 "portcullis_reporter_status_schema_outdated",
                 "1 when the CustomResourceDefinition is older than the reporter and drops fields of the status",
-            ))?,
-            writes: IntCounter::with_opts(Opts::new(
+            )?,
+            writes: counter(
+                registry,
                 "portcullis_reporter_policy_status_writes_total",
                 "Status of policies written to the API",
-            ))?,
-            conflicts: IntCounter::with_opts(Opts::new(
+            )?,
+            conflicts: counter(
+                registry,
                 "portcullis_reporter_policy_status_conflicts_total",
                 "Writes of status that met a newer version of the policy and were decided again",
-            ))?,
-            events: IntCounter::with_opts(Opts::new("portcullis_reporter_events_written_total", "Events written"))?,
-            events_lost: IntCounter::with_opts(Opts::new(
+            )?,
+            events: counter(registry, "portcullis_reporter_events_written_total", "Events written")?,
+            events_lost: counter(
+                registry,
                 "portcullis_reporter_events_lost_total",
                 "Events given up: too many, or refused",
-            ))?,
+            )?,
             tally: Tally::new(registry)?,
             audit: AuditMetrics::new(registry)?,
-        };
-        registry.register(Box::new(metrics.failures.clone()))?;
-        registry.register(Box::new(metrics.leads.clone()))?;
-        registry.register(Box::new(metrics.outdated.clone()))?;
-        for counter in [&metrics.writes, &metrics.conflicts, &metrics.events, &metrics.events_lost] {
-            registry.register(Box::new(counter.clone()))?;
-        }
-        Ok(metrics)
+        })
     }
 
     /// Counts and logs the failures of one kind of call. `doing` is the label `call`.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use portcullis_contract::PolicyId;
-use portcullis_process::registered;
+use portcullis_process::gauges;
 use prometheus::core::Collector as _;
-use prometheus::{IntGaugeVec, Opts, Registry};
+use prometheus::{IntGaugeVec, Registry};
 
 /// The reasons that alerts are about, the worst first.
 const TROUBLES: [&str; 4] = ["Error", "Degraded", "WebhookPending", "ServingPrevious"];
@@ -25,18 +25,19 @@ impl Tally {
     /// # Errors
     /// When a name is taken already.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let words = IntGaugeVec::new(
-            Opts::new("portcullis_reporter_led_policies", "Policies by the reason of Ready, where this reporter leads"),
+        let words = gauges(
+            registry,
+            "portcullis_reporter_led_policies",
+            "Policies by the reason of Ready, where this reporter leads",
             &["status"],
         )?;
-        let troubled = IntGaugeVec::new(
-            Opts::new(
-                "portcullis_reporter_troubled_policies",
-                "1 for each policy that an alert may be about, 50 at most, where this reporter leads",
-            ),
+        let troubled = gauges(
+            registry,
+            "portcullis_reporter_troubled_policies",
+            "1 for each policy that an alert may be about, 50 at most, where this reporter leads",
             &["policy", "status"],
         )?;
-        Ok(Self { words: registered(registry, words)?, troubled: registered(registry, troubled)? })
+        Ok(Self { words, troubled })
     }
 
     /// Shows these policies, each with the reason of its Ready, and no others.

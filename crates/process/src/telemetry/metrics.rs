@@ -15,12 +15,12 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use portcullis_contract::MAX_EXPORT;
 use portcullis_util::LogOnce;
 use prometheus::proto::{LabelPair, Metric as Series, MetricFamily, MetricType};
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::{IntCounterVec, Registry};
 use prost::Message as _;
 
 use crate::telemetry::resource::{attributes, resource};
 use crate::telemetry::{ExportError, Outlet};
-use crate::{Shutdown, VERSION, supervised};
+use crate::{Shutdown, VERSION, counters, supervised};
 
 /// The interval, if `OTEL_METRIC_EXPORT_INTERVAL` says none.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -38,11 +38,12 @@ pub fn export_metrics(
     registry: Registry,
     outlet: impl Outlet + 'static,
 ) -> prometheus::Result<()> {
-    let exports = IntCounterVec::new(
-        Opts::new("portcullis_metric_exports_total", "Exports of metrics by OTLP, by outcome (done, failed)"),
+    let exports = counters(
+        &registry,
+        "portcullis_metric_exports_total",
+        "Exports of metrics by OTLP, by outcome (done, failed)",
         &["outcome"],
     )?;
-    registry.register(Box::new(exports.clone()))?;
     let text = std::env::var("OTEL_METRIC_EXPORT_INTERVAL").ok();
     let interval = interval(text.as_deref()).unwrap_or_else(|| {
         tracing::warn!(

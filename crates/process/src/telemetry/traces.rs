@@ -15,7 +15,7 @@ use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_sc
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracerProvider, Span, SpanData, SpanProcessor};
-use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::{IntCounter, Registry};
 use prost::Message as _;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::timeout_at;
@@ -30,7 +30,7 @@ use crate::telemetry::Outlet;
 use crate::telemetry::ids::Ids;
 use crate::telemetry::resource::{attributes, resource};
 use crate::telemetry::settings::sampler_problem;
-use crate::{Shutdown, supervised};
+use crate::{Shutdown, counters, supervised};
 
 /// Spans that wait to be exported. Beyond it they are dropped.
 const QUEUE: usize = 2048;
@@ -111,14 +111,12 @@ impl Traces {
     /// # Errors
     /// When the registry has metrics of these names.
     pub fn export(self, registry: &Registry, outlet: impl Outlet + 'static) -> prometheus::Result<()> {
-        let spans = IntCounterVec::new(
-            Opts::new(
-                "portcullis_spans_total",
-                "Spans by what became of them: exported, failed (the collector did not take them), dropped (too many waited)",
-            ),
+        let spans = counters(
+            registry,
+            "portcullis_spans_total",
+            "Spans by what became of them: exported, failed (the collector did not take them), dropped (too many waited)",
             &["outcome"],
         )?;
-        registry.register(Box::new(spans.clone()))?;
         let outcome = |name: &str| spans.with_label_values(&[name]);
         let counters =
             Counters { exported: outcome("exported"), failed: outcome("failed"), dropped: outcome("dropped") };
