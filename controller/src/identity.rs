@@ -45,7 +45,9 @@ impl IdentityQuery {
             failures = if answer.is_ok() { 0 } else { failures + 1 };
             let is_known = sender.borrow().is_ok();
             match answer {
-                Ok(identity) => drop(set_if_new(&sender, Ok(identity))),
+                Ok(identity) => {
+                    set_if_new(&sender, Ok(identity));
+                }
                 // What is known stays while the API server is down.
                 Err((true, value)) => drop(sender.send_replace(Err(value))),
                 Err((false, value)) if !is_known => drop(sender.send_replace(Err(value))),

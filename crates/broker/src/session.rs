@@ -93,7 +93,7 @@ impl Session {
     /// The recorded answer to a call; none where calls are answered as they come.
     pub(crate) fn recorded(&self, asked: BrokerRequest, payload: &[u8]) -> Option<Answer> {
         let Self::Replay(exchanges) = self else { return None };
-        let next = lock(&exchanges).pop_front();
+        let next = lock(exchanges).pop_front();
         Some(answer(next, asked, payload))
     }
 
@@ -105,7 +105,7 @@ impl Session {
             Ok(bytes) => Response::Success { payload: String::from_utf8_lossy(bytes).into_owned() },
             Err(error) => Response::Error { message: error.cause() },
         };
-        let mut exchanges = lock(&exchanges);
+        let mut exchanges = lock(exchanges);
         exchanges.push(Exchange { request: text(&request), response });
         if let Err(problem) = write(path, &exchanges) {
             tracing::warn!(file = %path.display(), problem, "failed to record a call of a policy");

@@ -216,7 +216,7 @@ fn labels(pairs: &[LabelPair]) -> Vec<KeyValue> {
 
 #[cfg(test)]
 mod tests {
-    use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntGauge};
+    use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntGauge, Opts};
 
     use super::*;
 

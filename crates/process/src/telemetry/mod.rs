@@ -8,6 +8,7 @@
 //! Nothing here waits for a collector but the task that exports. Where it is away or slow, spans are dropped and counted. No setting of it
 //! ends a program: one that cannot be used is logged, and its signal is not exported.
 
+mod error;
 mod ids;
 mod metrics;
 #[cfg(feature = "client")]
@@ -20,6 +21,7 @@ use std::future::Future;
 
 use bytes::Bytes;
 
+pub use error::{ExportError, OtlpError};
 pub use metrics::export_metrics;
 #[cfg(feature = "client")]
 pub use post::{Collectors, OtlpClient};
@@ -33,31 +35,4 @@ pub trait Outlet: Send + Sync {
     /// # Errors
     /// When the collector does not take it.
     fn send(&self, body: Bytes) -> impl Future<Output = Result<(), ExportError>> + Send;
-}
-
-/// Why telemetry was not exported. The texts are for the log.
-#[derive(Debug, thiserror::Error)]
-pub enum ExportError {
-    /// The metrics could not be encoded.
-    #[error("failed to encode them: {0}")]
-    Encode(#[source] tokio::task::JoinError),
-    /// There is no connection to the collector, or no answer in time.
-    #[error("{place}: {cause}")]
-    Unreachable {
-        /// Its URL, without a login.
-        place: String,
-        /// What happened.
-        cause: String,
-    },
-    /// The collector rejects them.
-    #[error("{place} answers {status}")]
-    Rejected {
-        /// Its URL, without a login.
-        place: String,
-        /// The status of its answer.
-        status: http::StatusCode,
-    },
-    /// The broker does not take them; its reason.
-    #[error("{0}")]
-    Broker(String),
 }

@@ -8,7 +8,7 @@ use prometheus::Registry;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use crate::telemetry::{ExportError, OtlpSettings, OtlpTarget, Outlet, export_metrics};
+use crate::telemetry::{ExportError, OtlpError, OtlpSettings, OtlpTarget, Outlet, export_metrics};
 
 /// The collectors that the environment names.
 #[derive(Clone, Default)]
@@ -41,9 +41,10 @@ impl Collectors {
     }
 }
 
-fn client(what: &str, target: Result<Option<OtlpTarget>, String>) -> Option<OtlpClient> {
+fn client(what: &str, target: Result<Option<OtlpTarget>, OtlpError>) -> Option<OtlpClient> {
     let client = target.and_then(|target| target.map(OtlpClient::new).transpose());
     client.unwrap_or_else(|problem| {
+        let problem = problem.to_string();
         tracing::warn!(problem, "{what} are not exported by OTLP");
         None
     })
@@ -62,8 +63,8 @@ impl OtlpClient {
     /// A client for this target. It follows no redirect and uses no proxy.
     ///
     /// # Errors
-    /// A sentence that says what about the target cannot be used.
-    pub fn new(target: OtlpTarget) -> Result<Self, String> {
+    /// When the target cannot be used.
+    pub fn new(target: OtlpTarget) -> Result<Self, OtlpError> {
         let mut builder = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
@@ -71,7 +72,7 @@ impl OtlpClient {
             .user_agent(concat!("portcullis/", env!("CARGO_PKG_VERSION")))
             .timeout(target.timeout);
         if let Some(path) = &target.certificate {
-            let unusable = |problem: String| format!("OTEL_EXPORTER_OTLP_CERTIFICATE: {path}: {problem}");
+            let unusable = |problem| OtlpError::Certificate { path: path.clone(), problem };
             let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
             let found = found.map_err(|error| unusable(error.to_string()))?;
             if found.is_empty() {
@@ -86,9 +87,9 @@ impl OtlpClient {
             builder = builder.tls_certs_only([]);
         }
         let client = builder.build();
-        let client = client.map_err(|error| format!("no client for OTLP: {}", root_cause(&error.without_url())))?;
+        let client = client.map_err(|error| OtlpError::Client(root_cause(&error.without_url())))?;
         if target.url.parse::<Uri>().is_err() {
-            return Err("the OTLP endpoint is no URL".to_owned());
+            return Err(OtlpError::Url);
         }
         let place = target.place();
         Ok(Self { client, target, place })

@@ -6,6 +6,8 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::uri::Uri;
 use portcullis_contract::Signal;
 
+use super::error::OtlpError;
+
 /// The time for one export, if `OTEL_EXPORTER_OTLP_TIMEOUT` says none.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest time that may be said.
@@ -30,10 +32,10 @@ const SAMPLERS: [&str; 6] = [
 /// Where OTLP goes. One signal does not depend on what is said about the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtlpSettings {
-    /// Where spans go; none where they are not exported. The error is a sentence about the first variable that cannot be used.
-    pub traces: Result<Option<OtlpTarget>, String>,
+    /// Where spans go; none where they are not exported. The error is about the first variable that cannot be used.
+    pub traces: Result<Option<OtlpTarget>, OtlpError>,
     /// Where metrics go, likewise.
-    pub metrics: Result<Option<OtlpTarget>, String>,
+    pub metrics: Result<Option<OtlpTarget>, OtlpError>,
     /// Names of variables that are set and have no effect here.
     pub ignored: Vec<String>,
 }
@@ -131,7 +133,7 @@ fn is_disabled(set: &impl Fn(&str) -> Option<String>) -> bool {
 }
 
 /// Whether OTLP is among the exporters of a signal, as it is by default.
-fn exporter(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<bool, String> {
+fn exporter(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<bool, OtlpError> {
     let variable = format!("OTEL_{}_EXPORTER", name(signal));
     let Some(text) = set(&variable) else { return Ok(true) };
     let exporters: Vec<_> = text.split(',').map(str::trim).collect();
@@ -140,7 +142,7 @@ fn exporter(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<boo
     }
     match exporters.iter().all(|exporter| NO_EXPORTER.contains(exporter)) {
         true => Ok(false),
-        false => Err(format!("{variable} is {text:?}; want \"otlp\" or \"none\"")),
+        false => Err(OtlpError::Exporter { variable, text }),
     }
 }
 
@@ -151,7 +153,7 @@ fn either(set: &impl Fn(&str) -> Option<String>, signal: Signal, what: &str) -> 
     [own, common].into_iter().find_map(|name| set(&name).map(|text| (name, text)))
 }
 
-fn target(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<Option<OtlpTarget>, String> {
+fn target(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<Option<OtlpTarget>, OtlpError> {
     let either = |what: &str| either(set, signal, what);
     if !exporter(set, signal)? {
         return Ok(None);
@@ -164,24 +166,21 @@ fn target(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<Optio
         matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
     });
     if !is_url {
-        return Err(format!("{name} is no URL that begins with http:// or https://"));
+        return Err(OtlpError::Endpoint(name));
     }
-    if let Some((name, protocol)) = either("PROTOCOL").filter(|(_, protocol)| protocol != "http/protobuf") {
-        let port = if protocol == "grpc" { "; collectors take it on port 4318, and grpc on 4317" } else { "" };
-        return Err(format!("{name} is {protocol:?}, which is not supported; set http/protobuf{port}"));
+    if let Some((variable, text)) = either("PROTOCOL").filter(|(_, protocol)| protocol != "http/protobuf") {
+        return Err(OtlpError::Protocol { variable, text });
     }
     let mut headers = HeaderMap::new();
     if let Some((name, text)) = either("HEADERS") {
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-            let (key, value) =
-                header(pair).ok_or_else(|| format!("{name} is not a list like key=value,key2=value2"))?;
+            let (key, value) = header(pair).ok_or_else(|| OtlpError::Headers(name.clone()))?;
             headers.append(key, value);
         }
     }
     let timeout = match either("TIMEOUT") {
-        Some((name, text)) => {
-            let milliseconds: u64 =
-                text.parse().map_err(|_| format!("{name} is {text:?}; want a number of milliseconds"))?;
+        Some((variable, text)) => {
+            let Ok(milliseconds) = text.parse::<u64>() else { return Err(OtlpError::Timeout { variable, text }) };
             // By the specification, 0 is no limit.
             if milliseconds == 0 { LONGEST_TIMEOUT } else { Duration::from_millis(milliseconds).min(LONGEST_TIMEOUT) }
         }
@@ -216,7 +215,7 @@ mod tests {
         variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
     }
 
-    fn of(variables: &[(&str, &str)]) -> Result<Option<OtlpTarget>, String> {
+    fn of(variables: &[(&str, &str)]) -> Result<Option<OtlpTarget>, OtlpError> {
         all(variables).traces
     }
 
@@ -326,7 +325,7 @@ mod tests {
             (("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"), "OTEL_EXPORTER_OTLP_TIMEOUT is \"10s\""),
             (("OTEL_TRACES_EXPORTER", "zipkin"), "OTEL_TRACES_EXPORTER is \"zipkin\""),
         ] {
-            let error = of(&[COMMON, variable]).expect_err("refused");
+            let error = of(&[COMMON, variable]).expect_err("refused").to_string();
             assert!(error.starts_with(text) && !error.contains("secret"), "{error}");
         }
     }

@@ -1,0 +1,82 @@
+//! Why telemetry is not exported. The texts are for the log, and quote no header and no login.
+
+/// A variable that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OtlpError {
+    /// None of the exporters is known.
+    #[error("{variable} is {text:?}; want \"otlp\" or \"none\"")]
+    Exporter {
+        /// The variable.
+        variable: String,
+        /// Its value.
+        text: String,
+    },
+    /// The endpoint, of this variable, has no scheme or no host.
+    #[error("{0} is no URL that begins with http:// or https://")]
+    Endpoint(String),
+    /// Collectors speak another protocol there.
+    #[error("{variable} is {text:?}, which is not supported; set http/protobuf{}", port(.text))]
+    Protocol {
+        /// The variable.
+        variable: String,
+        /// Its value.
+        text: String,
+    },
+    /// This variable has something else than headers.
+    #[error("{0} is not a list like key=value,key2=value2")]
+    Headers(String),
+    /// The timeout is not a number.
+    #[error("{variable} is {text:?}; want a number of milliseconds")]
+    Timeout {
+        /// The variable.
+        variable: String,
+        /// Its value.
+        text: String,
+    },
+    /// The file of certificate authorities cannot be read, or has none.
+    #[error("OTEL_EXPORTER_OTLP_CERTIFICATE: {path}: {problem}")]
+    Certificate {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// No client can be made; the cause.
+    #[error("no client for OTLP: {0}")]
+    Client(String),
+    /// The client does not take the URL of the endpoint.
+    #[error("the OTLP endpoint is no URL")]
+    Url,
+}
+
+/// What helps where another protocol is asked for.
+fn port(protocol: &str) -> &'static str {
+    if protocol == "grpc" { "; collectors take it on port 4318, and grpc on 4317" } else { "" }
+}
+
+/// Why telemetry was not exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The metrics could not be encoded.
+    #[error("failed to encode them: {0}")]
+    Encode(#[source] tokio::task::JoinError),
+    /// There is no connection to the collector, or no answer in time.
+    #[error("{place}: {cause}")]
+    Unreachable {
+        /// Its URL, without a login.
+        place: String,
+        /// What happened.
+        cause: String,
+    },
+    /// The collector rejects them.
+    #[error("{place} answers {status}")]
+    Rejected {
+        /// Its URL, without a login.
+        place: String,
+        /// The status of its answer.
+        status: http::StatusCode,
+    },
+    /// The broker does not take them; its reason.
+    #[error("{0}")]
+    Broker(String),
+}
