@@ -76,7 +76,7 @@ pub(super) async fn evaluate(
     }
 }
 
-type MemberAnswer<'g> = (&'g str, Result<Judged, EvaluationError>);
+type Judgement<'g> = (&'g str, Result<Judged, EvaluationError>);
 
 /// Asks members: side by side, those for which there is no instance to spare one after the other.
 async fn ask<'g>(
@@ -85,7 +85,7 @@ async fn ask<'g>(
     edit: &Edit,
     request: &Bytes,
     deadline: Instant,
-) -> Vec<MemberAnswer<'g>> {
+) -> Vec<Judgement<'g>> {
     let one = |(name, member): (&'g str, &'g LoadedModule)| async move {
         let deadline = deadline.min(Instant::now() + member.timeout());
         let judged = match member.validate(request.clone(), deadline).await {

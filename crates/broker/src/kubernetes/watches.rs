@@ -459,7 +459,7 @@ mod tests {
         take(&watched, Event::Init).expect("room");
         let text = "x".repeat(1 << 20);
         let refused = (0..100).find_map(|n| take(&watched, Event::InitApply(pod(&n.to_string(), &text))).err());
-        let refused = refused.expect("a limit");
+        let refused = refused.expect("a limit").to_string();
         assert!(refused.contains("67108864 bytes"), "{refused}");
         assert_eq!(watched.bytes.load(Ordering::Relaxed), 0, "it holds nothing any longer");
     }
@@ -473,7 +473,9 @@ mod tests {
         take(&complete, Event::Apply(pod("a", "x"))).expect("a little room");
         let new = Watched { bytes, ..watched() };
         take(&new, Event::Init).expect("room");
-        assert!(take(&new, Event::InitApply(pod("b", "x"))).expect_err("none for a new one").contains("in all"));
+        assert!(
+            take(&new, Event::InitApply(pod("b", "x"))).expect_err("none for a new one").to_string().contains("in all")
+        );
         assert_eq!(names(&complete), ["a"]);
     }
 
