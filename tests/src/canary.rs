@@ -10,8 +10,7 @@ use portcullis_testkit::lock;
 use reqwest::Method;
 use tokio::runtime::Runtime;
 
-use crate::moment::Moment;
-use crate::{Answer, CANARY, Client, Process, Review, Stalls};
+use crate::{Answer, CANARY, Client, Moment, Process, Review, Stalls};
 
 /// I1: the longest that an answer of the canary may take, as docs/design/faults.md has it. What [`Moment::allowed`] leaves out does not
 /// count.

@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 
 use portcullis_contract::{Class, Current, Deviation, Failure, Reason, ReplicaState};
+use portcullis_testkit::Bound;
 use serde_json::Value;
 
 use crate::wait::eventually_or;
-use crate::{Answer, Pod, Review, Verdict, bounds, eventually};
+use crate::{Answer, Pod, Review, Verdict, eventually};
 
 impl Pod {
     /// Waits until a policy serves its newest generation, and that is `generation` (the first is 1).
@@ -112,7 +113,7 @@ impl Pod {
         self.wait_condition_of(id, Some(generation), "Ready", "True", "Active");
         self.wait_condition_of(id, Some(generation), "Degraded", "False", "AsExpected");
         let what = format!("{id}, until generation {generation} was Ready,");
-        self.is_within(bounds::of_ready_in_this_test(), &since, &what).unwrap_or_else(|late| panic!("{late}"));
+        self.is_within(Bound::of_ready_in_this_test(), &since, &what).unwrap_or_else(|late| panic!("{late}"));
         self.assert_steady(id, generation, said);
     }
 

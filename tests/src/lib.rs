@@ -23,7 +23,6 @@ mod address;
 mod allocations;
 mod answer;
 mod bombs;
-mod bounds;
 mod cage;
 mod canary;
 mod certificate;
@@ -37,7 +36,6 @@ mod folder;
 mod forward;
 mod guests;
 mod invariants;
-mod moment;
 mod pod;
 mod policy;
 mod preload;
@@ -53,7 +51,6 @@ mod setup;
 mod signing;
 pub mod sigstore;
 mod source;
-mod stalls;
 mod tls;
 mod tokens;
 mod usage;
@@ -73,24 +70,21 @@ pub use flood::{Flood, Stranger};
 pub use folder::{CANARY, Folder};
 pub use forward::ForwardProxy;
 pub use guests::SdkGuest;
-pub use moment::Moment;
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use portcullis_testkit::{
-    Asked, Reply, bytes_below, eventually_within, guest, guest_with, large_module, never, note, rego, repository, skip,
-    wat,
+    Asked, Moment, Reply, Stalls, bytes_below, eventually_within, guest, guest_with, large_module, never, note,
+    one_round_in_time, rego, repository, skip, wat,
 };
 pub use process::{Launch, Process};
 pub use programs::{Program, program};
 pub use raw::{Raw, RawResponse, client_hello, request};
-pub use recovery::one_round_in_time;
 pub use registry::{Registry, docker_config, password, token_service, write_docker_config};
 pub use review::Review;
 pub use secret::Secret;
 pub use server::{DENIES, Server};
 pub use setup::PodSetup;
 pub use source::Source;
-pub use stalls::Stalls;
 pub use tls::Tls;
 pub use tokens::TokenService;
 pub use usage::Usage;

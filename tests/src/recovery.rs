@@ -2,13 +2,9 @@
 
 use std::time::Duration;
 
-use crate::bounds::{self, Bound};
-use crate::moment::Moment;
-use crate::{Pod, Process, eventually};
+use portcullis_testkit::Bound;
 
-/// How often a measurement of a few seconds is repeated until it is in time: a busy machine is late now and then, while a program that does not
-/// keep its bound is late each time.
-const ROUNDS: u32 = 5;
+use crate::{Moment, Pod, Process, eventually};
 
 impl Pod {
     /// This moment, from which the time of something is measured. What the pod's programs take from then on counts, and what other
@@ -55,7 +51,7 @@ impl Pod {
     pub fn recovers<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> Result<T, String> {
         let since = self.moment();
         let found = eventually(what, look);
-        self.is_within(bounds::of_this_test(), &since, what).map(|()| found)
+        self.is_within(Bound::of_this_test(), &since, what).map(|()| found)
     }
 
     /// The same, where it is not tried again.
@@ -68,27 +64,6 @@ impl Pod {
 
     /// Whether what has just ended took no longer than a bound.
     pub(crate) fn is_within(&self, bound: Option<Bound>, since: &Moment, what: &str) -> Result<(), String> {
-        let Some(Bound { limit, reason }) = bound else { return Ok(()) };
-        let now = self.moment();
-        let (took, allowed) = (since.until(&now), since.allowed(limit, &now));
-        if took <= allowed {
-            return Ok(());
-        }
-        Err(format!("{what} took {took:?}, and {allowed:?} were allowed here and now (I3: {limit:?}, {reason})"))
+        bound.map_or(Ok(()), |bound| bound.check(what, since, &self.moment()))
     }
-}
-
-/// Repeats a round until it is in time. Each round breaks and mends the same again, and gives what [`Pod::recovers`] said of it.
-///
-/// # Panics
-/// When no round is in time.
-pub fn one_round_in_time(mut round: impl FnMut(u32) -> Result<(), String>) {
-    let mut late = Vec::new();
-    for number in 0..ROUNDS {
-        match round(number) {
-            Ok(()) => return,
-            Err(error) => late.push(error),
-        }
-    }
-    panic!("no round was in time: {late:#?}");
 }

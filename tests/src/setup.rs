@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis_testkit::Bound;
+
 use crate::address::Addresses;
 use crate::canary::{self, Calls};
 use crate::files::open_to_all;
 use crate::{
-    Authority, CANARY, Canary, Client, Folder, Launch, Pod, Policy, Process, Program, Secret, Stalls, address, bounds,
-    program,
+    Authority, CANARY, Canary, Client, Folder, Launch, Pod, Policy, Process, Program, Secret, Stalls, address, program,
 };
 
 /// The setup of a pod.
@@ -348,7 +349,7 @@ impl PodSetup {
         let reads_folder = |loader: &Knobs| !loader.flags.iter().any(|(flag, _)| flag == "--policies");
         let is_wanted = is_there && self.loader.as_ref().is_none_or(reads_folder);
         assert!(
-            is_wanted || !bounds::is_row_tested(),
+            is_wanted || Bound::of_this_test().is_none(),
             "a test of a row of the fault catalogue has a canary (Folder::with_canary), or says why not (without_canary)"
         );
         is_wanted.then(|| {

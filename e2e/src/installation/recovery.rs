@@ -34,7 +34,7 @@ impl Installation<'_> {
     /// When it does not come at all, or the test is named after no row with a bound.
     pub fn recovers_since<T>(&self, since: &Moment, what: &str, look: impl FnMut() -> Option<T>) -> Result<T, String> {
         let found = eventually(what, look);
-        Bound::of_this_test().check(what, since, &self.moment()).map(|()| found)
+        bound().check(what, since, &self.moment()).map(|()| found)
     }
 
     /// [`Installation::recovers`], where it is not tried again.
@@ -44,6 +44,11 @@ impl Installation<'_> {
     pub fn assert_recovers<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
         self.recovers(what, look).unwrap_or_else(|late| panic!("{late}"))
     }
+}
+
+/// The bound of the row that the running test is named after.
+fn bound() -> Bound {
+    Bound::of_this_test().expect("the test is named after a row")
 }
 
 impl Pod {
@@ -62,6 +67,6 @@ pub fn assert_recovers_on_node<T>(what: &str, look: impl FnMut() -> Option<T>) -
     let moment = || Moment::now(iter::empty());
     let since = moment();
     let found = eventually(what, look);
-    Bound::of_this_test().check(what, &since, &moment()).unwrap_or_else(|late| panic!("{late}"));
+    bound().check(what, &since, &moment()).unwrap_or_else(|late| panic!("{late}"));
     found
 }

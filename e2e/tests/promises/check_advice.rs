@@ -295,7 +295,7 @@ fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
     assert!(!told.contains("would be denied"), "{told}");
 
     // What is stored keeps its figures in its status; what is only tried leaves no trace there.
-    let (stored, first) = applied_with_figures(&installation, &policy, &words);
+    let (stored, first) = applied_with_figures(&installation, &policy, words);
     assert_figures(&first, [&shop, &bank]);
     let wants_more = stored.clone().field("settings", json!({ "labels": ["team", "owner"] }));
     figures(&wants_more, "500 of 500 configmaps in 2 namespaces would be denied, for instance ");
