@@ -276,8 +276,8 @@ fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
     };
     let in_shop =
         with_condition("in-shop", &format!("object.metadata.namespace == '{shop}' || request.operation == 'DELETE'"));
-    let words = format!("6 of 250 configmaps in 1 namespace would be denied, for instance {shop}/one-244: ");
-    assert!(!figures(&in_shop, &words).stderr.contains("is not known"));
+    let of_shop = format!("6 of 250 configmaps in 1 namespace would be denied, for instance {shop}/one-244: ");
+    assert!(!figures(&in_shop, &of_shop).stderr.contains("is not known"));
     let none = with_condition("deletions", "request.operation == 'DELETE'");
     let told = warnings(&installation, &none);
     assert!(!told.contains("would be denied") && !told.contains("is not known"), "{told}");
