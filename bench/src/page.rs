@@ -13,8 +13,6 @@ use anyhow::{Context as _, bail};
 use jiff::Zoned;
 use serde_json::Value;
 
-use crate::report::cell;
-
 /// The pages that have places for figures, below the repository.
 const PAGES: [&str; 2] = ["docs/performance.md", "docs/scale.md"];
 /// Where figures end.
@@ -93,6 +91,16 @@ fn markdown(rows: &[Value]) -> String {
     let rule = vec!["---".to_owned(); table[0].len()];
     table.insert(1, rule);
     table.iter().map(|row| format!("| {} |\n", row.join(" | "))).collect()
+}
+
+/// A figure as people read it.
+pub(crate) fn cell(value: &Value) -> String {
+    match value {
+        Value::Number(number) if number.is_f64() => format!("{:.3}", number.as_f64().unwrap_or_default()),
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 /// The name of a field with its unit.

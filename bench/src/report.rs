@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::page;
+use crate::page::{self, cell};
 
 /// Where a result goes, and in which form.
 #[derive(Debug, Clone, clap::Args)]
@@ -89,16 +89,6 @@ fn table(rows: &[Value]) -> Vec<String> {
         cells.join("   ").trim_end().to_owned()
     };
     table.iter().map(line).collect()
-}
-
-/// A figure as people read it.
-pub(crate) fn cell(value: &Value) -> String {
-    match value {
-        Value::Number(number) if number.is_f64() => format!("{:.3}", number.as_f64().unwrap_or_default()),
-        Value::String(text) => text.clone(),
-        Value::Null => "-".to_owned(),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]

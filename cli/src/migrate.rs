@@ -67,7 +67,7 @@ enum MigrateError {
     /// Another product's, which needs no translation.
     #[error("it does not belong to {GROUP}v1; apply it unchanged")]
     Foreign,
-    /// Of Kubewarden, but neither a policy nor a PolicyServer.
+    /// Kubewarden's, but neither a policy nor a PolicyServer.
     #[error("it is of no kind that has policies or settings")]
     OtherKind,
     /// A cluster would refuse the policy because of the type of a field.

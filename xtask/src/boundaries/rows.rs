@@ -20,7 +20,7 @@ const ROWS: &str = "L01-L27 \
     X01-X10 \
     Z01-Z20 \
     B01-B10 \
-    C01-C14";
+    C01-C15";
 
 pub(super) fn check(files: &[TextFile]) -> Vec<String> {
     let tested: BTreeSet<_> =

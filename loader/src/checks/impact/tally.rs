@@ -43,7 +43,7 @@ pub(super) struct Tally {
     undecided: usize,
     /// Such conditions, each once.
     conditions: Vec<String>,
-    /// Of the kind that was begun last, how many objects match conditions leave out, and how many others there were.
+    /// How many objects of the kind that was begun last match conditions leave out, and how many others there were.
     here: (usize, usize),
     /// The namespaces of the objects that would be denied.
     namespaces: BTreeSet<String>,
