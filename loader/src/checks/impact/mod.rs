@@ -15,6 +15,7 @@ mod tally;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -29,7 +30,7 @@ use portcullis_matching::{Conditions, Existing, Parts, Resource, Scope, about};
 use portcullis_process::{PostError, Poster};
 use serde_json::Value;
 use tokio::sync::Semaphore;
-use tokio::task::yield_now;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
 
 pub(super) use self::memory::{Memory, Stored};
@@ -90,7 +91,7 @@ pub(super) struct Found {
 
 /// A part of a list.
 struct Page {
-    objects: Vec<Value>,
+    objects: Vec<Arc<Value>>,
     /// Where the next page begins; empty after the last.
     next: String,
     /// How many objects there are, where the API server says it.
@@ -114,7 +115,7 @@ struct Look<'a> {
     candidate: &'a PolicyId,
     part: &'a MatchPart,
     scope: &'a Scope,
-    conditions: Conditions,
+    conditions: Arc<Conditions>,
     /// The namespaces of the policy's selector; absent for all.
     selected: Option<BTreeSet<String>>,
     namespaces: Namespaces,
@@ -185,7 +186,7 @@ impl Impact {
             candidate,
             part,
             scope: &scope,
-            conditions: Conditions::of(&part.match_conditions),
+            conditions: Arc::new(Conditions::of(&part.match_conditions)),
             selected,
             namespaces: Namespaces::NotAsked,
         };
@@ -277,11 +278,11 @@ impl Look<'_> {
     async fn judge(
         &self,
         resource: &Resource,
-        operations: &[&str],
-        objects: &[Value],
+        operations: &[&'static str],
+        objects: &[Arc<Value>],
         tally: &mut Tally,
     ) -> (usize, usize) {
-        let covered: Vec<&Value> =
+        let covered: Vec<&Arc<Value>> =
             objects.iter().filter(|object| self.scope.covers(resource, object, self.selected.as_ref())).collect();
         let mut bytes = 0;
         for some in covered.chunks(AT_ONCE) {
@@ -289,7 +290,7 @@ impl Look<'_> {
             for object in some {
                 let raw = object.to_string();
                 bytes += raw.len();
-                match self.conditions.existing(resource, operations, object) {
+                match self.existing(resource, operations, object).await {
                     Existing::Asked(asked) => {
                         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
                         let review = about(USER, &asked, &resource.kind, &name, &raw);
@@ -298,8 +299,6 @@ impl Look<'_> {
                     Existing::LeftOut => tally.leave_out(),
                     Existing::Undecided(condition) => tally.leave_undecided(&condition),
                 }
-                // Conditions take milliseconds: other tasks get their turn here, and the time for all of this can end.
-                yield_now().await;
             }
             let ask = |(namespace, name, review)| self.impact.ask(self.candidate, namespace, name, review);
             let asked: Vec<_> = asking.into_iter().map(ask).collect();
@@ -311,6 +310,18 @@ impl Look<'_> {
             }
         }
         (covered.len(), bytes)
+    }
+
+    /// What the policy would be asked about an object. Conditions may take many milliseconds, and the broker answers requests meanwhile.
+    async fn existing(&self, resource: &Resource, operations: &[&'static str], object: &Arc<Value>) -> Existing {
+        if self.conditions.is_empty() {
+            return self.conditions.existing(resource, operations, object);
+        }
+        let (conditions, object) = (Arc::clone(&self.conditions), Arc::clone(object));
+        let (resource, operations) = (resource.clone(), operations.to_vec());
+        let decided = spawn_blocking(move || conditions.existing(&resource, &operations, &object)).await;
+        // It does not panic, so this is the end of the program.
+        decided.unwrap_or_else(|_| Existing::Undecided(String::new()))
     }
 
     async fn page(&self, resource: &Resource, place: &Place, limit: usize) -> Result<Page, CallError> {
@@ -338,7 +349,7 @@ impl Look<'_> {
             object["kind"] = described.kind.clone().into();
             object
         };
-        Ok(Page { objects: list.items.into_iter().map(object).collect(), next, total })
+        Ok(Page { objects: list.items.into_iter().map(object).map(Arc::new).collect(), next, total })
     }
 
     /// The namespaces that objects may be taken from; nothing where they cannot be listed.
