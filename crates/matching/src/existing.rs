@@ -11,7 +11,7 @@ use crate::resource::Resource;
 pub enum Existing {
     /// This request.
     Asked(Asked),
-    /// Nothing: match conditions leave the object out.
+    /// Match conditions leave the object out, so the policy would not be asked.
     LeftOut,
     /// The named match condition cannot be decided: an API server alone can evaluate it, it fails, it takes too long, or it depends on who makes the request.
     Undecided(String),

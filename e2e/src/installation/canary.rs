@@ -110,7 +110,7 @@ impl Listener {
             if done.load(Ordering::SeqCst) {
                 return heard;
             }
-            // Who is late does not catch up: a machine that was busy would be so even more.
+            // After a late answer it does not catch up: a burst of calls would keep a busy machine busy.
             thread::sleep(PACE.saturating_sub(asked.elapsed()));
         }
     }

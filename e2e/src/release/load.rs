@@ -131,7 +131,7 @@ fn callers(per_second: u32) -> u32 {
     per_second.div_ceil((Duration::from_secs(1).as_millis() / USUAL.as_millis()) as u32).clamp(least, most)
 }
 
-/// When a call is made, of which the next one was due then. Who is late does not catch up: calls would come in bursts.
+/// When a call is made, of which the next one was due then. A late caller does not catch up, as calls would then come in bursts.
 fn turn(due: &mut Instant, pace: Duration, now: Instant) -> Instant {
     let turn = now.max(*due);
     *due = turn + pace;

@@ -124,7 +124,7 @@ impl Tally {
         self.is_total_unknown |= total.is_none();
         let (left_out, others) = self.here;
         let total = total.unwrap_or_default();
-        // Of the objects that were not read, match conditions leave out as many as of those that were.
+        // Match conditions are assumed to leave out the same share of the objects that were not read.
         let total = match left_out + others {
             0 => total,
             _ if is_complete => total.saturating_sub(left_out),
