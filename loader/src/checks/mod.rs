@@ -15,7 +15,7 @@ mod webhook;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -24,6 +24,7 @@ use portcullis_broker::CheckRequest;
 use portcullis_contract::{
     CheckOutcome, CheckVerdict, EvaluatorState, LoaderPolicy, MAX_CHECKS, PolicyCheck, PolicyId,
 };
+use portcullis_util::{lock, set_if_new};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{timeout, timeout_at};
@@ -166,13 +167,7 @@ impl Checks {
 
     /// Takes what the loop says of the candidates.
     pub(crate) fn learn(&self, policies: Vec<LoaderPolicy>) {
-        self.policies.send_if_modified(|before| {
-            let differs = **before != policies;
-            if differs {
-                *before = Arc::new(policies);
-            }
-            differs
-        });
+        set_if_new(&self.policies, Arc::new(policies));
     }
 
     /// Answers questions until nobody can ask any longer.
@@ -293,7 +288,7 @@ impl Checks {
     /// Lets a candidate stay that was checked, and the oldest of those go if they are too many.
     fn keep_for_a_while(self: &Arc<Self>, id: &PolicyId) {
         let oldest = {
-            let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut checked = lock(&self.checked);
             checked.push_back(id.clone());
             (checked.len() > MOST_STAY).then(|| checked.pop_front()).flatten()
         };
@@ -303,7 +298,7 @@ impl Checks {
         let (checks, id) = (Arc::clone(self), id.clone());
         runtime.spawn(async move {
             tokio::time::sleep(STAYS).await;
-            checks.checked.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != id);
+            lock(&checks.checked).retain(|other| *other != id);
             checks.forget(&id);
         });
     }

@@ -3,6 +3,7 @@
 //! Only policies of its own namespace are looked at, and for a ClusterPolicy only ClusterPolicies: others never share its webhook, and the
 //! author must not learn of them. No change is named by which the policy would be asked about less.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -39,18 +40,21 @@ pub(super) fn added(
     shares_webhooks: bool,
 ) -> Option<String> {
     let is_near = |other: &Matched| other.part.namespace == part.namespace && other.part.kind == part.kind;
-    let webhook = |part: &MatchPart| shared_part(part).filter(|_| shares_webhooks).unwrap_or_else(|| part.clone());
-    let mut near: Vec<(&PolicyId, MatchPart)> =
-        others.iter().filter(|(_, other)| is_near(other)).map(|(id, other)| (id, webhook(&other.part))).collect();
-    let part = &webhook(part);
-    let group = group_id(part);
-    if near.iter().any(|(_, other)| group_id(other) == group) {
+    let webhook = |part| {
+        let shared = if shares_webhooks { shared_part(part) } else { None };
+        let part = shared.map_or(Cow::Borrowed(part), Cow::Owned);
+        (group_id(&part), part)
+    };
+    let near = others.iter().filter(|(_, other)| is_near(other));
+    let mut near: Vec<_> = near.map(|(id, other)| (id, webhook(&other.part))).collect();
+    let (group, part) = webhook(part);
+    if near.iter().any(|(_, (other, _))| *other == group) {
         return None;
     }
     near.retain(|(other, _)| *other != id);
     let mut seen = BTreeSet::new();
-    let changes = near.iter().filter(|(_, other)| seen.insert(group_id(other))).filter_map(|(id, other)| {
-        let (change, text) = change(part, other)?;
+    let changes = near.iter().filter(|(_, (group, _))| seen.insert(group)).filter_map(|(id, (_, other))| {
+        let (change, text) = change(&part, other)?;
         Some((change, *id, text))
     });
     let (_, id, text) = changes.min()?;
