@@ -92,7 +92,7 @@ impl Args {
         canary::wait_enforced(&site.client, &site.canary).await?;
         let good = site.policy("required-labels", &json!({"labels": ["team"]}));
         let mistake = site.policy("required-labels", &json!({"labels": []}));
-        let hanging = block_in_place(|| site.hanging());
+        let hanging = site.hanging();
         site.wait_checked(&mistake).await?;
         let calm = self.phase("no applies", &site, None, None).await?;
         let p99 = Some(calm.canary_p99_ms);

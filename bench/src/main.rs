@@ -95,19 +95,14 @@ fn main() -> ExitCode {
     let args = Args::parse();
     portcullis_process::run(|| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(async {
-            match args.benchmark {
-                Benchmark::All => all(&args.output).await,
-                one => one.run(&args.output).await,
-            }
-        })
+        runtime.block_on(async { args.benchmark.run(&args.output).await })
     })
 }
 
 impl Benchmark {
     async fn run(self, output: &Output) -> anyhow::Result<()> {
         match self {
-            Self::All => anyhow::bail!("all benchmarks are not one of them"),
+            Self::All => Box::pin(all(output)).await,
             Self::Floor(floor) => floor.run(output),
             Self::Evaluate(evaluate) => evaluate.run(output).await,
             Self::Swap(swap) => swap.run(output).await,

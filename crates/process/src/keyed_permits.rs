@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use portcullis_util::lock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A number of permits for each key. Keys of which nobody holds a permit are forgotten.
@@ -29,7 +30,7 @@ impl<K: Clone + Eq + Hash> KeyedPermits<K> {
     }
 
     fn of(&self, key: &K) -> Arc<Semaphore> {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = lock(&self.keys);
         if let Some(found) = keys.get(key) {
             return Arc::clone(found);
         }

@@ -3,20 +3,12 @@
 use std::slice;
 use std::thread;
 
-use portcullis_e2e::{Installation, Output, Policy};
+use portcullis_e2e::Policy;
 
-use crate::checks::checking;
+use crate::checks::{checking, kubectl_dry_run_by};
 
 /// Users, each with a namespace and a policy that hangs.
 const USERS: usize = 12;
-
-/// What kubectl says to a user who tries to apply a policy.
-fn dry_run_as(installation: &Installation<'_>, user: &str, policy: &Policy) -> Output {
-    let manifest = policy.manifest(installation.source()).to_string();
-    let user = format!("--as={user}");
-    let arguments = ["apply", "--dry-run=server", "--filename=-", &user, "--as-group=system:masters"];
-    installation.cluster().kubectl_as(&installation.cluster().kubeconfig(), arguments, &manifest)
-}
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -44,7 +36,10 @@ fn fault_c15_candidates_that_hang_in_many_namespaces_keep_no_policy_from_loading
             .enumerate()
             .map(|(number, policy)| {
                 let installation = &installation;
-                scope.spawn(move || dry_run_as(installation, &format!("user-{number}"), policy))
+                scope.spawn(move || {
+                    let user = format!("--as=user-{number}");
+                    kubectl_dry_run_by(&[&user, "--as-group=system:masters"], installation, policy)
+                })
             })
             .collect();
         let applied = scope.spawn(|| installation.apply(&other));

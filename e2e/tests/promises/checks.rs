@@ -45,7 +45,7 @@ pub(super) fn kubectl_dry_run(installation: &Installation<'_>, policy: &Policy) 
 }
 
 /// The same as the user that these flags name.
-fn kubectl_dry_run_by(user: &[&'static str], installation: &Installation<'_>, policy: &Policy) -> Output {
+pub(super) fn kubectl_dry_run_by(user: &[&str], installation: &Installation<'_>, policy: &Policy) -> Output {
     let manifest = policy.manifest(installation.source()).to_string();
     let cluster = installation.cluster();
     let dry_run = ["apply", "--dry-run=server", "--filename=-"].into_iter().chain(user.iter().copied());

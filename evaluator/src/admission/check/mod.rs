@@ -61,7 +61,7 @@ impl Checks {
                 };
                 (outcome, check::answered(verdict))
             }
-            Ok(Err(failure)) => (UNKNOWN, check::not_checked(&failure.cause())),
+            Ok(Err(failure)) => (UNKNOWN, check::not_checked(&failure.to_string())),
             Err(_) => (UNKNOWN, check::not_checked("this replica is about to stop")),
         }
     }
@@ -75,32 +75,14 @@ impl Checks {
 }
 
 /// Why there is no verdict.
+#[derive(Debug, thiserror::Error)]
 enum NotAsked {
     /// Others are being checked.
-    NoPlace(NoPlace),
+    #[error(transparent)]
+    NoPlace(#[from] NoPlace),
     /// The loader does not answer, or not in time.
-    Link(LinkFailure),
-}
-
-impl NotAsked {
-    fn cause(&self) -> String {
-        match self {
-            Self::NoPlace(no_place) => no_place.to_string(),
-            Self::Link(failure) => failure.cause().to_owned(),
-        }
-    }
-}
-
-impl From<NoPlace> for NotAsked {
-    fn from(no_place: NoPlace) -> Self {
-        Self::NoPlace(no_place)
-    }
-}
-
-impl From<LinkFailure> for NotAsked {
-    fn from(failure: LinkFailure) -> Self {
-        Self::Link(failure)
-    }
+    #[error("{}", .0.cause())]
+    Link(#[from] LinkFailure),
 }
 
 #[cfg(test)]
