@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use portcullis_contract::{Activity, Failure, Reason};
+use portcullis_contract::{Activity, Failure, Reason, Stage};
 
 use crate::retry::Retry;
 
@@ -179,6 +179,19 @@ impl<T> Attempts<T> {
         }
     }
 
+    /// The newest attempt failed at the volume, and none has worked since.
+    pub(crate) fn has_failed_at_volume(&self) -> bool {
+        self.last_failure.as_ref().is_some_and(|last_failure| last_failure.reason.stage() == Stage::Volume)
+    }
+
+    /// The volume takes writes again: a failure there is over, and the next attempt is due at once.
+    pub(crate) fn volume_works(&mut self) {
+        if self.has_failed_at_volume() {
+            self.retry_now();
+            self.last_failure = None;
+        }
+    }
+
     /// [`Attempts::retry_now`], for failures that a change outside the policy can mend.
     pub(crate) fn retry_outside(&mut self) {
         // What an installation allows is final for a policy, and the installation may think again.
@@ -271,6 +284,18 @@ mod tests {
         assert!(!attempts.is_due() && attempts.wakes_at().is_none());
         attempts.retry_now();
         assert!(attempts.is_due());
+    }
+
+    #[test]
+    fn a_volume_that_works_ends_failures_there_and_no_others() {
+        let now = Now::get();
+        let mut attempts = Attempts::<u32>::default();
+        attempts.fail(error(Reason::VolumeReadOnly), &RETRY, 0.5, now);
+        attempts.volume_works();
+        assert!(attempts.is_due() && attempts.failure(1, Some(now)).is_none());
+        attempts.fail(error(Reason::RegistryTimeout), &RETRY, 0.5, now);
+        attempts.volume_works();
+        assert!(!attempts.is_due() && attempts.failure(1, Some(now)).is_some());
     }
 
     #[test]

@@ -95,6 +95,11 @@ impl Publication {
         self.forced = true;
     }
 
+    /// A write that failed at the volume works again. A policy that is ready need not wait, and does not fail for what was.
+    pub(super) fn volume_works(&mut self) {
+        self.attempts.volume_works();
+    }
+
     pub(super) fn number(&self) -> u64 {
         self.number
     }

@@ -298,6 +298,9 @@ impl Plan {
         let users = users.filter(|(_, parts)| !parts.is_empty());
         match result {
             Ok(digest) => {
+                if module.has_failed_at_volume() {
+                    self.publication.volume_works();
+                }
                 module.succeed(digest);
                 // A fetch checks first whether the module is allowed.
                 self.admissions.grant(reference, digest);
@@ -350,6 +353,9 @@ impl Plan {
                 if std::mem::take(&mut compilation.anew) {
                     compilation.published_in = None;
                     self.publication.force();
+                }
+                if compilation.attempts.has_failed_at_volume() {
+                    self.publication.volume_works();
                 }
                 compilation.attempts.succeed(record);
             }

@@ -196,6 +196,35 @@ fn v01_v02_a_volume_that_fails_is_told_and_tried_again() {
 }
 
 #[test]
+fn v02_a_manifest_that_failed_waits_no_longer_once_the_volume_takes_a_module() {
+    let other = "https://example.com/b";
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.settle();
+    table.want(vec![wants("a", other, "{}")]);
+    assert_eq!(table.jobs(), ["fetch https://example.com/b"]);
+    table.fetched(other, Err(Reason::VolumeReadOnly));
+    // The failure is for the manifest too, which cannot be written either.
+    let turn = loop {
+        let turn = table.plan.turn(table.now);
+        if turn.publish.is_some() {
+            break turn;
+        }
+        table.pass(Duration::from_millis(10));
+    };
+    assert!(turn.jobs.is_empty());
+    table.take(Event::Published(Err(error(Reason::VolumeReadOnly))));
+
+    // The volume is mended, and the module is tried first.
+    table.fetched(other, Ok("m"));
+    table.compiled("m");
+    assert_eq!(table.state("a").failure, None, "it does not fail again for what was");
+    table.plan.turn(table.now);
+    table.pass(Duration::from_millis(10));
+    assert!(table.plan.turn(table.now).publish.is_some());
+}
+
+#[test]
 fn a_lost_manifest_is_published_again() {
     let mut table = Table::new();
     table.want(Vec::new());
