@@ -18,4 +18,4 @@ pub use http::{Asked, Reply, exchange};
 pub use moment::Moment;
 pub use stalls::Stalls;
 pub use told::{note, skip, tell_of_panics};
-pub use wait::{eventually_within, lock, never};
+pub use wait::{eventually_seen, eventually_within, lock, never};

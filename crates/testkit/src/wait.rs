@@ -1,6 +1,6 @@
 //! Waiting for conditions, and for locks.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,12 +13,20 @@ const PACE: Duration = Duration::from_millis(20);
 /// # Panics
 /// When the limit passes; `what` completes "waited in vain for …".
 pub fn eventually_within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    eventually_seen(limit, what, || look().ok_or("nothing"))
+}
+
+/// Looks until what is seen is right, for `limit` at most. The error is what was seen instead.
+///
+/// # Panics
+/// When the limit passes; `what` completes "waited in vain for …", and what was seen last follows.
+pub fn eventually_seen<T, E: Display>(limit: Duration, what: &str, mut look: impl FnMut() -> Result<T, E>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(found) = look() {
-            return found;
+        match look() {
+            Ok(found) => return found,
+            Err(seen) => assert!(start.elapsed() < limit, "waited in vain for {what}, {limit:?} long; seen: {seen}"),
         }
-        assert!(start.elapsed() < limit, "waited in vain for {what}, {limit:?} long");
         thread::sleep(PACE);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use portcullis_e2e::{Installation, InstallationOptions, Output, PodSetup, Policy, Program, eventually};
+use portcullis_e2e::{
+    Installation, InstallationOptions, LIMIT, Output, PodSetup, Policy, Program, eventually, eventually_seen,
+};
 use serde_json::{Value, json};
 
 use crate::checks::{await_checks, checking, dry_run, kubectl_dry_run, labels};
@@ -251,9 +253,9 @@ fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
 
     // Every object is counted, with and without a place of its own to begin at, and none is quoted.
     let figures = |policy: &Policy, words: &str| -> Output {
-        eventually(&format!("the figures {words:?}"), || {
+        eventually_seen(LIMIT, &format!("the figures {words:?}"), || {
             let output = kubectl_dry_run(&installation, policy);
-            output.stderr.contains(words).then_some(output)
+            if output.stderr.contains(words) { Ok(output) } else { Err(output.stderr) }
         })
     };
     let words = "12 of 500 configmaps in 2 namespaces would be denied, for instance advice-impact-";
