@@ -10,6 +10,9 @@ use portcullis_process::{LogArgs, PolicyChecks, SettingError, parse_duration};
 
 use crate::certificates::CertificateArgs;
 
+/// The longest timeout that a webhook may have.
+const LONGEST_CHECK: Duration = Duration::from_secs(30);
+
 /// Keeps the revisions of policies, the webhooks that call them, and the certificates of one policy server. Several may run; the one
 /// that holds the Lease writes.
 #[derive(Debug, Clone, Parser)]
@@ -97,6 +100,10 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_POLICY_CHECKS", value_name = "MODE", value_enum, default_value_t = PolicyChecks::Off)]
     pub policy_checks: PolicyChecks,
 
+    /// How long API servers wait for the answer to such a check, at most 30s. Half of it is for the objects that exist.
+    #[arg(long, env = "PORTCULLIS_POLICY_CHECKS_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    pub policy_checks_timeout: Duration,
+
     /// How many writes to the API server may run at the same time.
     #[arg(long, env = "PORTCULLIS_PARALLEL_WRITES", value_name = "NUMBER", default_value_t = 16)]
     pub parallel_writes: usize,
@@ -163,6 +170,10 @@ impl Args {
         }
         if !(1..=256).contains(&self.parallel_writes) {
             return Err(SettingError::new("--parallel-writes", "want 1 to 256"));
+        }
+        if !(Duration::from_secs(1)..=LONGEST_CHECK).contains(&self.policy_checks_timeout) {
+            let problem = "want 1s to 30s: API servers wait for no webhook longer";
+            return Err(SettingError::new("--policy-checks-timeout", problem));
         }
         let certificates = &self.certificates;
         let others = [
@@ -232,6 +243,12 @@ mod tests {
         assert!(check(&["--policy-server", "a.b"]).starts_with("--policy-server: want at most 63"));
         assert!(check(&["--lease-name", "No"]).starts_with("--lease-name: \"No\" is not a valid name"));
         assert!(check(&["--policies-per-namespace", "0"]).starts_with("--policies-per-namespace: want 1"));
+        for timeout in ["900ms", "31s"] {
+            assert!(
+                check(&["--policy-checks-timeout", timeout]).starts_with("--policy-checks-timeout: want 1s to 30s")
+            );
+        }
+        assert_eq!(check(&["--policy-checks-timeout", "30s"]), "");
         assert!(check(&["--webhooks-per-namespace", "0"]).starts_with("--webhooks-per-namespace: want 1"));
         assert!(check(&["--path-key-age", "10m"]).starts_with("--path-key-age: is too short"));
         assert!(

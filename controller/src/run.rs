@@ -132,6 +132,11 @@ async fn once(args: &Args) -> anyhow::Result<()> {
     Check { client, namespace, leases, service, port, authority }.run().await
 }
 
+/// A timeout of webhooks, which are in whole seconds.
+fn whole_seconds(timeout: Duration) -> u32 {
+    u32::try_from(timeout.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1)
+}
+
 fn control(args: &Args, server: &ApiServer, metrics: Metrics, leadership: Leadership) -> Control {
     let executor = Executor {
         client: server.client.clone(),
@@ -150,9 +155,8 @@ fn control(args: &Args, server: &ApiServer, metrics: Metrics, leadership: Leader
             webhooks_per_namespace: args.webhooks_per_namespace,
             shares_webhooks: args.shared_webhooks,
             // Whether a policy is refused or admitted with a warning is up to the loaders.
-            checks_policies: args.policy_checks != PolicyChecks::Off,
-            // Timeouts of webhooks are in whole seconds.
-            policy_timeout: u32::try_from(args.policy_timeout.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1),
+            check_timeout: (args.policy_checks != PolicyChecks::Off).then(|| whole_seconds(args.policy_checks_timeout)),
+            policy_timeout: whole_seconds(args.policy_timeout),
             webhook_pause: args.webhook_pause,
             revision_pause: args.revision_pause,
             waiting_event: args.waiting_event,

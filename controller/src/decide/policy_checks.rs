@@ -13,16 +13,16 @@ use crate::world::{World, check_webhook_name};
 pub(super) fn decide(world: &World, memory: &mut Memory, rules: &Rules, decision: &mut Decision) {
     let name = check_webhook_name(&rules.policy_server);
     let found = world.webhooks.get(&(WebhookKind::Validating, name));
-    if !rules.checks_policies {
+    let Some(timeout_seconds) = rules.check_timeout else {
         memory.check_webhook = None;
         if let Some(found) = found.filter(|found| found.is_ours(&rules.policy_server)) {
             let (name, uid) = (found.name.clone(), found.uid.clone());
             decision.act(Action::DeleteWebhook { kind: found.kind, name, uid });
         }
         return;
-    }
+    };
     let Ok(installation) = &rules.installation else { return };
-    let desired = check_webhook(installation);
+    let desired = check_webhook(installation, timeout_seconds);
     match found {
         Some(found) if desired.is(found, installation) => memory.check_webhook = Some(Arc::clone(&found.entries)),
         Some(found) => {

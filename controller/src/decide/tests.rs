@@ -112,7 +112,7 @@ pub(super) fn rules() -> Rules {
         policies_per_namespace: 100,
         webhooks_per_namespace: 20,
         shares_webhooks: false,
-        checks_policies: false,
+        check_timeout: None,
         webhook_pause: Duration::from_secs(5),
         revision_pause: Duration::from_secs(2),
         waiting_event: Duration::from_secs(300),

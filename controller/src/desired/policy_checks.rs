@@ -12,11 +12,9 @@ use crate::world::check_webhook_name;
 
 /// The name of the entry.
 const NAME: &str = "check.policies.portcullis.dev";
-/// How long API servers wait for an answer, in seconds.
-const TIMEOUT: u32 = 10;
 
-/// The webhook configuration for checks of policies.
-pub fn check_webhook(installation: &Installation) -> Desired {
+/// The webhook configuration for checks of policies. API servers wait so many seconds for an answer.
+pub fn check_webhook(installation: &Installation, timeout_seconds: u32) -> Desired {
     let entry = json!({
         "name": NAME,
         "admissionReviewVersions": ["v1"],
@@ -29,7 +27,7 @@ pub fn check_webhook(installation: &Installation) -> Desired {
         "matchConditions": conditions(&installation.policy_server),
         "failurePolicy": "Ignore",
         "sideEffects": "None",
-        "timeoutSeconds": TIMEOUT,
+        "timeoutSeconds": timeout_seconds,
     });
     let name = check_webhook_name(&installation.policy_server);
     whole(installation, WebhookKind::Validating, name, Value::from(vec![entry]))
@@ -64,7 +62,7 @@ mod tests {
 
     #[test]
     fn policies_are_checked_by_one_entry_that_may_fail() {
-        let desired = check_webhook(&installation());
+        let desired = check_webhook(&installation(), 10);
         assert_eq!((desired.kind, desired.name.as_str()), (WebhookKind::Validating, "portcullis-default-check"));
         let [entry] = desired.entries.as_array().expect("a list").as_slice() else { panic!("one entry") };
         assert_eq!(entry["name"], "check.policies.portcullis.dev");
@@ -103,7 +101,7 @@ mod tests {
     #[test]
     fn the_path_has_a_code_and_nothing_else_of_the_object_tells_it() {
         let path_key = PathKey::Secret([7; 32]);
-        let desired = check_webhook(&Installation { path_key, ..installation() });
+        let desired = check_webhook(&Installation { path_key, ..installation() }, 10);
         let path = desired.entries[0]["clientConfig"]["service"]["path"].as_str().expect("a path");
         assert!(path_key.opens_check(path));
         let code = path.rsplit('/').next().expect("a code");
@@ -113,16 +111,17 @@ mod tests {
 
     #[test]
     fn what_an_api_server_gives_back_is_right_until_the_installation_changes() {
-        let desired = check_webhook(&installation());
+        let desired = check_webhook(&installation(), 10);
         let mut object = desired.object.clone();
         object["metadata"]["uid"] = json!("u");
         let found = serde_json::from_value(object).expect("an object");
         let found = WebhookView::read(WebhookKind::Validating, &found).expect("a webhook");
         assert!(desired.is(&found, &installation()));
         let renewed = Installation { ca_bundle: Arc::new("another".into()), ..installation() };
-        assert!(!check_webhook(&renewed).is(&found, &renewed));
+        assert!(!check_webhook(&renewed, 10).is(&found, &renewed));
         let moved = Installation { path_key: PathKey::Secret([7; 32]), ..installation() };
-        assert!(!check_webhook(&moved).is(&found, &moved));
+        assert!(!check_webhook(&moved, 10).is(&found, &moved));
+        assert!(!check_webhook(&installation(), 20).is(&found, &installation()));
         let unlabelled = WebhookView { labels: BTreeMap::new(), ..found };
         assert!(!desired.is(&unlabelled, &installation()));
     }

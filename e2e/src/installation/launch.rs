@@ -184,6 +184,8 @@ impl Own<'_> {
         let is_checking = matches!(program, Program::Controller | Program::Loader);
         let checks = self.installation.policy_checks().filter(|_| is_checking);
         let checks = checks.map(|mode| ("--policy-checks", mode.to_owned()));
+        let timeout = self.installation.policy_checks_timeout().filter(|_| program == Program::Controller);
+        let timeout = timeout.map(|timeout| ("--policy-checks-timeout", format!("{}s", timeout.as_secs())));
         let audit = self.installation.audit().filter(|_| program == Program::Reporter);
         let audit = audit.map(|format| {
             [("--audit", "on".to_owned()), ("--audit-interval", "1h".to_owned()), ("--audit-format", format.to_owned())]
@@ -194,6 +196,7 @@ impl Own<'_> {
             .chain(siblings)
             .chain(keys)
             .chain(checks)
+            .chain(timeout)
             .chain(audit.into_iter().flatten())
             .chain(common)
             .chain(identity)

@@ -89,6 +89,10 @@ impl<'c> Installation<'c> {
         self.options.policy_checks.as_deref()
     }
 
+    fn policy_checks_timeout(&self) -> Option<Duration> {
+        self.options.policy_checks_timeout
+    }
+
     /// The format of reports about objects that exist, if they are audited.
     fn audit(&self) -> Option<&str> {
         self.options.audit.as_deref()

@@ -1,5 +1,7 @@
 //! The options of an installation.
 
+use std::time::Duration;
+
 /// The options of an installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstallationOptions {
@@ -11,6 +13,8 @@ pub struct InstallationOptions {
     pub certificates: Certificates,
     /// The `--policy-checks` of controller and loaders; their default if absent.
     pub policy_checks: Option<String>,
+    /// The `--policy-checks-timeout` of the controller; its default if absent.
+    pub policy_checks_timeout: Option<Duration>,
     /// The format of reports about objects that exist; without one, none are audited.
     pub audit: Option<String>,
 }
@@ -39,6 +43,7 @@ impl InstallationOptions {
             policy_server: name.to_owned(),
             certificates: Certificates::Controller,
             policy_checks: None,
+            policy_checks_timeout: None,
             audit: None,
         }
     }
@@ -53,6 +58,12 @@ impl InstallationOptions {
     #[must_use]
     pub fn checking_policies(self, mode: &str) -> Self {
         Self { policy_checks: Some(mode.to_owned()), ..self }
+    }
+
+    /// With an answer to a check after this time at the latest: for checks with a lot to do on a busy machine.
+    #[must_use]
+    pub fn checking_within(self, timeout: Duration) -> Self {
+        Self { policy_checks_timeout: Some(timeout), ..self }
     }
 
     /// With audits of objects that exist, whose reports have this format: `openreports` or `wgpolicy`. The time between two scans is longer

@@ -1,6 +1,7 @@
 //! What the author of a policy gets to know at `kubectl apply`, beside whether it loads: rows C11 to C14.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use portcullis_e2e::{
     Installation, InstallationOptions, LIMIT, Output, PodSetup, Policy, Program, eventually, eventually_seen,
@@ -232,7 +233,9 @@ fn fill(installation: &Installation<'_>, namespace: &str) {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
-    let options = InstallationOptions::named("advice-impact").checking_policies("deny");
+    // Half of the time is for the objects, and other tests run beside this one.
+    let options =
+        InstallationOptions::named("advice-impact").checking_policies("deny").checking_within(Duration::from_secs(30));
     let installation = Installation::start(cluster(), options);
     installation.start_controller();
     let setup = PodSetup::default().flag(Program::Loader, "--check-impact", "on");

@@ -8,14 +8,14 @@ impl Stage {
     /// A stage whose API servers should ask about policies.
     fn checking() -> Self {
         let mut stage = Self::new();
-        stage.rules.checks_policies = true;
+        stage.rules.check_timeout = Some(10);
         stage
     }
 
     /// The webhook is there, as it is desired now.
     fn check_webhook(&mut self) {
         let installation = self.rules.installation.clone().expect("an installation");
-        let mut object = check_webhook(&installation).object;
+        let mut object = check_webhook(&installation, 10).object;
         object["metadata"]["uid"] = json!("uid-of-checks");
         self.take(Collection::Webhooks(WebhookKind::Validating), object);
     }
@@ -40,7 +40,7 @@ fn the_webhook_that_checks_policies_is_registered_once_authority_and_key_are_kno
 }
 
 #[test]
-fn the_webhook_that_checks_policies_follows_authority_and_key_of_paths() {
+fn the_webhook_that_checks_policies_follows_authority_key_of_paths_and_timeout() {
     let mut stage = Stage::checking();
     stage.check_webhook();
     assert_eq!(stage.actions(), NOTHING);
@@ -53,6 +53,9 @@ fn the_webhook_that_checks_policies_follows_authority_and_key_of_paths() {
     if let Ok(installation) = &mut stage.rules.installation {
         installation.path_key = PathKey::Secret([7; 32]);
     }
+    assert_eq!(stage.actions(), ["change checks"]);
+    stage.check_webhook();
+    stage.rules.check_timeout = Some(20);
     assert_eq!(stage.actions(), ["change checks"]);
 }
 
@@ -75,7 +78,7 @@ fn the_webhook_that_checks_policies_goes_when_checks_are_off_and_no_other_of_its
     let mut stage = Stage::checking();
     stage.check_webhook();
     assert_eq!(stage.actions(), NOTHING);
-    stage.rules.checks_policies = false;
+    stage.rules.check_timeout = None;
     assert_eq!(stage.actions(), ["unregister"]);
     stage.rules.installation = Err(ConditionValue::not_configured("Unknown", "not known yet"));
     assert_eq!(stage.actions(), ["unregister"], "nothing needs to be known for that");
