@@ -26,7 +26,7 @@ const KEPT: &[&str] = &[
     "policies",
     "expression",
 ];
-/// What `kubectl apply` notes for itself.
+/// The annotation that `kubectl apply` writes for itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Translates a policy. The error says why a cluster would refuse it.
@@ -59,7 +59,7 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
 fn outcome(field: &str) -> Outcome {
     let why = match field {
         name if KEPT.contains(&name) => return Outcome::Kept,
-        "backgroundAudit" => "nothing scans objects that are there already",
+        "backgroundAudit" => "audits cover all policies: `audit.enabled` of the chart turns them on",
         "allowInsideAdmissionControllerNamespace" => {
             "no policy is asked about the installation's own namespace, so that a policy cannot keep Portcullis from starting"
         }
