@@ -12,7 +12,7 @@ use portcullis_process::{LogArgs, SettingError, Switch, parse_bytes, parse_durat
 use crate::http::route::OpenPaths;
 use crate::memory::Wanted;
 
-/// Smallest folder of private copies, in bytes. The chart knows it too.
+/// Smallest folder of private copies, in bytes. The chart checks the same limit.
 const LEAST_PRIVATE: u64 = 32 << 20;
 
 /// Runs policies from a volume, swaps them live, and answers admission reviews.
@@ -248,12 +248,13 @@ impl Args {
         Ok(())
     }
 
-    /// The spans to be exported, if they are.
+    /// The collection of spans; none if they are not exported.
     pub fn traces(&self) -> Option<Traces> {
         self.exports(Signal::Traces).then(|| Traces::new("portcullis-evaluator"))
     }
 
-    /// Whether a kind of telemetry is exported: by its flag, or because there is an endpoint as programs with connections have one.
+    /// Whether a kind of telemetry is exported: by its flag, or because the environment has an endpoint for it, as for programs that connect
+    /// to it themselves.
     pub(crate) fn exports(&self, signal: Signal) -> bool {
         let settings = OtlpSettings::from_env();
         let is_wanted = match signal {
@@ -263,7 +264,7 @@ impl Args {
         self.broker_socket.is_some() && is_wanted && !is_off(signal)
     }
 
-    /// Which paths are open beside those of match groups. That of checks is where a loader can answer.
+    /// Which paths are open beside those of match groups. That of checks is open where a loader can answer.
     pub(crate) fn open_paths(&self) -> OpenPaths {
         OpenPaths {
             validate: self.policy_paths.is_on(),
@@ -273,7 +274,7 @@ impl Args {
         }
     }
 
-    /// What memory must suffice for.
+    /// What the memory must be enough for.
     pub(crate) fn wanted(&self) -> Wanted {
         Wanted { instances: self.instances.into(), memory_limit: self.memory_limit, max_body: self.max_body }
     }

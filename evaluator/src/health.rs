@@ -1,6 +1,6 @@
 //! The health of each policy, on the state port, and on the probe port where paths of policies are open (docs/design/status-api.md,
-//! section 7). It has names, generations and reasons only: messages may quote settings and objects, and any client that reaches the
-//! port may read it.
+//! section 7). It shows only names, generations and reasons: messages may quote settings and objects, and any client that reaches the
+//! port can read it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl Health {
         let (reason, next) = match failure {
             Some(failure) => (failure.reason, failure.next_retry_time),
             None if serving == generation => return Self { code: 200, reason: None, generation, serving, wait: None },
-            // The newest generation is on its way.
+            // The newest generation is still being loaded.
             None => (Reason::AwaitingManifest, None),
         };
         let wait = (reason.class() == Class::Retry)
@@ -118,7 +118,7 @@ fn awaiting() -> Response {
     respond(503, Some(LATER), format!("[-]manifest failed: {}: {reason}\n", reason.stage()))
 }
 
-/// The worst code, the shortest wait of the failures that may pass, and a line for each policy.
+/// The worst code, the shortest time to the next try of a failed policy, and a line for each policy.
 fn summary(table: &Table, query: &str, now: Timestamp) -> (u16, Option<Duration>, String) {
     let value = |name: &'static str| {
         query.split('&').filter_map(move |pair| match pair.split_once('=') {

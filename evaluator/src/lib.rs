@@ -7,14 +7,14 @@
 //! ```
 //!
 //! A request comes in by [`http`], is read by [`review`] and put to guests by [`admission`]; what becomes of their verdicts is
-//! decided in [`verdict`], which is pure. It takes the table once and keeps it, so its answer is wholly of one generation. What is
-//! large in a request or a reply is worked on beside the lanes, in its policy's time. A policy that somebody applies goes through
+//! decided in [`verdict`], which is pure. A request takes the table once and keeps it, so its whole answer comes from one table. Large
+//! parts of a request or a reply are worked on beside the lanes, in the policy's time. A policy that somebody applies goes through
 //! [`capability`] to the loader of the pod, whose verdict is the answer.
 //!
-//! A change of the volume comes in by [`volume`], which loads what is new and swaps the table. [`guest`] runs modules, [`lanes`]
-//! says when, [`memory`] in how much of it, and [`fair`] who comes first.
+//! A change of the volume comes in by [`volume`], which loads what is new and swaps the table. [`guest`] runs modules; [`lanes`]
+//! decides when, [`memory`] with how much memory, and [`fair`] which policy comes first.
 //!
-//! About objects that exist the reporter asks on the loopback, and [`audit`] puts them to policies in what requests leave over.
+//! The reporter asks about objects that exist on the loopback, and [`audit`] puts them to policies with what requests do not need.
 //!
 //! This program never compiles, never fetches, has no API token, and gives up connections, other programs and foreign
 //! files before it loads the first module.

@@ -25,10 +25,10 @@ pub struct Metrics {
     /// The registry that `/metrics` shows.
     pub registry: Registry,
     series: Series,
-    /// Those of policies that are only tried: the registry does not have them, for they would come and go with each policy that somebody
+    /// The series of policies that are only checked. They are not in the registry, since they would come and go with each policy that somebody
     /// applies.
     unshown: Series,
-    /// None unless they are asked for.
+    /// Kubewarden's metrics; none unless they are asked for.
     kubewarden: Option<Kubewarden>,
     /// Swaps of the table.
     pub swaps: IntCounter,
@@ -72,7 +72,7 @@ pub struct Metrics {
     pub certificate_errors: IntCounter,
     /// 1 where Landlock is fully in force.
     pub landlock: IntGauge,
-    /// 1 where the kernel tells which pages of guests' memory were written.
+    /// 1 where the kernel shows which pages of guests' memory were written.
     pub written_pages_found: IntGauge,
     /// 1 where the seccomp filter is in force.
     pub seccomp: IntGauge,
@@ -88,7 +88,7 @@ pub struct Metrics {
     pub audits: IntCounterVec,
 }
 
-/// What is counted of single policies.
+/// The metrics of single policies.
 #[derive(Clone)]
 struct Series {
     evaluations: IntCounterVec,
@@ -109,7 +109,7 @@ pub struct PolicyMetrics {
     pub mutated: IntCounter,
     /// Evaluations without a verdict.
     pub failed: IntCounter,
-    /// Requests whose match group passed over the policy. They have no `verdict`: it was not asked, so its shares stay what they are.
+    /// Requests whose match group passed over the policy. They are not evaluations and do not change the policy's share of errors.
     pub passed_over: IntCounter,
     /// Time of an evaluation, without waiting.
     pub seconds: Histogram,
@@ -120,7 +120,7 @@ pub struct PolicyMetrics {
     /// Its series under Kubewarden's names; none unless they are asked for.
     pub(crate) kubewarden: Option<PolicySeries>,
     errors: IntCounterVec,
-    /// Evaluations that failed, since the policy was first listed.
+    /// Evaluations that failed since the policy was first listed, by reason.
     failures: Mutex<BTreeMap<Reason, u64>>,
     policy: PolicyId,
     is_forgotten: AtomicBool,
@@ -159,7 +159,7 @@ impl Count {
         }
     }
 
-    /// Why there is no verdict.
+    /// Why there is no verdict; none if there is one.
     pub(crate) fn reason(self) -> Option<Reason> {
         (self == Self::PatchInvalid).then_some(Reason::PatchInvalid)
     }
@@ -285,7 +285,7 @@ impl Metrics {
         })
     }
 
-    /// The same, and Kubewarden's names as well.
+    /// These metrics, and also those with Kubewarden's names.
     ///
     /// # Errors
     /// When they are registered already.
@@ -299,7 +299,7 @@ impl Metrics {
         self.kubewarden.is_some()
     }
 
-    /// The counters of one policy. Those of one that is only tried are not shown.
+    /// The counters of one policy. `/metrics` does not show those of a policy that is only checked.
     pub fn policy(&self, id: &PolicyId) -> Arc<PolicyMetrics> {
         let series = self.series(id);
         let verdict = |verdict: &str| series.evaluations.with_label_values(&[id.as_str(), verdict]);
@@ -384,10 +384,10 @@ impl Series {
         Ok(())
     }
 
-    /// Removes those of a policy.
+    /// Removes the series of a policy.
     fn forget(&self, id: &PolicyId) {
         for verdict in ["allowed", "denied", "mutated", "error"] {
-            // An error says that there is no such series, which is just as well.
+            // An error means that there is no such series, which is fine.
             let _ = self.evaluations.remove_label_values(&[id.as_str(), verdict]);
         }
         for reason in Reason::ALL {
@@ -414,7 +414,7 @@ mod tests {
         policy.allowed.inc();
         policy.error(Reason::Overloaded);
         metrics.forget(&policy);
-        // An evaluation that was under way.
+        // This evaluation was under way when the policy went.
         policy.error(Reason::EvaluationTimedOut);
         let text = prometheus::TextEncoder::new().encode_to_string(&metrics.registry.gather()).expect("encodes");
         assert!(!text.contains("cluster/a"), "{text}");

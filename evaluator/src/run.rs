@@ -38,7 +38,8 @@ use crate::volume::follow::Follow;
 use crate::volume::private_copy::prepare_private_dir;
 use crate::volume::state::{Overall, document, numbered};
 
-/// The most connections that wait to be accepted. Beyond it the kernel drops the client's packet, which comes again after a second.
+/// The most connections that wait to be accepted. Beyond that the kernel drops the client's packet, which the client sends again after a
+/// second.
 const BACKLOG: i32 = 4096;
 /// How often the main runtime reports that it is alive, and how late it may be: load alone never delays it so long.
 const BEAT: Duration = Duration::from_secs(1);
@@ -46,7 +47,7 @@ const BEAT_LIMIT: Duration = Duration::from_secs(10);
 /// How late a tick of the engine's clock may be; a tick is due every few milliseconds.
 const TICK_LIMIT: Duration = Duration::from_secs(2);
 
-/// Runs the evaluator until a signal ends it. `traces` has its spans, if they are exported.
+/// Runs the evaluator until a signal ends it. `traces` collects its spans; none if they are not exported.
 ///
 /// # Errors
 /// For a setting that cannot be used, a port that cannot be bound, and an engine that cannot be set up.
@@ -64,14 +65,14 @@ pub fn run(args: &Args, traces: Option<Traces>) -> anyhow::Result<()> {
     let listener = bind(args.address)?;
     let mut probes = ProbeServer::new();
     let expiry = Expiry::default();
-    // The health of policies is always on the loopback, for those with the right to forward ports of the pod.
+    // The health of policies is always on the loopback, for users who may forward ports of the pod.
     let health = health::routes(Arc::clone(&table));
     let shown = if args.policy_paths.is_on() { health.clone() } else { Router::new() };
     // Without TLS there is no certificate that could expire.
     let shown = if args.tls_dir.is_some() { shown.merge(expiry::routes(expiry.clone())) } else { shown };
     let address = probes.probes(args.probe_address, sources, shown)?;
     listening("probes", address);
-    // The reporter asks about objects that exist beside them, and nobody else: no other container of the pod needs a verdict.
+    // On the same port the reporter asks about objects that exist. No other container of the pod needs a verdict.
     let (jobs, audits) = audit::queue(args.audit_share);
     let largest = usize::try_from(args.max_body).context("--max-body")?;
     let asked = Audits::new(Arc::clone(&table), readiness.clone(), jobs, largest, &metrics);
@@ -87,8 +88,8 @@ pub fn run(args: &Args, traces: Option<Traces>) -> anyhow::Result<()> {
         None => None,
     };
 
-    // Read before the files that say it are out of reach. The number of cores is the lesser of the container's quota, found on the way
-    // up through its control groups of either version, and the processors that it is bound to.
+    // Read before the confinement makes these files unreadable. The number of cores is the lower one of the container's quota, found
+    // on the way up through its control groups of either version, and the processors that it is bound to.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let connections = descriptors::make_room_for(args.max_connections);
     let cores = args.cores.map_or(cores, usize::from);
@@ -138,7 +139,7 @@ pub fn run(args: &Args, traces: Option<Traces>) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let served = runtime.block_on(parts.serve(args, listener));
-    // Whatever still runs was given its time, and is not waited for.
+    // Work that still runs has had its time, and is not waited for.
     runtime.shutdown_background();
     served
 }
@@ -204,7 +205,7 @@ impl Parts {
             metrics: self.metrics.clone(),
         };
         let beat = self.liveness.beat("follow", BEAT_LIMIT);
-        // A shutdown of its own: while the program drains, changes still count, and the loop still shows that it is alive.
+        // It gets a shutdown of its own, which never begins: while the program drains, the loop still takes changes and shows that it is alive.
         let following = follow.run(Arc::clone(&self.table), self.state, self.gate, beat, Shutdown::default());
         tokio::spawn(following);
         tokio::spawn(report_alive(self.liveness.beat("runtime", BEAT_LIMIT), self.cores));
@@ -270,7 +271,7 @@ fn planned_memory(args: &Args, metrics: &Metrics) -> MemoryPlan {
     plan
 }
 
-/// Logs it, and opens what it needs while this can still be opened.
+/// Warns if the kernel cannot show which pages were written. This also opens the file that the engine needs for that, while the process may still open it.
 fn tell_how_memory_is_cleared(metrics: &Metrics) {
     let finds_written_pages = finds_written_pages();
     metrics.written_pages_found.set(finds_written_pages.into());

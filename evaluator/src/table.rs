@@ -1,7 +1,7 @@
 //! What this replica serves: one record per policy, in one immutable table that is swapped as a whole.
 //!
-//! A request looks into the table once, by its head, and keeps what it found to its end: its answer is wholly of one generation,
-//! however many swaps happen meanwhile. What is no longer served goes when the last of its requests ends.
+//! A request looks into the table once, when its head has come, and keeps what it found: its whole answer comes from one table,
+//! however many swaps happen meanwhile. A record that is no longer served is dropped when the last of its requests ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::lanes::Share;
 use crate::metrics::PolicyMetrics;
 use crate::verdict::decision::NewestSpec;
 
-/// The table in use. `ArcSwap` and not a lock: each request reads it, and none may wait for a swap.
+/// The table in use. It is an `ArcSwap` rather than a lock, since each request reads it and none may wait for a swap.
 pub type SharedTable = Arc<ArcSwap<Table>>;
 
 /// Everything that this replica serves at one moment.
@@ -23,9 +23,9 @@ pub type SharedTable = Arc<ArcSwap<Table>>;
 pub struct Table {
     /// The number of the manifest that it was made from; 0 before the first, while no policy is known.
     pub manifest_number: u64,
-    /// The policies, without those that are only tried.
+    /// The policies, without those that are only checked.
     pub policies: HashMap<PolicyId, Arc<Record>>,
-    /// Policies that are only tried. No request finds them; the reporter asks them about objects that exist.
+    /// Policies that are only checked. No request finds them; the reporter asks them about objects that exist.
     pub checks: HashMap<PolicyId, Arc<Record>>,
     /// The match groups.
     pub groups: HashMap<GroupId, Arc<MatchGroup>>,
@@ -45,11 +45,11 @@ pub struct Record {
     pub failure_policy: FailurePolicy,
     /// Whether the newest generation is suspended: loaded and not asked.
     pub suspend: bool,
-    /// Whether what serves is a policy group; where nothing does, whether the newest generation that is there is one.
+    /// Whether the generation that serves is a policy group; where none serves, whether the newest candidate is one.
     pub is_group: bool,
     /// Whether any generation was ever enforced. Match groups pass over a policy that never was, until it is loaded.
     pub enforced: bool,
-    /// What answers.
+    /// What answers for the policy.
     pub serving: Serving,
     /// Why the newest generation does not serve; none if it does.
     pub failure: Option<Failure>,
@@ -80,6 +80,7 @@ pub struct MatchGroup {
     pub kind: WebhookKind,
     /// The members in the order of their ids; empty for a tombstone, which answers "allowed".
     pub members: Vec<Arc<Record>>,
-    /// Where the webhook is shared: by what a member is matched, any of several. A member without an entry is asked about every request.
+    /// Where members share a webhook: the match parts of each member, of which any one suffices. A member without an entry is asked about
+    /// every request.
     pub matchers: HashMap<PolicyId, Vec<MemberMatcher>>,
 }

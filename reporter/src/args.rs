@@ -86,7 +86,7 @@ impl Args {
         portcullis_contract::clean(&name.unwrap_or_else(host), 253)
     }
 
-    /// The settings of the output to Kubernetes, where that is wanted.
+    /// The settings of the output to Kubernetes; none where it is not wanted.
     pub(crate) fn cluster(&self) -> Result<Option<Settings>, SettingError> {
         self.kubernetes.settings(self.pod_name.as_deref(), |name| std::env::var(name).ok())
     }

@@ -1,5 +1,5 @@
-//! Whether the objects of the cluster that a policy reads are known, by the reports of the replicas: one condition tells, and a policy is
-//! not Ready before all of them have come (docs/design/status-api.md, section 4). Pure.
+//! Whether the objects of the cluster that a policy reads are known, by the reports of the replicas: one condition shows it, and a policy
+//! is not Ready before all of them have been read (docs/design/status-api.md, section 4). Pure.
 
 use portcullis_api::{ReplicaReportSpec, ReportContext};
 use portcullis_contract::{ContextReason, LoaderPolicy, LoaderState, clean};
@@ -13,7 +13,7 @@ pub(crate) struct Context {
     pub(crate) message: String,
 }
 
-/// What this pod's loader says, the worst first.
+/// The problems that this pod's loader reports, the worst first.
 pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportContext> {
     let mut policies: Vec<_> = loader.policies.iter().filter(|policy| !policy.context.is_empty()).collect();
     let worst = |policy: &LoaderPolicy| policy.context.iter().map(|problem| problem.reason).min();
@@ -30,11 +30,11 @@ pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportContext> {
     policies.iter().filter_map(entry).take(ReplicaReportSpec::MAX_CONTEXT).collect()
 }
 
-/// What one replica reports of the newest generation.
+/// The problem that one replica reports for the newest generation; none if there is none.
 pub(crate) fn of(facts: &Facts<'_>, replica: &Replica<'_>) -> Option<Context> {
     let mut entries = replica.heard()?.context.iter();
     let found = entries.find(|one| one.policy_uid == facts.uid && one.generation == facts.generation)?;
-    // Another pod wrote the report. A reason that is not one of ours, perhaps of a newer release, is taken for the plainest.
+    // Another pod wrote the report. A reason that is not one of ours, perhaps of a newer release, is replaced by the most general one.
     let known = ContextReason::ALL.iter().find(|reason| reason.as_str() == found.reason);
     Some(Context {
         reason: known.copied().unwrap_or(ContextReason::ContextNotSynced),

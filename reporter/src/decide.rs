@@ -40,7 +40,7 @@ pub fn decide(
     now: Timestamp,
 ) -> PolicyStatus {
     if let Some(previous) = previous.filter(|previous| previous.observed_generation > facts.generation) {
-        // A stale read: the writer of `previous` knew more.
+        // The policy was read from a stale cache: the writer of `previous` knew a newer generation.
         return previous.clone();
     }
     let resolution = Resolution::of(facts, replicas, previous);
@@ -77,16 +77,16 @@ pub fn decide(
         summary: format!("{}/{}", aggregate.counts.current, aggregate.counts.expected),
         replicas: entries,
         replicas_omitted: omitted,
-        // The audit decides what is in it.
+        // Only the audit changes this part.
         audit: previous.and_then(|previous| previous.audit.clone()),
         impact: impact::newest(facts, replicas, previous),
     }
 }
 
-/// The generation that serves on every replica now, where one does: the newest; or else the older one that all are asked for while
-/// the newest fails. From this the controller marks the revision, and with the mark the policy counts as enforced for ever and the
-/// generation is what a fresh pod falls back to. Without the second case a policy whose first generation was enforced for a
-/// moment only, before an edit that fails, would be passed over by the next pod.
+/// The generation that serves on every replica now, if there is one: the newest, or else an older one that answers everywhere while the
+/// newest fails. The controller marks its revision. With the mark the policy counts as enforced for ever, and a fresh pod falls back to
+/// this generation. Without the second case, a policy whose first generation was enforced only for a moment, before an edit that fails,
+/// would be passed over by the next pod.
 fn served_everywhere(
     aggregate: &Aggregate<'_>,
     enforced: Truth,
@@ -122,9 +122,9 @@ fn ready(aggregate: &Aggregate<'_>) -> Finding {
     finding(status, aggregate.reason(), aggregate.sentence())
 }
 
-/// True only when something answers on each replica and the API servers call it: so a replica without an answer, a
-/// suspended policy and an unconfirmed webhook count in the rows of older generations, too. A policy that was never enforced and is
-/// not loaded somewhere has a word of its own, as there requests are let by without it and not refused.
+/// The condition `Enforced`: true only if some generation answers on each replica and API servers call it. So a replica without an answer,
+/// a suspended policy and an unconfirmed webhook count also where an older generation serves. A policy that was never enforced and is not
+/// loaded on some replica has a reason of its own, as requests there pass without it instead of being rejected.
 fn enforced(aggregate: &Aggregate<'_>) -> Finding {
     let sentence = aggregate.sentence();
     let passing = aggregate.assessments.iter().filter(|assessment| assessment.passed_over).count();
@@ -146,7 +146,7 @@ fn enforced(aggregate: &Aggregate<'_>) -> Finding {
         Case::ServingPrevious | Case::Progressing => older(),
         Case::Suspended => finding(Truth::False, "Suspended", sentence),
         Case::ContextNotSynced => finding(Truth::False, "ContextNotSynced", sentence),
-        // The match rules of the older generation are called, and every replica answers them.
+        // API servers call by the match rules of the older generation, and every replica answers.
         Case::WebhookPending if matches!(aggregate.webhook, Webhook::Older(_)) => {
             finding(Truth::True, "ServingPrevious", sentence)
         }
@@ -189,8 +189,8 @@ fn stalled(aggregate: &Aggregate<'_>) -> Finding {
     finding(Truth::False, if aggregate.bad.is_empty() { "AsExpected" } else { "Retrying" }, "")
 }
 
-/// Whether the spec is understood. While no replica has judged the newest generation, the last judgement stands, with the
-/// generation that it was made of: so an edit does not make the condition flap.
+/// The condition `Accepted`: whether the spec is understood. While no replica has judged the newest generation, the last judgement
+/// stays, with the generation that it is about, so that an edit does not make the condition flap.
 fn accepted(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, now: Timestamp) -> Condition {
     let refusal = |assessment: &&&Assessment<'_>| {
         let refusals = [Reason::SpecInvalid, Reason::SourceNotAllowed, Reason::SettingsInvalid];
@@ -225,8 +225,8 @@ fn accepted(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, now: Tim
     }
 }
 
-/// Whether the module's metadata agrees with the policy. Like the last judgement of the spec, the last comparison stands while no
-/// replica has made another.
+/// The condition `MetadataMatched`: whether the module's metadata agrees with the policy. Like the last judgement of the spec, the last
+/// comparison stays while no replica has made another.
 fn metadata_matched(
     aggregate: &Aggregate<'_>,
     replicas: &[Replica<'_>],
@@ -244,8 +244,8 @@ fn metadata_matched(
     }
 }
 
-/// Whether the objects that the policy reads are known and those of now. Old objects show here and nowhere else: the policy goes on
-/// with them. What was found last stands while no replica serves the newest generation.
+/// The condition `ContextSynced`: whether the objects that the policy reads are known and up to date. Outdated objects show only here: the
+/// policy goes on with them. The last finding stays while no replica serves the newest generation.
 fn context_synced(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, now: Timestamp) -> Condition {
     let r#type = ConditionType::ContextSynced;
     let made = |finding| condition(r#type, finding, aggregate.facts.generation, previous, now);
@@ -284,7 +284,7 @@ fn condition(
     }
 }
 
-/// The list for `kubectl describe`: failing first, then by name, and how many the cap left out.
+/// The list of replicas for `kubectl describe`, failing ones first, then by name; and how many are left out because of the limit.
 fn entries(assessments: &[Assessment<'_>]) -> (Vec<ReplicaStatus>, u32) {
     let mut sorted: Vec<&Assessment<'_>> = assessments.iter().collect();
     sorted.sort_by_key(|assessment| (!assessment.is_bad(), assessment.context.is_none(), assessment.pod));

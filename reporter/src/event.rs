@@ -1,4 +1,4 @@
-//! Which events a change of status makes (docs/design/status-api.md, section 5), and how equal ones become a series. Pure.
+//! Which events a change of status causes (docs/design/status-api.md, section 5), and how equal ones become a series. Pure.
 //!
 //! Notes hold reasons and counts. A guest's message about its settings may quote them, so it stays in the status.
 
@@ -26,7 +26,7 @@ impl EventLog {
         log
     }
 
-    /// Adds the events of one change of status. True when there are any.
+    /// Adds the events of one change of status. True if there are any.
     pub fn record(
         &mut self,
         policy: &PolicyId,
@@ -93,7 +93,7 @@ pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Ve
         let note = format!("generation {generation} failed, an older one goes on answering");
         event(EventType::Warning, "ServingPrevious", note);
     }
-    // Objects that are being read are no event.
+    // Objects that are still being read cause no event.
     let lacks = |status: &PolicyStatus| {
         let condition = status.condition(ConditionType::ContextSynced)?;
         let is_lacking = condition.status == Truth::False && condition.reason != "ContextNotSynced";
@@ -114,7 +114,7 @@ pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Ve
     events
 }
 
-/// Where a generation fails. How many serve it is left to the status: other replicas may still load it, and an event stays as it is.
+/// On how many replicas a generation fails. The note does not say how many serve it: others may still be loading, and an event stays as it is.
 fn failed_on(status: &PolicyStatus, reason: &str) -> String {
     let fails = |replica: &&ReplicaStatus| replica.reason.as_deref() == Some(reason);
     let failing = status.replicas.iter().filter(fails).count();

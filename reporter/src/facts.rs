@@ -1,4 +1,4 @@
-//! What the decision about a policy is made from: the policy, its webhook, and the reports of replicas. Data.
+//! The input of the decision about a policy: the policy, its webhook, and the reports of replicas. Data only.
 
 use std::collections::BTreeMap;
 
@@ -21,16 +21,16 @@ pub struct Facts<'a> {
     pub members: Option<&'a BTreeMap<String, Digest>>,
     /// `rollbackTo` of the newest generation: the generation whose content it serves.
     pub rollback_to: Option<i64>,
-    /// The controller's message if it refuses the policy, because its namespace has too many. Then no replica gets it.
+    /// The controller's message if it refuses the policy because its namespace has too many. Then no replica gets the policy.
     pub refusal: Option<&'a str>,
 }
 
 /// Whether the API servers call the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Webhook<'a> {
-    /// They do; or there are none, as in a folder.
+    /// They do, or there are no API servers, as in a folder.
     Confirmed,
-    /// They do by the match rules of an older generation. The text says so.
+    /// They do, by the match rules of an older generation. The text explains it.
     Older(&'a str),
     /// Not yet. The text says why.
     Pending(&'a str),

@@ -1,4 +1,4 @@
-//! Policies of which too many evaluations fail: one event says so, and no condition does (docs/design/status-api.md, section 4.2). Pure.
+//! Policies of which too many evaluations fail: an event reports it, and no condition does (docs/design/status-api.md, section 4.2). Pure.
 
 use jiff::Timestamp;
 use portcullis_api::ReportFailing;
@@ -9,16 +9,16 @@ use crate::replica::is_reason;
 /// The event's reason.
 pub(crate) const REASON: &str = "EvaluationFailing";
 
-/// The report of the replica on which too many evaluations of this policy have failed for the longest time.
+/// The report of the replica on which too many evaluations of this policy have failed for the longest time; none if there is no such replica.
 pub(crate) fn worst<'a>(uid: &str, replicas: &[Replica<'a>]) -> Option<&'a ReportFailing> {
     let reports = replicas.iter().filter(|replica| replica.expected).filter_map(Replica::heard);
     let said = reports.flat_map(|report| &report.failing).filter(|failing| failing.policy_uid == uid);
     said.min_by_key(|failing| failing.since)
 }
 
-/// The event's note: the same whichever leader makes it of the same reports.
+/// The event's note. Every leader makes the same note of the same reports.
 pub(crate) fn note(reason: &str, since: Timestamp) -> String {
-    // Written by another pod, so not trusted.
+    // The reason was written by another pod, so it is not trusted.
     let mostly = if is_reason(reason) { reason } else { "unknown" };
     format!("more than 5 % of its evaluations fail since {}; most of them: {mostly}", to_second(since))
 }

@@ -1,4 +1,4 @@
-//! What the tests of several files begin with.
+//! Objects that the tests of several files begin with.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use portcullis_api::{ObservedPolicy, ObservedSpec, PolicyStatus};
 use portcullis_contract::{FailurePolicy, LoaderPolicy, Mode, Phase};
 
-/// Generation 1 of a policy, which the loader has published.
+/// A policy of which the loader has published generation 1.
 pub(crate) fn published(id: &str, uid: &str) -> LoaderPolicy {
     LoaderPolicy {
         id: id.parse().expect("an id"),

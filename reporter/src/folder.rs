@@ -1,4 +1,4 @@
-//! The status folder: `<id>.yaml` for each policy, and `events.jsonl`. Written by rename, and only what has changed.
+//! The status folder: `<id>.yaml` for each policy, and `events.jsonl`. Files are replaced by rename, and only if they have changed.
 
 use std::collections::HashMap;
 use std::fs;
@@ -74,7 +74,7 @@ impl StatusFolder {
             _ => {
                 self.written.remove(id);
                 let mut folder = path.parent();
-                // Fails on the first folder that is not empty, which is where it should end.
+                // `remove_dir` fails on the first folder that is not empty, and the loop should end there.
                 while let Some(empty) = folder.filter(|f| *f != self.root).filter(|f| fs::remove_dir(f).is_ok()) {
                     folder = empty.parent();
                 }
@@ -118,7 +118,7 @@ fn read(root: &Path, folder: &Path, depth: u32, into: &mut HashMap<PolicyId, Obs
         }
         let Ok(bytes) = files::read_regular(&path, LARGEST) else { continue };
         let object = portcullis_yaml::read::<ObservedPolicy>(&bytes).ok();
-        // A file that lies where its own id does not lead is none of ours.
+        // A file that is not at the path of its own id is not ours.
         let named = object.and_then(|object| Some((object.id().ok()?, object)));
         if let Some((id, object)) = named.filter(|(id, _)| ObservedPolicy::path(root, id) == path) {
             into.insert(id, object);

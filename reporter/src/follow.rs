@@ -1,4 +1,4 @@
-//! Follows the states of loader and evaluator by long poll, each with a task of its own.
+//! Follows the states of loader and evaluator by long polling, each in a task of its own.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use prometheus::IntCounter;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-/// Pauses after failures.
+/// The pauses after failures.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
-/// What a follower found out.
+/// An update that a follower sends.
 #[derive(Debug)]
 pub enum Update {
     /// The loader's state has changed.

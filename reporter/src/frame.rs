@@ -1,4 +1,4 @@
-//! The live table as lines of text: columns, then what loads, what fails and why. Pure.
+//! The live table as lines of text: a row for each policy, then what is being loaded and what fails, with the reasons. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use portcullis_api::column::{TITLES, columns, short_duration};
 use portcullis_api::{ConditionType, ObservedPolicy, Truth};
 use portcullis_contract::{Activity, LoaderState, Phase, PolicyId, Reason};
 
-/// Columns that go first when the terminal is narrow, by their place in [`TITLES`].
+/// Columns that are left out on a narrow terminal, in this order, by their index in [`TITLES`].
 const DISPENSABLE: [usize; 3] = [4, 3, 6];
-/// Between two columns.
+/// The number of spaces between two columns.
 const GAP: usize = 3;
 /// Length of a progress bar.
 const BAR: usize = 20;
@@ -17,9 +17,9 @@ const BAR: usize = 20;
 /// The terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Columns.
+    /// The width, in columns.
     pub width: usize,
-    /// Lines.
+    /// The height, in lines.
     pub height: usize,
 }
 
@@ -65,7 +65,7 @@ pub fn frame(
 ) -> Vec<String> {
     let most = size.height.saturating_sub(1).max(3);
     let mut notes = notes(objects, loader, problems, now, size.width, colour);
-    // The table is worth more than the words below it.
+    // The table is more important than the notes below it.
     let table_lines = objects.len() + 1;
     let room = most.saturating_sub(table_lines).max(most / 2);
     if notes.len() > room {
@@ -92,7 +92,7 @@ fn table(
     let mut shown: Vec<_> = objects.iter().collect();
     let omitted = (shown.len() + 1).saturating_sub(room);
     if omitted > 0 {
-        // Policies that are not Active stay in sight.
+        // Policies that are not Active come first, so that they stay visible.
         shown.sort_by_key(|(id, object)| (object.status.word() == "Active", *id));
         shown.truncate(room.saturating_sub(2).max(1));
     }
@@ -132,7 +132,7 @@ fn table(
     lines
 }
 
-/// What loads, what fails and why, and what is wrong with the pod or its input.
+/// The notes below the table: what is being loaded, what fails and why, and what is wrong with the pod or its input.
 fn notes(
     objects: &BTreeMap<PolicyId, ObservedPolicy>,
     loader: Option<&LoaderState>,
@@ -144,7 +144,7 @@ fn notes(
     let mut notes = Vec::new();
     for (id, object) in objects {
         let degraded = object.status.condition(ConditionType::Degraded).filter(|c| c.status == Truth::True);
-        // An evaluator that does not answer is a problem of the pod, and shown once.
+        // An evaluator that does not answer is a problem of the pod, which is shown only once.
         let lacks_context = object.status.word() == "ContextNotSynced";
         if lacks_context || degraded.is_some_and(|degraded| degraded.reason != Reason::EvaluatorUnreachable.as_str()) {
             let ready = object.status.condition(ConditionType::Ready);
@@ -185,7 +185,7 @@ fn progress(doing: &str, activity: &Activity, now: Timestamp) -> String {
 
 /// A progress bar.
 fn bar(bytes: u64, total: u64) -> String {
-    // A source that sends more than it said is cut off elsewhere.
+    // A source may send more than it announced; other code cuts it off.
     let share = u128::from(bytes.min(total)) * BAR as u128 / u128::from(total.max(1));
     let done = usize::try_from(share).unwrap_or(BAR);
     format!("[{}{}]", "#".repeat(done), "-".repeat(BAR - done))
@@ -197,7 +197,7 @@ fn megabytes(bytes: u64) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// Cut to `width` characters.
+/// A text cut to `width` characters.
 fn fit(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

@@ -1,12 +1,12 @@
-//! What a policy would do to the objects that exist, as it was counted when somebody applied the policy: any pod may have answered, and
-//! its loader knows the figures until it restarts. The status keeps the newest (docs/design/status-api.md, section 4.4). Pure.
+//! What a policy would do to the objects that exist, as counted when somebody applied the policy. Any pod may have counted, and its
+//! loader keeps the figures until it restarts. The status keeps the newest ones (docs/design/status-api.md, section 4.4). Pure.
 
 use portcullis_api::{ImpactSummary, PolicyStatus, ReplicaReportSpec, ReportImpact};
 use portcullis_contract::{LoaderPolicy, LoaderState, clean};
 
 use crate::facts::{Facts, Replica, to_second};
 
-/// What this pod's loader knows.
+/// The figures that this pod's loader has.
 pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportImpact> {
     let entry = |policy: &LoaderPolicy| {
         let figures = policy.impact.as_ref()?;
@@ -28,8 +28,8 @@ pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportImpact> {
     loader.policies.iter().filter_map(entry).take(ReplicaReportSpec::MAX_IMPACTS).collect()
 }
 
-/// The figures of the newest generation that has some, and of several the newest. What the status says already counts as well: it is all that
-/// is left once the pod that answered is gone.
+/// The newest figures of the newest generation that has any. Those in the previous status are considered too: only they are left once the
+/// pod that counted is gone.
 pub(crate) fn newest(
     facts: &Facts<'_>,
     replicas: &[Replica<'_>],
@@ -38,14 +38,14 @@ pub(crate) fn newest(
     let reports = replicas.iter().filter_map(Replica::heard).flat_map(|report| &report.impacts);
     let told = reports.filter(|entry| entry.policy_uid == facts.uid).map(|entry| &entry.impact);
     let known = previous.and_then(|previous| previous.impact.as_ref()).into_iter().chain(told);
-    // A generation that is not there yet may be that of a report that came early, or be forged.
+    // A generation that does not exist yet may come from a report that is ahead of this reporter, or be forged.
     let sane = known.filter(|impact| (1..=facts.generation).contains(&impact.generation));
     let age = |impact: &ImpactSummary| (impact.generation, impact.checked_at);
-    // Of two that are equally new the first stays, so that nothing is written to and fro.
+    // Of two that are equally new the first one is taken, so that the status does not change back and forth.
     sane.reduce(|best, next| if age(next) > age(best) { next } else { best }).map(bounded)
 }
 
-/// The same within its limits: another pod may have written it.
+/// The same figures cut to their limits, since another pod may have written them.
 fn bounded(impact: &ImpactSummary) -> ImpactSummary {
     let at_least_zero = |count: i64| count.max(0);
     let examples = impact.examples.iter().take(ImpactSummary::MAX_EXAMPLES);
@@ -110,7 +110,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// What the status says when each of some pods reports this, and it said `previous`.
+    /// The figures of the status when each pod reports one of `reports` and the status was `previous`.
     fn found(reports: &[Vec<ReportImpact>], previous: Option<ImpactSummary>) -> Option<ImpactSummary> {
         let report = |impacts: &Vec<ReportImpact>| ReplicaReportSpec {
             pod_uid: "pod-uid".to_owned(),

@@ -1,7 +1,8 @@
-//! The states of this pod's loader and evaluator become the pod's report (docs/design/status-api.md, section 2.2). Pure.
+//! Joins the states of this pod's loader and evaluator into the pod's report (docs/design/status-api.md, section 2.2). Pure.
 //!
-//! The loader knows which policies there are, which generation is the newest, and how far it is. The evaluator knows what
-//! answers. A failure of the loader comes before one of the evaluator: what was not published cannot have been loaded.
+//! The loader knows the policies, the newest generation of each, and how far it has come with it. The evaluator knows which
+//! generation answers. A failure of the loader takes precedence over one of the evaluator: a generation that was not published
+//! cannot have been loaded.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,12 +24,12 @@ pub struct Pod {
     pub uid: String,
 }
 
-/// How the evaluator answers.
+/// Whether the evaluator answers.
 #[derive(Debug, Clone, Copy)]
 pub enum Evaluator<'a> {
-    /// It answers, and this is its last state.
+    /// It answers; its last state.
     Answers(&'a EvaluatorState),
-    /// It does not answer.
+    /// It does not answer; why, and since when.
     Silent(&'a str, Timestamp),
 }
 
@@ -72,7 +73,7 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
             report.deviations.push(silent(policy, why, since));
             continue;
         }
-        // A record of another uid is of an earlier policy of this name.
+        // If the uid is different, the evaluator's state is that of an earlier policy of this name.
         let claim = claims.get(&policy.id).filter(|claim| claim.uid == policy.uid);
         match claim {
             Some(claim) if claim.newest > policy.generation || claim.serving > policy.generation => {
@@ -81,7 +82,7 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
                     format!("it tells of generation {claimed}, but the loader knows none after {}", policy.generation);
                 report.deviations.push(silent(policy, &why, claim.since));
             }
-            // What was loaded before its revision became unreadable answers, and is not what is wanted.
+            // A generation whose revision became unreadable after it was loaded still answers, but does not count as current.
             Some(claim) if claim.serving == policy.generation && is_readable(policy) => {
                 let key = PolicyKey::of(&policy.uid);
                 report.digests.extend(claim.digest.map(|digest| (key.clone(), digest)));
@@ -95,7 +96,7 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
     report.mismatches = mismatch::reported(loader);
     report.context = context::reported(loader);
     report.impacts = impact::reported(loader);
-    // Failures are what the report is read for, so the cap leaves them to the last.
+    // The report is read mainly for failures, so they come first and the limit cuts the others.
     report.deviations.sort_by_key(|deviation| deviation.reason.is_none());
     let omitted = report.deviations.len().saturating_sub(ReplicaReportSpec::MAX_DEVIATIONS);
     report.deviations.truncate(ReplicaReportSpec::MAX_DEVIATIONS);
@@ -113,8 +114,8 @@ fn is_readable(policy: &LoaderPolicy) -> bool {
     policy.failure.as_ref().is_none_or(|failure| failure.stage() != Stage::Spec)
 }
 
-/// Whether the evaluator reports a generation that the loader has not reported yet. For a moment that comes from the order in which
-/// their states were read; for longer it is wrong.
+/// Whether the evaluator reports a generation that the loader has not reported yet. For a moment that is due to the order in which
+/// their states were read; if it lasts, something is wrong.
 pub fn is_ahead(loader: &LoaderState, evaluator: &EvaluatorState) -> bool {
     let claims = claims(evaluator);
     loader.policies.iter().any(|policy| {
@@ -176,7 +177,7 @@ fn silent(policy: &LoaderPolicy, why: &str, since: Timestamp) -> ReportDeviation
         next_retry_time: None,
         since,
         message: Some(portcullis_contract::clean(why, Failure::MAX_MESSAGE)),
-        // What an evaluator does is unknown while it does not answer.
+        // It is unknown what an evaluator does while it does not answer.
         passed_over: false,
     }
 }
@@ -212,14 +213,14 @@ fn deviation(
         next_retry_time: failure.and_then(|failure| failure.next_retry_time),
         since: since.unwrap_or(policy.created),
         message: Some(failure.map_or_else(|| doing.to_owned(), |failure| failure.message.clone())),
-        // The loader decides it for this pod's evaluator, from the marks or from its own memory: nobody further away knows better,
-        // and a policy's status can be late, edited or lost.
+        // The loader decides this for its evaluator, from the marks of revisions or from its own memory. No other program knows
+        // better, and a policy's status can be late, edited or lost.
         passed_over: serving == 0 && !policy.enforced,
     }
 }
 
-/// Why the newest generation does not serve here: the loader's failure, else the evaluator's, else the failure that keeps the
-/// manifest on the volume from one of them.
+/// Why the newest generation does not serve here: the loader's failure, else the evaluator's, else a failure to write or to read the
+/// manifest on the volume.
 fn failure<'a>(
     loader: &'a LoaderState,
     evaluator: Option<&'a EvaluatorState>,

@@ -9,9 +9,9 @@
 //!                                              ReplicaReport ─────────┴──────────────────► status and events of policies
 //! ```
 //!
-//! One loop waits for a new state of either program, for at most a second, and decides about all policies again. `decide` and `join` are pure, and the
-//! same for a folder and for Kubernetes. The reporter never reads the volume, never serves a request, and its probes never depend
-//! on the other programs or on the API server.
+//! One loop waits for a new state of either program, for at most a second, and decides about all policies again. `decide` and `join` are
+//! pure, and the same for a folder and for Kubernetes. The reporter never reads the volume and never serves a request, and its probes
+//! never depend on the other programs or on the API server.
 #![forbid(unsafe_code)]
 
 pub mod args;

@@ -28,7 +28,7 @@ pub fn line(change: &Change, now: Timestamp) -> Option<String> {
     let was = before.filter(|before| before.0 != word).map(|before| format!(" (was {})", before.0));
     let words = words(id, after, reason.as_deref());
     let served = |object: &ObservedPolicy| object.status.last_served.as_ref().map(|served| served.digest);
-    // A file that was built again changes nothing else that a person would know it by.
+    // If a file was built again, only the digest shows a user that the module is another one.
     let module = change.before.as_ref().and_then(served).zip(served(after)).filter(|(before, after)| before != after);
     let module = module.map(|(_, after)| format!(", module {after}")).unwrap_or_default();
     Some(format!("{now} policy {id}: {word} generation {generation}{}{module}: {words}", was.unwrap_or_default()))
@@ -47,8 +47,8 @@ pub fn warning(change: &Change, now: Timestamp) -> Option<String> {
     is_new.then(|| format!("{} policy {}: warning: {found}", to_second(now), change.id))
 }
 
-/// The message of `Ready`; only the reason if a guest made it: it may quote the settings, and these lines often end up in a
-/// log.
+/// The message of `Ready`, but only the reason if the text comes from a guest: it may quote the settings, and these lines often end up
+/// in a log.
 fn words(id: &PolicyId, object: &ObservedPolicy, degraded: Option<&str>) -> String {
     let quotes_settings = [Reason::SettingsInvalid, Reason::SettingsCheckFailed].map(Reason::as_str);
     match degraded {

@@ -26,7 +26,7 @@ pub(crate) struct Local {
     statuses: Statuses,
     folder: StatusFolder,
     events: EventLog,
-    /// Policies of which too many evaluations fail, and of which an event said so.
+    /// Policies of which too many evaluations fail, and for which an event was made.
     failing: BTreeSet<PolicyId>,
     output: Output,
     metrics: Metrics,
@@ -36,11 +36,11 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Continues with the content of the folder.
+    /// An output that continues with the content of the folder.
     pub(crate) fn new(args: &Args, folder: StatusFolder, metrics: Metrics) -> Self {
         let name = args.pod_name();
         Self {
-            // A folder has no pods; the name is as good a uid as any.
+            // A folder has no pods, so the name is used as the uid, too.
             pod: Pod { uid: name.clone(), name },
             statuses: Statuses::default(),
             events: EventLog::new(folder.read_events()),
@@ -76,7 +76,7 @@ impl Local {
         self.draw(view);
     }
 
-    /// Prints a line that stays.
+    /// Prints a line that stays above the table.
     pub(crate) fn say(&mut self, line: &str) {
         self.output.say(line);
     }
@@ -112,7 +112,7 @@ impl Local {
         self.failing = found;
     }
 
-    /// Writes the statuses to the folder. An equal object costs nothing, so each turn tries again what failed before.
+    /// Writes the statuses to the folder. An unchanged object is not written, so each turn simply tries again what failed before.
     fn write(&mut self, complete: bool) -> Result<(), FileError> {
         for (id, object) in self.statuses.objects() {
             if self.folder.put(id, object)? {
@@ -133,7 +133,7 @@ impl Local {
         Ok(())
     }
 
-    /// One log line when writing begins to fail, one when it works again.
+    /// Writes one log line when writing begins to fail, and one when it works again.
     fn judge_write(&mut self, written: Result<(), FileError>) {
         match written {
             Ok(()) => {

@@ -13,8 +13,8 @@ use crate::replica::{Assessment, Problem};
 /// Most pods that a message names.
 const NAMED_PODS: usize = 3;
 
-/// The reason that stands for several failing replicas: the most frequent; on a tie the one of the worst class (final, then
-/// outside, then retry); `SeveralReasons` if that does not decide either.
+/// One reason for several failing replicas: the most frequent; on a tie the one of the worst class (final, then outside, then
+/// retry); `SeveralReasons` if there is still a tie.
 pub(crate) fn joint_reason(bad: &[&Assessment<'_>]) -> String {
     let groups = by_reason(bad);
     match groups.as_slice() {
@@ -26,7 +26,7 @@ pub(crate) fn joint_reason(bad: &[&Assessment<'_>]) -> String {
     }
 }
 
-/// The failures of some replicas: counts per reason and at most three pods. With one replica in all, its failure in its
+/// The failures of some replicas: counts per reason and at most three pods. If there is only one replica, its failure in its
 /// own words instead, as there is nothing to count.
 pub(crate) fn failures(bad: &[&Assessment<'_>], expected: u32) -> String {
     if let (1, [Assessment { problem: Some(problem), .. }]) = (expected, bad) {
@@ -49,14 +49,14 @@ pub(crate) fn failures(bad: &[&Assessment<'_>], expected: u32) -> String {
     groups.join(", ")
 }
 
-/// [`failures`], then the message of the first one.
+/// [`failures`], then the message of the most frequent reason.
 pub(crate) fn failures_in_words(bad: &[&Assessment<'_>], expected: u32) -> String {
     let counted = failures(bad, expected);
     let words = by_reason(bad).first().map_or("", |group| group.message);
     if expected == 1 || words.is_empty() { counted } else { format!("{counted}: {words}") }
 }
 
-/// What a loading replica does.
+/// What is being loaded, and on how many replicas.
 pub(crate) fn loading(facts: &Facts<'_>, counts: ReplicaCounts, assessments: &[&Assessment<'_>]) -> String {
     let generation = facts.generation;
     if let [assessment] = assessments {
@@ -68,7 +68,8 @@ pub(crate) fn loading(facts: &Facts<'_>, counts: ReplicaCounts, assessments: &[&
     format!("{}; {working} still loading it", share(generation, counts))
 }
 
-/// The worst reason on these replicas, and a sentence; nothing where nothing is wrong. `expected` is how many replicas there are in all.
+/// The worst problem with objects that these replicas read, as reason and sentence; none if there is no problem. `expected` is the number
+/// of all replicas.
 pub(crate) fn lacking<'a>(
     assessments: impl Iterator<Item = &'a Assessment<'a>>,
     expected: u32,
@@ -109,7 +110,7 @@ fn in_full(problem: &Problem) -> String {
     format!("{reason}{words}{}", retry(*next_retry))
 }
 
-/// A point in time and not the time that is left: a status is not rewritten as time passes.
+/// When the next try is, as a point in time and not as the time left, since a status is not rewritten as time passes.
 fn retry(next: Option<Timestamp>) -> String {
     next.map(|next| format!(", next try at {}", to_second(next))).unwrap_or_default()
 }
@@ -122,7 +123,7 @@ struct Group<'a> {
     message: &'a str,
 }
 
-/// Most frequent first; then the worst class; then by name.
+/// The failing replicas by reason: the most frequent first, then those of the worst class, then by name.
 fn by_reason<'a>(bad: &[&'a Assessment<'a>]) -> Vec<Group<'a>> {
     let mut groups: BTreeMap<&str, Group<'a>> = BTreeMap::new();
     for assessment in bad {

@@ -43,7 +43,7 @@ impl Metrics {
         Ok(Self { policies, writes, write_failures, loader_failures, evaluator_failures })
     }
 
-    /// Shows how many policies have which reason of `Ready`.
+    /// Shows how many policies have which reason of `Ready`. `words` has the reason of each policy.
     pub fn count<'w>(&self, words: impl Iterator<Item = &'w str>) {
         let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
         for word in words {

@@ -1,12 +1,12 @@
-//! Whether the metadata of a policy's module agrees with what the policy grants: the loaders compare, and one condition tells
-//! (docs/design/status-api.md, section 4). Pure.
+//! Whether the metadata of a policy's module agrees with what the policy grants: the loaders compare, and one condition shows the
+//! result (docs/design/status-api.md, section 4). Pure.
 
 use portcullis_api::{ConditionType, ReplicaReportSpec, ReportMismatch, Truth};
 use portcullis_contract::{LoaderState, Mismatch, MismatchReason, clean};
 
 use crate::facts::{Facts, Replica};
 
-/// What this pod's loader found, the worst first.
+/// The mismatches that this pod's loader found, the worst first.
 pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportMismatch> {
     let worst = |found: &[Mismatch]| found.iter().map(|mismatch| mismatch.reason).min();
     let mut policies: Vec<_> = loader.policies.iter().filter(|policy| !policy.mismatches.is_empty()).collect();
@@ -29,7 +29,8 @@ pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportMismatch> {
     policies.iter().take(ReplicaReportSpec::MAX_MISMATCHES).map(entry).collect()
 }
 
-/// Status, reason and message of the condition, by the reports of the replicas that count; nothing while none has compared this generation.
+/// Status, reason and message of the condition, by the reports of the replicas that count; none while no replica has compared this
+/// generation.
 pub(crate) fn found(
     facts: &Facts<'_>,
     replicas: &[Replica<'_>],

@@ -1,4 +1,4 @@
-//! Standard output: a table that is redrawn in place on a terminal, else lines.
+//! Standard output: on a terminal, a table that is redrawn in place, otherwise lines.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -17,13 +17,13 @@ pub enum TableMode {
     Lines,
 }
 
-/// Standard output. What cannot be written there is lost and ends nothing: the status folder has all of it.
+/// Standard output. Text that cannot be written there is dropped without an error, since the status folder has the same information.
 #[derive(Debug)]
 pub struct Output {
     live: bool,
     /// Whether colours are wanted.
     pub colour: bool,
-    /// The lines on the terminal that the next frame replaces.
+    /// The lines of the last frame, which the next one replaces on the terminal.
     drawn: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Output {
         Self { live, colour, drawn: Vec::new() }
     }
 
-    /// Whether this is a table.
+    /// Whether a table is shown rather than lines.
     pub fn is_live(&self) -> bool {
         self.live
     }
@@ -81,7 +81,7 @@ impl Output {
             text.push_str(line);
             text.push('\n');
         }
-        // Without line wrap a frame has as many lines on the terminal as here, whatever its characters measure.
+        // Without line wrap, a frame has as many lines on the terminal as here, however wide its characters are.
         text.push_str("\u{1b}[?7l");
         for line in &frame {
             text.push_str(line);
@@ -94,7 +94,7 @@ impl Output {
 
     fn write(&self, text: &str) {
         let mut out = io::stdout().lock();
-        // A reader that has gone away is no failure of the reporter.
+        // If the reader of the output has gone, that is not a failure of the reporter.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 }

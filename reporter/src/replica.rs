@@ -19,10 +19,10 @@ pub(crate) struct Assessment<'a> {
     pub(crate) serving: i64,
     /// Why the newest generation does not serve here, if it failed.
     pub(crate) problem: Option<Problem>,
-    /// What goes on, if nothing failed.
+    /// What the replica is doing with the newest generation, if nothing failed.
     pub(crate) note: Option<String>,
     pub(crate) since: Option<Timestamp>,
-    /// What is wrong with the objects that the newest generation reads.
+    /// What is wrong with the objects that the newest generation reads; none if nothing is.
     pub(crate) context: Option<Context>,
     /// Whether requests pass here without the policy, as it was never enforced and nothing of it is loaded.
     pub(crate) passed_over: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Assessment<'a> {
 /// A failure that a report names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// Text, as a newer release may know more reasons.
+    /// The reason as text, since a newer release may know more reasons.
     pub(crate) reason: String,
     pub(crate) class: Class,
     pub(crate) next_retry: Option<Timestamp>,
@@ -45,10 +45,10 @@ impl Problem {
 
     fn reported(deviation: &ReportDeviation) -> Option<Self> {
         let reason = deviation.reason.clone()?;
-        // A report is another pod's word: what is no reason would make the API server refuse the whole status.
+        // Another pod wrote the report. A text that does not have the form of a reason would make the API server refuse the whole status.
         let reason = if is_reason(&reason) { reason } else { Reason::InternalError.to_string() };
         let known = Reason::ALL.iter().find(|known| known.as_str() == reason);
-        // Of a reason by a newer release only the report's own word is known.
+        // The class of a newer release's reason is not known here, only whether the report calls it retryable.
         let unknown = if deviation.retryable == Some(true) { Class::Retry } else { Class::Final };
         Some(Self {
             class: known.map_or(unknown, |known| known.class()),
@@ -92,12 +92,12 @@ impl Assessment<'_> {
     }
 }
 
-/// What `replica` does for the policy. `resolution` is what the newest generation means in bytes: a replica that serves other bytes
-/// under the same generation does not serve it, and where replicas are split none does.
+/// What `replica` does for the policy. `resolution` is the digest of the newest generation: a replica that serves other bytes as this
+/// generation does not count as serving it, and if replicas are split, none does.
 pub(crate) fn examine<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>) -> Assessment<'a> {
     let assessment = reported(facts, resolution, replica);
     match facts.refusal {
-        // It would wait for ever for a policy that it never gets.
+        // Otherwise the replica would count as loading for ever, since it never gets a refused policy.
         Some(words) if assessment.is_working() => Assessment {
             state: if assessment.serving > 0 { ReplicaState::Previous } else { ReplicaState::Failed },
             problem: Some(Problem::of(Reason::QuotaExceeded, words)),
@@ -123,7 +123,7 @@ fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>
         passed_over: false,
     };
     let stale = |text: &str| {
-        // Such a pod is listed all the same. Its entry says why the counts and the conditions leave it out.
+        // Such a pod is listed nevertheless. Its entry says why the counts and the conditions leave it out.
         let text = if replica.expected {
             text.to_owned()
         } else {

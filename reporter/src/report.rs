@@ -1,4 +1,4 @@
-//! The loop: a new state of loader or evaluator goes to the outputs: a folder and standard output, Kubernetes, or both.
+//! The loop, which passes each new state of loader or evaluator to the outputs: a folder and standard output, Kubernetes, or both.
 
 use std::io::BufRead as _;
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ use crate::local::Local;
 use crate::metrics::Metrics;
 use crate::view::View;
 
-/// How often the table's ages move, silence is judged, and a failed write is tried again.
+/// How often the ages in the table are updated, programs are checked for silence, and a failed write is tried again.
 const TICK: Duration = Duration::from_secs(1);
 /// The loop counts as dead when it has not turned for this long.
 const LIVE_LIMIT: Duration = Duration::from_secs(30);
-/// New states that wait for the loop.
+/// Most new states that wait for the loop.
 const QUEUE: usize = 16;
 
 /// Runs until the shutdown begins.
@@ -85,7 +85,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     if let Some((_, cluster)) = cluster {
         cluster.end().await;
     }
-    // The last picture is the one before the other programs went away.
+    // The view is not updated after the shutdown begins, so the last frame shows the state before the other programs ended.
     if let Some(local) = &mut local {
         while let Ok(note) = notes.try_recv() {
             local.say(&note);

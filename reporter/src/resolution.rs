@@ -1,7 +1,7 @@
-//! The digest of a generation whose address does not name one: what most replicas have resolved. Pure.
+//! The digest of a generation whose address does not name one: the one that most replicas have resolved. Pure.
 //!
-//! The controller pins the digest that the status has, and then every replica serves that. So one replica, which may be compromised,
-//! must not settle it for the others.
+//! The controller pins the digest in the status, and then every replica serves it. So a single replica, which may be compromised, must
+//! not decide it for the others.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use crate::facts::{Facts, Replica};
 /// What is known of the digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resolution {
-    /// Too few replicas have reported it.
+    /// The digest is not known: too few replicas have reported one.
     Open,
-    /// It is this one.
+    /// The digest is this one.
     Settled(Digest),
     /// Replicas have reported different digests, and no digest has a majority.
     Split,
 }
 
 impl Resolution {
-    /// What is pinned counts first, then what was settled before, then what more than half of the expected replicas serve.
+    /// The pinned digest; else the one that was settled before; else the one that more than half of the expected replicas serve.
     pub(crate) fn of(facts: &Facts<'_>, replicas: &[Replica<'_>], previous: Option<&PolicyStatus>) -> Self {
         let before = previous.and_then(|previous| previous.resolved.as_ref());
         let before = before.filter(|resolved| resolved.generation == facts.generation).map(|resolved| resolved.digest);
@@ -43,7 +43,7 @@ impl Resolution {
         }
     }
 
-    /// The bytes, where they are settled.
+    /// The digest, if it is settled.
     pub(crate) fn digest(self) -> Option<Digest> {
         match self {
             Self::Settled(digest) => Some(digest),
@@ -52,8 +52,8 @@ impl Resolution {
     }
 }
 
-/// A generation with this digest, and with the members that make it where it is of a policy group. A report of members counts only if their
-/// names and modules have that digest.
+/// A generation with this digest, and with its members if it is one of a policy group. Reported members count only if their names and
+/// digests give this digest.
 pub(crate) fn resolved(
     generation: i64,
     digest: Digest,
@@ -70,7 +70,7 @@ pub(crate) fn resolved(
     groups.find(|group| group.digest == digest).unwrap_or_else(|| Resolved::module(generation, digest))
 }
 
-/// The bytes that a replica serves as the newest generation, as far as its report counts.
+/// The digest that a replica serves as the newest generation; none if its report does not count or does not have one.
 fn reported_digest(facts: &Facts<'_>, key: &PolicyKey, replica: &Replica<'_>) -> Option<Digest> {
     let report = replica.heard()?;
     report.current.get(key).filter(|serving| **serving == facts.generation)?;

@@ -1,4 +1,4 @@
-//! The last states of loader and evaluator, and since when either does not answer.
+//! The last states of loader and evaluator, and since when one of them has not answered.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use portcullis_contract::{EvaluatorState, LoaderState};
 use crate::follow::{Outage, Update};
 use crate::join::{Evaluator, is_ahead};
 
-/// A program may be away for this long, as it is when it restarts, before anything is made of it; and for this long the
-/// evaluator may report a generation that the loader has not reported.
+/// How long a program may be away, as it is during a restart, before that is reported; and for how long the evaluator may report
+/// a generation that the loader has not reported.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The last states of both programs.
@@ -22,7 +22,7 @@ pub struct View {
 }
 
 impl View {
-    /// Takes a state in.
+    /// Takes in an update.
     pub fn update(&mut self, update: Update, now: Instant) {
         match update {
             Update::Loader(state) => {
@@ -38,7 +38,7 @@ impl View {
             }
             Update::EvaluatorOutage(outage) => {
                 let (last, _) = self.evaluator_outage.get_or_insert((outage.clone(), now));
-                // The beginning stays, the cause is the newest.
+                // The outage keeps its beginning and gets the newest cause.
                 *last = Outage { since: last.since, ..outage };
             }
         }
@@ -47,9 +47,9 @@ impl View {
         self.ahead_since = if ahead { self.ahead_since.or(Some(now)) } else { None };
     }
 
-    /// The loader's last state, and how the evaluator answers. `None` before both were read or the evaluator is late, so
-    /// that a reporter that starts again does not take for loading what answers all the time; nor while the evaluator has
-    /// run ahead of the loader for a moment.
+    /// The loader's last state, and whether the evaluator answers. `None` until both have been read or the evaluator is overdue, so that
+    /// a reporter that has restarted does not show policies as loading that answer all the time. Also `None` while the evaluator is
+    /// ahead of the loader for a moment.
     pub fn both(&self, now: Instant) -> Option<(&LoaderState, Evaluator<'_>)> {
         let runs_ahead = self.ahead_since.is_some_and(|since| now.duration_since(since) < GRACE);
         let loader = self.loader.as_ref().filter(|_| !runs_ahead)?;
@@ -65,7 +65,7 @@ impl View {
         }
     }
 
-    /// The loader's last state, for progress.
+    /// The loader's last state, from which progress is shown.
     pub fn loader(&self) -> Option<&LoaderState> {
         self.loader.as_ref()
     }
@@ -95,7 +95,7 @@ fn is_over(outage: &Outage, since: Instant, now: Instant) -> bool {
     !outage.may_be_a_restart || now.duration_since(since) >= GRACE
 }
 
-/// A loader that has just started lists only a part of the policies: what it has not listed yet stays as it was.
+/// The loader's new state. A loader that has just started lists only a part of the policies; the others stay as they were.
 fn merged(last: Option<LoaderState>, mut next: LoaderState) -> LoaderState {
     let Some(last) = last.filter(|_| !next.complete) else { return next };
     for policy in last.policies {

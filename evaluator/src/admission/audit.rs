@@ -15,15 +15,15 @@ use crate::verdict::decision::{self, Decision, Denial, Outcome};
 use crate::verdict::draft::Draft;
 use crate::verdict::{EvaluationError, MemberDenial, text};
 
-/// What an evaluation would take is needed for requests; the text says what it is.
+/// The audit is refused, since requests need what the evaluation would take; the text names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Contended(pub(crate) String);
 
 impl Admission {
-    /// What a policy says of an object, evaluated in what requests leave over.
+    /// The verdict of a policy on an object, evaluated with what requests do not need at the moment.
     ///
     /// # Errors
-    /// When they leave nothing.
+    /// When requests need all of it.
     pub(crate) async fn audit(&self, record: &Arc<Record>, review: &Review<'_>) -> Result<AuditVerdict, Contended> {
         if record.suspend {
             let message = Some("the policy is suspended".to_owned());
@@ -73,7 +73,7 @@ fn failed(generation: i64, reason: Reason, text: String) -> AuditVerdict {
     AuditVerdict { outcome: AuditOutcome::Failed, generation, message: Some(text), reason: Some(reason) }
 }
 
-/// Why a policy denies, with what the members of a policy group say; none if it says nothing.
+/// The message of a denial, followed by those of the members of a policy group; none if there is no message.
 fn in_words(denial: Denial) -> Option<String> {
     let members =
         denial.members.into_iter().map(|MemberDenial { name, message }| format!("member `{name}`: {message}"));

@@ -8,8 +8,8 @@ use std::task::Poll;
 
 /// Announced shortly before the process ends: requests still under way are answered as out of time instead of being cut off.
 ///
-/// It is a flag and no notification: every request reads it, and registering for a notification would take a lock that all requests
-/// share. The announcer wakes the tasks of the connections, which run the requests.
+/// It is a flag rather than a notification: every request reads it, and registering for a notification would take a lock that all
+/// requests share. The announcer wakes the tasks of the connections, which run the requests.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LastCall(Arc<AtomicBool>);
 

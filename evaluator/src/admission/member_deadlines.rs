@@ -10,7 +10,8 @@ use portcullis_contract::{PolicyId, Reason};
 
 use crate::verdict::EvaluationError;
 
-/// The least time to ask a member in. Hardly any policy answers in less, and would be blamed for the time that others took.
+/// The least time that a member gets; with less left, it is not asked. Hardly any policy answers in less, and it would be blamed for the
+/// time that others took.
 const LEAST: Duration = Duration::from_millis(10);
 
 /// The deadlines of the members, for one request.
@@ -78,7 +79,8 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    /// Asks members with these limits, each of which takes so long but never longer than it may, and gives what each one had.
+    /// Asks members, each with its limit and the time that it takes unless its deadline comes first, both in milliseconds. Gives the time
+    /// that each one had; none where it was not asked.
     fn had(timeout: Option<u64>, members: &[(u64, u64)]) -> Vec<Option<u128>> {
         let start = Instant::now();
         let until = timeout.map(|timeout| start + ms(timeout));
@@ -125,7 +127,7 @@ mod tests {
         let (start, slow) = (Instant::now(), "cluster/slow".parse().expect("an id"));
         let mut deadlines = MemberDeadlines::new(Some(start + ms(1000)), [ms(2000); 3].into_iter());
         assert!(deadlines.next(start, ms(2000)).is_ok());
-        // It ended later than it should, as where the machine was busy.
+        // It ended after its deadline, as it may on a busy machine.
         deadlines.took(&slow, ms(994));
         deadlines.took(&"cluster/quick".parse().expect("an id"), ms(1));
         let error = deadlines.next(start + ms(995), ms(2000)).expect_err("no time is left");

@@ -5,8 +5,8 @@
 //! [`crate::lanes::Share::run`], and a panic there is this policy's failure. Around the request is one more barrier, in
 //! [`crate::http`]: a panic that no policy caused becomes the answer that each policy gives to a failure ([`Admission::refused`]).
 //!
-//! A policy that somebody applies is put to no policy, but to the loader of this pod ([`check`]). Objects that exist are put to one policy
-//! at a time, in what requests leave over ([`audit`]).
+//! A policy that somebody applies is not put to policies, but to the loader of this pod ([`check`]). Objects that exist are put to one
+//! policy at a time, with what requests do not need at the moment ([`audit`]).
 
 mod audit;
 pub(crate) mod check;
@@ -61,9 +61,9 @@ pub(crate) enum Target {
 /// What the verdict of a single policy is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It decides: mode, mutation and custom message count.
+    /// To decide a request: mode, mutation and custom message count.
     Admission,
-    /// It is reported as it is.
+    /// To report it, without mode and custom message.
     Audit,
 }
 
@@ -88,7 +88,7 @@ struct Evaluated {
     kept: Option<Kept>,
 }
 
-/// What came of an evaluation, and how long its policy was asked; no time where it was not.
+/// The result of an evaluation, and how long it took; zero where the policy was not asked.
 type Timed = (Result<Evaluated, EvaluationError>, Duration);
 
 /// What is to be done about one policy.
@@ -166,7 +166,7 @@ impl Admission {
         }
     }
 
-    /// The members that a request is for. Where they share a webhook, those are left out which a webhook of their own would not call about it.
+    /// The members that a request is for. Where they share a webhook, a member is left out if a webhook of its own would not be called.
     fn members<'r>(&self, group: &'r MatchGroup, review: &Review<'_>) -> Vec<Member<'r>> {
         if group.matchers.is_empty() {
             return group.members.iter().map(|record| (record, step_for(record, review))).collect();
@@ -182,7 +182,7 @@ impl Admission {
             match decision.unwrap_or(matching::Decision::Matches) {
                 matching::Decision::Matches => Some((record, step_for(record, review))),
                 matching::Decision::Excluded => None,
-                // As an API server does it: a policy that admits without a verdict is not asked.
+                // As API servers do where a match condition fails: a policy with `failurePolicy: Ignore` is not asked.
                 matching::Decision::Unknown(_) if record.failure_policy == FailurePolicy::Ignore => None,
                 matching::Decision::Unknown(name) if !record.suspend => {
                     let text = format!("whether the policy matches the request cannot be found out: {name} failed");
@@ -195,7 +195,7 @@ impl Admission {
         members.collect()
     }
 
-    /// Mutating members, one after the other, each on the object that the ones before left.
+    /// Asks mutating members one after the other, each about the object as the ones before left it.
     async fn in_turn(&self, members: Vec<Member<'_>>, review: &Review<'_>, until: Option<Instant>) -> Answer {
         let mut draft = Draft::object(review.object());
         let asked = self.asked(review, Purpose::Admission);
@@ -233,7 +233,7 @@ impl Admission {
         group::join(decisions, draft.into_patch())
     }
 
-    /// Validating members, all at once: all but the last on any free thread, the last one here.
+    /// Asks validating members all at once: the last one in this task, the others on any free thread.
     async fn side_by_side(&self, members: Vec<Member<'_>>, review: &Review<'_>, until: Option<Instant>) -> Answer {
         let mut results: Vec<_> = members.iter().map(|_| (Err(EvaluationError::timed_out()), Duration::ZERO)).collect();
         let due = members.iter().enumerate().filter_map(|(place, (record, step))| match step {
@@ -263,8 +263,8 @@ impl Admission {
             }
             let deadline = deadline(until, Instant::now(), loaded.timeout());
             results[here] = self.evaluate(evaluation(record, loaded), deadline).await;
-            // What the last call cuts off is aborted with the set and stays out of time. A task that fails by itself costs its own
-            // policy's verdict and no other's.
+            // Tasks that the last call cuts off are aborted with the set, and their results stay "timed out". A task that fails by
+            // itself costs only the verdict of its own policy.
             while let Ok(Some(ended)) = self.last_call.or(tasks.join_next()).await {
                 if let Ok((place, result)) = ended {
                     results[place] = result;
@@ -309,7 +309,7 @@ impl Admission {
         (result, begin.elapsed())
     }
 
-    /// The request for Kubewarden's metrics; none where nobody wants them.
+    /// The labels of the request for Kubewarden's metrics; none where these are off.
     fn asked(&self, review: &Review<'_>, purpose: Purpose) -> Option<RequestLabels> {
         self.metrics.has_kubewarden().then(|| RequestLabels::review(review, purpose == Purpose::Audit))
     }
@@ -350,7 +350,7 @@ impl Admission {
         decision::failed(record.newest(), generation, error)
     }
 
-    /// The answer where no policy was even tried: each decides by its own `failurePolicy`.
+    /// The answer where no policy was evaluated: each decides by its own `failurePolicy`.
     pub(crate) fn refused(&self, target: &Target, error: &EvaluationError) -> Answer {
         let decision = |record: &Record, step: Step<'_>| match step {
             Step::Decided(decision) => *decision,
@@ -400,7 +400,7 @@ impl Evaluation {
             if record.mode == Mode::Monitor {
                 log_monitored(&record.id, generation, &verdict, mutation);
             }
-            // That of a group is its verdict's own; the members' are causes.
+            // The verdict of a policy group already has the group's message; those of its members are its causes.
             let message = loaded.message().filter(|_| matches!(loaded.content(), Content::Module(_)));
             let serving = ServingSpec { generation, mutating: may_mutate, message };
             decision::judged(record.newest(), serving, verdict, mutation)
@@ -458,7 +458,7 @@ fn step_for<'r>(record: &'r Arc<Record>, review: &Review<'_>) -> Step<'r> {
 }
 
 /// The step for a member of a group. A member that was never enforced is asked once it is loaded here, and not before: the group has
-/// answered without it all along. A request to a policy's own path means this policy, and is answered that it cannot judge.
+/// answered without it all along. A request to a policy's own path is for this policy alone, and its answer says that it cannot judge.
 fn step_in_group(record: &Arc<Record>) -> Step<'_> {
     let is_asked = record.enforced || record.suspend || matches!(record.serving, Serving::Ready(_));
     if is_asked {

@@ -1,7 +1,8 @@
 //! Evaluates a policy group: asks its members as its expression needs them (docs/design/policy-abi.md, section 10).
 //!
 //! Members that are needed in any case are asked side by side, as far as there are instances to spare; each has its own time within that of
-//! the group. A member that fails never counts as a denial, which `!` would make an admission of: the group fails, unless the others decide.
+//! the group. A member that fails never counts as a denial, which `!` would turn into an admission: the group fails, unless the others
+//! decide.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use crate::verdict::decision::Mutation;
 use crate::verdict::draft::{Edit, Judged};
 use crate::verdict::{EvaluationError, FAILED_CAPABILITY, MemberDenial, Verdict, text};
 
-/// What is wrong with a member that changes the object; docs/design/policy-abi.md, section 10, fixes it.
+/// The error of a member that changes the object; its text is part of docs/design/policy-abi.md, section 10.
 const MUTATES: &str = "mutation is not allowed inside of policy group";
 
 /// The verdict of the group on a request, without a message of its own.
@@ -78,7 +79,7 @@ pub(super) async fn evaluate(
 
 type Judgement<'g> = (&'g str, Result<Judged, EvaluationError>);
 
-/// Asks members: side by side, those for which there is no instance to spare one after the other.
+/// Asks members side by side, and one after the other those for which there is no instance to spare.
 async fn ask<'g>(
     members: Vec<(&'g str, &'g LoadedModule)>,
     share: &Share,

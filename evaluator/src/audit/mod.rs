@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Requests of API servers come first. One audit runs at a time, in the slow lane and in an instance that nobody waits for, and after each
-//! one comes a pause ([`pace`]), so that audits together take no more than a share of one core. Whatever has no place is refused at once,
-//! and the reporter asks again later.
+//! one comes a pause ([`pace`]), so that audits together take no more than a share of one core. A question that finds no place in the
+//! queue is refused at once, and the reporter asks again later.
 
 mod pace;
 mod refusal;

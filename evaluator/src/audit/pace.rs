@@ -11,12 +11,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// A share in percent; what is beyond 1 to 100 counts as the nearest of them.
+    /// Pauses for a share in percent, clamped to 1 to 100.
     pub(super) fn new(percent: u8) -> Self {
         Self { percent: u32::from(percent).clamp(1, 100), next: None }
     }
 
-    /// Notes an audit that ended then, after so much time.
+    /// Notes that an audit ended at `end` and took `time`.
     pub(super) fn took(&mut self, end: Instant, time: Duration) {
         let pause = time.saturating_mul(100 - self.percent) / self.percent;
         self.next = end.checked_add(pause);
@@ -63,7 +63,7 @@ mod tests {
     fn an_audit_that_takes_for_ever_stops_nothing() {
         let (mut pace, now) = (Pace::new(1), Instant::now());
         pace.took(now, Duration::MAX);
-        // There is no such moment, so nothing is waited for.
+        // The end of this pause is beyond what an `Instant` can be, so there is no pause.
         assert_eq!(pace.pause(now), Duration::ZERO);
     }
 }

@@ -21,10 +21,10 @@ pub(super) enum Refusal {
     /// Its turn did not come in time.
     #[error("the turn of this audit did not come in time; try again later")]
     TooLate,
-    /// Requests need what it would take.
+    /// Requests need what the audit would take; the text names it.
     #[error("Overloaded: {0}; try again later")]
     Contended(String),
-    /// The manifest has no such policy. The id is cleaned and cut.
+    /// The manifest has no policy with this id, which is cleaned and cut.
     #[error("unknown policy: {0}")]
     Unknown(String),
     /// The body is not JSON, or it is compressed.
@@ -39,7 +39,7 @@ pub(super) enum Refusal {
     /// The connection broke.
     #[error("the body ends early")]
     Broken,
-    /// The body is no review.
+    /// The body is not a review.
     #[error(transparent)]
     Unreadable(#[from] ReviewError),
     /// A bug of this program.

@@ -42,7 +42,7 @@ pub(crate) struct Audits {
     jobs: Jobs,
     /// The largest body.
     largest: usize,
-    /// The memory for all bodies together, in steps: that of one as large as may be.
+    /// The memory for all bodies together, in units of [`STEP`]: as much as one body of the largest size.
     room: Arc<Semaphore>,
     metrics: Metrics,
 }
@@ -81,13 +81,13 @@ impl Audits {
         place.send(Job { record, body, answer, room });
         match timeout(PATIENCE, verdict).await {
             Ok(Ok(verdict)) => verdict,
-            // The worker ends with the process only.
+            // The worker ends only with the process.
             Ok(Err(_)) => Err(Refusal::Draining),
             Err(_) => Err(Refusal::TooLate),
         }
     }
 
-    /// The policy, which may be one that is only tried: nobody else may ask it.
+    /// The policy with this id. It may also be one that is only checked, which nobody but the reporter may ask.
     fn record(&self, id: &str) -> Result<Arc<Record>, Refusal> {
         let table = self.table.load();
         if table.manifest_number == 0 {

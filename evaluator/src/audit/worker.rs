@@ -73,7 +73,7 @@ async fn work(admission: &Admission, job: Job) {
         admission.metrics.panics.inc();
         Err(Refusal::Panicked)
     });
-    // An error says that the sender has hung up.
+    // An error means that nobody waits for the answer.
     let _ = answer.send(verdict);
 }
 

@@ -3,8 +3,8 @@
 //! Each loaded generation of a policy has a cache of its own, which goes with it: so no policy sees the keys of another, nor those of
 //! an earlier policy of its name. Replicas do not share values.
 //!
-//! The bytes are shared by max-min: where there is no room, those who keep the most give way, and nobody who keeps less than the one
-//! that asks.
+//! The bytes are shared by max-min: where there is no room, the tenant that keeps the most gives way, and in it the policy that keeps the
+//! most. No tenant gives way to one that keeps more, and no policy to another of its tenant that keeps more.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -52,7 +52,7 @@ struct Shared {
     newest: u64,
     /// The number of the newest entry.
     newest_entry: u64,
-    /// By number; without those that never kept anything.
+    /// The caches by number; without those that never kept anything.
     caches: BTreeMap<u64, Cache>,
     /// What each tenant keeps, in bytes; without those that keep nothing.
     tenants: HashMap<Tenant, usize>,
@@ -65,7 +65,7 @@ struct Cache {
     tenant: Tenant,
     bytes: usize,
     entries: HashMap<Arc<str>, Entry>,
-    /// The keys, those that expire first before the others.
+    /// The keys in the order in which they expire.
     order: BTreeMap<(Instant, u64), Arc<str>>,
 }
 
@@ -164,7 +164,7 @@ impl Shared {
         (entry.until > now).then(|| Arc::clone(&entry.value))
     }
 
-    /// Keeps a value in the place of the one that the key had, if there is room or somebody gives way.
+    /// Keeps a value in place of the key's previous one, if there is room or other entries give way. Says whether it is kept.
     fn keep(&mut self, owner: &PolicyCache, key: &str, value: Arc<[u8]>, until: Instant, now: Instant) -> bool {
         let bytes = cost(key, &value);
         self.change(owner, |own| {
@@ -184,7 +184,7 @@ impl Shared {
         true
     }
 
-    /// The cache that must give way before a policy can keep `bytes` more; none where there is room.
+    /// The cache that must give way before a policy can keep `bytes` more, perhaps its own; none where there is room.
     fn in_the_way(&self, owner: &PolicyCache, bytes: usize) -> Option<u64> {
         let own = self.bytes(owner.number) + bytes;
         if own > POLICY {
@@ -222,7 +222,7 @@ impl Shared {
         self.count(&owner.tenant, before, now);
     }
 
-    /// Removes what expires first in a cache. Says whether there was anything.
+    /// Removes the entry of a cache that expires first. Says whether there was one.
     fn remove_first(&mut self, number: u64) -> bool {
         let Some(cache) = self.caches.get_mut(&number) else { return false };
         let (before, tenant) = (cache.bytes, cache.tenant.clone());
@@ -268,7 +268,7 @@ impl Cache {
         }
     }
 
-    /// Removes what expires first. Says whether there was anything.
+    /// Removes the entry that expires first. Says whether there was one.
     fn remove_first(&mut self) -> bool {
         let first = self.order.first_key_value().map(|(_, key)| Arc::clone(key));
         if let Some(key) = &first {

@@ -25,21 +25,22 @@ use crate::metrics::Metrics;
 
 /// How long a call or a check waits for the broker to connect. The loader is back within that when it restarts.
 const CONNECT: Duration = Duration::from_secs(1);
-/// How long an export waits for its reply: longer than the loader does for the collector.
+/// How long an export waits for its reply: longer than the loader waits for the collector.
 const EXPORT: Duration = Duration::from_secs(65);
-/// Calls that wait to be written.
+/// The most messages that wait to be written to the socket.
 const QUEUE: usize = 64;
-/// Bytes of replies that no guest has taken yet, of all policies together.
+/// The most bytes of replies that no guest has taken yet, of all policies together.
 const UNCLAIMED: usize = 64 << 20;
 /// Largest verdict on a policy that is applied, in bytes.
 const MAX_VERDICT: usize = 64 << 10;
-/// The part of its time that a call leaves to the guest, so that it can still say what failed, and a check to the way of its verdict.
+/// One part in so many of its time is left after a call for the guest, which can still say what failed, and after a check for the way
+/// back of its verdict.
 const LEFT_TO_CALLER: u32 = 20;
 
 /// The evaluator's end of the broker's socket.
 pub struct BrokerLink {
     numbers: AtomicU64,
-    /// The writer of the present connection.
+    /// The queue of messages to the current connection; none while there is no connection.
     writer: watch::Sender<Option<mpsc::Sender<Bytes>>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Reply>>>,
     unclaimed: Arc<Semaphore>,
@@ -55,17 +56,17 @@ type Reply = Result<BrokerAnswer, LinkFailure>;
 pub(crate) struct BrokerAnswer {
     /// Its bytes.
     pub bytes: Bytes,
-    /// Its part of what may wait unclaimed.
+    /// Its part of [`UNCLAIMED`].
     _unclaimed: OwnedSemaphorePermit,
 }
 
 /// Why the broker gave no reply. The text is for the guest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LinkFailure {
-    /// The policy has no right to it.
+    /// The policy has no grant for it.
     #[error("{0}")]
     Denied(String),
-    /// It failed.
+    /// The call failed.
     #[error("{0}")]
     Failed(String),
 }
@@ -76,7 +77,7 @@ impl LinkFailure {
         Self::Failed(format!("{CALLBACK_FAILURE}{}", clean(cause, BROKER_MAX_ERROR)))
     }
 
-    /// The text for others than guests.
+    /// The text for others than guests, without the prefix for guests.
     pub(crate) fn cause(&self) -> &str {
         let (Self::Denied(text) | Self::Failed(text)) = self;
         text.strip_prefix(CALLBACK_FAILURE).unwrap_or(text)
@@ -89,7 +90,7 @@ pub(crate) struct Caller<'a> {
     pub policy: &'a PolicyId,
     /// Its generation.
     pub generation: i64,
-    /// The member of a policy group.
+    /// The member of a policy group; none if the policy is not a group.
     pub member: Option<&'a str>,
     /// When its reply must be there.
     pub deadline: Instant,
@@ -208,7 +209,7 @@ impl BrokerLink {
     /// Asks the broker. The reply comes some time before the deadline, or a failure does.
     ///
     /// # Errors
-    /// When the policy may not, or the broker cannot.
+    /// When the policy may not ask for this, or the broker cannot answer.
     pub(crate) async fn call(&self, caller: &Caller<'_>, request: BrokerRequest, payload: &[u8]) -> Reply {
         let result = self.ask(caller, request, payload).await;
         let outcome = match &result {
@@ -238,7 +239,7 @@ impl BrokerLink {
         self.exchange(sender, call, payload, until, late).await
     }
 
-    /// Asks the loader about a policy that somebody applies, whose JSON is `object`. The verdict is there at the deadline, or a failure is.
+    /// Asks the loader about a policy that somebody applies, whose JSON is `object`. The verdict, or a failure, comes by the deadline.
     ///
     /// # Errors
     /// When the policy is too large to be sent, and when the loader gives no verdict in time.
@@ -275,7 +276,7 @@ impl BrokerLink {
         self.exchange(sender, export, body, Instant::now() + EXPORT, late).await.map(drop)
     }
 
-    /// The way to the broker; none where it does not connect soon enough for a message with this much time left.
+    /// The queue of messages to the broker; none if it does not connect soon enough for a message with this much time left.
     async fn connected(&self, left: Duration) -> Option<mpsc::Sender<Bytes>> {
         let mut writer = self.writer.subscribe();
         let connected = timeout(patience(left), writer.wait_for(Option::is_some));
@@ -285,8 +286,7 @@ impl BrokerLink {
         }
     }
 
-    /// Sends a message, whose header is made with its number, and waits for its reply. `late` says what is wrong where none comes until
-    /// then.
+    /// Sends a message, whose header is made with its number, and waits for its reply. `late` gives the error text if none comes by `until`.
     async fn exchange<H: Serialize>(
         &self,
         sender: mpsc::Sender<Bytes>,
@@ -317,7 +317,7 @@ fn left_until(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// The part of this time in which the reply must be on its way.
+/// The time in which the broker must reply: `left` without the part that is left to the caller.
 fn without_way_back(left: Duration) -> Duration {
     left - left / LEFT_TO_CALLER
 }

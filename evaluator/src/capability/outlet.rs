@@ -1,4 +1,4 @@
-//! The way of telemetry out of a program without connections: over the broker's socket, to the loader.
+//! How telemetry leaves a program without connections: over the broker's socket, to the loader.
 
 use std::sync::Arc;
 

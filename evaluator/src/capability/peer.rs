@@ -31,13 +31,14 @@ impl BrokerSocket {
         Ok(Self { listener, user: user.unwrap_or_else(|| rustix::process::geteuid().as_raw()) })
     }
 
-    /// The same for the runtime.
+    /// The socket as a listener of the async runtime, and the user whose connections it takes.
     pub(super) fn into_listener(self) -> io::Result<(UnixListener, u32)> {
         Ok((UnixListener::from_std(self.listener)?, self.user))
     }
 }
 
-/// Whether the other end of a connection is a process of this user. In a pod it is a process of another container, and has no number here.
+/// Whether the other end of a connection is a process of this user. In a pod it is a process of another container, and its process id is
+/// not known here.
 pub(super) fn is_of(stream: &UnixStream, user: u32) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == user)
 }

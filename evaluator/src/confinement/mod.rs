@@ -1,4 +1,4 @@
-//! The process confines itself: which files it keeps, and what it logs about it.
+//! The process confines itself: which files it can still reach, and what is logged about it.
 
 mod probe_inside;
 
@@ -40,8 +40,8 @@ fn log(report: &ConfinementReport) {
     }
 }
 
-/// The folders that must stay readable for `path` to be, even after it is removed and made again: its parent, unless it is a mount point
-/// there, and the target of its link. The root folder is never among them.
+/// The folders that must stay readable so that `path` is, even after it is removed and made again: its parent, or `path` itself if it is
+/// a mount point; and the same for its target if it is a link. The root folder is never among them.
 fn readable(path: &Path) -> Vec<PathBuf> {
     let here = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let there = fs::canonicalize(path).ok();
@@ -51,7 +51,7 @@ fn readable(path: &Path) -> Vec<PathBuf> {
 }
 
 fn kept(path: &Path) -> PathBuf {
-    // What does not exist yet begins at the nearest folder that does.
+    // If the parent does not exist yet, this is the nearest folder above it that does.
     let parent = path.ancestors().skip(1).find(|folder| folder.exists());
     match parent {
         Some(parent) if parent.parent().is_some() && !is_mount(path, parent) => parent.to_owned(),

@@ -27,7 +27,7 @@ pub(crate) fn run(volume: &Path, private: &Path) {
     log_attempt("listen", TcpListener::bind(("127.0.0.1", 0)).map(|_| "listening"));
     log_attempt("datagram", UdpSocket::bind(("127.0.0.1", 0)).map(|_| "bound"));
     log_attempt("exec", Command::new("/bin/true").status().map(|status| status.to_string()));
-    // This program exists in any case.
+    // Unlike `/bin/true`, this program exists in every image.
     log_attempt(
         "exec itself",
         Command::new("/proc/self/exe").arg("--version").status().map(|status| status.to_string()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portcullis_contract::{PolicyId, Tenant};
 
-/// A policy as one who asks for a share.
+/// A policy that asks for a share, with its tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claimant {
     /// The tenant, whose policies share among themselves first.

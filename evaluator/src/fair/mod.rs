@@ -1,4 +1,4 @@
-//! Sharing what is scarce among those who ask for it: one pool to wait at, with one of two rules.
+//! Shares scarce resources among those who ask for them: a pool to wait at, with one of two rules.
 //!
 //! - [`policies`]: instances, long evaluations, loads and memory, among policies and their tenants. What each may hold depends on what
 //!   stays free, so that the next tenant always finds room, and the one that holds the least is served first.
@@ -15,16 +15,16 @@ pub(crate) mod sources;
 
 /// Decides what each one gets of a stock, and keeps the queue of those who wait.
 pub(crate) trait Rule {
-    /// The one that something is given to.
+    /// The owner of what is given.
     type Owner;
     /// A request for some of the stock.
     type Claim;
     /// The place of a claim in the queue.
     type Ticket: Copy;
-    /// How one who waits gets it.
+    /// How a claim that waits is met.
     type Waiter;
 
-    /// Gives what is asked for at once, where that passes over no one in the queue.
+    /// Gives what is asked for at once, unless that would overtake a claim in the queue.
     fn take(&mut self, claim: &Self::Claim) -> Option<Grant<Self::Owner>>;
 
     /// Puts a claim into the queue.
@@ -42,7 +42,7 @@ pub(crate) trait Rule {
     /// The next claim in the queue that is met now. To be called until there is none.
     fn next(&mut self) -> Option<(Grant<Self::Owner>, Self::Waiter)>;
 
-    /// Where all that hold something wait for more: the one that must give way, out of the queue now.
+    /// Where all that hold something wait for more: takes the one that must give way out of the queue.
     fn give_up(&mut self) -> Option<Self::Waiter>;
 }
 

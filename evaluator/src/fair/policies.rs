@@ -145,7 +145,7 @@ impl<W> ByPolicy<W> {
         let mut best: Option<(Rank, Arc<Claimant>, usize)> = None;
         for (name, tenant) in &self.tenants {
             for policy in tenant.policies.values() {
-                // What is more than something that does not fit does not fit either.
+                // A claim for at least as much as one that does not fit does not fit either.
                 let mut too_much = u64::MAX;
                 for (place, waiter) in policy.queue.iter().enumerate() {
                     let claim = &waiter.claim;
@@ -172,7 +172,7 @@ impl<W> ByPolicy<W> {
         Some((waiter.claim, waiter.waiter))
     }
 
-    /// Where no claim in the queue can be met before another gives up: that one, out of the queue now.
+    /// Where no claim in the queue can be met before another gives up: takes that one out of the queue.
     pub(super) fn give_up(&mut self) -> Option<W> {
         // An evaluation that holds something and does not wait will give it back.
         if self.waiting == 0 || self.waiting_hold < self.held {
@@ -196,7 +196,7 @@ impl<W> ByPolicy<W> {
     fn allows(&self, claim: &Claim) -> bool {
         let Claim { who, amount, has } = claim;
         let Some(free) = (self.capacity - self.held).checked_sub(*amount) else { return false };
-        // It is alone: there is no other yet to leave room for, and all of the stock must be available to one.
+        // It is alone: there is no other yet to leave room for, and a single evaluation must be able to take all of the stock.
         if self.held == *has {
             return true;
         }
@@ -227,7 +227,7 @@ impl<W> ByPolicy<W> {
         (&mut tenant.held, &mut policy.held)
     }
 
-    /// Accounts are there only while something is held or waited for, or names of the past would pile up.
+    /// Removes accounts that neither hold nor wait for anything; names of past policies would pile up otherwise.
     fn tidy(&mut self, who: &Claimant) {
         let Some(tenant) = self.tenants.get_mut(&who.tenant) else { return };
         if tenant.policies.get(&who.policy).is_some_and(|policy| policy.held == 0 && policy.queue.is_empty()) {
@@ -300,7 +300,7 @@ mod tests {
         Claim { has, ..claim(id, amount) }
     }
 
-    /// Takes one after the other until there is no more.
+    /// Takes one for each id in turn until none of them gets any more; gives how many each one took.
     fn fill(fair: &mut ByPolicy<&str>, ids: &[&str]) -> Vec<u64> {
         let mut taken = vec![0; ids.len()];
         loop {
@@ -320,7 +320,7 @@ mod tests {
     fn who_takes_all_it_can_leaves_one_part_for_the_next() {
         for (ids, expected) in [
             (&["namespaced/a/x"] as &[&str], vec![32]),
-            // Many policies of one namespace get no more than one.
+            // Many policies of one namespace get no more together than a single one.
             (&["namespaced/a/x", "namespaced/a/y", "namespaced/a/z", "namespaced/a/w"], vec![8, 8, 8, 8]),
             (&["namespaced/a/x", "namespaced/b/x"], vec![21, 21]),
             (&["namespaced/a/x", "namespaced/b/x", "namespaced/c/x"], vec![16, 16, 16]),
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn who_holds_least_goes_first() {
         let mut fair = ByPolicy::new(8, 1, 10);
-        // Four of one namespace, two of another, and the last two of a third.
+        // One namespace holds four, another one two, and two more hold one each.
         for (id, n) in [("namespaced/a/x", 4), ("namespaced/b/x", 2), ("namespaced/c/x", 1), ("namespaced/d/x", 1)] {
             for _ in 0..n {
                 assert!(fair.take(&claim(id, 1)), "{id}");

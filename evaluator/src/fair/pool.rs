@@ -20,11 +20,11 @@ pub(crate) struct Pool<R> {
 
 /// A stock that policies share.
 pub(crate) type PolicyPool = Pool<ByPolicy<oneshot::Sender<PolicyPermit>>>;
-/// A part of it.
+/// A part of a stock that policies share.
 pub(crate) type PolicyPermit = Permit<Arc<Claimant>>;
 /// A stock that the addresses of clients share.
 pub(crate) type SourcePool = Pool<BySource<oneshot::Sender<SourcePermit>>>;
-/// A part of it.
+/// A part of a stock that the addresses of clients share.
 pub(crate) type SourcePermit = Permit<Source>;
 
 /// A part of a stock; it goes back when this is dropped.
@@ -112,7 +112,7 @@ where
             rule.wait(claim, waiter).map_err(|_| NothingLeft::QueueFull)?
         };
         let _queued = Queued { pool: self, claim, ticket };
-        // It may be met at once; or it is the one by which all that hold something wait.
+        // The claim may be met at once. Or, with it, all that hold something wait, and one has to give way.
         self.serve();
         let permit = match deadline {
             Some(deadline) => timeout_at(deadline.into(), permit).await.map_err(|_| NothingLeft::TooLate)?,
@@ -285,7 +285,7 @@ mod tests {
         let mut given = Box::pin(pool.take(&claim, None));
         assert!((&mut given).now_or_never().is_none());
         drop(first);
-        // It has its turn, and goes before it learns that.
+        // The first task in the queue was given the permit, and is dropped before it learns that.
         drop(given);
         assert!(pool.take(&claim, None).now_or_never().is_some());
     }

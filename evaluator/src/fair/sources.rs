@@ -1,7 +1,7 @@
 //! How the addresses of clients share what is scarce. Pure: no clock, no task, no lock.
 //!
 //! **The rule.** Sources take turns, and the claims of one source are met in the order in which they came. Known and unknown sources
-//! have queues of their own that take turns as well, so that neither waits behind a eviction of the other. A source that holds as much as
+//! have queues of their own that take turns as well, so that neither waits behind a flood of the other. A source that holds as much as
 //! it may is passed over; a large claim is not, so that small ones never keep it waiting.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -161,7 +161,7 @@ impl<T> Rule for BySource<T> {
     type Ticket = Ticket;
     type Waiter = T;
 
-    /// Every claim has its turn in the queue, however short that is.
+    /// Gives nothing at once: every claim goes through the queue, even if that is empty.
     fn take(&mut self, _: &SourceClaim) -> Option<Grant<Source>> {
         None
     }
@@ -183,7 +183,7 @@ impl<T> Rule for BySource<T> {
         Some((Grant { owner: source, amount }, waiter))
     }
 
-    /// No claim is for more of what its connection holds already, so none waits for another.
+    /// Never takes a claim out: a connection that holds something does not ask for more, so no two claims wait for each other.
     fn give_up(&mut self) -> Option<T> {
         None
     }
@@ -197,7 +197,7 @@ mod tests {
         Source::of([10, 0, 0, last].into())
     }
 
-    /// All that is given now.
+    /// The waiters of all claims that can be met now.
     fn given(shares: &mut BySource<&'static str>) -> Vec<&'static str> {
         std::iter::from_fn(|| shares.give_next().map(|given| given.waiter)).collect()
     }

@@ -56,9 +56,9 @@ impl Context {
 /// What the host knows of a Rego instance.
 #[derive(Default)]
 pub(super) struct Rego {
-    /// None before it is made.
+    /// The instance; none before it is made.
     pub(super) instance: Option<Instance>,
-    /// By the numbers that the module gave them.
+    /// The builtins by the numbers that the module gave them.
     pub(super) builtins: Arc<HashMap<i32, Builtin>>,
     /// Whether a builtin runs, which calls functions of the module for its arguments and its result.
     pub(super) in_builtin: bool,
@@ -96,11 +96,12 @@ pub(crate) struct Growth {
     reserved: u64,
 }
 
-/// Whether an instance may grow, once that is known.
+/// Gives, once it is known, whether an instance may grow.
 type Decision<'a> = Pin<Box<dyn Future<Output = wasmtime::Result<bool>> + Send + 'a>>;
 
 impl Growth {
-    /// Takes memory for work of the host, of which there is one at a time: what was taken for the largest one counts for the others.
+    /// Takes memory for work that the host does for the instance. Only one such piece of work runs at a time, so memory that an earlier one
+    /// took is used again, and only what it lacks is taken.
     pub(super) async fn reserve(&mut self, bytes: u64) -> Result<(), CallError> {
         let more = bytes.saturating_sub(self.reserved);
         if more > 0 {

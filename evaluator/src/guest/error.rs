@@ -8,35 +8,35 @@ use super::failed_calls::FailedCalls;
 /// Longest text of a guest that an error quotes, in bytes.
 const MAX_QUOTE: usize = 1024;
 
-/// Why a guest gave no reply. The texts are those of docs/design/policy-abi.md, sections 5 and 6, without the prefixes.
+/// Why a guest gave no usable reply. The texts are those of docs/design/policy-abi.md, sections 5 and 6, without the prefixes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CallError {
     /// The deadline passed.
     #[error("guest code interrupted, execution deadline exceeded")]
     TimedOut,
-    /// It trapped; the text is the trap's.
+    /// The guest trapped; the text is the trap's.
     #[error("{0}")]
     Trap(String),
-    /// It made this host keep more than a call may; the text names the limit. Neither the guest's own text nor a denied capability
-    /// replaces it.
+    /// The guest made this host keep more than a call may; the text names the limit. Neither the guest's own text nor a denied capability
+    /// replaces this error.
     #[error("{0}")]
     Limit(String),
-    /// It ended itself.
+    /// The guest ended itself.
     #[error("the guest exited with code {0}")]
     Exit(i32),
-    /// It reported a failure; the text is its own.
+    /// The guest reported a failure; the text is its own.
     #[error("{0}")]
     Guest(String),
-    /// It reported success and gave no reply; the text is its own if it left one.
+    /// The guest reported success and gave no reply; the text is its own if it left one.
     #[error("{0}")]
     NoReply(String),
-    /// It handed over a reply that is not inside its memory.
+    /// The guest handed over a reply that is not inside its memory.
     #[error("{0}")]
     BadReply(String),
     /// Its reply is above the limit.
     #[error("the reply is longer than {} bytes", super::MAX_REPLY)]
     ReplyTooLarge,
-    /// It failed before it could be asked. The text begins with `Initialization failed`.
+    /// The guest failed before it could be asked. The text begins with `Initialization failed`.
     #[error("{text}")]
     Init {
         /// What happened.
@@ -44,16 +44,16 @@ pub(crate) enum CallError {
         /// Whether the deadline passed.
         timed_out: bool,
     },
-    /// There was no memory for it.
+    /// There was no memory for the guest.
     #[error("{0}")]
     Overloaded(String),
-    /// It was denied a capability and failed because of that; the text is that of the failure.
+    /// The guest was denied a capability and failed because of that; the text is that of the failure.
     #[error("{0}")]
     Denied(String),
-    /// A capability that it uses could not be provided, and it failed because of that; the text is that of the failure.
+    /// A capability that the guest uses could not be provided, and it failed because of that; the text is that of the failure.
     #[error("{0}")]
     Unprovided(String),
-    /// It asks for what this host does not have.
+    /// The guest asks for something that this host does not have.
     #[error("{0}")]
     Unsupported(String),
     /// This host failed.
@@ -87,7 +87,7 @@ impl CallError {
         match error.downcast_ref::<Trap>() {
             Some(Trap::Interrupt) => Self::TimedOut,
             Some(trap) => Self::Trap(trap.to_string()),
-            // Without a trap's code it came from the engine itself, for instance for want of memory.
+            // An error without a trap comes from the engine itself, for instance when it has no memory.
             None => Self::Host(quote(format!("{error:#}").as_bytes())),
         }
     }
@@ -104,7 +104,7 @@ impl CallError {
         }
     }
 
-    /// The same failure of a guest some of whose host calls failed before.
+    /// The failure as it counts after these failed host calls, which may be its cause.
     pub(super) fn after(self, failures: &FailedCalls) -> Self {
         let becomes = match failures {
             FailedCalls { denied: true, .. } => Self::Denied,

@@ -1,6 +1,6 @@
 //! Calls of a guest to its host (docs/design/policy-abi.md, section 8).
 //!
-//! Grants are checked first: a guest without a right learns that, and not whether the capability exists.
+//! Grants are checked first: a guest without a grant learns that, and not whether the capability exists.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::capability::link::{BrokerAnswer, LinkFailure};
 
 /// Longest name that an error quotes, in bytes.
 const MAX_NAME: usize = 256;
-/// A call as it lies in the guest's memory.
+/// A call, whose parts are still in the guest's memory.
 struct Call<'a> {
     binding: &'a [u8],
     namespace: &'a [u8],
@@ -64,7 +64,7 @@ pub(super) async fn call(
     let reply = provide(&context.host, context.deadline, capability, &payload).await;
     match reply {
         Ok(answer) => {
-            // Taken from the instance's budget before it is copied.
+            // The memory is taken from the instance's budget before the answer is copied.
             context.growth.reserve(bytes(payload.len() + answer.len())).await.map_err(wasmtime::Error::new)?;
             Ok(Ok(answer.to_vec()))
         }
@@ -79,7 +79,7 @@ pub(super) async fn call(
     }
 }
 
-/// A reply, and what is held as long as it is not copied.
+/// A reply, with the permit for its bytes if it came from the broker; that is held until the reply is copied.
 enum Provided {
     Here(Vec<u8>),
     Broker(BrokerAnswer),
@@ -191,7 +191,7 @@ mod tests {
         assert!(!call(&["oci/v1/verify"], "kubewarden", "oci", "v1/verify").1);
     }
 
-    /// Both calling conventions keep the last one, and a command may leave some unread.
+    /// The host keeps error texts for the guest: the last one in waPC, and in WASI all those that a command leaves unread.
     #[test]
     fn no_error_text_is_long_whatever_the_guest_asks_for() {
         let long = "\u{fffd}\n".repeat(1 << 20);

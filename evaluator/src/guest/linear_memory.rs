@@ -14,7 +14,7 @@ pub(super) fn parts<'a>(caller: &'a mut Caller<'_, Context>) -> wasmtime::Result
     Ok(memory.data_and_store_mut(caller))
 }
 
-/// The guest's memory, also before the instance is known here.
+/// The memory that the guest exports.
 pub(super) fn exported(caller: &mut Caller<'_, Context>) -> wasmtime::Result<Memory> {
     if let Some(memory) = caller.data().memory {
         return Ok(memory);
@@ -44,12 +44,12 @@ pub(super) fn write(memory: &mut [u8], ptr: i32, bytes: &[u8]) -> Result<(), Out
     Ok(())
 }
 
-/// Writes a number, as WebAssembly has it in memory.
+/// Writes a number in little-endian order, as WebAssembly has it in memory.
 pub(super) fn write_u32(memory: &mut [u8], ptr: i32, value: u32) -> Result<(), OutOfBounds> {
     write(memory, ptr, &value.to_le_bytes())
 }
 
-/// Reads a number.
+/// Reads a number in little-endian order.
 pub(super) fn read_u32(memory: &[u8], ptr: i32, offset: usize) -> Result<u32, OutOfBounds> {
     let start = index(ptr).saturating_add(offset);
     let bytes = memory.get(start..start.saturating_add(4)).ok_or(OutOfBounds)?;

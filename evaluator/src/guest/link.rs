@@ -18,7 +18,7 @@ pub(crate) struct Guests {
     engine: RunningEngine,
     wapc: Linker<Context>,
     wasi: Linker<Context>,
-    /// But for the memory, which is each instance's own.
+    /// Without the memory, which each instance has of its own.
     rego: Linker<Context>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum Guest {
 /// Why a module does not fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LinkError {
-    /// It imports what this host does not have; most often it is made for another host.
+    /// It imports something that this host does not have; most often the module is made for another host.
     #[error("the module imports {0}, which this host does not have")]
     UnknownImport(String),
     /// It imports something with another type.

@@ -1,4 +1,4 @@
-//! One loaded generation of one policy: what it takes to get a verdict on a request, and nothing else.
+//! One loaded generation of one policy: only what is needed to get a verdict on a request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl LoadedModule {
         }
     }
 
-    /// The same for another generation.
+    /// The same module and settings for another generation.
     fn renumbered(&self, generation: i64) -> Self {
         Self { host: Arc::new(self.host.renumbered(generation)), ..self.clone() }
     }
@@ -82,7 +82,7 @@ impl LoadedModule {
     /// guest.
     ///
     /// # Errors
-    /// When the guest fails, is not done by `deadline`, or replies what is no verdict.
+    /// When the guest fails, is not done by `deadline`, or gives a reply that is not a verdict.
     pub async fn validate(&self, request: Bytes, deadline: Instant) -> Result<Verdict, EvaluationError> {
         let payload = Parts::request(request.clone(), self.settings.clone());
         // Held until the instance is gone and its reply is decoded.
@@ -105,7 +105,7 @@ impl LoadedModule {
 }
 
 impl Loaded {
-    /// What `candidate` says, with its content loaded.
+    /// The generation of `candidate`, whose content is loaded.
     pub(crate) fn new(candidate: &Candidate, timeout: Duration, content: Content) -> Self {
         Self {
             generation: candidate.generation,
@@ -155,7 +155,7 @@ impl Loaded {
         &self.content
     }
 
-    /// Whether it can judge a request that is no AdmissionReview.
+    /// Whether it can judge a request that is not an AdmissionReview.
     pub(crate) fn takes_raw(&self) -> bool {
         let takes_raw = |module: &LoadedModule| module.mode != ExecutionMode::Gatekeeper;
         match &self.content {
@@ -195,14 +195,14 @@ impl Loaded {
     }
 }
 
-/// The texts of docs/design/policy-abi.md, sections 5, 6 and 11.
+/// The evaluation's error, with a text of docs/design/policy-abi.md, sections 5, 6 and 11.
 fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
     let text = match error {
         CallError::TimedOut | CallError::Init { timed_out: true, .. } => TIMED_OUT.to_owned(),
         CallError::Init { .. } | CallError::Host(_) => format!("internal server error: {error}"),
         CallError::ReplyTooLarge => format!("internal server error: invalid response from policy: {error}"),
         CallError::Overloaded(text) => text.clone(),
-        // A command's own words on standard error are its whole message.
+        // The message is what the command wrote to standard error, without a prefix.
         CallError::Guest(said) | CallError::Denied(said) | CallError::Unprovided(said)
             if mode == ExecutionMode::Wasi =>
         {

@@ -9,13 +9,13 @@ use serde_json::{Map, Value};
 
 use crate::metrics::PolicyMetrics;
 
-/// The rate in lines a second, and the most at once.
+/// The rate in lines a second, and the most lines at once.
 const LINES: f64 = 100.0;
-/// The rate in bytes a second, and the most at once.
+/// The rate in bytes a second, and the most bytes at once.
 const BYTES: f64 = 64.0 * 1024.0;
 /// Longest line, in bytes.
 const MAX_LINE: usize = 2 << 10;
-/// Longest payload of `tracing/log` that is decoded, in bytes; of a longer one the beginning is logged as it is.
+/// Longest payload of `tracing/log` that is decoded, in bytes; the beginning of a longer one is logged undecoded.
 const MAX_EVENT: usize = 16 << 10;
 
 /// The log of one policy. All its instances share the rate.
@@ -49,9 +49,9 @@ impl GuestLog {
         }
     }
 
-    /// The payload of `tracing/log`. One that cannot be read is logged as it is.
+    /// The payload of `tracing/log`. One that cannot be decoded is logged as it is.
     pub(super) fn event(&self, payload: &[u8]) {
-        // Nothing is decoded for a line that would be dropped.
+        // An event that would be dropped is not decoded.
         if self.is_full() {
             return self.metrics.log_lines_dropped.inc();
         }

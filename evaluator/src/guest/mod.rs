@@ -1,7 +1,7 @@
 //! Runs guests: each call in a fresh instance, in one of the calling conventions that a policy may have.
 //!
-//! [`Guests`] links modules to what this host offers; a [`Guest`] is a module that fits, and [`loaded::Loaded`] one that serves. Nothing
-//! of one call is left for the next: instance, memory and [`Context`] are made for each call.
+//! [`Guests`] links modules to what this host offers; a [`Guest`] is a module that fits, and [`loaded::Loaded`] one that serves. No call
+//! leaves anything for the next one: instance, memory and [`Context`] are made for each call.
 //!
 //! What this program keeps for one call beside the guest's own memory, all of it limited:
 //!
@@ -58,7 +58,7 @@ use crate::memory::{GuestMemory, InstanceMemory, MemoryHold};
 /// Largest reply of a guest, in bytes.
 pub(crate) const MAX_REPLY: usize = 8 << 20;
 
-/// What is wrong with an evaluator that no loader can reach.
+/// The error of an evaluator that no loader can reach.
 pub(crate) const NO_BROKER: &str = "this evaluator has no connection to a loader; start it with --broker-socket";
 
 /// The number of ticks until a guest yields for the first time. The first tick may come at once, so two is the least number that leaves a
@@ -71,19 +71,19 @@ pub(crate) struct Host {
     pub(crate) grants: Vec<String>,
     /// Where its log lines go.
     pub(crate) log: GuestLog,
-    /// The memory of its instances, and the policy that takes it.
+    /// The memory that its instances share with others, and the policy for which they take it.
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) who: Arc<Claimant>,
-    /// Which policy and generation it is.
+    /// The policy and its generation.
     pub(crate) policy: PolicyId,
     pub(crate) generation: i64,
-    /// The member of a policy group.
+    /// The member of a policy group; none if the policy is not a group.
     pub(crate) member: Option<String>,
-    /// The way to what this program cannot do itself; none without a broker.
+    /// The connection for host capabilities that this program cannot provide itself; none without a broker.
     pub(crate) broker: Option<Arc<BrokerLink>>,
-    /// Whether objects of the cluster belong to its data, as its rules are in Rego and cannot ask for them.
+    /// Whether objects of the cluster are part of its data: its rules are in Rego and cannot ask for them.
     pub(crate) needs_objects: bool,
-    /// What it remembers from one request to the next.
+    /// The values that it keeps from one request to the next.
     pub(crate) cache: Arc<PolicyCache>,
 }
 

@@ -19,13 +19,13 @@ impl Parts {
         Self([text(b"{\"request\":"), request, text(b",\"settings\":"), settings, text(b"}")])
     }
 
-    /// Request and settings, of what [`Parts::request`] made.
+    /// The request and the settings, if [`Parts::request`] made these parts.
     pub(crate) fn documents(&self) -> Option<(Bytes, Bytes)> {
         let [_, request, _, settings, end] = &self.0;
         (!end.is_empty()).then(|| (request.clone(), settings.clone()))
     }
 
-    /// All of them in one.
+    /// A copy of all parts, one after the other.
     pub(crate) fn concat(&self) -> Vec<u8> {
         self.0.concat()
     }
@@ -38,7 +38,7 @@ impl Parts {
     /// Writes the parts one after the other.
     ///
     /// # Panics
-    /// When `buffer` is shorter than they are.
+    /// When `buffer` is shorter than all parts together.
     pub(crate) fn write(&self, buffer: &mut [u8]) {
         let mut rest = buffer;
         for part in &self.0 {

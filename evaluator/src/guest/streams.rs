@@ -6,23 +6,23 @@ use bytes::{Buf, Bytes};
 
 use crate::guest::{CallError, Host, MAX_REPLY, Parts};
 
-/// Bytes of standard error that are kept; what follows is dropped. It is for the log, which takes no more in a second.
+/// The most bytes of standard error that are kept; the rest is dropped. They are for the log, which takes no more in a second.
 const MAX_STDERR: usize = 64 << 10;
-/// Replies of host calls that wait to be read, in bytes; a single one may be longer. A guest reads each before it asks again, so this is
-/// many times what any guest needs.
+/// The most bytes of host-call replies that wait to be read; a single reply may be longer. A guest reads each one before it asks again, so
+/// this is many times what any guest needs.
 const MAX_UNREAD: usize = 64 << 10;
 
 /// Arguments and streams of one instance.
 #[derive(Default)]
 pub(crate) struct Streams {
     pub(super) arguments: Vec<&'static str>,
-    /// Standard input that was there from the first, in the few parts that the call came in.
+    /// The part of standard input that comes with the call, in few pieces.
     input: VecDeque<Bytes>,
-    /// What follows it: bytes and not pieces, so that a thousand short replies cost no more than what is in them.
+    /// The replies that follow it. They are kept as bytes rather than pieces, so that a thousand short replies cost no more than their bytes.
     replies: VecDeque<u8>,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
-    /// Whether standard output is the guest's reply; else it is one more log.
+    /// Whether standard output is the guest's reply; otherwise it is logged like standard error.
     is_command: bool,
 }
 
@@ -37,7 +37,7 @@ impl Streams {
     /// Adds the reply of a host call to the end of standard input.
     ///
     /// # Errors
-    /// When too much is there that was not read.
+    /// When too many bytes have not been read yet.
     pub(crate) fn push_reply(&mut self, reply: &[u8]) -> Result<(), CallError> {
         if !self.replies.is_empty() && self.replies.len() + reply.len() > MAX_UNREAD {
             return Err(CallError::Limit(format!(
@@ -76,7 +76,7 @@ impl Streams {
             }
             let length = self.stdout.len() + bytes.len();
             if length > self.stdout.capacity() {
-                // What is reserved keeps to the limit as well.
+                // The capacity stays below the limit too.
                 let wanted = (2 * self.stdout.capacity()).clamp(length, MAX_REPLY);
                 self.stdout.reserve_exact(wanted - self.stdout.len());
             }
@@ -102,7 +102,7 @@ impl Streams {
     }
 }
 
-/// Moves as much as fits from the front of `from`; gives how much.
+/// Moves as many bytes as fit from the front of `from`; gives how many.
 fn take(from: &mut impl Buf, buffer: &mut [u8]) -> usize {
     let n = from.remaining().min(buffer.len());
     from.copy_to_slice(&mut buffer[..n]);
@@ -135,7 +135,7 @@ mod tests {
         let Err(CallError::Limit(text)) = streams.push_reply(b"x") else { panic!("there is room") };
         assert!(text.contains(&format!("{MAX_UNREAD} bytes")), "{text}");
         assert!(streams.replies.capacity() <= 2 * MAX_UNREAD, "{}", streams.replies.capacity());
-        // Who reads may ask on for ever.
+        // A guest that reads its replies may ask for ever.
         let mut buffer = vec![0; 2 << 20];
         assert_eq!(streams.read(&mut buffer), (1 << 20) + MAX_UNREAD);
         for _ in 0..10 * MAX_UNREAD {
@@ -143,7 +143,7 @@ mod tests {
             assert_eq!(streams.read(&mut buffer), 2);
         }
         assert!(streams.replies.capacity() <= 2 * MAX_UNREAD, "{}", streams.replies.capacity());
-        // A single one may be as long as a reply can be, and the next has to wait until it is read.
+        // A single reply may be as long as any, and the next one is refused until it is read.
         assert_eq!(streams.push_reply(&buffer[..1 << 20]), Ok(()));
         assert!(streams.push_reply(b"x").is_err());
     }

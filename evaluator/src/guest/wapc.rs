@@ -11,14 +11,14 @@ use super::linear_memory::{OutOfBounds, index, parts, slice, slice_mut, write};
 use super::{CallError, Context, Host, MAX_REPLY, Operation, Parts, Reply, host, instantiate, store};
 use crate::memory::InstanceMemory;
 
-/// Largest error text of a guest that is kept, in bytes; the rest is dropped. Of what is kept, a kilobyte is quoted.
+/// Largest error text of a guest that is kept, in bytes; the rest is dropped. Errors quote the first kilobyte of it.
 const MAX_ERROR: usize = 64 << 10;
 
 /// A module of this convention, linked.
 pub(crate) struct WapcGuest {
     pub(super) pre: InstancePre<Context>,
     pub(super) limits: Limits,
-    /// `_start` and `wapc_init`, in this order, as far as the module has them.
+    /// `_start` and `wapc_init`, in this order, if the module has them.
     pub(super) inits: Vec<(&'static str, ModuleExport)>,
     /// `__guest_call`.
     pub(super) call: ModuleExport,
@@ -89,7 +89,7 @@ where
     function.ok_or_else(|| wasmtime::Error::msg("it is not a function"))?.typed(&*store)
 }
 
-/// A length as the guest takes it. Payloads are far below 4 GiB, since bodies and settings are.
+/// A length as the guest takes it. Payloads are far below 4 GiB, as bodies and settings have limits.
 fn length(len: usize) -> i32 {
     u32::try_from(len).unwrap_or(u32::MAX).cast_signed()
 }
@@ -117,7 +117,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()
         if reply.len() > MAX_REPLY {
             return Err(wasmtime::Error::new(CallError::ReplyTooLarge));
         }
-        // The one before goes first: there is never more than one reply.
+        // The previous reply is dropped before the new one is copied, so there is never more than one.
         context.wapc.reply = None;
         context.wapc.reply = Some(reply.to_vec());
         Ok(())
@@ -136,7 +136,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()
             Box::new(async move {
                 let pairs = [(bd, bd_len), (ns, ns_len), (op, op_len), (ptr, len)];
                 let exchange = &mut caller.data_mut().wapc;
-                // Those before go first: there is never more than one.
+                // The previous ones are dropped before the call, so there is never more than one.
                 (exchange.host_reply, exchange.host_error) = (None, None);
                 let reply = host::call(&mut caller, "__host_call", pairs).await?;
                 let exchange = &mut caller.data_mut().wapc;

@@ -41,7 +41,7 @@ impl WasiGuest {
             Ok(()) | Err(CallError::Exit(0)) => {
                 Ok(Reply { bytes: streams.take_stdout(), failed_capability: failures.failed })
             }
-            // What a command says about its own end is its error text; one that says nothing gets the host's words.
+            // The error text is what the command wrote to standard error; if it wrote nothing, the host's own text is kept.
             Err(error @ (CallError::Exit(_) | CallError::Trap(_))) => {
                 let error = if said.is_empty() { error } else { CallError::Guest(said) };
                 Err(error.after(&failures))
@@ -75,7 +75,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()
                     let reply = reply.unwrap_or_else(String::into_bytes);
                     let context = caller.data_mut();
                     context.wasi.push_reply(&reply).map_err(wasmtime::Error::new)?;
-                    // Beside what was not read before, which is kept too.
+                    // Replies that were not read before are kept too, and take memory as well.
                     let unread = u64::try_from(context.wasi.unread() + reply.len()).unwrap_or(u64::MAX);
                     context.growth.reserve(unread).await.map_err(wasmtime::Error::new)?;
                     Ok::<_, wasmtime::Error>(failure)

@@ -23,11 +23,11 @@ const SMALL: usize = 64 << 10;
 const STEP: usize = 64 << 10;
 /// How much of the memory one source may have, in quarters, so that one that sends slowly leaves room for others.
 const QUARTERS_OF_ONE: usize = 3;
-/// How often a body is kept: as it came, and as guests see it. All members of a group see the same bytes.
+/// How many copies of a body are kept: one as it came, and one as guests see it. All members of a group see the same bytes.
 const COPIES: usize = 2;
 /// How long before its sender gives up a body stops waiting for memory, so that the answer says what it waited for.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
-/// How often the rate is checked while no bytes come.
+/// How often the rate is checked while nothing arrives.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long a refused body is read and thrown away.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub(crate) struct Body {
 pub(crate) enum BodyError {
     /// It is above the limit.
     TooLarge,
-    /// It did not come in time.
+    /// It did not arrive in time.
     TooSlow,
     /// There was no memory for it in time.
     NoRoom,
@@ -100,7 +100,7 @@ impl BodyLimits {
         if self.is_too_large(&body) {
             return Err(BodyError::TooLarge);
         }
-        // Chunked bodies are refused before, so this is exactly what comes.
+        // Chunked bodies have been refused already, so this is the exact size.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let permit = if announced > SMALL { Some(self.room(announced, state, patience).await?) } else { None };
         state.sending(u64::try_from(announced).unwrap_or(u64::MAX));
@@ -149,7 +149,7 @@ pub(crate) async fn discard(body: &mut (impl hyper::body::Body<Data = Bytes> + U
             }
         }
     };
-    // Too late is as good as done.
+    // A timeout is fine: these bytes are thrown away in any case.
     let _ = timeout(DISCARD_TIMEOUT, reading).await;
 }
 
@@ -173,8 +173,8 @@ impl Reading<'_> {
         Ok(first.unwrap_or_else(|| all.freeze()))
     }
 
-    /// The next piece; none at the end. What has come is taken before the rate is judged: where this program is late, the sender is not
-    /// slow.
+    /// The next piece; none at the end. Bytes that have arrived are taken before the rate is judged: a sender is not slow just because this
+    /// program reads late.
     fn poll_piece(
         &mut self,
         cx: &mut Context<'_>,

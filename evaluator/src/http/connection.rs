@@ -1,4 +1,5 @@
-//! The state of one connection, shared by its task and the list of all. A request touches the atomics of its own connection and no lock.
+//! The state of one connection, shared by its task and the list of connections. A request touches the atomics of its own connection and no
+//! lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Context;
@@ -39,7 +40,7 @@ pub(crate) enum Signal {
 }
 
 impl ConnectionState {
-    /// The state of a connection that has just been accepted. All of a list count their time from the same `start`.
+    /// The state of a connection that has just been accepted. All connections of a list count their time from the same `start`.
     pub(crate) fn new(start: Instant, source: Source, is_known: bool) -> Self {
         let created = Self {
             start,
@@ -82,14 +83,14 @@ impl ConnectionState {
         self.set(Activity::Waiting);
     }
 
-    /// Notes that a request's head is there, and that a body of `announced` bytes may come.
+    /// Notes that a request's head has arrived, and that a body of `announced` bytes may come.
     pub(crate) fn sending(&self, announced: u64) {
         self.announced.store(announced, Ordering::Relaxed);
         self.received.store(0, Ordering::Relaxed);
         self.set(Activity::Sending);
     }
 
-    /// Notes how many bytes of the body are there.
+    /// Notes how many bytes of the body have arrived.
     pub(crate) fn received(&self, bytes: u64) {
         self.received.store(bytes, Ordering::Relaxed);
     }
@@ -109,7 +110,7 @@ impl ConnectionState {
         !self.is_proven.swap(true, Ordering::Relaxed)
     }
 
-    /// Notes that bytes came; between two requests they are the beginning of a head.
+    /// Notes that bytes arrived; between two requests they are the beginning of a head.
     pub(crate) fn heard(&self) {
         if self.activity().0 == Activity::Idle {
             self.set(Activity::Opening);
@@ -147,7 +148,7 @@ impl ConnectionState {
         self.waker.wake();
     }
 
-    /// What the connection does, and for how long.
+    /// What the connection is doing, and for how long it has been doing that.
     pub(crate) fn activity(&self) -> (Activity, Duration) {
         let state = self.state.load(Ordering::Relaxed);
         let activity = match state & ((1 << ACTIVITY_BITS) - 1) {
@@ -160,7 +161,7 @@ impl ConnectionState {
         (activity, self.start.elapsed().saturating_sub(Duration::from_millis(state >> ACTIVITY_BITS)))
     }
 
-    /// What the choice of a connection to close needs to know.
+    /// What is needed to choose a connection to close.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let (activity, elapsed) = self.activity();
         Snapshot {

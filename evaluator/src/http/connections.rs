@@ -25,16 +25,16 @@ const WAIT: Duration = Duration::from_secs(20);
 const IDLE: Duration = Duration::from_secs(300);
 /// How often connections that take too long are looked for.
 const SWEEP: Duration = Duration::from_millis(500);
-/// How long a decision stands about which connections go next. Deciding takes longer the more connections there are, and a flood would
-/// cause thousands of decisions a second.
+/// How long a decision about which connections are closed next is used. Deciding takes longer the more connections there are, and a flood
+/// would cause thousands of decisions a second.
 const DECIDED: Duration = Duration::from_millis(250);
-/// A decision names one of so many connections.
+/// A decision names one in so many connections.
 const ONE_OF: usize = 8;
 /// How long a source counts as known after its last review. API servers are silent at night.
 const KNOWN: Duration = Duration::from_secs(3600);
 /// The most sources that are remembered.
 const MOST_KNOWN: usize = 1024;
-/// The time without an eviction after which the eviction counts as over.
+/// The time without an eviction after which the connections no longer count as too many, and the next eviction is logged again.
 const CALM: Duration = Duration::from_secs(10);
 
 /// All connections of the admission port.
@@ -57,7 +57,7 @@ struct Open {
     crowded: Option<Instant>,
 }
 
-/// Which connections go next, as last decided.
+/// Which connections are closed next, as last decided.
 #[derive(Default)]
 struct Order {
     next: VecDeque<(u64, Priority)>,
@@ -133,8 +133,8 @@ impl Connections {
                 let (activity, age) = state.activity();
                 let longest = match activity {
                     Activity::Opening => HEAD,
-                    // Clients dial ahead: an API server does so whenever another connection becomes free meanwhile. Go repeats no request that
-                    // crosses the close of a connection on its first use, so those of sources that ask wait as long as used ones.
+                    // Clients dial ahead: an API server opens a connection and does not use it if another one becomes free meanwhile. Go does not
+                    // repeat a request that crosses the close of a connection on its first use, so those of known sources stay as long as used ones.
                     Activity::Idle if state.is_proven() || known.0.contains_key(&state.source()) => IDLE,
                     Activity::Idle => HEAD,
                     Activity::Waiting => WAIT,
@@ -162,7 +162,7 @@ impl Connections {
         self.open().states.values().for_each(|state| state.wake());
     }
 
-    /// Waits until none is left.
+    /// Waits until no connection is left.
     pub(crate) async fn gone(&self) {
         loop {
             let empty = self.empty.notified();
@@ -346,7 +346,7 @@ mod tests {
         listed.iter().zip(0..).for_each(|(one, millis)| one.state.state_at(Activity::Opening, millis));
         std::thread::sleep(Duration::from_millis(20));
         let _first = enter(&all, NEAR);
-        // Two were decided on, of which one has gone.
+        // The decision named two connections, and one of them is closed.
         listed[1].state.asking();
         let _second = enter(&all, NEAR);
         assert_eq!(closing(&listed)[..4], [true, false, true, false]);

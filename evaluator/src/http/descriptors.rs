@@ -1,4 +1,4 @@
-//! File descriptors: as many as the connections need, and no more connections than there are descriptors for.
+//! File descriptors: raises their limit to what connections need, and limits connections to the descriptors that are available.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -30,7 +30,7 @@ pub(crate) fn make_room_for(connections: u32) -> u32 {
     possible
 }
 
-/// How many connections there can be with so many descriptors; none means that there is no limit.
+/// How many connections there can be with so many descriptors; none means that descriptors have no limit.
 fn possible(connections: u32, descriptors: Option<u64>) -> u32 {
     let room = descriptors.map_or(u64::MAX, |descriptors| descriptors.saturating_sub(RESERVE).max(LEAST));
     connections.min(u32::try_from(room).unwrap_or(u32::MAX))

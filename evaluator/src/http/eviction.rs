@@ -1,6 +1,6 @@
 //! Which connections of the admission port are closed first when there is no room. Pure.
 //!
-//! A connection is judged by what it has done: if a review was answered on it, it is an API server's, or that of a client which knows as much.
+//! A connection is judged by what it has done: if a review was answered on it, its client is an API server, or knows as much as one.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::http::pace::Progress;
 
 /// How long a connection from an unknown source may be silent and still count as about to send.
 const FRESH: Duration = Duration::from_secs(1);
-/// The same for a known source, whose bytes may only be read late where this program is short of CPU.
+/// The same for a known source: this program may read its bytes late when it is short of CPU.
 const FRESH_KNOWN: Duration = Duration::from_secs(2);
 
 /// What a connection is doing.

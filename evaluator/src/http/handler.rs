@@ -36,7 +36,7 @@ pub(crate) struct Handler {
     pub(crate) table: SharedTable,
     /// Asks the policies.
     pub(crate) admission: Admission,
-    /// Has policies checked that somebody applies; none without a way to a loader.
+    /// Has the loader check policies that somebody applies; none where no loader can be reached.
     pub(crate) checks: Option<Arc<Checks>>,
     /// Limits on bodies.
     pub bodies: BodyLimits,
@@ -44,9 +44,9 @@ pub(crate) struct Handler {
     pub readiness: Readiness,
     /// Which paths answer beside those of match groups.
     pub open: OpenPaths,
-    /// The keys of the paths of match groups and checks; none where any client that knows a group's id may ask it.
+    /// The keys of the paths of match groups and checks; none where the paths have no codes, and a client needs only a group's id.
     pub keys: Option<Arc<AcceptedKeys>>,
-    /// Requests under way, without checks.
+    /// Counts the requests under way, except for checks.
     pub under_way: UnderWay,
 }
 
@@ -56,10 +56,10 @@ pub(crate) struct UnderWay {
     limit: usize,
 }
 
-/// One of these requests, until it is dropped.
+/// A counted request; dropping it ends the count.
 struct Entered<'a>(&'a UnderWay);
 
-/// What a request is for, as it is served when its head comes.
+/// What a request is for, as it was served when the request's head came.
 enum Destination {
     /// A verdict of one policy.
     Policy(Arc<Record>, Purpose),
@@ -69,11 +69,11 @@ enum Destination {
     Group(GroupId, Arc<MatchGroup>),
     /// The marker of a match group.
     Marker(GroupId),
-    /// What becomes of a policy that somebody applies.
+    /// A check of a policy that somebody applies.
     Check(Arc<Checks>),
 }
 
-/// A request that policies are asked about: what it takes to answer it if that fails.
+/// A request that policies are asked about, with what is needed to answer it if that fails.
 struct PendingAnswer {
     target: Target,
     /// The request's uid as JSON text.
@@ -86,12 +86,12 @@ struct PendingAnswer {
 struct HttpError {
     status: StatusCode,
     message: Cow<'static, str>,
-    /// Whether what follows on the connection cannot be trusted or is not read.
+    /// Whether the connection is closed, because what follows on it cannot be trusted or is not read.
     close: bool,
 }
 
 impl UnderWay {
-    /// At most `limit`.
+    /// A count of at most `limit` requests.
     pub(crate) fn new(limit: usize) -> Self {
         Self { count: AtomicUsize::new(0), limit }
     }
@@ -174,7 +174,7 @@ impl Handler {
         asked: &mut Option<PendingAnswer>,
     ) -> Result<Bytes, HttpError> {
         let Some(route) = self.open.route(parts.uri.path(), self.keys.as_deref()) else {
-            // The head is enough, and no body is read. What is not read cannot be told from a next request.
+            // The head is enough, and no body is read. Its unread bytes could be taken for the next request, so the connection is closed.
             let close = !body.is_end_stream();
             return Err(HttpError { close, ..not_found() });
         };
@@ -223,7 +223,7 @@ impl Handler {
             Destination::Marker(group) => {
                 let review = Review::parse(&body.bytes)?;
                 self.admission.metrics.markers.inc();
-                // No policy runs, so nothing is waited for and no limit is needed.
+                // No policy runs, so the answer comes at once and needs no limit.
                 Ok(Answer::marker(&group).body(review.uid(), Envelope::Review))
             }
             Destination::Check(checks) => {
@@ -234,7 +234,7 @@ impl Handler {
         }
     }
 
-    /// Runs `asking`, unless too many requests are under way: then the policies' answer to that comes early.
+    /// Runs `asking`, unless too many requests are under way: then the policies' answer to an overload is given at once.
     async fn bounded(&self, asked: &PendingAnswer, asking: impl Future<Output = Answer>) -> Bytes {
         let Some(_entered) = self.under_way.enter() else {
             self.admission.metrics.overloaded.inc();
@@ -245,7 +245,7 @@ impl Handler {
         asking.await.body(&asked.uid, asked.envelope)
     }
 
-    /// The answer to a request that ended with a panic: that of its policies, where they are known.
+    /// The answer to a request that ended with a panic: the one that its policies give to a failure, or an HTTP error where they are not known.
     fn after_panic(&self, asked: Option<PendingAnswer>) -> Result<Bytes, HttpError> {
         let error = EvaluationError::new(Reason::InternalError, "internal server error: a panic");
         let closed = || HttpError::closing(StatusCode::INTERNAL_SERVER_ERROR, "Something went wrong");
@@ -256,7 +256,7 @@ impl Handler {
         self.admission.refused(&asked.target, error).body(&asked.uid, asked.envelope)
     }
 
-    /// What can be said before the body is read: what the request is for, and how long its sender waits.
+    /// What is known before the body is read: what the request is for, and how long its sender waits.
     fn understood(
         &self,
         parts: &Parts,
@@ -291,9 +291,9 @@ impl PendingAnswer {
     }
 }
 
-/// Looks a route up, once for a request: the answer is wholly of this table.
+/// Looks a route up, once for a request, so that the whole answer comes from one table.
 fn destination(table: &Table, checks: Option<&Arc<Checks>>, route: &Route<'_>) -> Result<Destination, HttpError> {
-    // A check depends on nothing that is served.
+    // A check does not depend on what is served.
     if table.manifest_number == 0 && *route != Route::Check {
         let text = format!("{}: the loader has not said yet what to serve", Reason::AwaitingManifest);
         return Err(HttpError::new(StatusCode::SERVICE_UNAVAILABLE, text));
@@ -305,7 +305,7 @@ fn destination(table: &Table, checks: Option<&Arc<Checks>>, route: &Route<'_>) -
         Route::Audit(id) => Destination::Policy(policy(id)?, Purpose::Audit),
         Route::ValidateRaw(id) => Destination::ValidateRaw(policy(id)?),
         Route::Admit(id) => group(id).map(|(id, group)| Destination::Group(id.clone(), Arc::clone(group)))?,
-        // A group without members is about to be forgotten, and its webhook needs no proof.
+        // A match group without members is a tombstone, whose webhook needs no proof.
         Route::Marker(id) => match group(id)? {
             (id, group) if !group.members.is_empty() => Destination::Marker(id.clone()),
             _ => return Err(unknown("group", id)),

@@ -1,7 +1,7 @@
 //! The admission port, from a connection to the bytes of an answer.
 //!
-//! [`server`] accepts connections, [`handler`] answers requests, [`body`] reads their bodies; everything else here says who may have
-//! how much of what, for how long: a slow or hostile client costs no other client anything.
+//! [`server`] accepts connections, [`handler`] answers requests, [`body`] reads their bodies. Everything else here limits what a client
+//! may use and for how long, so that a slow or hostile client costs other clients nothing.
 
 pub(crate) mod body;
 mod connection;

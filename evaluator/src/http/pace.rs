@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The longest time for a body.
 pub(super) const LONGEST: Duration = Duration::from_secs(10);
-/// How long a body may take before its rate counts: lost packets are sent again within that time.
+/// How long a body may take before its rate is judged: lost packets are sent again within that time.
 const GRACE: Duration = Duration::from_secs(3);
 /// The minimum rate after that, in bytes a second. API servers send a thousand times as fast.
 const LEAST: u64 = 16 << 10;
@@ -33,7 +33,7 @@ impl Progress {
     /// Whether the body is given up where other requests wait: it will not be complete in time for them, or is below the minimum rate.
     pub(super) fn lags(self) -> bool {
         let elapsed = millis(self.elapsed);
-        // Times in place of rates, so that nothing is divided by a time of zero.
+        // Amounts are compared rather than rates, so that nothing is divided by a time of zero.
         let on_time = self.announced.saturating_mul(elapsed) / millis(IN_TIME);
         let least = LEAST * elapsed / 1000;
         self.elapsed > PATIENCE && self.received < on_time.max(least)
@@ -62,10 +62,10 @@ mod tests {
         // A byte every 200 ms.
         assert!(!progress(3000, 14, 3000).is_too_slow());
         assert!(progress(3000, 15, 3010).is_too_slow());
-        // As slow as may be.
+        // As slow as is allowed.
         assert!(!progress(1 << 20, 64 << 10, 7000).is_too_slow());
         assert!(progress(1 << 20, 64 << 10, 7001).is_too_slow());
-        // Fast, and larger than there is time for.
+        // Fast, but too large for the time.
         assert!(!progress(1 << 30, 1 << 29, 10_000).is_too_slow());
         assert!(progress(1 << 30, 1 << 29, 10_001).is_too_slow());
     }

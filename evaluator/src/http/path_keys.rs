@@ -1,7 +1,7 @@
 //! The keys of webhook paths, read again when their file changes.
 //!
-//! They are in one file, so that a change is seen as a whole: two files read one after the other could belong to two changes, and a key
-//! that is accepted before and after could be missing in between.
+//! They are in one file, so that a change is seen as a whole: two files that are read one after the other could belong to two changes, and a
+//! key that is accepted before and after them could be missing in between.
 
 use std::fs;
 use std::io;
@@ -21,13 +21,13 @@ const FILE: &str = "keys";
 const NONE: &str = "none";
 /// How often the file is checked.
 const POLL: Duration = Duration::from_secs(1);
-/// The largest file, in bytes; three keys take a quarter of that.
+/// The largest size of the file, in bytes; three keys take a quarter of that.
 const LARGEST: u64 = 1024;
 
 /// The keys that are accepted.
 pub struct AcceptedKeys {
     folder: PathBuf,
-    /// None until they have been read once: until then no path is accepted.
+    /// The keys as last read; none until they have been read once, and until then no path is accepted.
     current: ArcSwapOption<PathKeys>,
 }
 
@@ -46,7 +46,7 @@ impl AcceptedKeys {
         Arc::new(Self { folder, current: ArcSwapOption::empty() })
     }
 
-    /// The first segment and the group of a path that one of the keys made; none for other paths.
+    /// The first segment and the match group of a path that one of the keys made; none for other paths.
     pub fn opened<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
         self.current.load().as_ref()?.opened(path)
     }
@@ -64,8 +64,8 @@ impl AcceptedKeys {
         ids
     }
 
-    /// Keeps them up to date, on a thread of its own since files may block. `latch` is released with the first ones; a file that
-    /// cannot be read leaves the old ones in use.
+    /// Keeps the keys up to date, on a thread of its own since reading files may block. `latch` is released with the first keys; if the file
+    /// cannot be read later, the old ones stay in use.
     ///
     /// # Errors
     /// When the thread cannot be started.

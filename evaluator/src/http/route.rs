@@ -62,8 +62,8 @@ impl OpenPaths {
 }
 
 impl<'a> Route<'a> {
-    /// The route of a path that names a policy or a group; none for other paths, and for any attempt to lead elsewhere: an encoded slash,
-    /// dots, or bytes that are not UTF-8.
+    /// The route of a path that names a policy or a match group; none for other paths, and for any attempt to lead elsewhere: an encoded
+    /// slash, dots, or bytes that are not UTF-8.
     pub(crate) fn parse(path: &'a str) -> Option<Self> {
         let (root, id) = path.strip_prefix('/')?.split_once('/')?;
         let route = match root {

@@ -31,8 +31,8 @@ use crate::metrics::Metrics;
 const BUFFER: usize = 64 << 10;
 /// The pause after a failed accept: descriptors come back when connections end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The most connections that are accepted and whose task has not run yet. Where this program is short of CPU the others wait in the
-/// kernel: a connection that has not been read from would count as silent.
+/// The most accepted connections whose task has not run yet. Where this program is short of CPU, further ones wait in the kernel, since an
+/// accepted connection that nobody has read from would count as silent.
 const UNSEEN: usize = 128;
 /// The time without a failed accept after which the failure counts as over.
 const ACCEPT_CALM: Duration = Duration::from_secs(5);
@@ -90,7 +90,7 @@ impl Server {
     }
 
     async fn accept(self: &Arc<Self>, listener: &TcpListener) {
-        // Half of the threads may be busy with the arithmetic of handshakes; the rest is for established connections.
+        // Half of the threads may be busy with the arithmetic of handshakes; the others are for established connections.
         let workers = tokio::runtime::Handle::current().metrics().num_workers();
         let permits = u64::try_from(workers / 2).unwrap_or(u64::MAX).max(1);
         let handshakes = SourcePool::new(permits, permits);
@@ -111,11 +111,11 @@ impl Server {
                         async move { server.connection(stream, listed, &handshakes).await },
                     ));
                 }
-                // The client broke it off.
+                // The client ended the connection before it was accepted.
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) => {}
                 Err(error) => {
-                    // Out of descriptors or memory, most likely.
+                    // Most likely this program is out of descriptors or memory.
                     if failed.replace(Instant::now()).is_none() {
                         tracing::warn!(%error, "failed to accept a connection; trying again until it works");
                     }
@@ -126,7 +126,7 @@ impl Server {
         }
     }
 
-    /// Lets requests under way end in the time that is left, and answers the others that their time is over.
+    /// Waits for requests under way, for most of the grace time. Requests that have not ended then get the answer that their time is over.
     async fn finish(&self) {
         let last_words = (self.drain.grace / 4).min(Duration::from_secs(1));
         self.connections.finish();
@@ -173,7 +173,7 @@ impl Server {
             if signal != Signal::GoOn && !std::mem::replace(&mut is_finishing, true) {
                 connection.as_mut().graceful_shutdown();
             }
-            // An error is the client's fault: it hung up or sent no HTTP.
+            // An error is the client's fault: it hung up, or what it sent is not HTTP.
             match connection.as_mut().poll(cx) {
                 Poll::Ready(_) => Poll::Ready(()),
                 Poll::Pending if signal == Signal::Close => Poll::Ready(()),
@@ -194,8 +194,8 @@ impl Server {
         let acceptor = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
         let shaken = async {
             let mut rest = pin!(acceptor.await?.into_stream(config));
-            // The client's hello is answered with a permit, which does not wait for the client after that: or clients that send a hello
-            // and no more would keep out all others.
+            // The permit is held only while the client's hello is answered, and not while the client goes on: otherwise clients that send
+            // a hello and no more would keep out all others.
             state.waiting();
             let claim = SourceClaim { source: state.source(), is_known: state.is_known(), amount: 1 };
             let permit = handshakes.take(&claim, None).await.expect("every claim is met in its turn");
@@ -232,7 +232,7 @@ async fn seen_once(permit: OwnedSemaphorePermit, future: impl Future<Output = ()
     .await;
 }
 
-/// Runs `future` until the connection should end; no request is under way yet that could be cut off.
+/// Runs `future` until the connection should end; then gives none. No request is under way yet that could be cut off.
 async fn until_signal<F: Future>(state: &ConnectionState, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| match (state.signal(cx), Pin::as_mut(&mut future).poll(cx)) {

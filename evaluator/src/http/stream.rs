@@ -22,7 +22,7 @@ enum Bytes {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Calls the same method of whichever stream it is.
+/// Calls the same method of the plain or the TLS stream.
 macro_rules! inner {
     ($self:ident, $stream:ident => $call:expr) => {
         match &mut $self.bytes {

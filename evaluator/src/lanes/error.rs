@@ -1,4 +1,4 @@
-//! How an evaluation ends that gives no result of its own.
+//! How an evaluation ends without a result of its own.
 
 use portcullis_contract::Reason;
 

@@ -11,8 +11,8 @@
 //! competes with other long ones only: the slow lane's threads have such a low priority (a niceness of 10) that the kernel takes them
 //! off the processor whenever a short evaluation needs it.
 //!
-//! What is scarce is shared by one rule, which [`crate::fair`] tells: instances, long permits, loads, and the memory of guests. Turns
-//! of the slow lane have an order of their own, in [`schedule`], since processor time is used up and does not come back.
+//! Instances, long permits, loads and the memory of guests are shared by one rule, which [`crate::fair`] describes. Turns of the slow
+//! lane have an order of their own, in [`schedule`], since processor time is used up and does not come back.
 
 mod error;
 mod schedule;
@@ -47,11 +47,11 @@ use crate::memory::{GuestMemory, MemoryPlan};
 use crate::metrics::Metrics;
 
 /// The niceness of the slow lane's threads. A thread of niceness 10 has a tenth of the weight of a normal one, and a normal
-/// one that wakes up takes its place at once; yet on a busy machine it still gets on.
+/// one that wakes up takes its place at once; yet it still gets some time on a busy machine.
 const NICENESS: i32 = 10;
 /// How long a load may still run after its deadline.
 const GRACE: Duration = Duration::from_millis(500);
-/// The most claims that wait for an instance, a long permit or a load: far more than shares let through, and a limit all the same.
+/// The most claims that wait for an instance, a long permit or a load. Shares let far fewer through; this is only to have a limit.
 const QUEUE: usize = 1 << 16;
 
 /// The limits of the lanes.
@@ -83,7 +83,7 @@ impl LaneLimits {
         (self.instances / 4).max(1)
     }
 
-    /// The most policies that are only tried, because somebody applies them, at the same time.
+    /// The most policies that are checked at the same time because somebody applies them.
     fn trying(self) -> usize {
         (self.loading() / 2).clamp(1, MAX_CHECKS)
     }
@@ -95,7 +95,8 @@ pub struct Lanes {
     instances: Arc<PolicyPool>,
     long: Arc<PolicyPool>,
     loading: Arc<PolicyPool>,
-    /// Apart from `loading`, so that candidates which hang keep no policy of the installation from loading.
+    /// Permits for policies that are only checked. They are separate from `loading`, so that a check that hangs keeps no policy of the
+    /// installation from loading.
     trying: Arc<PolicyPool>,
     memory: Arc<GuestMemory>,
     order: Arc<Scheduler>,
@@ -188,7 +189,7 @@ impl Lanes {
         turns: impl Future<Output = std::thread::Result<T>> + Send + 'static,
     ) -> Result<T, LaneError> {
         let task = AbortOnDropHandle::new(self.slow().spawn(turns.in_current_span()));
-        // The clock of the caller's own lane: however full the slow lane is, the answer is on time.
+        // The timer runs in the caller's own lane: the answer is on time, however full the slow lane is.
         match timeout_at(deadline.into(), task).await {
             Ok(Ok(output)) => output.map_err(panicked),
             // The task ends early only by a panic outside the future, or with the slow lane itself.

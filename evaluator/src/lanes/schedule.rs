@@ -2,9 +2,9 @@
 //!
 //! A turn is a tick of processor time. The next one goes to the tenant that has had the least of it, there to the policy that has had the
 //! least, there to the evaluation that has waited longest. So `n` tenants with something to do get one part in `n` each, however many
-//! evaluations or policies one of them has; ClusterPolicies together count as two tenants. A newcomer begins with what the least of
-//! those present has had: no tenant saves up turns, and none sheds a debt by leaving for a moment while others of its policies are
-//! present.
+//! evaluations or policies one of them has; ClusterPolicies together count as two tenants. A newcomer begins with the least time that
+//! any of those present has had: no tenant saves up turns, and none gets rid of its time by leaving for a moment while others of its
+//! policies are present.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl<W: PartialEq> Schedule<W> {
         let policies = tenant.policies.values_mut().filter(|policy| waits(policy));
         let policy = policies.min_by_key(|policy| policy.had)?;
         let waiter = policy.queue.pop_front()?;
-        // Counted beforehand, so that turns which run now count as well; the rest follows at the end.
+        // A whole tick is counted in advance, so that turns which run now count as well; the end of the turn corrects it.
         policy.had += nanoseconds(TICK);
         tenant.had += nanoseconds(TICK) / name.weight();
         self.running += 1;
@@ -102,7 +102,7 @@ impl<W: PartialEq> Schedule<W> {
         self.width.learn(turn);
     }
 
-    /// Ends a turn that says nothing about the number of processors.
+    /// Ends a turn that does not show how many processors there are.
     pub(crate) fn end_unused(&mut self, who: &Claimant, used: Duration) {
         self.running -= 1;
         let weight = who.tenant.weight();
@@ -133,7 +133,8 @@ mod tests {
 
     type Evaluation = (usize, usize);
 
-    /// Evaluations without end, `loops` of each of `ids`, on one processor; gives the turns of each id out of `turns`.
+    /// Runs `turns` turns of endless evaluations on one processor, with as many evaluations as `ids` says for each policy; gives the turns that
+    /// each policy had.
     fn share(ids: &[(&str, usize)], turns: usize) -> Vec<usize> {
         let who: Vec<Arc<Claimant>> = ids.iter().map(|(id, _)| Claimant::new(&id.parse().expect("an id"))).collect();
         let mut order: Schedule<Evaluation> = Schedule::new(1);

@@ -48,7 +48,7 @@ impl Share {
     }
 
     /// Runs `future` when the policy's share allows, and gives its output. Counts waiting, running and refusals. This is the barrier for
-    /// panics around all that runs for one policy.
+    /// panics around everything that runs for one policy.
     ///
     /// Dropping the returned future drops `future`: a caller that hangs up costs nothing more.
     ///
@@ -60,7 +60,7 @@ impl Share {
         F::Output: Send + 'static,
     {
         let arrived = Instant::now();
-        // On the heap from the start: it may have to move to another lane, and it is too large to keep in its caller.
+        // On the heap from the start: it may have to move to another lane, and it is too large to be part of its caller's future.
         let future = Box::pin(AssertUnwindSafe(future).catch_unwind());
         async move {
             let permits = self.admit(deadline).await?;
@@ -72,12 +72,12 @@ impl Share {
         }
     }
 
-    /// Runs `future` with what requests leave over, and gives its output: in the slow lane from its start, in an instance that nobody
-    /// waits for, and only while the policy may run more evaluations. It takes none of their places, does not count as one of them, and
-    /// does not say how long the policy's evaluations take.
+    /// Runs `future` with what requests do not need, and gives its output: in the slow lane from its start, in an instance that nobody
+    /// waits for, and only while the policy may run more evaluations. It takes no place of requests, is not counted among their evaluations,
+    /// and does not change the record of how long the policy's evaluations take.
     ///
     /// # Errors
-    /// When requests leave nothing over, when the deadline passes, or when `future` panics.
+    /// When requests need all instances or places, when the deadline passes, or when `future` panics.
     pub(crate) fn run_spare<F>(
         &self,
         deadline: Instant,
@@ -87,7 +87,7 @@ impl Share {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        // On the heap from the start: it is too large to keep in its caller.
+        // On the heap from the start: it is too large to be part of its caller's future.
         let future = Box::pin(AssertUnwindSafe(future).catch_unwind());
         async move {
             if self.running.available_permits() == 0 {
@@ -123,7 +123,7 @@ impl Share {
         {
             return output.map_err(panicked);
         }
-        // It waits with an instance of its own policy's part, so it delays no other policy.
+        // It waits with an instance from its own policy's share, so it delays no other policy.
         let long = self.lanes.long.take(&self.one(), Some(deadline)).await.map_err(|_| {
             let limit = self.lanes.limits.long();
             self.lanes.overloaded(format!(
@@ -176,7 +176,7 @@ impl Share {
     }
 }
 
-/// What an evaluation without a request would take, and requests need.
+/// The refusal of an evaluation that would take what requests need.
 fn needed(text: &str) -> LaneError {
     LaneError::Overloaded { text: text.to_owned() }
 }

@@ -20,7 +20,7 @@ pub(super) struct Scheduler(Mutex<Schedule<Arc<Slot>>>);
 /// The signals between the scheduler and one evaluation.
 struct Slot {
     has_turn: AtomicBool,
-    /// Whether it was woken since its turn began: it has yielded and can go on, or what it waited for is there.
+    /// Whether it was woken since its turn began: it has yielded and can go on, or what it waited for has come.
     wants: AtomicBool,
     task: AtomicWaker,
 }
@@ -35,12 +35,12 @@ pub(super) struct Scheduled<F> {
     waker: Waker,
     is_queued: bool,
     used: Duration,
-    /// Set if it has used a tick or more of processor time: the policy's next evaluation then begins in this lane.
+    /// Set to true once it has used a tick of processor time: the policy's next evaluation then begins in this lane.
     is_long: Option<Arc<AtomicBool>>,
 }
 
 impl Scheduler {
-    /// At most `most` turns at the same time.
+    /// A scheduler of at most `most` turns at the same time.
     pub(super) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Schedule::new(most))))
     }
@@ -93,7 +93,7 @@ impl<F> Scheduled<F> {
         Self { future, order, who, slot, waker, is_queued: false, used: Duration::ZERO, is_long }
     }
 
-    /// Ends a turn, and queues for the next one if it is wanted, before it is decided whose turn is next.
+    /// Ends a turn. If the evaluation wants another one, it is queued before the next turns are given.
     fn end_turn(&mut self, turn: TurnUsage, wants: bool) {
         let mut turns = self.order.lock();
         self.slot.has_turn.store(false, Ordering::SeqCst);
@@ -205,8 +205,8 @@ mod tests {
         Scheduled::new(future, Arc::clone(&order), who("namespaced/b/x"), None).await;
         let meanwhile = greedy.load(Ordering::SeqCst) - before;
         assert_eq!(modest.load(Ordering::SeqCst), 50);
-        // Who is not scheduled by the machine when its turn comes loses turns, so the numbers differ on a busy one. Without
-        // fairness they would have forty times as many.
+        // An evaluation whose thread the kernel does not run when its turn comes loses turns, so the numbers vary on a busy machine. Without
+        // fairness the others would have forty times as many turns.
         assert!((10..=500).contains(&meanwhile), "{meanwhile}");
         tasks.iter().for_each(|task| task.abort());
     }

@@ -1,15 +1,15 @@
 //! How many evaluations of the slow lane should run at the same time. Pure.
 //!
 //! The number of cores is the upper limit. How many processors this program really gets is another matter: a node may be full, and no
-//! file shows a quota that other containers of the pod use up. More threads than processors speed up nothing, and leave the order of
+//! file shows a quota that other containers of the pod use up. More threads than processors make nothing faster, and leave the order of
 //! turns to the kernel: of a hundred threads on two processors, the one with the right to the next turn gets a fiftieth. So the lane
-//! measures how much of its turns was spent on a processor, begins narrow, and widens as long as that goes well.
+//! begins narrow, measures how much of its turns was spent on a processor, and widens as long as that is nearly all of them.
 
 use std::time::Duration;
 
 use portcullis_engine::TICK;
 
-/// How long processor time is counted before it says how many processors there are.
+/// How long processor time is counted before it shows how many processors there are.
 const WINDOW: Duration = Duration::from_millis(50);
 
 /// The number of turns at the same time.
@@ -60,7 +60,7 @@ impl Width {
         if turn.used * 8 >= turn.took * 7 {
             self.good += 1;
             if self.good >= self.now {
-                // All of them had what they could use. Twice as many may as well.
+                // All turns had a processor, so perhaps twice as many would have one.
                 self.good = 0;
                 self.now = (self.now * 2).min(self.most);
             }
@@ -68,7 +68,7 @@ impl Width {
         }
         self.good = 0;
         if turn.used * 5 < turn.took * 3 && self.processors > 0 {
-            // A quarter more than the program gets in all: short evaluations may leave some of it at any moment.
+            // A quarter more than the processors that the program gets: short evaluations may need less of them at any moment.
             let fitting = usize::try_from((self.processors * 5).div_ceil(4000)).unwrap_or(usize::MAX);
             self.now = fitting.clamp(1, self.now);
         }
@@ -79,7 +79,7 @@ impl Width {
         let passed = turn.clock.saturating_sub(clock);
         if passed >= WINDOW {
             let used = turn.program.saturating_sub(program).as_micros();
-            // A window that began long ago, when nothing ran, tells nothing of now.
+            // A window that began long ago, when nothing ran, does not show what the program gets now.
             if passed < WINDOW * 4 {
                 self.processors = u64::try_from(used * 1000 / passed.as_micros()).unwrap_or(u64::MAX);
             }
@@ -92,14 +92,14 @@ impl Width {
 mod tests {
     use super::*;
 
-    /// Lets a lane of `threads` run for a second on `processors`, with as many evaluations as there may be; gives the width at
-    /// the end and the greatest on the way.
+    /// Lets a lane of `threads` threads run for a second on `processors` processors, of which short evaluations use `others`, with as many
+    /// evaluations as the width allows. Gives the width at the end, and the greatest one on the way.
     fn run(threads: usize, processors: u32, others: u32) -> (usize, usize) {
         let mut width = Width::new(threads);
         let (mut clock, mut program, mut most) = (Duration::from_secs(9), Duration::from_secs(5), 0);
         for _ in 0..200 {
             let running = u32::try_from(width.now()).expect("small");
-            // Short evaluations come first; what they leave is for the turns.
+            // Short evaluations come first; the turns share the processors that are left.
             let left = processors - others;
             let used = if running <= left { TICK } else { TICK * left / running };
             clock += TICK;
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn short_evaluations_that_use_up_all_do_not_narrow_it() {
-        // What the kernel gives to threads of low priority depends on how many there are.
+        // A narrower lane would get less of the processors beside short evaluations: the kernel shares them by the number of threads.
         let mut width = Width::new(16);
         let (mut clock, mut program) = (Duration::from_secs(9), Duration::from_secs(5));
         for i in 0..2000 {

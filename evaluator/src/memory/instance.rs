@@ -12,10 +12,9 @@ use crate::fair::pool::{PolicyPermit, PolicyPool};
 use crate::memory::plan::MemoryPlan;
 use crate::metrics::Metrics;
 
-/// How much is taken at a time, in bytes, so that a guest which grows page by page seldom asks.
+/// How much is taken from the shared memory at a time, in bytes, so that a guest which grows page by page seldom asks.
 const STEP: u64 = 1 << 20;
-/// How long before its deadline an instance stops waiting, so that its own answer is in time; or an eighth of the time left, if that is
-/// less.
+/// How long before its deadline an instance stops waiting, so that its answer is in time; an eighth of the time left, if that is less.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 /// The memory of all instances.
@@ -56,7 +55,7 @@ impl GuestMemory {
     pub(crate) fn new(plan: MemoryPlan, metrics: &Metrics) -> Arc<Self> {
         Arc::new(Self {
             floor: plan.floor,
-            // Each instance waits once at a time, so there are never more than that.
+            // Each instance waits for one claim at a time, so the number of instances limits the queue.
             shared: PolicyPool::new(plan.shared, plan.shared / 32, usize::MAX),
             used: metrics.guest_memory.clone(),
             waits: metrics.guest_memory_waits.clone(),
@@ -81,7 +80,7 @@ impl InstanceMemory {
     /// Gives the instance `more` bytes, now or when they become available.
     ///
     /// # Errors
-    /// When they do not until shortly before the deadline.
+    /// When they do not become available until shortly before the deadline.
     pub(crate) async fn grow(&mut self, more: u64) -> Result<(), NoMemory> {
         let memory = Arc::clone(&self.hold.memory);
         let used = self.used.saturating_add(more);
@@ -103,10 +102,10 @@ impl InstanceMemory {
         Ok(())
     }
 
-    /// What must be taken so that `used` is covered.
+    /// The claim for what must be taken so that `used` bytes are covered; none if nothing must be.
     fn claim(&self, used: u64, floor: u64) -> Option<Claim> {
         let above = used.saturating_sub(floor);
-        // Most instances stay below, and then nothing is looked at.
+        // Most instances stay below the floor; then no lock is taken.
         if above == 0 {
             return None;
         }

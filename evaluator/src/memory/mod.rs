@@ -3,7 +3,7 @@
 //! ```text
 //!  container's limit ──► plan ──┬─► the program itself
 //!                               ├─► bodies of requests, and what guests see of them
-//!                               ├─► a floor for each instance, which comes with its permit and costs no look at anything
+//!                               ├─► a floor for each instance, which comes with its permit and needs no accounting
 //!                               └─► the rest, shared: what an instance needs above its floor is taken from it first
 //! ```
 //!

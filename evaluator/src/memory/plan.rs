@@ -2,21 +2,21 @@
 
 use portcullis_engine::{LEAST_KEPT, MOST_KEPT};
 
-/// What an instance's tables may keep resident when no instance is in its slot.
+/// What tables may keep resident in a slot without an instance, in bytes.
 const TABLES_KEPT: u64 = 32 << 10;
-/// What a slot keeps resident at least, in which the next instance finds cleared memory (the engine's `keep_resident` settings). No floor is
-/// below that.
+/// The least that a slot without an instance keeps resident, in bytes, so that the next instance finds cleared memory (the engine's
+/// `keep_resident` settings). No floor is below that.
 const KEPT: u64 = LEAST_KEPT as u64 + TABLES_KEPT;
-/// What its stack may keep resident: WebAssembly may use 512 KiB of it at most, and host functions add little.
+/// What the stack of a slot may keep resident, in bytes: WebAssembly may use 512 KiB of it at most, and host functions add little.
 const STACK: u64 = 576 << 10;
-/// A page of WebAssembly.
+/// A page of WebAssembly, in bytes.
 const PAGE: u64 = 64 << 10;
 
 /// The parts of the memory, in bytes. The rest is the program's own: a quarter, for connections, replies of guests, decoded objects, what
 /// policies remember (`capability/cache.rs`), and what the allocator does not give back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// What each instance may use without asking.
+    /// What each instance may use without a claim on the shared part.
     pub floor: u64,
     /// What all instances together may use above that.
     pub shared: u64,
@@ -24,20 +24,20 @@ pub struct MemoryPlan {
     pub bodies: u64,
 }
 
-/// What memory is planned for.
+/// What the memory must be enough for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     /// The most instances at the same time.
     pub(crate) instances: u64,
-    /// The largest memory of one, in bytes.
+    /// The largest memory of an instance, in bytes.
     pub(crate) memory_limit: u64,
     /// The largest body, in bytes.
     pub(crate) max_body: u64,
 }
 
 impl Wanted {
-    /// The least that the program must be able to use: an instance must be able to grow to its limit while as much stays free, and
-    /// every instance needs its least. The chart computes the same.
+    /// The least memory that the program must be able to use, in bytes: an instance must be able to grow to its limit while as much stays
+    /// free, and every instance needs the least floor. The chart computes the same.
     pub(crate) fn least(self) -> u64 {
         let Self { instances, memory_limit, max_body } = self;
         let guests = (4 * memory_limit).max(instances * (KEPT + STACK) + 2 * memory_limit);
@@ -57,8 +57,8 @@ impl MemoryPlan {
         Self { floor, shared: guests.saturating_sub(instances * (floor + STACK)), bodies }
     }
 
-    /// What of an instance's memory may stay resident for the next one, in bytes. It is no more than any instance may use without asking,
-    /// so a warm slot takes nothing from the shared part.
+    /// How much of an instance's memory may stay resident for the next one, in bytes. It is at most the floor of an instance, so a warm slot
+    /// takes nothing from the shared part.
     pub(crate) fn kept(&self) -> usize {
         let most = usize::try_from(self.floor - TABLES_KEPT).unwrap_or(usize::MAX);
         most.clamp(LEAST_KEPT, MOST_KEPT)
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
-    /// As shipped.
+    /// The defaults of the program's settings.
     const WANTED: Wanted = Wanted { instances: 128, memory_limit: 128 * MIB, max_body: 7 * MIB };
 
     #[test]

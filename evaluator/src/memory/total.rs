@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The memory that the program may use in bytes, and where the number comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TotalMemory {
-    /// The setting.
+    /// The number of `--total-memory`.
     Said(u64),
     /// The container's limit.
     Limit(u64),
@@ -27,7 +27,7 @@ impl TotalMemory {
         }
     }
 
-    /// The number.
+    /// The memory in bytes.
     pub(crate) fn bytes(self) -> u64 {
         let (Self::Said(bytes) | Self::Limit(bytes) | Self::Half(bytes)) = self;
         bytes
@@ -64,9 +64,9 @@ fn limit(groups: &str, mounts: &str, read: impl Fn(&Path) -> Option<String>) -> 
             _ => return None,
         };
         let (root, folder) = mounts.lines().find_map(|line| mount(line, kind, option))?;
-        // What is mounted may begin below the root of all groups; a group outside of it is not seen.
+        // The mount may begin below the root of all groups. If the program's group is outside of the mount, that of the mount is read.
         let path = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
-        // A text that is not a number, `max` for instance, is no limit. Neither is that of version 1 for none, near 2^63.
+        // A text that is not a number, such as `max`, means no limit. So does a number near 2^63, by which version 1 says the same.
         let limit = |folder: &Path| read(&folder.join(file))?.trim().parse().ok().filter(|bytes| *bytes < 1 << 60);
         let below = path.ancestors().map(|part| folder.join(part));
         below.filter_map(|folder| limit(&folder)).min()

@@ -20,11 +20,11 @@ use crate::review::Review;
 const SETS_OF_POLICY: usize = 100;
 /// The most such label sets of all policies. Each is a counter and a histogram: some 20 lines of `/metrics`.
 const SETS: usize = 1000;
-/// What stands for a value above a limit, and for one that Kubernetes does not have.
+/// Replaces a value above a limit, and one that Kubernetes does not have.
 const OTHER: &str = "other";
 /// The longest kind or namespace, in bytes.
 const LONGEST: usize = 63;
-/// Buckets of durations, in milliseconds: those that OpenTelemetry gives a histogram by default, and so upstream's.
+/// Buckets of durations, in milliseconds: OpenTelemetry's default for histograms, which upstream uses.
 const MILLISECONDS: &[f64] =
     &[0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0, 5000.0, 7500.0, 10_000.0];
 /// Labels in the order of [`Labels`]. Only the counter has the last one. An empty label is the same as none to Prometheus.
@@ -74,7 +74,7 @@ struct Held {
 pub(crate) enum RequestLabels {
     /// An admission review.
     Review {
-        /// The kind that the client asked for; empty where the API server did not say it.
+        /// The kind that the client asked for; empty where the review does not name it.
         kind: String,
         /// The namespace; empty for objects without one.
         namespace: String,
@@ -87,7 +87,7 @@ pub(crate) enum RequestLabels {
     Raw,
 }
 
-/// A guest's verdict before mode and mutation rules count, or what stands for one when the evaluation failed.
+/// A guest's verdict before mode and mutation rules are applied, or values that replace it when the evaluation failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct VerdictLabels {
     /// Whether the guest accepts.
@@ -99,7 +99,7 @@ pub(crate) struct VerdictLabels {
 }
 
 impl RequestLabels {
-    /// The parts of a review that count. `audit` tells where it came.
+    /// The labels of a review. `audit` says whether it came from the audit.
     pub(crate) fn review(review: &Review<'_>, audit: bool) -> Self {
         let kind = review.kinds[2].and_then(|parts| parts[2]);
         Self::Review {
@@ -129,8 +129,8 @@ fn operation(json: Option<&RawValue>) -> &'static str {
     }
 }
 
-/// The name that Kubewarden gives a policy: `clusterwide-NAME` or `namespaced-NAMESPACE-NAME`, with `group-` for policy groups. Those of a
-/// `policies.yml` are its own.
+/// The name that Kubewarden gives a policy: `clusterwide-NAME` or `namespaced-NAMESPACE-NAME`, with `group-` for policy groups. A policy of
+/// a `policies.yml` keeps its name.
 fn name(id: &PolicyId, is_group: bool) -> String {
     let group = if is_group { "group-" } else { "" };
     match id.namespace() {
@@ -169,7 +169,7 @@ impl Kubewarden {
 }
 
 impl PolicySeries {
-    /// Counts an evaluation that took this long, with waiting.
+    /// Counts an evaluation that took this long, including the time it waited.
     pub(crate) fn evaluated(
         &self,
         is_group: bool,
@@ -221,7 +221,7 @@ impl PolicySeries {
         let mut held = lock(&self.held);
         held.is_forgotten = true;
         for labels in std::mem::take(&mut held.labels) {
-            // An error says that there is no such series, which is just as well.
+            // An error means that there is no such series, which is fine.
             let _ = self.of.evaluations.remove_label_values(&labels);
             let _ = self.of.latency.remove_label_values(&labels[..9]);
         }
@@ -230,7 +230,7 @@ impl PolicySeries {
 }
 
 impl Held {
-    /// The labels, with `other` for what comes from requests and guests where there are too many sets.
+    /// The labels, with `other` for values from requests and guests if there are too many label sets.
     fn bounded(&mut self, mut labels: Labels, all: &AtomicUsize) -> Labels {
         const FOREIGN: [usize; 3] = [2, 3, 8];
         let is_own = FOREIGN.iter().all(|place| matches!(labels[*place].as_str(), "" | OTHER));
@@ -350,7 +350,7 @@ mod tests {
         let other = of_counter.iter().find(|line| line.contains("resource_namespace=\"other\"")).expect("there is one");
         assert!(other.contains("resource_kind=\"other\"") && other.contains("error_code=\"other\""), "{other}");
         assert!(other.ends_with(" 400"), "{other}");
-        // What is there already is counted on.
+        // A label set that exists already is still counted.
         policy.evaluated(
             false,
             Mode::Protect,
@@ -371,7 +371,7 @@ mod tests {
             }
         }
         let sets = || text(&registry).lines().filter(|line| line.contains("evaluations_total{")).count();
-        // One more for the policy that got some, one for each that got none.
+        // One more set, of `other`, for the policy that reached the limit, and one for each policy after it.
         assert_eq!(sets(), SETS + 4);
         policies[0].forget();
         policies[0].evaluated(false, Mode::Protect, &pod("late"), ACCEPTED, Duration::ZERO);

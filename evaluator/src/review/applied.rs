@@ -1,4 +1,4 @@
-//! The policy that somebody applies, and whether there is anything to check about it. Pure.
+//! The policy that somebody applies, and whether it must be checked. Pure.
 
 use portcullis_contract::Tenant;
 use serde::Deserialize;
@@ -8,13 +8,13 @@ use serde_json::value::RawValue;
 use crate::review::Review;
 use crate::review::json::Object;
 
-/// Longest `spec` that is compared as JSON, in bytes. API servers write equal ones alike, so that comparing texts is nearly always enough.
+/// Longest `spec` that is compared as JSON, in bytes. API servers write equal ones alike, so comparing texts is nearly always enough.
 const MAX_COMPARED: usize = 256 << 10;
 
 /// A policy that somebody applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AppliedPolicy<'a> {
-    /// The user, as the API server names them, neither cleaned nor cut; empty where it does not.
+    /// The name of the user, as the API server sent it, neither cleaned nor cut; empty where there is none.
     pub(crate) user: String,
     /// The namespace of a Policy; for a ClusterPolicy, the tenant of all of them.
     pub(crate) tenant: Tenant,
@@ -22,7 +22,7 @@ pub(crate) struct AppliedPolicy<'a> {
     pub(crate) object: &'a str,
 }
 
-/// The parts of a policy that are looked at.
+/// The parts of a policy that are read here.
 #[derive(Deserialize)]
 struct PolicyParts<'a> {
     #[serde(borrow)]
@@ -39,8 +39,8 @@ struct Metadata<'a> {
 }
 
 impl<'a> Review<'a> {
-    /// The policy to check. None where nothing can be found out or nothing changes: the operation is neither CREATE nor UPDATE, there is no
-    /// object, its `spec` stays the same, or it is being deleted and an update only takes its finalizers away.
+    /// The policy to check. None where there is nothing to check or nothing changes: the operation is neither CREATE nor UPDATE, there is no
+    /// object, its `spec` stays the same, or it is being deleted and an update only removes its finalizers.
     pub(crate) fn applied_policy(&self) -> Option<AppliedPolicy<'a>> {
         let object = self.wire.object?;
         let has_new_spec = match decoded(self.wire.operation).as_str() {
@@ -87,12 +87,12 @@ fn is_same_json(one: &str, other: &str) -> bool {
     decoded(one).is_some_and(|one| decoded(other) == Some(one))
 }
 
-/// Some fields of an object; none where it is not an object, or where one of them stands twice.
+/// Some fields of an object; none where it is not an object, or where one of these fields occurs twice.
 fn parts<'a, T: Deserialize<'a>>(json: &'a RawValue) -> Option<T> {
     serde_json::from_str::<Object<T>>(json.get()).ok().map(|object| object.0)
 }
 
-/// A string; empty where it is absent or has a half of a character.
+/// A decoded string; empty where it is absent or cannot be decoded, for instance because of half a surrogate pair.
 fn decoded(json: Option<&RawValue>) -> String {
     json.and_then(|json| serde_json::from_str(json.get()).ok()).unwrap_or_default()
 }

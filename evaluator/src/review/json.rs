@@ -7,7 +7,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Decodes objects only. What serde derives also accepts a list in place of an object, which the API server does not.
+/// Decodes objects only. Code that serde derives also accepts a list in place of an object, which the API server does not.
 #[derive(Debug)]
 pub(crate) struct Object<T>(pub(crate) T);
 
@@ -42,7 +42,7 @@ pub(crate) enum Type {
 }
 
 impl Type {
-    /// The type, which the first character says; none for null.
+    /// The type, by the first character; none for null.
     pub(crate) fn of(value: &RawValue) -> Option<Self> {
         match value.get().as_bytes().first()? {
             b'"' => Some(Self::String),

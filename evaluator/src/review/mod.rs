@@ -1,7 +1,7 @@
 //! What the API server asks: from the bytes of an AdmissionReview to what the guest sees (docs/design/policy-abi.md, section 4).
 //!
-//! The body is parsed once. Every field stays the JSON text that it was: nothing is decoded that is not needed, and a guest gets what
-//! was sent, to the digit.
+//! The body is parsed once. Every field stays the JSON text that it was: only what is needed is decoded, and a guest gets exactly what
+//! was sent, every digit of it.
 
 pub(crate) mod applied;
 pub(crate) mod json;
@@ -27,14 +27,14 @@ pub(crate) struct Review<'a> {
     pub(crate) user: User<'a>,
 }
 
-/// A raw request: any JSON, for policies that judge no Kubernetes objects.
+/// A raw request: any JSON, for policies that judge something else than Kubernetes objects.
 #[derive(Debug)]
 pub(crate) struct RawReview<'a> {
     uid: &'a str,
     request: &'a RawValue,
 }
 
-/// Why a body is no review. The text names the field and quotes nothing of the objects.
+/// Why a body is not a review. The text names the field and quotes nothing of the objects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReviewError {
     /// The body is empty.
@@ -175,7 +175,7 @@ impl<'a> Review<'a> {
     /// Reads a body.
     ///
     /// # Errors
-    /// When it is no AdmissionReview of version v1 with a request.
+    /// When it is not an AdmissionReview of version v1 with a request.
     pub(crate) fn parse(body: &'a [u8]) -> Result<Self, ReviewError> {
         let Envelope { api_version, kind, request } = decode(checked(body)?)?;
         version("apiVersion", api_version, "admission.k8s.io/v1")?;
@@ -282,7 +282,7 @@ fn typed<'a>(field: &'static str, value: Option<&'a RawValue>, want: Type) -> Re
 
 fn object<'a, T: Deserialize<'a>>(field: &'static str, value: Option<&'a RawValue>) -> Result<Option<T>, ReviewError> {
     let Some(text) = typed(field, value, Type::Object)? else { return Ok(None) };
-    // It is valid JSON already: all that can be wrong is a key that stands twice.
+    // It is known to be valid JSON: all that can be wrong is a key that occurs twice.
     let wrong = |_| ReviewError::WrongType { field, want: "an object with each field once" };
     serde_json::from_str::<Object<T>>(text).map(|object| Some(object.0)).map_err(wrong)
 }
@@ -323,7 +323,7 @@ fn decode<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, ReviewError> {
     })
 }
 
-/// The body as text, if it is text and not too deep.
+/// The body as text, if it is UTF-8 and not nested too deeply.
 fn checked(body: &[u8]) -> Result<&str, ReviewError> {
     if body.is_empty() {
         return Err(ReviewError::Empty);
@@ -447,7 +447,7 @@ mod tests {
             |levels: usize| with(&format!("\"object\":{{\"a\":{}{}}}", "[".repeat(levels), "]".repeat(levels)));
         assert_eq!(refused(&nested(100_000)), "the body is nested deeper than 1000 levels");
         assert!(Review::parse(nested(900).as_bytes()).is_ok());
-        // Brackets in strings are no nesting, and many small lists are none either.
+        // Brackets in strings do not count as nesting, and many small lists side by side are not deep.
         assert!(Review::parse(with(&format!("\"name\":\"\\\"{}\"", "[".repeat(5000))).as_bytes()).is_ok());
         assert!(Review::parse(with(&format!("\"object\":{{\"a\":[{}[]]}}", "[],".repeat(5000))).as_bytes()).is_ok());
     }

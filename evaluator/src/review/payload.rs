@@ -24,8 +24,8 @@ impl Review<'_> {
         out.out.freeze()
     }
 
-    /// What match conditions see as `request`: everything but the uid and the objects, as in an API server. Its `options` are left out too;
-    /// no condition that reads them is judged here.
+    /// What match conditions see as `request`: everything but the uid and the objects, as in an API server. `options` are left out too: no
+    /// condition that reads them is judged here.
     pub(crate) fn circumstances(&self) -> Bytes {
         let mut out = Fields { out: BytesMut::with_capacity(1024), first: true };
         out.out.put_u8(b'{');

@@ -18,7 +18,7 @@ pub(crate) struct Answer {
     /// A JSON Patch in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patch: Option<String>,
-    /// Why it may not; none if there is nothing to say.
+    /// Why the request may not pass, or what is to be said if it may; none if there is nothing to say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
     /// Annotations for the audit log.
@@ -35,10 +35,10 @@ pub(crate) struct Status {
     /// What the user reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The HTTP code; the API server makes 403 of none.
+    /// The HTTP code; without one, the API server uses 403.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<u16>,
-    /// What does not fit into one line.
+    /// Further details, which clients may show.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Details>,
 }
@@ -63,7 +63,7 @@ pub(crate) struct Cause {
     pub reason: Option<String>,
     /// The message.
     pub message: String,
-    /// The policy that it is about, in the answer of a group.
+    /// The policy that it is about, in the answer of a match group, or the member of a policy group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
 }

@@ -1,31 +1,31 @@
-//! Applying a patch that a policy made. What it may cost is bounded by the sizes of value and patch.
+//! Applies a patch that a policy made. The sizes of value and patch limit what that may cost.
 
 use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
 
 /// Most operations of a patch.
 const MAX_OPERATIONS: usize = 1000;
-/// Most bytes of the value, times operations: each may go over all of it.
+/// Largest product of the value's bytes and the operations: each operation may go over the whole value.
 const MAX_WORK: usize = 200 << 20;
-/// Most bytes that the copies of a patch may have, together: each could double what is there.
+/// Most bytes that the copies of a patch may add together: each could double the value.
 const MAX_COPIED: usize = 2 << 20;
 
 /// Why a patch cannot be applied.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PatchError {
-    /// It is longer than any that a policy needs.
+    /// It has more operations than any policy needs.
     #[error("the patch has more than {MAX_OPERATIONS} operations")]
     TooLong,
     /// Applying it would take too long.
     #[error("the patch has too many operations for a value of this size")]
     TooMuchWork,
-    /// It is not written as RFC 6902 has it.
+    /// It is not a patch of RFC 6902.
     #[error("it is not a JSON patch")]
     Malformed,
     /// It makes the value too large.
     #[error("the patch copies more than {MAX_COPIED} bytes")]
     TooManyCopies,
-    /// It changes what is not there, or one of its tests fails.
+    /// It changes a part that the value does not have, or one of its tests fails.
     #[error("the patch does not fit the value")]
     Mismatch,
 }
@@ -59,7 +59,7 @@ pub(crate) fn apply_patch(mut value: Value, operations: &[Value]) -> Result<Valu
     Ok(value)
 }
 
-/// OPA takes paths without the first slash, and as lists.
+/// An operation with its paths as JSON Pointers: OPA also takes them without the first slash, and as lists.
 fn with_pointers(operation: &Value) -> Value {
     let mut operation = operation.clone();
     for name in ["path", "from"] {

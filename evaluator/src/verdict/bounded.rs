@@ -1,5 +1,5 @@
-//! Keeps the first few entries of a guest's list or map, and skips the rest: a reply of some megabytes may have millions of them, and
-//! decoded they would take ten times its size.
+//! Keeps the first few entries of a guest's list or map, and skips the rest: a reply of some megabytes may have millions of entries, which
+//! would take ten times its size when decoded.
 
 use std::collections::BTreeMap;
 use std::fmt;

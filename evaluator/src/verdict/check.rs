@@ -1,6 +1,6 @@
-//! What the API server gets to know about a policy that somebody applies. Pure.
+//! The answer to an API server about a policy that somebody applies. Pure.
 //!
-//! Only a policy that cannot load until it is edited is refused. All others are admitted, with a warning where something is to be said.
+//! Only a policy that cannot load until it is edited is refused. All others are admitted, some of them with a warning.
 
 use portcullis_contract::{CheckFailure, CheckOutcome, CheckVerdict, Class, Reason, clean};
 
@@ -11,12 +11,12 @@ use crate::verdict::warnings;
 const INVALID: u16 = 422;
 /// Longest text of a refusal, in bytes: a text of the loader of at most 1 KiB, and its reason.
 const MAX_TEXT: usize = 1280;
-/// Where its author sees later what is not known yet.
+/// Tells the author where to see later what is not known yet.
 const LATER: &str = "; `kubectl describe` shows whether it loads";
-/// What is said where nothing else is.
+/// The message where the loader sent none.
 const NO_MESSAGE: &str = "the loader does not say why";
 
-/// Admits without a word.
+/// Admits without a warning.
 pub(crate) fn admitted() -> Answer {
     Answer { allowed: true, ..Answer::default() }
 }

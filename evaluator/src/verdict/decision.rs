@@ -19,7 +19,7 @@ use crate::verdict::text;
 use crate::verdict::warnings::{self, Note, Words};
 use crate::verdict::{EvaluationError, MemberDenial, Verdict};
 
-/// A client that gets `retryAfterSeconds` waits and repeats the call by itself, up to ten times. So it gets it only when the
+/// A client that gets `retryAfterSeconds` waits and repeats the call by itself, up to ten times. So the answer has it only when the
 /// next try is this near.
 const SOON: Duration = Duration::from_secs(2);
 /// The most audit annotations of one policy that are passed on.
@@ -35,7 +35,7 @@ pub(crate) const NOT_YET_ENFORCED: &str = "policy-not-yet-enforced";
 /// Key of the annotation that names a Policy which was not asked, because the request is in another namespace.
 pub(crate) const OUTSIDE_NAMESPACE: &str = "policy-outside-its-namespace";
 
-/// The text for a mutation where there is nothing to mutate; docs/design/policy-abi.md, section 4, fixes it.
+/// The text for a mutation where there is nothing to mutate; it is part of docs/design/policy-abi.md, section 4.
 const NOTHING_TO_MUTATE: &str = "Incoming object is null, which happens only with DELETE operations, but the policy is attempting a mutation. This is not allowed";
 
 /// The part of the newest spec that decides how a verdict counts, whichever generation gave it.
@@ -91,14 +91,14 @@ pub(crate) struct Decision {
 /// Whether the request may pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It may. Message and code are passed on only where the policy was asked alone.
+    /// The request may pass. Message and code are passed on only where the policy was asked alone.
     Admitted {
         /// The policy's message.
         message: Option<String>,
         /// The policy's HTTP code.
         code: Option<u16>,
     },
-    /// It may not.
+    /// The request may not pass.
     Denied(Denial),
 }
 
@@ -107,9 +107,9 @@ pub(crate) enum Outcome {
 pub(crate) struct Denial {
     /// The message for the user; none if the policy gave none.
     pub text: Option<String>,
-    /// Whether the policy's name stands before the message even where it was asked alone.
+    /// Whether the message begins with the policy's name even where the policy was asked alone.
     pub is_named: bool,
-    /// The HTTP code; the API server makes 403 of none.
+    /// The HTTP code; without one, the API server uses 403.
     pub code: Option<u16>,
     /// The policy's own message, if a custom one replaced it.
     pub replaced: Option<String>,
@@ -121,7 +121,7 @@ pub(crate) struct Denial {
     pub retry_soon: bool,
 }
 
-/// The verdict as it is, for audits: no mode, no custom message.
+/// The decision for an audit: the verdict without mode and custom message.
 pub(crate) fn plain(generation: i64, verdict: Verdict, mutation: Mutation) -> Decision {
     let outcome = if !verdict.accepted {
         let (text, members) = (said(verdict.message), verdict.members);
@@ -146,7 +146,7 @@ pub(crate) fn plain(generation: i64, verdict: Verdict, mutation: Mutation) -> De
     }
 }
 
-/// The verdict as it counts: mode, mutation and custom message, in the order of docs/design/policy-abi.md, section 9.
+/// The decision for a request: the verdict after mode, mutation and custom message, in the order of docs/design/policy-abi.md, section 9.
 pub(crate) fn judged(
     newest: NewestSpec<'_>,
     serving: ServingSpec<'_>,
@@ -179,7 +179,7 @@ pub(crate) fn judged(
     decision
 }
 
-/// The answer of a policy that is loaded and not newest.
+/// The decision of a suspended policy, which is loaded and not asked.
 pub(crate) fn suspended(generation: i64) -> Decision {
     Decision {
         outcome: Outcome::Admitted { message: None, code: None },
@@ -191,13 +191,13 @@ pub(crate) fn suspended(generation: i64) -> Decision {
     }
 }
 
-/// The decision for a member of a match group that was never enforced and is not loaded here: it has no say. The audit log says so.
+/// The decision for a member of a match group that was never enforced and is not loaded here: it is passed over, and the audit log says so.
 pub(crate) fn passed_over(id: &PolicyId) -> Decision {
     not_asked(id, NOT_YET_ENFORCED)
 }
 
-/// The decision for a Policy where the request is in another namespace or in none: it has no say. The group's webhooks call for the
-/// Policy's own namespace only; this one was registered by hand, and no tenant decides about the objects of others.
+/// The decision for a Policy where the request is in another namespace or in none: it does not count. The group's webhooks call only for
+/// the Policy's own namespace, so this one was registered by hand; a tenant must not decide about the objects of others.
 pub(crate) fn outside_its_namespace(id: &PolicyId) -> Decision {
     not_asked(id, OUTSIDE_NAMESPACE)
 }

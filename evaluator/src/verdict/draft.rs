@@ -12,12 +12,12 @@ use crate::verdict::offload;
 use crate::verdict::patch::{self, Change, PatchError, Subject};
 use crate::verdict::{EvaluationError, Verdict};
 
-/// The object as it came, as the policies so far left it, and the patch from the one to the other. Nothing is decoded before a
-/// policy changes it.
+/// The object as it came, the object as the policies so far left it, and the patch from the first to the second. Nothing is decoded
+/// before a policy changes the object.
 pub(crate) struct Draft<'a> {
     raw: Option<&'a RawValue>,
     subject: Subject,
-    /// What the first policy that made a change saw: it contains the object as it came.
+    /// The payload of the first policy that made a change: it contains the object as it came.
     first: Option<Bytes>,
     current: Option<Box<RawValue>>,
     patch: Option<String>,
@@ -38,11 +38,11 @@ pub(crate) struct Judged {
     pub verdict: Verdict,
     /// How the policy changed the object.
     pub mutation: Mutation,
-    /// The change; none where there is none.
+    /// The change; none where the object stays as it was.
     pub change: Option<Kept>,
 }
 
-/// A change, and what the policy that made it saw.
+/// A change, and the payload of the policy that made it.
 pub(crate) type Kept = (Change, Bytes);
 
 /// The one field of a guest's request that can be mutated.
@@ -63,7 +63,7 @@ impl<'a> Draft<'a> {
         Self { raw: Some(raw), subject: Subject::Raw, first: None, current: None, patch: None }
     }
 
-    /// Whether it is no Kubernetes object.
+    /// Whether it is a raw request rather than a Kubernetes object.
     pub(crate) fn is_raw(&self) -> bool {
         matches!(self.subject, Subject::Raw)
     }
@@ -92,14 +92,12 @@ impl<'a> Draft<'a> {
 }
 
 impl Edit {
-    /// The same for a member of a validating group. A change of the object by a generation that `may_mutate` is left out: it is a member
-    /// there only while `spec.mutating` is being changed, because its kind of webhook is not the one that the newest generation or
-    /// the serving one is made for.
+    /// The same for a member of a validating group. A change of the object by a generation that `may_mutate` is left out. Such a generation
+    /// is a member there only while `spec.mutating` is being changed, because its kind of webhook is not called yet, or no longer:
     ///
-    /// - From `false` to `true`, the new generation answers in the old group until the mutating webhook is called everywhere. That
-    ///   webhook sends its change; refusing it here would refuse every request meanwhile, as the older generation's rules are not its.
-    /// - From `true` to `false`, an older generation that still serves is asked here by the newest one's rules, and those want no
-    ///   change.
+    /// - From `false` to `true`, the new generation answers in the old group until the mutating webhook is called everywhere. The mutating
+    ///   webhook sends its change. Refusing the change here, by the older generation's rules, would reject every request until then.
+    /// - From `true` to `false`, an older generation that still serves is asked here by the newest one's rules, which allow no change.
     ///
     /// A change by a generation that may not mutate stays, and is refused by [`crate::verdict::decision::judged`]: its own spec forbids it.
     pub(crate) fn leaving_out(self, may_mutate: bool) -> Self {
@@ -146,7 +144,7 @@ impl Edit {
         Ok((if change.is_some() { Mutation::Changed } else { Mutation::None }, change))
     }
 
-    /// The object in what a guest saw.
+    /// The object in the payload of a guest.
     fn object<'s>(&self, seen: &'s [u8]) -> Result<Option<&'s RawValue>, PatchError> {
         let found = match self.subject {
             Subject::Object => serde_json::from_slice::<Seen<'_>>(seen).map(|seen| seen.object),
@@ -172,7 +170,7 @@ mod tests {
         Some(String::from_utf8(bytes).expect("UTF-8"))
     }
 
-    /// What a policy sees that is asked now.
+    /// The payload of a policy that is asked now.
     fn seen(draft: &Draft<'_>) -> Bytes {
         let object = draft.text().map(|text| format!(",\"object\":{text}"));
         match draft.subject {
@@ -186,7 +184,7 @@ mod tests {
         draft.edit().judge(verdict.expect("a verdict"), seen(draft), Instant::now() + time).await
     }
 
-    /// A policy offers this, and it is kept.
+    /// Judges a mutated object that a policy offers, and keeps the change.
     async fn offer(draft: &mut Draft<'_>, mutated: &str) -> Mutation {
         let judged = judge(draft, mutated, Duration::from_secs(60)).await.expect("it may be applied");
         judged.change.into_iter().for_each(|change| draft.keep(change));

@@ -11,11 +11,11 @@ use crate::verdict::warnings::{self, Words};
 
 /// The longest joined message, in bytes. Each policy's own text is in `details.causes` in any case.
 const MESSAGE: usize = 16 << 10;
-/// The code of a denial by several, or by one that gave none.
+/// The HTTP code of a denial by several policies, or by one that gave none.
 const FORBIDDEN: u16 = 403;
 
-/// Joins the decisions of a group's members, in their order. A denial stands alone, with no patch; `patch` leads from the
-/// first object to the last and is sent if no member denies.
+/// Joins the decisions of a group's members, in their order. `patch` leads from the first object to the last, and is sent only if no
+/// member denies.
 pub(crate) fn join(members: Vec<(PolicyId, Decision)>, patch: Option<String>) -> Answer {
     let (ids, decisions): (Vec<_>, Vec<_>) = members.into_iter().unzip();
     let (mut denials, mut words) = (Vec::new(), Vec::new());
@@ -32,7 +32,7 @@ pub(crate) fn join(members: Vec<(PolicyId, Decision)>, patch: Option<String>) ->
             denials.push((id, denial));
         }
     }
-    // This program's own come last: no policy can overwrite what is said about another.
+    // This program's own annotations come last, so that no policy can overwrite what they say about another.
     annotations.append(&mut ours);
     let patch = patch.filter(|_| denials.is_empty());
     Answer {

@@ -40,7 +40,7 @@ pub struct Verdict {
     /// The HTTP code, which counts for a denial.
     #[serde(default)]
     pub code: Option<u16>,
-    /// The object as the guest wants it; its JSON text, decoded only where it is looked at.
+    /// The object as the guest wants it, as JSON text that is decoded only where it is needed.
     #[serde(default)]
     pub mutated_object: Option<Box<RawValue>>,
     /// Annotations for the audit log; the first 64 at most.
@@ -63,11 +63,11 @@ pub struct MemberDenial {
     pub message: String,
 }
 
-/// The audit annotation of a denial before which a capability failed, in case the denial is because of that.
+/// The audit annotation of a denial that came after a capability failed, and may be a consequence of that.
 pub(crate) const FAILED_CAPABILITY: &str = "capability-unavailable";
 
 impl Verdict {
-    /// A verdict with nothing more to say.
+    /// A verdict without message, code, mutation, annotations and warnings.
     pub(crate) fn plain(accepted: bool) -> Self {
         Self {
             accepted,
@@ -80,7 +80,7 @@ impl Verdict {
         }
     }
 
-    /// The same verdict of a guest that went on after a capability could not be provided.
+    /// The same verdict, where `failure` says which capability could not be provided before the guest replied; none if all could.
     pub(crate) fn after_failed_capability(mut self, failure: Option<String>) -> Self {
         if let Some(failure) = failure.filter(|_| !self.accepted) {
             let annotations = self.audit_annotations.get_or_insert_default();
@@ -91,7 +91,7 @@ impl Verdict {
     }
 }
 
-/// The text for an evaluation beyond its time limit; docs/design/policy-abi.md, section 11, fixes it.
+/// The text for an evaluation beyond its time limit; it is part of docs/design/policy-abi.md, section 11.
 pub(crate) const TIMED_OUT: &str = "Policy execution interrupted because it exceeded the allowed execution time";
 
 /// Why one evaluation gave no verdict. The policy itself stays as it is.
@@ -100,7 +100,7 @@ pub(crate) const TIMED_OUT: &str = "Policy execution interrupted because it exce
 pub struct EvaluationError {
     /// The cause in one word.
     pub reason: Reason,
-    /// The cause as docs/design/policy-abi.md words it. Safe to show, 1 KiB at most.
+    /// The cause, in the words of docs/design/policy-abi.md. Safe to show, 1 KiB at most.
     pub text: String,
 }
 

@@ -1,4 +1,4 @@
-//! This program's own work on replies and objects: small work is done on the spot, large work on a thread beside the lanes.
+//! This program's own work on replies and objects: small work is done at once, large work on a thread beside the lanes.
 //!
 //! A guest gives its thread back at every tick. Decoding a reply or comparing two objects does not, so work that may take longer than a
 //! tick gets a thread of its own, with the low priority of the slow lane. It is limited by the size of its input, and by [`ROOM`].
@@ -14,17 +14,17 @@ pub(crate) const SMALL: usize = 64 << 10;
 /// How many bytes the whole program works on at the same time. Such work needs up to five times as much memory for a moment; a reply and
 /// a request of the largest size fit together.
 const ROOM: usize = 32 << 20;
-/// What each work counts for at least, in bytes, which limits the number of threads as well.
+/// The least bytes that a piece of work counts for, which limits the number of threads as well.
 const LEAST: usize = 2 << 20;
 /// Bytes of one permit.
 const STEP: usize = 64 << 10;
 
-/// One for the whole program and not one for each policy, since it limits the memory of all. The queue is served in order, so a policy
-/// that always has large work gets no more than its place in it.
+/// The permits of the whole program rather than of each policy, since they limit the memory of all. The queue is served in order, so a
+/// policy that always has large work gets no more than its turns.
 static STEPS: Semaphore = Semaphore::const_new(ROOM / STEP);
 
-/// Does `work`, which goes over `bytes` bytes. Large work begins in another lane's turn; dropping the future does not end
-/// what has begun.
+/// Does `work`, which goes over `bytes` bytes. Large work begins after the evaluation has yielded once; dropping the future does not
+/// end work that has begun.
 pub(crate) async fn work<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
     if bytes <= SMALL {
         return work();

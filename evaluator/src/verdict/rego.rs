@@ -1,4 +1,4 @@
-//! What a Rego policy concluded (docs/design/policy-abi.md, section 7).
+//! From the result of a Rego policy to a verdict (docs/design/policy-abi.md, section 7).
 
 use std::fmt::Display;
 
@@ -61,17 +61,17 @@ struct Violation {
     msg: Option<String>,
 }
 
-/// The request, as far as a patch needs it.
+/// The parts of the request that a patch needs.
 #[derive(Deserialize)]
 struct Subject {
     #[serde(default)]
     object: Value,
 }
 
-/// The verdict that a result means. A result that cannot be read rejects, unlike upstream's, where Gatekeeper's then allows.
+/// The verdict that a result means. A result that cannot be read rejects; upstream allows if it is one of a Gatekeeper policy.
 ///
 /// # Errors
-/// When the result is not what such a policy gives.
+/// When the result does not have the form of this execution mode.
 pub(crate) fn verdict(result: &[u8], mode: ExecutionMode, request: &[u8]) -> Result<Verdict, EvaluationError> {
     match mode {
         ExecutionMode::Gatekeeper => gatekeeper(result),
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!((silent.accepted, silent.message), (false, None));
     }
 
-    /// Upstream allows some of them.
+    /// Upstream allows for some of these results.
     #[test]
     fn what_cannot_be_read_rejects() {
         let odd = [

@@ -33,10 +33,10 @@ pub(crate) struct SettingsResponse {
     pub(crate) message: Option<String>,
 }
 
-/// Decodes the reply to `validate`. Texts for users are cleaned and cut; a denial stands whatever its text is.
+/// Decodes the reply to `validate`. Texts for users are cleaned and cut; a denial counts whatever its text is.
 ///
 /// # Errors
-/// When the reply is no validation response.
+/// When the reply is not a validation response.
 pub(crate) fn verdict(reply: &[u8], mode: ExecutionMode) -> Result<Verdict, EvaluationError> {
     let verdict: Verdict = decode(reply).map_err(|cause| {
         let action = match mode {
@@ -70,7 +70,7 @@ fn decode<T: DeserializeOwned>(reply: &[u8]) -> Result<T, DecodeError> {
     decode_any::<Object<T>>(reply).map(|Object(response)| response)
 }
 
-/// Decodes what need not be an object.
+/// Decodes a reply that need not be an object.
 pub(crate) fn decode_any<T: DeserializeOwned>(reply: &[u8]) -> Result<T, DecodeError> {
     if json::is_deeper(reply, MAX_DEPTH) {
         return Err(DecodeError::TooDeep);

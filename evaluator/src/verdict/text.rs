@@ -14,9 +14,9 @@ pub(crate) fn denial(text: &str) -> String {
     clean(text, DENIAL)
 }
 
-/// A key of an audit annotation. The API server drops the annotation when its key is no name part of a qualified name: at
-/// most 63 letters, digits, `-`, `_` and `.`, the first and last one a letter or digit. A slash becomes a dot, which is how
-/// policy ids stay apart; a key that had to be changed otherwise carries 8 hex digits of its hash.
+/// A key of an audit annotation. The API server drops the annotation unless its key is the name part of a qualified name: at
+/// most 63 letters, digits, `-`, `_` and `.`, the first and last one a letter or digit. A slash becomes a dot, so that policy ids
+/// stay different; a key that had to be changed otherwise ends with 8 hex digits of its hash.
 pub(crate) fn annotation_key(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let key: String = name.chars().map(|c| if c == '/' { '.' } else { c }).collect();

@@ -1,9 +1,9 @@
 //! Which warnings an answer carries: few and short, some of every policy, and none dropped without saying so. Pure.
 //!
-//! Warnings by this program come first: that a policy in mode `warn` denies, or that one was not evaluated. Where there
-//! are more such notes than fit, each kind is counted in one warning that names the policies. Then come the guests' own
-//! warnings, in turn: the first of each policy, the second of each, and so on. What is left out is counted in the last one. Those about a
-//! policy that somebody applies are a few sentences of the loader, and stay whole.
+//! Warnings by this program come first: that a policy in mode `warn` denies, or that one was not evaluated. If there are more such notes
+//! than fit, each kind is counted in one warning that names the policies. Then come the guests' own warnings, in turn: the first of each
+//! policy, the second of each, and so on. The last warning counts those that are left out. Warnings about a policy that somebody applies
+//! are a few sentences of the loader, and are not cut.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ const RESERVED: usize = 80;
 pub(crate) enum Note {
     /// The policy is in mode `warn` and denies the request.
     Denies(String),
-    /// The policy gave no verdict, and the request may pass all the same.
+    /// The policy gave no verdict, and the request may pass nevertheless.
     NotEvaluated(String),
 }
 
@@ -66,8 +66,8 @@ pub(crate) fn chosen(members: Vec<(&PolicyId, Words)>) -> Vec<String> {
     all
 }
 
-/// As many of these texts as there is room for, in their order. They are not cut to the length of others: the API server shows long
-/// warnings whole where all of them together are short enough.
+/// As many of these texts as there is room for, in their order. They are not cut to [`LENGTH`]: the API server shows long warnings
+/// whole if all of them together are short enough.
 pub(super) fn whole(texts: impl IntoIterator<Item = String>) -> Vec<String> {
     let texts = texts.into_iter().map(|text| clean(&text, WHOLE)).filter(|text| !text.is_empty());
     let mut all = Vec::new();
@@ -75,7 +75,7 @@ pub(super) fn whole(texts: impl IntoIterator<Item = String>) -> Vec<String> {
     all
 }
 
-/// The first of each, the second of each, and so on.
+/// The first text of each queue, then the second of each, and so on.
 fn in_turn(mut queues: VecDeque<VecDeque<String>>) -> Vec<String> {
     let mut all = Vec::new();
     while let Some(mut queue) = queues.pop_front() {
@@ -211,7 +211,7 @@ mod tests {
         assert!(many.iter().all(|id| all[0].contains(id.as_str())), "{all:?}");
         assert_eq!((&*all[1], &*all[14]), ("policy 0: no", "policy 13: no"));
         assert_eq!(all[15], "106 more warnings, or even more, are not shown");
-        // Also where the texts are long, and where some were not evaluated.
+        // The same with long texts, and with some policies that were not evaluated.
         let all = warnings(&many, |number| {
             let text = "x".repeat(1000);
             (vec![if number < 59 { Note::Denies(text) } else { Note::NotEvaluated(text) }], Vec::new())

@@ -26,11 +26,11 @@ use crate::volume::private_room::Requester;
 pub(crate) struct Artifacts {
     copies: PrivateCopies,
     engine: RunningEngine,
-    /// By the digest of the artifact. The inner lock is held while an artifact is being mapped, so that a second policy
-    /// waits for the first one's work; the outer one only to find the inner.
+    /// The mapped modules, by the digest of the artifact. The inner lock is held while an artifact is being mapped, so that a second
+    /// policy waits for the first one's work; the outer lock is held only to find the inner one.
     slots: Mutex<HashMap<Digest, Slot>>,
-    /// Permits to hash and copy. Each keeps a core busy, so there are twice as many as cores, and a tenant gets half of them: the next
-    /// tenant need not wait for the hundreds of another.
+    /// Permits to hash and copy, each of which keeps a core busy. There are twice as many as cores, of which a tenant gets half, so that it
+    /// does not wait for the hundreds of another tenant.
     workers: Arc<PolicyPool>,
     /// The artifacts that the newest manifest names: their copies stay when room is needed.
     needed: Mutex<HashSet<Digest>>,
@@ -43,7 +43,7 @@ impl Artifacts {
     /// them made at once.
     ///
     /// # Errors
-    /// When the folder of private copies cannot be had.
+    /// When the folder of private copies cannot be made or listed.
     pub(crate) fn new(
         volume: &Path,
         private: &Path,
@@ -65,7 +65,8 @@ impl Artifacts {
         *lock(&self.needed) = needed;
     }
 
-    /// The code of an artifact, mapped already or after copy and check. `enforced` says whether any generation of the policy was.
+    /// The code of an artifact, which is copied, checked and mapped if it is not mapped yet. `enforced` says whether any generation of the
+    /// policy was enforced.
     ///
     /// # Errors
     /// When it is not there, not what the manifest promises, or not for this engine.
@@ -79,8 +80,8 @@ impl Artifacts {
         if let Some(code) = slot.try_lock().ok().and_then(|code| code.upgrade()) {
             return Ok(code);
         }
-        // First the permit, then the lock: or all policies with the same artifact would wait for the permit of the first, however late
-        // that comes.
+        // First the permit, then the lock: otherwise all policies with the same artifact would wait for the permit of the first one,
+        // however late that comes.
         let one = Claim { who: Arc::clone(who), amount: 1, has: 0 };
         let permit = self.workers.take(&one, None).await;
         let _permit = permit.expect("the queue has no end, and a claim that waits holds no permit");
@@ -131,7 +132,7 @@ impl Artifacts {
             Err(error) => error,
         };
         // The pool's error is the same for a module that is too large and for one that was compiled for another engine. An engine without
-        // a pool tells the two apart.
+        // a pool shows which it is: it can map the former.
         let unpooled = self.engine.unpooled().map_err(|cause| incompatible(artifact, &cause.to_string()))?;
         match map(&unpooled, again) {
             Ok(module) => Err(ArtifactError::Limit(self.limit_text(&module))),

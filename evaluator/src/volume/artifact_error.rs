@@ -16,7 +16,7 @@ pub(crate) enum ArtifactError {
         /// The file's name.
         file: String,
     },
-    /// It is no regular file, or this program may not read it.
+    /// It is not a regular file, or this program may not read it.
     #[error("{0}; the evaluator's user must be able to read the volume")]
     Unreadable(FileError),
     /// Its bytes have another digest than the manifest promises.

@@ -1,6 +1,6 @@
 //! Whether too many evaluations of a policy fail, and for how long (docs/design/status-api.md, section 4.2). Pure.
 //!
-//! Requests that have no verdict because nothing is loaded are not counted here: the policy's conditions say that.
+//! Requests without a verdict because nothing is loaded are not counted here: the policy's conditions report that.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::metrics::Counts;
 
 /// The share of failed evaluations, in percent, above which an interval is bad.
 const PERCENT: u64 = 5;
-/// How many intervals it must last; after as many without a request, it is over.
+/// How many intervals the failing must last to be reported; after as many without a request, it is over.
 pub(crate) const INTERVALS: u32 = 5;
 
 /// The share of failures of one policy over time.
@@ -33,7 +33,7 @@ struct Run {
 }
 
 impl ErrorShare {
-    /// Takes the counts at the end of an interval that began at `begin`.
+    /// Takes in the counts at the end of an interval that began at `begin`.
     pub(crate) fn turn(&mut self, counts: Counts, begin: Timestamp) {
         let verdicts = counts.verdicts.saturating_sub(self.seen.verdicts);
         let failures: BTreeMap<Reason, u64> = counts
@@ -73,7 +73,8 @@ impl ErrorShare {
 mod tests {
     use super::*;
 
-    /// Intervals of one second from the beginning of time, each with its verdicts and failures: after which of them is it failing?
+    /// The numbers of the intervals after which the policy counts as failing. `intervals` has the verdicts and failures of each; they are one
+    /// second long and begin at the epoch.
     fn failing_after(intervals: &[(u64, u64)]) -> Vec<usize> {
         let (mut share, mut counts) = (ErrorShare::default(), Counts::default());
         let mut found = Vec::new();

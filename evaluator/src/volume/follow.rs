@@ -27,7 +27,7 @@ use crate::volume::watch::{Content, Watch};
 
 /// How often the loop turns when nothing happens.
 const TURN: Duration = Duration::from_millis(500);
-/// The pause before another try to begin.
+/// The pause after a failed start, before the next try.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// What following the volume needs.
@@ -44,9 +44,9 @@ pub struct Follow {
     pub start_gate: Duration,
     /// The time limit of a policy that sets none.
     pub policy_timeout: Duration,
-    /// The way to the broker; none without one.
+    /// The link to the broker; none without a broker.
     pub broker: Option<Arc<BrokerLink>>,
-    /// For how long too many evaluations of a policy must fail before the state says so.
+    /// For how long too many evaluations of a policy must fail before the state reports it.
     pub error_window: Duration,
     /// The keys of webhook paths, which the state reports; none if paths have no keys.
     pub path_keys: Option<Arc<AcceptedKeys>>,
@@ -117,7 +117,7 @@ impl Follow {
                     follower.publish_state();
                 }
             }
-            // Once a manifest is applied, the private copies of earlier ones are of no use.
+            // Once a manifest is applied, the private copies of earlier ones are not needed any longer.
             if follower.overall.applied != pruned {
                 pruned = follower.overall.applied;
                 let (artifacts, needed) = (Arc::clone(&artifacts), follower.reload.artifacts());
@@ -175,7 +175,7 @@ impl Follower {
                 self.publish();
             }
             Content::Unusable(text) => {
-                // What serves goes on serving.
+                // The policies that serve go on serving.
                 self.metrics.manifest_errors.inc();
                 let mut failure = Failure::new(0, Reason::ManifestInvalid, text);
                 match &self.overall.manifest_failure {
@@ -203,7 +203,7 @@ impl Follower {
         self.state.publish(document(&self.overall, self.reload.policies()), numbered);
     }
 
-    /// Publishes which keys of webhook paths are accepted, if they changed: the controller waits for it.
+    /// Publishes which keys of webhook paths are accepted, if they have changed: the controller waits for that.
     fn publish_keys(&mut self) {
         let accepted = self.path_keys.as_ref().map(|keys| keys.ids()).unwrap_or_default();
         if self.overall.path_keys != accepted {

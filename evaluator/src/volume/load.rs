@@ -22,9 +22,9 @@ use crate::verdict::reply;
 use crate::volume::artifact::Artifacts;
 use crate::volume::artifact_error::ArtifactError;
 
-/// The size from which on settings are refused, in bytes.
+/// The size from which settings are refused, in bytes.
 const MAX_SETTINGS: usize = 1 << 20;
-/// The nesting from which on settings are refused.
+/// The number of nested levels from which settings are refused.
 const MAX_SETTINGS_DEPTH: usize = 1000;
 /// How much of a guest's own text about its settings is quoted, in bytes.
 const MAX_QUOTE: usize = 512;
@@ -38,25 +38,25 @@ pub(crate) enum LoadError {
     /// Its module does not fit this host.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// Its module asks for what this host does not have.
+    /// Its module asks for something that this host does not have.
     #[error("{0}")]
     Unsupported(String),
-    /// It judges by objects of the cluster, and nothing provides them.
+    /// It judges by objects of the cluster, and there is no broker to provide them.
     #[error("the policy reads objects of the cluster (contextAwareResources), and {NO_BROKER}")]
     NoObjects,
-    /// It does not start.
+    /// Its module does not start.
     #[error("{0}")]
     Start(String),
-    /// There was no memory to start it.
+    /// There was no memory to start its module.
     #[error("{0}")]
     NoMemory(String),
-    /// It did not start in time.
+    /// Its module did not start in time.
     #[error("{0}")]
     StartTimedOut(String),
     /// The settings are refused; the text may quote the guest.
     #[error("Policy settings are invalid: {0}")]
     Settings(String),
-    /// The check of the settings failed itself; the text may quote the guest.
+    /// The check of the settings itself failed; the text may quote the guest.
     #[error("Policy settings are invalid: {0}")]
     SettingsCheck(String),
     /// The expression of a policy group cannot be used. The loader has checked it, so this is a difference between releases.
@@ -109,27 +109,27 @@ impl LoadError {
 
 /// What loading needs for any policy.
 pub(crate) struct Loading {
-    /// The code.
+    /// The artifacts, with the code of modules.
     pub(crate) artifacts: Arc<Artifacts>,
-    /// The host functions that it is linked to.
+    /// The host functions that modules are linked to.
     pub(crate) guests: Guests,
-    /// The lanes that it runs in.
+    /// The lanes that guests run in.
     pub(crate) lanes: Arc<Lanes>,
     /// The time limit of a policy that sets none.
     pub(crate) policy_timeout: Duration,
-    /// The way to the broker; none without one.
+    /// The link to the broker; none without a broker.
     pub(crate) broker: Option<Arc<BrokerLink>>,
-    /// What all policies remember.
+    /// The values that policies keep from one request to the next.
     pub(crate) caches: Arc<Caches>,
-    /// What policies remember that are only tried: nothing that others keep gives way to it.
+    /// The same of policies that are only checked. They are separate, so that values of the installation's policies never give way to them.
     pub(crate) caches_of_checks: Arc<Caches>,
 }
 
 impl Loading {
-    /// Loads a candidate of the policy `id`; `enforced` says whether any generation of it was.
+    /// Loads a candidate of the policy `id`; `enforced` says whether any generation of it was enforced.
     ///
     /// # Errors
-    /// With the first check that it does not pass.
+    /// The first check that it does not pass.
     pub(crate) async fn load(
         &self,
         id: &PolicyId,
@@ -177,7 +177,7 @@ impl Loading {
         let candidate = named.module;
         let settings = candidate.settings.get();
         check_size(settings)?;
-        // It would fail at each request.
+        // Without a broker it would fail at each request.
         let needs_objects = candidate.execution_mode.is_rego() && !candidate.context_aware_resources.is_empty();
         if needs_objects && self.broker.is_none() {
             return Err(LoadError::NoObjects);
@@ -227,7 +227,7 @@ impl Loading {
     }
 }
 
-/// The time that the members of a group have by their own limits.
+/// The sum of the time limits that members of a group set themselves.
 fn own_times(group: &CandidatePolicyGroup) -> Duration {
     let seconds = group.members.values().filter_map(|member| member.timeout_eval_seconds).map(u64::from);
     Duration::from_secs(seconds.sum())

@@ -1,7 +1,7 @@
 //! From the shared volume to the table: what the loader publishes is noticed, checked, loaded and swapped in.
 //!
-//! [`follow`] is the loop; [`plan`] decides what to load, and is pure; [`load`] makes one candidate ready; [`artifact`] is the way
-//! from a file to code that may run.
+//! [`follow`] is the loop; [`plan`] decides what to load, and is pure; [`load`] makes one candidate ready; [`artifact`] makes code
+//! that may run from a file.
 
 mod artifact;
 mod artifact_error;

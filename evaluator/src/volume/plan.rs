@@ -1,4 +1,4 @@
-//! What to do about a policy, given what the manifest says and what happened here so far. Pure: the time comes as an argument.
+//! What to do about a policy, given the manifest and what has happened here so far. Pure: the time comes as an argument.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use portcullis_contract::{
     Candidate, Class, Digest, Failure, PolicyEntry, PolicyId, Reason, Refused, ReplicaState, Stage,
 };
 
-/// Identifies a candidate: two with the same key load and judge alike, so what is known about one holds for the other. What only the
-/// newest generation decides (mode, failure policy, suspension) is not part of it.
+/// Identifies a candidate: two with the same key load and judge alike, so what is known about one holds for the other. Fields that count
+/// only in the newest generation (mode, failure policy, suspension) are not part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     generation: i64,
-    /// The digest of everything else. A new generation often has the content of the one before, with another mode for instance.
+    /// The digest of everything else. A new generation often has the content of the one before and differs, for instance, only in its mode.
     content: Digest,
 }
 
@@ -35,7 +35,7 @@ impl Key {
 /// A candidate that was refused here.
 #[derive(Debug, Clone)]
 pub(crate) struct RefusedCandidate {
-    /// What the loader reads in the state.
+    /// The refusal as the loader reads it in the state.
     pub(crate) refused: Refused,
     /// When it is tried again; none where trying again cannot help.
     pub(crate) retry_at: Option<Instant>,
@@ -44,30 +44,30 @@ pub(crate) struct RefusedCandidate {
 /// What is known about a policy's candidates.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
-    /// The one that serves; none if none does.
+    /// The candidate that serves; none if none does.
     pub(crate) in_service: Option<Key>,
-    /// The ones that were refused.
+    /// The candidates that were refused.
     pub(crate) refused: HashMap<Key, RefusedCandidate>,
 }
 
 /// The next step for a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing: what serves goes on, or nothing can serve yet. At the given time, if any, a candidate may be tried again.
+    /// Do nothing: what serves goes on, or nothing can serve yet. At the given time, if any, a candidate may be tried again.
     Rest(Option<Instant>),
     /// Load this candidate.
     Load(usize),
-    /// Renumber: this candidate serves already, as an earlier generation.
+    /// Renumber this candidate: it serves already, as an earlier generation.
     Renumber(usize),
 }
 
-/// The first candidate that may serve wins. A refused one is passed over until its time comes, and none that is older than what serves is
-/// loaded: a failing target leaves what serves untouched.
+/// The next step: the first candidate that may serve is loaded. A refused one is skipped until its time comes, and none that is older than
+/// the one that serves is loaded, so a newest generation that fails does not change what serves.
 pub(crate) fn next(entry: &PolicyEntry, keys: &[Key], known: &Known, now: Instant) -> Next {
     let mut again: Option<Instant> = None;
     for (i, key) in keys.iter().enumerate() {
         if let Some(serving) = known.in_service {
-            // Generations count from one again when a policy's volume was emptied; then "older" means nothing.
+            // Generations count from one again after the volume was emptied; then none is older than another.
             let is_comparable = serving.generation <= entry.generation;
             if serving == *key || is_comparable && key.generation < serving.generation {
                 break;
@@ -94,7 +94,7 @@ pub(crate) fn failure(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Optio
         .cloned()
 }
 
-/// Why nothing serves: the newest generation's failure, or else that of the next older one; none if none failed.
+/// Why nothing serves: the failure of the newest generation, or else that of the newest older one that failed; none if none failed.
 pub(crate) fn unserved(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Option<Failure> {
     failure(entry, keys, known).or_else(|| {
         let own = keys.iter().filter_map(|key| known.refused.get(key)).map(|refusal| &refusal.refused.failure);
@@ -102,8 +102,8 @@ pub(crate) fn unserved(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Opti
     })
 }
 
-/// The state of the policy on this replica. A generation that was loaded and cannot be read any more (a damaged revision) goes on
-/// serving, but does not count as current: what the newest spec says is unknown.
+/// The state of the policy on this replica. A loaded generation that can no longer be read (a damaged revision) goes on serving, but
+/// does not count as current, since it is unknown what the newest spec says.
 pub(crate) fn state(entry: &PolicyEntry, known: &Known, failure: Option<&Failure>) -> ReplicaState {
     let is_readable = failure.is_none_or(|failure| failure.stage() != Stage::Spec);
     match known.in_service {
@@ -114,10 +114,10 @@ pub(crate) fn state(entry: &PolicyEntry, known: &Known, failure: Option<&Failure
     }
 }
 
-/// The policies of the first manifest that the start gate waits for. Match groups pass over what was never enforced, so no answer depends
-/// on it, and hundreds of new policies with slow modules do not keep a pod from serving. In a folder whose volume was emptied it is not
-/// known that any was enforced: then all count. Those of a `policies.yml` always claim to be, and do not matter for that. Those that are
-/// only tried never count.
+/// The policies of the first manifest that the start gate waits for: those that were enforced. Match groups pass over the others, so no
+/// answer depends on them, and hundreds of new policies with slow modules do not keep a pod from serving. If no policy is marked as
+/// enforced, as in a folder whose volume was emptied, the gate waits for all; policies of a `policies.yml` are always marked, and do not
+/// count for that. Policies that are only checked are never waited for.
 pub(crate) fn awaited(policies: &[PolicyEntry]) -> HashSet<PolicyId> {
     let policies = || policies.iter().filter(|policy| !policy.id.is_check());
     let is_told = policies().any(|policy| policy.enforced && !policy.id.is_bare());
@@ -127,10 +127,10 @@ pub(crate) fn awaited(policies: &[PolicyEntry]) -> HashSet<PolicyId> {
 /// How long the start gate waits for an older generation after the newest was refused.
 const FALLBACK_TIME: Duration = Duration::from_secs(5);
 
-/// Whether the start gate need not wait for the policy: a generation serves, or waiting cannot help. The gate has a time limit besides.
+/// Whether the start gate need not wait for the policy: a generation serves, or waiting cannot help. The gate also has a time limit.
 ///
-/// `older_may_come`: where some generation was enforced before, the loader brings an older one once this program has refused the newest,
-/// which takes a moment. A pod that became ready before would reject what the others decide.
+/// `older_may_come`: if some generation was enforced before, the loader brings an older one once this program has refused the newest,
+/// which takes a moment. A pod that became ready before that would reject requests that the other pods decide.
 pub(crate) fn is_settled(
     known: &Known,
     failure: Option<&Failure>,
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// Each generation with settings of its own.
+    /// A candidate whose settings are different in each generation.
     fn candidate(generation: i64) -> Candidate {
         Candidate {
             generation,
@@ -284,7 +284,7 @@ mod tests {
         let case = Case::newest(2).candidate(2).serves(2).loader_failed(2, Reason::SpecInvalid);
         assert_eq!(case.next(), Next::Rest(None));
         assert_eq!(case.states().0, ReplicaState::Previous);
-        // What only cannot be fetched again is what is wanted.
+        // A module that serves and only cannot be fetched again is the one that the spec asks for.
         let case = Case::newest(2).serves(2).loader_failed(2, Reason::RegistryTimeout);
         assert_eq!(case.states().0, ReplicaState::Current);
     }

@@ -29,7 +29,7 @@ pub(crate) struct PrivateCopies {
 /// Makes the folder of private copies, for this process's user only. To be called before the process is confined.
 ///
 /// # Errors
-/// When it cannot be made, is no folder, or belongs to another user.
+/// When it cannot be made, is not a folder, or belongs to another user.
 pub(crate) fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(FileError::new("make the folder", path))?;
     let metadata = fs::symlink_metadata(path).map_err(FileError::new("examine", path))?;
@@ -40,7 +40,7 @@ pub(crate) fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
     if metadata.uid() != rustix::process::geteuid().as_raw() {
         return refuse("it belongs to another user, who could exchange code that runs here");
     }
-    // By descriptor, which a confined process may still do.
+    // The mode is set by descriptor, which a confined process may still do.
     let protect = |folder: File| folder.set_permissions(Permissions::from_mode(0o700));
     File::open(path).and_then(protect).map_err(FileError::new("protect", path))
 }
@@ -83,7 +83,7 @@ impl PrivateCopies {
             let name = entry.file_name();
             let digest = name.to_str().and_then(|name| name.trim_start_matches('.').split('.').next());
             if !digest.is_some_and(|digest| keep.contains(digest)) {
-                // What cannot be removed now is tried again the next time.
+                // A file that cannot be removed now is tried again the next time.
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -107,7 +107,7 @@ impl PrivateCopies {
         if is_ours && is_read.is_ok() && hasher.finish() == sha256 {
             return Some(file);
         }
-        // It is what is left of a write that never ended, and is made again.
+        // The file is the rest of a write that did not end; the copy is made again.
         let _ = fs::remove_file(&path);
         None
     }
@@ -120,14 +120,14 @@ impl PrivateCopies {
             _ => ArtifactError::Unreadable(error),
         })?;
         let path = self.path(artifact.sha256);
-        // A name of its own for each try: one that was given up may still be writing.
+        // Each try has a file name of its own, since an earlier one that was given up may still be writing.
         let n = self.tries.fetch_add(1, Ordering::Relaxed);
         let temporary = self.folder.join(format!(".{}.{n}", artifact.sha256.hex()));
-        // An earlier process may have left one.
+        // An earlier process may have left a file of this name.
         let _ = fs::remove_file(&temporary);
         let result = self.copy_to(artifact, &mut source, &from, &temporary).and_then(|()| {
             fs::rename(&temporary, &path).map_err(|error| self.copy_error(artifact, error))?;
-            // Opened again, for reading only: no handle that could change the code is left.
+            // The copy is opened again for reading only, so that no handle is left that could change the code.
             files::open_regular(&path).map_err(ArtifactError::Copy)
         });
         if result.is_err() {
@@ -151,7 +151,7 @@ impl PrivateCopies {
             .map_err(|error| self.copy_error(artifact, error))?;
         let mut hasher = Hasher::default();
         let mut written = Ok(());
-        // One byte more than promised is enough to know.
+        // One byte more than promised is enough to see that the file is too long.
         let length = pump(source, artifact.size.saturating_add(1), |chunk| {
             hasher.update(chunk);
             written = copy.write_all(chunk);
@@ -174,7 +174,7 @@ impl PrivateCopies {
     }
 }
 
-/// The digest and the size of a file in the folder; none if it is no copy.
+/// The digest and the size of a file in the folder; none if it is not a copy.
 fn known(entry: &fs::DirEntry) -> Option<(Digest, u64)> {
     let digest = format!("sha256:{}", entry.file_name().to_str()?.trim_start_matches('.').split('.').next()?);
     Some((digest.parse().ok()?, entry.metadata().ok()?.len()))

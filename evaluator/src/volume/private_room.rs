@@ -1,7 +1,7 @@
 //! The room in the folder of private copies: which tenant has how much, and which may have more.
 //!
 //! A pod whose folder grows beyond its limit is evicted, with the policies of all tenants. The loader keeps any namespace from filling
-//! the volume; this is for a folder that is smaller than what comes from there. Policies that were enforced come first, and so do
+//! the volume; these limits matter for a folder that is smaller than the volume. Policies that were enforced come first, and so do
 //! ClusterPolicies.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -36,7 +36,7 @@ pub(crate) struct Requester<'a> {
 /// Why there is no room for a copy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoRoom {
-    /// The folder is full for all.
+    /// The folder is full, for every tenant.
     #[error("of the {size} MiB for private copies {free} MiB are left")]
     Full {
         /// The folder's size in MiB.
@@ -60,12 +60,12 @@ impl PrivateRoom {
     /// The room in a folder of at most `size` bytes that has these copies; without a size there is no limit.
     pub(crate) fn new(size: Option<u64>, there: impl IntoIterator<Item = (Digest, u64)>) -> Self {
         let copies = there.into_iter().map(|(digest, bytes)| (digest, Held { bytes, owners: BTreeSet::new() }));
-        // A sixteenth is for what a disk adds to each file.
+        // A sixteenth is left for what a file system adds to each file.
         let size = size.map_or(u64::MAX, |size| size - size / 16);
         Self { size, copies: Mutex::new(copies.collect()) }
     }
 
-    /// Takes room for a copy of so many bytes. One that exists already costs nothing.
+    /// Takes room for a copy of `bytes` bytes. A copy that exists already takes no more room.
     ///
     /// # Errors
     /// When there is no room for it.
@@ -93,7 +93,7 @@ impl PrivateRoom {
         Ok(())
     }
 
-    /// Gives back the room of a copy that does not exist, or no longer.
+    /// Gives back the room of a copy that does not exist (any longer).
     pub(crate) fn give_back(&self, digest: &Digest) {
         self.lock().remove(digest);
     }

@@ -35,8 +35,8 @@ pub(crate) struct Overall {
 }
 
 impl Overall {
-    /// The state before the first manifest. It has the keys from the start: without any, the controller takes the replica for one of an
-    /// earlier release and registers plain paths.
+    /// The state before the first manifest. It has the ids of the keys from the start: without any, the controller takes the replica for one
+    /// of an earlier release and registers plain paths.
     pub(crate) fn new(keys: Option<&AcceptedKeys>) -> Self {
         let path_keys = keys.map(AcceptedKeys::ids).unwrap_or_default();
         Self { ready: false, applied: 0, manifest_failure: None, path_keys }
@@ -83,7 +83,7 @@ pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a
     }
 }
 
-/// The refused candidates, in the order of the manifest, so that equal states are equal documents.
+/// The refused candidates, in the order of the manifest, so that equal states give equal documents.
 fn refused(policy: &PolicyState) -> Vec<portcullis_contract::Refused> {
     let refusals = policy.keys.iter().filter_map(|key| policy.known.refused.get(key));
     refusals.map(|refusal| refusal.refused.clone()).collect()

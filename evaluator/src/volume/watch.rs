@@ -1,7 +1,7 @@
 //! Notices that the manifest changed, and reads it.
 //!
-//! It does so on a thread of its own, since the files of a volume may block for any time. Events only wake it: what counts is the
-//! content, which it also checks from time to time, for volumes that send no events.
+//! It does so on a thread of its own, since reading files of a volume may block for any time. Events only wake the thread: what counts is
+//! the content, which it also checks from time to time, for volumes that send no events.
 
 use std::fs;
 use std::io;
@@ -25,11 +25,11 @@ const WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 /// The content of the volume.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
-    /// No manifest, and none before.
+    /// There is no manifest, and there was none before.
     Nothing,
     /// A manifest.
     Manifest(Arc<Manifest>),
-    /// A file that is no manifest or cannot be read; the text says why.
+    /// The file is not a manifest or cannot be read; the text says why.
     Unusable(String),
 }
 
@@ -83,14 +83,14 @@ struct Armed {
 impl Volume {
     fn run(mut self, woken: &Receiver<Wake>, poll_interval: Duration, sender: &watch::Sender<Content>) {
         let mut last = LastContent::default();
-        // Without a receiver there is no use for the content.
+        // Without a receiver nobody needs the content.
         while !sender.is_closed() {
             // First the watch, then the check: a change in between sends an event.
             let wait = if self.arm() { poll_interval } else { poll_interval.min(WITHOUT_EVENTS) };
             if let Some(seen) = last.changed_in(&self.path) {
                 sender.send_replace(seen);
             }
-            // The sender is in `self`, so this ends with an event or with time only.
+            // The sender is in `self`, so this ends only with an event or after the time.
             let _ = woken.recv_timeout(wait);
         }
     }
@@ -122,7 +122,7 @@ impl Volume {
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             let matters = event.map_or(true, |event| matters(&event, &volume));
             if matters && !failpoint::hit("evaluator.drop_events") {
-                // A full channel is as good: the thread is about to check.
+                // If the channel is full, the thread is about to check anyway.
                 let _ = wake.try_send(Wake);
             }
         })?;
@@ -131,7 +131,7 @@ impl Volume {
     }
 }
 
-/// Whether an event may mean another manifest. Reading the manifest is an event as well, which must not lead to reading it.
+/// Whether an event may mean another manifest. Reading the manifest is an event as well, and must not lead to reading it again.
 fn matters(event: &Event, volume: &Path) -> bool {
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}

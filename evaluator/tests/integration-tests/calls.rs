@@ -1,4 +1,4 @@
-//! One evaluation, from a request to a verdict or an error with the text that docs/design/policy-abi.md fixes.
+//! One evaluation, from a request to a verdict or to an error with a text of docs/design/policy-abi.md.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

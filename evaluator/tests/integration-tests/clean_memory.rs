@@ -5,10 +5,10 @@ use portcullis_testkit::skip;
 use wasmtime::{Instance, Module, Store};
 
 const PAGE: usize = 64 << 10;
-/// Where the module's data is, and what it is.
+/// The address of the module's data, and the data.
 const DATA: (usize, &[u8]) = (2 * PAGE + 100, b"as the module has it");
 
-/// Memory of 96 pages (6 MiB), more than is ever kept, and a function that writes so many bytes at each step up to an end.
+/// A module with a memory of 96 pages (6 MiB), more than is ever kept, and a function that writes `length` bytes every `step` bytes.
 const GUEST: &str = r#"(module
     (memory (export "memory") 96 2000)
     (data (i32.const 131172) "as the module has it")
@@ -25,13 +25,13 @@ const GUEST: &str = r#"(module
 
 /// What an instance leaves behind: steps, length of each, and pages by which it grows first.
 const LEFT_BEHIND: [(i32, i32, i32); 7] = [
-    // Everything, as it is and grown.
+    // The whole memory, at its first size and grown.
     (1 << 16, 1 << 16, 0),
     (1 << 16, 1 << 16, 300),
-    // More single pages than one scan names, all over the memory.
+    // More single pages than one scan gives, all over the memory.
     (3 << 12, 1, 0),
     (3 << 12, 1, 64),
-    // Few.
+    // A few pages.
     (1 << 20, 1, 0),
     // The beginning and the end.
     (6 << 20, 5, 0),
@@ -83,7 +83,7 @@ fn assert_clean(instance: &Instance, store: &mut Store<()>, when: &str) {
     assert!(is_zero(&data[..at]) && is_zero(&data[at + expected.len()..]), "{when}");
 }
 
-/// In parts, as single bytes take long without optimisation.
+/// Whether all bytes are zero. They are compared page by page, as comparing single bytes takes long without optimisation.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(PAGE).all(|part| *part == [0; PAGE][..part.len()])
 }

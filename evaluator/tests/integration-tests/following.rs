@@ -35,7 +35,7 @@ async fn settings_change_without_another_mapping() {
     let rig = Rig::start();
     rig.apply(Policy::guest(ID, "echo_settings").settings(r#"{"v":1}"#)).await;
     let copies = || fs::read_dir(rig.private.path()).unwrap().count();
-    // With the artifact gone, only what is mapped already can serve.
+    // Without the artifact, only code that is mapped already can serve.
     fs::remove_dir_all(rig.volume.path().join("artifacts")).unwrap();
     fs::remove_dir_all(rig.private.path()).unwrap();
     fs::create_dir(rig.private.path()).unwrap();
@@ -242,7 +242,7 @@ async fn no_request_sees_a_gap_or_a_mixture_while_generations_change() {
         })
     };
     for generation in 2..=40 {
-        // The second of two answers was asked for after the generation before came into force.
+        // Of two further answers, the second one is for a request that came after the previous generation served.
         let enough = answers.load(Ordering::SeqCst) + 2;
         while answers.load(Ordering::SeqCst) < enough && !asking.is_finished() {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -143,7 +143,7 @@ async fn artifacts_that_are_not_what_the_manifest_says() {
     let refused = &rig.until(|state| !state.deviations.is_empty()).await.deviations[0].refused;
     assert_eq!(refused[0].failure.reason, Reason::ArtifactCorrupt);
     assert!(refused[0].failure.next_retry_time.is_some());
-    // As soon as the right bytes are there, it serves: without another manifest, too.
+    // It serves as soon as the right bytes are there, even without another manifest.
     rig.put(policy.clone());
     rig.until(|state| !state.current.is_empty()).await;
     assert!(rig.ask(ID, "{}").await.unwrap().accepted);

@@ -97,7 +97,7 @@ async fn what_a_builtin_refuses_rejects_the_request_and_names_it() {
     let error = rig.ask(ID, &request).await.expect_err("an error");
     assert_eq!(error.reason, Reason::EvaluationTrapped);
     assert!(error.text.starts_with("internal server error: yaml.unmarshal: it is not YAML: "), "{}", error.text);
-    // Nothing of it is left.
+    // The next call is not affected.
     assert_eq!(builtin(&rig, "semver.compare", json!(["1.0.0", "1.0.0"])).await, 0);
 }
 
@@ -130,7 +130,7 @@ async fn missing_builtins_are_named_when_the_policy_is_loaded() {
 
 #[tokio::test]
 async fn a_result_of_another_mode_rejects() {
-    // The set of violations is no response of an AdmissionReview, and the other way round.
+    // A set of violations is not a response to an AdmissionReview, and the other way round.
     for (name, mode, part) in [
         ("required-probes", ExecutionMode::Opa, "cannot interpret OPA policy result"),
         ("host-paths", ExecutionMode::Gatekeeper, "cannot interpret Gatekeeper policy result"),

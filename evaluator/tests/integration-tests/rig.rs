@@ -24,9 +24,9 @@ use tempfile::TempDir;
 
 /// A time that nothing here should take, however slow the machine is.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The time limit of policies: a machine that stalls for seconds makes no call late.
+/// The time limit of policies, so long that no call is late on a machine that stalls for seconds.
 pub const LIMIT: Duration = Duration::from_secs(60);
-/// The time limit of policies that are to be late.
+/// The time limit of policies that are expected to be late.
 const SHORT: Duration = Duration::from_secs(2);
 
 /// An evaluator without its ports.
@@ -53,7 +53,7 @@ impl Rig {
         Self::limited(Arc::new(tempfile::tempdir().unwrap()), Arc::new(tempfile::tempdir().unwrap()), SHORT)
     }
 
-    /// An evaluator on a volume that is there.
+    /// An evaluator on an existing volume and folder of private copies.
     pub fn on(volume: Arc<TempDir>, private: Arc<TempDir>) -> Self {
         Self::limited(volume, private, LIMIT)
     }
@@ -116,12 +116,12 @@ impl Rig {
         policies.push(policy.entry);
     }
 
-    /// Takes a policy out of the manifest without publishing that.
+    /// Removes a policy from the manifest without publishing it.
     pub fn take_out(&self, id: &str) {
         lock(&self.policies).retain(|entry| entry.id.as_str() != id);
     }
 
-    /// Publishes the manifest and waits until it is applied to the end.
+    /// Publishes the manifest and waits until it is applied completely.
     pub async fn publish(&self) {
         let number = self.publish_and_go_on();
         self.until(|state| state.manifest_number == number).await;
@@ -141,7 +141,7 @@ impl Rig {
         self.volume.path().join(MANIFEST_FILE)
     }
 
-    /// Waits for a state.
+    /// Waits for a state for which `is_so` is true, and gives it.
     pub async fn until(&self, is_so: impl Fn(&EvaluatorState) -> bool) -> Arc<EvaluatorState> {
         let end = Instant::now() + PATIENCE;
         let mut state = self.state.latest();
@@ -175,7 +175,7 @@ impl Rig {
         }
     }
 
-    /// Applies a policy that is to be refused, and tells why it was.
+    /// Applies a policy that is expected to be refused; gives the reason and the message.
     pub async fn refusal(&self, policy: Policy) -> (Reason, String) {
         let id = policy.entry.id.to_string();
         self.apply(policy).await;
@@ -204,7 +204,7 @@ impl Rig {
         verdict.message.unwrap()
     }
 
-    /// How an evaluation fails.
+    /// The reason and the text of an evaluation that is expected to fail.
     pub async fn failure(&self, id: &str) -> (Reason, String) {
         let error = self.ask(id, "{}").await.expect_err("an error");
         (error.reason, error.text)
@@ -217,7 +217,7 @@ impl Drop for Rig {
     }
 }
 
-/// A policy of the manifest in the making.
+/// A policy for the manifest, as a builder.
 #[derive(Clone)]
 pub struct Policy {
     pub entry: PolicyEntry,
@@ -266,7 +266,7 @@ impl Policy {
         self
     }
 
-    /// Other bytes that are as good: artifacts are ELF files, and bytes after their end are ignored.
+    /// Changes the bytes of the last artifact, and so its digest, but not its code: it is an ELF file, and bytes after its end are ignored.
     pub fn with_padding(mut self, n: u32) -> Self {
         let file = self.last().artifact.file.clone();
         let mut bytes = self.artifacts.remove(&file).unwrap().to_vec();
@@ -283,7 +283,7 @@ impl Policy {
         self
     }
 
-    /// One more candidate, behind those there are.
+    /// Adds a candidate after the existing ones.
     pub fn candidate(mut self, guest: &str, generation: i64) -> Self {
         let mode = if guest.starts_with("wasi_") { ExecutionMode::Wasi } else { ExecutionMode::KubewardenWapc };
         self.add(&wat::parse_str(text(guest)).unwrap(), mode, generation);
@@ -291,7 +291,7 @@ impl Policy {
         self
     }
 
-    /// Settings of the last candidate.
+    /// Sets the settings of the last candidate.
     pub fn settings(mut self, settings: &str) -> Self {
         self.last().settings = RawValue::from_string(settings.to_owned()).unwrap();
         self
@@ -315,7 +315,7 @@ impl Policy {
         }
     }
 
-    /// Promises other bytes than there are.
+    /// Replaces the bytes of the last artifact, so that they are not those that the manifest promises.
     pub fn with_artifact_bytes(mut self, bytes: &[u8]) -> Self {
         let file = self.last().artifact.file.clone();
         self.artifacts.insert(file, Arc::new(bytes.to_vec()));
@@ -366,7 +366,7 @@ pub fn deny_text(message: &str) -> String {
     text("deny_text").replace("{{MESSAGE}}", message).replace("{{LEN}}", &message.len().to_string())
 }
 
-/// An artifact, made once however many tests want it.
+/// The artifact of a module, compiled once however many tests want it.
 fn compile(wasm: &[u8]) -> (Digest, Arc<Vec<u8>>) {
     static COMPILER: LazyLock<Compiler> = LazyLock::new(|| Compiler::new().unwrap());
     static DONE: LazyLock<Mutex<HashMap<Digest, Arc<Vec<u8>>>>> = LazyLock::new(Mutex::default);

@@ -31,7 +31,7 @@ async fn calls(rig: &Rig, request: &str, calls: usize) -> Vec<Duration> {
     let mut times = Vec::new();
     for _ in 0..calls {
         let start = Instant::now();
-        // On a busy machine one may come too late; its time counts all the same.
+        // On a busy machine an answer may come too late; its time is counted nevertheless.
         let _ = rig.ask(ID, request).await;
         times.push(start.elapsed());
     }
@@ -66,7 +66,7 @@ async fn calls_beside_endless_loops() {
                 tokio::spawn(async move {
                     while !stop.load(Ordering::Relaxed) {
                         let _ = rig.ask("cluster/loop", "{}").await;
-                        // A request over a network takes its time, also one that is refused.
+                        // A request over a network takes some time, even if it is refused.
                         tokio::time::sleep(Duration::from_micros(500)).await;
                     }
                 })

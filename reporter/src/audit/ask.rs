@@ -1,4 +1,4 @@
-//! Asks this pod's evaluator what a policy says of an object.
+//! Asks this pod's evaluator for the verdict of a policy on an object.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -11,11 +11,11 @@ use portcullis_util::{Backoff, lock};
 
 /// Longest time for one answer: an evaluation of 30 seconds that has to wait for its turn.
 const LONGEST: Duration = Duration::from_secs(60);
-/// How long a question is asked again while the evaluator is busy or starts.
+/// How long a question is repeated while the evaluator is busy or starts.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Most tries while the evaluator does not answer. An object that ends it must not do so for ever.
+/// Most tries while the evaluator does not answer: an object that makes it crash must not do so for ever.
 const TRIES: u32 = 6;
-/// Pauses between them.
+/// Pauses between the tries.
 const PAUSES: Backoff = Backoff { shortest: Duration::from_millis(500), longest: Duration::from_secs(10) };
 /// Longest text of a refusal that is quoted, in bytes.
 const MAX_QUOTE: usize = 300;
@@ -47,8 +47,8 @@ impl Evaluator {
         Ok(Self { poster: Poster::new(address, LONGEST)?, failures: Mutex::new(failures) })
     }
 
-    /// What a policy says about an AdmissionReview; nothing where the evaluator cannot be asked. `generation` is the one that is served
-    /// as far as is known.
+    /// The verdict of a policy on an AdmissionReview; none if the evaluator cannot be asked. `generation` is the one that it serves, by its
+    /// last report.
     pub(super) async fn ask(&self, policy: &PolicyId, generation: i64, review: &[u8]) -> Option<AuditVerdict> {
         let path = format!("{AUDIT_PATH}{policy}");
         let (begin, mut failed, mut busy) = (Instant::now(), 0, 0);

@@ -1,11 +1,11 @@
-//! What a policy has against an object. Pure.
+//! A finding: what a policy has against an object. Pure.
 
 use portcullis_contract::{AuditOutcome, AuditVerdict, PolicyId, Reason, clean};
 
 /// Longest message that is kept, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// What is wrong.
+/// The kind of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Problem {
     /// The policy rejects the object.
@@ -26,7 +26,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// The finding of a verdict; nothing where the policy admits the object, be it with a change.
+    /// The finding of a verdict; none if the policy admits the object, with or without a change.
     pub(super) fn of(policy: &PolicyId, verdict: &AuditVerdict) -> Option<Self> {
         let (problem, otherwise) = match verdict.outcome {
             AuditOutcome::Allowed | AuditOutcome::Changes => return None,
@@ -43,7 +43,7 @@ impl Finding {
         })
     }
 
-    /// About how much memory it takes, in bytes.
+    /// The memory that it takes, roughly, in bytes.
     pub(super) fn size(&self) -> usize {
         size_of::<Self>() + self.message.len()
     }

@@ -7,13 +7,13 @@ use serde_json::Value;
 use super::memory::hash;
 use super::report::content;
 
-/// Most reports that are kept in mind. A report beyond is written in each scan, and goes with its object only.
+/// Most reports that are remembered. Further ones are written in each scan, and are deleted only with their objects.
 const MOST: usize = 200_000;
 
-/// Where a report is.
+/// The namespace and the name of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Place {
-    /// Absent for reports about objects in no namespace.
+    /// None for reports about objects in no namespace.
     pub(super) namespace: Option<String>,
     pub(super) name: String,
 }
@@ -21,7 +21,7 @@ pub(super) struct Place {
 /// What has to be done about a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Leave it: the report is right as it is, or there is none and none is needed.
+    /// Leave it: the report is right, or there is none and none is needed.
     Nothing,
     /// Write it.
     Write,
@@ -38,7 +38,7 @@ struct Existing {
     content: u64,
     /// The kind of the object that it is about.
     of: u64,
-    /// Whether this scan has looked at its object.
+    /// Whether this scan has judged its object.
     is_seen: bool,
 }
 
@@ -68,7 +68,7 @@ impl Known {
         self.0.contains_key(place)
     }
 
-    /// What has to be done about the report at a place, so that it is the wanted one. It counts as looked at.
+    /// What has to be done so that the report at a place becomes the wanted one. The report then counts as seen.
     pub(super) fn action(&mut self, place: &Place, wanted: Option<&Value>) -> Action {
         let existing = self.0.get_mut(place);
         let is_there = existing.is_some();
@@ -86,7 +86,7 @@ impl Known {
         }
     }
 
-    /// A report was written.
+    /// Notes that a report was written.
     pub(super) fn written(&mut self, report: &Value) {
         self.found(report);
         if let Some(existing) = Place::of(report).and_then(|place| self.0.get_mut(&place)) {
@@ -94,18 +94,18 @@ impl Known {
         }
     }
 
-    /// A report was deleted.
+    /// Notes that a report was deleted.
     pub(super) fn deleted(&mut self, place: &Place) {
         self.0.remove(place);
     }
 
-    /// The reports on objects of a kind that was listed to its end, and in which these objects were not.
+    /// The reports on objects that no longer exist: their kind was listed to its end, without them.
     pub(super) fn stale(&self, api_version: &str, name: &str) -> Vec<Place> {
         let of = kind(api_version, name);
         self.places(|existing| existing.of == of && !existing.is_seen)
     }
 
-    /// The reports on objects of kinds that no list of a whole scan has. `listed` are those that one has, be it readable or not.
+    /// The reports on objects of kinds that a whole scan has no list for. `listed` are the kinds that it has a list for, readable or not.
     pub(super) fn others<'k>(&self, listed: impl Iterator<Item = (&'k str, &'k str)>) -> Vec<Place> {
         let listed: BTreeSet<u64> = listed.map(|(api_version, name)| kind(api_version, name)).collect();
         self.places(|existing| !listed.contains(&existing.of) && !existing.is_seen)
@@ -165,7 +165,7 @@ mod tests {
         known.action(&place("a"), Some(&report("a", "Pod", "no")));
         known.written(&report("e", "Pod", "new"));
         assert_eq!(known.stale("v1", "Pod"), [place("b")]);
-        // Services could not be listed, and no policy is for Secrets any longer.
+        // Services could not be listed, so their reports stay. No policy is for Secrets any longer.
         assert_eq!(known.others([("v1", "Pod"), ("v1", "Service")].into_iter()), [place("d")]);
     }
 }

@@ -1,4 +1,4 @@
-//! What was judged already: an object that has not changed, under policies that have not changed, is not asked about again. Pure.
+//! The objects that were judged already: policies are not asked again about an object if neither has changed. Pure.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,9 +8,9 @@ use portcullis_matching::{Labels, Resource};
 use super::finding::Finding;
 use super::subject::Subject;
 
-/// Most objects that are remembered. The others are asked about in each scan.
+/// Most objects that are remembered. Policies are asked about the others in each scan.
 const MAX_OBJECTS: usize = 100_000;
-/// Most bytes of findings that are remembered. Objects with further findings are asked about in each scan.
+/// Most bytes of findings that are remembered. Policies are asked about objects with further findings in each scan.
 const MAX_BYTES: usize = 16 << 20;
 
 /// The objects that were judged.
@@ -55,7 +55,7 @@ impl Memory {
         Some(judged.findings.clone())
     }
 
-    /// Remembers the findings about an object, as far as there is room.
+    /// Remembers the findings about an object, if there is room.
     pub(super) fn put(&mut self, key: u64, fingerprint: u64, findings: Vec<Finding>) {
         self.forget(key);
         let bytes = size(&findings);

@@ -19,7 +19,7 @@ pub(crate) struct AuditMetrics {
 }
 
 impl AuditMetrics {
-    /// Registers all of them.
+    /// Registers all metrics.
     ///
     /// # Errors
     /// When a name is taken already.
@@ -48,22 +48,22 @@ impl AuditMetrics {
         })
     }
 
-    /// Counts what came of an object and a policy.
+    /// Counts an object and a policy by the outcome.
     pub(super) fn object(&self, outcome: &str) {
         self.objects.with_label_values(&[outcome]).inc();
     }
 
-    /// Counts what came of the write of a report.
+    /// Counts a write of a report by its result.
     pub(super) fn write(&self, result: &str) {
         self.writes.with_label_values(&[result]).inc();
     }
 
-    /// Shows these numbers of violations and no others.
+    /// Shows these numbers of violations by policy, and removes the series of all other policies.
     pub(crate) fn show(&self, violations: &BTreeMap<String, i64>) {
         for metric in self.violations.collect().iter().flat_map(|family| family.get_metric()) {
             for label in metric.get_label() {
                 if !violations.contains_key(label.value()) {
-                    // An error would say that it is gone already.
+                    // An error would mean that the series is gone already.
                     self.violations.remove_label_values(&[label.value()]).ok();
                 }
             }

@@ -1,4 +1,4 @@
-//! The background audit: what the policies say of the objects that exist (docs/audit.md).
+//! The background audit: asks policies about the objects that exist (docs/audit.md).
 //!
 //! ```text
 //!  policies, resources ──► plan ──► pages of objects ──► memory ──► questions ──► this pod's evaluator
@@ -8,8 +8,8 @@
 //!                                                                        └──► a summary for the status of each policy
 //! ```
 //!
-//! The reporter that holds the Lease scans when an interval has passed since the last scan, and soon after policies or what serves have changed. Objects pass
-//! through page by page. What was judged and has not changed is not asked about again.
+//! The reporter that holds the Lease scans when an interval has passed since the last scan, and soon after a change of policies or of the
+//! generations that serve. Objects are read page by page. Policies are not asked again about objects that were judged and have not changed.
 
 mod ask;
 mod finding;
@@ -51,7 +51,7 @@ use writer::Writer;
 const DEBOUNCE: Duration = Duration::from_secs(5);
 /// How long a scan waits for an evaluator that is loading.
 const LOADING: Duration = Duration::from_secs(120);
-/// How often it looks meanwhile.
+/// How often it checks meanwhile whether the evaluator still loads.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Everything that the audit needs.
@@ -66,11 +66,11 @@ pub(crate) struct Audit {
     pub(crate) metrics: AuditMetrics,
     /// Counts and logs the failures of one kind of call.
     pub(crate) failures: Arc<dyn Fn(&'static str) -> Failures + Send + Sync>,
-    /// What this pod serves.
+    /// The report of this pod, which says what its evaluator serves; none before the first.
     pub(crate) report: watch::Receiver<Option<ReplicaReportSpec>>,
 }
 
-/// What a scan is made for.
+/// The state that a scan is made for; another one causes another scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct State {
     /// The policies, as a number that changes with them.
@@ -104,7 +104,7 @@ impl Audit {
                 () = inputs.changed(&state), if may_be_interrupted => None,
             };
             match done {
-                // What it has judged is remembered. The next scan goes to its end, whatever changes meanwhile.
+                // The scan was interrupted by a change. Its judgements are remembered, and the next scan is not interrupted.
                 None => {
                     may_be_interrupted = false;
                     continue;
@@ -162,14 +162,14 @@ impl Audit {
 }
 
 impl Inputs {
-    /// The state, once it is known.
+    /// The state; none until it is known.
     fn state(&self) -> Option<State> {
         let policies = *self.policies.borrow();
         let served = self.report.borrow().as_ref().map(served);
         Some(State { policies: policies?, served: served? })
     }
 
-    /// Waits until the state is known and the evaluator has loaded what it can, for a while.
+    /// Waits until the state is known, and for a limited time until the evaluator has loaded what it can.
     async fn settled(&mut self) -> State {
         let begin = Instant::now();
         loop {
@@ -183,7 +183,7 @@ impl Inputs {
         }
     }
 
-    /// Waits until the state is another, and a moment longer for further changes.
+    /// Waits until the state has changed, and a moment longer for further changes.
     async fn changed(&mut self, last: &State) {
         while self.state().is_none_or(|state| state == *last) {
             let changed = tokio::select! {
@@ -191,7 +191,7 @@ impl Inputs {
                 changed = self.report.changed() => changed,
             };
             if changed.is_err() {
-                // Nothing changes any more: the program ends.
+                // The senders are gone: the program ends, and nothing changes any longer.
                 std::future::pending::<()>().await;
             }
         }

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 const MOST: u32 = 200;
 /// Objects of the first page, before it is known how large they are.
 const FIRST: u32 = 50;
-/// About how large a page may be, in bytes.
+/// The wanted size of a page, in bytes.
 const WANTED_BYTES: usize = 4 << 20;
-/// Tries of a page that fails.
+/// Most tries of a page that fails.
 const TRIES: u32 = 6;
-/// How often a list is begun again because it became too old.
+/// How often a list may be begun again because it became too old.
 const RESTARTS: u32 = 5;
 
 /// The pages of one list.
@@ -64,7 +64,7 @@ impl<'f> Pages<'f> {
         }
     }
 
-    /// The next page; nothing after the last. A list that became too old is begun again, so objects can come twice.
+    /// The next page; none after the last. A list that became too old is begun again, so objects can come twice.
     ///
     /// # Errors
     /// When the API server refuses the list, or does not answer for a while.
@@ -105,13 +105,13 @@ impl<'f> Pages<'f> {
             if tries >= TRIES {
                 return Err(error);
             }
-            // A page that is too large is never read.
+            // The page may have failed because it is too large to be read.
             self.limit = (self.limit / 4).max(1);
             tokio::time::sleep(retry.pause(&error, fastrand::f64())).await;
         }
     }
 
-    /// An object of a list, which does not say its kind.
+    /// An object of a list with `apiVersion` and `kind`, which objects in lists do not have.
     fn whole(&self, object: &BoundedObject) -> Value {
         let mut object = json!(object);
         object["apiVersion"] = json!(self.api_version);
@@ -119,7 +119,7 @@ impl<'f> Pages<'f> {
         object
     }
 
-    /// Makes the next page smaller or larger, by what these objects take.
+    /// Sets the size of the next page by the size of these objects, which it returns.
     fn measured(&mut self, objects: Vec<Value>) -> Vec<Value> {
         let bytes = objects.iter().map(|object| object.to_string().len()).sum();
         self.limit = limit(objects.len(), bytes);
@@ -127,7 +127,7 @@ impl<'f> Pages<'f> {
     }
 }
 
-/// How many objects the next page has.
+/// How many objects the next page has, if this one had `objects` objects of `bytes` bytes in all.
 fn limit(objects: usize, bytes: usize) -> u32 {
     let each = (bytes / objects.max(1)).max(1);
     u32::try_from(WANTED_BYTES / each).unwrap_or(MOST).clamp(1, MOST)

@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use super::subject::Subject;
 
-/// The name under which the requests are made.
+/// The user name in the reviews that policies are asked about.
 pub(super) const USER: &str = "portcullis-audit";
 
-/// Groups whose objects are not audited: reports, ours among them.
+/// API groups whose objects are not audited: reports, ours among them.
 const REPORTS: [&str; 2] = ["openreports.io", "wgpolicyk8s.io"];
 /// Resources whose objects come and go all the time and say nothing about a workload, each with its group.
 const RESTLESS: [(&str, &str); 3] = [("", "events"), ("coordination.k8s.io", "leases"), ("events.k8s.io", "events")];
@@ -33,7 +33,7 @@ pub(super) struct List {
 /// A policy that is asked about objects of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Asking {
-    /// Its place among the subjects.
+    /// Its index in [`Plan::subjects`].
     pub(super) subject: usize,
     /// The operation to ask about.
     pub(super) operation: &'static str,
@@ -42,11 +42,11 @@ pub(super) struct Asking {
 /// Which policies match an object.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Matching {
-    /// Those that are to be asked.
+    /// The policies to ask.
     pub(super) asking: Vec<Asking>,
-    /// The subjects whose match conditions cannot be evaluated here.
+    /// The indices of subjects whose match conditions cannot be evaluated here.
     pub(super) unknown: Vec<usize>,
-    /// The subjects that cannot be asked, as this pod's evaluator does not serve them.
+    /// The indices of subjects that cannot be asked, as this pod's evaluator does not serve them.
     pub(super) unserved: Vec<usize>,
 }
 
@@ -64,7 +64,7 @@ impl Plan {
                 }
             }
         }
-        // In the order in which the API server names them, so that the preferred version comes first.
+        // In the order in which the API server lists them, so that the preferred version comes first.
         lists.sort_by_key(|list| known.iter().position(|resource| *resource == list.resource));
         for index in 1..lists.len() {
             let (before, rest) = lists.split_at_mut(index);

@@ -43,7 +43,7 @@ impl AuditFormat {
         }
     }
 
-    /// The kind of reports about objects in namespaces, or in none.
+    /// The kind of reports about objects in a namespace, or about those in none.
     pub(super) fn kind(self, is_namespaced: bool) -> &'static str {
         match (self, is_namespaced) {
             (Self::Openreports, true) => "Report",
@@ -53,7 +53,7 @@ impl AuditFormat {
         }
     }
 
-    /// The plural name of that kind.
+    /// The plural name of that kind, in lower case.
     pub(super) fn plural(self, is_namespaced: bool) -> String {
         format!("{}s", self.kind(is_namespaced).to_lowercase())
     }
@@ -69,16 +69,16 @@ impl AuditFormat {
 pub(super) struct Target {
     pub(super) api_version: String,
     pub(super) kind: String,
-    /// Absent for objects in none.
+    /// None for objects without one.
     pub(super) namespace: Option<String>,
     pub(super) name: String,
     pub(super) uid: String,
-    /// Set where another report is about the same object in another version.
+    /// The API version; set only where another report is about the same object in another version.
     pub(super) version: Option<String>,
 }
 
 impl Target {
-    /// The object for people: `Pod team-a/web-1`.
+    /// The object for users: `Pod team-a/web-1`.
     pub(super) fn title(&self) -> String {
         let namespace = self.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
         format!("{} {namespace}{}", self.kind, self.name)
@@ -91,18 +91,18 @@ impl Target {
     }
 }
 
-/// What is known about an object.
+/// Everything that a report says about an object.
 #[derive(Debug, Default)]
 pub(super) struct Judgement<'a> {
     /// The findings, each with its policy.
     pub(super) findings: Vec<(&'a Subject, &'a Finding)>,
-    /// Results of an earlier report, of policies that could not be asked now.
+    /// Results that are kept from the existing report, since their policies could not be asked now.
     pub(super) kept: Vec<Value>,
     /// The number of policies that admit the object.
     pub(super) passed: usize,
 }
 
-/// The report; nothing where there is no result to report.
+/// The report; none if there is no result to report.
 pub(super) fn report(
     format: AuditFormat,
     policy_server: &str,
@@ -177,7 +177,7 @@ fn result(subject: &Subject, finding: &Finding, now: Timestamp) -> Value {
     result
 }
 
-/// What two reports must have in common to be the same: everything of ours but the times of results.
+/// A hash of everything of ours in a report except the times of results. Reports with the same hash count as equal.
 pub(super) fn content(report: &Value) -> u64 {
     let mut results = report["results"].clone();
     for result in results.as_array_mut().into_iter().flatten() {
@@ -192,7 +192,7 @@ pub(super) fn content(report: &Value) -> u64 {
     hash(&sorted(&parts).to_string())
 }
 
-/// A value whose mappings are in the order of their keys.
+/// A value with the fields of all objects in the order of their keys.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Array(entries) => entries.iter().map(sorted).collect(),

@@ -31,7 +31,7 @@ pub(crate) struct Found {
     pub(crate) summary: AuditSummary,
 }
 
-/// What scans.
+/// Does the scans.
 pub(super) struct Scanner {
     pub(super) client: Client,
     pub(super) site: Site,
@@ -45,13 +45,13 @@ pub(super) struct Scanner {
 #[derive(Default)]
 struct Policies {
     subjects: Vec<Subject>,
-    /// Those that are not asked, and why.
+    /// The policies that are not asked: id, uid, and why.
     left: Vec<(PolicyId, String, String)>,
 }
 
 impl Scanner {
-    /// Looks at everything once, where `served` is what the evaluator serves. It can be dropped at any time: the next scan asks only about
-    /// what this one has not judged.
+    /// Does one scan. `served` is what the evaluator serves. The future can be dropped at any time: the next scan asks only about objects that
+    /// this one has not judged.
     ///
     /// # Errors
     /// When the policies cannot be listed, or the API server does not say which resources it has.
@@ -80,7 +80,7 @@ impl Scanner {
                 }
             }
         }
-        // What a server behind the API server has is unknown while it is away.
+        // While an aggregated API server is away, its resources are unknown, so no report is deleted as superfluous.
         if hidden.is_empty() {
             let kind = |list: &List| (list.resource.api_version(), list.resource.kind.clone());
             let listed: Vec<_> = plan.lists.iter().map(kind).collect();
@@ -94,7 +94,7 @@ impl Scanner {
 
     fn found(&self, plan: &Plan, tallies: &[Tally], not_asked: Vec<(PolicyId, String, String)>) -> Vec<Found> {
         let now = to_second(Timestamp::now());
-        // Of a policy that is not served now, what was found last stays.
+        // A policy that is not served now keeps its last summary.
         let asked = || plan.subjects.iter().enumerate().filter(|(_, subject)| subject.generation > 0);
         let violations = asked().map(|(number, subject)| (subject.id.to_string(), tallies[number].violations()));
         self.metrics.show(&violations.collect::<BTreeMap<_, _>>());
@@ -193,7 +193,7 @@ fn resources(discovery: Discovery) -> Vec<Resource> {
     resources.collect()
 }
 
-/// The resources of a group and version are unknown.
+/// Notes for the policies that name resources of a group and version that these are unknown.
 fn hide(plan: &Plan, name: &str, tallies: &mut [Tally]) {
     let (group, version) = name.split_once('/').unwrap_or(("", name));
     for (subject, tally) in plan.subjects.iter().zip(tallies) {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// The values of a severity in a report.
 const SEVERITIES: [&str; 5] = ["critical", "high", "info", "low", "medium"];
-/// Where the annotations with severity and category are; ours win.
+/// Prefixes of the annotations with severity and category; ours takes precedence.
 const PREFIXES: [&str; 2] = ["policies.portcullis.dev", "policies.kubewarden.io"];
 /// Longest category, in bytes.
 const MAX_CATEGORY: usize = 128;
@@ -31,7 +31,7 @@ pub(crate) struct Site {
 pub(super) struct Subject {
     pub(super) id: PolicyId,
     pub(super) uid: String,
-    /// The generation that this pod's evaluator serves; 0 where it serves none, so that it cannot be asked now.
+    /// The generation that this pod's evaluator serves; 0 if it serves none and the policy cannot be asked now.
     pub(super) generation: i64,
     pub(super) mode: Mode,
     pub(super) severity: Option<&'static str>,
@@ -42,7 +42,7 @@ pub(super) struct Subject {
     pub(super) conditions: Conditions,
 }
 
-/// What a policy is for the audit.
+/// Whether a policy is audited.
 #[derive(Debug)]
 pub(super) enum Read {
     /// It is asked.
@@ -58,13 +58,13 @@ pub(super) fn served(report: &ReplicaReportSpec) -> Served {
     report.current.iter().map(|(key, generation)| (key.clone(), *generation)).chain(older).collect()
 }
 
-/// Whether the evaluator has loaded what it is going to serve for now. While it starts, policies are not served that will be soon.
+/// Whether the evaluator has loaded what it can for now. While it starts, some policies are not served yet but will be soon.
 pub(super) fn is_settled(report: &ReplicaReportSpec) -> bool {
     let is_coming = |state: ReplicaState| matches!(state, ReplicaState::Pending | ReplicaState::Unknown);
     !report.deviations.iter().any(|deviation| deviation.serving == 0 && is_coming(deviation.state))
 }
 
-/// Reads a policy; nothing for one of another installation, and for one that is being deleted.
+/// Reads a policy; none if it is of another installation or is being deleted.
 pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> Option<Read> {
     let (metadata, spec) = (&object["metadata"], &object["spec"]);
     let name = metadata["name"].as_str()?;

@@ -1,4 +1,4 @@
-//! What a scan has found about each policy, in numbers, and the summary for its status. Pure.
+//! What a scan has found for each policy, in numbers, and the summary for its status. Pure.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use portcullis_contract::{clean, truncate};
 
 use super::finding::{Finding, Problem};
 
-/// What was found about one policy.
+/// The numbers of one policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     checked: i64,
@@ -17,14 +17,14 @@ pub(super) struct Tally {
     examples: Vec<String>,
     /// Resources that could not be listed, or not to the end.
     unreadable: BTreeSet<String>,
-    /// Objects of which it is not known whether the policy would be asked about them.
+    /// The number of objects for which it cannot be found out whether API servers would ask the policy about them.
     unknown: i64,
-    /// Objects about which the evaluator could not be asked.
+    /// The number of objects about which the evaluator could not be asked.
     unasked: i64,
 }
 
 impl Tally {
-    /// The policy has judged an object.
+    /// Counts an object that the policy has judged.
     pub(super) fn judged(&mut self, finding: Option<&Finding>, object: &str) {
         self.checked += 1;
         match finding.map(|finding| finding.problem) {
@@ -39,17 +39,17 @@ impl Tally {
         }
     }
 
-    /// Whether an API server would ask about an object cannot be found out.
+    /// Counts an object for which it cannot be found out whether API servers would ask the policy about it.
     pub(super) fn unknown(&mut self) {
         self.unknown += 1;
     }
 
-    /// The evaluator could not be asked about an object.
+    /// Counts an object about which the evaluator could not be asked.
     pub(super) fn unasked(&mut self) {
         self.unasked += 1;
     }
 
-    /// A resource could not be listed.
+    /// Notes a resource that could not be listed.
     pub(super) fn unreadable(&mut self, resource: &str) {
         self.unreadable.insert(clean(resource, AuditSummary::MAX_RESOURCE));
     }
@@ -59,7 +59,7 @@ impl Tally {
         self.violations
     }
 
-    /// The summary. `lists` is the number of resources that the policy's rules name, `reports` says why reports are missing.
+    /// The summary. `lists` is the number of resources that the policy's rules name; `reports` says why reports are missing, none if none are.
     pub(super) fn summary(&self, generation: i64, lists: usize, reports: Option<&str>, now: Timestamp) -> AuditSummary {
         let mut sentences = Vec::new();
         if lists == 0 && self.unreadable.is_empty() {

@@ -1,4 +1,4 @@
-//! Judges the objects of a page: remembers, asks, counts, and writes reports.
+//! Judges the objects of a page: uses what is remembered, asks about the rest, counts, and writes reports.
 
 use std::collections::HashSet;
 
@@ -18,12 +18,12 @@ use super::report::{AuditFormat, Judgement, Target, report};
 use super::tally::Tally;
 use super::writer::Writer;
 
-/// How many questions are on their way at the same time.
+/// How many objects the evaluator is asked about at the same time.
 const AT_ONCE: usize = 2;
-/// Most objects of a list of which it is known that they were judged in this scan. Beyond, a list that is begun again counts some twice.
+/// Most objects of a list that are noted as judged in this scan. If there are more and the list is begun again, some are counted twice.
 const MAX_JUDGED: usize = 1_000_000;
 
-/// What judges objects.
+/// Judges objects.
 pub(super) struct Worker {
     pub(super) evaluator: Evaluator,
     pub(super) memory: Memory,
@@ -33,14 +33,14 @@ pub(super) struct Worker {
     pub(super) format: AuditFormat,
 }
 
-/// A list of a plan, and what was found about it so far.
+/// A list of a plan, and what was found so far.
 pub(super) struct Current<'p> {
     pub(super) plan: &'p Plan,
     pub(super) list: &'p List,
     pub(super) namespaces: &'p Namespaces,
-    /// The findings of each subject of the plan.
+    /// The numbers of each subject of the plan.
     pub(super) tallies: &'p mut [Tally],
-    /// The objects that were judged.
+    /// The keys of the objects that were judged.
     pub(super) judged: HashSet<u64>,
 }
 
@@ -53,17 +53,17 @@ struct Work {
     /// The findings of an earlier scan, if they still hold.
     remembered: Option<Vec<Finding>>,
     questions: Vec<Asking>,
-    /// The object as JSON; empty without questions.
+    /// The object as JSON; empty if there are no questions.
     raw: String,
 }
 
 impl Worker {
-    /// Judges the objects of one page. Each counts once, though a list that is begun again has it twice.
+    /// Judges the objects of one page. Each object counts once, even if it comes twice because the list was begun again.
     pub(super) async fn page(&mut self, current: &mut Current<'_>, objects: Vec<Value>) {
         let mut work = Vec::new();
         for object in objects {
             work.extend(self.prepare(current, &object));
-            // Match conditions can take a while, and other tasks have to go on.
+            // Match conditions can take a while, and other tasks must not wait so long.
             tokio::task::yield_now().await;
         }
         let (plan, list, evaluator) = (current.plan, current.list, &self.evaluator);
@@ -74,7 +74,7 @@ impl Worker {
         }
     }
 
-    /// The questions about an object; nothing where it was judged already.
+    /// The questions about an object; none if it was judged already in this scan.
     fn prepare(&mut self, current: &mut Current<'_>, object: &Value) -> Option<Work> {
         let (plan, list) = (current.plan, current.list);
         let target = target(list, object)?;
@@ -99,7 +99,7 @@ impl Worker {
         Some(Work { target, key, fingerprint, matching, remembered, questions, raw })
     }
 
-    /// Takes in what policies say about an object.
+    /// Takes in the verdicts of policies on an object, and writes its report.
     async fn conclude(&mut self, current: &mut Current<'_>, work: &Work, verdicts: &[(usize, Option<AuditVerdict>)]) {
         let plan = current.plan;
         let subjects = &plan.subjects;
@@ -128,7 +128,7 @@ impl Worker {
             current.tallies[asking.subject].judged(finding.as_ref(), &title);
             match finding {
                 Some(finding) => {
-                    // What failed may work next time.
+                    // An evaluation that failed may succeed in the next scan.
                     is_final &= subject.reads_context || finding.problem == Problem::Violation;
                     findings.push((asking.subject, finding));
                 }
@@ -162,7 +162,7 @@ impl Worker {
     }
 }
 
-/// Asks the policies about an object, one after the other. The numbers are those of the subjects.
+/// Asks the policies about an object, one after the other. Each verdict comes with the index of its subject.
 async fn judge(
     evaluator: &Evaluator,
     plan: &Plan,

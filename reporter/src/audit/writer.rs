@@ -1,4 +1,4 @@
-//! Reads and writes the reports: paced, tried again, and given up without ending the scan.
+//! Reads and writes the reports. Writes are paced and tried again; one that fails for good does not end the scan.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use super::report::{AuditFormat, SOURCE};
 
 /// Shortest time between two writes: 20 in a second.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Tries of a write that fails.
+/// Most tries of a write that fails.
 const TRIES: u32 = 4;
 /// Longest text of the API server that is quoted, in bytes.
 const MAX_QUOTE: usize = 300;
@@ -31,7 +31,7 @@ pub(super) struct Writer {
     metrics: AuditMetrics,
     failures: Failures,
     known: Known,
-    /// Whether reports on objects in namespaces, and in none, could be listed. The others are not touched.
+    /// Whether reports on objects in no namespace, and those on objects in namespaces, could be listed. If not, none of them is changed.
     is_listed: [bool; 2],
     /// Why reports are missing: the first problem of this scan.
     problem: Option<String>,
@@ -111,7 +111,7 @@ impl Writer {
         self.problem.as_deref()
     }
 
-    /// The results of the report at a place, of policies that are wanted. Nothing where there is no report.
+    /// The results of the report at a place, of the policies for which `is_wanted` is true. Empty if there is no report.
     pub(super) async fn results(&mut self, place: &Place, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
         if !self.known.has(place) {
             return Vec::new();
@@ -128,7 +128,7 @@ impl Writer {
         results.into_iter().filter(|result| result["policy"].as_str().is_some_and(&is_wanted)).collect()
     }
 
-    /// Makes the report at a place what it should be.
+    /// Writes or deletes the report at a place, so that it is as wanted.
     pub(super) async fn put(&mut self, place: &Place, wanted: Option<Value>) {
         match self.known.action(place, wanted.as_ref()) {
             Action::Nothing => {}
@@ -163,7 +163,7 @@ impl Writer {
         }
     }
 
-    /// Whether the write was done, or there is nothing to write to any longer.
+    /// Does a write. True if it succeeded, or if its object, its namespace or the report is gone.
     async fn write(&mut self, place: &Place, write: Write<'_>) -> bool {
         if !self.is_listed[usize::from(place.namespace.is_some())] {
             return false;
@@ -174,7 +174,7 @@ impl Writer {
             tokio::time::sleep((self.last + PAUSE).saturating_duration_since(Instant::now())).await;
             self.last = Instant::now();
             if !self.leadership.is_held() {
-                // Another reporter writes now. This scan ends with its task, in a moment.
+                // Another reporter writes now, and the task of this scan is about to be aborted.
                 return false;
             }
             let answer = match write {

@@ -1,4 +1,4 @@
-//! What the replicas do for a policy together. Pure.
+//! What all replicas together do for a policy. Pure.
 
 use portcullis_api::ReplicaCounts;
 use portcullis_contract::{Class, ContextReason, ReplicaState};
@@ -25,9 +25,9 @@ pub(super) enum Case {
 pub(super) struct Aggregate<'a> {
     pub(super) facts: &'a Facts<'a>,
     pub(super) webhook: Webhook<'a>,
-    /// The replicas that count.
+    /// The replicas that count, which are the expected ones.
     pub(super) assessments: Vec<&'a Assessment<'a>>,
-    /// Those of them that make the policy degraded.
+    /// The ones among them that make the policy degraded.
     pub(super) bad: Vec<&'a Assessment<'a>>,
     pub(super) counts: ReplicaCounts,
     pub(super) case: Case,
@@ -84,12 +84,12 @@ impl<'a> Aggregate<'a> {
         }
     }
 
-    /// What is wrong with the objects that the newest generation reads, on the replicas that count.
+    /// What is wrong with the objects that the newest generation reads, on the replicas that count; none if nothing is.
     pub(super) fn context(&self) -> Option<(ContextReason, String)> {
         message::lacking(self.assessments.iter().copied(), self.counts.expected)
     }
 
-    /// Why every replica serves the newest generation and it is not Ready, if waiting does not help.
+    /// Why the policy is not Ready although every replica serves the newest generation, if waiting does not help.
     pub(super) fn context_needs_a_change(&self) -> Option<(ContextReason, String)> {
         self.context().filter(|(reason, _)| self.case == Case::ContextNotSynced && reason.needs_a_change())
     }

@@ -1,4 +1,4 @@
-//! What became of the newest generations. Pure.
+//! The history of the newest generations: whether each was served, or why not. Pure.
 
 use jiff::Timestamp;
 use portcullis_api::{HistoryEntry, PolicyStatus, Resolved};
@@ -8,8 +8,8 @@ use super::aggregate::{Aggregate, Case};
 use crate::facts::to_second;
 use crate::message;
 
-/// The entries so far, with that of the newest generation made or brought up to date; the newest first. An entry has the time when
-/// its generation was first seen or, if it was served, when that was first so; that it was served stays so.
+/// The entries so far, newest first, with the entry of the newest generation added or updated. An entry has the time when its
+/// generation was first served everywhere or, if it never was, first seen. Once served, it stays marked as served.
 pub(super) fn of(
     aggregate: &Aggregate<'_>,
     previous: Option<&PolicyStatus>,
@@ -36,7 +36,7 @@ pub(super) fn of(
     );
     let older = entries.iter_mut().filter(|entry| entry.generation != generation && !entry.served);
     for entry in older.filter(|entry| last_served.is_some_and(|served| served.generation == entry.generation)) {
-        // It came to serve everywhere only when a newer one was there already, and failed.
+        // This generation served everywhere only after a newer one had come and failed.
         *entry = HistoryEntry { served: true, reason: None, time: to_second(now), ..entry.clone() };
     }
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.generation));

@@ -23,7 +23,7 @@ enum Says {
     OlderBecause(Reason),
     Loading,
     Failed(Reason),
-    /// Loading, or failed, and never enforced before.
+    /// Never enforced before, and loading, or failed for this reason.
     PassedOver(Option<Reason>),
     Nothing,
 }
@@ -238,7 +238,7 @@ fn w04_an_older_generation_that_came_to_serve_everywhere_is_known_as_served() {
     assert_eq!(status.last_served, Some(Resolved::module(6, Digest::of(b"six"))));
     let told: Vec<_> = status.history.iter().flatten().map(|one| (one.generation, one.served)).collect();
     assert_eq!(told, [(7, false), (6, true)]);
-    // What served later is not forgotten for it.
+    // A generation that served later is not replaced by it.
     let seven = decided_with(&facts(), &[Current], Webhook::Confirmed, Some(&status), later());
     let eight = Facts { generation: 8, digest: None, ..facts() };
     let back = decided_with(&eight, &[kept, kept], Webhook::Confirmed, Some(&seven), later());
@@ -450,7 +450,7 @@ fn a_policy_that_is_not_taken_says_so_and_waits_for_nobody() {
     assert_eq!(said(&new, ConditionType::Stalled), (Truth::True, quota.clone()));
     assert_eq!(said(&new, ConditionType::Reconciling), (Truth::False, "Idle".into()));
     assert_eq!(said(&new, ConditionType::Enforced), (Truth::False, "NotYetEnforced".into()));
-    // The same without replicas, but no longer where a replica serves it.
+    // The refusal is also shown without replicas, but not if a replica serves the generation.
     assert_eq!(said(&decided(&[]), ConditionType::Accepted), (Truth::False, quota.clone()));
     assert_eq!(said(&decided(&[Older]), ConditionType::Accepted), (Truth::False, quota));
     assert_eq!(said(&decided(&[Current]), ConditionType::Accepted), (Truth::True, "Accepted".into()));

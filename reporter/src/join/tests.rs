@@ -58,7 +58,7 @@ fn deviating(serving: i64, failure: Option<Failure>) -> EvaluatorState {
     EvaluatorState { manifest_number: 5, deviations: vec![deviation], ..EvaluatorState::default() }
 }
 
-/// The single deviation: state, serving generation, reason and words.
+/// State, serving generation, reason and message of the report's only deviation.
 fn deviates(loader: &LoaderState, evaluator: Evaluator<'_>) -> (ReplicaState, i64, Option<String>, String) {
     let pod = Pod { name: "pod".into(), uid: "pod-uid".into() };
     let mut report = join(&pod, loader, evaluator, time(100));

@@ -1,5 +1,5 @@
-//! Which events are written, and when (docs/design/status-api.md, section 5): equal ones become a series, and there are limits for each policy
-//! and for all together. What has to wait is bounded. Pure.
+//! Which events are written, and when (docs/design/status-api.md, section 5): equal ones become a series, and there are limits for each
+//! policy and for all together. The number of waiting events is limited, too. Pure.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use super::pace::Bucket;
 
 /// An equal event within this time raises a count.
 const SERIES: Duration = Duration::from_secs(6 * 60);
-/// New events of one policy: this many at once, as a bad update and its repair take, then one a minute.
+/// New events of one policy: this many at once, enough for a bad update and its repair, then one a minute.
 const BURST: f64 = 10.0;
 const PER_POLICY: f64 = 1.0 / 60.0;
 /// Most writes in a minute, of all policies together.
 const PER_MINUTE: usize = 50;
-/// Most waiting events of one policy.
+/// Most events of one policy that wait.
 const WAITING_OF_ONE: usize = 12;
 /// Most events that wait, or are remembered for their series.
 const KEPT: usize = 4096;
@@ -71,9 +71,9 @@ pub(crate) struct Announcer {
     instance: String,
     entries: VecDeque<Entry>,
     buckets: VecDeque<(String, Bucket)>,
-    /// When the last writes were.
+    /// The times of the last writes.
     writes: VecDeque<Instant>,
-    /// Name and count of the event that is on its way.
+    /// Name and count of the event that is being written.
     in_flight: Option<(String, u32)>,
     not_before: Option<Instant>,
     /// Events that were given up because too many waited.
@@ -81,7 +81,7 @@ pub(crate) struct Announcer {
 }
 
 impl Announcer {
-    /// No events yet. `instance` is the name of this pod.
+    /// An announcer without events. `instance` is the name of this pod.
     pub(crate) fn new(instance: &str) -> Self {
         Self {
             instance: instance.to_owned(),
@@ -117,7 +117,7 @@ impl Announcer {
         self.entries.push_back(Entry { notice, name, first: time, last: time, seen: now, count: 1, written: 0 });
     }
 
-    /// What to do now. What is given out is on its way until [`Announcer::done`].
+    /// What to do now. A write counts as under way until [`Announcer::done`].
     pub(crate) fn next(&mut self, now: Instant) -> Step {
         if self.in_flight.is_some() {
             return Step::Idle;
@@ -130,7 +130,7 @@ impl Announcer {
         let waiting = self.entries.iter().enumerate().filter(|(_, entry)| entry.written < entry.count);
         let due = |entry: &Entry| {
             let bucket = self.buckets.iter().find(|(uid, _)| *uid == entry.notice.uid);
-            // A series costs no object, so it waits for the common limit only.
+            // Raising the count of a series makes no new object, so it waits only for the common limit.
             bucket.filter(|_| entry.written == 0).map_or(now, |(_, bucket)| bucket.free_at(now))
         };
         let Some((index, at)) = waiting.map(|(index, entry)| (index, due(entry))).min_by_key(|(_, at)| *at) else {
@@ -149,7 +149,7 @@ impl Announcer {
         self.step(&entry)
     }
 
-    /// Ends the write. `count` is the count of the object if it worked; `again` is when to try again, if that helps.
+    /// Ends the write. `count` is the count of the object if the write succeeded; `again` is when to try again, if that can help.
     pub(crate) fn done(&mut self, count: Option<u32>, again: Option<Instant>) {
         let Some((name, _)) = self.in_flight.take() else { return };
         self.not_before = again;
@@ -161,7 +161,7 @@ impl Announcer {
         }
     }
 
-    /// The count of the event that is on its way.
+    /// The count of the event that is being written; none if none is.
     pub(crate) fn given_out(&self) -> Option<u32> {
         self.in_flight.as_ref().map(|(_, count)| *count)
     }
@@ -215,14 +215,14 @@ impl Announcer {
     }
 }
 
-/// The name of an event: the same for the same event, so that a second try makes no second one.
+/// The name of an event: the same for the same event, so that a second try does not make a second object.
 fn name(notice: &Notice, time: Timestamp) -> String {
     let Notice { policy, uid, r#type, reason, note } = notice;
     let text = format!("{uid} {} {reason} {note} {}", r#type.as_str(), time.as_microsecond());
     format!("{}.{}", policy.name(), &Digest::of(text.as_bytes()).hex()[..16])
 }
 
-/// A time as `MicroTime` has it.
+/// A time in the form of `MicroTime`.
 fn micro(time: Timestamp) -> String {
     format!("{time:.6}")
 }

@@ -111,7 +111,7 @@ pub(crate) struct Settings {
     pub(crate) report_lifetime: Duration,
     pub(crate) status_writes: u32,
     pub(crate) watch_limit: Duration,
-    /// Absent where there is no audit.
+    /// The settings of the audit; none where there is no audit.
     pub(crate) audit: Option<AuditSettings>,
 }
 
@@ -123,7 +123,7 @@ pub(crate) struct AuditSettings {
 }
 
 impl KubernetesArgs {
-    /// The settings; nothing when there is no namespace and so no output to Kubernetes. `variable` reads the environment.
+    /// The settings; none without a namespace, as there is then no output to Kubernetes. `variable` reads the environment.
     ///
     /// # Errors
     /// The first setting that cannot be used.

@@ -18,9 +18,9 @@ use super::args::Settings;
 use super::object::reports;
 use super::store::{Change, Collection};
 
-/// Objects in a page of a list. A page of the largest policies is not larger than the largest answer that is read.
+/// Objects in a page of a list, so few that a page of the largest policies stays below the largest answer that is read.
 const PAGE: u32 = 80;
-/// Reports in a page: they are larger.
+/// Reports in a page; they are larger than policies.
 const REPORTS_PAGE: u32 = 50;
 /// How much longer than its own limit kube waits for a silent watch.
 const SLACK: Duration = Duration::from_secs(5);

@@ -1,9 +1,9 @@
 //! The fields of a policy's status that are ours: what is applied, what is found, and whether the two are the same (docs/design/status-api.md,
 //! section 10). Pure.
 //!
-//! An apply carries the complete set, as what is left out is removed. It removes nothing that another manager owns, which shows in
-//! what comes back. An API server with an older schema refuses an apply with fields that it does not know; a merge it takes and
-//! drops them.
+//! An apply has all of our fields, since fields that it leaves out are removed. It does not remove values that another manager owns, which
+//! can be seen in the answer. An API server with an older schema refuses an apply with fields that it does not know, but takes a merge and
+//! drops these fields.
 
 use portcullis_api::{API_VERSION, ConditionType, PolicyStatus};
 use serde_json::{Map, Value, json};
@@ -36,18 +36,18 @@ const FIELDS: [&str; 10] = [
     "impact",
 ];
 
-/// Whether what was found is what is wanted.
+/// How the fields that were found compare to the wanted ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// It is.
+    /// They are the same.
     Same,
     /// These fields are absent: the schema of the API server does not know them.
     Dropped(Vec<String>),
-    /// Another manager's values stand beside ours.
+    /// There are also values of another manager, or fields have other values.
     Foreign,
 }
 
-/// The body of an apply. The version of the object keeps it from hitting a namesake made later.
+/// The body of an apply. It has the version of the object, so that it fails for a later object of the same name.
 pub(crate) fn apply(object: &PolicyObject, status: &PolicyStatus) -> Value {
     json!({
         "apiVersion": API_VERSION,
@@ -57,20 +57,20 @@ pub(crate) fn apply(object: &PolicyObject, status: &PolicyStatus) -> Value {
     })
 }
 
-/// The body of a merge that sets our fields, also where another manager owns a part of them.
+/// The body of a merge that sets our fields, even where another manager owns a part of them.
 pub(crate) fn sweep(object: &PolicyObject, status: &PolicyStatus) -> Value {
     let wanted = json!(status);
     let fields: Map<String, Value> = FIELDS.iter().map(|field| ((*field).to_owned(), wanted[*field].clone())).collect();
     json!({ "metadata": metadata(object), "status": fields })
 }
 
-/// The body of a trial merge with everything of ours. Other than an apply, which an API server with an older schema refuses as a
-/// whole, it is taken with what that schema knows.
+/// The body of a dry-run merge with all of our fields. An API server with an older schema takes the fields that it knows; it would
+/// refuse an apply as a whole.
 pub(crate) fn trial(object: &PolicyObject, status: &PolicyStatus) -> Value {
     json!({ "metadata": metadata(object), "status": status })
 }
 
-/// [`apply`] of what was kept of a [`trial`].
+/// The body of an apply with the fields that the API server kept of a [`trial`].
 pub(crate) fn apply_known(object: &PolicyObject, status: &PolicyStatus, kept: &Value) -> Value {
     json!({
         "apiVersion": API_VERSION,
@@ -87,7 +87,7 @@ fn known(wanted: &Value, kept: &Value) -> Value {
             let fields = wanted.iter().filter_map(|(name, value)| Some((name.clone(), known(value, kept.get(name)?))));
             Value::Object(fields.collect())
         }
-        // A merge takes a list as a whole, so that entries stand where they stood.
+        // A merge takes a list as a whole, so its entries keep their order.
         (Value::Array(wanted), Value::Array(kept)) if wanted.len() == kept.len() => {
             Value::Array(wanted.iter().zip(kept).map(|(wanted, kept)| known(wanted, kept)).collect())
         }
@@ -103,7 +103,7 @@ fn metadata(object: &PolicyObject) -> Value {
     metadata
 }
 
-/// Our fields of a status, in a form that can be compared: lists that are maps are maps.
+/// Our fields of a status, in a form that can be compared: lists with keys become maps.
 pub(crate) fn ours(status: &Value) -> Value {
     let mut ours = Map::new();
     for field in FIELDS {
@@ -137,7 +137,7 @@ pub(crate) fn fit(wanted: &Value, found: &Value) -> Fit {
     if dropped.is_empty() { Fit::Foreign } else { Fit::Dropped(dropped) }
 }
 
-/// The paths of what `found` lacks; the outermost of each.
+/// The paths of the fields that `found` lacks; of a whole missing part, only its outermost path.
 fn absent(wanted: &Value, found: &Value, path: &str, out: &mut Vec<String>) {
     for (name, value) in wanted.as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");

@@ -1,4 +1,4 @@
-//! What a policy's status should be, and whether it is. Pure.
+//! What a policy's status should be, and whether it has to be written. Pure.
 
 use jiff::Timestamp;
 use portcullis_api::{ConditionType, PolicyStatus, Truth};
@@ -11,7 +11,7 @@ use super::store::Record;
 use crate::decide::decide;
 use crate::facts::{Facts, Replica, Webhook};
 
-/// The status to write; `None` if the one that is there is right or cannot be mended, or the policy is being deleted.
+/// The status to write; `None` if the present one is right or cannot be corrected, or the policy is being deleted.
 pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) -> Option<PolicyStatus> {
     let object = &record.object;
     if object.meta.deleting {
@@ -21,7 +21,7 @@ pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) 
         uid: &object.meta.uid,
         generation: object.meta.generation,
         suspend: object.suspend,
-        // What a generation means in bytes the reports tell; the controller pins it from here.
+        // The digests come from the reports. The controller pins them from this status.
         digest: None,
         members: None,
         rollback_to: object.rollback_to,
@@ -65,7 +65,7 @@ fn webhook<'a>(object: &PolicyObject, words: &'a str) -> Webhook<'a> {
     match condition.filter(|condition| condition.status == Truth::True) {
         Some(condition) if condition.observed_generation >= object.meta.generation => Webhook::Confirmed,
         Some(_) => Webhook::Older(words),
-        // Of what is not taken nothing changes: what served goes on to be called.
+        // A refused generation changes nothing: API servers go on calling the generation that served.
         None if refusal(object).is_some() && has_served(object) => Webhook::Older(words),
         None => Webhook::Pending(words),
     }

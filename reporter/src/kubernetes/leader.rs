@@ -6,7 +6,7 @@
 //!                                     └────────── last, given_up ──────────────┴──► events
 //! ```
 //!
-//! Everything is decided from what is listed, so that a new leader needs nothing from the one before.
+//! Everything is decided from listed objects, so that a new leader needs nothing from the one before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,11 +40,11 @@ use crate::audit::Audit;
 use crate::facts::Replica;
 use crate::{event, failing};
 
-/// Changes that wait.
+/// Most changes that wait in the channel.
 const QUEUE: usize = 1024;
 /// How often staleness is judged and the remains of pods are looked for.
 const TICK: Duration = Duration::from_secs(1);
-/// Tries of an event that is refused; a new leader may be refused for some seconds.
+/// Most tries of an event that is refused; a new leader may be refused for some seconds.
 const EVENT_TRIES: u32 = 6;
 
 /// Leads while the Lease is held, for ever.
@@ -77,7 +77,7 @@ async fn lead(
         watches.spawn(follow(collection, api, config, metrics.failures_to(doing), sender.clone()));
     }
     let mut leader = Leader::new(client, settings, metrics, leadership.clone());
-    // It ends with this function, and so with the leadership.
+    // The audit is aborted when this set is dropped, with the leadership.
     let mut audits = JoinSet::new();
     let (found, mut summaries) = mpsc::channel(QUEUE);
     let (policies, digest) = watch::channel(None);
@@ -121,7 +121,7 @@ async fn lead(
     metrics.tally.show(std::iter::empty());
     metrics.audit.show(&BTreeMap::new());
     if leadership.is_held() {
-        // A part of it has panicked, as nothing else ends it. What it knew cannot be trusted, so the leader starts
+        // A part of the leader has panicked, as nothing else ends it. Its state cannot be trusted, so the leader starts
         // again.
         tracing::error!("a part of the leader ended; the leader starts again");
         tokio::time::sleep(TICK).await;
@@ -133,7 +133,7 @@ fn events(client: &Client, namespace: &str) -> Api<BoundedObject> {
     Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Event>(&()))
 }
 
-/// How soon a policy's status is to be written; nothing where it is right.
+/// How soon a policy's status is to be written; none if it need not be.
 fn write_urgency(record: &Record, replicas: &[Replica<'_>]) -> Option<Urgency> {
     wanted(record, replicas, Timestamp::now()).map(|status| urgency(record, &status))
 }
@@ -147,9 +147,9 @@ struct Leader<'a> {
     pace: Pace,
     announcer: Announcer,
     retries: BTreeMap<PolicyId, Retry>,
-    /// Policies of which a write met a newer version. The watch will bring it.
+    /// Policies of which a write met a newer version. The watch brings that version.
     conflicts: BTreeSet<PolicyId>,
-    /// Policies of which too many evaluations fail, and of which an event said so.
+    /// Policies of which too many evaluations fail, and for which an event was made.
     failing: BTreeSet<PolicyId>,
     failures: Failures,
     event_failures: Failures,
@@ -214,7 +214,7 @@ impl<'a> Leader<'a> {
                         reason: failing::REASON.to_owned(),
                         note: failing::note(&said.reason, said.since),
                     };
-                    // Dated by its start, so that another leader makes the same event, and not a second one.
+                    // The event has the time when the failing began, so that another leader makes the same event and not a second one.
                     self.announcer.add(notice, said.since, now);
                 } else if failing.is_none() {
                     self.failing.remove(&id);
@@ -247,7 +247,7 @@ impl<'a> Leader<'a> {
                 Next::At(at) => return Some(at),
                 Next::Idle => return None,
             };
-            // What is true now, and not when the write was first wanted.
+            // The status is decided again now, as it may have changed since the write was first wanted.
             let replicas = self.store.replicas();
             let Some(record) = self.store.policy(&id) else {
                 self.pace.done(&id, None);
@@ -265,7 +265,7 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// A write whose answer was lost is found by the watch: it counts like any other.
+    /// Takes in a write whose answer was lost, if the watch shows that it succeeded: it counts like any other.
     fn find_tried(&mut self, id: &PolicyId) {
         let Some(record) = self.store.policy_mut(id) else { return };
         let is_there = |tried: &PolicyStatus| fields::ours(&json!(tried)) == fields::ours(&record.object.raw_status);
@@ -277,7 +277,7 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// The events of one change of status.
+    /// Adds the events of one change of status.
     fn announce(&mut self, object: &PolicyObject, before: Option<&PolicyStatus>, after: &PolicyStatus) {
         for (r#type, reason, note) in event::events(before, after) {
             let notice = Notice { policy: object.id.clone(), uid: object.meta.uid.clone(), r#type, reason, note };
@@ -299,7 +299,7 @@ impl<'a> Leader<'a> {
             }
             Err(error) => {
                 let again = match error.code() {
-                    // Gone: that ends the matter. A namesake that is made later comes with the watch.
+                    // The policy is gone, so there is nothing to try again. The watch brings a later policy of the same name.
                     Some(404) => {
                         self.store.forget(&object);
                         None
@@ -317,7 +317,7 @@ impl<'a> Leader<'a> {
                 self.pace.done(&id, again);
             }
         }
-        // After a conflict, a change that came before the answer must not wait for another one.
+        // If the watch brought a newer version before this answer, the policy is decided again at once, also after a conflict.
         if let Some(record) = self.store.policy(&id) {
             let is_stale = record.object.meta.version == object.meta.version;
             if !is_stale || !self.conflicts.contains(&id) {
@@ -330,7 +330,7 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// What a write has made of the status.
+    /// Takes in the result of a write that succeeded.
     fn settle(&mut self, object: &PolicyObject, status: PolicyStatus, found: Value) {
         let Some(record) = self.store.policy_mut(&object.id) else { return };
         if record.object.meta.uid != object.meta.uid {
@@ -351,7 +351,7 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// The CustomResourceDefinition is older than this release. Logged once, as only an upgrade of the definition helps.
+    /// Logs that the CustomResourceDefinition is older than this release. It does so once, as only an upgrade of the definition helps.
     fn log_outdated(&mut self, object: &PolicyObject, fields: &[String]) {
         self.metrics.outdated.set(1);
         if std::mem::replace(&mut self.logged_outdated, true) {
@@ -401,7 +401,7 @@ impl<'a> Leader<'a> {
     fn announced(&mut self, outcome: Result<(), CallError>) {
         let error = match outcome {
             Ok(()) => None,
-            // It is there already: an earlier try got through, though its answer did not.
+            // The event exists already: an earlier try succeeded, but its answer was lost.
             Err(error) if error.code() == Some(409) => None,
             Err(error) => Some(error),
         };

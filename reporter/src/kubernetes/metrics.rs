@@ -24,14 +24,14 @@ pub(crate) struct ClusterMetrics {
     pub(crate) events: IntCounter,
     /// Events that were given up.
     pub(crate) events_lost: IntCounter,
-    /// Policies by status.
+    /// The gauges of policies by status.
     pub(crate) tally: Tally,
-    /// The audit.
+    /// The metrics of the audit.
     pub(crate) audit: AuditMetrics,
 }
 
 impl ClusterMetrics {
-    /// Registers all of them.
+    /// Registers all metrics.
     ///
     /// # Errors
     /// When a name is taken already.

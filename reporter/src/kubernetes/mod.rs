@@ -1,4 +1,4 @@
-//! The output to Kubernetes (docs/design/status-api.md, all of it).
+//! The output to Kubernetes (docs/design/status-api.md).
 //!
 //! ```text
 //!  this pod's report ──► own ──────────────────────────────► ReplicaReport
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Every reporter writes the report of its own pod; the one that holds the Lease joins all reports into the status of policies,
-//! with the same decision code that a folder has. Readiness waits for nothing here, and nothing here ends the program: a call that
-//! fails is tried again, logged once, and counted.
+//! with the same decision code as for a folder. Readiness does not depend on this output, and no failure here ends the program: a call
+//! that fails is tried again, logged once, and counted.
 
 mod announce;
 mod args;
@@ -57,7 +57,7 @@ impl Cluster {
     /// Starts to report and to ask for the Lease. `evaluator` is where this pod's evaluator is asked.
     ///
     /// # Errors
-    /// When the settings do not tell how to reach an API server. Not when it cannot be reached.
+    /// When the settings do not say how to reach an API server. Not when it cannot be reached.
     pub(crate) async fn start(
         settings: Settings,
         evaluator: SocketAddr,
@@ -133,7 +133,7 @@ impl Cluster {
     /// Gives the Lease up and ends.
     pub(crate) async fn end(self) {
         self.leader.abort();
-        // It ends by itself once the shutdown has begun; its calls have limits.
+        // The task of the Lease ends by itself once the shutdown has begun; its calls have time limits.
         let _ = self.lease.await;
         self.own.abort();
     }

@@ -1,4 +1,4 @@
-//! The parts of objects that the reporter needs, read leniently: what cannot be read is absent, and stops nothing else. Pure.
+//! The parts of objects that the reporter needs, read leniently: a part that cannot be read counts as absent, and the others are read. Pure.
 
 use jiff::Timestamp;
 use kube::api::ApiResource;
@@ -8,7 +8,7 @@ use portcullis_api::{Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
 use portcullis_contract::{PolicyId, clean};
 use serde_json::Value;
 
-/// How much of the value of [`AUDIT_REQUESTED_ANNOTATION`] counts, in bytes.
+/// Longest value of [`AUDIT_REQUESTED_ANNOTATION`] that is compared, in bytes; the rest does not count.
 const MAX_REQUESTED: usize = 64;
 
 /// Name, uid and version of an object.
@@ -52,16 +52,16 @@ pub(crate) struct PolicyObject {
     pub(crate) id: PolicyId,
     pub(crate) meta: Meta,
     pub(crate) key: PolicyKey,
-    /// Which installation serves it.
+    /// The installation that serves it.
     pub(crate) policy_server: String,
     pub(crate) suspend: bool,
-    /// The generation with the content that it serves, if that is not its own.
+    /// The generation whose content it serves, if that is not its own.
     pub(crate) rollback_to: Option<i64>,
     /// The value of the annotation that asks for an audit at once; empty where it is absent.
     pub(crate) audit_requested: String,
-    /// As the API server has it.
+    /// The status as the API server has it.
     pub(crate) raw_status: Value,
-    /// The part that is understood.
+    /// The status as decoded; none if it is absent or cannot be.
     pub(crate) status: Option<PolicyStatus>,
 }
 
@@ -121,7 +121,7 @@ impl ReportObject {
         let meta = Meta::of(object)?;
         match serde_json::from_value(object["spec"].clone()) {
             Ok(spec) => Some(Self { meta, spec }),
-            // The replica counts as Unknown: a report that cannot be read says nothing.
+            // The report cannot be read, so the replica counts as Unknown.
             Err(error) => {
                 tracing::debug!(report = meta.name, %error, "failed to read a report");
                 let pod_uid = object["spec"]["podUID"].as_str().unwrap_or_default();
@@ -142,7 +142,7 @@ impl ReportObject {
 pub(crate) struct Endpoint {
     pub(crate) pod: String,
     pub(crate) pod_uid: String,
-    /// Serving and not terminating: the API server asks it.
+    /// Whether it serves and is not terminating, so that API servers call it.
     pub(crate) ready: bool,
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn endpoints(slice: &Value) -> Vec<Endpoint> {
             return None;
         }
         let conditions = &endpoint["conditions"];
-        // An absent condition counts as ready, says the API.
+        // By the API, an absent condition counts as ready.
         let ready = conditions["ready"].as_bool().unwrap_or(true);
         let serving = conditions["serving"].as_bool().unwrap_or(ready);
         let terminating = conditions["terminating"].as_bool().unwrap_or(false);

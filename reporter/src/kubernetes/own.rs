@@ -1,5 +1,5 @@
-//! This pod's own report: written with each change, and renewed. There is one slot with the newest report, so that a slow API server
-//! makes no queue.
+//! This pod's own report: written with each change, and renewed. Only the newest report waits to be written, so that no queue builds up
+//! behind a slow API server.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::args::Identity;
 use super::object::reports;
 use super::pace::Bucket;
 
-/// Changes that are written at once, before the limit is one a second.
+/// Changes that may be written at once; after that, the limit is one a second.
 const BURST: f64 = 3.0;
 const PER_SECOND: f64 = 1.0;
 
@@ -47,7 +47,7 @@ pub(crate) async fn report(
                         slot.failed(Instant::now() + retry.pause(&error, fastrand::f64()));
                     }
                 }
-                // What has come meanwhile is there already.
+                // A report that came during the write is taken without waiting.
                 if updates.has_changed().is_err() {
                     return;
                 }
@@ -90,7 +90,7 @@ fn body(identity: &Identity, spec: &ReplicaReportSpec) -> Value {
     })
 }
 
-/// When the report is written. Pure.
+/// The newest report, and when it is written. Pure.
 struct Slot {
     wanted: Option<ReplicaReportSpec>,
     written: Option<ReplicaReportSpec>,
@@ -119,27 +119,27 @@ impl Slot {
         Some(self.bucket.free_at(now).max(self.not_before))
     }
 
-    /// What to write now.
+    /// The report to write now.
     fn begin(&mut self, now: Instant, time: Timestamp) -> Option<ReplicaReportSpec> {
         self.bucket.take(now);
         Some(ReplicaReportSpec { heartbeat: time, ..self.wanted.clone()? })
     }
 
-    /// It was written. The next renewal comes a little early, by `random` from 0 to 1, so that replicas that started together do
-    /// not stay together.
+    /// Notes that it was written. The next renewal comes a little early, by `random` from 0 to 1, so that replicas that started at the
+    /// same time do not write at the same time for ever.
     fn written(&mut self, spec: ReplicaReportSpec, now: Instant, random: f64) {
         self.written = Some(spec);
         self.renew = now + self.heartbeat.mul_f64(0.8 + 0.2 * random);
     }
 
     fn failed(&mut self, not_before: Instant) {
-        // It may have been written all the same.
+        // The report may have been written nevertheless, so it is unknown which one the API server has.
         self.written = None;
         self.not_before = not_before;
     }
 }
 
-/// Whether two reports say the same, but for the time.
+/// Whether two reports differ only in their time.
 fn same(one: &ReplicaReportSpec, other: &ReplicaReportSpec) -> bool {
     ReplicaReportSpec { heartbeat: other.heartbeat, ..one.clone() } == *other
 }
@@ -158,7 +158,7 @@ mod tests {
         Timestamp::from_second(second).expect("a time")
     }
 
-    /// Writes what is due, with success; the number of the set written.
+    /// Writes the report if it is due, with success; gives its manifest number, or none if nothing was due.
     fn write(slot: &mut Slot, now: Instant) -> Option<u64> {
         slot.next(now).filter(|at| *at <= now)?;
         let spec = slot.begin(now, time(1))?;

@@ -1,5 +1,5 @@
-//! Which status is written next, and when: at once, within limits for each policy and for all together. Each policy has one slot:
-//! what waits is its name, and what is written is decided last. Pure.
+//! Which status is written next, and when: at once, within limits for each policy and for all together. Each policy has one slot.
+//! Only its name waits there: the status is decided just before it is written. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,17 +8,17 @@ use portcullis_contract::PolicyId;
 
 use super::urgency::Urgency;
 
-/// Writes of a quiet policy before it has to wait: seen, loaded by all replicas, called.
+/// Writes of a policy before it has to wait. A new policy needs these: it is seen, it is loaded by all replicas, API servers call it.
 const BURST: f64 = 3.0;
 /// Writes of one policy in a second, after that.
 const PER_POLICY: f64 = 1.0;
 /// How long the status may lag when loading has begun.
 const SOON: Duration = Duration::from_secs(1);
-/// How long after a write one that only shows progress has to wait.
+/// The least time between a write and the next one that only shows progress.
 const PROGRESS: Duration = Duration::from_secs(10);
-/// The part of all writes that may go to what can wait. The rest is kept for what cannot.
+/// The part of all writes that may be used for less urgent ones. The rest is kept for urgent ones.
 const CAN_WAIT: f64 = 0.2;
-/// Calls that are on their way at the same time.
+/// The most calls under way at the same time.
 const IN_FLIGHT: usize = 16;
 
 /// A token bucket: permits that come back with time.
@@ -44,7 +44,7 @@ impl Bucket {
     /// When there is a permit: `now`, or later.
     pub(crate) fn free_at(&self, now: Instant) -> Instant {
         let lacking = 1.0 - self.level(now);
-        // A hair more, so that rounding does not leave it a hair short.
+        // A microsecond more, so that there is a permit at that time in spite of rounding.
         if lacking <= 0.0 {
             now
         } else {
@@ -103,10 +103,10 @@ impl Slot {
 }
 
 impl Pace {
-    /// No more than `per_second` writes in all.
+    /// A pace of at most `per_second` writes in all.
     pub(crate) fn new(per_second: u32, now: Instant) -> Self {
         let per_second = f64::from(per_second.max(1));
-        // A tenth of a second's worth at once: the limit holds over a second, not only on average.
+        // At most the writes of a tenth of a second at once, so that the limit holds in every second and not only on average.
         let bucket = |per_second: f64| Bucket::new((per_second / 10.0).max(1.0), per_second, now);
         let (all, can_wait) = (bucket(per_second), bucket(per_second * CAN_WAIT));
         Self { slots: BTreeMap::new(), all, can_wait, in_flight: 0 }
@@ -129,7 +129,7 @@ impl Pace {
         slot.wanted = Some((since, urgency));
     }
 
-    /// Ends a write. The next one has to wait until this time.
+    /// Ends a write. The next one has to wait until `not_before`, if that is set.
     pub(crate) fn done(&mut self, id: &PolicyId, not_before: Option<Instant>) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if let Some(slot) = self.slots.get_mut(id) {
@@ -138,7 +138,7 @@ impl Pace {
         }
     }
 
-    /// Removes the reason to wait.
+    /// Lets the policy be written without waiting for its `not_before`.
     pub(crate) fn expedite(&mut self, id: &PolicyId, now: Instant) {
         if let Some(slot) = self.slots.get_mut(id) {
             slot.not_before = now;
@@ -150,7 +150,7 @@ impl Pace {
         self.slots.retain(|id, slot| slot.in_flight || is_there(id));
     }
 
-    /// What to do now. A write that is given out is on its way until [`Pace::done`].
+    /// What to do now. A write counts as under way until [`Pace::done`].
     pub(crate) fn next(&mut self, now: Instant) -> Next {
         if self.in_flight >= IN_FLIGHT {
             return Next::Idle;
@@ -159,7 +159,7 @@ impl Pace {
         let waiting = self.slots.iter().filter(|(_, slot)| !slot.in_flight).filter_map(|(id, slot)| {
             let (since, urgency) = slot.wanted?;
             let due = slot.due(now).max(if urgency == Urgency::Now { now } else { patient });
-            // Of those that may go now, the most urgent one that has waited longest; else the one with the earliest time.
+            // Of those that may be written now, the most urgent one that has waited longest; else the one that may be written first.
             Some((due.max(now), urgency, since, id))
         });
         let Some((due, urgency, _, id)) = waiting.min() else { return Next::Idle };

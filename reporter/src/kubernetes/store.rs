@@ -1,4 +1,4 @@
-//! What the leader knows: policies, reports, and the pods of the Service; and which policies a change concerns. Pure.
+//! The objects that the leader knows: policies, reports, and the pods of the Service; and which policies a change affects. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -36,15 +36,15 @@ pub(crate) enum Change {
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) object: PolicyObject,
-    /// The status that was written or found last, if it makes sense: the next is decided from it.
+    /// The status that was written or found last, unless it is invalid. The next one is decided from it.
     pub(crate) last: Option<PolicyStatus>,
-    /// The status of a write that has no answer yet: it may have been written all the same.
+    /// The status of a write without an answer so far; it may have been written nevertheless.
     pub(crate) tried: Option<PolicyStatus>,
-    /// What was wanted and what came of it when it could not be written as wanted: not tried again while both are the same.
+    /// The wanted status and the one that the API server made of it, if they differ. It is not written again while both stay the same.
     pub(crate) given_up: Option<(Value, Value)>,
-    /// What this leader's audit has found; absent before its first scan.
+    /// The summary of this leader's audit; none before its first scan.
     pub(crate) audit: Option<AuditSummary>,
-    /// The request for an audit at once that a summary has answered.
+    /// The last request for an immediate audit that a summary has answered.
     pub(crate) audit_answered: String,
 }
 
@@ -54,11 +54,11 @@ struct Report {
     changed: Instant,
 }
 
-/// Everything that is known.
+/// All objects that the leader knows.
 pub(crate) struct Store {
     policy_server: String,
     lifetime: Duration,
-    /// How often a summary of the audit is written that differs from the last one in its time only; absent where there is no audit.
+    /// How often a summary of the audit is written that differs from the last one only in its time; none where there is no audit.
     audit: Option<Duration>,
     policies: BTreeMap<PolicyId, Record>,
     reports: BTreeMap<String, Report>,
@@ -94,7 +94,7 @@ impl Store {
         self.missing.is_empty()
     }
 
-    /// Takes a change in.
+    /// Takes in a change.
     pub(crate) fn apply(&mut self, collection: Collection, change: Change, now: Instant) {
         if matches!(change, Change::Listed(_)) {
             self.missing.retain(|missing| *missing != collection);
@@ -107,12 +107,12 @@ impl Store {
         }
     }
 
-    /// The policies to decide about, each of them once.
+    /// Takes the policies to decide about, each of them once; none before every collection has been listed.
     pub(crate) fn take_dirty(&mut self) -> BTreeSet<PolicyId> {
         if self.is_complete() { std::mem::take(&mut self.dirty) } else { BTreeSet::new() }
     }
 
-    /// Marks a policy that has to be decided about again.
+    /// Marks a policy to be decided about again.
     pub(crate) fn touch(&mut self, id: &PolicyId) {
         self.dirty.insert(id.clone());
     }
@@ -143,8 +143,8 @@ impl Store {
         self.policies.values()
     }
 
-    /// Takes in what the audit has found about a policy. It is written if it says more than that there was another scan, or if somebody
-    /// asked for one.
+    /// Takes in the audit's summary of a policy. It is written if more than its time is new, if the interval has passed, or if a user asked
+    /// for an audit.
     pub(crate) fn audited(&mut self, found: Found) {
         let Some(interval) = self.audit else { return };
         let Some(record) = self.policies.get_mut(&found.policy) else { return };
@@ -158,7 +158,7 @@ impl Store {
         }
     }
 
-    /// A number that changes when a policy is made, edited or deleted, or an audit is asked for; nothing before all are known.
+    /// A hash that changes when a policy is made, edited or deleted, or an audit is asked for; none before all policies are known.
     pub(crate) fn policies_digest(&self) -> Option<u64> {
         if !self.is_complete() {
             return None;
@@ -170,14 +170,15 @@ impl Store {
         Some(hasher.finish())
     }
 
-    /// Removes a policy that is gone, before the watch says so.
+    /// Removes a policy that is gone, before the watch reports it.
     pub(crate) fn forget(&mut self, object: &PolicyObject) {
         if self.policies.get(&object.id).is_some_and(|known| known.object.meta.uid == object.meta.uid) {
             self.policies.remove(&object.id);
         }
     }
 
-    /// The pods of the Service with their reports, by name. A name that two pods have, one after the other, is there once.
+    /// The pods of the Service with their reports, by name. Of two pods that have had the same name, only one is given:
+    /// a ready one before others, then one with a report.
     pub(crate) fn replicas(&self) -> Vec<Replica<'_>> {
         let mut pods: BTreeMap<&str, &Endpoint> = BTreeMap::new();
         for endpoint in self.slices.values().flatten() {
@@ -204,7 +205,7 @@ impl Store {
             .collect()
     }
 
-    /// Reports of pods that are gone: no endpoint names the pod, and its heartbeat has stopped.
+    /// The reports of pods that are gone: no endpoint names the pod, and its heartbeat has stopped.
     pub(crate) fn dead_reports(&self) -> Vec<Meta> {
         if !self.is_complete() {
             return Vec::new();
@@ -248,7 +249,7 @@ impl Store {
         }
     }
 
-    /// `ordered` where versions come one after the other: then an older one is a stale read.
+    /// `ordered` says whether versions should come in their order. Then an older one is a stale read.
     fn put_policy(&mut self, object: PolicyObject, ordered: bool) {
         if object.policy_server != self.policy_server {
             self.policies.remove(&object.id);
@@ -261,7 +262,7 @@ impl Store {
             Some(known) if known.object.meta.generation > object.meta.generation => return,
             Some(known) => known.object = object,
             None => {
-                // A status with a generation that the object does not have yet is wrong.
+                // A status with a generation that the object does not have yet is invalid.
                 let sane = |status: &PolicyStatus| status.observed_generation <= object.meta.generation;
                 let mut last = object.status.clone().filter(|status| sane(status) && !status.conditions.is_empty());
                 if self.audit.is_none()
@@ -354,7 +355,7 @@ fn is_due(known: &AuditSummary, next: &AuditSummary, interval: Duration) -> bool
     *known != same_time || Duration::try_from(passed).is_ok_and(|passed| passed >= interval)
 }
 
-/// The policies in which two reports of a pod differ; `None` if that may be any.
+/// The policies in which two reports of a pod differ; `None` if any policy may be affected.
 fn concerned(last: &ReplicaReportSpec, next: &ReplicaReportSpec) -> Option<BTreeSet<PolicyKey>> {
     if last.pod_uid != next.pod_uid || last.deviations_omitted != next.deviations_omitted {
         return None;
@@ -371,7 +372,7 @@ fn concerned(last: &ReplicaReportSpec, next: &ReplicaReportSpec) -> Option<BTree
     Some(keys)
 }
 
-/// The policies, by the uid of each entry, in which two lists differ.
+/// The policies in which two lists differ. `uid` gives the policy's uid of an entry.
 fn different_entries<T: PartialEq>(last: &[T], next: &[T], uid: fn(&T) -> &String) -> BTreeSet<PolicyKey> {
     let last: BTreeMap<&String, &T> = last.iter().map(|entry| (uid(entry), entry)).collect();
     let next: BTreeMap<&String, &T> = next.iter().map(|entry| (uid(entry), entry)).collect();

@@ -1,4 +1,4 @@
-//! Policies by status, as gauges: how many have which reason of `Ready`, and the names of the worst.
+//! Gauges of policies by status: how many have which reason of `Ready`, and the names of the worst.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl Tally {
         Ok(Self { words, troubled })
     }
 
-    /// Shows these policies, each with the reason of its Ready, and no others.
+    /// Shows these policies, each with the reason of its `Ready`, and removes the series of all others.
     pub(crate) fn show<'p>(&self, policies: impl Iterator<Item = (&'p PolicyId, &'p str)>) {
         let policies: Vec<_> = policies.collect();
         let mut counts: BTreeMap<Vec<String>, i64> = BTreeMap::new();
@@ -53,20 +53,20 @@ impl Tally {
     }
 }
 
-/// The policies to name: the worst, and of those the first by name.
+/// The policies to name: those with the worst reasons first, then in the given order; [`MOST_NAMED`] at most.
 fn troubled<'p>(policies: &[(&'p PolicyId, &'p str)]) -> Vec<(&'p PolicyId, &'p str)> {
     let of = |trouble: &'static str| policies.iter().filter(move |(_, word)| *word == trouble);
     TROUBLES.into_iter().flat_map(of).take(MOST_NAMED).copied().collect()
 }
 
-/// Gives a gauge these series and no others. A series that stays is never away meanwhile: a pending alert would begin to
-/// wait again. Labels are in the order of their names.
+/// Gives a gauge these series and removes all others. A series that stays is not removed in between, since a pending alert would
+/// begin to wait again. Labels are in the order of their names.
 fn replace(gauge: &IntGaugeVec, wanted: &BTreeMap<Vec<String>, i64>) {
     let families = gauge.collect();
     for metric in families.iter().flat_map(|family| family.get_metric()) {
         let labels: Vec<_> = metric.get_label().iter().map(|label| label.value().to_owned()).collect();
         if !wanted.contains_key(&labels) {
-            // An error would say that it is gone already.
+            // An error would mean that the series is gone already.
             gauge.remove_label_values(&labels).ok();
         }
     }

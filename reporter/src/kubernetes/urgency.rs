@@ -11,16 +11,16 @@ use super::store::Record;
 pub(crate) enum Urgency {
     /// At once.
     Now,
-    /// Loading has begun. Mostly it is over in a moment, and one write shows both.
+    /// After a moment, as loading has begun. Mostly it also ends within that moment, and one write shows both.
     Soon,
-    /// Loading makes progress.
+    /// Later, as loading only makes progress.
     Progress,
 }
 
-/// How soon `next`, which differs from the status that is there, is written.
+/// How soon `next`, which differs from the present status, is written.
 pub(crate) fn urgency(record: &Record, next: &PolicyStatus) -> Urgency {
     let last = record.last.as_ref();
-    // Once every replica has loaded it, the webhook waits for this to be told.
+    // Once every replica has loaded the policy, its webhook waits for the status to show that.
     let counts = &next.replica_counts;
     let is_loaded = counts.expected > 0 && counts.current == counts.expected;
     let is_loading = next.word() == "Progressing" && !next.is_true(ConditionType::Degraded) && !is_loaded;
@@ -29,7 +29,7 @@ pub(crate) fn urgency(record: &Record, next: &PolicyStatus) -> Urgency {
     }
     let found = fields::ours(&record.object.raw_status);
     match last {
-        // Somebody else has changed it, which is put right at once.
+        // Another client has changed the status, which is corrected at once.
         Some(last) if fields::ours(&json!(last)) != found => Urgency::Now,
         Some(last) if says(last) == says(next) => Urgency::Progress,
         Some(_) | None => Urgency::Soon,

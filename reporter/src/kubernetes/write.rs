@@ -1,4 +1,4 @@
-//! The leader's calls that change something beside events.
+//! The leader's calls that change something other than events.
 
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -40,7 +40,7 @@ async fn write(client: &Client, object: &PolicyObject, status: &PolicyStatus) ->
     let object = PolicyObject { meta, ..object.clone() };
     match merge(client, &object, fields::sweep(&object, status), false).await {
         Ok(swept) => Ok(swept),
-        // The apply has succeeded; what is left over is found again.
+        // The apply has succeeded. Values that are left over are found again with the newer version.
         Err(error) if error.code() == Some(409) => Ok(found),
         Err(error) => Err(error),
     }
@@ -65,8 +65,8 @@ async fn patch(
     Ok(json!(policies.patch_status(object.id.name(), &params, &body).await?))
 }
 
-/// The apply with what the API server's schema knows; `None` if it knows everything. An apply with unknown fields is refused with
-/// 500, so a trial that changes nothing finds out which they are.
+/// The body of an apply with the fields that the API server's schema knows; `None` if it knows all of them. An apply with unknown
+/// fields is refused with code 500, so a dry-run merge finds out which they are.
 async fn without_unknown(client: &Client, object: &PolicyObject, status: &PolicyStatus) -> Option<Value> {
     let kept = merge(client, object, fields::trial(object, status), true).await.ok()?;
     let fit = fields::fit(&fields::ours(&json!(status)), &fields::ours(&kept["status"]));

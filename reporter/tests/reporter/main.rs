@@ -59,7 +59,7 @@ fn evaluator(generation: i64) -> EvaluatorState {
     EvaluatorState { ready: true, current: [(id(), current)].into(), ..EvaluatorState::default() }
 }
 
-/// A state that a test serves and changes.
+/// Serves a state that a test can change; gives its feed and its address.
 fn served<T>(first: T, number: fn(&mut T, u64)) -> (StateFeed<T>, SocketAddr)
 where
     T: PartialEq + serde::Serialize + Send + Sync + 'static,
@@ -89,7 +89,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -117,7 +117,7 @@ impl Reporter {
         Some(portcullis_yaml::read(&text).expect("a whole file"))
     }
 
-    /// The first status for which `look` gives something.
+    /// Waits for a status for which `look` gives a value, and gives that value.
     fn until<T>(&self, what: &str, look: impl Fn(Option<&ObservedPolicy>) -> Option<T>) -> T {
         let limit = Instant::now() + Duration::from_secs(120);
         loop {
@@ -134,7 +134,7 @@ impl Reporter {
         self.until(word, |status| status.filter(|object| object.status.word() == word).cloned())
     }
 
-    /// Asks for the end; the exit status and what was printed.
+    /// Ends the process with SIGTERM; gives its exit code, what it printed, and the folder.
     fn end(mut self) -> (Option<i32>, String, TempDir) {
         let id = rustix::process::Pid::from_child(&self.child.0);
         rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("is there");

@@ -1,4 +1,4 @@
-//! Has the loader of this pod check a policy that somebody applies. Whatever goes wrong with that admits the policy with a warning.
+//! Has the loader of this pod check a policy that somebody applies. If the check itself fails, the policy is admitted with a warning.
 
 mod places;
 
@@ -17,7 +17,7 @@ use crate::review::applied::AppliedPolicy;
 use crate::verdict::answer::Answer;
 use crate::verdict::check;
 
-/// How long an API server waits where it does not say it, and the longest that it can wait.
+/// How long an API server waits if the request does not say so, and the longest that a webhook's `timeoutSeconds` can be.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -25,7 +25,7 @@ const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Checks {
     link: Arc<BrokerLink>,
     last_call: LastCall,
-    /// Apart from those of requests that policies decide on: neither takes places from the other.
+    /// Separate from the places of requests that policies decide on: neither takes places from the other.
     places: Places,
     metrics: Metrics,
 }
@@ -36,7 +36,7 @@ impl Checks {
         Arc::new(Self { link, last_call, places: Places::default(), metrics: metrics.clone() })
     }
 
-    /// The answer to a review of a policy, which arrived then from a client that waits for `timeout`.
+    /// The answer to a review of a policy object that came at `arrived`, from a client that waits for `timeout`.
     pub(crate) async fn answer(&self, review: &Review<'_>, arrived: Instant, timeout: Option<Duration>) -> Answer {
         let (outcome, answer) = match review.applied_policy() {
             None => ("skipped", check::admitted()),
@@ -49,7 +49,7 @@ impl Checks {
         answer
     }
 
-    /// What is known of a policy at `until`, and what that counts as.
+    /// The answer about a policy, given by `until`, and the label of the metric that counts it.
     async fn asked(&self, policy: &AppliedPolicy<'_>, until: Instant) -> (&'static str, Answer) {
         const UNKNOWN: &str = "unknown";
         match self.last_call.or(self.verdict(policy, until)).await {
@@ -66,7 +66,7 @@ impl Checks {
         }
     }
 
-    /// Waits for a place, for half of the time at most, and then for what the loader says.
+    /// Waits for a place, for half of the time at most, and then for the loader's verdict.
     async fn verdict(&self, policy: &AppliedPolicy<'_>, until: Instant) -> Result<CheckVerdict, NotAsked> {
         let left = until.saturating_duration_since(Instant::now());
         let _place = self.places.take(&policy.user, &policy.tenant, until - left / 2).await?;
@@ -77,7 +77,7 @@ impl Checks {
 /// Why there is no verdict.
 #[derive(Debug, thiserror::Error)]
 enum NotAsked {
-    /// Others are being checked.
+    /// Too many other policies are being checked.
     #[error(transparent)]
     NoPlace(#[from] NoPlace),
     /// The loader does not answer, or not in time.

@@ -1,7 +1,8 @@
-//! How those who apply policies share the checks of a replica.
+//! How users and namespaces that apply policies share the checks of a replica.
 //!
-//! Fewer checks run than may be under way. One that finds others running waits for them, but only for a part of its time: the rest is for
-//! the check itself. Who has more under way than that waits for nothing, so that a flood holds neither memory nor places of others.
+//! Fewer checks run than may be under way. One that finds no place waits for it, but only for a part of its time: the rest is for the
+//! check itself. Beyond the number that may be under way, a check is refused at once, so that a flood holds neither memory nor places of
+//! others.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +16,7 @@ use tokio::time::timeout_at;
 const USER: usize = 4;
 /// Checks of one namespace that run at the same time; those of ClusterPolicies together count as one namespace.
 const TENANT: usize = 6;
-/// How many times as many may be under way, waiting ones included.
+/// How many times as many checks may be under way, waiting ones included, as may run.
 const WAITING: usize = 4;
 
 /// The places of a replica.
@@ -39,7 +40,7 @@ pub(super) enum NoPlace {
     /// Its namespace, or ClusterPolicies together, have too many.
     #[error("too many policies of this namespace are being checked on this replica")]
     Namespace,
-    /// All together are too many.
+    /// Too many checks are under way on this replica.
     #[error("too many policies are being checked on this replica")]
     Replica,
 }
@@ -61,7 +62,7 @@ impl Default for Places {
 }
 
 impl Places {
-    /// A place for a policy that this user applies in this namespace. Waits for one until then.
+    /// A place for a policy that this user applies in this namespace. Waits for it until `until`.
     ///
     /// # Errors
     /// At once when too many are under way, and at `until` when too many run.
@@ -85,7 +86,7 @@ impl Shares {
         Ok([user, tenant, all])
     }
 
-    /// In this order, so that one that waits for the share of its user or namespace holds nothing that others wait for.
+    /// Takes the permits in this order, so that a check that waits for the share of its user or namespace holds nothing that others wait for.
     async fn take(&self, user: &String, tenant: &Tenant, until: Instant) -> Result<[OwnedSemaphorePermit; 3], NoPlace> {
         let until = until.into();
         let user = timeout_at(until, self.users.take(user)).await.map_err(|_| NoPlace::User)?;
@@ -111,7 +112,7 @@ mod tests {
         Tenant::Namespace(name.into())
     }
 
-    /// What `number` calls of this user in this namespace get, which all come now.
+    /// The results of `number` calls of this user in this namespace, made at the same time.
     async fn flood(places: &Places, user: &str, tenant: &Tenant, number: usize) -> Vec<Result<Place, NoPlace>> {
         let until = soon(1);
         join_all((0..number).map(|_| places.take(user, tenant, until))).await

@@ -134,7 +134,7 @@ async fn a_broker_that_dies_fails_what_waits_and_its_successor_goes_on() {
     next(&mut broker).await;
     drop(broker);
     assert!(text(call.await.expect("ends")).contains("ended the connection"));
-    // It comes back while a guest already waits.
+    // The broker comes back while a guest already waits.
     let call = rig.call("again", 60_000);
     let mut broker = rig.connect().await;
     let (header, payload) = next(&mut broker).await;

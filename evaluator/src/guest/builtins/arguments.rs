@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// They are as many as the module gave, which need not be as many as the builtin has.
+/// As many arguments as the module gave; the builtin may expect more or fewer.
 pub(in super::super) struct Arguments {
     values: Vec<Value>,
     seed: u64,
@@ -38,7 +38,7 @@ impl Arguments {
         self.value(place)?.as_object().ok_or_else(|| is_no("object", place))
     }
 
-    /// A text, or several.
+    /// A text, or a list of texts.
     pub(super) fn texts(&self, place: usize) -> Result<Vec<&str>, String> {
         match self.value(place)? {
             Value::String(text) => Ok(vec![text]),
@@ -50,7 +50,7 @@ impl Arguments {
     }
 }
 
-/// A number without a fraction, however it is written.
+/// A whole number, also where it is written like `1.0`.
 pub(super) fn integer(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| {
         let float = value.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 9e15)?;

@@ -37,7 +37,7 @@ pub(super) fn urlquery_encode(arguments: &Arguments) -> Outcome {
 
 pub(super) fn urlquery_decode(arguments: &Arguments) -> Outcome {
     let encoded = arguments.text(0)?;
-    // What has no name is decoded as one.
+    // Decoded as the value of a pair with an empty name.
     let pair = format!("={}", encoded.replace('&', "%26").replace('=', "%3D"));
     Ok(form_urlencoded::parse(pair.as_bytes()).map(|(_, value)| value.into_owned()).collect::<String>().into())
 }
@@ -125,7 +125,7 @@ mod tests {
         assert!(error.contains("it is not YAML") && !error.contains("secret"), "{error}");
     }
 
-    /// A few hundred bytes that would be a billion texts.
+    /// A few hundred bytes of YAML that would expand to a billion texts.
     #[test]
     fn aliases_of_aliases_are_refused() {
         let mut text = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();

@@ -1,4 +1,4 @@
-//! `io.jwt.decode`: what a token says. Nothing of it is checked.
+//! `io.jwt.decode`: the contents of a token, of which nothing is checked.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -1,4 +1,5 @@
-//! Builtins of Rego that OPA leaves to its host. Each is a pure function of its arguments; those that are random are so once a request.
+//! Builtins of Rego that OPA leaves to its host. Each is a pure function of its arguments; random ones also depend on a seed, drawn once a
+//! call.
 //!
 //! What a builtin refuses ends the evaluation with an error, and so rejects: undefined, as OPA has it outside of strict mode, could make a rule
 //! that denies fall silent.
@@ -23,7 +24,7 @@ pub(super) use self::arguments::Arguments;
 
 /// What a builtin gives: a value, or what is wrong with its arguments.
 type Outcome = Result<Value, String>;
-/// What a builtin does.
+/// The function of a builtin.
 type Run = fn(&Arguments) -> Outcome;
 
 /// A builtin.
@@ -61,13 +62,14 @@ fn list(items: impl Iterator<Item = Value>) -> Outcome {
     if items.next().is_some() { Err(format!("the result has more than {MAX_ITEMS} items")) } else { Ok(list.into()) }
 }
 
-/// Host memory that a builtin takes for arguments of so many bytes of JSON: a list of small objects has the most for its length.
+/// Host memory that a builtin takes at most, in bytes, for arguments of `bytes` bytes of JSON: a list of small objects takes the most for
+/// its length.
 pub(super) fn memory_for(bytes: usize) -> u64 {
     const PER_BYTE: u64 = 32;
     u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(PER_BYTE)
 }
 
-/// Names of a module's builtins by what this host has. An error names those that it does not have.
+/// The builtins that a module names, by the module's numbers for them. The error names those that this host does not have.
 pub(super) fn find(names: BTreeMap<String, i32>) -> Result<HashMap<i32, Builtin>, String> {
     let (mut found, mut missing) = (HashMap::new(), Vec::new());
     for (name, id) in names {
@@ -89,7 +91,7 @@ pub(super) fn find(names: BTreeMap<String, i32>) -> Result<HashMap<i32, Builtin>
     Err(format!("Missing Rego builtins: {}{why}", missing.join(", ")))
 }
 
-/// All of them. Upstream knows two without their prefix, so both names are taken.
+/// All builtins by name. Upstream knows two without their prefix, so these have both names.
 const ALL: &[(&str, Run)] = &[
     ("base64url.encode_no_pad", encoding::base64url_no_pad),
     ("crypto.hmac.equal", crypto::hmac_equal),

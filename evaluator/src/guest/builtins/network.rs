@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::{Arguments, Outcome};
 
-/// Whether a network has a whole other one, or an address.
+/// Whether a network contains another network, or an address.
 pub(super) fn cidr_contains(arguments: &Arguments) -> Outcome {
     let (network, other) = (network(arguments.text(0)?)?, network_or_address(arguments.text(1)?)?);
     Ok(network.contains(&other).into())

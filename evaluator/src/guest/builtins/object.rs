@@ -19,7 +19,7 @@ fn has(whole: &Value, part: &Value) -> bool {
         (Value::Object(whole), Value::Object(part)) => {
             part.iter().all(|(name, value)| whole.get(name).is_some_and(|there| has(there, value)))
         }
-        // Lists are compared as a run of neighbours.
+        // A list is a subset if its items follow one another in the other list, in this order.
         (Value::Array(whole), Value::Array(part)) => {
             part.is_empty() || whole.windows(part.len()).any(|window| window == part)
         }
@@ -53,7 +53,7 @@ fn unite(all: &mut Value, more: &Value) {
     }
 }
 
-/// Nothing of this program's environment or configuration is for policies.
+/// An empty object: policies get nothing of this program's environment or configuration.
 pub(super) fn runtime(_: &Arguments) -> Outcome {
     Ok(Value::Object(Map::new()))
 }

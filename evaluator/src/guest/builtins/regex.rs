@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::{Arguments, MAX_TEXT, Outcome, list};
 
-/// Memory of a compiled expression, in bytes.
+/// The most memory of a compiled expression, in bytes.
 const MAX_SIZE: usize = 1 << 20;
-/// States of an expression times bytes of a text: a tenth of a second at the worst.
+/// The largest product of an expression's states and a text's bytes: a tenth of a second at worst.
 const MAX_WORK: usize = 50_000_000;
 
 pub(super) fn is_valid(arguments: &Arguments) -> Outcome {
@@ -25,7 +25,7 @@ pub(super) fn split(arguments: &Arguments) -> Outcome {
     list(compiled(arguments.text(0)?, text.len())?.split(text).map(Value::from))
 }
 
-/// The first so many matches; all where the number is negative.
+/// The first matches, as many as the third argument says; all of them where it is negative.
 pub(super) fn find_n(arguments: &Arguments) -> Outcome {
     let text = arguments.text(1)?;
     let count = usize::try_from(arguments.integer(2)?).unwrap_or(usize::MAX);

@@ -28,7 +28,7 @@ pub(super) fn trace(arguments: &Arguments) -> Outcome {
     Ok(true.into())
 }
 
-/// `print`: a list of sets of values, of which those that are undefined have none.
+/// `print`: its argument is a list of sets, each with one value to print, or empty where that value is undefined.
 pub(super) fn print(arguments: &Arguments) -> Outcome {
     let words = arguments.list(0)?.iter().map(|set| match set.as_array().map(Vec::as_slice) {
         Some([]) | None => "<undefined>".to_owned(),
@@ -42,7 +42,7 @@ pub(super) fn log_line(result: &[u8]) -> Option<String> {
     serde_json::from_slice(result).ok()
 }
 
-/// Where a text is in another, in characters.
+/// The places where a text occurs in another, counted in characters.
 pub(super) fn indexof_n(arguments: &Arguments) -> Outcome {
     let (text, part) = (arguments.text(0)?, arguments.text(1)?);
     if part.is_empty() {
@@ -245,7 +245,7 @@ fn is_small(float: f64) -> bool {
     float.abs() < 1e15
 }
 
-/// As Go shows floats that have no precision of their own: with an exponent from 10^21 on and below 10^-4.
+/// A float as Go shows it without a precision: with an exponent from 10^21 on and below 10^-4.
 fn shortest(size: f64) -> String {
     if size != 0.0 && !(1e-4..1e21).contains(&size) { exponent(&format!("{size:e}")) } else { format!("{size}") }
 }
@@ -261,7 +261,7 @@ fn wrong(verb: char, value: &Value) -> String {
     format!("%!{verb}({}={})", go_type(value), shown(value))
 }
 
-/// What OPA gives to Go's package fmt: numbers as such, everything else as a text.
+/// The type as which OPA passes a value to Go's package fmt: numbers as numbers, everything else as a string.
 fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Number(number) if number.is_f64() => "float64",
@@ -270,7 +270,7 @@ fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// A value as Rego writes it, a text as it is.
+/// A value as Rego writes it, but a text without quotes.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -304,7 +304,7 @@ mod tests {
         text.as_str().expect("a text").to_owned()
     }
 
-    /// What Go's fmt gives.
+    /// The expected texts are those of Go's package fmt.
     #[test]
     fn formats() {
         for (format, values, expected) in [

@@ -25,12 +25,12 @@ pub(super) fn parse_rfc3339(arguments: &Arguments) -> Outcome {
     nanoseconds(moment.ok_or("it is no time of RFC 3339")?)
 }
 
-/// A text by a layout of Go's, such as `2006-01-02`.
+/// Parses a time by one of Go's layouts, such as `2006-01-02`.
 pub(super) fn parse(arguments: &Arguments) -> Outcome {
     nanoseconds(layout::parse(arguments.text(0)?, arguments.text(1)?)?)
 }
 
-/// A duration of Go's: `1h15m30.5s`, `-1.5h`, `300ms`.
+/// Parses a duration as Go writes it: `1h15m30.5s`, `-1.5h`, `300ms`.
 pub(super) fn parse_duration(arguments: &Arguments) -> Outcome {
     let text = arguments.text(0)?;
     let odd = || "it is not a duration such as 1h30m".to_owned();
@@ -57,7 +57,7 @@ pub(super) fn parse_duration(arguments: &Arguments) -> Outcome {
     }
 }
 
-/// A decimal number times a whole one, cut.
+/// A decimal number times an integer, without the fraction of the product.
 fn times(number: &str, size: i128) -> Option<i128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.len() + fraction.len() == 0 || number.len() > 40 {
@@ -83,7 +83,7 @@ pub(super) fn weekday(arguments: &Arguments) -> Outcome {
     Ok(moment(arguments.value(0)?)?.strftime("%A").to_string().into())
 }
 
-/// The moment so many years, months and days later, as the calendar counts them: a day too many is one of the next month.
+/// The moment so many years, months and days later. A day beyond the end of its month becomes one of the next month.
 pub(super) fn add_date(arguments: &Arguments) -> Outcome {
     let moment = moment(arguments.value(0)?)?;
     let (years, months, days) = (arguments.integer(1)?, arguments.integer(2)?, arguments.integer(3)?);
@@ -118,7 +118,7 @@ pub(super) fn diff(arguments: &Arguments) -> Outcome {
     Ok(parts.into_iter().map(Value::from).collect())
 }
 
-/// A moment, with a layout of Go's as its third part, as a text.
+/// Formats a moment, whose third part may be one of Go's layouts.
 pub(super) fn format(arguments: &Arguments) -> Outcome {
     let value = arguments.value(0)?;
     let layout = match value.get(2) {
@@ -154,7 +154,7 @@ fn moment(value: &Value) -> Result<Zoned, String> {
     let timestamp = Timestamp::from_nanosecond(nanoseconds.into()).map_err(|_| "a time is out of range".to_owned())?;
     let zone = match zone.map(|zone| zone.as_str().ok_or("a time zone is no string")).transpose()? {
         None | Some("" | "UTC" | "Local") => TimeZone::UTC,
-        // Not the machine's database: it may not be there, and its files are not for this program.
+        // Not the machine's database: it may be missing, and this program may not read its files.
         Some(name) => {
             let known = TimeZoneDatabase::bundled().get(name);
             known.map_err(|_| format!("{} is no time zone", portcullis_contract::clean(name, 64)))?

@@ -1,4 +1,4 @@
-//! Quantities, ranges, and what is random.
+//! Quantities, ranges, and random values.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -54,7 +54,7 @@ fn factor(unit: &str) -> Option<f64> {
     Some(base.powi(i32::try_from(power).ok().filter(|power| *power > 0)?))
 }
 
-/// Whole numbers are written as such.
+/// A number as JSON; a whole one is an integer.
 fn number_of(value: f64) -> Outcome {
     #[expect(clippy::cast_possible_truncation, reason = "whole and within 2^63")]
     let whole = (value.fract() == 0.0 && value.abs() < 9e18).then(|| Number::from(value as i64));
@@ -75,13 +75,13 @@ pub(super) fn range_step(arguments: &Arguments) -> Outcome {
     Ok((0..=count).map(|index| Value::from(at(index))).collect())
 }
 
-/// A number below another one; the same for the same arguments throughout one request.
+/// A random number below another one; the same for the same arguments throughout one request.
 pub(super) fn rand_intn(arguments: &Arguments) -> Outcome {
     let (name, below) = (arguments.text(0)?, arguments.integer(1)?.unsigned_abs());
     Ok(if below == 0 { 0 } else { hash(arguments, name, 0) % below }.into())
 }
 
-/// A version 4 UUID; the same for the same argument throughout one request.
+/// A random UUID of version 4; the same for the same argument throughout one request.
 pub(super) fn uuid(arguments: &Arguments) -> Outcome {
     let name = arguments.text(0)?;
     let bits = (u128::from(hash(arguments, name, 1)) << 64) | u128::from(hash(arguments, name, 2));

@@ -1,7 +1,7 @@
 //! The part of `wasi_snapshot_preview1` that policies need: clocks, random numbers, arguments, the three streams, sleep and
-//! exit. Every other function is there, since compilers import it, and answers that it has nothing.
+//! exit. All other functions exist, since compilers import them, and answer that there is nothing.
 //!
-//! An implementation of its own: nothing here can reach a file, a socket or the environment, standard input must be able to
+//! The implementation is our own, because nothing here may reach a file, a socket or the environment, standard input must be able to
 //! report its end and later have more (docs/design/policy-abi.md, section 6), and every buffer has a limit.
 
 mod poll;
@@ -17,12 +17,12 @@ use super::streams::Streams;
 use super::{CallError, Context};
 
 const MODULE: &str = "wasi_snapshot_preview1";
-/// Buffers in one read or write.
+/// The most buffers in one read or write.
 const MAX_BUFFERS: u32 = 1024;
-/// Random bytes in one call: the deadline is not checked while they are made.
+/// The most random bytes in one call: the deadline is not checked while they are made.
 const MAX_RANDOM: usize = 1 << 20;
 
-// Numbers of the interface.
+// Numbers that the interface defines.
 const SUCCESS: i32 = 0;
 const BADF: i32 = 8;
 const FAULT: i32 = 21;
@@ -107,7 +107,7 @@ fn process(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
                     Err(failure) => return errno(Err(failure)),
                 };
                 if let Some(wait) = poll.wait() {
-                    // Waiting ends with the deadline, and with the call when its caller hangs up.
+                    // Waiting ends at the deadline, and when the caller of the guest hangs up, which drops this future.
                     let left = context.deadline.saturating_duration_since(Instant::now());
                     tokio::time::sleep(wait.min(left)).await;
                     if wait >= left {
@@ -169,8 +169,8 @@ fn streams(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Files, folders, sockets and signals: there are none. The descriptors after the streams do not exist, which is how a
-/// guest learns that nothing was opened for it.
+/// Functions for files, folders, sockets and signals, of which there are none. Descriptors after those of the streams do not exist, which
+/// is how a guest learns that nothing was opened for it.
 fn nothing(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
     linker.func_wrap(MODULE, "fd_advise", |_: i32, _: i64, _: i64, _: i32| BADF)?;
     linker.func_wrap(MODULE, "fd_allocate", |_: i32, _: i64, _: i64| BADF)?;

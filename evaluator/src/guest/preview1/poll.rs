@@ -1,18 +1,18 @@
-//! `poll_oneoff`: the one way of a guest to wait.
+//! `poll_oneoff`: the only way for a guest to wait.
 
 use std::time::Duration;
 
 use super::{BADF, Failure, INVAL, SUCCESS, is_stream, now, write_size};
 use crate::guest::linear_memory::{slice, write};
 
-/// Subscriptions in one poll.
+/// The most subscriptions in one poll.
 const MAX_SUBSCRIPTIONS: u32 = 1024;
 
-// Sizes of the interface.
+// Sizes that the interface defines, in bytes.
 const SUBSCRIPTION_SIZE: usize = 48;
 const EVENT_SIZE: usize = 32;
 
-/// The subscriptions of a poll, as far as they matter: time and streams, and streams are always ready.
+/// The subscriptions of a poll. Only those to clocks wait: streams are always ready.
 pub(super) struct Poll {
     subscriptions: Vec<Subscription>,
 }
@@ -20,7 +20,7 @@ pub(super) struct Poll {
 struct Subscription {
     userdata: [u8; 8],
     kind: u8,
-    /// Nothing for a stream.
+    /// How long it waits; none for a stream, which is ready at once.
     wait: Option<Duration>,
     errno: i32,
 }
@@ -36,7 +36,7 @@ impl Poll {
         Ok(Self { subscriptions })
     }
 
-    /// How long nothing happens; nothing when something is ready already.
+    /// How long to wait until the first subscription is ready; none if one is ready already.
     pub(super) fn wait(&self) -> Option<Duration> {
         let waits: Option<Vec<_>> = self.subscriptions.iter().map(|subscription| subscription.wait).collect();
         waits?.into_iter().min().filter(|wait| !wait.is_zero())

@@ -1,4 +1,4 @@
-//! What a module and its host call of each other, with every address taken as hostile.
+//! The functions by which a module and its host call each other, with every address taken as hostile.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::super::{CallError, Context, MAX_REPLY};
 use crate::verdict::offload;
 use crate::verdict::reply::decode_any;
 
-/// Longest text of `print`, `trace` or an abort that is looked at, in bytes.
+/// Longest text of `print`, `trace` or an abort that is read, in bytes.
 const MAX_LOGGED: usize = 64 << 10;
 
 /// The names of the exports with their types, as an error shows them.
@@ -54,7 +54,7 @@ where
     R: wasmtime::WasmResults + Sync,
 {
     let mut context = store.as_context_mut();
-    // A start function may call a builtin before the instance is there.
+    // A start function may call a builtin before there is an instance.
     let started = context.data().rego.instance;
     let instance =
         started.ok_or_else(|| CallError::Trap("the module calls its host before it has started".to_owned()))?;
@@ -63,7 +63,7 @@ where
     function.call_async(context, parameters).await.map_err(|error| CallError::of(&error))
 }
 
-/// Puts a JSON text into the guest's memory as a value, and gives its address. The text is what its parts are, one after the other.
+/// Puts a JSON text into the guest's memory as a value, and gives its address. The text is given in parts, one after the other.
 pub(super) async fn push(store: &mut impl AsContextMut<Data = Context>, parts: &[&[u8]]) -> Result<i32, CallError> {
     let length = parts.iter().map(|part| part.len()).sum::<usize>();
     let length = i32::try_from(length).map_err(|_| CallError::Limit("a value is above 2 GiB".to_owned()))?;
@@ -93,7 +93,7 @@ async fn pull(
     Ok(text(memory.data(&context), address, limit)?.map(<[u8]>::to_vec))
 }
 
-/// A text that ends with a zero; nothing where it is longer than `limit`.
+/// The text at an address, which ends with a zero byte; none if it is longer than `limit`.
 fn text(memory: &[u8], address: i32, limit: usize) -> Result<Option<&[u8]>, CallError> {
     let outside = || CallError::Trap("a text leads out of the guest's memory".to_owned());
     let from = memory.get(index(address)..).ok_or_else(outside)?;
@@ -119,7 +119,7 @@ pub(super) async fn builtins(store: &mut Store<Context>) -> Result<BTreeMap<Stri
     named.and_then(|text| serde_json::from_slice(&text).ok()).ok_or_else(unreadable)
 }
 
-/// Evaluates, and gives the JSON text of the result.
+/// Evaluates an entrypoint, and gives the JSON text of the result.
 pub(super) async fn evaluate(
     store: &mut Store<Context>,
     entrypoint: i32,
@@ -135,8 +135,8 @@ pub(super) async fn evaluate(
     pull(store, address, MAX_REPLY).await?.ok_or(CallError::ReplyTooLarge)
 }
 
-/// Runs a builtin. One that is called while another one runs ends the call: no module of OPA's does that, and each level would take a stack
-/// of the host.
+/// Runs a builtin. A builtin that is called while another one runs ends the call: no module that OPA made does that, and each level would
+/// take stack of the host.
 async fn run_builtin(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) -> Result<i32, CallError> {
     if std::mem::replace(&mut caller.data_mut().rego.in_builtin, true) {
         return Err(CallError::Trap("the module calls a builtin while another one runs".to_owned()));
@@ -177,7 +177,7 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
     push(caller, &[&text]).await
 }
 
-/// Defines the imports of module `env`, but for the memory: the loader makes that the module's own.
+/// Defines the imports of module `env`, except for the memory: the loader changes modules so that they have their own.
 pub(in super::super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
     let module = "env";
     linker.func_wrap(module, "opa_abort", |mut caller: Caller<'_, Context>, address: i32| {
@@ -210,7 +210,7 @@ pub(in super::super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime:
     Ok(())
 }
 
-/// A message of the guest for people, cut.
+/// A message of the guest, cleaned and cut for users.
 fn message(caller: &mut Caller<'_, Context>, address: i32) -> String {
     let Ok(memory) = exported(caller) else { return String::new() };
     match text(memory.data(&*caller), address, MAX_LOGGED) {

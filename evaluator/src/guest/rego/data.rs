@@ -1,6 +1,6 @@
 //! `data` of a policy: its settings, and the objects of the cluster where it reads any (docs/design/policy-abi.md, section 7).
 //!
-//! The objects are large and are not copied here: a text ends where they begin, and they and a brace complete it.
+//! The objects are large and are not copied here: the text ends where they begin, and the caller adds them and a closing brace.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::CallError;
 /// The key of the objects in the settings of mode `opa`.
 const OBJECTS: &str = "kubernetes";
 
-/// The settings, which the objects overwrite a part of.
+/// The settings; the objects, if there are any, take the place of the key [`OBJECTS`].
 pub(super) fn for_opa<'a>(settings: &'a [u8], objects: Option<&[u8]>) -> Result<Cow<'a, [u8]>, CallError> {
     if objects.is_none() {
         return Ok(settings.into());

@@ -1,11 +1,10 @@
 //! Rego guests, compiled by OPA: the evaluation-context calls of its Wasm ABI 1.x (docs/design/policy-abi.md, section 7).
 //!
-//! A fresh instance a call, as with every guest: the data and the input go into its memory as JSON, entrypoint 0 is
-//! evaluated, and the result comes back as JSON. Settings are small, so they are parsed again in each instance and not kept in an image of the
-//! memory.
+//! Each call has a fresh instance, as with every guest: the data and the input go into its memory as JSON, entrypoint 0 is evaluated, and
+//! the result comes back as JSON. Settings are small, so they are parsed again in each instance and not kept in an image of the memory.
 //!
 //! Rules cannot ask for objects of the cluster, so the host asks the broker for all that the policy may read, before there is an instance. An
-//! evaluation without them fails: rules over objects that are not there would fall silent.
+//! evaluation without them fails: rules about missing objects would not deny anything.
 
 mod abi;
 mod data;
@@ -26,9 +25,9 @@ use crate::memory::InstanceMemory;
 
 pub(super) use self::abi::{add_to_linker, check};
 
-/// The rule or package that a policy is built with first, `opa build -e`.
+/// The number of the rule or package that `opa build -e` names first.
 const ENTRYPOINT: i32 = 0;
-/// What is wrong with a module whose reply cannot be read at all.
+/// The error of a module that gives no result.
 const NO_RESULT: &str = "the policy gave no result";
 
 /// A Rego policy, linked.
@@ -36,7 +35,7 @@ pub(crate) struct RegoGuest {
     pre: InstancePre<Context>,
     limits: Limits,
     mode: ExecutionMode,
-    /// The builtins that the module asks its host for, known once an instance has said it.
+    /// The builtins that the module asks its host for; empty until the first instance has named them.
     builtins: OnceLock<Arc<HashMap<i32, Builtin>>>,
 }
 
@@ -64,7 +63,7 @@ impl RegoGuest {
                 self.evaluate(&mut store, &request, &settings, objects).await
             }
             (Operation::Validate, None) => Err(CallError::Host("a request has no settings".to_owned())),
-            // The language has no way to judge settings. That they can be read, and the module be served, is all there is to know.
+            // Rego has no way to judge settings, so they are valid if they can be read. The module has started, so it can be served.
             (Operation::ValidateSettings, _) => {
                 abi::push(&mut store, &[&payload.concat()]).await?;
                 Ok(br#"{"valid":true}"#.to_vec())
@@ -72,7 +71,7 @@ impl RegoGuest {
         }
     }
 
-    /// Makes the instance and learns what it asks the host for.
+    /// Makes the instance and finds out which builtins it asks the host for.
     async fn start(&self, store: &mut Store<Context>) -> Result<(), CallError> {
         let instance = instantiate(&self.pre, store).await.map_err(|error| CallError::of(&error).init("start"))?;
         store.data_mut().rego.instance = Some(instance);
@@ -102,7 +101,7 @@ impl RegoGuest {
         let before = if is_gatekeeper { data::for_gatekeeper(json) } else { data::for_opa(settings, json)? };
         let end: &[u8] = if json.is_some() { b"}" } else { b"" };
         let data = abi::push(store, &[&before, json.unwrap_or_default(), end]).await?;
-        // The guest has them, and so need not the host.
+        // The guest has a copy now, so the host does not need them any longer.
         drop(objects);
         let input: &[&[u8]] = match is_gatekeeper {
             true => &[b"{\"parameters\":", settings, b",\"review\":", request, b"}"],
@@ -119,7 +118,7 @@ async fn objects(host: &Host, deadline: Instant) -> Result<BrokerAnswer, CallErr
     host.ask_broker(BrokerRequest::ContextObjects, b"", deadline).await.map_err(|failure| match failure {
         LinkFailure::Denied(text) => CallError::Denied(text),
         LinkFailure::Failed(text) => {
-            // The rules called nothing.
+            // The prefix says that a call of the guest failed, but rules make no calls.
             let cause = text.strip_prefix(CALLBACK_FAILURE).unwrap_or(&text);
             CallError::Unprovided(format!("objects of the cluster are missing: {cause}"))
         }

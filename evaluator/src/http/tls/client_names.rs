@@ -1,7 +1,7 @@
-//! Which clients may send requests: those whose certificate has one of the listed names, besides a trusted authority.
+//! Which clients may send requests: those whose certificate is signed by a trusted authority and has one of the listed names.
 //!
-//! The authority of a cluster signs for many: kubelets, users, other components. One of its certificates alone says only that the client
-//! is known to the cluster.
+//! The authority of a cluster signs certificates for many: kubelets, users, other components. Such a certificate alone says only that the
+//! client is known to the cluster.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
-/// Accepts what `inner` accepts, from clients with one of these names only; without names, from all.
+/// Accepts the clients that `inner` accepts, if they have one of these names; all of them if there are no names.
 pub(crate) fn only_named(inner: Arc<dyn ClientCertVerifier>, names: Vec<String>) -> Arc<dyn ClientCertVerifier> {
     if names.is_empty() { inner } else { Arc::new(NamedClients { inner, names }) }
 }

@@ -172,7 +172,7 @@ impl Seen {
                 *self = Self { judged: Some(digest), broken: None };
                 Look::Good(pair)
             }
-            // Key and certificate may be replaced one after the other: only what stays broken is reported.
+            // Key and certificate may be replaced one after the other, so a pair is reported only if it is still broken at the next look.
             Err(error) if self.broken == Some(digest) && self.judged != Some(digest) => {
                 self.judged = Some(digest);
                 Look::Bad(error)
@@ -226,7 +226,7 @@ impl Read {
         };
         let mut config =
             builder.with_single_cert(chain, key).map_err(|source| TlsError::Pair { path: certificate, source })?;
-        // All that API servers speak to webhooks, and nothing besides that could be attacked.
+        // API servers speak nothing else to webhooks, and another protocol would be one more to attack.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Pair { config: Arc::new(config), not_after })
     }

@@ -1,9 +1,9 @@
-//! The operations that lead from one JSON text to another, and cost no more to send and to apply than there is text.
+//! The operations that lead from one JSON text to another. Sending and applying them costs no more than the texts are long.
 //!
-//! Objects are compared by key and lists by place. Of each object and each list either what changed in it is sent, or the
-//! whole of it, whichever is shorter; so however the texts are made, the patch is hardly longer than the text that it leads
-//! to, but for an object at the root, which is never sent as a whole. Each value is looked at once: operations name places in
-//! the text, nothing is copied until all of them are known, and what costs more than is left is not looked for.
+//! Objects are compared by key and lists by index. For each object and each list, either its changes are sent or the whole of it,
+//! whichever is shorter. So the patch is hardly longer than the text that it leads to, whatever the texts are, except for an object
+//! at the root, which is never sent as a whole. Each value is compared once: operations refer to positions in the text, nothing is
+//! copied until all of them are known, and a comparison ends when its operations cost more than is left.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,17 +14,17 @@ use serde_json::Number;
 use super::PatchError;
 use super::text::{Position, Text, unescaped};
 
-/// The longest patch, in bytes. The API server takes no object above 3 MiB, so a longer one leads nowhere; what is sent is a
-/// third longer.
+/// The longest patch, in bytes. The API server takes no object above 3 MiB, so a longer patch would be of no use. In base64, as it is
+/// sent, it is a third longer.
 pub(super) const MAX_PATCH: usize = 4 << 20;
-/// Bytes by which a patch may be longer than the shortest one: what changed is easier to read than the whole around it.
+/// Bytes by which a patch may be longer than the shortest one: single changes are easier to read than the whole object around them.
 const SLACK: usize = 4 << 10;
 /// The most elements that are added to or removed from a list one by one: applying the patch may copy the list each time.
 const MAX_MOVED: usize = 16;
 /// How many values are compared between two checks of the clock.
 const PACE: u64 = 4096;
 
-/// What a comparison found, and what it cost.
+/// The operations that a comparison found, and what it cost.
 pub(super) struct Diff<'t> {
     first: &'t Text<'t>,
     last: &'t Text<'t>,
@@ -47,9 +47,9 @@ enum Verb {
 
 struct Operation {
     verb: Verb,
-    /// The last step to where it applies; nothing for the root.
+    /// The last step of the path where it applies; none for the root.
     step: Option<usize>,
-    /// In the last text.
+    /// The value in the last text; none where it is removed.
     value: Option<Position>,
 }
 
@@ -60,7 +60,7 @@ struct Step<'t> {
 }
 
 enum Name<'t> {
-    /// As it stands in the text, in quotes.
+    /// A key as it is written in the text, in quotes.
     Key(&'t str),
     Index(usize),
 }
@@ -69,11 +69,11 @@ enum Name<'t> {
 #[derive(Clone, Copy)]
 struct Path {
     step: Option<usize>,
-    /// Bytes of the path in JSON.
+    /// The length of the path in JSON, in bytes.
     length: usize,
 }
 
-/// What was found up to some point, to go back to.
+/// How much was found up to some point, to go back to it.
 #[derive(Clone, Copy)]
 struct Mark {
     operations: usize,
@@ -119,7 +119,7 @@ impl<'t> Diff<'t> {
     }
 
     fn write_path(&self, step: Option<usize>, out: &mut String) {
-        // Texts are not nested deeply, and so is no path.
+        // Texts are not nested deeply, so paths are short and this recursion is, too.
         let Some(Step { before, name }) = step.map(|step| &self.steps[step]) else { return };
         self.write_path(*before, out);
         out.push('/');
@@ -129,8 +129,8 @@ impl<'t> Diff<'t> {
         }
     }
 
-    /// Compares two values; gives the length of the operations that were found. Where that is more than `most`, they are
-    /// not all, and of no use: the caller sends something else.
+    /// Compares two values; gives the length of the operations that were found. If that is more than `most`, they are incomplete and of
+    /// no use: the caller sends something else.
     fn value(&mut self, from: Position, to: Position, path: Path, most: usize) -> Result<usize, PatchError> {
         self.look()?;
         match (self.first.first_byte(from), self.last.first_byte(to)) {
@@ -189,7 +189,7 @@ impl<'t> Diff<'t> {
                     moved += 1;
                 }
                 (None, None) => {
-                    // From the end, so that places stay what they were.
+                    // From the end, so that the indices of the others stay what they were.
                     for index in (index - removed..index).rev() {
                         cost += self.push_below(Verb::Remove, path, Name::Index(index), None);
                     }
@@ -210,12 +210,12 @@ impl<'t> Diff<'t> {
         Ok(cost)
     }
 
-    /// What the operations below a value may cost.
+    /// The most that the operations below a value may cost, in bytes.
     fn limit(&self, most: usize, whole: usize) -> usize {
         most.min(whole.saturating_add(self.slack))
     }
 
-    /// Compares two values at one step below `path`. The step stays only where something leads there.
+    /// Compares two values at one step below `path`. The step is kept only if an operation needs it.
     fn below(
         &mut self,
         from: Position,
@@ -249,20 +249,20 @@ impl<'t> Diff<'t> {
         self.cost(verb, path, value)
     }
 
-    /// Bytes of an operation, with the comma after it.
+    /// The length of an operation in bytes, with the comma after it.
     fn cost(&self, verb: Verb, path: Path, value: Option<Position>) -> usize {
         let value = value.map_or(0, |value| ",\"value\":".len() + self.last.raw(value).len());
         verb.opening().len() + path.length + "\"},".len() + value
     }
 
-    /// What it costs to send the whole of `to`, an object or a list.
+    /// What it costs to send the whole of `to`, an object or a list, in bytes.
     fn whole_cost(&self, to: Position, path: Path) -> usize {
         let is_root_object = path.step.is_none() && self.last.first_byte(to) == b'{';
         // Not every implementation of JSON Patch can replace the root.
         if is_root_object { usize::MAX } else { self.cost(Verb::Replace, path, Some(to)) }
     }
 
-    /// Sends the whole of `to` in place of all that was found in it.
+    /// Replaces all operations that were found in `to` by one that sends the whole of it.
     fn whole(&mut self, mark: Mark, to: Position, path: Path) -> usize {
         self.operations.truncate(mark.operations);
         self.steps.truncate(mark.steps);
@@ -291,7 +291,7 @@ impl<'t> Diff<'t> {
     }
 }
 
-/// A member of an object of the first text. Millions of them may be there, so a key is where it stands and its hash.
+/// A member of an object of the first text. There may be millions of them, so the key is not copied: its position and its hash are kept.
 struct Known {
     hash: u64,
     key: u32,
@@ -316,7 +316,7 @@ impl Diff<'_> {
         Ok(known)
     }
 
-    /// The value of a key, once: a key that comes again in the last text is written over what came before.
+    /// Takes the value of a key, which works once: if a key comes again in the last text, its later value overwrites the earlier one.
     fn take(&self, known: &mut [Known], key: &str) -> Option<Position> {
         let key = unescaped(key);
         let hash = self.hashes.hash_one(&*key);

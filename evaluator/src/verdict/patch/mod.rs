@@ -1,7 +1,7 @@
-//! From a mutated object to a JSON Patch that is known to lead there (RFC 6902).
+//! From a mutated object to a JSON Patch (RFC 6902) that is known to make it.
 //!
 //! The API server turns a patch that does not apply into an internal error, even under `failurePolicy: Ignore`. So the
-//! patch is applied here first, and a mutation of what a policy must not touch is refused.
+//! patch is applied here first, and a mutation of a field that a policy must not change is refused.
 //!
 //! Both objects are untrusted, so [`diff`] works on their texts and limits what the patch costs: to make, to send and to apply.
 
@@ -47,7 +47,7 @@ pub(super) enum PatchError {
     /// The patch would be too long.
     #[error("the patch to the mutated object is longer than {} bytes", diff::MAX_PATCH)]
     TooLong,
-    /// The patch does not lead from the one to the other.
+    /// The patch does not lead from the first object to the mutated one.
     #[error("the patch to the mutated object does not lead there")]
     Astray,
     /// The deadline passed before the patch was made.
@@ -60,7 +60,7 @@ pub(super) enum PatchError {
 pub(crate) struct Change {
     /// The changed object.
     pub object: Box<RawValue>,
-    /// The patch from the first object to it, in base64; none if it is the first one again.
+    /// The patch from the first object to it, in base64; none if it is equal to the first one.
     pub patch: Option<String>,
 }
 
@@ -83,7 +83,8 @@ pub(super) fn change(
     Ok(Some(Change { object: mutated, patch: patch.map(|patch| STANDARD.encode(patch)) }))
 }
 
-/// The patch from the first object to the mutated one, where it differs from the current one.
+/// The patch from the first object to the mutated one. None if the mutated one is equal to the current one; `Some(None)` if it is equal to
+/// the first one.
 fn compare(
     first: &RawValue,
     current: &RawValue,
@@ -99,14 +100,14 @@ fn compare(
     let diff = Diff::of(&from, &to, deadline)?;
     let is_changed = match first.get() == current.get() {
         true => !diff.is_empty(),
-        // The patch is one from the first to the last, so of what is between only the difference counts.
+        // The patch leads from the first object to the last, so it does not matter how the current one differs, only whether it does.
         false => !is_same(current, &to, deadline)?,
     };
     Ok(is_changed.then(|| (!diff.is_empty()).then(|| diff.json())))
 }
 
 fn is_same(current: &RawValue, mutated: &Text<'_>, deadline: Instant) -> Result<bool, PatchError> {
-    // A member before this one made it, and it was taken.
+    // An earlier member made this object, and its change was taken.
     let current = Text::of(current).ok_or(PatchError::Original)?;
     match Diff::of(&current, mutated, deadline) {
         Ok(diff) => Ok(diff.is_empty()),
@@ -133,7 +134,8 @@ fn same_object(first: &Text<'_>, mutated: &Text<'_>) -> Result<(), PatchError> {
     Ok(())
 }
 
-/// A field that is present and not null, and whether it is a string; an object whose name the API server will generate has no name yet.
+/// A field that is present and not null, and whether it is a string. It may be absent: an object whose name the API server will generate
+/// has no name yet.
 fn set<'a>(object: &Text<'a>, keys: &[&str]) -> Option<(bool, Cow<'a, str>)> {
     match object.raw(object.find(keys)?) {
         "null" => None,
@@ -142,8 +144,8 @@ fn set<'a>(object: &Text<'a>, keys: &[&str]) -> Option<(bool, Cow<'a, str>)> {
     }
 }
 
-/// Applies a patch as the API server will. Values in memory take forty times the size of their text, so this is done only where the texts
-/// are small, as most are; a longer patch is made in the same way.
+/// Applies a patch as the API server will. Decoded values take forty times the size of their text, so this is done only where the texts
+/// are small, as most are; longer patches are made by the same code.
 fn leads_there(first: &RawValue, last: &RawValue, patch: &str) -> Result<(), PatchError> {
     if first.get().len() + last.get().len() + patch.len() > SMALL {
         return Ok(());

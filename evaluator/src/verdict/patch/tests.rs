@@ -56,7 +56,7 @@ fn refusal(current: &Value, mutated: &Value) -> Option<PatchError> {
 #[test]
 fn the_same_object_is_no_change() {
     assert!(changed(&pod(), &pod()).expect("may be applied").is_none());
-    // However it is written.
+    // Equal objects may be written differently.
     let first = text(r#"{"a":"\u00e9/","b":[1.50,{"c":null}],"d":100}"#);
     for same in [
         r#" { "d" : 100, "b":[ 1.5 , {"c": null } ], "a":"é\/" } "#,
@@ -94,11 +94,11 @@ fn of_a_list_either_what_changed_is_sent_or_the_whole() {
     ] {
         assert_eq!(operations(&first, &last), patch);
     }
-    // A few changes are sent one by one, many as the whole.
+    // A few changes are sent one by one; with many, the whole list is sent.
     let all = |n: usize, x: i64| json!({"a": vec![x; n]});
     assert_eq!(operations(&all(20, 0), &all(20, 1)).as_array().map(Vec::len), Some(20));
     assert_eq!(operations(&all(200, 0), &all(200, 1)).as_array().map(Vec::len), Some(1));
-    // Applying the patch may copy the list for each element that goes.
+    // Applying the patch may copy the list for each element that is removed.
     let wide = |n: usize| json!({"a": vec!["x".repeat(100); n]});
     assert_eq!(operations(&wide(40), &wide(24)).as_array().map(Vec::len), Some(16));
     assert_eq!(operations(&wide(40), &wide(23)).as_array().map(Vec::len), Some(1));
@@ -176,7 +176,7 @@ fn what_cannot_be_decoded_is_refused() {
     }
 }
 
-/// A list of a million that is emptied was a million operations, each of which moved the rest of the list.
+/// Emptying a list of a million elements once made a million operations, each of which moved the rest of the list.
 #[test]
 fn a_million_elements_that_go_are_one_operation() {
     let (first, last) = (text(&format!("{{\"a\":[{}0]}}", "0,".repeat(999_999))), text(r#"{"a":[]}"#));
@@ -246,7 +246,7 @@ fn a_patch_has_a_largest_size() {
     let object = |x: &str| text(&format!("{{\"a\":[{}0]}}", format!("{x},").repeat(MAX_PATCH / 2)));
     let refused = change(&object("0"), &object("0"), object("1"), Subject::Object, later());
     assert_eq!(refused.err(), Some(PatchError::TooLong));
-    // An object of the most that an API server takes, changed everywhere, is not too large.
+    // An object of the largest size that an API server takes, changed everywhere, is not too large.
     let object = |x: &str| text(&format!("{{\"a\":[{}0]}}", format!("{x},").repeat(3 << 19)));
     let change = change(&object("0"), &object("0"), object("1"), Subject::Object, later()).expect("may be applied");
     assert!(change.is_some_and(|change| change.patch.is_some()));

@@ -1,7 +1,7 @@
 //! Finds values in a JSON text without building a tree of it, which may take forty times the memory of the text.
 //!
-//! Only the end of each object and list is noted: eight bytes each, at most four times the text. Stepping over a value then costs its
-//! length only where it is a string or a number.
+//! Only the end of each object and list is noted: eight bytes each, in all at most four times the size of the text. So only stepping over
+//! a string or a number takes time in proportion to its length.
 
 use std::borrow::Cow;
 
@@ -31,8 +31,8 @@ pub(super) struct Position {
 }
 
 impl<'a> Text<'a> {
-    /// Checks a text as strictly as a decoder does, and indexes it. None where it does not pass: nested too deep, a number out of range,
-    /// half of a surrogate pair.
+    /// Checks a text as strictly as a decoder does, and indexes it. None where it does not pass, for instance because it is nested too deep or
+    /// has a number out of range or half of a surrogate pair.
     pub(super) fn of(raw: &'a RawValue) -> Option<Self> {
         let text = raw.get();
         u32::try_from(text.len()).ok()?;
@@ -105,12 +105,12 @@ impl<'a> Text<'a> {
         &self.text[long(at)..string_end(self.text, long(at))]
     }
 
-    /// The value of a key of the whole, or of the object that is its value.
+    /// The value at a path of keys from the root; none if it does not exist.
     pub(super) fn find(&self, keys: &[&str]) -> Option<Position> {
         keys.iter().try_fold(self.root(), |place, wanted| {
             let is_object = self.first_byte(place) == b'{';
             let found = self.members(place).filter(|(key, _)| unescaped(self.key(*key)) == *wanted);
-            // The last one counts, as in every decoder.
+            // If a key occurs twice, the last one counts, as in every decoder.
             is_object.then(|| found.last()).flatten().map(|(_, place)| place)
         })
     }
@@ -131,7 +131,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// The position after white space and the signs between values.
+    /// The position after white space, commas and colons.
     fn skip(&self, at: u32) -> u32 {
         let rest = &self.text.as_bytes()[long(at)..];
         let is_between = |byte: &u8| matches!(byte, b',' | b':') || byte.is_ascii_whitespace();

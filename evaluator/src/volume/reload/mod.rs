@@ -1,7 +1,7 @@
-//! From a manifest to a table: loads what [`crate::volume::plan`] says, each policy by itself, and makes a table of what is ready.
+//! From a manifest to a table: loads what [`crate::volume::plan`] decides, each policy by itself, and makes a table of what is ready.
 //!
-//! A slow or failing candidate never delays another policy's: there is a new table whenever a candidate is ready. Requests see the old
-//! table or the new one, and nothing in between.
+//! A slow or failing candidate never delays that of another policy: there is a new table whenever a candidate is ready. Requests see the
+//! old table or the new one, and nothing in between.
 
 mod policy;
 
@@ -70,10 +70,10 @@ impl Reload {
         self.tasks.is_empty()
     }
 
-    /// Takes over another manifest. What it no longer names is given up, even while it is being loaded.
+    /// Takes over another manifest. Policies and candidates that it no longer names are given up, even while they are being loaded.
     pub(crate) fn adopt(&mut self, manifest: &Manifest) {
         if manifest.number < self.number {
-            // The file is what its only writer, the loader, last put there; the numbers start again with a new volume.
+            // The file is not outdated: the loader is its only writer, and the numbers start again with a new volume.
             tracing::info!(
                 number = manifest.number,
                 previous = self.number,
@@ -139,7 +139,7 @@ impl Reload {
         }
     }
 
-    /// Waits until a load has ended, and takes over all that have.
+    /// Waits until a load has ended, and takes over the results of all loads that have.
     pub(crate) async fn progress(&mut self) {
         let Some(first) = self.tasks.join_next().await else { return std::future::pending().await };
         let mut next = Some(first);
@@ -155,7 +155,7 @@ impl Reload {
 
     fn finish(&mut self, outcome: Outcome) {
         let Some(policy) = self.policies.get_mut(&outcome.id) else { return };
-        // A load that was given up may have ended before that.
+        // A load that was given up may have ended before it could be aborted.
         if policy.on_its_way.take_if(|(key, _)| *key == outcome.key).is_none() {
             return;
         }
@@ -171,13 +171,13 @@ impl Reload {
         self.policies.values_mut().for_each(|policy| policy.count_errors(begin));
     }
 
-    /// When the next candidate is to be tried again; none if none is.
+    /// When the next candidate is to be tried again; none if no candidate is.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.policies.values().filter_map(|policy| policy.due).min()
     }
 
-    /// Updates the state of each policy and makes the table of what is ready now. Policies that are only tried are apart, so that
-    /// no request finds them; the loader reads in the state what became of them.
+    /// Updates the state of each policy and makes the table of what is ready now. Policies that are only checked are separate, so that
+    /// no request finds them; the loader reads in the state whether they load.
     pub(crate) fn table(&mut self) -> Table {
         let (mut policies, mut checks) = (HashMap::with_capacity(self.policies.len()), HashMap::new());
         let mut served = 0;
@@ -206,8 +206,8 @@ impl Reload {
     }
 }
 
-/// By what the members of a group with a shared webhook are matched. A member whose part this release cannot judge is asked about every
-/// request, which lets nothing through.
+/// The match parts of the members of a group with a shared webhook. A member with a part that this release cannot evaluate has no entry: it
+/// is asked about every request, so that none passes without it.
 fn matchers(group: &GroupEntry) -> HashMap<PolicyId, Vec<MemberMatcher>> {
     let read = |(id, parts): (&PolicyId, &Vec<MemberMatch>)| {
         let matchers: Option<Vec<_>> = parts.iter().map(MemberMatcher::of).collect();

@@ -1,4 +1,4 @@
-//! The state of one policy of the manifest: what became of its candidates here.
+//! The state of one policy of the manifest: what its candidates have come to here.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,16 +24,16 @@ pub(crate) struct PolicyState {
     pub(crate) entry: PolicyEntry,
     /// The keys of its candidates, in their order.
     pub(crate) keys: Vec<Key>,
-    /// What is known about them.
+    /// What is known about its candidates.
     pub(crate) known: Known,
-    /// What serves; [`Known::in_service`] is its key. None if nothing serves.
+    /// The generation that serves; [`Known::in_service`] is its key. None if nothing serves.
     pub(crate) loaded: Option<Arc<Loaded>>,
     /// Since when the policy has been in its state.
     pub(crate) since: Timestamp,
     /// The state as last noted, with the generation that serves and the newest one.
     reported: (ReplicaState, i64, i64),
     pub(super) on_its_way: Option<(Key, AbortHandle)>,
-    /// When a candidate is to be tried again; none if none is.
+    /// When a candidate is to be tried again; none if no candidate is.
     pub(super) due: Option<Instant>,
     /// The answer while nothing serves and nothing has failed.
     awaiting: Failure,
@@ -120,7 +120,7 @@ impl PolicyState {
         next
     }
 
-    /// Goes on serving the same code as candidate `i`, whose content is the same.
+    /// Goes on serving the same code under the generation of candidate `i`, whose content is the same.
     pub(super) fn renumber(&mut self, i: usize) {
         if let Some(loaded) = &self.loaded {
             let loaded = Arc::new(loaded.renumbered(self.entry.candidates[i].generation));
@@ -139,7 +139,7 @@ impl PolicyState {
         }
     }
 
-    /// Why the newest generation does not serve.
+    /// Why the newest generation does not serve; none if it has not failed.
     pub(crate) fn failure(&self) -> Option<Failure> {
         plan::failure(&self.entry, &self.keys, &self.known)
     }
@@ -156,8 +156,8 @@ impl PolicyState {
         plan::is_settled(&self.known, self.failure().as_ref(), is_loading, older_may_come, Timestamp::now())
     }
 
-    /// Notes a change of state and its time, and logs where a failure begins or ends. That of a policy that is only tried is not logged:
-    /// the user who applies it gets the failure as the answer, and may try as often as they like.
+    /// Notes a change of state and its time, and logs the beginning and the end of a failure. The failure of a policy that is only checked is
+    /// not logged: the user who applies it gets it as the answer, and may try as often as they like.
     pub(super) fn note(&mut self) {
         let failure = self.failure();
         let serving = self.known.in_service.map_or(0, Key::generation);
@@ -172,7 +172,7 @@ impl PolicyState {
         let is_current = self.reported.0 == ReplicaState::Current;
         let own = self.known.refused.values().filter(|_| !is_current).map(|refusal| &refusal.refused.failure);
         let Some(own) = own.max_by_key(|failure| failure.generation) else {
-            // That it is being loaded again is no success yet.
+            // A policy that is being loaded again has not recovered yet.
             if self.on_its_way.is_none() && self.logged.take().is_some() {
                 tracing::info!(policy = %self.entry.id, generation = self.entry.generation, serving, "policy recovered");
             }
@@ -219,7 +219,7 @@ impl PolicyState {
     }
 }
 
-/// The entry without what only the loader needs.
+/// The entry without the fields that only the loader needs.
 fn kept(entry: &PolicyEntry) -> PolicyEntry {
     PolicyEntry { last_good: None, source: None, ..entry.clone() }
 }

@@ -4,7 +4,7 @@ use portcullis_api::ReportContext;
 
 use super::*;
 
-/// The status when each of some replicas that serve the newest generation has this reason, in words.
+/// The status when replicas serve the newest generation and each reports one of `reasons`; none stands for no problem.
 fn told(reasons: &[Option<&str>], facts: &Facts<'_>, previous: Option<&PolicyStatus>) -> PolicyStatus {
     let reports = reasons.iter().zip(PODS).map(|(reason, pod)| {
         let entry = reason.map(|reason| ReportContext {

@@ -1,4 +1,4 @@
-//! What the metadata of a module asks for and its policy does not grant.
+//! Capabilities that the metadata of a module asks for and its policy does not grant.
 
 use super::*;
 

@@ -14,7 +14,7 @@ fn time(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("a time")
 }
 
-/// Everything that is due is written with success: `create <reason>` and `raise <count>`.
+/// Writes everything that is due, with success; gives `create <reason>` or `raise <count>` for each write.
 fn written(announcer: &mut Announcer, now: Instant) -> Vec<String> {
     let mut out = Vec::new();
     loop {

@@ -85,7 +85,7 @@ fn without_a_heartbeat_a_report_becomes_stale_by_the_clock_of_who_reads_it() {
     assert_eq!(store.take_dirty().len(), 1);
     assert!(store.replicas()[0].report.is_some_and(|heard| heard.is_stale));
     assert!(store.dead_reports().is_empty(), "the pod is there");
-    // An object that was only listed again, or has another version for another reason, is no heartbeat.
+    // A report that was only listed again, or has a new version for another reason, does not count as a heartbeat.
     let later = now + LIFETIME + Duration::from_secs(2);
     store.apply(Collection::Reports, Change::Put(report(8, "2026-01-01T00:00:00Z", 2)), later);
     assert!(store.replicas()[0].report.is_some_and(|heard| heard.is_stale));

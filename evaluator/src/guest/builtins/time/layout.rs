@@ -1,9 +1,9 @@
-//! Layouts of Go's package time, which are an example of what they describe: `Mon Jan 2 15:04:05 MST 2006`.
+//! Layouts of Go's package time, which show one fixed moment in the wanted form: `Mon Jan 2 15:04:05 MST 2006`.
 
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::{Timestamp, Zoned};
 
-/// What a layout is made of, and what strftime has for it. Longer ones come before those that they begin with.
+/// The parts of a layout, each with the directive of strftime for it. A longer part comes before a shorter one that it begins with.
 const PARTS: [(&str, &str); 28] = [
     ("January", "%B"),
     ("Jan", "%b"),
@@ -39,9 +39,9 @@ const PARTS: [(&str, &str); 28] = [
 enum Piece<'l> {
     /// One of [`PARTS`].
     Part(&'static str, &'static str),
-    /// Parts of a second: how many digits, and whether zeros at the end are left out.
+    /// Fraction of a second: the number of digits, and whether zeros at the end are left out.
     Fraction(usize, bool),
-    /// Itself.
+    /// Text that stands for itself.
     Text(&'l str),
 }
 
@@ -96,7 +96,7 @@ pub(super) fn format(layout: &str, moment: &Zoned) -> Result<String, String> {
     Ok(text)
 }
 
-/// A text by a layout. What the layout does not have is as in the first moment of the year 0, in UTC, as Go has it.
+/// Parses a time by a layout. Parts that the layout lacks are those of the first moment of the year 0 in UTC, as in Go.
 pub(super) fn parse(layout: &str, text: &str) -> Result<Timestamp, String> {
     let odd = || "the time does not fit its layout".to_owned();
     let pieces = pieces(super::named(layout));
@@ -106,7 +106,7 @@ pub(super) fn parse(layout: &str, text: &str) -> Result<Timestamp, String> {
         match piece {
             Piece::Part("Z07:00" | "Z0700", part) => {
                 format += part;
-                // Only at the end, where it is in all layouts that are in use.
+                // Only at the end, where the zone is in every layout that is in use.
                 if index + 1 == pieces.len() && text.ends_with('Z') {
                     text.pop();
                     text += "+00:00";
