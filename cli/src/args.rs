@@ -177,7 +177,7 @@ pub enum CompletionFor {
 }
 
 impl CompletionFor {
-    /// The shell; nothing for kubectl.
+    /// The shell; `None` for kubectl.
     pub fn shell(self) -> Option<Shell> {
         match self {
             Self::Bash => Some(Shell::Bash),
@@ -333,11 +333,12 @@ impl HostArgs {
     pub(crate) fn for_loader(&self) -> Vec<OsString> {
         let files = [("--record-capabilities", &self.record), ("--replay-capabilities", &self.replay)];
         let given = files.into_iter().filter_map(|(flag, file)| Some([flag.into(), file.clone()?.into()]));
-        // The user of this command is the operator, so what the policy was granted counts.
+        // The user of this command is the operator, so all grants of the policy count.
         given.flatten().chain(["--namespaced-capability".into(), "*".into()]).collect()
     }
 
-    /// The same for an evaluator: it hands to the loader what it would answer itself, so that a recording has all calls in their order.
+    /// The same for an evaluator. For a recording, it passes on to the loader even the calls that it could answer itself, so that the recording
+    /// has all calls in order.
     pub(crate) fn for_evaluator(&self) -> Vec<OsString> {
         let is_recorded = self.record.is_some() || self.replay.is_some();
         is_recorded.then(|| OsString::from("--broker-certificates")).into_iter().collect()

@@ -27,14 +27,13 @@ use crate::name::Wanted;
 use crate::source::Choice;
 use report::{Findings, Known};
 
-/// How often the status is read while a scan is waited for.
+/// How often the status is read while waiting for a scan.
 const ASK: Duration = Duration::from_secs(1);
 
-/// A kind of report: its resource, its name, and whether it is of a namespace.
+/// A kind of report: its resource, its name, and whether it is namespaced.
 type ReportKind = (&'static str, &'static str, bool);
 
-/// The kinds of reports by group and version, those of the whole cluster and those of namespaces: first those that the audit writes by
-/// default.
+/// The kinds of reports by group and version, each cluster-scoped and namespaced. Those that the audit writes by default come first.
 const KINDS: [(&str, &str, [ReportKind; 2]); 2] = [
     ("openreports.io", "v1alpha1", [("clusterreports", "ClusterReport", false), ("reports", "Report", true)]),
     (
@@ -44,7 +43,7 @@ const KINDS: [(&str, &str, [ReportKind; 2]); 2] = [
     ),
 ];
 
-/// Why it could not be found out.
+/// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
 enum AuditError {
     /// A folder has no objects.
@@ -52,7 +51,7 @@ enum AuditError {
         "{0} is a folder of policies, which has no objects to audit; name a cluster with --context or --kubeconfig"
     )]
     Folder(String),
-    /// No scan has told anything about it.
+    /// No scan has reported on it.
     #[error(
         "there is no audit of {0}: it is switched off (`audit.enabled` of the chart), or its first scan has not ended; \
          the log of the reporter that holds the Lease tells, and docs/audit.md says what an audit needs"
@@ -66,9 +65,9 @@ enum AuditError {
     NotInTime {
         /// The policy.
         id: String,
-        /// How long was waited.
+        /// How long this program has waited.
         patience: String,
-        /// When the last scan was, as a part of the sentence.
+        /// When the last scan was, as a part of the sentence; empty if there was none.
         before: String,
     },
 }
@@ -139,7 +138,7 @@ async fn of_one(cluster: &Cluster, policy: &str, args: &AuditArgs) -> anyhow::Re
     }
     let Some(audit) = item.audit() else { return Err(AuditError::NotAudited(item.id.to_string()).into()) };
     let mut findings = Findings::new(&item.id, args.show);
-    // The figures are known without: what is missing then are names and messages.
+    // The figures are known even without reports; only names and messages are missing then.
     if audit.violations + audit.errors > 0
         && let Err(error) = collect(cluster, &item, &mut findings).await
     {
@@ -165,7 +164,7 @@ async fn wait(cluster: &Cluster, before: &Item, asked: Timestamp, patience: Dura
                     return Ok(item);
                 }
             }
-            // It is asked again: what is waited for takes longer than an API server that restarts.
+            // Tried again, as a scan takes longer than a restart of the API server.
             Err(ClusterError::Unreachable { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -182,12 +181,12 @@ async fn wait(cluster: &Cluster, before: &Item, asked: Timestamp, patience: Dura
     }
 }
 
-/// Reads what the reports say of a policy: those of the first kind that says something of it.
+/// Reads what reports say about a policy. Only the first kind of report that mentions it is used.
 async fn collect(cluster: &Cluster, item: &Item, findings: &mut Findings) -> Result<(), ClusterError> {
     let mut missing = Vec::new();
     for (group, version, kinds) in KINDS {
         for (name, kind, namespaced) in kinds {
-            // Reports are where their objects are.
+            // Reports are in the namespaces of their objects, so a Policy is in namespaced reports only.
             if !namespaced && item.id.namespace().is_some() {
                 continue;
             }

@@ -24,7 +24,7 @@ use crate::layout::Layout;
 const VALID: SignedDuration = SignedDuration::from_hours(24 * 365);
 /// How long an authority is valid.
 const AUTHORITY_VALID: SignedDuration = SignedDuration::from_hours(24 * 3650);
-/// A certificate that ends within this time is replaced.
+/// A certificate that expires within this time is replaced.
 const RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(24 * 30);
 /// Largest file that is read, in bytes.
 const LARGEST: u64 = 64 << 10;
@@ -48,7 +48,7 @@ enum Need {
     Everything,
 }
 
-/// Makes what is missing, near its end, or for other names: `tls.crt`, `tls.key` and `ca.crt` in the TLS folder.
+/// Makes `tls.crt`, `tls.key` and `ca.crt` in the TLS folder if they are missing, expire soon, or are for other names.
 ///
 /// # Errors
 /// When a file cannot be written or no certificate can be made.
@@ -77,7 +77,7 @@ pub fn ensure(layout: &Layout, address: IpAddr, now: Timestamp) -> anyhow::Resul
         }
     };
     let ends = now + VALID;
-    // The issuer's name and key are all that a signature needs of the authority, so its certificate is not read back.
+    // A signature needs only the authority's name and key, so its certificate is not read back.
     let issuer = Issuer::new(authority(now, authority_ends)?, key);
     let server_key = KeyPair::generate()?;
     let certificate = server(&names, now, ends)?.signed_by(&server_key, &issuer)?;
@@ -98,7 +98,7 @@ fn need(made: Option<&Made>, has_authority: bool, has_certificate: bool, names: 
     if has_certificate && covers && made.ends > now + RENEW_BEFORE { Need::Nothing } else { Need::Certificate }
 }
 
-/// The names that the server may be called by.
+/// The names under which the server may be called.
 fn names(address: IpAddr) -> Vec<String> {
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -131,7 +131,7 @@ fn server(names: &[String], now: Timestamp, ends: Timestamp) -> anyhow::Result<C
     Ok(params)
 }
 
-/// From yesterday, as clocks differ, to the day of `ends`.
+/// Makes it valid from yesterday, as clocks differ, to the day of `ends`.
 fn set_validity(params: &mut CertificateParams, now: Timestamp, ends: Timestamp) -> anyhow::Result<()> {
     let day = |time: Timestamp| -> anyhow::Result<_> {
         let date = time.to_zoned(jiff::tz::TimeZone::UTC).date();

@@ -1,4 +1,4 @@
-//! `portcullis check`: whether policies would load, said by the real loader and evaluator before anybody applies them.
+//! `portcullis check`: whether policies would load. The real loader and evaluator decide that, before the policies are applied.
 //!
 //! ```text
 //!  FILE|DIR… ─► collect: one policy a document ─► the session of eval: loader, evaluator ─► report: text, JSON, SARIF, JUnit
@@ -43,12 +43,12 @@ fn checked(args: &CheckArgs) -> anyhow::Result<Report> {
     Ok(collected.report)
 }
 
-/// Loads what was collected, and adds what came of it to the report.
+/// Loads the policies that were collected, and adds the results to the report.
 async fn load(args: &CheckArgs, collected: &mut Collected) -> anyhow::Result<()> {
     let Collected { ready, report, folders } = collected;
     let roots: Vec<PathBuf> = folders.iter().chain(&args.modules.module_roots).cloned().collect();
     let mut loader = args.modules.for_loader();
-    // What the installation allows to policies of a namespace is not known here; their status says it.
+    // It is not known here what the installation allows Policies, so all is allowed. The status of a Policy tells later.
     loader.extend(["--namespaced-capability".into(), "*".into()]);
     let manifests: Vec<_> = ready.iter().map(|(_, chosen)| chosen.manifest.as_str()).collect();
     let ids: Vec<_> = ready.iter().map(|(_, chosen)| &chosen.id).collect();
@@ -73,7 +73,7 @@ async fn load(args: &CheckArgs, collected: &mut Collected) -> anyhow::Result<()>
     let settled = settled.await;
     session.stop(None).await;
     if let Err(error) = settled {
-        // What is known of the others counts.
+        // The results that are known still count.
         let pending = ready.iter().zip(&done).filter(|(_, done)| !**done);
         pending.for_each(|((place, _), _)| report.add(*place, vec![Finding::not_known(format!("{error:#}"))]));
     }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use crate::log::{Line, LogFile, Tail};
 use crate::program::Program;
 
-/// Longest line that is read; the rest of it counts as the next.
+/// Longest line that is read, in bytes; the rest of a longer one counts as the next line.
 const LONGEST_LINE: u64 = 64 << 10;
 /// Longest time from the start until all ports are open.
 const START: Duration = Duration::from_secs(20);
@@ -31,15 +31,15 @@ pub struct ChildSpec {
     pub path: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Variables of the environment that it does not get. What ends in `_` is what the names of several begin with.
+    /// Environment variables that it does not get. An entry that ends in `_` stands for all names that begin with it.
     pub unset: &'static [&'static str],
     /// The ports that it opens; it has started when it has logged them all.
     pub ports: &'static [&'static str],
-    /// Where its log goes; nowhere if absent.
+    /// The file for its log; `None` if it has none.
     pub log: Option<PathBuf>,
     /// Whether its log is printed to standard error as well.
     pub echo: bool,
-    /// Whether its standard output is that of this program, and its standard input ours to write.
+    /// Whether it shares this program's standard output, and reads from us on its standard input.
     pub speaks: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Running {
     tail: Arc<Mutex<Tail>>,
     /// The addresses of its ports.
     pub addresses: HashMap<String, SocketAddr>,
-    /// Its standard input, where it `speaks`.
+    /// Its standard input, if it `speaks`.
     pub input: Option<ChildStdin>,
 }
 
@@ -92,7 +92,7 @@ impl StartError {
     }
 }
 
-/// Last words, each on a line of its own.
+/// The last lines of a log as a text, each on a line of its own.
 pub fn quoted(tail: &[String]) -> String {
     tail.iter().fold(String::new(), |text, line| format!("{text}\n  {line}"))
 }
@@ -122,7 +122,7 @@ impl Running {
             }
         }
         let mut child = command.spawn().map_err(spawn)?;
-        // Waiting for the child would close it.
+        // Taken out, as waiting for the child would close it.
         let input = child.stdin.take();
         let tail = Arc::new(Mutex::new(Tail::default()));
         let (sender, mut listening) = mpsc::channel(8);
@@ -135,7 +135,7 @@ impl Running {
                 while !spec.ports.iter().all(|port| addresses.contains_key(*port)) {
                     match listening.recv().await {
                         Some((port, address)) => drop(addresses.insert(port, address)),
-                        // Standard error is closed: the end is near.
+                        // Standard error is closed, so the program is ending.
                         None => std::future::pending().await,
                     }
                 }
@@ -153,7 +153,7 @@ impl Running {
             Some(Some(status)) => {
                 let status = status.map_err(spawn)?;
                 if let Some(reader) = reader {
-                    // Its last words may still be on the way.
+                    // The last lines of its log may not have been read yet.
                     let _ = tokio::time::timeout(Duration::from_secs(1), reader).await;
                 }
                 return Err(StartError::Ended { program: spec.program, status, tail: words() });
@@ -164,7 +164,7 @@ impl Running {
         Ok(Self { child, tail, addresses, input })
     }
 
-    /// Waits for the end, which is unexpected: its status and last words.
+    /// Waits until the program ends, which is unexpected. Returns its status and the last lines of its log.
     pub async fn ended(&mut self) -> (String, Vec<String>) {
         let status = self.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -222,7 +222,7 @@ async fn read(
         }
         lock(&tail).add(&line);
         if let Line::Listening(port, address) = line {
-            // Once the program runs, nothing waits for ports any more.
+            // Once the program runs, nothing waits for ports any longer.
             let _ = listening.send((port, address)).await;
         }
     }

@@ -1,4 +1,4 @@
-//! A cluster, as the kubeconfig names it: few questions, each with its own way to fail.
+//! A cluster that the kubeconfig names: a few requests, each with its own way to fail.
 
 mod connect;
 mod error;
@@ -24,9 +24,9 @@ const PAGE: &str = "500";
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    /// Its URL, for errors.
+    /// The URL of the API server, for errors.
     server: String,
-    /// The option, or that of the context.
+    /// The namespace of the option, or else that of the context.
     namespace: String,
 }
 
@@ -89,7 +89,7 @@ impl Cluster {
             bytes
         });
         let request = request.body(bytes).map_err(|error| ClusterError::other(&self.server, &error))?;
-        // Settings may be nested to any depth; one such policy must not hide the others.
+        // Settings may be nested to any depth. A policy with such settings must not hide the others.
         let answer: Result<BoundedValue, _> = self.client.request(request).await;
         answer.map(|value| value.0).map_err(|error| ClusterError::of(&self.server, action, error))
     }

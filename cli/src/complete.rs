@@ -1,4 +1,4 @@
-//! What could stand where the last word of a command line is, in the form that kubectl reads.
+//! Possible completions of the last word of a command line, in the form that kubectl reads.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::source::Source;
 
 /// Longest time for the names of policies: a user waits at a prompt.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// No files, please.
+/// Tells the shell not to complete file names.
 const NO_FILES: &str = ":4";
-/// Files, please.
+/// Tells the shell to complete file names.
 const FILES: &str = ":0";
 
-/// What could stand there.
+/// Possible completions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Candidates {
     /// One of these words.
@@ -25,7 +25,7 @@ enum Candidates {
     Files,
 }
 
-/// The answer for kubectl: a candidate a line, then a line that says whether file names fit as well.
+/// The answer for kubectl: one candidate on each line, then a line that says whether file names fit too.
 pub(crate) async fn complete(words: &[String]) -> String {
     let last = words.last().map_or("", String::as_str);
     let candidates = match candidates(&Args::command(), words) {
@@ -37,7 +37,7 @@ pub(crate) async fn complete(words: &[String]) -> String {
     fitting.chain([NO_FILES.to_owned()]).map(|line| line + "\n").collect()
 }
 
-/// What could stand at the last of these words.
+/// Possible completions of the last of these words.
 fn candidates(command: &Command, words: &[String]) -> Candidates {
     let (last, before) = words.split_last().map_or(("", [].as_slice()), |(last, before)| (last.as_str(), before));
     let named = before.iter().find(|word| !word.starts_with('-'));
@@ -64,7 +64,7 @@ fn candidates(command: &Command, words: &[String]) -> Candidates {
     if takes_policy { Candidates::Policies } else { Candidates::Files }
 }
 
-/// The ids of all policies that the words of a command line can mean; none when they cannot be read.
+/// The ids of all policies that the words of a command line can mean; empty if they cannot be read.
 async fn policies(words: &[String]) -> Vec<String> {
     let value = |long: &str, short: &str| {
         let place = words.iter().position(|word| word == long || word == short)?;

@@ -1,7 +1,7 @@
 //! `portcullis describe`: one policy in the manner of `kubectl describe`.
 //!
-//! Metadata and spec are shown as kubectl shows them: fields in alphabetical order, labels in words, values in a column that is
-//! as wide as its run of lines needs, lists as blocks one after the other. The status is shown in tables, as its lists are long.
+//! Metadata and spec are shown as kubectl shows them: fields in alphabetical order, their names as words, values aligned within each run of
+//! lines, lists as blocks one after the other. The status is shown in tables, as its lists are long.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ use crate::moment::{moment, moment_or_dash, with_distances};
 /// Abbreviations that stay in capitals in a label.
 const ACRONYMS: [&str; 4] = ["API", "UID", "URL", "GUID"];
 
-/// What `kubectl apply` remembers: the whole object once more. kubectl leaves it out as well.
+/// The annotation in which `kubectl apply` keeps the whole object once more. kubectl leaves it out too.
 const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// A line: its label with the indentation, and a value where it has one.
@@ -127,7 +127,7 @@ fn replicas(item: &Item, now: Timestamp) -> Vec<[String; 7]> {
     rows
 }
 
-/// A table below its name; the first row are the titles. Nothing but titles is `<none>`.
+/// A table below its name. The first row has the titles; if it is the only one, `<none>` is shown.
 fn table<const N: usize>(name: &str, rows: &[[String; N]]) -> String {
     let Some((titles, entries)) = rows.split_first() else { return String::new() };
     if entries.is_empty() {
@@ -142,7 +142,7 @@ fn line(level: usize, label: &str, value: String) -> Line {
     Line { label: format!("{}{label}:", "  ".repeat(level)), value: Some(value) }
 }
 
-/// Labels or annotations: `<none>`, or one below the other.
+/// Labels or annotations, one below the other, or `<none>`.
 fn pairs(lines: &mut Vec<Line>, label: &str, pairs: Option<&Value>) {
     let pairs: Vec<_> =
         pairs.and_then(Value::as_object).into_iter().flatten().filter(|(key, _)| *key != APPLIED).collect();
@@ -182,7 +182,7 @@ fn content(lines: &mut Vec<Line>, level: usize, fields: &Map<String, Value>) {
 
 fn text(value: &Value) -> String {
     match value {
-        // The text may be untrusted: no terminal codes, and a line stays a line.
+        // The text may be untrusted: terminal codes and line breaks must not reach the terminal.
         Value::String(text) => portcullis_contract::clean(text, usize::MAX),
         Value::Null => "<nil>".to_owned(),
         other => other.to_string(),
@@ -211,7 +211,7 @@ fn label(field: &str) -> String {
     words.into_iter().map(capital).collect::<Vec<String>>().join(" ")
 }
 
-/// Values stand two spaces behind the longest label of their run; a line without a value ends a run.
+/// Aligns values two spaces after the longest label of their run; a line without a value ends a run.
 fn aligned(lines: &[Line]) -> String {
     let mut out = String::new();
     for run in lines.chunk_by(|a, b| a.value.is_some() == b.value.is_some()) {

@@ -72,7 +72,7 @@ pub async fn diff(cluster: &Cluster, args: &DiffArgs) -> anyhow::Result<String> 
     Ok(unified(&item.id, generations, [&specs[0], &specs[1]]))
 }
 
-/// The generations to compare: the newest one, and the last that served before it, where none are named.
+/// The older and the newer generation to compare. By default the newer one is the newest, and the older one the last that served before it.
 fn choose(item: &Item, from: Option<i64>, to: Option<i64>) -> Result<[i64; 2], DiffError> {
     let to = to.unwrap_or_else(|| item.generation());
     let served = || item.history().into_iter().find(|entry| entry.served && entry.generation < to);
@@ -84,7 +84,7 @@ fn choose(item: &Item, from: Option<i64>, to: Option<i64>) -> Result<[i64; 2], D
     Ok([from, to])
 }
 
-/// A spec as YAML, its fields in alphabetical order, as the order of two writers may differ.
+/// A spec as YAML. Its fields are sorted, as different programs may write them in a different order.
 fn text(spec: &Value) -> Result<String, portcullis_yaml::WriteError> {
     portcullis_yaml::write(&sorted(spec))
 }

@@ -100,7 +100,7 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     })
 }
 
-/// The module that is named in the place of a manifest: an address, or the absolute path of a file with its folder.
+/// The module that is named instead of a manifest: an address, or the absolute path of a file with its folder. `None` for a manifest.
 fn module(named: &Path) -> anyhow::Result<Option<(String, Option<PathBuf>)>> {
     let text = named.to_str().unwrap_or_default();
     if let Some(path) = text.strip_prefix("file://") {
@@ -117,7 +117,7 @@ fn module(named: &Path) -> anyhow::Result<Option<(String, Option<PathBuf>)>> {
     Ok(Some((text, path.parent().map(Path::to_owned))))
 }
 
-/// The settings that are given beside the policy.
+/// The settings that are given in addition to the policy.
 fn settings(args: &EvalArgs) -> anyhow::Result<Option<Value>> {
     if let Some(text) = &args.settings_json {
         return serde_json::from_str(text).map(Some).context("--settings-json: it is not JSON");

@@ -31,7 +31,7 @@ pub struct EventView {
 pub enum Events {
     /// The events.
     Known(Vec<EventView>),
-    /// They cannot be read: why.
+    /// Why they cannot be read.
     Hidden(String),
 }
 
@@ -49,7 +49,7 @@ impl EventView {
         }
     }
 
-    /// An event of the API server: of `events.k8s.io`, or of the core group, whose names of fields are others.
+    /// An event of the API server, from `events.k8s.io` or from the core group, which has other names for the fields.
     pub fn of_object(event: &Value) -> Option<Self> {
         let either = |new: &str, old: &str| {
             let found = event.pointer(new).filter(|value| !value.is_null());
@@ -83,7 +83,7 @@ pub fn render(events: &Events, now: Timestamp) -> String {
         Events::Known(events) if events.is_empty() => return "Events:  <none>\n".to_owned(),
         Events::Known(events) => events,
     };
-    // The line below `Age` is longer than the word, as with kubectl.
+    // The line below `Age` is longer than the word, as in kubectl.
     let titles = [["Type", "Reason", "Age", "From", "Message"], ["----", "------", "----", "----", "-------"]];
     let mut rows: Vec<[String; 5]> = titles.iter().map(|row| row.map(str::to_owned)).collect();
     for event in events {

@@ -6,10 +6,10 @@ use portcullis_api::column::{TITLES, age, align};
 use crate::args::OutputForm;
 use crate::item::{Item, objects};
 
-/// The places of the columns that `kubectl get` shows only with `-o wide`, in [`TITLES`].
+/// The indexes in [`TITLES`] of the columns that `kubectl get` shows only with `-o wide`.
 const WIDE: [usize; 2] = [4, 5];
 
-/// The text of `portcullis get`. `single` is when the user named a policy.
+/// The text of `portcullis get`. `single` is true if the user named a policy.
 ///
 /// # Errors
 /// None that an object which was read can cause.
@@ -41,7 +41,7 @@ fn table(items: &[Item], wide: bool, now: Timestamp) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What is not known is `-`.
+/// The cells of a policy; `-` for what is not known.
 fn row(item: &Item, now: Timestamp) -> [String; 7] {
     let dash = || "-".to_owned();
     let degraded = item.condition("Degraded").filter(|condition| condition.status != "False");

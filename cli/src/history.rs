@@ -54,7 +54,7 @@ pub fn history(item: &Item, form: OutputForm, now: Timestamp) -> anyhow::Result<
     }
 }
 
-/// The entries as the status has them, with the policy that they are of.
+/// The entries as they are in the status, with the id of their policy.
 fn object(item: &Item) -> Value {
     let history = item.list("/status/history");
     json!({"policy": item.id, "generation": item.generation(), "rollbackTo": item.rollback_to(), "history": history})

@@ -1,4 +1,4 @@
-//! Questions to the programs' local ports.
+//! Requests to the programs' local ports.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use serde::de::DeserializeOwned;
 /// Largest answer that is read, in bytes.
 const LARGEST: usize = 64 << 20;
 
-/// A caller of local ports.
+/// A client for local ports.
 #[derive(Debug, Clone)]
 pub struct Http(reqwest::Client);
 
 impl Http {
-    /// A caller that gives up after `patience`.
+    /// A client that gives up on a request after `patience`.
     ///
     /// # Errors
     /// When no HTTP client can be made.
     pub fn new(patience: Duration) -> anyhow::Result<Self> {
-        // Never over TLS: a machine without certificate authorities will do.
+        // TLS is never used, so no certificate authorities are needed.
         let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(patience).build();
         Ok(Self(client.context("failed to make an HTTP client")?))
     }
@@ -44,7 +44,7 @@ impl Http {
     /// The state that a program serves.
     ///
     /// # Errors
-    /// When there is no answer, or it is no such state.
+    /// When there is no answer, or it cannot be read as such a state.
     pub async fn state<T: DeserializeOwned>(&self, address: SocketAddr) -> anyhow::Result<T> {
         let (_, body) = self.get(address, "/v1/state?since=0").await?;
         serde_json::from_slice(&body).with_context(|| format!("failed to decode the state at {address}"))

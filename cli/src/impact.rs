@@ -35,7 +35,7 @@ use report::{Effect, Impact};
 const LARGEST: u64 = 16 << 20;
 /// How many objects are asked about at once.
 const AT_ONCE: usize = 8;
-/// The name under which the requests are made.
+/// The user name in the requests that the policy is asked about.
 const USER: &str = "portcullis-impact";
 
 /// Asks and prints. Exit status: 0 nothing would be denied, 1 something would be, 2 could not find out.
@@ -96,7 +96,7 @@ fn scope(args: &ImpactArgs, chosen: &Chosen) -> anyhow::Result<Scope> {
 async fn ask(args: &ImpactArgs, chosen: &Chosen, scope: &Scope, roots: &[PathBuf]) -> anyhow::Result<Impact> {
     let source = SourceArgs { dir: None, namespace: args.namespace.clone(), cluster: args.cluster.clone() };
     let cluster = Cluster::connect(&source).await?;
-    // A cluster that does not answer ends this before anything is compiled.
+    // Before anything is compiled, so that a cluster that does not answer is noticed at once.
     let discovered = cluster.resources(|group, version| scope.is_of(group, version)).await?;
     let mut loader = args.modules.for_loader();
     loader.extend(["--namespaced-capability".into(), "*".into()]);
@@ -150,7 +150,7 @@ struct Asking<'a> {
     conditions: Conditions,
 }
 
-/// What came of an object.
+/// The result for an object.
 enum Found {
     /// The policy was asked about it.
     Effect(Effect),
@@ -184,7 +184,7 @@ impl Asking<'_> {
         Ok(())
     }
 
-    /// Asks about each object of a resource. The inner error is why its objects, or the rest of them, cannot be read.
+    /// Asks about each object of a resource. The inner error says why its objects, or the rest of them, cannot be read.
     async fn resource(
         &self,
         resource: &Resource,
@@ -218,7 +218,7 @@ impl Asking<'_> {
     }
 
     async fn object(&self, resource: &Resource, operations: &[&str], object: Value) -> anyhow::Result<Found> {
-        // Conditions take milliseconds: a signal gets its turn here.
+        // Match conditions may take milliseconds each, so a signal is handled here.
         yield_now().await;
         let asked = match self.conditions.existing(resource, operations, &object) {
             Existing::Asked(asked) => asked,
@@ -239,7 +239,7 @@ impl Asking<'_> {
     }
 }
 
-/// Shows in the last line of a terminal how far this is; nothing if the text is empty.
+/// Shows progress in the last line of a terminal; an empty text clears the line.
 fn show(text: &str) {
     if std::io::stderr().is_terminal() {
         eprint!("\r\u{1b}[K{text}");

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 pub use audit::AuditView;
 
-/// Longest text of the status that is shown, in bytes: a condition's message is the longest that there is.
+/// Longest text of the status that is shown, in bytes. A condition's message is the longest text in it.
 const LONGEST: usize = 4096;
 
 /// A policy.
@@ -35,7 +35,7 @@ pub struct ConditionView {
     pub reason: String,
     /// The reason, in words.
     pub message: String,
-    /// The generation it speaks of; 0 where it does not say.
+    /// The generation that it is about; 0 if it does not say.
     pub generation: i64,
     /// When `status` changed last.
     pub since: Option<Timestamp>,
@@ -46,18 +46,18 @@ pub struct ConditionView {
 pub struct HistoryView {
     /// The generation.
     pub generation: i64,
-    /// Its bytes, where known.
+    /// The digest of its module, if known.
     pub digest: Option<String>,
-    /// Since when it has been as it is.
+    /// Since when it has been in this state.
     pub time: Option<Timestamp>,
     /// Whether it has been Ready.
     pub served: bool,
-    /// Why it was not.
+    /// Why it was not Ready.
     pub reason: Option<String>,
 }
 
 impl Item {
-    /// An object of the API server; nothing when it is not a policy.
+    /// An object of the API server; `None` if it is not a policy.
     pub fn of_object(mut object: Value) -> Option<Self> {
         let metadata = &object["metadata"];
         let name = metadata["name"].as_str()?;
@@ -81,7 +81,7 @@ impl Item {
         Ok(Self { id, object: serde_json::to_value(policy)? })
     }
 
-    /// The text at a JSON pointer, made safe to show; nothing where there is none.
+    /// The text at a JSON pointer, made safe to show; `None` if there is none.
     pub fn text(&self, pointer: &str) -> Option<String> {
         text(self.object.pointer(pointer)?)
     }
@@ -91,7 +91,7 @@ impl Item {
         self.object.pointer(pointer)?.as_i64()
     }
 
-    /// The list at a JSON pointer; empty where there is none.
+    /// The list at a JSON pointer; empty if there is none.
     pub fn list(&self, pointer: &str) -> &[Value] {
         self.object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
@@ -129,7 +129,7 @@ impl Item {
         self.list("/status/conditions").iter().map(view).collect()
     }
 
-    /// The condition of a type, if it speaks of the newest generation: one about an older generation no longer counts.
+    /// The condition of a type, if it is about the newest generation: one about an older generation no longer counts.
     pub fn condition(&self, r#type: &str) -> Option<ConditionView> {
         let generation = self.generation();
         self.conditions().into_iter().find(|condition| condition.r#type == r#type && condition.generation >= generation)
@@ -156,7 +156,7 @@ impl Item {
         entries
     }
 
-    /// What the audit found; nothing where it has not looked.
+    /// What the audit found; `None` if it has not scanned the policy.
     pub fn audit(&self) -> Option<AuditView> {
         AuditView::of_status(self.object.pointer("/status/audit")?)
     }
@@ -177,7 +177,7 @@ pub fn time(value: &Value) -> Option<Timestamp> {
     value.as_str()?.parse().ok()
 }
 
-/// A list of these objects as the API server would give it, or the only one that was asked for by name.
+/// These objects as a list of the API server, or the single object that was asked for by name.
 pub fn objects(items: &[Item], single: bool) -> Value {
     match items {
         [one] if single => one.object.clone(),

@@ -1,4 +1,4 @@
-//! Where a pod without a cluster keeps its things: `DIR/.portcullis`.
+//! Where a pod without a cluster keeps its files: `DIR/.portcullis`.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use portcullis_contract::Digest;
 use portcullis_process::files::FileError;
 
-/// The folder below the user's.
+/// The name of the folder, below the folder of policies.
 pub const STATE_FOLDER: &str = ".portcullis";
 
 /// The folders and files of a pod.
@@ -17,19 +17,19 @@ pub const STATE_FOLDER: &str = ".portcullis";
 pub struct Layout {
     /// The folder of policies, as the user wrote it.
     pub dir: PathBuf,
-    /// All below.
+    /// The folder that holds all of the following.
     pub state: PathBuf,
     /// Manifest and artifacts.
     pub volume: PathBuf,
     /// The evaluator's copies of artifacts.
     pub private: PathBuf,
-    /// One file a policy.
+    /// One file for each policy.
     pub status: PathBuf,
     /// The evaluator's certificate and key, and the certificate of their authority.
     pub tls: PathBuf,
     /// The authority's key, which the evaluator need not read.
     pub authority: PathBuf,
-    /// One log a program.
+    /// One log for each program.
     pub logs: PathBuf,
     /// The socket between evaluator and loader.
     pub broker: PathBuf,
@@ -40,7 +40,7 @@ pub struct Layout {
 /// The longest path of a socket, in bytes (unix(7)).
 const LONGEST_SOCKET: usize = 107;
 
-/// The path of a socket: the one given, or one in the folder for temporary files where that is too long for a socket.
+/// The path of a socket: the given one, or one in the folder for temporary files if that is too long for a socket.
 fn socket(path: PathBuf) -> PathBuf {
     let real = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
     if real.as_os_str().len() <= LONGEST_SOCKET {
@@ -55,9 +55,9 @@ fn socket(path: PathBuf) -> PathBuf {
 pub struct Lock(File);
 
 impl Layout {
-    /// The places for the pod on `dir`.
+    /// The folders and files for the pod on `dir`.
     pub fn of(dir: &Path) -> Self {
-        // As the user would write it: without `./` before each path.
+        // Without `./` before each path, as the user would write it.
         let state = dir.strip_prefix(".").unwrap_or(dir).join(STATE_FOLDER);
         let below = |name: &str| state.join(name);
         Self {
@@ -119,7 +119,7 @@ impl Layout {
 }
 
 impl Lock {
-    /// Writes the process that holds the lock; the file's time tells when the pod was last known to run.
+    /// Writes the id of the process that holds the lock. The file's time tells when the pod last ran.
     fn note(&self) -> io::Result<()> {
         self.0.set_len(0)?;
         (&self.0).write_all(format!("{}\n", std::process::id()).as_bytes())
@@ -128,7 +128,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Only the time of the end is lost when this fails.
+        // If this fails, only the time of the end is lost.
         let _ = self.0.set_modified(std::time::SystemTime::now());
     }
 }

@@ -1,8 +1,8 @@
 //! The command-line tool: runs the pod without a cluster, judges a request offline, and shows status.
 //!
-//! It has no policy engine and no compiler: `run`, `eval`, `check` and `impact` start the real programs as child processes. `get`, `describe` and
-//! `history` read what the reporter has written: the status of policies in a cluster, or of a folder, there while the pod runs
-//! and after. `audit` reads the reports beside it. `diff` reads revisions, and `rollback` writes one field of a policy's spec.
+//! It has no policy engine and no compiler: `run`, `eval`, `check` and `impact` start the real programs as child processes. `get`,
+//! `describe` and `history` read what the reporter has written: the status of policies in a cluster, or of a folder, where it can be read
+//! even after the pod has ended. `audit` also reads reports. `diff` reads revisions, and `rollback` writes one field of a policy's spec.
 #![forbid(unsafe_code)]
 
 pub mod args;
@@ -81,7 +81,7 @@ pub fn run(args: Args) -> ExitCode {
 /// Runs a command that asks a cluster.
 fn asynchronous(command: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
     portcullis_process::run(|| {
-        // One thread is enough for one question after the other.
+        // One thread is enough, as requests are sent one after the other.
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
     })
 }
@@ -131,7 +131,7 @@ async fn rollback(args: &RollbackArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The cluster, for what a folder cannot do.
+/// The cluster, for a command that does not work with a folder.
 async fn cluster_of(args: &SourceArgs) -> anyhow::Result<Cluster> {
     match Choice::of(args, false) {
         Choice::Folder(dir) => Err(RollbackError::Folder { dir: dir.display().to_string() }.into()),
@@ -139,7 +139,7 @@ async fn cluster_of(args: &SourceArgs) -> anyhow::Result<Cluster> {
     }
 }
 
-/// Writes to standard output; a reader that has gone away is no failure.
+/// Writes to standard output. It is not a failure if the reader has gone away.
 fn print(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

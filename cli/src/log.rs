@@ -1,4 +1,4 @@
-//! What a child process writes to standard error: kept in a file of limited size, and read for what matters here.
+//! What a child process writes to standard error. It is kept in a file of limited size, and ports and warnings are read from it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// A log is renamed to `.1` when it is this long, in bytes.
+/// A log is renamed to `.1` when it has reached this size, in bytes.
 const LIMIT: u64 = 10 << 20;
 /// Lines that are shown when a program ends.
 const TAIL: usize = 5;
@@ -24,7 +24,7 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    /// Opens a log, to add to what is there.
+    /// Opens a log, to append to it.
     ///
     /// # Errors
     /// When the file cannot be made.
@@ -54,19 +54,19 @@ impl LogFile {
 pub enum Line {
     /// A port is open: its name and address.
     Listening(String, SocketAddr),
-    /// A record, as a person reads it, and whether it is a warning or worse.
+    /// A log record, as a text for people.
     Record {
         /// `2026-01-01T00:00:00Z WARN failed to …: error=…`.
         text: String,
         /// Warning or error.
         bad: bool,
     },
-    /// No record: a panic, or what a program says before it logs.
+    /// Another line: a panic, or what a program prints before its log is set up.
     Plain(String),
 }
 
 impl Line {
-    /// Reads a line of JSON, or whatever it is.
+    /// Reads a line, which may or may not be JSON.
     pub fn parse(line: &str) -> Self {
         let Ok(Value::Object(mut fields)) = serde_json::from_str::<Value>(line) else {
             return Self::Plain(portcullis_contract::clean(line, SHOWN));
@@ -94,13 +94,13 @@ fn words(value: &Value) -> String {
 pub struct Tail(VecDeque<String>);
 
 impl Tail {
-    /// Adds a line if it is more than chatter.
+    /// Adds a line, unless it cannot tell why the program ended.
     pub fn add(&mut self, line: &Line) {
         let text = match line {
             Line::Plain(text) | Line::Record { text, bad: true } => text,
             Line::Listening(..) | Line::Record { bad: false, .. } => return,
         };
-        // A note on how to get a back trace is no cause.
+        // A hint on how to get a backtrace does not explain anything.
         if text.is_empty() || text.starts_with("note: run with") {
             return;
         }

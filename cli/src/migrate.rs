@@ -24,7 +24,7 @@ const GROUP: &str = "policies.kubewarden.io/";
 /// Largest file that is read, in bytes.
 const LARGEST: u64 = 16 << 20;
 
-/// What came of all documents.
+/// The result for all documents.
 #[derive(Debug, Default, Serialize)]
 struct Migrated {
     /// Manifests of Portcullis.
@@ -55,19 +55,19 @@ struct Field {
 enum Outcome {
     /// It is as it was.
     Kept,
-    /// It stands under this name.
+    /// It has this name now.
     Renamed(String),
-    /// It is gone, and why.
+    /// It was dropped, for this reason.
     Dropped(String),
 }
 
 /// Why an object has no manifest.
 #[derive(Debug, thiserror::Error)]
 enum MigrateError {
-    /// Another product's, which needs no translation.
+    /// It belongs to another product, and needs no translation.
     #[error("it does not belong to {GROUP}v1; apply it unchanged")]
     Foreign,
-    /// Kubewarden's, but neither a policy nor a PolicyServer.
+    /// It is Kubewarden's, but neither a policy nor a PolicyServer.
     #[error("it is of no kind that has policies or settings")]
     OtherKind,
     /// A cluster would refuse the policy because of the type of a field.
@@ -85,7 +85,7 @@ struct Left {
     why: String,
 }
 
-/// The fields of one object, while they are looked at.
+/// The fields of one object, while it is translated.
 struct Fields<'a> {
     object: String,
     fields: &'a mut Vec<Field>,
@@ -97,7 +97,7 @@ impl Fields<'_> {
     }
 }
 
-/// Reads, prints, and gives the exit status: 0; 1 when an object was left out; 2 when nothing could be read.
+/// Reads, prints, and returns the exit status: 0; 1 if an object was left out; 2 if nothing could be read.
 pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
     let printed = documents(&args.path).and_then(|documents| {
         let migrated = Migrated::of(documents);
@@ -139,7 +139,7 @@ fn documents(path: &Path) -> anyhow::Result<Vec<Value>> {
 }
 
 impl Migrated {
-    /// Takes the documents, and the items of lists as `kubectl get` prints them.
+    /// Translates the documents. Lists, as `kubectl get` prints them, are taken apart.
     fn of(documents: Vec<Value>) -> Self {
         let mut migrated = Self::default();
         for mut document in documents {
@@ -178,7 +178,7 @@ impl Migrated {
         }
     }
 
-    /// What became of what, for people.
+    /// What became of each object and field, for people.
     fn account(&self) -> String {
         let mut text = String::new();
         for Field { object, field, outcome } in &self.fields {
@@ -202,7 +202,7 @@ impl Migrated {
     }
 }
 
-/// A mapping at this path of others, made where it is absent, with this value.
+/// Sets the value at a path; mappings on the way are made if they do not exist.
 fn put(into: &mut Value, path: &str, value: Value) {
     let mut at = into;
     for key in path.split('.') {

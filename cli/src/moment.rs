@@ -1,4 +1,4 @@
-//! Points in time as people read them: the point, and how far it is from now.
+//! Points in time, for people: the time, and how far it is from now.
 
 use jiff::Timestamp;
 use portcullis_api::column::age;
@@ -8,12 +8,13 @@ pub fn moment(time: Timestamp, now: Timestamp) -> String {
     format!("{} ({})", point(time), distance(time, now))
 }
 
-/// The same, where the time may be unknown.
+/// The same for a time that may be unknown: `-` then.
 pub fn moment_or_dash(time: Option<Timestamp>, now: Timestamp) -> String {
     time.map_or_else(|| "-".to_owned(), |time| moment(time, now))
 }
 
-/// A text of a status, in which points in the future say how far they are: a status is not rewritten as time passes.
+/// A text of a status, with how far away they are added to points in the future. A status cannot say that, as it is not rewritten when time
+/// passes.
 pub fn with_distances(text: &str, now: Timestamp) -> String {
     let word = |word: &str| {
         let bare = word.trim_end_matches([',', ';', '.', ')', ':']);

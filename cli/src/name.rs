@@ -1,4 +1,4 @@
-//! What a user calls a policy, and which policies that can be. Pure.
+//! The name that a user gives for a policy, and which policies that can be. Pure.
 
 use portcullis_contract::{PolicyId, PolicyIdError, clean};
 
@@ -24,7 +24,7 @@ enum Form {
     Any(Option<String>, String),
 }
 
-/// Why a name means no policy.
+/// Why a name does not mean exactly one policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// The text names no policy.
@@ -40,7 +40,7 @@ pub enum NameError {
         /// The option.
         namespace: String,
     },
-    /// It can be no name in Kubernetes.
+    /// It is not a valid name in Kubernetes.
     #[error("POLICY: {0}")]
     Id(#[from] PolicyIdError),
     /// No policy has this name.
@@ -64,7 +64,7 @@ pub enum NameError {
 }
 
 impl Wanted {
-    /// Reads what the user wrote; `namespace` is the option of that name.
+    /// Reads what the user wrote; `namespace` is the value of `--namespace`.
     ///
     /// # Errors
     /// When it names no policy, or two namespaces.
@@ -95,7 +95,7 @@ impl Wanted {
         &self.text
     }
 
-    /// The policies that it can be in a cluster, where Policies are looked for in `namespace` unless the user named another.
+    /// The policies that it can mean in a cluster. Policies are looked for in `namespace`, unless the user named another one.
     ///
     /// # Errors
     /// When Kubernetes has no such names.
@@ -109,7 +109,7 @@ impl Wanted {
         })
     }
 
-    /// The place of the policy among `ids`, all that `place` has.
+    /// The index of the policy in `ids`, which are all policies of `place`.
     ///
     /// # Errors
     /// When none or several are meant.
@@ -138,13 +138,13 @@ impl Wanted {
         NameError::NotFound { name: self.text.clone(), place: place.to_owned(), known: known.to_owned() }
     }
 
-    /// Several have it.
+    /// Several policies have this name.
     pub fn ambiguous<'a>(&self, ids: impl IntoIterator<Item = &'a PolicyId>) -> NameError {
         NameError::Ambiguous { name: self.text.clone(), ids: ids.into_iter().map(ToString::to_string).collect() }
     }
 }
 
-/// Which policies there are, in words.
+/// A text that names the policies that exist.
 pub fn known(ids: &[&PolicyId]) -> String {
     let ids: Vec<&str> = ids.iter().map(|id| id.as_str()).collect();
     let known = match ids.as_slice() {

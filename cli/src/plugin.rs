@@ -1,7 +1,7 @@
 //! `kubectl portcullis`: the same program under another name.
 //!
-//! kubectl runs `kubectl-portcullis` from PATH with the words behind `portcullis`, and asks `kubectl_complete-portcullis` what could
-//! stand where the last word is. Links of these names to this program are enough.
+//! kubectl runs `kubectl-portcullis` from PATH with the words after `portcullis`, and asks `kubectl_complete-portcullis` for completions of
+//! the last word. Links with these names to this program are enough.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,12 +11,12 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::args::Args;
 
-/// What kubectl looks for on PATH.
+/// The name under which kubectl looks for the plugin on PATH.
 const PLUGIN: &str = "kubectl-portcullis";
-/// What it asks for completion.
+/// The name of the program that kubectl asks for completions.
 const COMPLETION: &str = "kubectl_complete-portcullis";
 
-/// The script that kubectl runs for completion, where there is no link.
+/// The script that kubectl runs for completions, if there is no link.
 pub const COMPLETION_SCRIPT: &str = "\
 #!/bin/sh
 # kubectl asks this script, as kubectl_complete-portcullis on PATH, what could stand where the last word is.
@@ -28,7 +28,7 @@ pub fn is_plugin() -> bool {
     env::args_os().next().is_some_and(|name| is_named(&name, PLUGIN) || is_named(&name, COMPLETION))
 }
 
-/// Reads the command line. What clap refuses ends the process, like any bad setting, with status 64.
+/// Reads the command line. If clap refuses it, the process ends with status 64, as for any bad setting.
 pub fn parse_args() -> Args {
     let words: Vec<OsString> = env::args_os().collect();
     let is = |wanted: &str| words.first().is_some_and(|name| is_named(name, wanted));
@@ -45,7 +45,7 @@ pub fn parse_args() -> Args {
     })
 }
 
-/// The same question as the script asks it.
+/// The words as the script would pass them.
 fn completion_words(words: Vec<OsString>) -> Vec<OsString> {
     let begin = ["portcullis", "__complete", "--"].map(OsString::from);
     begin.into_iter().chain(words.into_iter().skip(1)).collect()

@@ -1,4 +1,4 @@
-//! The programs of a pod: where they are found.
+//! The programs of a pod, and where to find them.
 
 use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
@@ -38,7 +38,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// Programs that are nowhere to be found.
+/// Programs that were not found.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} found neither beside {} nor on PATH: build with `{}`, or put it on PATH",
@@ -50,14 +50,14 @@ pub struct Missing {
 }
 
 fn build_command(missing: &[&str]) -> String {
-    // Each by itself, so that the features of one do not get into another.
+    // Each is built separately, so that the features of one do not get into another.
     missing.iter().map(|name| format!("cargo build --package {name}")).collect::<Vec<_>>().join(" && ")
 }
 
 /// The paths of `wanted`, each beside this program's own file or on PATH.
 ///
 /// # Errors
-/// Those that are missing, with how to build them.
+/// The programs that are missing, and how to build them.
 pub fn find<const N: usize>(wanted: [Program; N]) -> Result<[PathBuf; N], Missing> {
     let own = std::env::current_exe().unwrap_or_default();
     let beside = own.parent().unwrap_or(Path::new(".")).to_owned();
@@ -82,8 +82,8 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// The addresses that modules may come from although they are not public, as the loader takes them: this machine, as for a
-/// registry on this machine, and what the user allows besides.
+/// Addresses from which modules may come although they are not public, for the loader: this machine, which may run a registry, and those that
+/// the user allows.
 pub fn allowed_addresses(more: &[Allowed]) -> String {
     let own = ["127.0.0.0/8", "::1"].map(str::to_owned);
     own.into_iter().chain(more.iter().map(Allowed::to_string)).collect::<Vec<_>>().join(",")

@@ -28,9 +28,9 @@ const ASK: Duration = Duration::from_millis(500);
 /// The result of a rollback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// For standard output.
+    /// The text for standard output.
     pub text: String,
-    /// Whether all is as it was asked for.
+    /// Whether the policy is as the user asked.
     pub is_good: bool,
 }
 
@@ -78,7 +78,7 @@ pub async fn rollback(cluster: &Cluster, args: &RollbackArgs) -> anyhow::Result<
     })
 }
 
-/// Reads the status until it says how the change went, or for `patience`. An API server that is away for a moment is asked again.
+/// Reads the status until it tells how the change went, or until `patience` is over. An API server that is down for a moment is asked again.
 async fn wait(cluster: &Cluster, changed: &Item, patience: Duration) -> Result<Progress, ClusterError> {
     let deadline = Instant::now() + patience;
     let mut told = String::new();

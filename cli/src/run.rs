@@ -29,7 +29,7 @@ use plan::{Addresses, Plan};
 use settings::Settings;
 use supervise::Supervised;
 
-/// How often readiness is asked.
+/// How often readiness is checked.
 const ASK: Duration = Duration::from_millis(20);
 /// After this long the terminal shows what readiness waits for.
 const TELL_AFTER: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     let plan = Plan { settings, layout, evaluator, loader, reporter };
     plan.begin_logs()?;
-    // One thread is enough to watch three programs, and children that end with their parent end with its thread.
+    // One thread is enough to watch three programs, and children that end with their parent end when the thread that started them does.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(&plan))
 }
@@ -108,7 +108,7 @@ impl Pod {
         let spec = plan.evaluator(&addresses);
         let evaluator = Running::start(&spec).await.map_err(setting)?;
         addresses.learn_evaluator(&evaluator.addresses);
-        // From now on its ports are settled, so that it comes back on the same ones.
+        // Its ports are known now, so that a restart uses the same ones.
         let evaluator = Supervised::new(plan.evaluator(&addresses), evaluator, console.clone());
 
         let loader = Running::start(&plan.loader(&addresses)).await.map_err(setting)?;
@@ -127,7 +127,7 @@ impl Pod {
         let http = Http::new(Duration::from_secs(2))?;
         let mut told = false;
         loop {
-            // No answer is as good as not ready: the evaluator may be starting again.
+            // No answer counts as not ready: the evaluator may be restarting.
             let answer = http.get(self.addresses.probes[0], "/readyz?verbose").await.ok();
             match answer {
                 Some((200, _)) => break,
@@ -166,7 +166,7 @@ impl Pod {
     }
 }
 
-/// A setting that only the program itself could judge is a bad setting of this program, too.
+/// The error of a program that did not start. A setting that this program refused counts as a bad setting of ours.
 fn setting(error: StartError) -> anyhow::Error {
     if error.is_setting() {
         return portcullis_process::SettingError::new("the settings of a program", error.to_string()).into();

@@ -1,4 +1,4 @@
-//! Where policies are looked at: a folder or a cluster.
+//! Where policies are read from: a folder or a cluster.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::name::Wanted;
 use crate::plugin;
 use crate::store::{Store, StoreError};
 
-/// What is looked at.
+/// A source of policies, opened.
 pub enum Source {
     /// A folder that a pod serves or has served.
     Folder(Store),
@@ -25,7 +25,7 @@ pub enum Source {
     Cluster(Cluster),
 }
 
-/// Which of the two.
+/// Which source to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
     /// This folder.
@@ -34,13 +34,13 @@ pub enum Choice {
     Cluster,
 }
 
-/// The policies that were asked for, and what to say beside them on standard error.
+/// The policies that were asked for, and notes for standard error.
 struct Answer {
     items: Vec<Item>,
     notes: Vec<String>,
 }
 
-/// Chooses. `is_plugin` is when kubectl runs this program, and `runs_here` when a pod has run on the current folder.
+/// Chooses the source. `is_plugin` is true if kubectl runs this program, and `runs_here` if a pod has run on the current folder.
 pub fn choose(args: &SourceArgs, all_namespaces: bool, is_plugin: bool, runs_here: bool) -> Choice {
     match &args.dir {
         Some(dir) => Choice::Folder(dir.clone()),
@@ -164,7 +164,7 @@ pub async fn history(args: &HistoryArgs) -> anyhow::Result<()> {
     print_with_notes(&history::history(item, args.output, Timestamp::now())?, &answer.notes)
 }
 
-/// Notes go to standard error, so that what is piped stays clean.
+/// Prints the text, and notes to standard error, so that they are not in piped output.
 fn print_with_notes(text: &str, notes: &[String]) -> anyhow::Result<()> {
     crate::print(text.as_bytes())?;
     for note in notes {
@@ -173,7 +173,7 @@ fn print_with_notes(text: &str, notes: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where there is no place to look at, the error names both kinds.
+/// If there is neither a cluster nor a folder with a status, the error mentions both.
 fn explain(error: anyhow::Error, args: &SourceArgs) -> anyhow::Error {
     let nothing_named = args.cluster.context.is_none() && args.namespace.is_none() && !plugin::is_plugin();
     match error.downcast_ref::<ClusterError>() {

@@ -1,4 +1,4 @@
-//! What the reporter of a folder has written: status and events.
+//! Status and events that the reporter of a folder has written.
 
 use std::fs::{self, File};
 use std::io;
@@ -40,7 +40,7 @@ pub enum StoreError {
         /// Where status might be instead, in words.
         hint: String,
     },
-    /// Neither a pod has run here nor is there a cluster.
+    /// No pod has run here, and there is no cluster.
     #[error(
         "there is no kubeconfig, and {} has no status as no pod has run on this folder; name a cluster with `--kubeconfig`, start a \
          pod with `portcullis run {}`{hint}",
@@ -55,7 +55,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Neither a pod has run on `dir` nor is there a cluster.
+    /// No pod has run on `dir`, and there is no cluster.
     pub fn nowhere(dir: &Path) -> Self {
         Self::Nowhere { dir: dir.to_owned(), hint: hint(dir) }
     }
@@ -82,7 +82,7 @@ impl Store {
         Ok(Self { policies, events, stopped, dir: dir.to_owned() })
     }
 
-    /// A note beside the policies: that there are none, or that the state is old.
+    /// Notes about the policies: that there are none, or that the status is old.
     pub fn notes(&self) -> Vec<String> {
         let dir = self.dir.display();
         let empty = self.policies.is_empty().then(|| format!("No policies in {dir}."));
@@ -109,7 +109,7 @@ impl Store {
     /// The policy that the user means.
     ///
     /// # Errors
-    /// When none or several are meant.
+    /// When the user means none of the policies, or several.
     pub fn find(&self, wanted: &Wanted) -> anyhow::Result<Item> {
         let ids: Vec<&PolicyId> = self.policies.iter().map(|(id, _)| id).collect();
         let (id, policy) = &self.policies[wanted.find(&ids, &self.dir.display().to_string())?];
@@ -140,7 +140,7 @@ fn hint(dir: &Path) -> String {
     }
 }
 
-/// Reads all objects below `folder`, three levels deep, as ids have three segments at most.
+/// Reads all objects below `folder`, up to three levels deep, as ids have at most three segments.
 fn read(root: &Path, folder: &Path, depth: u32, into: &mut Vec<(PolicyId, ObservedPolicy)>, newest: &mut SystemTime) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();

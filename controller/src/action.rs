@@ -87,14 +87,14 @@ pub enum Action {
         /// Its uid.
         uid: String,
     },
-    /// Registers the webhook with which API servers ask about policies that somebody applies.
+    /// Registers the webhook with which API servers ask about policies that users apply.
     CreateCheckWebhook {
         /// The webhook configuration.
         desired: Box<Desired>,
         /// Whether something else had deleted it.
         is_repair: bool,
     },
-    /// Changes the webhook with which API servers ask about policies that somebody applies to what it should be.
+    /// Changes the webhook with which API servers ask about policies that users apply to what it should be.
     ChangeCheckWebhook {
         /// The webhook configuration.
         desired: Box<Desired>,

@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers nobody without a certificate. Its address, and its own certificate.
+    /// Starts a server that refuses clients without a certificate. Returns its address and its own certificate.
     fn strict_server() -> (SocketAddr, String) {
         let made = rcgen::generate_simple_self_signed(["a.b.svc".to_owned()]).expect("a certificate");
         let mut roots = RootCertStore::empty();

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::memory::ConditionValue;
 
-/// How often to ask again: after a new installation, the owner is another one.
+/// How often to ask again: after a new installation, the owner has changed.
 const AGAIN: Duration = Duration::from_secs(60);
 /// The wait after failures.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(500), longest: Duration::from_secs(15) };

@@ -41,7 +41,7 @@ pub(crate) trait Keep: Send {
 pub(crate) struct Turn {
     /// The time until the next turn.
     pub(crate) pause: Duration,
-    /// What is wrong with what is stored, although the turn worked.
+    /// What is wrong with the stored Secrets, although the turn worked.
     pub(crate) problem: Option<String>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Turn {
 #[error("the API server did not answer within {TURN_LIMIT:?}")]
 pub(crate) struct TimedOut;
 
-/// Takes turns for ever. May be dropped at any moment: what is half done is found and finished by the next loop.
+/// Takes turns for ever. It may be dropped at any moment: the next loop finds and finishes what is half done.
 pub(crate) async fn keep<K: Keep>(mut kept: K) {
     let (mut log, mut failures) = (LogOnce::default(), 0);
     loop {

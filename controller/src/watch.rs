@@ -1,6 +1,6 @@
 //! Watches the objects that decisions depend on.
 //!
-//! Objects are read as they come and decoded one by one, so that an odd one hides no other.
+//! Objects are decoded one by one as they arrive, so that one that cannot be decoded does not hide the others.
 
 use std::collections::BTreeSet;
 use std::pin::pin;

@@ -24,7 +24,7 @@ use crate::plan::PlanSettings;
 use crate::retry::Retry;
 use crate::source::Fetching;
 
-/// Smallest volume, in bytes. The chart knows it too.
+/// Smallest `--volume-size`, in bytes. The chart refuses smaller ones too.
 const LEAST_VOLUME: u64 = 32 << 20;
 
 /// Fetches, verifies and precompiles policy modules onto the shared volume.
@@ -156,24 +156,24 @@ pub struct Args {
 pub struct Settings {
     /// Where the policies come from.
     pub input: Input,
-    /// Canonical folders that modules may be below.
+    /// Canonical folders below which `file:` modules may be.
     pub roots: Vec<PathBuf>,
     /// The volume.
     pub volume: PathBuf,
-    /// Room for modules and artifacts, in bytes, where there is a limit.
+    /// Room for modules and artifacts on the volume, in bytes; `None` without `--volume-size`.
     pub room: Option<u64>,
     /// What a compilation may take.
     pub compile: CompileLimits,
     /// Limits of a download, and the hosts that it may use.
     pub fetching: Fetching,
-    /// The address at which other loaders may ask, and the certificates for it.
+    /// The address at which other loaders may ask, and the certificates for it; `None` where they may not.
     pub siblings_port: Option<(SocketAddr, PeerKeys)>,
-    /// When things are done.
+    /// The plan's waits and limits.
     pub plan: PlanSettings,
 }
 
 impl Args {
-    /// Checks what only the machine can tell.
+    /// Checks the settings against this machine.
     ///
     /// # Errors
     /// The first setting that cannot be used.
@@ -204,9 +204,9 @@ impl Args {
         if self.volume_size.is_some_and(|size| size < LEAST_VOLUME) {
             return Err(SettingError::new("--volume-size", "want at least 32MiB"));
         }
-        // Two of them are on the volume while one takes the place of the other.
+        // While a new manifest replaces the old one, both are on the volume.
         let manifest_size = self.volume_size.map_or(MANIFEST_MAX_BYTES, |size| MANIFEST_MAX_BYTES.min(size / 8));
-        // A sixteenth is for folders and for what a disk adds to each file.
+        // A sixteenth is left for folders and for the file system's overhead per file.
         let room = self.volume_size.map(|size| size - size / 16 - 2 * manifest_size);
         for (setting, time) in [
             ("--compile-time", self.compile_time),

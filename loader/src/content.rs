@@ -1,4 +1,4 @@
-//! What a policy asks for: the part that always acts from the newest generation, and the part that a generation serves.
+//! What a policy asks for: the head, which always acts from the newest generation, and the body, which belongs to the generation that serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,22 +21,22 @@ use crate::store::ArtifactRecord;
 /// every start.
 const UIDS: Uuid = Uuid::from_u128(0x6f5a_2c1e_93b4_4d57_8a0c_52d1_7e84_b3f9);
 
-/// A policy as the input wants it now.
+/// A policy as the input has it now.
 #[derive(Debug, Clone)]
 pub(crate) struct DesiredPolicy {
     /// The id.
     pub id: PolicyId,
-    /// The file that says so, relative to the folder.
+    /// The file that it is in, relative to the folder.
     pub file: String,
-    /// When the object was made, where the manifest says.
+    /// When the object was created, if the manifest says.
     pub created: Option<Timestamp>,
     /// Equal for equal content, whatever the file's form.
     pub hash: Digest,
-    /// What acts at once; absent when not even that can be read.
+    /// What acts at once; `None` when not even that can be read.
     pub head: Option<Head>,
     /// What is served, or why it cannot be.
     pub body: Result<Body, Problem>,
-    /// What only an object of an API server has; absent in a folder, where the loader itself counts generations.
+    /// What only an object of an API server has; `None` in a folder, where the loader itself counts generations.
     pub object: Option<Object>,
 }
 
@@ -51,16 +51,16 @@ pub(crate) struct Object {
     pub pins: Pins,
     /// The match groups of older generations that may still be called.
     pub older_groups: BTreeSet<(GroupId, WebhookKind)>,
-    /// Which requests of shared webhooks it is asked about: by group, those that any of the revisions in force matches. It is asked about
-    /// all requests of a group without an entry.
+    /// Which requests of shared webhooks it is asked about, by group: those that match any of these entries, one for each revision in force.
+    /// Without an entry for a group it is asked about all requests of that group.
     pub matches: BTreeMap<GroupId, Vec<MemberMatch>>,
     /// The newest older generation that served everywhere.
     pub last_served: Option<Served>,
-    /// Whether some generation did, the newest one included.
+    /// Whether any generation served everywhere, the newest one included.
     pub enforced: bool,
-    /// Whether the newest one did.
+    /// Whether the newest generation served everywhere.
     pub newest_served: bool,
-    /// The fingerprint of the newest generation's spec; absent where that cannot be read.
+    /// The fingerprint of the newest generation's spec; `None` where the spec cannot be read.
     pub fingerprint: Option<Digest>,
 }
 
@@ -81,11 +81,11 @@ pub(crate) struct Served {
 pub(crate) struct Head {
     /// What a denial does.
     pub mode: Mode,
-    /// What an unserved policy answers.
+    /// What happens to requests while the policy is unserved.
     pub failure_policy: FailurePolicy,
-    /// Loaded and not asked.
+    /// Whether the policy is loaded but not asked.
     pub suspend: bool,
-    /// The match group; none for policies that no webhook calls.
+    /// The match group; `None` for policies that no webhook calls.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub group: Option<(GroupId, WebhookKind)>,
 }
@@ -103,7 +103,7 @@ impl Matched {
     /// Largest match part that is kept, in bytes of JSON.
     const LARGEST: usize = 4 << 10;
 
-    /// A match part to keep, if it is small enough: there is one for each policy, and its author chooses the size.
+    /// A match part to keep; `None` if it is too large. One is kept for each policy, and its author decides its size.
     pub(crate) fn of(part: MatchPart) -> Option<Self> {
         let selectors = [&part.object_selector, &part.namespace_selector];
         let selectors = selectors.into_iter().flatten().map(|selector| selector.to_string().len());
@@ -120,23 +120,23 @@ impl Matched {
 pub(crate) struct Body {
     /// The module as the user wrote it; empty for a policy group.
     pub module: String,
-    /// The module's address; absent where only the artifact is remembered.
+    /// The module's address; `None` for a policy group, and where only the artifact is remembered.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reference: Option<Reference>,
     /// A JSON object, with the keys in the user's order.
-    // Left out of a record beside a candidate that has them. A loader of an earlier release then takes the record for none, rather
-    // than `null` for the settings.
+    // Left out of a record beside a candidate that has them. A loader of an earlier release then ignores the record, instead of
+    // taking `null` for the settings.
     #[serde(skip_serializing_if = "is_left_out", default = "left_out")]
     pub settings: Box<RawValue>,
     /// Whether a patch by the policy is sent.
     pub mutating: bool,
-    /// Replaces the text of a denial.
+    /// Replaces the policy's message in a denial.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
     /// Longest evaluation, in seconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timeout_eval_seconds: Option<u32>,
-    /// Grants of host capabilities.
+    /// The host capabilities that the policy is granted.
     #[serde(default)]
     pub host_capabilities: Vec<String>,
     /// Kinds the policy may read.
@@ -148,7 +148,7 @@ pub(crate) struct Body {
     /// How the verdicts of the members are combined.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expression: Option<String>,
-    /// Whether this is a member of a policy group that its expression never calls.
+    /// Whether this is a member of a policy group that the group's expression never calls.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub uncalled: bool,
     /// The resources of the rules, each as [`crate::declared::resource`] writes it, for comparison with the module's metadata. Empty for
@@ -157,7 +157,7 @@ pub(crate) struct Body {
     pub resources: Vec<String>,
 }
 
-/// Stands for settings that were left out. Settings themselves are never `null`.
+/// Stands for settings that were left out; real settings are never `null`.
 fn left_out() -> Box<RawValue> {
     RawValue::NULL.to_owned()
 }
@@ -171,7 +171,7 @@ pub(crate) fn uid(id: &PolicyId) -> String {
     Uuid::new_v5(&UIDS, id.as_str().as_bytes()).to_string()
 }
 
-/// The hash of a policy's content. The place of the folder is not part of it.
+/// The hash of a policy's content. The path of the folder is not part of it.
 pub(crate) fn hash(head: &Head, body: &Body) -> Digest {
     let parts = (
         head,
@@ -195,15 +195,15 @@ pub(crate) fn hash(head: &Head, body: &Body) -> Digest {
     Digest::of(&bytes)
 }
 
-/// The fingerprint of a policy's spec, by which the loader knows that a spec which is stored is one that it has checked: all that decides what
-/// the policy does to an object, wherever the spec came from. Which shard the policy is in does not count.
+/// The fingerprint of a policy's spec, by which the loader recognises a stored spec as one that it has checked. It covers everything that
+/// decides what the policy does to an object, wherever the spec came from; the shard that the policy is in does not matter.
 pub(crate) fn fingerprint(head: &Head, part: &MatchPart, body: &Body) -> Digest {
     let group = Some((group_id(part), part.kind));
     hash(&Head { group, ..head.clone() }, body)
 }
 
 impl Head {
-    /// What stands in where nothing could be read: the stricter answers.
+    /// The head of a policy of which nothing could be read: the strictest values.
     pub(crate) fn strict() -> Self {
         Self { mode: Mode::Protect, failure_policy: FailurePolicy::Fail, suspend: false, group: None }
     }
@@ -228,7 +228,7 @@ impl Body {
         }
     }
 
-    /// What has a module: the members of a group by their names, or this one itself, without a name.
+    /// The parts that have a module: the members of a policy group by their names, or this body itself under the name "".
     pub(crate) fn parts(&self) -> Vec<(&str, &Self)> {
         if self.members.is_empty() {
             return vec![("", self)];
@@ -236,18 +236,18 @@ impl Body {
         self.members.iter().map(|(name, member)| (name.as_str(), member)).collect()
     }
 
-    /// Where its modules are, by the names of its parts.
+    /// The addresses of its modules, by the names of its parts.
     pub(crate) fn references(&self) -> BTreeMap<String, Reference> {
         self.parts().into_iter().filter_map(|(name, part)| Some((name.to_owned(), part.reference.clone()?))).collect()
     }
 
-    /// What has a module, with the modules that are known.
+    /// The parts whose module is known, each with the module's digest.
     pub(crate) fn pinned_parts(&self, pins: &Pins) -> Vec<(&Self, Digest)> {
         self.parts().into_iter().filter_map(|(name, part)| Some((part, pins.get(name)?))).collect()
     }
 
-    /// The digest of a generation with this content, once each of its modules is known: of its module, or of the members of a group with
-    /// their modules.
+    /// The digest of a generation with this content: that of its module or, for a policy group, of the names and digests of its members. `None`
+    /// until all modules are known.
     pub(crate) fn digest(&self, pins: &Pins) -> Option<Digest> {
         if self.members.is_empty() {
             return pins.module();
@@ -256,12 +256,12 @@ impl Body {
         Some(Resolved::group(0, members.collect::<Option<_>>()?).digest)
     }
 
-    /// The parts that name this address.
+    /// The parts whose module is at this address.
     pub(crate) fn parts_at<'b>(&'b self, reference: &'b Reference) -> impl Iterator<Item = (&'b str, &'b Self)> {
         self.parts().into_iter().filter(move |(_, part)| part.reference.as_ref() == Some(reference))
     }
 
-    /// The candidate that serves this body. `artifact` gives that of each part's module.
+    /// The candidate that serves this body; `None` until each module is known and has an artifact. `artifact` gives the artifact of a part's module.
     pub(crate) fn candidate<'r>(
         &self,
         generation: i64,
@@ -350,7 +350,7 @@ impl Body {
         }
     }
 
-    /// What [`Body::without_settings`] was made of, with the settings of the candidate.
+    /// Undoes [`Body::without_settings`] with the settings of the candidate.
     pub(crate) fn with_settings_of(self, candidate: Option<&Candidate>) -> Option<Self> {
         if !is_left_out(&self.settings) {
             return Some(self);
@@ -369,7 +369,7 @@ impl Body {
     }
 }
 
-/// The settings of what has none.
+/// The settings of a policy without settings: `{}`.
 pub(crate) fn no_settings() -> Box<RawValue> {
     RawValue::from_string("{}".to_owned()).expect("JSON")
 }

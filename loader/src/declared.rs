@@ -3,17 +3,17 @@
 use portcullis_contract::{ContextAwareResource, clean};
 use serde::{Deserialize, Serialize};
 
-/// What a module's metadata declares about its use. It is bounded also where it is read from a record, as the compile child that
-/// wrote it met hostile bytes.
+/// What a module's metadata declares about its use. Its size is limited again where it is read from a record, as the compile child that
+/// wrote the record had read hostile bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, from = "Unbounded")]
 pub struct Declared {
     /// Whether the module has the section at all.
     pub has_section: bool,
-    /// Whether it may change requests; absent where it does not say.
+    /// Whether it may change requests; `None` where the metadata does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mutating: Option<bool>,
-    /// Whether it takes raw requests, not admission requests.
+    /// Whether it takes raw requests instead of admission requests.
     pub raw: bool,
     /// The resources of its rules, each as [`resource`] writes it. Empty where it names none, or too many to compare.
     pub resources: Vec<String>,
@@ -28,7 +28,7 @@ pub(crate) const MAX_ENTRIES: usize = 32;
 /// Longest text in it, in bytes.
 const MAX_TEXT: usize = 128;
 
-/// [`Declared`] as it was read.
+/// [`Declared`] as it was read, before its size is limited.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Unbounded {
@@ -43,7 +43,7 @@ pub(crate) struct Unbounded {
 impl From<Unbounded> for Declared {
     fn from(read: Unbounded) -> Self {
         let text = |text: &String| clean(text, MAX_TEXT);
-        // A part of the rules would make the others look uncovered.
+        // All or nothing: with some of the resources missing, a policy's rules would look as if the module did not cover them.
         let fits = read.resources.len() <= MAX_ENTRIES && read.resources.iter().all(|one| one.len() <= MAX_TEXT);
         Self {
             has_section: read.has_section,

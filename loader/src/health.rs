@@ -1,4 +1,4 @@
-//! `/healthz/policies` and `/healthz/sources` (docs/design/status-api.md, section 7). The probes of the pod never ask for these.
+//! `/healthz/policies` and `/healthz/sources` (docs/design/status-api.md, section 7). The probes of the pod never use them.
 
 use std::fmt::Write as _;
 
@@ -113,7 +113,7 @@ async fn source(State(feed): State<StateFeed<LoaderState>>, Path(host): Path<Str
     }
 }
 
-/// All checks but the excluded ones: the worst code, 500 before 503 before 200.
+/// All checks except the excluded ones, with the worst of their codes: 500, then 503, then 200.
 fn all(mut checks: Vec<Check>, query: &str) -> Response {
     let (mut verbose, mut excluded) = (false, Vec::new());
     for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {

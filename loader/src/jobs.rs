@@ -1,4 +1,4 @@
-//! Running jobs: fetching modules, checking who may have them, and compiling them.
+//! Runs jobs: fetches modules, checks which policies may have them, and compiles them.
 
 mod admit;
 mod artifact;
@@ -24,12 +24,12 @@ use crate::source::{Fetched, Progress, Reference, Sink, SourceError, Sources};
 use crate::store::{ArtifactRecord, Keep, Temporary, Volume};
 use crate::volume_error::VolumeError;
 
-/// Where the digests that policies are pinned to come from.
+/// Which program decided the digests that policies are pinned to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PinSource {
-    /// This loader resolved them itself, as with policies in a folder.
+    /// This loader resolved them itself: policies in a folder.
     Loader,
-    /// Revisions, which take them from the status of policies.
+    /// Revisions, which take them from the status of policies: a cluster.
     Revisions,
 }
 
@@ -44,30 +44,30 @@ pub(crate) struct JobRunner {
     pins: PinSource,
     hosts: Hosts,
     layers: Turns<Digest>,
-    /// Compile children.
+    /// Slots for compile children.
     children: Arc<Slots>,
-    /// Hashing whole files; more at a time would only wait for the disk.
+    /// Slots for hashing whole files; more at a time would only wait for the disk.
     readers: Arc<Slots>,
     /// What stays when the volume is full.
     keep: Mutex<Keep>,
-    /// Known sizes of artifacts that did not fit, so that they are not compiled again for nothing.
+    /// Known sizes of artifacts that did not fit on the volume, so that they are not compiled again before there is room.
     too_large: Mutex<HashMap<Digest, u64>>,
-    /// Modules that came so lately that the plan may not know them, and when. A pruning that was planned before must leave them: they
-    /// would be fetched again.
+    /// Modules that were fetched so recently that the plan may not know them, and when. A pruning that was planned before must not remove
+    /// them, or they would be fetched again.
     just_fetched: Mutex<HashMap<Digest, Instant>>,
 }
 
-/// How long a fetched module may be unknown to the plan, at most.
+/// How long a fetched module is protected from pruning while the plan does not know it.
 const UNKNOWN: Duration = Duration::from_secs(10);
 
 /// What a running job and the loop share: progress in one direction, claims in the other.
 #[derive(Debug, Default)]
 pub(crate) struct JobContext {
-    /// Whether the job is past its queue.
+    /// Whether the job has left its queue and runs.
     pub(crate) runs: AtomicBool,
     /// Progress of a download.
     pub(crate) bytes: Arc<Progress>,
-    /// The tenants that need it at present.
+    /// The tenants that need the job at present.
     claims: Mutex<Arc<Claims>>,
 }
 
@@ -77,7 +77,7 @@ impl JobContext {
         Self { claims: Mutex::new(Arc::new(claims)), ..Self::default() }
     }
 
-    /// Takes in the tenants that need it at present. True when they have changed: [`JobRunner::renew`] then finds its new place.
+    /// Records the tenants that need the job at present. True if they have changed: [`JobRunner::renew`] then moves it to its new place.
     pub(crate) fn claim(&self, claims: &Claims) -> bool {
         let mut known = lock(&self.claims);
         let is_other = **known != *claims;
@@ -162,14 +162,14 @@ impl JobRunner {
         *lock(&self.keep) = keep;
     }
 
-    /// Gives waiting jobs new places, after other tenants came to need them.
+    /// Moves waiting jobs to their new places, after the tenants that need them have changed.
     pub(crate) fn renew(&self) {
         self.hosts.renew();
         self.children.renew();
         self.readers.renew();
     }
 
-    /// Runs a job. Dropping the future ends it. `pins` are the digests that a module is wanted by, where that is known.
+    /// Runs a job. Dropping the future ends it. `pins` are the digests under which policies want the module of a fetch, if they are known.
     pub(crate) async fn run(self: Arc<Self>, job: Job, pins: Vec<Digest>, context: Arc<JobContext>) -> Outcome {
         match job {
             Job::Fetch(reference) => {
@@ -217,7 +217,7 @@ impl JobRunner {
             Reference::File(_) | Reference::Web(_) => {}
         }
         if let Reference::File(_) = reference {
-            // A local file costs little to read twice, and a copy of what is on the volume already more.
+            // Reading a local file twice costs less than a second copy of a module that is already on the volume.
             let fetched = self.measure(reference, context).await?;
             if self.volume.seems_to_have_module(&fetched.digest, fetched.bytes) {
                 return Ok(fetched.digest);
@@ -263,7 +263,7 @@ impl JobRunner {
         if let Some(record) = kept.clone().filter(|record| record.declared.is_some()) {
             return Ok(Prepared::Ready(record));
         }
-        // What an earlier release compiled is good, and compiled again for its metadata where that costs no download.
+        // An artifact of an earlier release can serve; it is compiled again for its metadata if that needs no download.
         if !self.has_module(&digest, context).await? {
             return Ok(kept.map_or(Prepared::NoModule, Prepared::Ready));
         }
@@ -271,7 +271,7 @@ impl JobRunner {
         context.runs.store(true, Ordering::Relaxed);
         let result = self.making_room(|| self.compile(digest, context)).await;
         if !anew && result.as_ref().is_err_and(|error| error.reason == Reason::VolumeFull) {
-            // Modules without artifacts would fill the volume, and no policy could serve from them.
+            // A module without an artifact only takes room: no policy can serve from it.
             let volume = Arc::clone(&self.volume);
             blocking(move || volume.remove_module(&digest)).await?;
         }
@@ -308,7 +308,7 @@ impl JobRunner {
         lock(&self.too_large)
     }
 
-    /// Publishes a manifest, and gives its number.
+    /// Publishes a manifest and returns its number.
     pub(crate) async fn publish(&self, manifest: Manifest) -> Result<u64, AttemptError> {
         let publish = || {
             let (volume, manifest) = (Arc::clone(&self.volume), manifest.clone());
@@ -317,7 +317,7 @@ impl JobRunner {
         self.making_room(publish).await
     }
 
-    /// Reads from the volume, a bounded number at the same time.
+    /// Reads from the volume; the number of readers at the same time is limited.
     async fn read<T: Send + 'static>(
         &self,
         context: &Arc<JobContext>,
@@ -328,7 +328,7 @@ impl JobRunner {
         blocking(move || read(&volume)).await
     }
 
-    /// Does what writes to the volume, and once more after making room where the volume was full.
+    /// Runs `write`. If the volume is full, makes room and runs it once more.
     async fn making_room<T, F: Future<Output = Result<T, AttemptError>>>(
         &self,
         write: impl Fn() -> F,
@@ -339,13 +339,13 @@ impl JobRunner {
         }
     }
 
-    /// Removes everything from the volume that nothing can serve from. True when there was something.
+    /// Removes everything from the volume that no policy can serve from. True if anything was removed.
     async fn make_room(&self) -> bool {
         let keep = lock(&self.keep).clone();
         self.prune(keep.least()).await > 0
     }
 
-    /// Removes from the volume what need not stay, and gives how many files that were.
+    /// Removes from the volume what need not stay, and returns how many files were removed.
     pub(crate) async fn prune(&self, mut keep: Keep) -> usize {
         let mut just_fetched = self.just_fetched().clone();
         just_fetched.retain(|_, at| at.elapsed() < UNKNOWN);

@@ -8,8 +8,8 @@
 //!                          └──────────────── /v1/state ◄────────────────────────┘
 //! ```
 //!
-//! `plan` decides and does nothing; `work` does what it says. This program never runs a policy, and the only process that
-//! reads a module's bytes as more than bytes is a child that has given up everything else.
+//! `plan` only decides; `work` does what it says. This program never runs a policy, and the only process that parses a module is a child
+//! that has given up all other access.
 
 #![forbid(unsafe_code)]
 
@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .build()
         .context("failed to start the runtime")?;
     let result = runtime.block_on(serve(args, settings, key));
-    // File work that hangs must not hold up the end.
+    // A file operation that hangs must not delay the end of the program.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
@@ -111,7 +111,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     let mut ports = ProbeServer::new();
     let sources =
         ProbeSources { readiness: readiness.clone(), liveness: liveness.clone(), metrics: metrics.registry.clone() };
-    // Those who may forward ports of the pod can read the health of policies and sources on the loopback, where it is always served.
+    // On the loopback the health of policies and sources is always served: users who may forward ports of the pod can read it.
     let health = health::routes(feed.clone());
     let shown = if args.policy_paths.is_on() { health.clone() } else { Router::new() };
     let probes = ports.probes(args.probe_address, sources, shown)?;
@@ -194,12 +194,12 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     };
     supervised("work", &shutdown, move || work(outside.clone(), Arc::clone(&runner)));
     shutdown.begun().await;
-    // The loop drops its jobs, and with them children and temporary files.
+    // Time for the loop to drop its jobs, which ends children and removes temporary files.
     tokio::time::sleep(Duration::from_millis(50)).await;
     Ok(())
 }
 
-/// What the broker works with. The API server is the one whose policies are watched; for a folder, that of a kubeconfig if there is one.
+/// What the broker needs. The API server is the one whose policies are watched; for a folder it is that of a kubeconfig, if there is one.
 async fn services(
     args: &Args,
     settings: &Settings,
@@ -223,7 +223,7 @@ async fn services(
     })
 }
 
-/// Looks at objects that exist for checks of policies, where a setting says so and there is a cluster.
+/// What checks use to look at objects that exist; `None` unless that is switched on and policies come from a cluster.
 fn impact(args: &Args, input: &Input) -> anyhow::Result<Option<Impact>> {
     let installation = match input {
         Input::Cluster(installation) if args.broker.check_impact.is_on() => installation,
@@ -233,14 +233,14 @@ fn impact(args: &Args, input: &Input) -> anyhow::Result<Option<Impact>> {
     impact.map(Some).context("failed to set up questions to the evaluator")
 }
 
-/// What is watched.
+/// Where policies come from, ready to be watched.
 enum Watched {
     Folder(Directory),
     Cluster(Box<ApiServer>, Installation),
 }
 
 impl Watched {
-    /// Says at the start that there is no way to an API server; whether it answers is no matter then.
+    /// Fails if no API server is configured. Whether it answers does not matter yet.
     async fn of(input: &Input) -> anyhow::Result<Self> {
         Ok(match input {
             Input::Folder(directory) => Self::Folder(directory.clone()),
@@ -253,7 +253,7 @@ impl Watched {
     }
 }
 
-/// Opens the volume, as long as that takes: another loader may be ending, or the disk be full. Nothing at the shutdown.
+/// Opens the volume, however long that takes: another loader may be ending, or the disk may be full. `None` at the shutdown.
 async fn open(
     settings: &Settings,
     key: &str,
@@ -296,7 +296,7 @@ async fn open(
     }
 }
 
-/// A port of the main runtime.
+/// Opens a port for the main runtime.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = portcullis_process::listen(address)?;
     listener.set_nonblocking(true)?;
@@ -317,7 +317,7 @@ fn follow(address: SocketAddr, shutdown: &Shutdown) -> anyhow::Result<watch::Rec
                 match follower.next(|state| state.version).await {
                     Ok(state) => drop(sender.send_replace(Some(Arc::new(state)))),
                     Err(error) => {
-                        // It may not have started yet, or be on its way back; what it said last stays true till then.
+                        // The evaluator may not have started yet, or may be restarting. Its last state counts until then.
                         tracing::debug!(%error, "the evaluator's state cannot be read");
                         tokio::time::sleep(Duration::from_millis(500)).await;
                     }

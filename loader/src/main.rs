@@ -1,4 +1,4 @@
-//! `portcullis-loader`, and its hidden subcommand `compile`: the child that meets hostile bytes.
+//! `portcullis-loader`, and its hidden subcommand `compile`: the child that reads hostile bytes.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use clap::Parser as _;
 use portcullis_loader::compile::{ChildArgs, SUBCOMMAND, compile_stdin};
 
 fn main() -> ExitCode {
-    // The child must shut itself in before anything else exists, so it has an entry of its own.
+    // The child must confine itself before anything else runs, so it does not go through `run`.
     if std::env::args_os().nth(1).is_some_and(|first| first == SUBCOMMAND) {
         return compile_stdin(&ChildArgs::parse_from(std::env::args_os().skip(1)));
     }

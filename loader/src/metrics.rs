@@ -15,9 +15,9 @@ pub(crate) struct Metrics {
     compilations: IntCounterVec,
     failures: IntCounterVec,
     compile_seconds: Histogram,
-    /// Bytes of modules that were brought.
+    /// Bytes of modules that were fetched.
     pub fetched_bytes: IntCounter,
-    /// The newest manifest.
+    /// The number of the newest manifest.
     pub manifest_number: IntGauge,
     /// Manifests written.
     pub manifests: IntCounter,
@@ -35,7 +35,7 @@ impl Metrics {
     /// Makes and registers them.
     ///
     /// # Errors
-    /// Never with the names given here; the registry's own error else.
+    /// The registry's error; with the names given here there is none.
     pub(crate) fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         let by = |name: &str, help: &str, label: &str| {
@@ -65,18 +65,18 @@ impl Metrics {
         })
     }
 
-    /// An attempt to bring a module has ended.
+    /// Counts an attempt to fetch a module that has ended.
     pub(crate) fn fetch(&self, failure: Option<Reason>) {
         self.fetches.with_label_values(&[failure.map_or("ok", Reason::as_str)]).inc();
     }
 
-    /// A compilation has ended.
+    /// Counts a compilation that has ended.
     pub(crate) fn compilation(&self, took: Duration, failure: Option<Reason>) {
         self.compile_seconds.observe(took.as_secs_f64());
         self.compilations.with_label_values(&[failure.map_or("ok", Reason::as_str)]).inc();
     }
 
-    /// A policy begins to fail.
+    /// Counts a policy that begins to fail.
     pub(crate) fn failure(&self, reason: Reason) {
         self.failures.with_label_values(&[reason.as_str()]).inc();
     }

@@ -1,6 +1,6 @@
 //! Compares what a module's metadata declares with what its policy grants, before the first request. Pure.
 //!
-//! A difference stops nothing: the metadata is a claim of the module's author, and a policy may work without what it asks for.
+//! A difference never stops a policy: the metadata is only a claim by the module's author, and a policy may work without what it asks for.
 
 use portcullis_contract::{Capability, ContextAwareResource, Mismatch, MismatchReason, PolicyId, is_granted};
 
@@ -11,7 +11,7 @@ use crate::store::ArtifactRecord;
 /// What the installation provides to policies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Provided {
-    /// Whether there is a broker, which answers what leaves the pod.
+    /// Whether there is a broker, which answers host calls that need the network.
     pub(crate) broker: bool,
     /// Whether the broker has an API server to ask, or a recording.
     pub(crate) cluster: bool,
@@ -72,7 +72,7 @@ fn capabilities(declared: &Declared, is_rego: bool) -> Vec<&str> {
     let is_free = |path: &str| path == Capability::Log.path();
     let mut wanted: Vec<&str> =
         declared.host_capabilities.iter().map(String::as_str).filter(|path| !is_free(path)).collect();
-    // Metadata from before capabilities had names tells the kinds only. Rego policies read them without a capability.
+    // Older metadata has no names of capabilities, only the kinds. Rego policies read them without a capability.
     if wanted.is_empty() && !declared.context_aware_resources.is_empty() && !is_rego {
         wanted.push("kubernetes/*");
     }
@@ -85,12 +85,13 @@ fn meant(declared: &str) -> impl Iterator<Item = Capability> {
     Capability::ALL.iter().copied().filter(move |capability| is_granted(&pattern, capability.path()))
 }
 
-/// Whether what is declared is granted; of a pattern anything that it stands for, as nobody knows what of it is called.
+/// Whether a declared path or pattern is granted. For a pattern, a grant for any of its capabilities is enough: it is not known which of them
+/// the module calls.
 fn allows(grants: &[String], declared: &str) -> bool {
     is_granted(grants, declared) || meant(declared).any(|capability| is_granted(grants, capability.path()))
 }
 
-/// Why a capability that is granted cannot be had.
+/// Why a capability that is granted is not available; `None` if it is.
 fn unavailable(path: &str, id: &PolicyId, provided: &Provided) -> Option<&'static str> {
     let meant: Vec<Capability> = meant(path).collect();
     let needs_broker = meant.iter().all(|capability| capability.needs_broker());
@@ -138,7 +139,7 @@ fn mutating(body: &Body, declared: &Declared) -> Option<Mismatch> {
     Some(Mismatch::new(MismatchReason::MutatingDiffers, text))
 }
 
-/// The resources of the policy's rules that are clearly none of the module's.
+/// The difference about rules: resources of the policy's rules that the module's rules clearly do not cover.
 fn rules(body: &Body, declared: &Declared) -> Option<Mismatch> {
     let is_covered = |one: &str| declared.resources.iter().any(|other| overlap(one, other));
     let others: Vec<&str> = body.resources.iter().map(String::as_str).filter(|one| !is_covered(one)).collect();
@@ -153,7 +154,7 @@ fn rules(body: &Body, declared: &Declared) -> Option<Mismatch> {
     })
 }
 
-/// Whether a resource may be in both. A wildcard meets everything, with and without subresource.
+/// Whether two resources may overlap. A wildcard overlaps with everything, with and without subresource.
 fn overlap(one: &str, other: &str) -> bool {
     let parts = |text: &'_ str| {
         let mut parts = text.splitn(3, '/').map(str::to_owned);

@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use portcullis_contract::Digest;
 use serde::Serialize;
 
-/// The name under which a policy that is not a group has its module. No member can have it.
+/// The part's name for a policy that is not a group. No member can have this name.
 const OWN: &str = "";
 
-/// Digests of modules, by the name of a body's part. Parts whose module is not known yet are absent.
+/// Digests of modules, by the name of the part of a body. Parts whose module is not known yet are absent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Pins(BTreeMap<String, Digest>);
 
 impl Pins {
-    /// What was recorded: the module of a policy, or those of a group's members.
+    /// Pins from a record: the module of a policy, or those of a group's members.
     pub(crate) fn new(module: Option<Digest>, members: BTreeMap<String, Digest>) -> Self {
         let own = module.filter(|_| members.is_empty()).map(|digest| (OWN.to_owned(), digest));
         Self(members.into_iter().chain(own).collect())
     }
 
-    /// The module, where it is not a group.
+    /// The module of a policy that is not a group.
     pub(crate) fn module(&self) -> Option<Digest> {
         self.get(OWN)
     }
@@ -35,7 +35,7 @@ impl Pins {
         self.0.get(part).copied()
     }
 
-    /// Pins a part, or nothing any more.
+    /// Pins a part; with `None` it is no longer pinned.
     pub(crate) fn set(&mut self, part: &str, digest: Option<Digest>) {
         match digest {
             Some(digest) => drop(self.0.insert(part.to_owned(), digest)),
@@ -43,12 +43,12 @@ impl Pins {
         }
     }
 
-    /// Takes what others say; what only this knows stays.
+    /// Adds the other pins; where both have a part, the other's pin counts.
     pub(crate) fn merge(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// Leaves what `keep` says.
+    /// Keeps only the pins for which `keep` is true.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&str, &Digest) -> bool) {
         self.0.retain(|part, digest| keep(part, digest));
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Problem {
     /// The reason.
     pub reason: Reason,
-    /// The message for users; never with values of settings.
+    /// The message for users. It never contains values of settings.
     pub message: String,
 }
 
@@ -20,7 +20,7 @@ impl Problem {
         Self { reason, message }
     }
 
-    /// The same, where its message begins with a field below `path`.
+    /// The same problem with `path` before its message, which begins with a field below that path.
     pub(crate) fn below(self, path: &str) -> Self {
         Self::new(self.reason, format!("{path}{}", self.message))
     }

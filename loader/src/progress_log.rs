@@ -1,11 +1,11 @@
-//! When a long download is logged.
+//! When progress of a long download is logged.
 
 use std::time::{Duration, Instant};
 
-/// Time until the first line.
+/// How long a job runs before the first line.
 const FIRST: Duration = Duration::from_secs(10);
 
-/// The time that one job has been running.
+/// How long one job has run, and when its next line is due.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProgressLog {
     since: Instant,
@@ -18,12 +18,12 @@ impl ProgressLog {
         Self { since, next: FIRST }
     }
 
-    /// How long the job runs.
+    /// How long the job has run.
     pub(crate) fn elapsed(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.since)
     }
 
-    /// How long the job has run, where a line is due: after ten seconds, and then each time that time has doubled.
+    /// How long the job has run, if a line is due: after ten seconds, and then each time this has doubled.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Duration> {
         let elapsed = self.elapsed(now);
         if elapsed < self.next {

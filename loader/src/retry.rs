@@ -1,4 +1,4 @@
-//! When a failure is tried again: by its class, with full jitter.
+//! When to try again after a failure: by its class, with full jitter.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use portcullis_util::Backoff;
 /// The times between attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// Bound of the first wait of class R; it doubles with each attempt.
+    /// Upper bound of the first wait for class R; it doubles with each attempt.
     pub initial: Duration,
-    /// Largest bound of class R.
+    /// Largest upper bound for class R.
     pub cap: Duration,
-    /// The wait of class S.
+    /// The wait for class S.
     pub outside: Duration,
 }
 
@@ -20,8 +20,8 @@ pub struct Retry {
 const SHORTEST: Duration = Duration::from_millis(50);
 
 impl Retry {
-    /// The wait after the `attempts`th attempt failed (1 is the first); nothing when trying again cannot help.
-    /// `random` is in [0, 1). A source's own `Retry-After` is never undercut.
+    /// The wait after the `attempts`th attempt failed (1 is the first); `None` if trying again cannot help.
+    /// `random` is in [0, 1). The wait is never shorter than a source's `Retry-After`.
     pub fn wait(&self, reason: Reason, attempts: u32, retry_after: Option<Duration>, random: f64) -> Option<Duration> {
         let wait = match reason.class() {
             Class::Retry => self.bound(attempts).mul_f64(random.clamp(0.0, 1.0)).max(SHORTEST.min(self.initial)),
@@ -31,7 +31,7 @@ impl Retry {
         Some(wait.max(retry_after.unwrap_or_default()))
     }
 
-    /// The bound of class R.
+    /// The upper bound for class R after this many attempts.
     pub fn bound(&self, attempts: u32) -> Duration {
         Backoff { shortest: self.initial, longest: self.cap }.bound(attempts)
     }

@@ -24,7 +24,7 @@ use crate::store::Volume;
 
 /// Connections at the same time.
 const MOST: usize = 32;
-/// Modules that are read at the same time; each is in memory meanwhile.
+/// Modules that are read at the same time. Each is in memory as a whole.
 const MOST_READERS: usize = 2;
 /// Longest time of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -52,11 +52,11 @@ pub(crate) async fn serve(listener: TcpListener, keys: PeerKeys, volume: Arc<Vol
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, _)) = accepted else {
-            // Out of descriptors, perhaps; they come back.
+            // The process is perhaps out of file descriptors, which will be free again soon.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        // A caller without a place sees its connection end, and asks elsewhere.
+        // With too many connections this one is closed, and the caller asks another loader.
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
         let (keys, router) = (keys.clone(), router.clone());
         tokio::spawn(async move {
@@ -69,7 +69,7 @@ pub(crate) async fn serve(listener: TcpListener, keys: PeerKeys, volume: Arc<Vol
 }
 
 async fn talk(stream: TcpStream, keys: PeerKeys, router: Router) {
-    // Without certificates no caller can be trusted; the log says so already.
+    // Without certificates no caller can be trusted. The reason was already logged.
     let Ok(Some(tls)) = blocking(move || keys.tls()).await else { return };
     let handshake = TlsAcceptor::from(tls.server).accept(stream);
     let stream = match tokio::time::timeout(HANDSHAKE, handshake).await {
@@ -78,7 +78,7 @@ async fn talk(stream: TcpStream, keys: PeerKeys, router: Router) {
         Err(_) => return,
     };
     let service = TowerToHyperService::new(router);
-    // An error is the other side's hanging up.
+    // An error means that the other side hung up.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -94,7 +94,7 @@ async fn manifest(State(served): State<Arc<Served>>, Path(digest): Path<String>)
     give(served, &digest, |served, digest| Some(served.volume.oci_manifest(digest)?.bytes)).await
 }
 
-/// The manifests and signatures that prove who signed a module, by the module's digest.
+/// The manifests of a module and their signatures, by the module's digest.
 async fn signatures(State(served): State<Arc<Served>>, Path(digest): Path<String>) -> Response {
     give(served, &digest, |served, digest| {
         let kept = served.volume.signed_manifests(digest);

@@ -23,7 +23,7 @@ use crate::progress_log::ProgressLog;
 
 /// Longest time between two turns of the loop.
 const TICK: Duration = Duration::from_secs(1);
-/// The same while downloads run, whose progress is shown.
+/// The same while downloads run, so that their progress is shown.
 const PROGRESS_TICK: Duration = Duration::from_millis(200);
 /// How often the volume and the watched inputs are looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -38,7 +38,7 @@ pub(crate) struct Outside {
     pub(crate) evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
     pub(crate) feed: StateFeed<LoaderState>,
     pub(crate) program: Program,
-    /// Files whose change may help what failed.
+    /// Files whose change may make a failed fetch work.
     pub(crate) watched_files: Vec<PathBuf>,
     pub(crate) beat: Beat,
     pub(crate) shutdown: Shutdown,
@@ -46,7 +46,7 @@ pub(crate) struct Outside {
     pub(crate) record: Arc<Record>,
     /// What the installation provides to policies.
     pub(crate) provided: Arc<Provided>,
-    /// Tries policies that somebody applies.
+    /// Tries policies that users apply.
     pub(crate) checks: Arc<Checks>,
 }
 
@@ -71,7 +71,7 @@ struct Running {
     number: u64,
     task: JoinHandle<()>,
     context: Arc<JobContext>,
-    /// Once it is past its queue.
+    /// `None` until the job runs.
     progress_log: Option<ProgressLog>,
 }
 
@@ -97,7 +97,7 @@ impl Running {
         }
     }
 
-    /// Logs what a job gave, at debug level.
+    /// Logs the outcome of a job, at debug level.
     fn log_end(&self, outcome: &Outcome, now: Instant) {
         let milliseconds = self.progress_log.map_or(0, |progress_log| progress_log.elapsed(now).as_millis());
         let (bytes, _) = self.context.bytes.read();
@@ -118,7 +118,7 @@ enum Event {
     Published(Result<u64, AttemptError>),
 }
 
-/// Runs until the shutdown. It begins with what the volume says, so that it may be called again after a panic.
+/// Runs until the shutdown. It begins with the manifest on the volume, so that it may be called again after a panic.
 pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
     let volume = Arc::clone(&runner.volume);
     let (settings, provided) = (outside.settings, Arc::clone(&outside.provided));
@@ -182,14 +182,14 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
                     work.evaluator(state);
                 }
             }
-            // The checks outlive the loop.
+            // This cannot fail: `checks` holds the sender, and outlives the loop.
             _ = trials.changed() => {
                 let trials = Arc::clone(&trials.borrow_and_update());
                 work.take(plan::Event::Tried(trials), Now::get());
             }
-            // As above.
+            // This cannot fail either: `checks` holds the sender.
             _ = counted.changed() => work.publish_state(),
-            // The record outlives the loop.
+            // This cannot fail: `record` holds the sender, and outlives the loop.
             _ = contexts.changed() => work.publish_state(),
             () = tokio::time::sleep(wake) => {}
         }
@@ -198,7 +198,7 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
 }
 
 impl Work {
-    /// One turn. Gives the time to the next at the latest.
+    /// One turn: starts and stops jobs, and publishes. Returns the longest time to wait before the next turn.
     fn turn(&mut self) -> Duration {
         let now = Now::get();
         for (job, running) in &mut self.running {
@@ -209,7 +209,7 @@ impl Work {
             }
         }
         let turn = self.plan.turn(now);
-        // Dropping what is no longer wanted ends it.
+        // Dropping a job that is no longer wanted ends it.
         self.running.retain(|job, _| turn.jobs.contains_key(job));
         let mut have_others = false;
         for (job, claims) in turn.jobs {
@@ -222,14 +222,14 @@ impl Work {
             self.runner.renew();
         }
         if let Some(manifest) = turn.publish {
-            // Before an evaluator can see it: its policies may call at once.
+            // The broker must know the grants before an evaluator sees the manifest: policies may call their host at once.
             self.outside.record.publish(&manifest);
             self.runner.keep(self.plan.keep());
             self.publishing = true;
             let (runner, events) = (Arc::clone(&self.runner), self.events.clone());
             tokio::spawn(async move {
                 let result = runner.publish(manifest).await;
-                // The loop is gone only when the program is.
+                // This fails only if the loop has ended, with the program or by a panic.
                 let _ = events.send(Event::Published(result));
             });
         }
@@ -259,7 +259,7 @@ impl Work {
         let (key, own_context) = (job.clone(), Arc::clone(&context));
         let pins = self.plan.pins_of(&job);
         let task = tokio::spawn(async move {
-            // A task of its own, so that a panic is an outcome like others; it ends when this one is dropped.
+            // The job runs in a task of its own, so that a panic becomes an ordinary failure. That task ends when this one is dropped.
             let mut inner = tokio::task::JoinSet::new();
             let run = runner.run(key.clone(), pins, own_context);
             inner.spawn(run);
@@ -286,7 +286,7 @@ impl Work {
             }
             Event::Job(number, job, outcome) => {
                 if self.running.get(&job).is_none_or(|running| running.number != number) {
-                    // It was stopped, and had ended already.
+                    // The job was stopped when it had already ended.
                     return;
                 }
                 if let Some(running) = self.running.remove(&job) {
@@ -299,17 +299,17 @@ impl Work {
 
     fn evaluator(&mut self, state: Arc<EvaluatorState>) {
         if state.manifest_failure.is_some() {
-            // Another program may have written it: look at the volume.
+            // Another program may have written the manifest: look at the volume.
             self.look_due = true;
         }
         if self.runner.volume.count_from(state.manifest_number) {
-            // It follows a manifest that this volume has lost, and would take ours for an old one.
+            // The evaluator follows a manifest that this volume has lost, and would take ours for an older one.
             self.take(plan::Event::ManifestLost, Now::get());
         }
         self.take(plan::Event::Evaluator(state), Now::get());
     }
 
-    /// Looks at what sends no events: the manifest on the volume, and the files that fetches depend on.
+    /// Looks for changes that send no events: of the manifest on the volume, and of the files that fetches depend on.
     async fn look(&mut self) {
         if (self.looked.elapsed() < LOOK && !self.look_due) || self.publishing {
             return;
@@ -317,7 +317,7 @@ impl Work {
         (self.looked, self.look_due) = (Instant::now(), false);
         let (volume, files) = (Arc::clone(&self.runner.volume), self.outside.watched_files.clone());
         let look = blocking(move || (volume.is_manifest_foreign(), stamps(&files)));
-        // A volume that hangs must not hang the loop.
+        // A volume that hangs must not block the loop.
         let Ok(Ok((foreign, watched))) = timeout(TICK, look).await else { return };
         if foreign {
             tracing::warn!("another program changed the manifest on the volume; publishing it again");
@@ -329,10 +329,10 @@ impl Work {
         }
     }
 
-    /// Publishes the state, and logs what began and what ended.
+    /// Publishes the state, and logs failures that began or ended.
     fn publish_state(&mut self) {
         let mut state = self.plan.state(&self.outside.program, &self.outside.record.contexts().borrow());
-        // Nobody else need know of what is only tried.
+        // Candidates of checks are left out of the state; only the checks need them.
         let (tried, policies) = state.policies.into_iter().partition(|policy| policy.id.is_check());
         state.policies = policies;
         self.outside.checks.learn(tried);
@@ -368,7 +368,7 @@ impl Work {
     }
 }
 
-/// What the files are now. A mounted file is a symbolic link, and what it leads to is what changes.
+/// The stamps of files. A mounted file is a symbolic link, so the stamp is that of the file that it leads to.
 fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
     files.iter().map(|file| file.canonicalize().ok().and_then(|real| Stamp::of(&real))).collect()
 }

@@ -33,7 +33,7 @@ pub struct AccessArgs {
 }
 
 impl AccessArgs {
-    /// Checks the files that are named.
+    /// Checks the files that the arguments name.
     pub(crate) fn check(&self) -> Result<(), SettingError> {
         if let Some(file) = self.source_ca.as_ref().filter(|file| !file.is_file()) {
             return Err(SettingError::new("--source-ca", format!("there is no file {}", file.display())));
@@ -49,7 +49,7 @@ impl AccessArgs {
         Ok(())
     }
 
-    /// Where logins are: what was named, here or for the loader, else Docker's own folder if it has any.
+    /// Where logins are: in the folder that was named, here or for the loader, otherwise in Docker's own folder if there is one.
     pub(crate) fn docker(&self) -> Option<DockerConfig> {
         self.docker_folder().map(DockerConfig::new)
     }
@@ -76,7 +76,7 @@ pub struct LoaderArgs {
 }
 
 impl LoaderArgs {
-    /// The same for a loader, which asks no private address but this machine and those that are allowed.
+    /// The same as arguments of a loader. Of private addresses, it may ask only this machine and those that are allowed.
     pub(crate) fn for_loader(&self) -> Vec<OsString> {
         let access = &self.access;
         let folders = [("--docker-config", access.docker_folder())];

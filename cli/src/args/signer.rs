@@ -53,10 +53,10 @@ pub struct SignerArgs {
 }
 
 impl SignerArgs {
-    /// What they ask for.
+    /// The requirement that the arguments describe.
     ///
     /// # Errors
-    /// A [`SettingError`] that names the argument that makes no sense.
+    /// A [`SettingError`] that names the argument that cannot be used.
     pub(crate) fn requirement(&self) -> anyhow::Result<Requirement> {
         if let Some(path) = &self.trust_root {
             TrustRoot::read(path).map_err(|error| SettingError::new("--trust-root", error.to_string()))?;

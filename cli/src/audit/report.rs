@@ -26,19 +26,19 @@ pub(super) enum Known {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
     kind: String,
-    /// Empty for objects in none.
+    /// The namespace; empty for cluster-scoped objects.
     namespace: String,
     name: String,
-    /// As reports say it: `fail`, `warn` where the mode of the policy is not `protect`, or `error` where it could not be evaluated.
+    /// The result in the words of reports: `fail`, `warn` if the mode of the policy is not `protect`, or `error` if it could not be evaluated.
     result: String,
     message: String,
 }
 
-/// What reports say of one policy.
+/// What reports say about one policy.
 #[derive(Debug)]
 pub(super) struct Findings {
     policy: PolicyId,
-    /// The first ones.
+    /// The first findings.
     objects: Vec<Finding>,
     /// Most objects that are kept, and how many more there are.
     most: usize,
@@ -51,17 +51,17 @@ impl Findings {
         Self { policy: policy.clone(), objects: Vec::new(), most, more: 0, notes: Vec::new() }
     }
 
-    /// Whether no report says anything of the policy.
+    /// Whether no report mentions the policy.
     pub(super) fn is_empty(&self) -> bool {
         self.objects.is_empty() && self.more == 0
     }
 
-    /// Says something beside the figures.
+    /// Adds a note, which is shown beside the figures.
     pub(super) fn note(&mut self, text: String) {
         self.notes.push(text);
     }
 
-    /// Takes what a report of one object says of the policy.
+    /// Adds what the report on one object says about the policy.
     pub(super) fn add(&mut self, report: &Value) {
         let results = report["results"].as_array().map_or(&[][..], Vec::as_slice);
         for result in results.iter().filter(|result| result["policy"] == self.policy.as_str()) {
@@ -76,7 +76,7 @@ impl Findings {
             let subject = subject(report);
             let field = |name: &str| safe(&subject[name]).unwrap_or_default();
             let namespace = safe(&subject["namespace"]).or_else(|| safe(&report["metadata"]["namespace"]));
-            // The two kinds of reports have different names for it.
+            // The two kinds of reports have different names for the message.
             let message = ["message", "description"].into_iter().find_map(|field| safe(&result[field]));
             self.objects.push(Finding {
                 kind: field("kind"),
@@ -142,7 +142,7 @@ fn row(finding: &Finding) -> [String; 4] {
     [or_dash(&finding.kind), or_dash(&finding.namespace), or_dash(&finding.name), or_dash(&message)]
 }
 
-/// A row for each policy. What has not been audited is `-`.
+/// A row for each policy; `-` where it has not been audited.
 pub(super) fn table(items: &[Item], now: Timestamp) -> String {
     if items.is_empty() {
         return String::new();
@@ -170,7 +170,7 @@ fn summary(item: &Item) -> Value {
     json!({"policy": item.id, "audit": audit})
 }
 
-/// The exit status: 1 if any object is rejected, else 2 if anything is not known, else 0. Suspended policies are asked nothing.
+/// The exit status: 1 if any object is rejected, otherwise 2 if anything is not known, otherwise 0. Suspended policies are not asked.
 pub(super) fn status<'i>(items: impl Iterator<Item = &'i Item>, known: Known) -> u8 {
     let mut status = if known == Known::All { 0 } else { 2 };
     for item in items {

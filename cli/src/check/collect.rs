@@ -18,7 +18,7 @@ use crate::eval::manifest::{Chosen, Given};
 const LARGEST: u64 = 16 << 20;
 /// Most files that are read.
 const MOST_FILES: usize = 10_000;
-/// Deepest folder.
+/// Deepest nesting of folders that is searched.
 const DEEPEST: usize = 32;
 
 /// The policies that were found, and the reports on them.
@@ -44,12 +44,12 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
     let mut collected = Collected { ready: Vec::new(), report: Report::default(), folders: BTreeSet::new() };
     let (mut owners, mut seen) = (HashMap::new(), HashSet::new());
     for (file, is_named) in files {
-        // A file may be named beside its folder, and links may lead to it.
+        // A file may be named in addition to its folder, and links may lead to it.
         if !seen.insert(fs::canonicalize(&file).unwrap_or_else(|_| file.clone())) {
             continue;
         }
         let text = crate::read(&file, LARGEST)?;
-        // A folder may hold other things that are no manifests of policies.
+        // A folder may hold other files than manifests of policies.
         if is_named || names(&text, GROUP) {
             collected.file(&file, &text, &mut owners)?;
         }
@@ -58,7 +58,7 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
     Ok(collected)
 }
 
-/// Adds a file, or what a folder has; `true` for files that were named.
+/// Adds a file, or the files of a folder. The boolean in `files` is true for a file that the user named.
 fn add(path: &Path, is_folder: bool, depth: usize, files: &mut Vec<(PathBuf, bool)>) -> anyhow::Result<()> {
     if !is_folder {
         ensure!(files.len() < MOST_FILES, "there are more than {MOST_FILES} files");
@@ -71,7 +71,7 @@ fn add(path: &Path, is_folder: bool, depth: usize, files: &mut Vec<(PathBuf, boo
     for entry in entries {
         let (path, kind) = (entry.path(), entry.file_type()?);
         let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        // A link to a folder may lead back here; one to a file is read.
+        // Links to folders are not followed, as they may lead back here. Links to files are.
         if !is_hidden && (kind.is_dir() || (crate::is_manifest(&path) && path.is_file())) {
             add(&path, kind.is_dir(), depth + 1, files)?;
         }
@@ -99,7 +99,7 @@ impl Collected {
         let folder = std::path::absolute(file)?.parent().map(Path::to_owned).unwrap_or_default();
         for document in documents {
             let line = document.line;
-            // As `kubectl get` prints several.
+            // `kubectl get` prints several objects as a list.
             let items = match document.value {
                 Value::Object(mut list) if list.get("kind").is_some_and(is_list) => match list.remove("items") {
                     Some(Value::Array(items)) => items,
@@ -182,7 +182,7 @@ fn kind(document: &Value) -> Kind {
     match kind {
         "Policy" | "ClusterPolicy" if version == API_VERSION => Kind::Policy,
         "Policy" | "ClusterPolicy" => Kind::Unknown(format!("apiVersion: it is {version:?}; want {API_VERSION}")),
-        // Written by the pods.
+        // Pods write these, not users.
         "ReplicaReport" => Kind::Other,
         _ => Kind::Unknown(format!("kind: {GROUP} has no {kind:?}; it has Policy and ClusterPolicy")),
     }
@@ -192,7 +192,7 @@ fn is_list(kind: &Value) -> bool {
     kind.as_str().is_some_and(|kind| ["List", "PolicyList", "ClusterPolicyList"].contains(&kind))
 }
 
-/// Match conditions that an API server would refuse for certain. What is doubtful passes.
+/// Findings about match conditions that an API server would certainly refuse. Doubtful ones pass.
 fn match_conditions(document: &Value) -> Vec<Finding> {
     let conditions = document["spec"]["matchConditions"].as_array().into_iter().flatten().enumerate();
     let problem = |(number, condition): (usize, &Value)| {

@@ -21,14 +21,14 @@ struct Checked {
     file: String,
     /// The line that its document begins on, from 1.
     line: usize,
-    /// Its id, or its name where it has no id; absent where the document cannot be read.
+    /// Its id, or its name if it has no id; `None` if the document cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
     outcome: Outcome,
     findings: Vec<Finding>,
 }
 
-/// What came of a policy.
+/// The result for a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 enum Outcome {
@@ -67,12 +67,12 @@ impl Finding {
         Self { level, reason: reason.to_owned(), message }
     }
 
-    /// A manifest that no API server would take.
+    /// A manifest that every API server would refuse.
     pub(super) fn invalid(message: String) -> Self {
         Self::new(Level::Error, Reason::SpecInvalid.as_str(), message)
     }
 
-    /// A policy of which the programs did not say what became of it.
+    /// A policy about which loader and evaluator did not report a result.
     pub(super) fn not_known(message: String) -> Self {
         Self::new(Level::Unknown, "NotLoaded", message)
     }
@@ -100,7 +100,7 @@ impl Report {
         self.policies.is_empty()
     }
 
-    /// Adds a policy and gives its place.
+    /// Adds a policy and returns its place in the report.
     pub(super) fn policy(&mut self, file: &str, line: usize, policy: Option<String>, findings: Vec<Finding>) -> usize {
         self.policies.push(Checked {
             file: file.to_owned(),
@@ -137,7 +137,7 @@ impl Report {
         self
     }
 
-    /// The exit status: 1 where a policy would not load, 2 where that is not known of one, else 0.
+    /// The exit status: 1 if a policy would not load, otherwise 2 if that is not known of some policy, otherwise 0.
     pub(super) fn status(&self) -> u8 {
         match self.policies.iter().map(|policy| policy.outcome).max() {
             Some(Outcome::Failed) => 1,
@@ -235,7 +235,7 @@ impl Report {
                 let lines: Vec<_> = findings.iter().map(|one| format!("{}: {}", one.reason, one.message)).collect();
                 xml(&lines.join("; "))
             };
-            // One element at most, as readers count elements.
+            // At most one element, as readers count elements.
             if let Some(first) = problems.first() {
                 let element = if policy.outcome == Outcome::Failed { "failure" } else { "error" };
                 let (reason, message) = (xml(&first.reason), told(&problems));
@@ -251,8 +251,8 @@ impl Report {
     }
 }
 
-/// A path as a relative reference (RFC 3986), in which only some characters may stand. Code hosts match it with the files of a checkout,
-/// which the working directory is.
+/// A path as a relative reference (RFC 3986), with all but the allowed characters escaped. Code hosts match it with the files of a checkout;
+/// the working directory should be that.
 fn uri(path: &str) -> String {
     if path == "-" {
         return "stdin".to_owned();
@@ -267,7 +267,7 @@ fn uri(path: &str) -> String {
         .collect()
 }
 
-/// A text in XML. Characters that XML cannot have become spaces.
+/// A text, escaped for XML. Characters that are not allowed in XML become spaces.
 fn xml(text: &str) -> String {
     let mut escaped = String::new();
     for letter in text.chars() {

@@ -37,7 +37,7 @@ impl Cluster {
 /// Checks the name of a namespace, which becomes a part of a path.
 ///
 /// # Errors
-/// When it can be none; `setting` is where it comes from.
+/// When it is not a valid name. `setting` says where it comes from.
 pub fn check_namespace(setting: &str, namespace: &str) -> Result<(), SettingError> {
     match PolicyId::namespaced(namespace, "any") {
         Ok(_) => Ok(()),

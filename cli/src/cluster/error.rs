@@ -18,9 +18,9 @@ pub struct Action {
     pub version: String,
     /// The plural name of the kind.
     pub resource: Cow<'static, str>,
-    /// The namespace; absent for kinds without, and for all of them.
+    /// The namespace; `None` for cluster-scoped kinds, and for all namespaces.
     pub namespace: Option<String>,
-    /// The object; absent for a list.
+    /// The name of the object; `None` for a list.
     pub name: Option<String>,
 }
 
@@ -33,7 +33,7 @@ pub enum ClusterError {
     /// The kubeconfig cannot be used.
     #[error("failed to use the kubeconfig: {0}")]
     Kubeconfig(String),
-    /// The API server cannot be reached, or what it says is no answer.
+    /// The API server cannot be reached, or its answer cannot be read.
     #[error("failed to ask the API server at {server}: {problem}")]
     Unreachable {
         /// Its URL.
@@ -136,7 +136,7 @@ impl ClusterError {
         matches!(self, Self::Forbidden { .. })
     }
 
-    /// Whether a list cannot go on, as its first page is too old; it can be begun again.
+    /// Whether a list cannot go on because its first page is too old. It can be read again from the beginning.
     pub fn is_expired(&self) -> bool {
         matches!(self, Self::Refused { code: 410, .. })
     }

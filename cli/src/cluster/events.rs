@@ -4,7 +4,7 @@ use super::{Action, Cluster, ClusterError};
 use crate::events::{EventView, Events};
 use crate::item::Item;
 
-/// Where events on what has no namespace go, which is where kubectl looks for them.
+/// The namespace of events on cluster-scoped objects, where kubectl looks for them too.
 const CLUSTER_WIDE: &str = "default";
 
 impl Cluster {
@@ -20,7 +20,7 @@ impl Cluster {
         };
         let uid = item.uid();
         let new = (list("events.k8s.io/v1"), format!("regarding.uid={uid}"));
-        // The same objects under their old name, which the usual roles of users speak of.
+        // The same objects in the core group, which the usual roles of users mention.
         let old = (list("v1"), format!("involvedObject.uid={uid}"));
         let mut why = String::new();
         for (action, selector) in [new, old] {

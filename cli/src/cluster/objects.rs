@@ -13,16 +13,16 @@ use super::{Action, Cluster, ClusterError};
 pub struct Discovered {
     /// Those that can be listed. Of each group, the version that the API server prefers comes first.
     pub resources: Vec<Resource>,
-    /// What could not be asked for its resources, as a server behind the API server is away.
+    /// Why the resources of some groups are not known, for instance because an aggregated API server is down.
     pub hidden: Vec<ClusterError>,
 }
 
 /// Some objects of a resource.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
-    /// The namespace; absent for all.
+    /// The namespace; `None` for all.
     pub namespace: Option<String>,
-    /// A label selector in the form of queries; empty for all.
+    /// A label selector as in a query; empty for all.
     pub labels: String,
 }
 
@@ -33,12 +33,12 @@ pub struct Page {
     pub objects: Vec<Value>,
     /// Where the next page begins; empty after the last.
     pub next: String,
-    /// How many objects there are after this page, where the API server says it; it does not for lists with a selector.
+    /// How many objects there are after this page; `None` if the API server does not say, as for lists with a selector.
     pub remaining: Option<u64>,
 }
 
 impl Page {
-    /// What an API server answered. Objects of a list do not say their kind, so it is given.
+    /// Reads the answer of an API server. Objects in a list lack their kind, so it is given.
     pub(super) fn of(mut list: Value, kind: &str) -> Self {
         let api_version = list["apiVersion"].clone();
         let items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
@@ -55,7 +55,7 @@ impl Page {
 }
 
 impl Cluster {
-    /// The resources of those groups and versions that are wanted.
+    /// The resources of the groups and versions for which `is_wanted` is true.
     ///
     /// # Errors
     /// When the API server does not say which groups it has.
@@ -92,7 +92,7 @@ impl Cluster {
         self.page(&action, &resource.kind, query, next).await
     }
 
-    /// The names of the namespaces that a label selector in the form of queries selects.
+    /// The names of the namespaces that a label selector (as in a query) selects.
     ///
     /// # Errors
     /// When the user may not list them, or the cluster does not answer.

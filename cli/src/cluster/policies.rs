@@ -24,8 +24,8 @@ pub struct Found {
 }
 
 impl Cluster {
-    /// The ClusterPolicies, and the Policies of the namespace or of all of them. A kind that the user may not list is left out and
-    /// told, unless he may list none.
+    /// The ClusterPolicies if `cluster_wide`, and the Policies of the namespace or of all namespaces. A kind that the user may not list is left
+    /// out and named in [`Found::hidden`], unless there is nothing that the user may list.
     ///
     /// # Errors
     /// When the cluster does not answer, or nothing may be listed.
@@ -65,7 +65,7 @@ impl Cluster {
             match self.policy(id).await {
                 Ok(item) => found.push(item),
                 Err(ClusterError::Absent { .. }) => {}
-                // A user who may read only one kind means that one.
+                // If the user may read only one of the two kinds, that one is meant.
                 Err(error) if error.is_forbidden() => forbidden = Some(error),
                 Err(error) => return Err(error.into()),
             }
@@ -93,10 +93,10 @@ impl Cluster {
         Item::of_object(object).ok_or(ClusterError::Absent { action })
     }
 
-    /// Sets or removes `spec.rollbackTo`, unless the policy has got another generation meanwhile, and gives the policy as it is then.
+    /// Sets or removes `spec.rollbackTo`, unless the policy has another generation by now. Returns the changed policy.
     ///
     /// # Errors
-    /// When the API server refuses it; with code 422 also for another generation.
+    /// When the API server refuses it; also with code 422 if the generation has changed.
     pub async fn set_rollback(&self, item: &Item, to: Option<i64>, dry_run: bool) -> Result<Item, ClusterError> {
         let action = of(&item.id, "patch");
         let mut query = vec![("fieldManager", FIELD_MANAGER)];
@@ -108,8 +108,8 @@ impl Cluster {
         Item::of_object(object).ok_or(ClusterError::Absent { action })
     }
 
-    /// Asks for a scan of the audit, and gives the time from which on it counts: by the API server's clock, which is nearer to that of
-    /// the reporters than this machine's.
+    /// Asks for a scan of the audit, and returns the time of the request: by the API server's clock, which is closer to that of the reporters
+    /// than this machine's.
     ///
     /// # Errors
     /// When the API server refuses it.
@@ -129,7 +129,7 @@ fn written_at(object: &Value) -> Option<Timestamp> {
     own.max()
 }
 
-/// The uid and the generation are tested, and not the resource version, as that changes with every write to the status.
+/// The patch tests the uid and the generation, but not the resource version, which changes with every write to the status.
 fn patch(item: &Item, to: Option<i64>) -> Value {
     let change = match to {
         Some(to) => json!({"op": "add", "path": "/spec/rollbackTo", "value": to}),

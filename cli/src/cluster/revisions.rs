@@ -7,7 +7,7 @@ use super::{Action, Cluster, ClusterError};
 use crate::item::Item;
 
 impl Cluster {
-    /// The spec that a generation of a policy served, or was to serve; nothing when there is no revision of it.
+    /// The spec that a generation of a policy served, or was to serve; `None` if it has no revision.
     ///
     /// # Errors
     /// When the user may not read it, or the cluster does not answer.
@@ -31,8 +31,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a generation is known to have no revision any more. Not known: the user may not look, or the namespace has not even
-    /// the newest revision, so that it is not that of the installation.
+    /// Whether a generation certainly has no revision any longer. False if that is not known: the user may not look, or the namespace does not
+    /// even have the newest revision, so it is not that of the installation.
     ///
     /// # Errors
     /// When the cluster does not answer.

@@ -1,10 +1,11 @@
-//! Compiled modules that earlier questions left, so that a module is compiled once and not at each question.
+//! Compiled modules of earlier runs, so that a module is compiled only once.
 //!
-//! A file is named by the digest of its module and the key of the engine, and there is nothing else in the folder: it knows no
-//! policies, no settings and no addresses, so whatever it holds cannot decide which policy is asked. The loader compares an
-//! artifact with its record before it uses it, and makes another where it does not fit.
+//! A file is named after the digest of its module and the key of the engine, and nothing else is in the folder: no policies, settings or
+//! addresses, so its content cannot decide which policy is asked. The loader compares an artifact with its record before it uses it, and
+//! compiles the module again if they do not match.
 //!
-//! Processes do not wait for each other here. Files come by rename and go whole, and a process that finds half of a pair compiles.
+//! Processes do not wait for each other here. Files are added by rename and removed as a whole; a process that finds only one file of a pair
+//! compiles the module.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File};
@@ -22,17 +23,17 @@ use rustix::process::geteuid;
 pub(super) const MOST: usize = 64;
 /// Most bytes that are kept.
 const MOST_BYTES: u64 = 256 << 20;
-/// Bytes after which no more artifacts are copied for one question, where the volume is on another file system.
+/// Bytes after which no more artifacts are copied for one run, if the volume is on another file system.
 const MOST_COPIED: u64 = 64 << 20;
 /// Age at which a temporary file counts as abandoned, in seconds.
 const FORGOTTEN: i64 = 3600;
-/// An artifact is a record and machine code. The record first, as the loader has it.
+/// The extensions of an artifact's two files: record and machine code. The record comes first, as in the loader.
 const PARTS: [&str; 2] = ["json", "cwasm"];
 
-/// The folder. It is this user's, and no other may write to it, as the evaluator runs what is in it.
+/// The folder. It belongs to this user and no other may write to it, as the evaluator runs what is in it.
 pub(super) struct Cache(OwnedFd);
 
-/// What a volume was given: the inode of each artifact's machine code there.
+/// The artifacts that a volume was given: the inode of the machine code there, by the files' name without extension.
 #[derive(Debug, Default)]
 pub(super) struct Given(HashMap<String, u64>);
 
@@ -48,8 +49,7 @@ struct Entry {
 }
 
 impl Cache {
-    /// The folder in `$XDG_CACHE_HOME/portcullis` or `~/.cache/portcullis`. None where it cannot be had: then each question
-    /// compiles.
+    /// The folder in `$XDG_CACHE_HOME/portcullis` or `~/.cache/portcullis`; `None` if it cannot be used, so that each run compiles.
     pub(super) fn open() -> Option<Self> {
         let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
@@ -58,7 +58,7 @@ impl Cache {
 
     fn at(folder: &Path) -> Option<Self> {
         let us = geteuid().as_raw();
-        // Under sudo with the user's HOME, root neither runs what is there nor leaves folders of its own.
+        // Under sudo with the user's HOME, root must neither run what is there nor leave folders of its own.
         let nearest = folder.ancestors().find_map(|folder| fs::symlink_metadata(folder).ok())?;
         if ![us, 0].contains(&nearest.uid()) {
             return None;
@@ -70,7 +70,7 @@ impl Cache {
         (stat.st_uid == us && stat.st_mode & 0o022 == 0).then_some(Self(folder))
     }
 
-    /// Puts what is kept into the folder `artifacts` of a new volume, as far as that costs little.
+    /// Puts the kept artifacts into the folder `artifacts` of a new volume: as links or, up to a limit, as copies.
     pub(super) fn give(&self, artifacts: &Path) -> Given {
         let (mut given, mut copied) = (Given::default(), 0);
         for Entry { stem, .. } in self.entries() {
@@ -82,13 +82,13 @@ impl Cache {
                 }
                 let from = rustix::fs::openat(&self.0, &*name, OFlags::RDONLY | OFlags::NOFOLLOW, Mode::empty())?;
                 let copy = io::copy(&mut File::from(from), &mut File::create_new(&to)?);
-                // What is not whole is found out and made again; a full disk needs its place.
+                // The loader would notice an incomplete file and compile again, but a full disk needs its space.
                 copy.map(|bytes| (bytes, to.clone())).inspect_err(|_| {
                     let _ = fs::remove_file(&to);
                 })
             };
             let put = PARTS.iter().map(|part| put(part)).collect::<io::Result<Vec<_>>>();
-            // Another question may have removed it just now.
+            // Another process may have removed it just now.
             let Ok(put) = put else { continue };
             copied += put.iter().map(|(bytes, _)| bytes).sum::<u64>();
             if let Some(inode) = put.last().and_then(|(_, code)| inode(code)) {
@@ -101,9 +101,9 @@ impl Cache {
         given
     }
 
-    /// Keeps what was made in a volume since it was `given` something, and notes which module was `used`. Then the oldest go.
+    /// Keeps the artifacts of a volume that it was not `given`, and marks the module that was `used` as recent. Then removes the oldest.
     ///
-    /// What cannot be kept is compiled again.
+    /// What cannot be kept is compiled again next time.
     pub(super) fn keep(&self, artifacts: &Path, given: &Given, used: Option<&Digest>) {
         let used = used.map(Digest::hex);
         for name in fs::read_dir(artifacts)
@@ -125,7 +125,7 @@ impl Cache {
         self.shrink();
     }
 
-    /// Takes a file of a volume, whole or not at all.
+    /// Takes over a file of a volume, as a whole or not at all.
     fn store(&self, artifacts: &Path, name: &str) -> io::Result<()> {
         let (from, temporary) = (artifacts.join(name), format!(".{}-{name}", std::process::id()));
         let put = || -> io::Result<()> {
@@ -137,12 +137,12 @@ impl Cache {
             Ok(rustix::fs::renameat(&self.0, &*temporary, &self.0, name)?)
         };
         let result = put();
-        // Left by a failure, or by a rename to a name of the same file, which does nothing.
+        // The temporary file is left after a failure, and after a rename onto a link to the same file, which does nothing.
         let _ = rustix::fs::unlinkat(&self.0, &*temporary, AtFlags::empty());
         result
     }
 
-    /// Removes what is beyond the limits, and what is no artifact and forgotten.
+    /// Removes artifacts beyond the limits, and other files that are old enough to be abandoned.
     fn shrink(&self) {
         let entries = self.entries();
         for entry in beyond(&entries) {
@@ -183,7 +183,7 @@ impl Cache {
         items.filter_map(|item| Some(item.file_name().to_str().ok()?.to_owned())).collect()
     }
 
-    /// What is known of a file, if it is a regular file and belongs to this user.
+    /// The metadata of a file; `None` unless it is a regular file that belongs to this user.
     fn stat(&self, name: &str) -> Option<Stat> {
         let stat = rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let is_ours =
@@ -192,13 +192,13 @@ impl Cache {
     }
 }
 
-/// The name without the extension, of machine code.
+/// The name without extension of a file with machine code; `None` for other files.
 fn stem(name: &str) -> Option<&str> {
     let stem = name.strip_suffix(".cwasm")?;
     stem.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-').then_some(stem)
 }
 
-/// What is beyond the limits, of entries with the newest first.
+/// The entries beyond the limits; `entries` are sorted, newest first.
 fn beyond(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
     let mut bytes = 0_u64;
     entries.iter().enumerate().filter_map(move |(index, entry)| {
@@ -225,7 +225,7 @@ mod tests {
         Cache::at(&root.join("cache/artifacts")).expect("it is ours")
     }
 
-    /// A volume's folder with what the cache gives.
+    /// The folder of a new volume, with what the cache has given it.
     fn volume(cache: &Cache) -> (tempfile::TempDir, Given) {
         let folder = tempfile::tempdir().expect("a folder");
         let given = cache.give(folder.path());

@@ -1,4 +1,4 @@
-//! The policy to judge by: one document of a manifest, made ready for a folder of its own. Pure.
+//! The policy to ask: one document of a manifest, prepared for a folder of its own. Pure.
 
 use std::path::Path;
 
@@ -14,23 +14,23 @@ use super::request::Review;
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) id: PolicyId,
-    /// The manifest to load, as JSON: as the user wrote it, but with an absolute module path, not suspended, and admitting with a
-    /// word when it cannot judge, which distinguishes that from a denial.
+    /// The manifest to load, as JSON: as the user wrote it, but with an absolute module path, not suspended, and with a `failurePolicy` that
+    /// admits with a warning when the policy cannot be evaluated, which distinguishes that from a denial.
     pub(crate) manifest: String,
     /// The spec as the user wrote it.
     pub(crate) spec: Box<PolicySpec>,
-    /// The module was named in the place of a manifest.
+    /// Whether a module was named instead of a manifest.
     is_alone: bool,
 }
 
-/// What is given beside the policy.
+/// What arguments add to the policy.
 #[derive(Default)]
 pub(crate) struct Given {
-    /// Settings in the place of the manifest's.
+    /// Settings that replace the manifest's.
     pub settings: Option<Value>,
-    /// Grants of host capabilities, beside the manifest's.
+    /// Grants of host capabilities, in addition to the manifest's.
     pub capabilities: Vec<String>,
-    /// Kinds of objects that may be read, in the place of the manifest's; empty leaves those.
+    /// Kinds of objects that may be read, instead of the manifest's; if empty, the manifest's count.
     pub kinds: Vec<Value>,
     /// Whether the policy judges as in mode `protect`, whatever its own.
     pub protect: bool,
@@ -46,7 +46,7 @@ impl Given {
         ensure!(!path.contains("://"), "--allow-context-aware: {module} is not a file; pull it first");
         let bytes = std::fs::read(path).with_context(|| format!("failed to read {path}"))?;
         let (capabilities, kinds) = crate::registry::declared(&bytes)?;
-        // Where the metadata names kinds and no capability, it is from before there were grants of them.
+        // Older metadata names only the kinds, not the capabilities that read them, so these are granted whenever there are kinds.
         let reads = (!kinds.is_empty()).then(|| "kubernetes/*".to_owned());
         self.capabilities.extend(capabilities.into_iter().chain(reads));
         self.kinds = kinds;
@@ -132,7 +132,7 @@ impl Chosen {
                 part.insert("contextAwareResources".to_owned(), Value::Array(given.kinds.clone()));
             }
         }
-        // What a cluster added says nothing about the policy, and a time there would be taken for its own.
+        // Metadata that a cluster added does not matter here, and its creation time would be taken for the policy's.
         if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.retain(|name, _| ["name", "namespace"].contains(&name.as_str()));
         }
@@ -146,15 +146,15 @@ impl Chosen {
             || self.spec.policies.as_ref().is_some_and(|members| members.values().any(reads))
     }
 
-    /// The differences between module and manifest that a user can do something about. Where there is no manifest, its rules and its
-    /// `mutating` are not the user's.
+    /// The differences between module and manifest that a user can do something about. Without a manifest, rules and `mutating` were not written
+    /// by the user.
     pub(crate) fn differences(&self, found: Vec<Mismatch>) -> impl Iterator<Item = String> {
         let invented = [MismatchReason::MutatingDiffers, MismatchReason::RulesDiffer, MismatchReason::RawPolicy];
         let is_alone = self.is_alone;
         found.into_iter().filter(move |one| !is_alone || !invented.contains(&one.reason)).map(|one| one.message)
     }
 
-    /// What a user should know about the verdict: where the real API server would not have asked.
+    /// What a user should know about the verdict: why a real API server would not have asked the policy.
     pub(super) fn notes(&self, review: &Review) -> Vec<String> {
         let mut notes = Vec::new();
         if self.spec.suspend {
@@ -183,7 +183,7 @@ fn id_of(name: &str, document: &Value) -> String {
     }
 }
 
-/// The absolute path of a module that is named by a path; nothing for an address.
+/// The absolute path of a module that is named by a path; `None` for an address.
 fn absolute(module: &str, folder: &Path) -> Option<String> {
     let path = match module.strip_prefix("file:") {
         Some(rest) if rest.starts_with("//") => return None,

@@ -1,11 +1,11 @@
-//! The request to judge: an AdmissionReview, made from whatever the user has. Pure.
+//! The request to judge: an AdmissionReview, made from what the user has (a review, a request or an object). Pure.
 
 use anyhow::{Context as _, bail, ensure};
 use portcullis_matching::{Asked, about};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Kinds without a namespace, of those one often has in a file.
+/// Cluster-scoped kinds that are common in files.
 const CLUSTER_KINDS: [&str; 12] = [
     "ClusterRole",
     "ClusterRoleBinding",
@@ -28,21 +28,21 @@ pub(super) struct Review {
     pub(super) bytes: Vec<u8>,
     /// Whether it is a raw request.
     pub(super) is_raw: bool,
-    /// How it was made, where it was not there already.
+    /// How it was made, if the user did not give an AdmissionReview.
     pub(super) notes: Vec<String>,
-    /// What rules look at, where the request has it.
+    /// The parts of the request that rules look at, if it has them.
     pub(super) asked: Option<Asked>,
 }
 
 impl Review {
-    /// From JSON or YAML of anything, for a policy of raw requests.
+    /// From any JSON or YAML, for a policy of raw requests.
     pub(super) fn raw(text: &[u8]) -> anyhow::Result<Self> {
         let (_, raw) = any(text)?;
         let bytes = format!(r#"{{"request":{}}}"#, raw.get()).into();
         Ok(Self { bytes, is_raw: true, notes: Vec::new(), asked: None })
     }
 
-    /// From JSON or YAML of an AdmissionReview, a request, or an object. JSON is passed on as it is.
+    /// From an AdmissionReview, a request or an object, in JSON or YAML. JSON is passed on unchanged.
     pub(super) fn from(text: &[u8]) -> anyhow::Result<Self> {
         let (value, raw) = any(text)?;
         ensure!(value.is_object(), "want an AdmissionReview, its request, or a Kubernetes object");
@@ -60,7 +60,7 @@ impl Review {
     }
 }
 
-/// JSON as it is written, or YAML as JSON, and its value.
+/// The value of a text, and its JSON: as it is written, or made from YAML.
 fn any(text: &[u8]) -> anyhow::Result<(Value, Box<RawValue>)> {
     let json_error = match serde_json::from_slice::<Box<RawValue>>(text) {
         Ok(raw) => return Ok((serde_json::from_str(raw.get())?, raw)),
@@ -122,8 +122,7 @@ fn asked(request: &Value) -> Option<Asked> {
     })
 }
 
-/// The resource of a kind, by the rule that API servers use for names they are not told: `pods`, `ingresses`,
-/// `networkpolicies`.
+/// The resource of a kind, guessed by the rule that Kubernetes uses: `pods`, `ingresses`, `networkpolicies`.
 fn plural(kind: &str) -> String {
     let lower = kind.to_lowercase();
     match lower.strip_suffix('y') {

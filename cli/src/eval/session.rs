@@ -1,7 +1,7 @@
-//! Loader and evaluator for one question, or for the check of some policies, on a folder of their own.
+//! Loader and evaluator for one request, or for the check of some policies, on a folder of their own.
 //!
-//! The volume is new each time and has nothing but compiled modules of earlier questions, so that whatever the programs say
-//! of a policy they say of the one that they were given.
+//! The volume is new each time and has only compiled modules of earlier runs, so that whatever the programs report about a policy is about the
+//! one that they were given.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,17 +22,17 @@ use crate::child::{ChildSpec, Running};
 use crate::http::Http;
 use crate::program::{Program, find};
 
-/// Longest time until the policy is loaded or has failed, but for its compilation: a download has a limit of a minute.
+/// Longest time until the policy is loaded or has failed, without its compilation. A download is limited to a minute.
 const LONGEST: Duration = Duration::from_secs(90);
 /// Longest compilation, if no other limit is given.
 const COMPILING: Duration = Duration::from_secs(60);
 /// Longest time for one request to a program.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Longest text of a refusal, in bytes: all of it, whatever the evaluator says.
+/// Longest text of a refusal, in bytes. No real one is as long, so it is shown in full.
 const LONGEST_TEXT: usize = 1 << 20;
-/// How often the states are looked at.
+/// How often the states are read.
 const ASK: Duration = Duration::from_millis(10);
-/// Settings of a pod that make no sense here. Nothing is exported of one question.
+/// Environment variables with settings of a pod that make no sense here. Traces and metrics of a single request are not exported.
 const NOT_OURS: &[&str] =
     &["PORTCULLIS_POLICIES", "PORTCULLIS_TLS_DIR", "PORTCULLIS_CLIENT_CA", "PORTCULLIS_START_GATE", "OTEL_"];
 
@@ -47,7 +47,7 @@ pub(crate) struct Session {
     /// Longest time until a policy, or the next one of several, is loaded or has failed.
     limit: Duration,
     cache: Option<(Cache, Given)>,
-    // Last, so that the folder outlives the programs.
+    // The last field, so that the folder is removed after the programs have ended.
     folder: TempDir,
 }
 
@@ -67,11 +67,11 @@ impl More {
     }
 }
 
-/// What came of it.
+/// The result for one request.
 pub(super) enum Judged {
     /// The policy cannot be loaded.
     Unserved(Failure),
-    /// The evaluator's answer, and what the policy says whatever its mode, where that may be another.
+    /// The evaluator's answer, and in `alone` the policy's own verdict without regard to its mode, if that may differ.
     Answered { module: Digest, mismatches: Vec<Mismatch>, body: Vec<u8>, alone: Option<Vec<u8>> },
 }
 
@@ -119,7 +119,7 @@ impl Session {
         let mut arguments: Vec<OsString> = vec!["--dir".into(), policies.into()];
         arguments.extend(["--volume".into(), volume.into()]);
         arguments.extend(["--broker-socket".into(), socket.into()]);
-        // Which of the given artifacts is wanted is known only when the module is.
+        // All given artifacts are kept, as it is not known yet which one the module needs.
         arguments.extend(["--keep-newest".into(), cache::MOST.to_string().into()]);
         arguments.extend(["--evaluator-state".into(), evaluator_state.to_string().into()]);
         for flag in ["--probe-address", "--state-address"] {
@@ -165,7 +165,8 @@ impl Session {
         Ok(Judged::Answered { module, mismatches, body, alone })
     }
 
-    /// Waits until each of the policies serves or will not, in the order of their manifests, and tells each as soon as it is known.
+    /// Waits until each of the policies serves or has failed; `ids` are in the order of the manifests. Calls `tell` for each as soon as its
+    /// result is known.
     ///
     /// # Errors
     /// When a program has ended, and when nothing happens for too long.
@@ -199,7 +200,7 @@ impl Session {
         self.post(path, &chosen.id, review.bytes.clone()).await?.map_err(anyhow::Error::msg)
     }
 
-    /// The answer about a review at one of the paths of a policy, or the words with which the evaluator refuses the review.
+    /// The answer to a review at one of the paths of a policy, or the message with which the evaluator refuses the review.
     ///
     /// # Errors
     /// When the evaluator does not answer.
@@ -237,12 +238,12 @@ impl Judged {
     }
 }
 
-/// Does work with a session, which a signal ends with its programs and its folder.
+/// Does work with a session. A signal ends the work, the programs and the folder.
 ///
 /// # Errors
-/// Those of the work, and when a signal has come.
+/// Those of the work, and when a signal arrives.
 pub(crate) fn until_signal<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    // One thread, as children that end with their parent end with the thread that started them.
+    // One thread: children that end with their parent end when the thread that started them does.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let shutdown = Shutdown::on_signals().context("failed to catch signals")?;

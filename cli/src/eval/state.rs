@@ -1,30 +1,30 @@
-//! Whether a policy would answer, by the states of loader and evaluator. Pure.
+//! Whether a policy would answer, according to the states of loader and evaluator. Pure.
 
 use portcullis_contract::{Digest, EvaluatorState, Failure, LoaderState, Mismatch, Phase, PolicyId};
 
 /// What became of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// The evaluator serves it, and the loader wants no other module.
+    /// The evaluator serves it, and the loader does not want another module.
     Serves {
-        /// The module, or what stands for those of a policy group.
+        /// The digest of the module; for a policy group, of those of its members.
         module: Digest,
         /// What differs between the module's metadata and the policy.
         mismatches: Vec<Mismatch>,
     },
     /// It will not be served.
     Failed(Failure),
-    /// The loader does not accept it as a policy; the message.
+    /// The loader does not accept it as a policy, for this reason.
     Refused(String),
 }
 
-/// What became of the policy `id`, which is in `file`; nothing while it is neither served nor failed. The loader's state is the earlier of
-/// the two, so that both mean the same manifest where they agree.
+/// What became of the policy `id`, which is in `file`; `None` while it neither serves nor has failed. The loader's state must be read before
+/// the evaluator's, so that both are about the same manifest if they agree.
 pub(super) fn settled(id: &PolicyId, file: &str, loader: &LoaderState, evaluator: &EvaluatorState) -> Option<Settled> {
     if let Some(failure) = loader.volume_failure.as_ref().or(evaluator.manifest_failure.as_ref()) {
         return Some(Settled::Failed(failure.clone()));
     }
-    // Until the loader has read its folder, what it says is not about what is in there now.
+    // Until the loader has read its folder, its state is not about the present content.
     if !loader.complete {
         return None;
     }
@@ -47,7 +47,7 @@ pub(super) fn settled(id: &PolicyId, file: &str, loader: &LoaderState, evaluator
     let is_it = |generation: i64, uid: &str| generation == policy.generation && uid == policy.uid;
     let deviation = evaluator.deviations.iter().find(|other| other.id == *id && is_it(other.generation, &other.uid));
     let refused = deviation.into_iter().flat_map(|deviation| &deviation.refused);
-    // An artifact that the evaluator could not use is made again.
+    // Failures that may pass are left out: for instance, an artifact that the evaluator could not use is compiled again.
     let refused = refused.filter(|refused| refused.digest == module && refused.failure.generation == policy.generation);
     let failure = refused.map(|refused| &refused.failure).find(|failure| !failure.class().is_retryable())?;
     Some(Settled::Failed(failure.clone()))

@@ -1,4 +1,4 @@
-//! What the evaluator answered, for people and for programs. Pure.
+//! The evaluator's answer, for people and for programs. Pure.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use base64::Engine as _;
 use portcullis_contract::{Failure, PolicyId};
 use serde_json::{Value, json};
 
-/// The annotation of an answer that is by `failurePolicy` and not by the policy.
+/// The annotation of an answer that follows from `failurePolicy` and not from the policy.
 const NOT_EVALUATED: &str = "policy-not-evaluated";
 
 /// The verdict.
@@ -15,13 +15,13 @@ const NOT_EVALUATED: &str = "policy-not-evaluated";
 pub(crate) struct Verdict {
     pub(crate) outcome: Outcome,
     policy: String,
-    /// Why, where there is something to say.
+    /// The reason, if there is one.
     pub(crate) message: Option<String>,
     code: Option<u64>,
     warnings: Vec<String>,
     /// A decoded JSON Patch.
     pub(crate) patch: Option<Value>,
-    /// The evaluator's own response, where there is one.
+    /// The evaluator's response; `None` if the policy did not load.
     response: Option<Value>,
     notes: Vec<String>,
 }
@@ -59,7 +59,7 @@ impl Verdict {
         }
     }
 
-    /// The verdict in an AdmissionReview's response. `alone` is what the policy says whatever its mode.
+    /// The verdict in an AdmissionReview's response. `alone` is the response without regard to the policy's mode.
     pub(crate) fn of(id: &PolicyId, body: &[u8], alone: Option<&[u8]>, mut notes: Vec<String>) -> anyhow::Result<Self> {
         let response = response(body)?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -104,7 +104,7 @@ impl Verdict {
         if let Some(code) = self.code {
             line("code:", &code.to_string());
         }
-        // The members of a policy group that denied, and the text that a custom message replaces.
+        // The causes name the members of a policy group that denied, and have the text that a custom message replaces.
         for cause in
             self.response.iter().flat_map(|response| response["status"]["details"]["causes"].as_array()).flatten()
         {

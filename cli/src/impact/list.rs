@@ -1,4 +1,4 @@
-//! How far a list of objects has been read. One that became too old on the way is begun again. Pure.
+//! How far a list of objects has been read. A list that becomes too old meanwhile is read again from the beginning. Pure.
 
 use std::collections::HashSet;
 
@@ -6,26 +6,26 @@ use serde_json::Value;
 
 use crate::cluster::{ClusterError, Page};
 
-/// How often a list is begun again.
+/// How often a list is read again from the beginning.
 const MOST_RESTARTS: u32 = 3;
 
 /// A list that is read page by page.
 #[derive(Debug, Default)]
 pub(super) struct List {
-    /// Where to go on; empty at the beginning.
+    /// The continue token of the next page; empty for the first page.
     next: String,
     is_over: bool,
-    /// The objects that were read, of which a list that is begun again has most once more.
+    /// The objects that were read already. After a restart, most of them come once more.
     seen: HashSet<String>,
-    /// How many objects were read since the list was begun.
+    /// How many objects were read since the list was last begun.
     position: u64,
-    /// How many there are, where the API server says it.
+    /// How many objects there are in all; `None` if the API server does not say.
     total: Option<u64>,
     restarts: u32,
 }
 
 impl List {
-    /// Where the next page begins; nothing after the last.
+    /// The continue token of the next page; `None` after the last page.
     pub(super) fn next(&self) -> Option<&str> {
         (!self.is_over).then_some(&self.next)
     }
@@ -41,7 +41,7 @@ impl List {
         objects
     }
 
-    /// Goes back to the beginning of a list that is too old to go on. False after another error, and when that was done often enough.
+    /// Goes back to the beginning if the list is too old to go on. False for any other error, and after too many restarts.
     pub(super) fn begin_again(&mut self, error: &ClusterError) -> bool {
         let is_done = error.is_expired() && self.restarts < MOST_RESTARTS;
         if is_done {
@@ -59,7 +59,7 @@ impl List {
     }
 }
 
-/// What distinguishes an object from all others of its list. Some servers behind the API server give no uids.
+/// What identifies an object within its list. Some aggregated API servers give no uids.
 fn identity(object: &Value) -> String {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     match text("uid") {

@@ -11,23 +11,23 @@ use crate::eval::verdict::Outcome;
 
 /// Longest message of an object that is kept, in bytes.
 const LONGEST: usize = 1000;
-/// Length of the bar that shows how far it is.
+/// Length of the progress bar, in characters.
 const BAR: u64 = 20;
 
-/// What the policy says of one object.
+/// What the policy would do to one object.
 #[derive(Debug)]
 pub(super) struct Effect {
     pub(super) kind: String,
-    /// Empty for objects in none.
+    /// The namespace; empty for cluster-scoped objects.
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) outcome: Outcome,
-    /// Whether it would be changed, where it is admitted.
+    /// Whether it would be changed, if it is admitted.
     pub(super) changes: bool,
     pub(super) message: Option<String>,
 }
 
-/// What the policy would do to all of them.
+/// What the policy would do to all objects.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Impact {
@@ -47,7 +47,7 @@ pub(super) struct Impact {
     /// Match conditions that cannot be decided for some object.
     #[serde(skip)]
     undecided_by: BTreeSet<String>,
-    /// Most objects that are kept.
+    /// Most objects that are kept in `objects`.
     #[serde(skip)]
     most: usize,
 }
@@ -61,9 +61,9 @@ struct Counts {
     changed: u64,
     /// The policy failed on them, or took too long.
     not_judged: u64,
-    /// The policy was not asked about them, as match conditions leave them out.
+    /// The policy was not asked about them because match conditions leave them out.
     left_out: u64,
-    /// The policy was not asked about them, as a match condition cannot be decided.
+    /// The policy was not asked about them because a match condition cannot be decided.
     undecided: u64,
 }
 
@@ -129,7 +129,7 @@ impl Counts {
         }
     }
 
-    /// The parts that are not zero, after those that are denied.
+    /// The counts after `denied` that are not zero, as a text.
     fn others(self) -> String {
         let others = [
             (self.changed, "would be changed"),
@@ -140,14 +140,14 @@ impl Counts {
         others.iter().filter(|(count, _)| *count > 0).map(|(count, words)| format!("; {count} {words}")).collect()
     }
 
-    /// How many would not be admitted as they are, or are not known to be.
+    /// How many would not be admitted unchanged, or could not be judged.
     fn affected(self) -> u64 {
         self.denied + self.changed + self.not_judged
     }
 }
 
 impl Impact {
-    /// Nothing yet, of a policy. The first `most` objects are kept.
+    /// The empty counts of a policy. The first `most` affected objects are kept.
     pub(super) fn new(policy: &PolicyId, most: usize) -> Self {
         Self {
             policy: policy.to_string(),
@@ -163,7 +163,7 @@ impl Impact {
         }
     }
 
-    /// Begins with the objects of a resource.
+    /// Begins a resource.
     pub(super) fn begin(&mut self, resource: &Resource, operation: &str) {
         self.resources.push(OfResource {
             resource: resource.title(),
@@ -173,7 +173,7 @@ impl Impact {
         });
     }
 
-    /// Adds an object of the resource that was begun last.
+    /// Adds an object of the current resource.
     pub(super) fn add(&mut self, effect: Effect) {
         let kind = effect.kind();
         self.count(|counts| counts.add(kind));
@@ -193,7 +193,7 @@ impl Impact {
         self.count(|counts| counts.left_out += 1);
     }
 
-    /// Adds an object of which it is not known whether the policy is asked, as the named match condition cannot be decided.
+    /// Adds an object for which the named match condition cannot be decided: it is not known whether the policy would be asked.
     pub(super) fn leave_undecided(&mut self, condition: String) {
         self.count(|counts| counts.undecided += 1);
         if self.undecided_by.insert(condition.clone()) {
@@ -210,17 +210,17 @@ impl Impact {
         }
     }
 
-    /// Says what could not be read.
+    /// Adds a reason why something could not be read.
     pub(super) fn hide(&mut self, why: String) {
         self.hidden.push(why);
     }
 
-    /// Says what a user should know about the figures.
+    /// Adds a note about the figures.
     pub(super) fn note(&mut self, text: String) {
         self.notes.push(text);
     }
 
-    /// How far it is, in a line: so many objects of the resource that was begun last were read, of so many if that is known.
+    /// The progress as a line: how many objects of the current resource were read, and of how many if that is known.
     pub(super) fn progress(&self, (read, total): (u64, Option<u64>)) -> String {
         let resource = self.resources.last().map(|last| last.resource.as_str()).unwrap_or_default();
         let denied = self.counts.denied;
@@ -234,7 +234,7 @@ impl Impact {
         }
     }
 
-    /// The exit status: 1 where something would be denied; else 2 where something is not known; else 0.
+    /// The exit status: 1 if something would be denied, otherwise 2 if something is not known, otherwise 0.
     pub(super) fn status(&self) -> u8 {
         if self.counts.denied > 0 {
             1

@@ -11,7 +11,7 @@ use crate::moment::moment_or_dash;
 pub struct AuditView {
     /// When the scan ended.
     pub scanned_at: Option<Timestamp>,
-    /// The generation that was asked; 0 where none was.
+    /// The generation that was asked; 0 if none was.
     pub generation: i64,
     /// How many objects it has judged.
     pub checked: i64,
@@ -23,12 +23,12 @@ pub struct AuditView {
     pub examples: Vec<String>,
     /// Resources that could not be listed.
     pub unreadable: Vec<String>,
-    /// Why objects or reports are missing; empty where none are.
+    /// Why objects or reports are missing; empty if none are.
     pub message: String,
 }
 
 impl AuditView {
-    /// `status.audit`; nothing where it is not an object.
+    /// Reads `status.audit`; `None` if it is not an object.
     pub(super) fn of_status(audit: &Value) -> Option<Self> {
         if !audit.is_object() {
             return None;

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Fields, Outcome, put};
 
-/// The values.
+/// The Helm values for a PolicyServer.
 pub(super) fn values(object: &Value, fields: &mut Fields<'_>) -> Value {
     let mut values = json!({"policyServer": object["metadata"]["name"]});
     for (name, value) in object["spec"].as_object().into_iter().flatten() {
@@ -21,7 +21,7 @@ pub(super) fn values(object: &Value, fields: &mut Fields<'_>) -> Value {
     values
 }
 
-/// The setting of the chart that means the same.
+/// The setting of the chart that means the same; `None` if there is none.
 fn renamed(field: &str) -> Option<&'static str> {
     Some(match field {
         "replicas" => "server.replicas",

@@ -8,7 +8,7 @@ use portcullis_contract::Digest;
 use portcullis_registry::oci::{INDEX_TYPE, MANIFEST_TYPE, Manifest};
 use serde_json::{Value, json};
 
-/// Where an entry of the index has its name.
+/// The annotation with the name of an entry of the index.
 const NAME: &str = "org.opencontainers.image.ref.name";
 /// Largest file of an archive, in bytes.
 const MAX_FILE: u64 = 256 << 20;
@@ -25,7 +25,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Writes it. The same content gives the same bytes.
+    /// Writes the archive. The same content gives the same bytes.
     pub(super) fn write(&self, out: impl Write) -> anyhow::Result<()> {
         let entry = |(name, manifest): &(String, Manifest)| {
             json!({
@@ -50,7 +50,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Reads one. Every blob is checked against its digest.
+    /// Reads an archive. Every blob is checked against its digest.
     pub(super) fn read(input: impl Read) -> anyhow::Result<Self> {
         let mut archive = tar::Archive::new(input.take(MAX_ARCHIVE));
         let (mut index, mut blobs) = (None, BTreeMap::new());

@@ -1,4 +1,4 @@
-//! What a module is: its metadata, what it takes from a host and gives to one.
+//! What a module is: its metadata, its imports and its exports.
 
 use std::fmt::Write as _;
 
@@ -8,9 +8,9 @@ use wasmparser::{Parser, Payload};
 
 use super::metadata::{Metadata, SECTION};
 
-/// Most imports and exports that are kept; beyond, a module is not a policy.
+/// Most imports and exports that are kept. No policy has as many.
 const MOST: usize = 10_000;
-/// Longest text of a module's that is shown, in bytes.
+/// Longest text of a module that is shown, in bytes.
 const LONGEST: usize = 500;
 
 /// What the metadata of a module declares: the host capabilities that it calls, and the kinds of objects that it reads.
@@ -27,13 +27,13 @@ pub(crate) fn declared(module: &[u8]) -> anyhow::Result<(Vec<String>, Vec<serde_
 pub(super) struct Inspected {
     bytes: usize,
     pub(super) metadata: Option<Metadata>,
-    /// `module` and name.
+    /// The module and the name of each import.
     imports: Vec<(String, String)>,
     exports: Vec<String>,
 }
 
 impl Inspected {
-    /// Looks at the bytes of a module; nothing of it is run.
+    /// Reads the bytes of a module; it is not run.
     pub(super) fn of(bytes: &[u8]) -> anyhow::Result<Self> {
         anyhow::ensure!(bytes.starts_with(b"\0asm"), "the bytes are not those of a WebAssembly module");
         let mut inspected = Self { bytes: bytes.len(), metadata: None, imports: Vec::new(), exports: Vec::new() };

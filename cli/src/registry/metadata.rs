@@ -1,4 +1,4 @@
-//! The metadata section of a module (docs/design/policy-abi.md, section 2), as far as people want to see it.
+//! The metadata section of a module (docs/design/policy-abi.md, section 2): the parts that are shown to people.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    /// An annotation that most policies have.
+    /// The value of the annotation `io.kubewarden.policy.<name>`.
     pub(super) fn annotation(&self, name: &str) -> Option<&str> {
         self.annotations.get(&format!("io.kubewarden.policy.{name}")).map(String::as_str)
     }

@@ -33,15 +33,15 @@ use crate::args::{AccessArgs, InspectArgs, PullArgs, PushArgs, ResultForm, Verif
 /// Largest module, in bytes.
 const MAX_MODULE: u64 = 256 << 20;
 
-/// A module and what it was named by.
+/// A module, and the digests that name it.
 struct Module {
     bytes: Vec<u8>,
     digest: Digest,
-    /// Its manifest's digest, where it has one.
+    /// The digest of its manifest; `None` for a file or a web address.
     manifest: Option<Digest>,
 }
 
-/// Fetches a module to a file, and says which.
+/// Fetches a module to a file, and returns a text that says which.
 pub(crate) async fn pull(args: &PullArgs) -> anyhow::Result<String> {
     let module = fetch(&args.common.access, &args.module).await?;
     let path = match &args.output_file {
@@ -112,7 +112,7 @@ pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<String> {
 
 async fn fetch(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {
     let result = bring(access, module).await;
-    // A bad setting says itself what it is about.
+    // The error about a bad setting already names what it is about.
     result.map_err(|error| match error.is::<SettingError>() {
         true => error,
         false => error.context(format!("failed to fetch {}", portcullis_contract::clean(module, 300))),
@@ -181,7 +181,7 @@ fn registry(access: &AccessArgs) -> anyhow::Result<Registry> {
     Ok(Registry::new(Web::new(web), access.docker()))
 }
 
-/// The message first: people read that, and the reason is for machines.
+/// An error with the message first, for people, and then the reason, for programs.
 fn explain(error: FetchError) -> anyhow::Error {
     anyhow::anyhow!("{} ({})", error.message, error.reason)
 }

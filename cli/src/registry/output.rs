@@ -14,7 +14,7 @@ pub(super) struct Artifact {
     name: String,
     /// The digest of its manifest.
     manifest: Digest,
-    /// What it was called before, where that is another name.
+    /// Its earlier name, if that was another one.
     from: Option<String>,
 }
 
@@ -23,7 +23,7 @@ impl Artifact {
         Self { name: image.address_with_tag(), manifest, from: None }
     }
 
-    /// The same, which came from another place.
+    /// The same artifact, which had this name in another place.
     pub(super) fn from(self, name: &str) -> Self {
         Self { from: Some(format!("registry://{name}")), ..self }
     }
@@ -42,7 +42,7 @@ impl Artifact {
     }
 }
 
-/// One artifact, with what else there is to say of it, in words behind its name or as further fields.
+/// One artifact with more information about it: as words after its name, or as further fields.
 pub(super) fn one(form: ResultForm, artifact: &Artifact, words: &str, fields: Value) -> anyhow::Result<String> {
     match form {
         ResultForm::Text => Ok(format!("{}{words}\n", artifact.name())),
@@ -60,7 +60,7 @@ pub(super) fn list(form: ResultForm, artifacts: &[Artifact]) -> anyhow::Result<S
     }
 }
 
-/// Something in words, or as an object.
+/// A result as words, or as a JSON object.
 pub(super) fn either(form: ResultForm, words: String, json: Value) -> anyhow::Result<String> {
     match form {
         ResultForm::Text => Ok(words + "\n"),
@@ -68,7 +68,7 @@ pub(super) fn either(form: ResultForm, words: String, json: Value) -> anyhow::Re
     }
 }
 
-/// The signers that were proved: as text to follow the name of the artifact, and as fields.
+/// The signers that were proved: as a text that follows the name of the artifact, and as fields.
 pub(super) fn proved(proofs: &[Proof]) -> (String, Value) {
     let mut words = " is signed as wanted".to_owned();
     for Proof { signer, evidence } in proofs {

@@ -44,12 +44,12 @@ pub(super) fn manifest(module: &str, metadata: &Metadata) -> anyhow::Result<Stri
     Ok(text + &portcullis_yaml::write(&policy)?)
 }
 
-/// A name for a policy by the address of its module.
+/// A name for a policy, made from the address of its module.
 pub(crate) fn policy_name(module: &str) -> String {
     name(module, &Metadata::default())
 }
 
-/// A name by the module's title, or by its file.
+/// A name, made from the module's title or, without one, from its file name.
 fn name(module: &str, metadata: &Metadata) -> String {
     let file = super::file_name(module);
     let title = metadata.annotation("title").unwrap_or_else(|| file.trim_end_matches(".wasm"));

@@ -1,4 +1,4 @@
-//! Air gap: the modules of policies as one archive, and from an archive to another registry.
+//! For clusters without network: writes the modules of policies into one archive, and pushes an archive to another registry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -51,7 +51,7 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
     let temporary = files::temporary_beside(&args.output_file);
     let written = File::create(&temporary).map_err(anyhow::Error::from).and_then(|file| archive.write(file));
     written.and_then(|()| Ok(fs::rename(&temporary, &args.output_file)?)).inspect_err(|_| {
-        // Half an archive is of no use.
+        // Half an archive is useless.
         let _ = fs::remove_file(&temporary);
     })?;
     output::list(args.common.output, &saved)
@@ -105,7 +105,7 @@ fn targets(archive: &Archive, registry: &str) -> anyhow::Result<Vec<Image>> {
     Ok(targets)
 }
 
-/// Takes an artifact into the archive, and gives its manifest's digest.
+/// Adds an artifact to the archive, and returns the digest of its manifest.
 async fn take(registry: &Registry, image: &Image, archive: &mut Archive) -> anyhow::Result<Digest> {
     let manifest = registry.manifest(image).await.map_err(explain)?;
     for blob in manifest.content.layers.iter().chain([&manifest.content.config]) {

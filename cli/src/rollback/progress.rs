@@ -1,19 +1,19 @@
-//! How far a policy is on its way to a generation, by its status. Pure.
+//! How far a policy is on its way to a generation, according to its status. Pure.
 
 use crate::item::Item;
 
-/// How far.
+/// How far the policy is, as a text for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// On its way; in words.
+    /// It is on its way.
     Waiting(String),
-    /// Ready; in words.
+    /// It is Ready.
     Ready(String),
-    /// It will not get there by itself; in words.
+    /// It will not become Ready by itself.
     Stuck(String),
 }
 
-/// How far `item` is, which was changed to become `generation`.
+/// How far `item` is, a policy with this uid that was changed to become `generation`.
 pub(super) fn judge(item: &Item, uid: &str, generation: i64) -> Progress {
     if item.uid() != uid {
         return Progress::Stuck("the policy has been deleted and made again".to_owned());
@@ -32,7 +32,7 @@ pub(super) fn judge(item: &Item, uid: &str, generation: i64) -> Progress {
         return Progress::Ready(words.clone());
     }
     let is = |found: Option<(String, String)>, wanted: &str| found.filter(|(status, _)| status == wanted);
-    // The controller says there that the named generation is gone.
+    // This condition is how the controller reports that the named generation is gone.
     let refused = item.condition("WebhookConfigured").filter(|condition| condition.reason == "SpecInvalid");
     let refused = refused.and_then(|_| is(words("WebhookConfigured"), "False"));
     if let Some((_, words)) = is(words("Accepted"), "False").or_else(|| is(words("Stalled"), "True")).or(refused) {

@@ -1,4 +1,4 @@
-//! Which generation a rollback goes to, or why to none. Pure.
+//! Which generation a rollback goes to, or why it is refused. Pure.
 
 use portcullis_contract::PolicyId;
 
@@ -9,7 +9,7 @@ use crate::item::{HistoryView, Item};
 pub(super) enum Change {
     /// Serve this generation again.
     To(i64),
-    /// Serve the spec again; until now this generation was asked for.
+    /// Serve the spec again, instead of this generation.
     Undo(i64),
 }
 
@@ -34,7 +34,7 @@ pub enum RollbackError {
         /// The candidates, as a text.
         known: String,
     },
-    /// The generation is what counts now.
+    /// The generation is the current one.
     #[error("{id} is at generation {to} already; name an earlier one with --to")]
     Current {
         /// The policy.
@@ -101,7 +101,7 @@ pub(super) fn choose(item: &Item, to: Option<i64>, undo: bool) -> Result<Change,
     }
     let history = item.history();
     let Some(to) = to else {
-        // While a rollback counts, the next one goes further back and not to what the user fled from.
+        // While a rollback is in force, the next one goes further back, not to the generation that the user rolled back from.
         let before = asked.unwrap_or_else(|| item.generation());
         let earlier = history.iter().find(|entry| entry.served && entry.generation < before);
         return earlier
@@ -114,14 +114,14 @@ pub(super) fn choose(item: &Item, to: Option<i64>, undo: bool) -> Result<Change,
     if to == item.generation() {
         return Err(RollbackError::Current { id: id(), to });
     }
-    // A status without history is of an older release: then the controller judges.
+    // A status without history was written by an older release. Then the controller decides.
     if !history.is_empty() && !history.iter().any(|entry| entry.generation == to) {
         return Err(RollbackError::NotInHistory { id: id(), to, known: known(&history) });
     }
     Ok(Change::To(to))
 }
 
-/// What the history says of a generation, where that is worth a word before it is served again.
+/// A warning from the history about a generation that is to serve again; `None` if there is nothing to warn about.
 pub(super) fn warning(item: &Item, change: &Change) -> Option<String> {
     let Change::To(to) = change else { return None };
     let entry = item.history().into_iter().find(|entry| entry.generation == *to)?;

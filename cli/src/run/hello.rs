@@ -1,4 +1,4 @@
-//! What is said when the pod is ready: where it is, and a line to try it with. Pure but for a look at the requests.
+//! The text that is shown when the pod is ready: its address, and a command to try it. Pure, apart from listing the folder's requests.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,10 +11,10 @@ use super::settings::Settings;
 use crate::certificate::AUTHORITY_FILE;
 use crate::layout::Layout;
 
-/// Judged where the folder has no request of its own.
+/// The request for the command if the folder has none.
 const REQUEST: &str = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"name":"try","namespace":"default","operation":"CREATE","userInfo":{"username":"me"},"object":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"try","namespace":"default"},"spec":{"containers":[{"name":"main","image":"busybox","securityContext":{"privileged":true}}]}}}}"#;
 
-/// The lines.
+/// The lines of the text.
 pub(super) fn hello(
     settings: &Settings,
     layout: &Layout,
@@ -54,7 +54,7 @@ pub(super) fn hello(
     lines
 }
 
-/// The address as a client of this machine reaches it.
+/// The address at which a client on this machine reaches the pod.
 fn reachable(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())),
@@ -71,8 +71,8 @@ fn requests(dir: &Path) -> Vec<PathBuf> {
     requests
 }
 
-/// The request and the policy whose names have most words in common, as such a pair most likely shows a denial; of equal
-/// ones the shortest name.
+/// The request and the policy whose names have most words in common, as such a pair most likely shows a denial. Of equal pairs, the one with
+/// the shortest name of the request.
 fn best(requests: &[PathBuf], served: &[PolicyId]) -> (Option<PathBuf>, Option<PolicyId>) {
     let words = |text: &str| -> Vec<String> {
         text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| word.len() > 2).map(str::to_owned).collect()
@@ -99,7 +99,7 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// The text as one word of a shell.
+/// The text, quoted as one word of a shell.
 fn quote(text: &str) -> String {
     let is_plain =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_' | ':' | '@' | '+' | ',' | '=');

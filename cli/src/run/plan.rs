@@ -12,7 +12,7 @@ use crate::child::ChildSpec;
 use crate::layout::Layout;
 use crate::program::Program;
 
-/// No endpoint list leads to this pod, so it need not wait until others notice that it leaves.
+/// No EndpointSlice names this pod, so it need not wait until API servers notice that it ends.
 const DRAIN_DELAY: &str = "0s";
 
 /// Variables that hold the collector's credentials, in headers or in its URL.
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub(super) reporter: PathBuf,
 }
 
-/// The pod's addresses: as asked, then as the programs have logged them.
+/// The pod's addresses: first those that were asked for, then those that the programs have logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Addresses {
     pub(super) admission: SocketAddr,
@@ -70,8 +70,7 @@ fn learn(address: &mut SocketAddr, told: &HashMap<String, SocketAddr>, port: &st
 }
 
 impl Plan {
-    /// Logs start empty with each run. A program that is started again appends to its log, as the end of the last start is
-    /// what one looks for there.
+    /// Makes logs start empty with each run. A program that is started again appends to its log, since the log must show how it ended before.
     pub(super) fn begin_logs(&self) -> Result<(), FileError> {
         for program in [Program::Evaluator, Program::Loader, Program::Reporter] {
             let path = self.log(program);
@@ -94,7 +93,7 @@ impl Plan {
             program,
             path: path.clone(),
             arguments: arguments.0,
-            // The evaluator has no use for secrets: the loader posts its spans and metrics.
+            // The evaluator must not have secrets; the loader sends its spans and metrics.
             unset: if program == Program::Evaluator { COLLECTOR } else { &[] },
             ports,
             log: Some(self.log(program)),

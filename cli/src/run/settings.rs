@@ -30,17 +30,17 @@ pub(super) struct Settings {
     pub(super) probes: [SocketAddr; 3],
     /// The state ports on the loopback: evaluator, loader.
     pub(super) states: [SocketAddr; 2],
-    /// No TLS.
+    /// Whether to serve without TLS.
     pub(super) plain_http: bool,
-    /// Kubewarden's names of metrics as well.
+    /// Whether to use Kubewarden's names of metrics too.
     pub(super) kubewarden_metrics: bool,
-    /// What the evaluator exports: its arguments.
+    /// The evaluator's arguments about what it exports.
     pub(super) exports: Vec<OsString>,
-    /// A table that is redrawn, instead of lines.
+    /// Whether to show a table that is redrawn, instead of lines.
     pub(super) live: bool,
-    /// Logs also on standard error.
+    /// Whether to print logs to standard error too.
     pub(super) logs: bool,
-    /// What addresses modules may have, and how the loader asks registries: its arguments.
+    /// The loader's arguments about which addresses modules may have, and how it asks registries.
     pub(super) access: Vec<OsString>,
 }
 
@@ -69,7 +69,7 @@ impl Settings {
             kubewarden_metrics: args.kubewarden_metrics,
             exports: exports(&OtlpSettings::from_env()),
             live: match args.table {
-                // Log lines between the lines of a table would tear it.
+                // Log lines would appear between the lines of the table.
                 TableMode::Auto => terminal && !(args.logs && io::stderr().is_terminal()),
                 TableMode::Live => true,
                 TableMode::Lines => false,
@@ -118,14 +118,15 @@ fn folder(setting: &str, path: &Path) -> Result<(), SettingError> {
     }
 }
 
-/// The evaluator's flags for what has a collector. It does not get the variables that name the collector, since these may hold logins.
+/// The evaluator's flags for the signals that have a collector. It does not get the variables that name the collector, since these may hold
+/// credentials.
 fn exports(otlp: &OtlpSettings) -> Vec<OsString> {
     let signals = [("--export-traces", &otlp.traces), ("--export-metrics", &otlp.metrics)];
     let exported = signals.into_iter().filter(|(_, target)| matches!(target, Ok(Some(_))));
     exported.map(|(flag, _)| flag.into()).collect()
 }
 
-/// The probe port plus `place`, or any where 0 was asked.
+/// The probe port plus `place`, or any free port if 0 was asked for.
 fn port(args: &RunArgs, place: u16) -> Result<SocketAddr, SettingError> {
     let first = args.probe_address;
     let port = match first.port() {

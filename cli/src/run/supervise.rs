@@ -1,4 +1,4 @@
-//! A program is started again when it ends by itself, and the others go on meanwhile.
+//! Starts a program again when it ends by itself. The other programs go on meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -21,15 +21,15 @@ pub(super) struct Supervised {
 }
 
 impl Supervised {
-    /// Keeps `running` running, by `spec` when it has ended.
+    /// Keeps a program running: when `running` has ended, it is started again by `spec`.
     pub(super) fn new(spec: ChildSpec, running: Running, console: Console) -> Self {
         let (stop, stopped) = oneshot::channel();
         Self { stop, task: tokio::spawn(keep(spec, running, console, stopped)) }
     }
 
-    /// Ends the program: asks, waits, and after `patience` kills it.
+    /// Ends the program: asks it to end, waits, and kills it after `patience`.
     pub(super) async fn stop(self, patience: Duration) {
-        // The task is gone only if it panicked, and then its child is gone, too.
+        // The task has ended already only if it panicked, and then its child is gone too.
         let _ = self.stop.send(patience);
         let _ = self.task.await;
     }

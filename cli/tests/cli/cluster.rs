@@ -1,4 +1,4 @@
-//! The way to a cluster: kubeconfigs that lead nowhere, and the plugin's names.
+//! Reaching a cluster: kubeconfigs that lead nowhere, and the plugin's names.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::portcullis;
 
-/// A cluster that nobody listens at.
+/// A kubeconfig of a cluster that does not exist.
 const NOWHERE: &str = r#"
 apiVersion: v1
 kind: Config

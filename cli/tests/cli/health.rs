@@ -1,4 +1,4 @@
-//! The health check for Argo CD, run by the Lua that Argo CD has.
+//! The health check for Argo CD, run by the version of Lua that Argo CD uses.
 
 use mlua::{Lua, LuaSerdeExt as _, Table};
 use serde_json::{Value, json};

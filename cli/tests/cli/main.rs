@@ -1,4 +1,4 @@
-//! The command-line tool as a user meets it, where no other program is needed.
+//! The command-line tool as a user sees it, for all that needs no other program.
 #![forbid(unsafe_code)]
 
 mod cluster;

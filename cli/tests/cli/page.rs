@@ -1,4 +1,4 @@
-//! `docs/status.md` has a row for every word that a status can have, and `docs/operations.md` one on who acts then.
+//! `docs/status.md` has a row for every word that a status can have, and `docs/operations.md` one that says who should act.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Bad input: the thing, the cause and the next step; help that teaches.
+//! Messages about bad input name the thing, the cause and the next step; help has examples.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -86,7 +86,7 @@ fn nothing_to_judge_is_status_2() {
     );
 }
 
-/// What the commands for modules refuse before they ask anybody.
+/// What the commands for modules refuse before they send any request.
 #[test]
 fn arguments_of_registries_that_make_no_sense() {
     for (arguments, setting) in [

@@ -67,7 +67,7 @@ fn running(folder: &Path) -> File {
     lock
 }
 
-/// Standard output with the age of years, which moves on, as `Ny`.
+/// Standard output, with ages in years replaced by `Ny`, as they change.
 fn get(arguments: &[&str]) -> String {
     let folder = folder();
     let _lock = running(folder.path());

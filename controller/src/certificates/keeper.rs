@@ -1,4 +1,4 @@
-//! Reads the Secrets, does what was decided, and says what webhooks are to trust.
+//! Reads the Secrets, does the step that was decided, and publishes which authorities webhooks should trust.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,21 +24,21 @@ use super::stored::{Data, StoredAuthority, StoredServing};
 use super::unchanged::{Unchanged, digest};
 use crate::keep::{Keep, POLL, STEP_PAUSE, TimedOut, Turn};
 
-/// Difference of the two clocks that is logged.
+/// A larger difference between the clocks of the API server and of this machine is logged.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
 
 /// What a keeper needs.
 #[derive(Clone)]
 pub struct KeeperParts {
-    /// For all that it asks the API server.
+    /// The client for all requests to the API server.
     pub client: Client,
-    /// Where the Secrets are.
+    /// The namespace of the Secrets.
     pub namespace: String,
     /// The policy server.
     pub policy_server: String,
-    /// Name of this pod.
+    /// The name of this pod.
     pub instance: String,
-    /// The Secret that somebody else writes; nothing where the certificates are made here.
+    /// The Secret that another program writes; `None` if this controller makes the certificates.
     pub external_secret: Option<String>,
     /// The Secret of the authority.
     pub ca_secret: String,
@@ -57,7 +57,7 @@ pub struct Keeper {
     events: Events,
     bundle: watch::Sender<Option<Arc<CaBundle>>>,
     unchanged: Unchanged,
-    /// What is wrong with what is stored.
+    /// What is wrong with the Secrets; `None` if nothing is.
     problem: Option<String>,
     /// Whether it was logged that two clocks differ.
     is_skewed: bool,
@@ -77,7 +77,7 @@ pub(crate) enum TurnError {
 }
 
 impl Keeper {
-    /// A keeper, and where to learn what webhooks are to trust: nothing until the Secrets have been read.
+    /// A keeper, and a receiver of the authorities that webhooks should trust; `None` until the Secrets have been read.
     pub fn new(parts: KeeperParts) -> (Self, watch::Receiver<Option<Arc<CaBundle>>>) {
         let (bundle, receiver) = watch::channel(None);
         let keeper = Self {
@@ -103,7 +103,7 @@ impl Keeper {
         }
     }
 
-    /// A turn with certificates that somebody else makes.
+    /// A turn with certificates that another program makes.
     async fn follow(&mut self, now: Timestamp, name: &str, tls: Option<&Secret>) -> Result<Duration, TurnError> {
         let source = self.read_named(name, Which::Serving).await?.secret;
         let given = tls.map(data);
@@ -187,7 +187,7 @@ impl Keeper {
         Ok(Registered::list(&self.parts.client, &self.parts.policy_server).await?)
     }
 
-    /// What webhooks were to trust until now. A controller that has just started asks what they do trust.
+    /// The authorities that webhooks should have trusted until now. A controller that has just started asks which ones they do trust.
     async fn remembered(&self) -> Result<CaBundle, TurnError> {
         let said = self.bundle.borrow().clone();
         match said {
@@ -220,12 +220,12 @@ impl Keeper {
                 None => None,
             },
             Step::Show => pair.map(|pair| StoredServing::data(pair, &decision.bundle)),
-            // There is nothing of somebody else's.
+            // Only certificates of another program are passed on, and these are our own.
             Step::Give => None,
         })
     }
 
-    /// Says what webhooks are to trust, what is wrong, and how much time is left.
+    /// Publishes which authorities webhooks should trust, what is wrong, and how much time is left.
     async fn publish(&mut self, decision: &Decision, now: Timestamp) {
         // While there is no authority at all, webhooks keep what they have.
         if !decision.bundle.is_empty() {
@@ -255,7 +255,7 @@ impl Keeper {
         }
     }
 
-    /// The API server's clock counts, as it is the API server who looks at the end of a certificate.
+    /// The time by the API server's clock, or by our own if it is not known. The API server is what decides whether a certificate has expired.
     fn time(&mut self, server: Option<Timestamp>) -> Timestamp {
         let here = Timestamp::now();
         let now = server.unwrap_or(here);

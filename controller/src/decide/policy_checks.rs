@@ -1,4 +1,4 @@
-//! Decides about the webhook with which API servers ask the evaluators about policies that somebody applies.
+//! Decides about the webhook with which API servers ask the evaluators about policies that users apply.
 
 use std::sync::Arc;
 

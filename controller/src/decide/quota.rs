@@ -177,7 +177,7 @@ mod tests {
         take(&mut world, Collection::Policies(Kind::Policy), large(1));
         let refusal = Quota::of(&world, &rules(9)).refusal(&world.policies["a"]).expect("it is too large");
         assert!(refusal.message.contains("of at most 786432; make settings"), "{}", refusal.message);
-        // Taken by an earlier release.
+        // A policy that an earlier release accepted stays accepted.
         revise(&mut world, "one", "a");
         assert_eq!(refused(&world, 9), [""; 0]);
     }

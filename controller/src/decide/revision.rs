@@ -55,7 +55,7 @@ pub(super) fn plan(policy: &PolicyView, revisions: Option<&BTreeMap<i64, Revisio
 /// The action that creates it.
 pub(super) fn create(policy: &PolicyView, planned: &Planned, rules: &Rules) -> Action {
     let mut annotations = planned.annotations.clone();
-    // Where somebody deleted the revision, fresh pods must learn at once that the policy was enforced.
+    // If the revision was deleted by hand, fresh pods must learn at once that the policy was enforced.
     if policy.status.last_served.as_ref().is_some_and(|served| served.generation == policy.generation) {
         annotations.insert(SERVED_ANNOTATION, "true".to_owned());
     }

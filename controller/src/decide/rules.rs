@@ -25,7 +25,7 @@ pub struct Rules {
     pub webhooks_per_namespace: usize,
     /// Whether policies that differ in object selector and match conditions only share a webhook.
     pub shares_webhooks: bool,
-    /// How long API servers wait for the evaluators' answer about a policy that somebody applies, in seconds; `None` if they do not ask.
+    /// How long API servers wait for the evaluators' answer about a policy that a user applies, in seconds; `None` if they do not ask.
     pub check_timeout: Option<u32>,
     /// How long API servers may go on calling a deleted webhook.
     pub webhook_pause: Duration,

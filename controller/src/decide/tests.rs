@@ -24,7 +24,7 @@ use crate::world::{Change, Collection};
 
 const POLICIES: Collection = Collection::Policies(Kind::ClusterPolicy);
 
-/// A world in the making, with its memory and its time.
+/// A world that a test builds up, with its memory and its time.
 struct Stage {
     world: World,
     memory: Memory,
@@ -34,7 +34,7 @@ struct Stage {
     version: u64,
 }
 
-/// A ClusterPolicy in the making: generation 1, on pods, held by our finalizer.
+/// A ClusterPolicy that a test builds up. It begins with generation 1, on pods, held by our finalizer.
 #[derive(Clone)]
 struct P(Value);
 
@@ -125,7 +125,7 @@ impl Stage {
         Collection::ALL.into_iter().for_each(|collection| world.take(Change::Listed(collection, BTreeSet::new())));
         let start = Instant::now();
         let rules = rules();
-        // Long enough ago for every pause that began with it.
+        // The memory is older than all pauses that begin with it.
         let memory = Memory::new(start);
         Self { world, memory, rules, start, elapsed: Duration::from_secs(60), version: 0 }
     }
@@ -151,7 +151,7 @@ impl Stage {
         self.revision_changed(policy, marks, group.as_ref(), |object| object["data"]["problem"] = json!(problem));
     }
 
-    /// The same with these labels, after a change.
+    /// The same with these labels, after `change`.
     fn revision_changed(
         &mut self,
         policy: &P,
@@ -192,7 +192,7 @@ impl Stage {
         self.webhook_of(&content, content.timeout_seconds)
     }
 
-    /// The webhook of a group that waits so long.
+    /// The webhook of a group, with a timeout of `seconds`.
     fn webhook_of(&mut self, content: &crate::world::Content, seconds: u32) -> String {
         let installation = self.rules.installation.clone().expect("a installation");
         let desired = crate::desired::desired(&installation, &content.group, &content.part, seconds);
@@ -202,14 +202,14 @@ impl Stage {
         desired.name
     }
 
-    /// The webhook of this policy's group, there and proven.
+    /// Adds the webhook of this policy's group, and proves it.
     fn proven(&mut self, policy: &P) {
         self.webhook(policy);
         let group = self.group(policy);
         self.prove(group);
     }
 
-    /// The webhook of a group is proven as it is.
+    /// Records that the present webhook of a group is proven.
     fn prove(&mut self, group: GroupId) {
         self.decide();
         let webhook = self.world.webhooks.values().find(|one| one.name.ends_with(group.as_str())).expect("a webhook");
@@ -217,7 +217,7 @@ impl Stage {
         self.memory.groups.entry(group).or_default().proven = Some(proven);
     }
 
-    /// We deleted this webhook.
+    /// Records that we deleted this webhook.
     fn unregistered(&mut self, name: &str) {
         let webhook = self.world.webhooks.values().find(|one| one.name == name).expect("a webhook").uid.clone();
         self.memory.unregistered(name, &webhook);
@@ -234,12 +234,12 @@ impl Stage {
         self.elapsed += Duration::from_secs(seconds);
     }
 
-    /// What is done, in short: `verb object`, and for conditions and marks what they say.
+    /// The actions in short: `verb object`, and for conditions and marks their content.
     fn actions(&mut self) -> Vec<String> {
         self.decide().iter().map(short).collect()
     }
 
-    /// An API server has nothing against the webhook of this policy.
+    /// Records that an API server accepted the webhook of this policy in a dry run.
     fn tried(&mut self, policy: &P) {
         let group = self.group(policy);
         self.memory.groups.entry(group).or_default().tried = Some(Ok(()));

@@ -1,6 +1,6 @@
-//! The webhook with which API servers ask the evaluators about policies that somebody applies.
+//! The webhook with which API servers ask the evaluators about policies that users apply.
 //!
-//! Its failure policy is Ignore: a policy server that does not answer must not stop users from editing policies, least of all from mending
+//! Its failure policy is Ignore: a policy server that does not answer must not stop users from editing policies, least of all from repairing
 //! one.
 
 use portcullis_api::kubernetes::{GROUP, VERSION};

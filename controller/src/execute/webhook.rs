@@ -98,7 +98,7 @@ impl Executor {
     }
 }
 
-/// Logs a repair of the webhook that checks policies. It is about no policy, so there is no event.
+/// Logs a repair of the webhook that checks policies. It concerns no single policy, so there is no event.
 fn repaired_check(desired: &Desired, is_repair: bool) {
     if is_repair {
         tracing::warn!(

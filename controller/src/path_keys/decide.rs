@@ -194,7 +194,7 @@ mod tests {
         next(stored, &Observed { now: at(second), unchanged, is_followed }, rules, || B)
     }
 
-    /// All keys that are stored until nothing more happens, if all follow and no time passes.
+    /// All keys that are stored one after the other until no step is left, if replicas and webhooks follow at once and no time passes.
     fn run(mut stored: Stored, rules: &PathRules, second: i64) -> Vec<PathKeys> {
         let mut all = Vec::new();
         while let Next::Store(then, _) = decide(&stored, rules, (second, PAUSE, true)) {

@@ -22,7 +22,7 @@ pub(super) struct WebhookPaths(Vec<String>);
 pub(super) struct Replicas {
     /// Names and uids of the pods that API servers may call.
     expected: BTreeSet<(String, String)>,
-    /// Names and uids of pods, with the ids of their keys.
+    /// Names and uids of pods, with the ids of the keys that they accept.
     reports: Vec<(String, String, BTreeSet<String>)>,
     /// Whether an evaluator reports no keys, as evaluators of earlier releases do, which accept none.
     pub(super) have_old: bool,
@@ -76,7 +76,7 @@ impl Replicas {
             let keys = report.data["spec"]["pathKeys"].as_array().into_iter().flatten();
             keys.filter_map(|key| key.as_str().map(str::to_owned)).collect::<BTreeSet<_>>()
         };
-        // Of one that does not answer nothing is known.
+        // An evaluator that does not answer has no version in the report, so it is not known whether it is old.
         let is_old = |report: &DynamicObject| {
             let version = report.data["spec"]["versions"]["evaluator"].as_str();
             version.is_some_and(|version| !version.is_empty()) && keys(report).is_empty()
@@ -89,7 +89,7 @@ impl Replicas {
         Self { expected: expected.collect(), reports: reports.collect(), have_old }
     }
 
-    /// Those that are expected and do not say that they accept this key.
+    /// The names of expected replicas that do not report that they accept this key.
     pub(super) fn lagging(&self, key: PathKey) -> Vec<&str> {
         let id = key.id();
         let accepts = |pod: &(String, String)| {

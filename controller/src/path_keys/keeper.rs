@@ -1,4 +1,4 @@
-//! Reads the Secret, checks which replicas and webhooks follow, writes what was decided, and says by which key webhooks are registered.
+//! Reads the Secret, checks which replicas and webhooks follow, writes what was decided, and publishes the key for the paths of webhooks.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ use crate::keep::{Keep, POLL, STEP_PAUSE, TimedOut, Turn};
 /// What a keeper needs.
 #[derive(Clone)]
 pub(crate) struct PathKeeperParts {
-    /// For all that it asks the API server.
+    /// The client for all requests to the API server.
     pub(crate) client: Client,
-    /// Where the Secret is.
+    /// The namespace of the Secret.
     pub(crate) namespace: String,
     /// The policy server.
     pub(crate) policy_server: String,
@@ -41,16 +41,16 @@ pub(crate) struct PathKeeperParts {
 pub(crate) struct PathKeeper {
     parts: PathKeeperParts,
     store: Store,
-    /// The key by which webhooks are registered; nothing until the Secret has been read.
+    /// The key from which the paths of webhooks are derived; `None` until the Secret has been read.
     key: watch::Sender<Option<PathKey>>,
-    /// What was read last.
+    /// The keys that were read last; `None` before the first.
     known: Option<PathKeys>,
     unchanged: Unchanged,
-    /// What a change waits for, as it was logged last.
+    /// What a change waits for, as it was last logged.
     waiting: Option<String>,
 }
 
-/// A turn that did not end well.
+/// Why a turn failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TurnError {
     #[error("Secret {name}: {source}")]
@@ -64,7 +64,7 @@ pub(crate) enum TurnError {
 }
 
 impl PathKeeper {
-    /// A keeper that says by `key` what it knows.
+    /// A keeper that publishes the current key through `key`.
     pub(crate) fn new(parts: PathKeeperParts, key: watch::Sender<Option<PathKey>>) -> Self {
         let store = Store::new(parts.client.clone(), &parts.namespace, &parts.policy_server);
         Self { parts, store, key, known: None, unchanged: Unchanged::default(), waiting: None }
@@ -93,7 +93,7 @@ impl PathKeeper {
         }
     }
 
-    /// What is known where no keys are stored.
+    /// What is known when no keys are stored.
     async fn found(&self) -> Result<Found, kube::Error> {
         if let Some(keys) = self.known {
             return Ok(Found::Remembered(keys));
@@ -104,7 +104,7 @@ impl PathKeeper {
         Ok(if is_plain { Found::Plain } else { Found::Nothing })
     }
 
-    /// What a change waits for, in words.
+    /// What a change waits for, for people to read; `None` if nothing is waited for.
     async fn waits_for(&self, stored: &Stored) -> Result<Option<String>, kube::Error> {
         let PathKeeperParts { client, namespace, policy_server, service, .. } = &self.parts;
         Ok(match stored.awaited() {
@@ -129,7 +129,7 @@ impl PathKeeper {
         self.parts.metrics.age.set(if stored.keys.current == PathKey::Plain { 0 } else { age.max(0) });
     }
 
-    /// Writes, if the Secret is still the one that was read.
+    /// Writes the Secret, if it is still the one that was read.
     async fn write(&self, read: Option<&Secret>, stored: &Stored, step: Step) -> Result<Duration, TurnError> {
         match self.store.write(&self.parts.secret, "Opaque", read, stored.data()).await {
             Ok(()) => {
@@ -145,7 +145,7 @@ impl PathKeeper {
         TurnError::Store { name: self.parts.secret.clone(), source }
     }
 
-    /// One line for each state of a wait.
+    /// Logs what a change waits for, once for each text.
     fn wait_for(&mut self, text: Option<String>) {
         if let Some(text) = text.as_ref().filter(|text| self.waiting.as_ref() != Some(text)) {
             tracing::info!(reason = text, "a change of the keys of webhook paths waits");
@@ -173,7 +173,7 @@ impl Keep for PathKeeper {
 impl Drop for PathKeeper {
     fn drop(&mut self) {
         self.parts.metrics.age.set(0);
-        // Who leads next may find other keys.
+        // The next leader may find other keys.
         self.key.send_replace(None);
     }
 }

@@ -60,7 +60,7 @@ pub struct StatusView {
     pub everywhere: i64,
     /// The `observedGeneration` that the reporters wrote; 0 before they have written one.
     pub observed: i64,
-    /// The digest of a generation's module.
+    /// A generation and the digest of its module, if the status has them.
     pub resolved: Option<Resolved>,
     /// The last generation that served on every replica.
     pub last_served: Option<Resolved>,
@@ -75,7 +75,7 @@ pub struct Content {
     pub group: GroupId,
     /// The match part of the group, which its webhook has.
     pub part: Arc<MatchPart>,
-    /// The policy's own match part. It is another where the webhook is shared.
+    /// The policy's own match part. It differs from `part` if the webhook is shared.
     pub own: Arc<MatchPart>,
     /// Whether the webhook is shared with policies of other object selectors and match conditions, which the evaluators judge.
     pub shared: bool,
@@ -179,8 +179,8 @@ impl Content {
         Self { group: shard_id(&part, 0), part, shared, shard: 0, ..self.clone() }
     }
 
-    /// Whether evaluators can judge what the webhook would be asked about as an API server does. Mutating policies have a webhook for each
-    /// match part, since API servers look at the object again before each.
+    /// Whether the policy can share a webhook with others: it has an object selector or match conditions, and evaluators can judge both as an
+    /// API server does. Mutating policies have a webhook for each match part, since API servers look at the object again before each.
     pub fn may_share(&self) -> bool {
         shared_part(&self.own).is_some_and(|webhook| webhook != *self.own)
     }

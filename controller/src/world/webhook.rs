@@ -55,7 +55,7 @@ impl WebhookView {
         is_known || group.is_some_and(|group| group.parse::<GroupId>().is_ok())
     }
 
-    /// Whether it is the one with which API servers ask about policies that somebody applies, and not that of a match group.
+    /// Whether it is the one with which API servers ask about policies that users apply, and not that of a match group.
     pub fn is_check(&self, policy_server: &str) -> bool {
         self.kind == WebhookKind::Validating && self.name == check_webhook_name(policy_server)
     }
@@ -72,7 +72,7 @@ pub fn webhook_name(policy_server: &str, group: &GroupId) -> String {
     format!("{}{group}", webhook_prefix(policy_server))
 }
 
-/// The name of the webhook configuration with which API servers ask about policies that somebody applies.
+/// The name of the webhook configuration with which API servers ask about policies that users apply.
 pub fn check_webhook_name(policy_server: &str) -> String {
     format!("{}check", webhook_prefix(policy_server))
 }

@@ -65,10 +65,10 @@ impl BrokerArgs {
         }
     }
 
-    /// Checks the patterns.
+    /// Checks the patterns of `--namespaced-capability`.
     ///
     /// # Errors
-    /// For one that names no capability.
+    /// When a pattern matches no capability.
     pub(crate) fn check(&self) -> Result<(), SettingError> {
         let checked = Capability::check_patterns(&self.namespaced_capability);
         checked.map_err(|error| SettingError::new("--namespaced-capability", error.to_string()))

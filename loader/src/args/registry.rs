@@ -1,4 +1,4 @@
-//! Settings of what the loader asks over the network, and with which logins.
+//! Settings for the network: which hosts the loader asks, and with which logins.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -49,12 +49,12 @@ impl RegistryArgs {
         Guard::new(self.allow_private.clone())
     }
 
-    /// The folder of the logins. It may come later, as a mounted secret does.
+    /// The logins. The folder need not exist yet: a Secret may be mounted later.
     pub(super) fn docker(&self) -> Option<DockerConfig> {
         self.docker_config.clone().map(DockerConfig::new)
     }
 
-    /// Checks what only the machine can tell.
+    /// Checks the settings against this machine.
     pub(super) fn check(&self) -> Result<(), SettingError> {
         if let Some(path) = &self.sources {
             Sources::read(path).map_err(|error| SettingError::new("--sources", error.to_string()))?;

@@ -43,17 +43,17 @@ pub struct SiblingArgs {
     pub siblings_name: Option<String>,
 }
 
-/// The settings after they were checked.
+/// The settings, checked.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Siblings {
-    /// The other loaders; none where there are none to ask.
+    /// The other loaders to ask for modules; `None` if none are configured.
     pub(crate) peers: Option<Peers>,
-    /// The address to listen at, and the certificates for it.
+    /// The address to listen at, and the certificates for it; `None` if other loaders may not ask this one.
     pub(crate) port: Option<(SocketAddr, PeerKeys)>,
 }
 
 impl SiblingArgs {
-    /// Checks the settings. The certificates may be missing at first.
+    /// Checks the settings. The certificates need not exist yet.
     pub(crate) fn siblings(&self, input: &Input, name_server: Option<SocketAddr>) -> Result<Siblings, SettingError> {
         let Some(folder) = &self.siblings_tls_dir else { return Ok(Siblings::default()) };
         let name = match (&self.siblings_name, input) {
@@ -70,7 +70,7 @@ impl SiblingArgs {
         Ok(Siblings { peers, port: self.siblings_address.map(|address| (address, keys)) })
     }
 
-    /// The addresses of this loader.
+    /// The addresses of this loader, which it must not ask for modules.
     fn own(&self) -> BTreeSet<SocketAddr> {
         let Some(address) = self.siblings_address else { return BTreeSet::new() };
         self.siblings_own_address.iter().map(|ip| SocketAddr::new(*ip, address.port())).chain([address]).collect()

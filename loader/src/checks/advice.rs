@@ -1,4 +1,4 @@
-//! What the author of a policy should know beside whether it loads: rules that match nothing, a webhook that a word would save.
+//! Advice for the author of a policy, apart from whether it loads: rules that match nothing, and a webhook that a small change would save.
 
 use portcullis_contract::{MatchPart, PolicyId};
 
@@ -27,6 +27,6 @@ async fn unmatched(part: &MatchPart, discovery: &Discovery) -> Vec<String> {
     if find(&served).is_empty() {
         return Vec::new();
     }
-    // A resource that has come since is no finding.
+    // The answer may be old: a resource that has been added since must not be reported as missing.
     discovery.fresh().await.map(|served| find(&served)).unwrap_or_default()
 }

@@ -12,24 +12,24 @@ use super::served::Served;
 
 /// How long the API server may take.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long an answer counts.
+/// How old an answer may be.
 const KNOWN: Duration = Duration::from_secs(30);
-/// How old an answer may be that something is missing in: resources come at any time, often together with policies.
+/// How old an answer may be before a resource is reported as missing: resources are added at any time, often together with policies.
 const FRESH: Duration = Duration::from_secs(2);
-/// How long nobody asks after a failure.
+/// How long the API server is left alone after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// The resources of a cluster.
 pub(super) struct Discovery {
-    /// Absent where policies come from a folder.
+    /// `None` where policies come from a folder.
     client: Option<Client>,
-    /// Held during a question, so that there is one at a time.
+    /// The last answer. Locked while the API server is asked, so that there is one request at a time.
     last: Mutex<Option<Answer>>,
 }
 
 struct Answer {
     at: Instant,
-    /// Absent where the API server did not say.
+    /// `None` where the API server did not give an answer that can be used.
     served: Option<Arc<Served>>,
 }
 
@@ -38,17 +38,17 @@ impl Discovery {
         Self { client, last: Mutex::default() }
     }
 
-    /// The API server.
+    /// The client for the API server; `None` where policies come from a folder.
     pub(super) fn client(&self) -> Option<&Client> {
         self.client.as_ref()
     }
 
-    /// The resources, which may be half a minute old. Nothing where the API server does not say.
+    /// The resources, up to half a minute old; `None` if the API server did not give them.
     pub(super) async fn known(&self) -> Option<Arc<Served>> {
         self.no_older_than(KNOWN).await
     }
 
-    /// The resources as they were a moment ago. Nothing where the API server does not say.
+    /// The resources, at most two seconds old; `None` if the API server did not give them.
     pub(super) async fn fresh(&self) -> Option<Arc<Served>> {
         self.no_older_than(FRESH).await
     }

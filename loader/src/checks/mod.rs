@@ -1,4 +1,4 @@
-//! Tries policies that somebody applies, before they are admitted.
+//! Tries policies that users apply, before they are admitted.
 //!
 //! A candidate goes the way of every policy: fetched, compiled, published, loaded by the evaluator, under an id of its own and without a
 //! match group, so that no request reaches it. What loader and evaluator make of it is the answer. It stays for a while after that: the
@@ -35,22 +35,22 @@ use self::impact::{Memory, Stored, Subject};
 use crate::content::{DesiredPolicy, Object};
 use crate::input::{Applied, Desired, NotTried};
 
-/// How long a candidate stays that was checked.
+/// How long a candidate stays after its check.
 const STAYS: Duration = Duration::from_secs(10);
-/// Most candidates that stay; the oldest goes first.
+/// Most candidates that stay after their checks; the oldest goes first.
 const MOST_STAY: usize = 16;
-/// The longest that anyone waits: as long as API servers do at most.
+/// Longest time of a check: no API server waits longer for a webhook.
 const LONGEST: Duration = Duration::from_secs(30);
-/// The part of its time that a check leaves to the way back.
+/// A check leaves one part in this many of its time for sending the answer back.
 const LEFT_FOR_REPLY: u32 = 20;
 
 /// The candidates, oldest first.
 pub(crate) type Trials = Arc<Vec<Arc<DesiredPolicy>>>;
 
-/// What an installation says about checks.
+/// The installation's settings for checks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CheckSettings {
-    /// Whether a policy that cannot load until it is edited is refused. Else its author is warned.
+    /// Whether a policy that cannot load until it is edited is refused. If not, its author is only warned.
     pub denies: bool,
     /// Whether policies with different object selectors and match conditions share webhooks.
     pub shares_webhooks: bool,
@@ -59,34 +59,34 @@ pub(crate) struct CheckSettings {
 /// The checks of this pod.
 pub(crate) struct Checks {
     settings: CheckSettings,
-    /// The evaluator shares them between users and namespaces.
+    /// Places for checks at the same time. The evaluator shares them between users and namespaces.
     places: Arc<Semaphore>,
     /// The number of the next candidate. The first is the time, so that an evaluator takes no candidate for one of an earlier loader.
     next: AtomicU64,
     trials: watch::Sender<Trials>,
-    /// Those of them that stay although they were checked.
+    /// The candidates that were checked and stay for a while.
     checked: Mutex<VecDeque<PolicyId>>,
-    /// What the loop says of them.
+    /// The state of the candidates, from the loop.
     policies: watch::Sender<Arc<Vec<LoaderPolicy>>>,
     evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
     /// The policies of the installation.
     desired: Desired,
     /// The resources of the cluster.
     discovery: Discovery,
-    /// Absent where objects that exist do not matter.
+    /// `None` where checks do not look at objects that exist.
     impact: Option<Impact>,
-    /// What was counted of them, for policies that are stored then.
+    /// The figures of past checks, for policies that were stored since.
     counted: watch::Sender<Memory>,
 }
 
 /// How long parts of a check may take.
 #[derive(Debug, Clone, Copy)]
 struct Times {
-    /// For the wait for a place.
+    /// Longest wait for a place.
     place: Duration,
-    /// Until when objects that exist are looked at.
+    /// When to stop looking at objects that exist.
     impact: Instant,
-    /// Until when there must be an answer.
+    /// When there must be an answer.
     all: Instant,
 }
 
@@ -111,8 +111,7 @@ impl Drop for Trial {
 }
 
 impl Checks {
-    /// Checks of an installation. `client` asks the API server, if there is one, and `impact` about
-    /// objects that exist, if they matter.
+    /// Checks of an installation. `client` is for the API server, if there is one; `impact` asks about objects that exist, if that is configured.
     pub(crate) fn new(
         settings: CheckSettings,
         evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
@@ -140,19 +139,19 @@ impl Checks {
         self.trials.subscribe()
     }
 
-    /// What checks have counted of objects that exist, as it changes.
+    /// The figures of past checks about objects that exist, as they change.
     pub(crate) fn counted(&self) -> watch::Receiver<Memory> {
         self.counted.subscribe()
     }
 
-    /// Adds to policies what a check of the same spec has counted. Which specs are stored the input says: figures of a spec that was only
-    /// tried, or that somebody else refused, are shown nowhere.
+    /// Adds to each policy the figures of the check of the same spec. The input says which specs are stored: the figures of a spec that was only
+    /// tried, or that another webhook refused, are not shown.
     pub(crate) fn add_impacts(&self, policies: &mut [LoaderPolicy]) {
         let Some(snapshot) = self.desired.borrow().clone() else { return };
         let mut found = Vec::new();
         self.counted.send_if_modified(|memory| {
             found = memory.settle(snapshot.policies.iter().filter_map(stored));
-            // There are no other figures than before.
+            // No figures were added, so nobody need be notified.
             false
         });
         for (stored, figures) in found {
@@ -165,12 +164,12 @@ impl Checks {
         }
     }
 
-    /// Takes what the loop says of the candidates.
+    /// Takes the state of the candidates from the loop.
     pub(crate) fn learn(&self, policies: Vec<LoaderPolicy>) {
         set_if_new(&self.policies, Arc::new(policies));
     }
 
-    /// Answers questions until nobody can ask any longer.
+    /// Answers requests until the channel closes.
     pub(crate) async fn serve(self: Arc<Self>, mut requests: mpsc::Receiver<CheckRequest>) {
         while let Some(mut request) = requests.recv().await {
             let checks = Arc::clone(&self);
@@ -217,11 +216,11 @@ impl Checks {
             milliseconds = begun.elapsed().as_millis(),
             "a policy that is applied was checked"
         );
-        // A policy that cannot load can be suspended before it is mended.
+        // A suspended policy is never refused: suspending one that cannot load must be possible before it is repaired.
         if is_suspended { warning(verdict) } else { self.as_configured(verdict) }
     }
 
-    /// Tries a policy, and waits until it is known what becomes of it. One that loads is asked about objects that exist.
+    /// Tries a policy and waits until it loads or fails. If it loads, it is asked about objects that exist.
     async fn tried(self: &Arc<Self>, applied: Applied, subject: &Subject, times: Times) -> CheckVerdict {
         let trial = match timeout(times.place, self.begin(applied)).await {
             Ok(Ok(trial)) => trial,
@@ -234,7 +233,7 @@ impl Checks {
             && let Some(impact) = &self.impact
         {
             let look = impact.look(&trial.id, subject, &self.discovery, times.impact.into());
-            // Boxed, as questions over the network are large values.
+            // Boxed, as futures that use the network are large.
             let found = Box::pin(look).await;
             verdict.warnings.extend(found.warnings);
             if let Some(figures) = found.figures {
@@ -254,7 +253,7 @@ impl Checks {
         Ok(Trial { checks: Arc::clone(self), id, _place: place })
     }
 
-    /// Waits until it is known what becomes of a candidate.
+    /// Waits until a candidate loads or fails.
     async fn settled(&self, id: &PolicyId) -> CheckVerdict {
         let (mut policies, mut evaluator) = (self.policies.subscribe(), self.evaluator.clone());
         loop {
@@ -268,7 +267,7 @@ impl Checks {
                 changed = evaluator.changed() => changed.is_err(),
             };
             if ended {
-                // The program ends.
+                // The program is ending, so no verdict will come.
                 std::future::pending::<()>().await;
             }
         }
@@ -285,7 +284,7 @@ impl Checks {
         if self.settings.denies { verdict } else { warning(verdict) }
     }
 
-    /// Lets a candidate stay that was checked, and the oldest of those go if they are too many.
+    /// Keeps a candidate for a while after its check; if too many are kept, the oldest one goes.
     fn keep_for_a_while(self: &Arc<Self>, id: &PolicyId) {
         let oldest = {
             let mut checked = lock(&self.checked);
@@ -293,7 +292,7 @@ impl Checks {
             (checked.len() > MOST_STAY).then(|| checked.pop_front()).flatten()
         };
         oldest.iter().for_each(|id| self.forget(id));
-        // Checks that the end of the program ends have no runtime any longer.
+        // A check that is dropped because the program ends has no runtime any longer.
         let Ok(runtime) = Handle::try_current() else { return };
         let (checks, id) = (Arc::clone(self), id.clone());
         runtime.spawn(async move {
@@ -314,13 +313,13 @@ impl Checks {
     }
 }
 
-/// A policy as the API server has it; nothing in a folder.
+/// A policy as the API server has stored it; `None` in a folder.
 fn stored(policy: &DesiredPolicy) -> Option<Stored<'_>> {
     let Object { uid, generation, fingerprint, .. } = policy.object.as_ref()?;
     Some(Stored { id: &policy.id, uid, generation: *generation, fingerprint: *fingerprint })
 }
 
-/// The same verdict, with a warning where it would be refused.
+/// The same verdict, but only a warning where it was a refusal.
 fn warning(verdict: CheckVerdict) -> CheckVerdict {
     match verdict.outcome {
         CheckOutcome::Refused => CheckVerdict { outcome: CheckOutcome::Unknown, ..verdict },

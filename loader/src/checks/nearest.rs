@@ -1,11 +1,11 @@
-//! The word that somebody meant. Pure.
+//! The word that the user probably meant. Pure.
 
 /// Longest word that is compared, in bytes.
 const LONGEST: usize = 64;
 /// Most letters that differ.
 const MOST: usize = 2;
 
-/// The candidate that a word is nearest to, if it is near to one: with one letter's difference, and in longer words two.
+/// The candidate nearest to a word, if one is near enough: one letter may differ, in longer words two.
 pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     if word.len() > LONGEST {
         return None;
@@ -19,7 +19,7 @@ pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c s
     candidates.into_iter().filter_map(near).min().map(|(_, candidate)| candidate)
 }
 
-/// How many letters must be inserted, removed or replaced.
+/// How many letters must be inserted, removed or replaced to turn one word into the other.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

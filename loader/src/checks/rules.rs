@@ -1,4 +1,4 @@
-//! Which words of a policy's rules match nothing in a cluster, and what was meant. Pure.
+//! Which words of a policy's rules match nothing in a cluster, and what was probably meant. Pure.
 //!
 //! A rule may name more than a cluster has, so that it fits several clusters: a resource counts as there when any group and version of its
 //! rule has it.
@@ -17,7 +17,7 @@ const MOST_WORDS: usize = 4;
 /// Longest finding, in bytes.
 const LONGEST: usize = 400;
 
-/// What the rules of a policy name and a cluster does not have, a sentence each. `is_policy` is true for a Policy, which is asked about
+/// What the rules of a policy name but the cluster does not have, a sentence each. `is_policy` is true for a Policy, which is asked about
 /// its own namespace only.
 pub(super) fn unmatched(rules: &[RuleWithOperations], is_policy: bool, served: &Served) -> Vec<String> {
     let words = rules.iter().enumerate().flat_map(|(number, rule)| {
@@ -67,7 +67,7 @@ impl<'r> Named<'r> {
         if !matching.is_empty() {
             return self.scope(is_policy, &matching);
         }
-        // What a server behind the API server has is not known while that is away.
+        // An aggregated API server that is down may serve the resource.
         if groups.iter().any(|(_, versions)| versions.iter().any(|version| version.is_stale)) {
             return None;
         }
@@ -98,7 +98,7 @@ impl<'r> Named<'r> {
         self.subresource.is_none_or(|name| name == "*" || hit.resource.subresources.contains(name))
     }
 
-    /// A scope in which none of the resources is.
+    /// The problem with the rule's scope, if none of the resources that match is in it.
     fn scope(&self, is_policy: bool, matching: &[Hit<'_>]) -> Option<String> {
         let all_are = |is_namespaced: bool| matching.iter().all(|hit| hit.resource.is_namespaced == is_namespaced);
         let those = if self.resource == "*" { "all resources that it names" } else { self.resource };
@@ -156,7 +156,7 @@ impl<'r> Named<'r> {
         format!("this cluster has no resource {:?}{of_groups}{of_versions}{next}", self.resource)
     }
 
-    /// The group in which the resource is.
+    /// A hint that another group has the resource.
     fn elsewhere(&self, served: &Served) -> Option<String> {
         let lower = self.resource.to_lowercase();
         let of_group = |(group, versions): (&str, &[ServedVersion])| {

@@ -14,7 +14,7 @@ pub(super) struct Served(BTreeMap<String, Vec<ServedVersion>>);
 pub(super) struct ServedVersion {
     /// Its name.
     pub(super) name: String,
-    /// Whether resources may be missing, as the server behind the API server did not answer.
+    /// Whether resources may be missing because an aggregated API server did not answer.
     pub(super) is_stale: bool,
     /// Its resources, by their plural names.
     pub(super) resources: BTreeMap<String, ServedResource>,
@@ -36,8 +36,8 @@ pub(super) struct ServedResource {
 }
 
 impl Served {
-    /// Reads what an API server has below `/api` and `/apis`. Nothing where one of the two is empty, which an API server without aggregated
-    /// discovery seems to say.
+    /// Reads what an API server lists below `/api` and `/apis`. `None` if either list is empty, as it is from an API server without aggregated
+    /// discovery.
     pub(super) fn of(core: APIGroupDiscoveryList, others: APIGroupDiscoveryList) -> Option<Self> {
         if core.items.is_empty() || others.items.is_empty() {
             return None;
@@ -114,7 +114,7 @@ pub(super) mod tests {
         })
     }
 
-    /// A small cluster. `freshness` is that of the metrics server behind its API server.
+    /// A small cluster. `freshness` is that of its metrics server, an aggregated API server.
     pub(in crate::checks) fn served(freshness: &str) -> Served {
         let list = |groups: Value| serde_json::from_value::<APIGroupDiscoveryList>(json!({"items": groups}));
         let core = json!([{"metadata": {"creationTimestamp": null}, "versions": [{"version": "v1", "freshness": "Current", "resources": [

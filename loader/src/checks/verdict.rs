@@ -1,8 +1,8 @@
-//! What loader and evaluator say of a candidate, as an answer for its author. Pure.
+//! From the states of loader and evaluator to the verdict on a candidate, for its author. Pure.
 
 use portcullis_contract::{CheckVerdict, Class, Deviation, EvaluatorState, Failure, LoaderPolicy, Mismatch, Phase};
 
-/// The verdict, once there is one.
+/// The verdict; `None` while the candidate has neither loaded nor failed.
 pub(super) fn settled(policy: Option<&LoaderPolicy>, evaluator: Option<&EvaluatorState>) -> Option<CheckVerdict> {
     let policy = policy?;
     if evaluator.is_some_and(|state| loads(policy, state)) {
@@ -10,7 +10,7 @@ pub(super) fn settled(policy: Option<&LoaderPolicy>, evaluator: Option<&Evaluato
         return Some(CheckVerdict::passed(policy.mismatches.iter().map(warning).collect()));
     }
     if let Some(failure) = evaluator.and_then(|state| refusal(policy, state))
-        // What the evaluator may still load in time is waited for.
+        // A failure that may pass is waited for: the evaluator may still load the candidate in time.
         && failure.class() != Class::Retry
     {
         return Some(CheckVerdict::of_failure(failure));
@@ -18,7 +18,7 @@ pub(super) fn settled(policy: Option<&LoaderPolicy>, evaluator: Option<&Evaluato
     policy.failure.as_ref().map(CheckVerdict::of_failure)
 }
 
-/// The verdict when the time is over.
+/// The verdict when the time has run out.
 pub(super) fn unfinished(policy: Option<&LoaderPolicy>, evaluator: Option<&EvaluatorState>) -> CheckVerdict {
     let Some(policy) = policy else {
         return CheckVerdict::unknown(None, "the loader of this replica had no time for it");
@@ -45,7 +45,7 @@ fn loads(policy: &LoaderPolicy, state: &EvaluatorState) -> bool {
     state.current.get(&policy.id).is_some_and(|current| current.uid == policy.uid)
 }
 
-/// Why the evaluator does not load it.
+/// Why the evaluator did not load the candidate; `None` if it reports no failure.
 fn refusal<'s>(policy: &LoaderPolicy, state: &'s EvaluatorState) -> Option<&'s Failure> {
     let is_it = |deviation: &&Deviation| deviation.id == policy.id && deviation.uid == policy.uid;
     state.deviations.iter().find(is_it)?.failure.as_ref()
@@ -133,7 +133,7 @@ pub(super) mod tests {
             settled(Some(&candidate), Some(&state)),
             Some(CheckVerdict::passed(vec!["NoMetadata: none".to_owned()]))
         );
-        // One of an earlier loader under the same number.
+        // A candidate of an earlier loader with the same number.
         state.current.insert(id(), Current { uid: "other".to_owned(), ..current(&id()) });
         assert_eq!(settled(Some(&candidate), Some(&state)), None);
     }

@@ -1,7 +1,7 @@
-//! Whether a policy gets a webhook of its own although it could share that of another one but for a word. Pure.
+//! Whether a policy gets a webhook of its own although one small change would let it share another policy's. Pure.
 //!
-//! Only policies of its own namespace are looked at, and for a ClusterPolicy only ClusterPolicies: others never share its webhook, and the
-//! author must not learn of them. No change is named by which the policy would be asked about less.
+//! A Policy is compared with those of its own namespace only, and a ClusterPolicy with ClusterPolicies: others never share its webhook, and
+//! the author must not learn of them. A change after which the policy would be asked about fewer requests is never proposed.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,12 +18,12 @@ const LONGEST: usize = 400;
 /// Most words of a list that are quoted.
 const MOST_WORDS: usize = 8;
 
-/// How much a change means; the least first.
+/// How much a change matters, least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
-    /// It means the same.
+    /// The meaning stays the same.
     Form,
-    /// Versions of the same resources.
+    /// The rule names other versions of the same resources.
     Versions,
     /// The policy is asked about more requests to the same resources.
     Requests,
@@ -64,7 +64,7 @@ pub(super) fn added(
     Some(clean(&text, LONGEST))
 }
 
-/// The only change by which the first part becomes the second one.
+/// The change that turns the first part into the second; `None` if they differ in more than one way, or by a change that is not proposed.
 fn change(own: &MatchPart, other: &MatchPart) -> Option<(Change, String)> {
     let side_effects = |part: &MatchPart| part.side_effects.as_deref().unwrap_or("None").to_owned();
     if own.failure_policy != other.failure_policy || side_effects(own) != side_effects(other) {
@@ -101,7 +101,7 @@ fn match_policy(part: &MatchPart) -> &str {
     part.match_policy.as_deref().unwrap_or("Equivalent")
 }
 
-/// A selector as the id of a group sees it.
+/// A selector as it goes into the id of a group.
 fn raw(selector: Option<&Value>) -> Value {
     match selector {
         None | Some(Value::Null) => Value::Object(serde_json::Map::new()),
@@ -109,7 +109,7 @@ fn raw(selector: Option<&Value>) -> Value {
     }
 }
 
-/// What a selector means: its requirements, whatever their order.
+/// A selector's requirements, without regard to their order.
 fn selector(selector: Option<&Value>) -> BTreeSet<String> {
     let field = |name: &str| selector.and_then(|selector| selector.get(name));
     let labels = field("matchLabels").and_then(Value::as_object).into_iter().flatten();
@@ -123,12 +123,12 @@ fn selector(selector: Option<&Value>) -> BTreeSet<String> {
     labels.chain(expressions).collect()
 }
 
-/// What match conditions mean: all must be true, whatever their order and their names.
+/// The expressions of match conditions, without regard to order and names: all must be true.
 fn expressions(part: &MatchPart) -> BTreeSet<&str> {
     part.match_conditions.iter().map(|condition| condition.expression.trim()).collect()
 }
 
-/// A rule, whose words have no order.
+/// A rule, without regard to the order of words in its lists.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rule<'r> {
     groups: BTreeSet<&'r str>,
@@ -151,7 +151,7 @@ impl<'r> Rule<'r> {
     }
 }
 
-/// The change of the rules, if there is one. Nothing where they differ by more.
+/// The change of the rules: `Some(None)` if they are equal, `None` if they differ by more than one change.
 fn of_rules(own: &MatchPart, other: &MatchPart) -> Option<Option<(Change, String)>> {
     let ours: Vec<_> = own.rules.iter().map(Rule::of).collect();
     let theirs: Vec<_> = other.rules.iter().map(Rule::of).collect();
@@ -171,7 +171,7 @@ fn of_rules(own: &MatchPart, other: &MatchPart) -> Option<Option<(Change, String
     Some(Some((change, format!("spec.rules[{number}].{field} {words}"))))
 }
 
-/// The change of a rule: its meaning, the field, and the words that it gets.
+/// The change of a rule: how much it matters, the field, and the field's new words.
 fn of_rule(one: &Rule<'_>, another: &Rule<'_>, is_equivalent: bool) -> Option<(Change, &'static str, String)> {
     let lists = [
         ("apiGroups", &one.groups, &another.groups, Change::Resources),
@@ -188,7 +188,7 @@ fn of_rule(one: &Rule<'_>, another: &Rule<'_>, is_equivalent: bool) -> Option<(C
             };
             let is_all = |words: &BTreeSet<&str>| words.len() == 1 && words.contains("*");
             let is_near = match change {
-                // Where versions are equivalent, all of them reach the policy whichever it names.
+                // With `Equivalent`, all versions reach the policy, whichever one its rule names.
                 Change::Versions if is_equivalent => {
                     is_one_more(ours, theirs) || is_one_more(theirs, ours) || is_all(ours) || is_all(theirs)
                 }
@@ -252,7 +252,7 @@ mod tests {
         parts.into_iter().enumerate().map(|(number, part)| (id(&format!("p{number}")), matched(part))).collect()
     }
 
-    /// What would be different as in the other one.
+    /// The change that the warning proposes, as in the other policy.
     fn told(own: MatchPart, other: MatchPart) -> Option<String> {
         let text = added(&own, &id("own"), &others(vec![other]), false)?;
         let text = text.strip_prefix("WebhookAdded: this policy gets a webhook of its own; with ").expect("the words");
@@ -352,7 +352,7 @@ mod tests {
         let text = added(&part(), &id("own"), &others(vec![more(), versions(), more()]), false).expect("a warning");
         assert!(text.contains("apiVersions [*] as in cluster/p1 "), "{text}");
         assert_eq!(added(&part(), &id("own"), &others(vec![more(), part()]), false), None);
-        // Its own former match part is no other policy's, and one that stays where it is adds nothing.
+        // A policy's own former match part does not count as another policy's, and a policy that stays in its group adds no webhook.
         assert_eq!(added(&part(), &id("p0"), &others(vec![more()]), false), None);
         assert_eq!(added(&part(), &id("p1"), &others(vec![more(), part()]), false), None);
         assert!(added(&part(), &id("p1"), &others(vec![more(), versions()]), false).is_some());
@@ -373,7 +373,7 @@ mod tests {
         more.rules[0].operations = words_of(&["CREATE", "UPDATE"]);
         let text = own(&selecting("a"), more).expect("a warning");
         assert!(text.contains("operations [CREATE, UPDATE] as in cluster/p0"), "{text}");
-        // API servers alone can judge this condition, so that the policy has a webhook of its own.
+        // Only API servers can judge this condition, so the policy has a webhook of its own.
         let mut alone = part();
         alone.match_conditions = vec![condition("authorizer.group('').resource('pods').check('get').allowed()")];
         assert_eq!(own(&alone, part()), None, "no word would save the webhook");

@@ -1,8 +1,8 @@
 //! The child: shuts itself in, reads a module, writes an artifact.
 //!
-//! Module on standard input, artifact on standard output (a pipe, which the parent reads no further than it has room), one line of
-//! JSON on standard error. It may open no file and no socket, can write none, and its memory and processor time are limited, before it
-//! reads a byte.
+//! Module on standard input, artifact on standard output (a pipe, which the parent reads only as far as it has room), one line of JSON on
+//! standard error. Before the child reads a byte, it gives up opening files and sockets and writing files, and limits its memory and
+//! processor time.
 
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
@@ -48,7 +48,7 @@ pub fn compile_stdin(args: &ChildArgs) -> ExitCode {
 pub(super) const JUDGED: u8 = 3;
 /// Exit status of a child whose compiler panicked because it ran out of memory.
 pub(super) const OUT_OF_MEMORY: u8 = 4;
-/// A child that cannot get this much more, in bytes, has met its limit.
+/// A child that cannot allocate this much more, in bytes, has reached its memory limit.
 const LAST_RESERVE: usize = 4 << 20;
 
 /// When memory runs out, the compiler aborts in most places and panics in some. A test allocation at each panic
@@ -69,15 +69,15 @@ fn shut_in(args: &ChildArgs) -> Result<(), CompileFailure> {
             CompileFailure::new(Reason::CompileFailed, format!("failed to limit the compiler: {error}"))
         })
     };
-    // Memory that is really the child's own; its address space is mostly the program itself.
+    // Limits the memory that is really the child's own: most of its address space is the program itself.
     limit(Resource::Data, args.memory, args.memory)?;
     // The signal of the soft limit names the cause; that of the hard limit does not.
     limit(Resource::Cpu, args.cpu_seconds.max(1), args.cpu_seconds.max(1) + 2)?;
     limit(Resource::Core, 0, 0)?;
-    // Whatever file it might come to hold: what it writes goes through a pipe.
+    // It needs no file at all: it writes to a pipe.
     limit(Resource::Fsize, 0, 0)?;
-    // None of these is needed for safety: a child that outlives its parent ends by its limits, and one that is not polite
-    // is only slower for its neighbours.
+    // Neither of these is needed for safety: a child that outlives its parent ends by its limits, and one with normal priority
+    // only slows down its neighbours.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let _ = rustix::process::nice(5);
     // A kernel without Landlock or seccomp still has the limits above; the loader's own log says what it has.

@@ -1,4 +1,4 @@
-//! What a module is, before any of it is compiled: a pure decision over hostile bytes.
+//! Judges a module before any of it is compiled: a pure decision over hostile bytes.
 
 use portcullis_contract::{ExecutionMode, Reason};
 use wasmparser::{Parser, Payload, Validator, WasmFeatures};
@@ -46,7 +46,7 @@ fn validate(module: &[u8], features: WasmFeatures) -> Result<(), wasmparser::Bin
     Validator::new_with_features(features).validate_all(module).map(drop)
 }
 
-/// The proposals without which the module is not valid; nothing when it is not valid with all of them either.
+/// The proposals that the module needs to be valid; `None` if it is invalid even with all of them.
 fn proposals(module: &[u8], features: WasmFeatures) -> Option<String> {
     let mut needed = WasmFeatures::all();
     validate(module, needed).ok()?;
@@ -59,7 +59,7 @@ fn proposals(module: &[u8], features: WasmFeatures) -> Option<String> {
     Some(names.join(", "))
 }
 
-/// A proposal's name as people write it.
+/// A proposal's usual name.
 fn title(name: &str) -> String {
     match name {
         "MEMORY64" => "64-bit memory".to_owned(),
@@ -69,7 +69,7 @@ fn title(name: &str) -> String {
     }
 }
 
-/// The first section of the metadata's name.
+/// The content of the first custom section with the metadata's name.
 fn metadata_section(module: &[u8]) -> Option<&[u8]> {
     Parser::new(0).parse_all(module).find_map(|payload| match payload {
         Ok(Payload::CustomSection(section)) if section.name() == metadata::SECTION => Some(section.data()),
@@ -77,7 +77,7 @@ fn metadata_section(module: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// What bytes look like that are not a module.
+/// What bytes that are not a module look like.
 fn what(bytes: &[u8]) -> &'static str {
     let start = &bytes[..bytes.len().min(512)];
     let text = std::str::from_utf8(start).or_else(|error| std::str::from_utf8(&start[..error.valid_up_to()]));
@@ -152,7 +152,7 @@ mod tests {
         let ends = Parser::new(0).parse_all(&whole).filter_map(|payload| Some(payload.ok()?.as_section()?.1.end));
         let ends: Vec<usize> = ends.chain([header]).collect();
         for end in 0..whole.len() {
-            // Never a panic. What ends with a section is a smaller module, which has no metadata.
+            // No panic. A module that is cut at the end of a section is valid, but has no metadata.
             assert!(inspect(&whole[..end]).is_err() || ends.contains(&end), "cut at {end}");
         }
         assert!(ends.len() < 8, "few cuts are let through");
@@ -191,7 +191,7 @@ mod tests {
                 }
             }
             match inspect(&mutant) {
-                // Never a panic. What is a valid module may have more than this compiler bears.
+                // No panic. A valid module may still be more than this compiler supports.
                 Ok(_) => drop(compiler.compile(&mutant)),
                 Err(failure) => {
                     assert!(!failure.reason.class().is_retryable(), "{failure:?}");

@@ -1,4 +1,4 @@
-//! The metadata section of a module (docs/design/policy-abi.md, section 2), as far as it decides about loading or is compared with the policy.
+//! The metadata section of a module (docs/design/policy-abi.md, section 2): the parts that decide about loading or are compared with the policy.
 
 use portcullis_contract::{ExecutionMode, KUBEWARDEN_LEVEL, Reason};
 use serde::Deserialize;
@@ -33,7 +33,7 @@ struct Metadata {
     context_aware_resources: Value,
 }
 
-/// A rule of the metadata, as far as it is compared.
+/// A rule of the metadata: the fields that are compared.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Rule {
@@ -112,7 +112,7 @@ fn decode(bytes: &[u8]) -> Result<Metadata, CompileFailure> {
     serde_json::from_slice(bytes).map_err(|error| invalid(format!("cannot be read: {error}")))
 }
 
-/// Major and minor of a semantic version; what follows does not count.
+/// Major and minor of a semantic version; the rest does not matter.
 fn major_minor(version: &str) -> Option<(u64, u64)> {
     let mut parts = version.trim().trim_start_matches('v').splitn(3, '.');
     let number = |part: Option<&str>| part?.parse().ok();

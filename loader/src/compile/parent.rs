@@ -20,7 +20,7 @@ use crate::store::{Compiled, Reservation};
 const PIECE: usize = 256 << 10;
 /// Most bytes of a child's standard error that are read.
 const MAX_STDERR: u64 = 64 << 10;
-/// How often a child that died is started again.
+/// How often a module is tried in all, if each child dies.
 const TRIES: u32 = 2;
 
 /// What one compilation may take.
@@ -51,8 +51,8 @@ impl Compilers {
         Self { limits }
     }
 
-    /// Compiles the module that `module` opens into the sink that `artifact` makes, a new one for each try. The child has a pipe and no file,
-    /// so that what it writes is counted while it comes.
+    /// Compiles the module that `module` opens into the sink that `artifact` makes; both are called again for each try. The child writes to a
+    /// pipe, not to a file, so that its output is counted while it arrives.
     /// Dropping the future kills the child.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Compilers {
     async fn once(&self, module: File, mut artifact: Sink) -> Result<(Compiled, Reservation), ChildFailure> {
         let limits = &self.limits;
         let died = |error: std::io::Error| ChildFailure::Died(format!("before it ran: {error}"));
-        // Not the path of the program: that file may have been replaced since.
+        // Not the program's path: the file there may have been replaced since this process started.
         let mut command = Command::new("/proc/self/exe");
         command
             .arg(SUBCOMMAND)
@@ -118,7 +118,7 @@ impl Compilers {
             let status = child.wait().await.map_err(died)?;
             let compiled = judge(status, &said, limits)?;
             let written = artifact.finish().await.map_err(refused)?;
-            // The child met hostile bytes: what it says is believed of nothing that can be seen.
+            // The child has read hostile bytes: what it says about its output is checked against the bytes that arrived.
             match written.reservation {
                 Some(reservation) if (compiled.sha256, compiled.size) == (written.digest, written.bytes) => {
                     Ok((compiled, reservation))
@@ -136,7 +136,7 @@ impl Compilers {
     }
 }
 
-/// Takes what the child writes. Where it is too much, or there is no room for it, the child is not heard any longer.
+/// Receives what the child writes. Stops when it is too much, or when there is no room for it.
 async fn receive(stdout: Option<ChildStdout>, artifact: &mut Sink) -> Result<(), ChildFailure> {
     let Some(mut stdout) = stdout else { return Ok(()) };
     let mut piece = vec![0; PIECE];
@@ -170,7 +170,7 @@ fn judge(status: ExitStatus, said: &[u8], limits: &CompileLimits) -> Result<Comp
     };
     if let Some(signal) = status.signal() {
         return match Signal::from_named_raw(signal) {
-            // Rust ends so when memory runs out, and when a stack does.
+            // A Rust program ends like this when memory or stack runs out.
             Some(Signal::ABORT | Signal::SEGV) => out_of_memory(),
             Some(Signal::XCPU) => limit(format!(
                 "compiling took more than {} s of processor time (--compile-cpu-time)",

@@ -1,4 +1,4 @@
-//! From a policy that somebody applies to what is tried of it.
+//! From a policy that a user applies to the candidate that is tried.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,23 +14,23 @@ use crate::content::{Body, DesiredPolicy, Head, Object, fingerprint, hash, uid};
 use crate::pins::Pins;
 use crate::problem::Problem;
 
-/// Most bytes of match conditions that are judged.
+/// Most bytes of match conditions that are checked.
 const MOST_CONDITIONS: usize = 32 << 10;
 
-/// A policy that somebody applies.
+/// A policy that a user applies.
 #[derive(Debug)]
 pub(crate) struct Applied {
-    /// Its own id, under which it is not tried.
+    /// Its own id; the candidate has another one.
     pub id: PolicyId,
-    /// Its namespace; none for a ClusterPolicy.
+    /// Its namespace; `None` for a ClusterPolicy.
     pub namespace: Option<String>,
     /// Kind and name, for logs.
     pub title: String,
-    /// Whether nobody will ask it.
+    /// Whether it is suspended, and so will not be asked.
     pub is_suspended: bool,
     /// Which requests would reach it.
     pub part: MatchPart,
-    /// What the policy is known by once it is stored with this spec.
+    /// By this the policy is recognised once it is stored with this spec.
     pub fingerprint: Digest,
     head: Head,
     body: Body,
@@ -42,7 +42,7 @@ pub(crate) struct Applied {
 pub(crate) enum NotTried {
     /// It is not a policy of this release: the API server's own schema has more to say about it.
     Unreadable(String),
-    /// Its spec says what cannot be.
+    /// Its spec asks for something that cannot be.
     Invalid(Problem),
 }
 
@@ -74,7 +74,7 @@ impl Applied {
         let (id, part) = (policy.id(), policy.match_part());
         let (head, body) = judge(policy, taken, too_deep.as_deref(), Origin::Cluster);
         let (head, body) = (Head { group: None, ..head }, body.map_err(NotTried::Invalid)?);
-        // A policy can be suspended before it is mended.
+        // It must be possible to suspend a policy before it is repaired.
         if !head.suspend {
             check_conditions(&part.match_conditions).map_err(NotTried::Invalid)?;
         }
@@ -93,7 +93,7 @@ impl Applied {
         self.body.parts().into_iter().any(|(_, part)| !part.context_aware_resources.is_empty())
     }
 
-    /// What is tried, under an id of its own: a first generation without a match group, whose modules nothing is known of.
+    /// The candidate to try, under an id of its own: a first generation without a match group, whose modules are not known yet.
     pub(crate) fn tried_as(self, id: PolicyId) -> DesiredPolicy {
         let Self { title, head, body, hash, .. } = self;
         let object = Object {
@@ -111,8 +111,8 @@ impl Applied {
     }
 }
 
-/// Looks for match conditions that the API server would refuse when the policy's webhook is registered. A policy that is stored already
-/// loads with them, so nothing else asks.
+/// Looks for match conditions that the API server would refuse when the policy's webhook is registered. Only checks do so: a policy that is
+/// already stored loads even with such conditions.
 fn check_conditions(conditions: &[MatchCondition]) -> Result<(), Problem> {
     let mut size = 0;
     for (number, condition) in conditions.iter().enumerate() {

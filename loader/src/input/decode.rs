@@ -1,4 +1,4 @@
-//! Decoding of what users write, with the place of a mistake.
+//! Decodes what users write; errors name the field that is wrong.
 
 use portcullis_contract::Reason;
 use serde::de::DeserializeOwned;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::problem::Problem;
 
-/// Decodes, with the path of the field that does not fit.
+/// Decodes a value. An error begins with the path of the field that does not fit.
 pub(crate) fn decode<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();

@@ -16,14 +16,14 @@ use super::{Desired, Snapshot};
 
 /// How long a folder must be quiet before it is read.
 const QUIET: Duration = Duration::from_millis(50);
-/// How long reading is put off at most while it is not.
+/// Longest time that reading is put off while the folder is not quiet.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often the folder is read without any event.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Follows a folder until the shutdown. `beat` turns at least at every poll.
+/// Follows a folder until the shutdown. `beat` is renewed at least at every poll.
 ///
-/// A panic of the loop ends in a new one, which reads everything again.
+/// After a panic the loop starts again and reads everything again.
 pub(crate) fn watch_directory(directory: Directory, roots: Vec<PathBuf>, beat: Beat, shutdown: &Shutdown) -> Desired {
     let (sender, receiver) = watch::channel(None);
     let token = shutdown.clone();
@@ -104,7 +104,7 @@ async fn settle(events: &mut mpsc::Receiver<()>) {
     sleep(Duration::from_millis(1)).await;
 }
 
-/// A watcher of folders, as far as the system has one.
+/// A watcher of folders, if the system has one.
 struct Watched {
     watcher: Option<RecommendedWatcher>,
     /// Device and inode of the main folder, so that a folder which replaces it is watched again.
@@ -120,7 +120,7 @@ impl Watched {
                 EventKind::Access(_) => true,
                 _ => false,
             };
-            // An error may be an overflow: look again. A full channel has a wake-up in it already.
+            // An error may mean that events were lost: look again. A full channel already holds a wake-up.
             if !event.is_ok_and(|event| reading(&event)) {
                 let _ = wake.try_send(());
             }
@@ -154,10 +154,10 @@ impl Watched {
         let wanted: BTreeSet<PathBuf> =
             parents.filter(below_roots).filter(|folder| *folder != main).map(Path::to_owned).collect();
         for gone in self.folders.difference(&wanted) {
-            // It may be gone already.
+            // The folder may be gone already.
             let _ = watcher.unwatch(gone);
         }
-        // One that cannot be watched is found by the poll, and tried again at the next look.
+        // A folder that cannot be watched is covered by the poll, and tried again at the next scan.
         self.folders = wanted
             .into_iter()
             .filter(|folder| {

@@ -1,4 +1,4 @@
-//! From a document of a folder to a policy: Policy and ClusterPolicy manifests.
+//! From a document in a folder to a policy: manifests of Policy and ClusterPolicy objects.
 
 use std::path::Path;
 
@@ -19,14 +19,14 @@ use crate::source::Reference;
 /// Most resources of a policy that are compared with its module's metadata.
 const MAX_RESOURCES: usize = 64;
 
-/// What a document is.
+/// What a document turned out to be.
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {
     /// A policy, perhaps with a problem.
     Policy(Box<DesiredPolicy>),
-    /// No policy; it should perhaps be one.
+    /// It is not a policy, but was perhaps meant to be one: the text says why.
     Problem(String),
-    /// None of our concern.
+    /// Something else, which is ignored.
     Other,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct KindError(String);
 /// The kind of a policy.
 ///
 /// # Errors
-/// When it is none of the two.
+/// When it is neither Policy nor ClusterPolicy.
 pub(super) fn kind(object: &Value) -> Result<Kind, KindError> {
     match object.get("kind").and_then(Value::as_str) {
         Some("Policy") => Ok(Kind::Policy),
@@ -119,7 +119,8 @@ pub(super) enum Origin<'a> {
     Cluster,
 }
 
-/// What a policy asks for, given its spec without the settings, and the settings. `too_deep` is what nesting left out.
+/// What a policy asks for, given the policy without its settings, and the settings. `too_deep` is the path of what was left out because it
+/// is nested too deeply.
 pub(super) fn judge(
     policy: Policy,
     taken: Option<Value>,
@@ -144,7 +145,7 @@ pub(super) fn judge(
         let spec = policy.spec;
         let signatures = spec.signatures.map(Requirement::from_value).transpose();
         let signatures = signatures.map_err(|error| invalid(format!("spec.signatures: {error}")))?;
-        // The revision of a cluster holds the content of that generation already.
+        // In a cluster, the revision already holds the content of the generation to go back to.
         if spec.rollback_to.is_some() && matches!(origin, Origin::Folder(_)) {
             return Err(invalid("spec.rollbackTo: a folder keeps no revisions; restore the file instead".to_owned()));
         }
@@ -203,8 +204,8 @@ fn address(module: &str) -> Result<Reference, Problem> {
     }
 }
 
-/// What acts at once, read from a manifest that does not decode as a whole; a policy that was switched off must not be
-/// switched on by a slip elsewhere in its file. Without its rules the match group is not known.
+/// What acts at once, read from a manifest that does not decode as a whole: a mistake elsewhere in the file must not switch a policy on
+/// that was switched off. The match group is not known without the rules.
 fn lenient_head(value: &Value) -> Option<Head> {
     let spec = value.get("spec")?.as_object()?;
     let field = |name: &str| spec.get(name).cloned().unwrap_or(Value::Null);

@@ -1,6 +1,6 @@
-//! What should be served: a stream of full snapshots.
+//! Which policies should be served: a stream of full snapshots.
 //!
-//! A folder makes them, or a watch of revisions in Kubernetes.
+//! They come from a folder, or from a watch of revisions in Kubernetes.
 
 mod applied;
 mod decode;
@@ -25,21 +25,21 @@ pub(crate) use self::kubernetes::{Installation, watch_revisions};
 pub(crate) use self::scan::Directory;
 use crate::content::{DesiredPolicy, Matched};
 
-/// The newest snapshot; nothing before the first.
+/// The newest snapshot; `None` before the first.
 pub(crate) type Desired = watch::Receiver<Option<Arc<Snapshot>>>;
 
-/// Everything that is wanted at one moment.
+/// Everything that should be served at one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
     /// The policies, each id once.
     pub policies: Vec<DesiredPolicy>,
-    /// Which requests reach the policies of a cluster; policies of a folder, and parts that are too large, are left out.
+    /// The match parts of the policies of a cluster. Policies of a folder, and match parts that are too large, are left out.
     pub matched: BTreeMap<PolicyId, Arc<Matched>>,
     /// Files that cannot be read. Their last content stays in force, with this problem.
     pub unreadable: BTreeMap<String, Unreadable>,
-    /// What is not a policy and should perhaps be one: file and text.
+    /// Problems that belong to no policy, such as a document that was perhaps meant to be one: file and text.
     pub problems: Vec<(String, String)>,
-    /// The local module files, and the stamp of each; nothing where there is no file.
+    /// The local module files and the stamp of each; `None` where there is no file.
     pub stamps: BTreeMap<PathBuf, Option<Stamp>>,
 }
 
@@ -48,11 +48,11 @@ pub(crate) struct Snapshot {
 pub(crate) struct Unreadable {
     /// Why it cannot be read.
     pub message: String,
-    /// The digest of its bytes, or of the message where they could not be had.
+    /// The digest of its bytes, or of the message where the bytes could not be read.
     pub hash: Digest,
 }
 
-/// What changes when a file's content does.
+/// Metadata of a file that changes when its content does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     device: u64,
@@ -60,6 +60,6 @@ pub(crate) struct Stamp {
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
-    /// The file was so fresh that another write may leave the same times; it is looked at again.
+    /// Whether the file is so fresh that another write may leave the same times. It is read again at the next scan.
     fresh: bool,
 }

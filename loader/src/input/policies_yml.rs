@@ -31,7 +31,7 @@ struct PolicyFields {
     expression: Option<String>,
 }
 
-/// The entries of the file `file`, which lies in `folder`.
+/// The entries of the file `file` in `folder`.
 pub(crate) fn entries(document: Document, file: &str, folder: &Path) -> Vec<Entry> {
     let Value::Object(map) = document.value else {
         return vec![Entry::Problem("want a map of policy ids to policies".to_owned())];

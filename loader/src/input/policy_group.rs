@@ -16,7 +16,7 @@ use crate::source::Reference;
 /// The most members of a group.
 const MAX_MEMBERS: usize = 16;
 
-/// What a group of these members serves. Message, time limit and the like are not part of it.
+/// The body of a policy group with these members. The caller adds message, time limit and the like.
 ///
 /// # Errors
 /// When a member or the expression cannot be used. The texts begin with the field, `policies.<name>` or `expression`.
@@ -42,7 +42,7 @@ pub(super) fn policy_group(
 }
 
 fn member(mut value: Value, reference: impl Fn(&str) -> Result<Reference, Problem>) -> Result<Body, Problem> {
-    // Taken out first, so that no error text of the decoder can quote them.
+    // Settings are taken out first, so that no error text of the decoder can quote them.
     let taken = value.as_object_mut().and_then(|member| member.shift_remove("settings"));
     let invalid = |text: String| Problem::new(Reason::SpecInvalid, text);
     let member: PolicyGroupMember = decode(value)?;

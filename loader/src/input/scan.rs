@@ -1,4 +1,4 @@
-//! One look at a folder of policies: which files are there, what they say, which modules they name.
+//! One scan of a folder of policies: which files are there, what they say, which modules they name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -23,7 +23,7 @@ const MAX_FILES: usize = 20_000;
 /// A file written less than this ago may be written again without a change of its times.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// The place that policies are read from.
+/// Where policies are read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Directory {
     /// Policy manifests in this folder.
@@ -32,13 +32,13 @@ pub enum Directory {
     PoliciesYml(PathBuf),
 }
 
-/// What was seen at the last look, so that an unchanged file is not read again.
+/// What the last scan saw, so that an unchanged file is not read again.
 #[derive(Default)]
 pub(crate) struct Scanner {
     files: BTreeMap<String, File>,
 }
 
-/// What a look saw, in short.
+/// A summary of a scan, to notice changes.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Each file's name, digest, and whether it was read.
@@ -50,12 +50,12 @@ struct File {
     stamp: Stamp,
     hash: Digest,
     content: Result<Vec<Entry>, Unreadable>,
-    /// Whether there were policies in it, before it was found empty.
+    /// Whether it held policies when it was last read. If such a file is then empty, that is a problem and not the end of its policies.
     had_policies: bool,
 }
 
 impl Directory {
-    /// The folder that holds the policies, and that relative paths of modules begin at.
+    /// The folder that holds the policies. Relative paths of modules begin there.
     pub fn folder(&self) -> &Path {
         match self {
             Self::Manifests(folder) => folder,
@@ -65,17 +65,17 @@ impl Directory {
 }
 
 impl Scanner {
-    /// Looks again. Modules are watched only below `roots`.
+    /// Scans again. Only module files below `roots` are looked at.
     ///
     /// # Errors
-    /// When the folder itself cannot be listed: nothing is known then, and nothing may be taken for gone.
+    /// When the folder itself cannot be listed. Nothing is known then, and no policy may be taken for deleted.
     pub(crate) fn scan(&mut self, directory: &Directory, roots: &[PathBuf]) -> Result<Snapshot, files::FileError> {
         let mut snapshot = Snapshot::default();
         let (folder, names) = match directory {
             Directory::Manifests(folder) => (folder.as_path(), list(folder, &mut snapshot)?),
             Directory::PoliciesYml(file) => {
                 let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                // A file that is away for a moment must not look like an empty one.
+                // A file that is missing for a moment must not look like an empty one.
                 fs::metadata(file).map_err(files::FileError::new("read", file))?;
                 (directory.folder(), vec![name])
             }
@@ -213,7 +213,7 @@ fn read(directory: &Directory, bytes: &[u8], name: &str, folder: &Path) -> Resul
     Ok(entries)
 }
 
-/// Joins the files: an id belongs to the first file that has it.
+/// Joins the policies of all files. If several files define the same id, the first file wins.
 fn collect(files: &BTreeMap<String, File>, snapshot: &mut Snapshot) {
     let mut owners: HashMap<PolicyId, &str> = HashMap::new();
     for (name, file) in files {
@@ -246,16 +246,16 @@ fn collect(files: &BTreeMap<String, File>, snapshot: &mut Snapshot) {
 /// Whether a module file, or the link that leads to one, is below one of the canonical folders `roots`.
 fn is_below(roots: &[PathBuf], path: &Path) -> bool {
     let below = |path: &Path| roots.iter().any(|root| path.starts_with(root));
-    // Both also where the policy names it by way of a link; the folder, where the file is away for a moment.
+    // The policy may name either by a path with links in it. The parent folder is enough, as the file may be missing for a moment.
     let real = |path: &Path| path.canonicalize().is_ok_and(|real| below(&real));
     below(path) || path.parent().is_some_and(real) || real(path)
 }
 
 impl Stamp {
-    /// The stamp of the file that `path` leads to; nothing where there is no file.
+    /// The stamp of the file that `path` leads to; `None` where there is no file.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
-        // A file that is moved here keeps the time at which it was written.
+        // The change time matters too: a file that was moved here keeps its modification time.
         let nanos = u32::try_from(metadata.ctime_nsec()).unwrap_or(0);
         let changed = UNIX_EPOCH.checked_add(Duration::new(u64::try_from(metadata.ctime()).unwrap_or(0), nanos));
         let newest = metadata.modified().ok().zip(changed).map(|(modified, changed)| modified.max(changed));
@@ -270,7 +270,7 @@ impl Stamp {
         })
     }
 
-    /// A stamp that differs from others by the size.
+    /// A stamp that differs from others only in the size.
     #[cfg(test)]
     pub(crate) fn of_size(size: u64) -> Self {
         Self { device: 0, inode: 0, size, modified: (0, 0), changed: (0, 0), fresh: false }

@@ -9,10 +9,10 @@ use crate::problem::Problem;
 
 /// Largest settings object, in bytes of JSON.
 const MAX_BYTES: usize = 512 << 10;
-/// Deepest nesting of settings: a guest reads them inside of other objects, and JSON readers stop at 128.
+/// Deepest nesting of settings: a guest reads them inside other objects, and JSON readers stop at 128 levels.
 const MAX_NESTING: usize = 100;
 
-/// The settings as JSON text. Absent and null are `{}`. Texts never quote a value.
+/// The settings as JSON text; `{}` if they are absent or null. Error texts never quote a value.
 pub(crate) fn settings(value: Option<Value>, too_deep: bool) -> Result<Box<RawValue>, Problem> {
     let value = match value {
         None | Some(Value::Null) => Value::Object(serde_json::Map::new()),

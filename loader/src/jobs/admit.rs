@@ -1,8 +1,9 @@
-//! Whether a policy may have a module whose bytes may be on the volume already: what its address allows, and who signed it.
+//! Whether a policy may have the module that it is pinned to, even if the bytes are already on the volume: its address and the module's
+//! signatures decide.
 //!
-//! The digest comes from the status of the policy. A program that can write that must not be able to give the policy
-//! another tenant's module, or one that a source gave for another policy: where no signature is required, the policy's
-//! own address must lead to the digest.
+//! The digest comes from the status of the policy. A user or program that can write that status must not be able to give the policy another
+//! tenant's module, or one that a source gave for another policy. So where no signature is required, the policy's own address must lead to
+//! the digest.
 
 use std::sync::Arc;
 
@@ -67,8 +68,8 @@ impl JobRunner {
         Err(error)
     }
 
-    /// Checks that an image's repository has a module, bringing it from there if the volume does not have it. While the registry
-    /// cannot be reached the pin is trusted, so that a replica that starts in an outage can serve what the others have.
+    /// Checks that an image's repository has a module, and fetches it from there if the volume does not have it. While the registry cannot be
+    /// reached the pin is trusted, so that a replica that starts during an outage can serve what the others have.
     async fn image_leads_to(
         &self,
         image: &Image,
@@ -92,8 +93,7 @@ impl JobRunner {
         }
     }
 
-    /// Checks that the manifest that a policy names by digest is that of the module. The digest
-    /// proves it, wherever the manifest comes from.
+    /// Checks that the manifest that a policy names by digest is the module's. The manifest may come from anywhere, as its digest proves it.
     async fn manifest_names(
         &self,
         image: &Image,
@@ -114,7 +114,7 @@ impl JobRunner {
         self.keep_signed(image, manifest, *module, None, context).await
     }
 
-    /// Checks that an address gives a module, keeping it if the volume does not have it. While the source cannot be reached the pin is
+    /// Checks that a web address gives a module, and keeps it if the volume does not have it. While the source cannot be reached the pin is
     /// trusted, as with an image.
     async fn web_leads_to(
         &self,
@@ -163,8 +163,8 @@ impl JobRunner {
         self.keep_signed(image, manifest, found, signatures, context).await
     }
 
-    /// Checks that a manifest is signed by everybody who must have signed it, and gives the signatures where they are not on the
-    /// volume as this artifact's already. Those that are there are asked first, then the registry, then other loaders.
+    /// Checks that a manifest has the signatures of all required signers. Tries the signatures on the volume first, then those of the registry,
+    /// then those of other loaders. Returns signatures that are not yet kept for this repository; `None` if there is nothing to keep.
     pub(super) async fn signatures(
         &self,
         image: &Image,

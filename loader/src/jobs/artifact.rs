@@ -1,4 +1,4 @@
-//! Bringing a module that is an OCI artifact: its manifest, then its one layer, each by digest and each only once.
+//! Fetches a module that is an OCI artifact: its manifest, then its one layer, each by digest and each only once.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::source::{Fetched, Sink, SourceError};
 use crate::store::{MAX_SIGNATURES, Temporary};
 
 impl JobRunner {
-    /// Brings the module that an artifact is now. A digest names it for ever; a tag is resolved here, once a fetch.
+    /// Fetches the module that an artifact's name leads to now. A digest always names the same module; a tag is resolved once per fetch.
     ///
-    /// Signatures are checked before the bytes are fetched, also when those are on the volume already.
+    /// Signatures are checked before the bytes are fetched, and also if the bytes are already on the volume.
     pub(super) async fn fetch_artifact(
         &self,
         image: &Image,
@@ -36,7 +36,7 @@ impl JobRunner {
         Ok(digest)
     }
 
-    /// Brings modules that policies are pinned to, by their digests. Wherever the tag is now does not matter.
+    /// Fetches modules that policies are pinned to, by their digests. It does not matter where the tag points now.
     pub(super) async fn fetch_pinned(
         &self,
         image: &Image,
@@ -50,7 +50,7 @@ impl JobRunner {
         Ok(())
     }
 
-    /// Keeps what the registry said about this module, so that the next policy that names it need not ask again.
+    /// Keeps a module's manifest and signatures, so that the registry need not be asked again for the next policy that names it.
     pub(super) async fn keep_signed(
         &self,
         image: &Image,
@@ -75,7 +75,7 @@ impl JobRunner {
         Ok(())
     }
 
-    /// The manifest: from the volume, where a digest names one that is there, or from the registry.
+    /// The manifest: from the volume if the image names it by digest and it is there, otherwise from the registry.
     pub(super) async fn manifest(&self, image: &Image, context: &Arc<JobContext>) -> Result<Manifest, AttemptError> {
         if let Some(digest) = image.digest
             && let Some(manifest) = self.kept_manifest(digest, context).await?
@@ -93,7 +93,7 @@ impl JobRunner {
         self.read(context, move |volume| volume.oci_manifest(&digest)).await
     }
 
-    /// The manifest from the registry, or from another loader.
+    /// The manifest from the registry or, if that fails and the image names a digest, from another loader.
     pub(super) async fn fetch_manifest(&self, image: &Image) -> Result<Manifest, AttemptError> {
         match (self.sources.manifest(image).await, image.digest) {
             (Err(error), Some(digest)) if error.reason.class().is_retryable() => {
@@ -109,7 +109,7 @@ impl JobRunner {
         digest: &Digest,
         context: &Arc<JobContext>,
     ) -> Result<(), AttemptError> {
-        // Two names of one module wait for the same fetch.
+        // If two names lead to one module, the second waits for the fetch of the first.
         let turn = self.layers.turn(*digest);
         let _turn = turn.lock().await;
         if self.has_module(digest, context).await? {
@@ -135,7 +135,7 @@ impl JobRunner {
         self.keep_fetched(temporary, sink, digest, &image.host).await
     }
 
-    /// What a source cannot give now, another loader may have. False where none has it.
+    /// Fetches a module from another loader, for when its source cannot give it now. False if no other loader has it.
     pub(super) async fn others_onto_volume(&self, digest: &Digest, context: &JobContext) -> Result<bool, AttemptError> {
         let temporary = self.volume.temporary();
         let sink = self.sources.blob_of_others(digest, || self.sink(&temporary, context)).await;

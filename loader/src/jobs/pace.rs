@@ -1,4 +1,4 @@
-//! How often hosts are asked: so many attempts a second, and so many at the same time.
+//! How often hosts are asked: limits on attempts a second, and on downloads at the same time.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use super::JobContext;
 use super::slots::{Slot, Slots};
 
-/// Downloads from one host at the same time; a host that stands still holds up no other.
+/// Downloads from one host at the same time. A host that hangs does not delay downloads from others.
 const FETCHES_A_HOST: usize = 4;
 
 /// The turns of all hosts.
 pub(super) struct Hosts {
-    /// From one attempt to the next.
+    /// Shortest time from one attempt to the next.
     pause: Duration,
     known: Mutex<HashMap<String, Host>>,
 }
@@ -28,7 +28,7 @@ struct Host {
     next: Instant,
 }
 
-/// Locks by key, for work that several ask for and one does.
+/// Locks by key, for work that several tasks need and only one should do.
 pub(super) struct Turns<K>(Mutex<HashMap<K, Arc<tokio::sync::Mutex<()>>>>);
 
 impl Hosts {
@@ -37,12 +37,12 @@ impl Hosts {
         Self { pause: Duration::from_secs(1) / attempts.max(1), known: Mutex::default() }
     }
 
-    /// Waits for a turn of a job at a host, after which the job runs. The turn ends with what is given.
+    /// Waits for a job's turn at a host, and marks the job as running. The turn ends when the slot is dropped.
     pub(super) async fn turn(&self, host: String, context: &Arc<JobContext>) -> Slot {
         let slots = {
             let mut known = lock(&self.known);
             let now = Instant::now();
-            // Only hosts count that a job waits for, holds, or asked a moment ago.
+            // Forgets hosts that no job uses or waits for, and that were not asked a moment ago.
             known.retain(|_, host| Arc::strong_count(&host.slots) > 1 || host.next > now);
             let host = known.entry(host.clone());
             Arc::clone(&host.or_insert_with(|| Host { slots: Slots::new(FETCHES_A_HOST), next: now }).slots)
@@ -53,7 +53,7 @@ impl Hosts {
         slot
     }
 
-    /// Jobs are wanted by others than before.
+    /// Orders waiting jobs again, after the tenants that need them have changed.
     pub(super) fn renew(&self) {
         let known = lock(&self.known);
         let slots: Vec<Arc<Slots>> = known.values().map(|host| Arc::clone(&host.slots)).collect();
@@ -79,7 +79,7 @@ impl<K: Hash + Eq> Default for Turns<K> {
 }
 
 impl<K: Hash + Eq> Turns<K> {
-    /// The lock of a key.
+    /// The lock for a key. It is forgotten when no task holds it or waits for it.
     pub(super) fn turn(&self, key: K) -> Arc<tokio::sync::Mutex<()>> {
         let mut locks = lock(&self.0);
         locks.retain(|_, lock| Arc::strong_count(lock) > 1);

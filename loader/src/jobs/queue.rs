@@ -2,15 +2,15 @@
 //! clock, no task, no lock.
 //!
 //! **The order.** First what ClusterPolicies want, as they guard the whole cluster and only its administrators write them. Then what
-//! served before, so that a fresh pod opens with everyone's last good state. Then the rest. Among equals it goes round: the
-//! namespace that holds the least is next, then the one whose last turn is longest ago, and within it what came first. A job that
-//! several want has the best place of theirs.
+//! served before, so that a fresh pod starts with every tenant's last good state. Then the rest. Among equals, namespaces take turns: the
+//! namespace that holds the fewest slots is next, then the one whose last turn is longest ago, and within it the job that came first. A
+//! job that several tenants want has the best of their places.
 //!
-//! **No job waits for ever.** Every fourth slot goes round regardless of need. Otherwise namespaces with enough that served before and
-//! can no longer be fetched would hold up all new policies.
+//! **No job waits for ever.** Every fourth slot is given in turn, regardless of need. Otherwise namespaces with many policies that served
+//! before and can no longer be fetched would hold up all new policies.
 //!
-//! **One slot is left.** A job that runs is never given up for another, and a slow one runs for minutes. So a namespace may hold all
-//! slots but one, even while no other waits: the next to come finds that one free. ClusterPolicies may hold all of them.
+//! **One slot is left.** A running job is never stopped for another, and a slow one runs for minutes. So a namespace may hold all slots but
+//! one, even while no other waits: the next namespace finds that one free. ClusterPolicies may hold all slots.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use portcullis_contract::Tenant;
 
 use crate::claims::{Claims, Need};
 
-/// One slot in this many is given regardless of need.
+/// One slot in this many is given in turn, regardless of need.
 const ROUND: u64 = 4;
 
 /// Slots, and the jobs that wait for one. `W` is how a waiting job is notified.
@@ -30,14 +30,14 @@ pub(super) struct Queue<W> {
     /// The waiting jobs, by ticket.
     waiting: BTreeMap<u64, Waiter<W>>,
     tickets: u64,
-    /// How many slots were given.
+    /// How many slots have been given so far.
     turns: u64,
 }
 
 #[derive(Debug, Default)]
 struct Account {
     held: usize,
-    /// The last slot that it was given.
+    /// The number of the last slot that the tenant got.
     turn: u64,
 }
 
@@ -46,7 +46,7 @@ struct Waiter<W> {
     waiter: W,
 }
 
-/// What comes first. Of equals, the smallest is next.
+/// A job's place in the order; the smallest is next.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     class: Class,
@@ -76,28 +76,28 @@ impl<W> Queue<W> {
         }
     }
 
-    /// Adds a waiting job, and gives its ticket.
+    /// Adds a waiting job and returns its ticket.
     pub(super) fn wait(&mut self, claims: Arc<Claims>, waiter: W) -> u64 {
         self.tickets += 1;
         self.waiting.insert(self.tickets, Waiter { claims, waiter });
         self.tickets
     }
 
-    /// Takes out a job that no longer waits. Nothing where it had left already.
+    /// Removes a job that no longer waits; `None` if it had already left.
     pub(super) fn leave(&mut self, ticket: u64) -> Option<W> {
         let gone = self.waiting.remove(&ticket).map(|waiter| waiter.waiter);
         self.tidy();
         gone
     }
 
-    /// Reads again which tenants need the waiting jobs.
+    /// Updates which tenants need the waiting jobs.
     pub(super) fn renew(&mut self, claims: impl Fn(&W) -> Arc<Claims>) {
         for waiter in self.waiting.values_mut() {
             waiter.claims = claims(&waiter.waiter);
         }
     }
 
-    /// The next job that gets a slot, and the tenant that it counts for. Call it until it gives nothing.
+    /// The next job that gets a slot, and the tenant that the slot counts for. Call it until it returns `None`.
     pub(super) fn next(&mut self) -> Option<(Tenant, W)> {
         if self.running >= self.slots {
             return None;
@@ -154,7 +154,7 @@ impl<W> Queue<W> {
         self.tenants.get(tenant).map_or((0, 0), |account| (account.held, account.turn))
     }
 
-    /// Names of the past would pile up.
+    /// Forgets tenants while the queue is idle; otherwise those of past policies would pile up.
     fn tidy(&mut self) {
         if self.is_idle() {
             self.tenants.clear();
@@ -166,7 +166,7 @@ impl<W> Queue<W> {
 mod tests {
     use super::*;
 
-    /// `cluster`, `a` for a namespace, and `a!` for what served there before.
+    /// Claims from words: `cluster`, `a` for a namespace, and `a!` for what served there before.
     fn claims(wanted: &[&str]) -> Arc<Claims> {
         let mut claims = Claims::default();
         for one in wanted {
@@ -190,7 +190,7 @@ mod tests {
             Self { queue: Queue::new(slots), running: Vec::new() }
         }
 
-        /// Those who wait: the name of each, and who wants it.
+        /// Adds waiting jobs: the name of each, and the tenants that want it.
         fn wait(&mut self, waiting: &[(&'static str, &[&str])]) {
             for (name, wanted) in waiting {
                 self.queue.wait(claims(wanted), name);
@@ -206,7 +206,7 @@ mod tests {
             begun
         }
 
-        /// One ends, and gives who begins for it.
+        /// Ends a job, and returns the jobs that begin in its place.
         fn end(&mut self, name: &str) -> Vec<&'static str> {
             let place = self.running.iter().position(|(_, running)| *running == name).expect("it runs");
             let (tenant, _) = self.running.remove(place);
@@ -214,7 +214,7 @@ mod tests {
             self.begin()
         }
 
-        /// All of them, each once the one before has ended.
+        /// Runs all jobs, each once the one before has ended, and returns their order.
         fn one_by_one(&mut self) -> Vec<&'static str> {
             let mut order = self.begin();
             while let Some((_, name)) = self.running.first().cloned() {

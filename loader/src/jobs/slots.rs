@@ -9,10 +9,10 @@ use tokio::sync::oneshot;
 use super::JobContext;
 use super::queue::Queue;
 
-/// So many at the same time, and the others wait for their turn.
+/// A limited number of jobs at the same time; the others wait for their turn.
 pub(crate) struct Slots(Mutex<Queue<Waiting>>);
 
-/// A turn; it ends when this is dropped.
+/// A job's turn; it ends when this is dropped.
 pub(crate) struct Slot {
     slots: Arc<Slots>,
     tenant: Tenant,
@@ -44,7 +44,7 @@ impl Slots {
         slot.await.expect("a waiting job gets a slot, or has left the queue")
     }
 
-    /// Jobs may be wanted by others than before.
+    /// Orders waiting jobs again, after the tenants that need them have changed.
     pub(super) fn renew(self: &Arc<Self>) {
         self.lock().renew(|waiting| waiting.context.claims());
         self.serve();
@@ -54,7 +54,7 @@ impl Slots {
     fn serve(self: &Arc<Self>) {
         loop {
             let Some((tenant, waiting)) = self.lock().next() else { return };
-            // A job that has gone meanwhile gives its slot back by being dropped, which must not happen under the lock.
+            // If the job has gone meanwhile, the slot is dropped here, which gives it back. That needs the lock, which must be free by then.
             drop(waiting.slot.send(Slot { slots: Arc::clone(self), tenant }));
         }
     }

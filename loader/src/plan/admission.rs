@@ -1,7 +1,7 @@
 //! Whether a policy may have the module that it is pinned to, by the rules for its address and by its signatures.
 //!
-//! A fetch checks that first. A policy that is pinned to a digest may find the bytes on the volume, brought there
-//! for another policy, for which other rules count: it is then checked here, once for each address and digest.
+//! A fetch checks that first. But for a policy that is pinned to a digest, the bytes may already be on the volume, fetched for another policy
+//! under other rules. It is then checked here, once for each address and digest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -22,8 +22,8 @@ use crate::store::ArtifactRecord;
 #[derive(Debug, Default)]
 pub(super) struct Admissions(HashMap<Reference, BTreeMap<Digest, Attempts<()>>>);
 
-/// The address that must be checked. Each loader reads files again, and a candidate of an earlier manifest was checked before it was
-/// published.
+/// The address that must be checked. `None` for a file, which each loader reads itself, and for a candidate of an earlier manifest, which was
+/// checked before it was published.
 pub(super) fn asked(body: &Body) -> Option<&Reference> {
     body.reference.as_ref().filter(|reference| !matches!(reference, Reference::File(_)))
 }
@@ -37,7 +37,7 @@ impl Admissions {
         self.0.get_mut(reference)?.get_mut(digest)
     }
 
-    /// Whether nothing is left to be checked.
+    /// Whether nothing is left to check: the module is admitted, or needs no check.
     pub(super) fn are_done(&self, body: &Body, digest: &Digest) -> bool {
         asked(body).is_none() || self.get(body, digest).is_some_and(|admission| admission.result().is_some())
     }
@@ -47,7 +47,7 @@ impl Admissions {
         self.0.entry(reference.clone()).or_default().insert(digest, Attempts::done(()));
     }
 
-    /// What was served before a restart is admitted at once, and checked again, as the rules may have changed.
+    /// Admits what was served before a restart at once, and has it checked again, as the rules may have changed.
     pub(super) fn restore(&mut self, policy: &Policy) {
         let is_published =
             policy.target().is_some_and(|(_, digest)| policy.published == Some((policy.generation, digest)));
@@ -62,7 +62,7 @@ impl Admissions {
         }
     }
 
-    /// A new generation needs it: a check that failed is repeated at once.
+    /// Repeats a check that failed at once, because a new generation needs it.
     pub(super) fn retry_now(&mut self, reference: &Reference, digest: &Digest) {
         if let Some(admission) = self.get_mut(reference, digest) {
             admission.retry_now();
@@ -77,7 +77,7 @@ impl Admissions {
         self.0.values().flat_map(BTreeMap::values).filter_map(Attempts::wakes_at).min()
     }
 
-    /// The failing checks, by address.
+    /// The checks by address, each with its failure if it fails.
     pub(super) fn failures(&self) -> impl Iterator<Item = (&Reference, Option<Failure>)> {
         let of = |(reference, digests)| {
             let digests: &BTreeMap<Digest, Attempts<()>> = digests;
@@ -86,7 +86,7 @@ impl Admissions {
         self.0.iter().map(of)
     }
 
-    /// Takes in what is needed, forgets the rest, and gives the jobs that should run.
+    /// Takes the checks that are needed, forgets all others, and returns the jobs that should run.
     pub(super) fn turn(
         &mut self,
         wanted: BTreeMap<Reference, BTreeMap<Digest, Claims>>,
@@ -122,14 +122,14 @@ impl Admissions {
         let Some(admission) = self.get_mut(reference, digest) else { return };
         match result {
             Ok(()) => admission.succeed(()),
-            // What served before continues until a check refuses it.
+            // A module that was admitted stays admitted until a check refuses it.
             Err(error) if admission.result().is_some() && !is_refusal(error.reason) => admission.leave(),
             Err(error) => admission.fail(error, retry, random, now),
         }
     }
 }
 
-/// Whether the reason is a refusal. Any other failure leaves it unknown whether the module is allowed.
+/// Whether the reason is a refusal. After any other failure it is not known whether the module is allowed.
 fn is_refusal(reason: Reason) -> bool {
     matches!(reason, Reason::SourceNotAllowed | Reason::SignatureInvalid)
 }
@@ -144,12 +144,12 @@ impl Plan {
         self.admissions.get(body, digest)
     }
 
-    /// Whether all modules of a generation can be served.
+    /// Whether all these modules of a generation are admitted and have an artifact.
     pub(super) fn is_ready(&self, parts: &[(&Body, Digest)]) -> bool {
         parts.iter().all(|(part, digest)| self.candidate_artifact(part, digest).is_some())
     }
 
-    /// The artifact of a module that a policy may have.
+    /// The artifact of a module, if the policy may have it.
     pub(super) fn candidate_artifact(&self, body: &Body, digest: &Digest) -> Option<&ArtifactRecord> {
         self.artifact(digest).filter(|_| self.is_admitted(body, digest))
     }

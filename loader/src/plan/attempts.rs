@@ -7,7 +7,7 @@ use portcullis_contract::{Activity, Failure, Reason, Stage};
 
 use crate::retry::Retry;
 
-/// A moment, on the clock that never jumps and on the one that people read.
+/// A moment, on the monotonic clock and on the wall clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now {
     /// For waiting.
@@ -35,7 +35,7 @@ pub(crate) struct AttemptError {
     pub reason: Reason,
     /// The message for users.
     pub message: String,
-    /// The source asked for that much time.
+    /// The wait that the source asked for.
     pub retry_after: Option<Duration>,
 }
 
@@ -45,17 +45,17 @@ pub(crate) struct Attempts<T> {
     status: Status<T>,
     /// The newest failure, until an attempt works. It stays while the next attempt runs, so that a state does not flap.
     last_failure: Option<LastFailure>,
-    /// Done, and to be done again; the result counts meanwhile.
+    /// Whether the work is done and should be done again; its result counts meanwhile.
     again: bool,
-    /// An attempt was begun and has not ended.
+    /// Whether an attempt has begun and not ended.
     begun: bool,
-    /// What the attempt works on has changed since it was begun: another must follow.
+    /// Whether the input has changed since the attempt began, so that another must follow.
     overtaken: bool,
 }
 
 #[derive(Debug, Clone)]
 enum Status<T> {
-    /// To be done as soon as a policy needs it; with progress once it runs.
+    /// To be done as soon as a policy needs it; with the progress of an attempt once it runs.
     Due(Option<Activity>),
     Done(T),
     Waiting(Instant),
@@ -80,7 +80,7 @@ impl<T> Default for Attempts<T> {
 }
 
 impl<T> Attempts<T> {
-    /// One that is done already.
+    /// Work that is already done.
     pub(crate) fn done(value: T) -> Self {
         Self { status: Status::Done(value), ..Self::default() }
     }
@@ -98,18 +98,18 @@ impl<T> Attempts<T> {
         self.again || matches!(self.status, Status::Due(_))
     }
 
-    /// An attempt begins, if none runs. From now on [`Attempts::repeat`] asks for one more after it.
+    /// Marks that an attempt runs. From now on [`Attempts::repeat`] asks for one more after it.
     pub(crate) fn begin(&mut self) {
         self.begun = true;
     }
 
-    /// The attempt has ended. Whether it was overtaken.
+    /// Ends the attempt. True if it was overtaken.
     fn end(&mut self) -> bool {
         self.begun = false;
         std::mem::take(&mut self.overtaken)
     }
 
-    /// Progress of the attempt that runs.
+    /// The progress of the attempt that runs; `None` if none does.
     pub(crate) fn activity(&self) -> Option<&Activity> {
         match &self.status {
             Status::Due(activity) => activity.as_ref(),
@@ -131,7 +131,7 @@ impl<T> Attempts<T> {
         *self = Self { again, ..Self::done(value) };
     }
 
-    /// An attempt failed. What was done before does not count any more.
+    /// An attempt failed. An earlier result no longer counts.
     pub(crate) fn fail(&mut self, error: AttemptError, retry: &Retry, random: f64, now: Now) {
         let (attempts, since) = self
             .last_failure
@@ -154,7 +154,7 @@ impl<T> Attempts<T> {
         }
     }
 
-    /// What is done should be done again; it counts meanwhile.
+    /// Asks for another attempt. An earlier result counts until that has ended.
     pub(crate) fn repeat(&mut self) {
         match self.status {
             Status::Done(_) => self.again = true,
@@ -164,12 +164,12 @@ impl<T> Attempts<T> {
         self.overtaken |= self.begun;
     }
 
-    /// The attempt has ended, and what was done before counts on.
+    /// The attempt has ended without a result, and the earlier result still counts.
     pub(crate) fn leave(&mut self) {
         self.again = self.end();
     }
 
-    /// Something changed that may help: the next attempt is due at once, and waits grow from the start again.
+    /// Something changed that may help: after a failure, the next attempt is due at once, and waits grow from the start again.
     pub(crate) fn retry_now(&mut self) {
         if matches!(self.status, Status::Waiting(_) | Status::Stopped) {
             self.status = Status::Due(None);
@@ -179,7 +179,7 @@ impl<T> Attempts<T> {
         }
     }
 
-    /// The newest attempt failed at the volume, and none has worked since.
+    /// Whether the newest attempt failed at the volume, and none has worked since.
     pub(crate) fn has_failed_at_volume(&self) -> bool {
         self.last_failure.as_ref().is_some_and(|last_failure| last_failure.reason.stage() == Stage::Volume)
     }
@@ -194,7 +194,7 @@ impl<T> Attempts<T> {
 
     /// [`Attempts::retry_now`], for failures that a change outside the policy can mend.
     pub(crate) fn retry_outside(&mut self) {
-        // What an installation allows is final for a policy, and the installation may think again.
+        // `SourceNotAllowed` is final for a policy, but the installation's rules may have changed.
         let may_help = |reason: Reason| {
             reason.class() == portcullis_contract::Class::Outside || reason == Reason::SourceNotAllowed
         };
@@ -203,14 +203,14 @@ impl<T> Attempts<T> {
         }
     }
 
-    /// An attempt whose time has come is due.
+    /// Makes an attempt due whose wait is over.
     pub(crate) fn wake(&mut self, now: Now) {
         if matches!(self.status, Status::Waiting(at) if at <= now.instant) {
             self.status = Status::Due(None);
         }
     }
 
-    /// When [`Attempts::wake`] will find something.
+    /// When the wait ends; `None` if nothing waits.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
         match self.status {
             Status::Waiting(at) => Some(at),
@@ -218,8 +218,8 @@ impl<T> Attempts<T> {
         }
     }
 
-    /// The failure, as one of a generation, which perhaps began only at `begun`: one that began after the newest attempt has
-    /// not failed yet, unless no attempt will follow.
+    /// The failure as that of a generation, which began at `begun` if that is given. A generation that began after the newest attempt has not
+    /// failed while another attempt is due.
     pub(crate) fn failure(&self, generation: i64, begun: Option<Now>) -> Option<Failure> {
         let last_failure = self.last_failure.as_ref()?;
         let is_older = begun.is_some_and(|begun| begun.instant > last_failure.last);

@@ -1,11 +1,11 @@
 //! Which policies are in the manifest where not all fit. Pure: sizes in, choices out.
 //!
-//! Evaluators read a manifest up to a size, and most of it is settings. Where they do not all fit, some are left out, and the
-//! choice must not fall on the next one that is edited. ClusterPolicies come first, as they guard the whole cluster and only its administrators write them. What
-//! they leave is shared between namespaces: a namespace that needs no more than an even share gets all that it needs, and the rest is shared
-//! between the others (max-min fairness), so that the namespace that uses most gives way first. Within a namespace what serves comes
-//! before what is new, and older policies before newer ones; what is too large for the room that is left is passed over for what is
-//! smaller.
+//! Evaluators read a manifest up to a certain size, and most of it is settings. When the policies do not all fit, some are left out, and these
+//! must not simply be the next ones that are edited. ClusterPolicies come first, as they guard the whole cluster and only its
+//! administrators write them. What they leave is shared between namespaces: a namespace that needs no more than an even share gets all
+//! that it needs, and the rest is shared between the others (max-min fairness), so that the namespace that uses most gives way first.
+//! Within a namespace, policies that serve come before new ones, and older policies before newer ones. A policy that is too large for the
+//! room that is left is skipped, and a smaller one gets the room.
 //!
 //! A policy that is in the manifest serves, and so comes first the next time. Choices stay as they are until some policy needs more or
 //! less.
@@ -21,13 +21,13 @@ pub(super) const LONGEST_TEXT: usize = 512;
 /// Which generations of a policy are in the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// The newest, and what served before where that may still be needed.
+    /// The newest, and an earlier one that served if it may still be needed.
     Both,
-    /// The newest alone.
+    /// Only the newest.
     Newest,
-    /// What served before alone.
+    /// Only an earlier one that served.
     Older,
-    /// None. The policy is named, and it is said why it is left out.
+    /// None: the manifest only names the policy and says why it is left out.
     Nothing,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Demand<'a> {
     pub(super) least: u64,
     /// Other choices, best first, each with the bytes of its entry.
     pub(super) choices: Vec<(Choice, u64)>,
-    /// The one that keeps what serves.
+    /// The choice that keeps the generation that serves; `None` for a policy that does not serve yet.
     pub(super) serving: Option<Choice>,
 }
 
@@ -48,16 +48,16 @@ pub(super) struct Demand<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Grant {
     pub(super) choice: Choice,
-    /// Bytes that the best choice would need beyond the least.
+    /// Bytes that the best choice would need beyond [`Demand::least`].
     wanted: u64,
-    /// What its tenant wants in all, and gets.
+    /// Bytes that its tenant wants in all, and bytes that it gets.
     tenant_wants: u64,
     tenant_gets: u64,
     /// Policies of its tenant.
     policies: u64,
 }
 
-/// Shares `room` bytes. Gives a grant for each demand, in their order.
+/// Shares `room` bytes. Returns a grant for each demand, in the same order.
 pub(super) fn share(room: u64, demands: &[Demand<'_>]) -> Vec<Grant> {
     let mut tenants: BTreeMap<&Tenant, Account> = BTreeMap::new();
     for demand in demands {
@@ -83,7 +83,7 @@ pub(super) fn share(room: u64, demands: &[Demand<'_>]) -> Vec<Grant> {
     let mut chosen = vec![(Choice::Nothing, 0); demands.len()];
     let mut order: Vec<usize> = (0..demands.len()).collect();
     order.sort_by_key(|&n| (demands[n].serving.is_none(), demands[n].created, n));
-    // First what keeps what serves, then the best that there is room for.
+    // First the choices that keep what serves, then the best ones that there is room for.
     for keeps in [true, false] {
         for &n in &order {
             let demand = &demands[n];
@@ -110,7 +110,7 @@ pub(super) fn share(room: u64, demands: &[Demand<'_>]) -> Vec<Grant> {
     grants.collect()
 }
 
-/// What a tenant wants and gets beyond the least of its policies, in bytes.
+/// What a tenant wants and gets, in bytes beyond the least of its policies.
 #[derive(Debug, Default)]
 struct Account {
     policies: u64,
@@ -133,7 +133,7 @@ impl Grant {
             Tenant::Cluster => "ClusterPolicies".to_owned(),
             Tenant::Namespace(name) => format!("policies of the namespace {name}"),
         };
-        // Larger than an even share of what its namespace has: smaller settings help. Else only fewer policies do.
+        // If it wants more than an even share of what its tenant gets, smaller settings help. Otherwise only fewer policies do.
         let (reason, advice) = if wanted.saturating_mul(*policies) > *tenant_gets {
             let advice = format!("make spec.settings smaller, which are most of its {} KiB", wanted >> 10);
             (Reason::SettingsTooLarge, advice)
@@ -150,7 +150,7 @@ impl Grant {
     }
 }
 
-/// The most that each may have (max-min fairness): together they have no more than `room`, and none gets less than it wants while
+/// The most that each may have, in bytes (max-min fairness): together they get no more than `room`, and none gets less than it wants while
 /// another gets more.
 fn level(mut room: u64, mut wants: Vec<u64>) -> u64 {
     wants.sort_unstable();
@@ -174,13 +174,13 @@ mod tests {
         if name == "cluster" { Tenant::Cluster } else { Tenant::Namespace(name.into()) }
     }
 
-    /// One of `size` bytes beyond the one that everybody has; with `!` behind its namespace it serves.
+    /// A policy that wants `size` bytes beyond the one byte that every policy has. A `!` behind its namespace means that it serves.
     fn one(namespace: &str, age: i64, size: u64) -> (Tenant, Timestamp, u64, bool) {
         let created = Timestamp::from_second(1_000 - age).expect("a time");
         (tenant(namespace.trim_end_matches('!')), created, size, namespace.ends_with('!'))
     }
 
-    /// Who is in, by place.
+    /// The indexes of the policies that are in the manifest.
     fn shared(room: u64, policies: &[(Tenant, Timestamp, u64, bool)]) -> Vec<usize> {
         let demands: Vec<Demand<'_>> = policies
             .iter()

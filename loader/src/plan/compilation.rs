@@ -1,4 +1,4 @@
-//! The compilation of a module, and what is to be made of it again.
+//! The compilation of a module, and whether and when it is repeated.
 
 use std::time::Instant;
 
@@ -12,17 +12,17 @@ use crate::store::ArtifactRecord;
 #[derive(Debug, Default)]
 pub(super) struct Compilation {
     pub(super) attempts: Attempts<ArtifactRecord>,
-    /// The module has to be fetched first.
+    /// Whether the module must be fetched first.
     pub(super) no_module: bool,
-    /// The artifact on the volume is not to be trusted.
+    /// Whether the artifact on the volume must not be trusted, and is compiled again.
     pub(super) anew: bool,
-    /// How often it was compiled again because the evaluator could not use it.
+    /// How often it was compiled again in a row because the evaluator could not use it.
     pub(super) remakes: u32,
     /// The time before which it is not compiled again.
     pub(super) remake_at: Option<Instant>,
     /// Whether it should be compiled again at that time.
     pub(super) remake_wanted: bool,
-    /// The number of the first manifest after it was compiled again; nothing until that is published.
+    /// The number of the first manifest that was published with it; `None` until then.
     pub(super) published_in: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ impl Compilation {
         self.remake_at.filter(|_| self.remake_wanted)
     }
 
-    /// The address of a pinned module gave these bytes.
+    /// Takes note that the address of a pinned module gave the module `found`: another one than the pin is a failure.
     pub(super) fn got(&mut self, pin: Digest, found: Digest, retry: &Retry, now: Now, random: f64) {
         if self.no_module && pin != found {
             let message = format!("the address gave {found}, and this generation is pinned to {pin}");

@@ -1,4 +1,4 @@
-//! What the plan takes in.
+//! The events that the plan reacts to.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::input::Snapshot;
 /// Something that happened outside the plan.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The input gave a snapshot.
+    /// The input has a new snapshot.
     Desired(Arc<Snapshot>),
-    /// These candidates are tried, and no others.
+    /// These are all the candidates that are tried now.
     Tried(Trials),
-    /// A job is running and has got this far.
+    /// A running job has made progress.
     Progress {
         /// The job.
         job: Job,
         /// Bytes so far.
         bytes: u64,
-        /// Bytes in all, where that is known.
+        /// Bytes in all, if known.
         total: Option<u64>,
     },
     /// A job has ended.
@@ -31,9 +31,9 @@ pub(crate) enum Event {
     Evaluator(Arc<EvaluatorState>),
     /// A watched file outside the policies changed, such as the credentials for a registry.
     OutsideChanged,
-    /// A manifest was published under this number, or could not be.
+    /// A manifest was published under this number, or could not be published.
     Published(Result<u64, AttemptError>),
-    /// The manifest on the volume is not the one that was published.
+    /// The manifest on the volume is no longer the one that was published.
     ManifestLost,
 }
 

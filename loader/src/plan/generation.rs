@@ -1,4 +1,4 @@
-//! Generations that can be served, beside the newest one.
+//! Generations other than the newest one, which may serve while that one does not.
 
 use portcullis_contract::Digest;
 
@@ -6,7 +6,7 @@ use crate::content::Body;
 use crate::pins::Pins;
 use crate::source::Reference;
 
-/// A generation that can be served.
+/// A generation whose modules are all known.
 #[derive(Debug, Clone)]
 pub(super) struct Generation {
     pub(super) number: i64,
@@ -25,7 +25,7 @@ pub(super) struct LastServed {
 }
 
 impl Generation {
-    /// What has a module, with the modules.
+    /// Its parts, each with its module.
     pub(super) fn parts(&self) -> Vec<(&Body, Digest)> {
         self.body.pinned_parts(&self.pins)
     }
@@ -38,13 +38,13 @@ impl LastServed {
         Self { number, body, pins, ready }
     }
 
-    /// The addresses of modules that are not known.
+    /// The addresses of its modules that are not known yet.
     pub(super) fn unresolved(&self) -> Vec<&Reference> {
         let parts = self.body.parts().into_iter().filter(|(name, _)| self.pins.get(name).is_none());
         parts.filter_map(|(_, part)| part.reference.as_ref()).collect()
     }
 
-    /// The address gave these bytes.
+    /// Records the module that an address gave, for parts whose module is not known yet.
     pub(super) fn resolve(&mut self, reference: &Reference, digest: Digest) {
         let parts = self.body.parts_at(reference).map(|(name, _)| name).filter(|name| self.pins.get(name).is_none());
         let parts: Vec<String> = parts.map(str::to_owned).collect();
@@ -55,7 +55,7 @@ impl LastServed {
         }
     }
 
-    /// The generation, once its module is known.
+    /// The generation; `None` until all its modules are known.
     pub(super) fn ready(&self) -> Option<&Generation> {
         self.ready.as_ref()
     }

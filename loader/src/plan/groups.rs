@@ -1,25 +1,25 @@
 //! Match groups and their tombstones: which policies each group evaluates while API servers may still call an older webhook.
 //!
-//! In a folder nothing says when a group is no longer called, so a policy that changes groups lingers in the old one. In a cluster
-//! the revisions say it (docs/design/overview.md, section 3), and a policy that leaves is out at once.
+//! In a folder it is not known when a group is no longer called, so a policy that changes groups stays in the old one for a while. In a
+//! cluster the revisions say it (docs/design/overview.md, section 3), and a policy that leaves is out at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{GroupEntry, GroupId, MemberMatch, PolicyId, WebhookKind};
 
-/// All groups that are answered for.
+/// All groups for which the evaluator answers.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(BTreeMap<GroupId, Group>);
 
-/// What a policy is a member of now.
+/// The groups that a policy is a member of now.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Membership {
     /// The groups.
     pub groups: BTreeSet<(GroupId, WebhookKind)>,
-    /// Which requests of a shared webhook the policy is asked about; all of a group without an entry.
+    /// Which requests of a shared webhook the policy is asked about, by group; without an entry, all requests of the group.
     pub matches: BTreeMap<GroupId, Vec<MemberMatch>>,
-    /// Whether the policy stays in a group that it left.
+    /// Whether the policy stays for a while in a group that it has left.
     pub lingers: bool,
 }
 
@@ -27,16 +27,16 @@ pub(crate) struct Membership {
 struct Group {
     kind: WebhookKind,
     members: BTreeSet<PolicyId>,
-    /// What members of a shared webhook are matched by.
+    /// Which requests the members of a shared webhook are asked about.
     matches: BTreeMap<PolicyId, Vec<MemberMatch>>,
-    /// Policies whose match part has changed. They are evaluated here too, until this time.
+    /// Policies that have left, because their match part changed. They are still evaluated here until this time.
     lingering: BTreeMap<PolicyId, Instant>,
-    /// A group without members answers "allowed" until this time.
+    /// Until when the group answers "allowed" without members; `None` while it has members.
     tombstone: Option<Instant>,
 }
 
 impl Groups {
-    /// The groups of an earlier manifest. Policies that left meanwhile are found at the next [`Groups::turn`].
+    /// The groups of an earlier manifest. The next [`Groups::turn`] finds the policies that have left meanwhile.
     pub(crate) fn restore(entries: &[GroupEntry]) -> Self {
         let group = |entry: &GroupEntry| Group {
             kind: entry.kind,
@@ -48,7 +48,7 @@ impl Groups {
         Self(entries.iter().map(|entry| (entry.id.clone(), group(entry))).collect())
     }
 
-    /// Takes in the present memberships. Policies that are not named are gone.
+    /// Updates the groups to the present memberships. Policies without one are gone. `keep` is how long groups answer for policies that left.
     pub(crate) fn turn(&mut self, current: &BTreeMap<PolicyId, Membership>, keep: Duration, now: Instant) {
         let until = now + keep;
         for (id, kind) in current.values().flat_map(|membership| &membership.groups) {
@@ -85,7 +85,7 @@ impl Groups {
         self.0.values().flat_map(|group| group.lingering.values().copied().chain(group.tombstone)).min()
     }
 
-    /// For the manifest.
+    /// The groups as entries of the manifest.
     pub(crate) fn entries(&self) -> Vec<GroupEntry> {
         let entry = |(id, group): (&GroupId, &Group)| {
             let members: BTreeSet<&PolicyId> = group.members.iter().chain(group.lingering.keys()).collect();
@@ -112,7 +112,7 @@ mod tests {
         members.iter().map(one).collect()
     }
 
-    /// In a folder: one group each at most.
+    /// Memberships as in a folder: at most one group for each policy.
     fn current(members: &[(&str, &str)]) -> BTreeMap<PolicyId, Membership> {
         let members: Vec<(&str, Vec<&str>)> = members.iter().map(|(policy, group)| (*policy, vec![*group])).collect();
         of(&members.iter().map(|(policy, groups)| (*policy, &groups[..])).collect::<Vec<_>>(), true)

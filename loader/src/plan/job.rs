@@ -1,4 +1,4 @@
-//! The jobs that a plan asks for, and what each of them gives.
+//! The jobs that the plan asks for, and their outcomes.
 
 use portcullis_contract::Digest;
 

@@ -1,4 +1,4 @@
-//! What the evaluator made of the candidates: which loaded, which were refused, which artifacts must be made again.
+//! What the evaluator did with the candidates: which loaded, which were refused, which artifacts must be compiled again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn is_for_good(reason: Reason) -> bool {
 }
 
 impl Compilation {
-    /// The evaluator cannot use the artifact: it is made again, at once the first time and then with growing pauses.
+    /// The evaluator refused the module. If its artifact is at fault, it is compiled again: at once the first time, then with growing pauses.
     fn refused(&mut self, refused: &Refused, manifest: u64, retry: &crate::retry::Retry, now: Now) {
         let artifact_fault = matches!(
             refused.failure.reason,
@@ -63,7 +63,7 @@ impl Compilation {
                 | Reason::ArtifactUnreadable
         );
         let is_ours = self.attempts.result().is_some_and(|record| record.artifact.sha256 == refused.artifact);
-        // What is said of a manifest from before the last remake is out of date.
+        // A report about a manifest from before the last remake is out of date.
         let is_current = self.published_in.is_some_and(|number| manifest >= number);
         if !artifact_fault || !is_ours || !is_current || self.anew {
             return;

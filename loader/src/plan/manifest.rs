@@ -18,27 +18,27 @@ use crate::pins::Pins;
 
 /// How long changes gather before a manifest is written.
 const GATHER: Duration = Duration::from_millis(10);
-/// The same for what only the loader itself will read, after a restart.
+/// The same for changes that only the loader itself will read, after a restart.
 const GATHER_OWN: Duration = Duration::from_secs(1);
 
-/// What stands around policies and groups in a manifest, at most, in bytes.
+/// Most bytes in a manifest beside policies and groups.
 const ENVELOPE: u64 = 1 << 10;
 
-/// What stands on the volume, and what is on its way there.
+/// The manifest on the volume, and the one that is being written.
 #[derive(Debug, Default)]
 pub(super) struct Publication {
-    /// Digests of the manifest on the volume.
+    /// Digests of the manifest on the volume; `None` if there is none.
     fingerprint: Option<Fingerprint>,
-    /// The newest number that was published here.
+    /// The number of the manifest that was published last; 0 if there is none.
     number: u64,
-    /// Since when another manifest is wanted.
+    /// When changes began to gather; `None` if nothing waits to be published.
     since: Option<Instant>,
     own_only: bool,
-    /// Publish even if nothing changed.
+    /// Whether to publish even if nothing changed.
     forced: bool,
     in_flight: Option<InFlight>,
     attempts: Attempts<()>,
-    /// Policies whose newest generation could be served, and for which there is no room in the manifest.
+    /// Policies whose newest generation could be served, but has no room in the manifest.
     left_out: BTreeMap<PolicyId, Failure>,
 }
 
@@ -51,7 +51,7 @@ struct InFlight {
 /// Digests of a manifest's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fingerprint {
-    /// What the evaluator acts on, and what modules are pinned to: a loader that dies must not fetch them again.
+    /// What the evaluator acts on, and the pins: after a crash, modules must not be fetched again.
     urgent: Digest,
     /// What only the loader itself will read.
     own: Digest,
@@ -79,7 +79,7 @@ impl Fingerprint {
 }
 
 impl Publication {
-    /// What an earlier loader published.
+    /// The state after an earlier loader published this manifest.
     pub(super) fn restore(manifest: &Manifest, pins: &[&Pins]) -> Self {
         let fingerprint = Fingerprint::of(&manifest.policies, &manifest.groups, pins);
         Self {
@@ -95,7 +95,7 @@ impl Publication {
         self.forced = true;
     }
 
-    /// A write that failed at the volume works again. A policy that is ready need not wait, and does not fail for what was.
+    /// The volume takes writes again after a failure. The manifest is written at once, and policies that are ready no longer fail because of it.
     pub(super) fn volume_works(&mut self) {
         self.attempts.volume_works();
     }
@@ -104,7 +104,7 @@ impl Publication {
         self.number
     }
 
-    /// Why nothing can be published.
+    /// Why the manifest cannot be written; `None` if it can.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.attempts.failure(0, None)
     }
@@ -120,17 +120,17 @@ impl Publication {
         }
         let gather = if self.own_only { GATHER_OWN } else { GATHER };
         let gathered = self.since.and_then(|since| since.checked_add(gather));
-        // A wait that is over has nothing to say until something is to be published.
+        // A retry matters only if there is something to publish.
         gathered.map(|at| self.attempts.wakes_at().map_or(at, |wake| at.max(wake)))
     }
 }
 
-/// An entry's bytes, with the comma behind it.
+/// The size of an entry in bytes, with the comma after it.
 fn size_of(entry: &PolicyEntry) -> u64 {
     encoded_len(entry) + 1
 }
 
-/// How many bytes a value has as JSON.
+/// The size of a value as JSON, in bytes.
 fn encoded_len(value: &impl Serialize) -> u64 {
     struct Counter(u64);
     impl io::Write for Counter {
@@ -154,8 +154,8 @@ impl Plan {
         if self.publication.in_flight.is_some() {
             return None;
         }
-        // Building a manifest of thousands of policies takes a while: not when nothing can have changed, and not while urgent
-        // changes gather. While others do, one that is urgent must still be found.
+        // Building a manifest of thousands of policies takes a while. So it is not done when nothing can have changed, or while urgent changes
+        // gather. While only other changes gather, an urgent one must still be noticed.
         let gathers = self.publication.wakes_at().is_some_and(|at| at > now.instant);
         let is_settled = self.publication.since.is_none() && !self.touched;
         if is_settled || (gathers && !(self.publication.own_only && self.touched)) {
@@ -229,7 +229,7 @@ impl Plan {
         }
     }
 
-    /// All entries as they should be; nothing where they are more than `room` bytes.
+    /// All entries in full; `None` if they take more than `room` bytes.
     fn entries(&self, room: u64) -> Option<Vec<PolicyEntry>> {
         let mut size = 0;
         let mut entries = Vec::with_capacity(self.policies.len());
@@ -255,7 +255,7 @@ impl Plan {
             let is_left_out = is_ready && matches!(grant.choice, Choice::Older | Choice::Nothing);
             let failure = is_left_out.then(|| {
                 let failure = Failure { since: now.wall, ..grant.failure(policy.generation, &policy.tenant) };
-                // An earlier message stays as it was: the sums in it change with every edit of any policy, and each change would make a new manifest.
+                // An earlier message stays the same: its figures change with every edit of any policy, and each change would make a new manifest.
                 let is_it = |last: &Failure| (last.generation, last.reason) == (failure.generation, failure.reason);
                 left_out.remove(id).filter(is_it).unwrap_or(failure)
             });
@@ -280,7 +280,7 @@ impl Plan {
         } else {
             older.map(|_| Choice::Older)
         };
-        // As long as a failure may become.
+        // The longest text that the failure may have.
         let failure = Failure::new(i64::MAX, Reason::SettingsTooLarge, "x".repeat(budget::LONGEST_TEXT));
         let size = |choice| size_of(&self.entry_of(id, policy, choice, Some(failure.clone())));
         Demand {
@@ -310,7 +310,7 @@ impl Plan {
         self.newest(policy).into_iter().chain(older).collect()
     }
 
-    /// The best of what may serve while the newest does not. A generation that no evaluator has loaded yet is not relied upon alone.
+    /// The best candidate to serve while the newest does not. If no evaluator has loaded it yet, the next one that was loaded comes second.
     fn fallbacks(&self, policy: &Policy) -> Vec<Candidate> {
         let mut ready = policy.fallbacks().filter_map(|other| {
             let candidate = self.candidate(&other.body, other.number, &other.pins)?;
@@ -332,7 +332,7 @@ impl Plan {
         self.candidate(&older.body, older.number, &older.pins)
     }
 
-    /// The best of what served before, and can.
+    /// The best earlier generation that can be served now.
     pub(super) fn fallback<'a>(&self, policy: &'a Policy) -> Option<&'a Generation> {
         policy.fallbacks().find(|other| self.is_ready(&other.parts()))
     }
@@ -341,7 +341,7 @@ impl Plan {
         body.candidate(generation, pins, |part, digest| self.candidate_artifact(part, digest))
     }
 
-    /// Why the newest generation cannot be published.
+    /// Why the newest generation cannot be served; `None` if it can, or is on its way.
     pub(super) fn failure(&self, policy: &Policy) -> Option<Failure> {
         if let Some(problem) = policy.problem() {
             return Some(problem);
@@ -357,7 +357,7 @@ impl Plan {
         failed.or_else(|| policy.failed_before.clone())
     }
 
-    /// How the newest attempt of this loader at a part of the newest generation failed.
+    /// How this loader's newest attempt at a part of the newest generation failed.
     fn attempted(&self, policy: &Policy, part: &Body, pin: Option<Digest>) -> Option<Failure> {
         let of_module = |reference: &Reference| {
             self.modules.get(reference).and_then(|module| module.failure(policy.generation, Some(policy.begun)))

@@ -1,8 +1,8 @@
-//! The decision: from what is wanted, what is known and what happened, to what should be done now.
+//! Decides what should be done now, from the desired policies, what is known, and what happened.
 //!
-//! Nothing here opens a file or a socket, reads a clock or draws a random number. [`Plan::take`] takes in an [`Event`], and
-//! [`Plan::turn`] gives the jobs that should run at this moment. The caller starts the missing ones, stops the others, and reports
-//! the [`Outcome`] of each.
+//! Nothing here opens a file or a socket, reads a clock or draws a random number. [`Plan::take`] takes an [`Event`], and [`Plan::turn`]
+//! returns the jobs that should run at this moment. The caller starts those that do not run yet, stops all others, and reports the
+//! [`Outcome`] of each.
 
 mod admission;
 mod attempts;
@@ -48,13 +48,13 @@ use crate::retry::Retry;
 use crate::source::Reference;
 use crate::store::{ArtifactRecord, Keep, Owners};
 
-/// How many deleted policies are remembered, so that one that comes back does not count its generations from 1.
+/// How many deleted policies are remembered, so that generations do not begin at 1 again if a policy comes back.
 const MAX_DELETED: usize = 10_000;
 
-/// The times that the plan goes by.
+/// The plan's waits and limits.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanSettings {
-    /// Between attempts.
+    /// The waits between attempts.
     pub retry: Retry,
     /// How long a match group answers for policies that left it.
     pub tombstone: Duration,
@@ -71,7 +71,7 @@ pub(crate) struct Turn {
     pub jobs: BTreeMap<Job, Claims>,
     /// What should be published now; its number is not set.
     pub publish: Option<Manifest>,
-    /// When to ask again at the latest.
+    /// When to call [`Plan::turn`] again at the latest; `None` if nothing waits for a time.
     pub wake: Option<Instant>,
 }
 
@@ -89,11 +89,11 @@ pub(crate) struct Plan {
     deleted: HashMap<PolicyId, (i64, Digest)>,
     problems: BTreeMap<(String, String), Timestamp>,
     evaluator: Option<Arc<EvaluatorState>>,
-    /// Whether a first snapshot came.
+    /// Whether the first snapshot has arrived.
     complete: bool,
-    /// An event since the last manifest was built may change the next one.
+    /// Whether an event since the last manifest was built may change the next one.
     touched: bool,
-    /// An event since [`Plan::take_changed`] may change the state.
+    /// Whether an event since [`Plan::take_changed`] may have changed the state.
     changed: bool,
     publication: manifest::Publication,
 }
@@ -126,13 +126,13 @@ impl Plan {
         };
         let Some(manifest) = manifest else { return plan };
         plan.groups = Groups::restore(&manifest.groups);
-        // Nobody waits any longer for what an earlier loader tried.
+        // The checks of an earlier loader have ended with it.
         for entry in manifest.policies.iter().filter(|entry| !entry.id.is_check()) {
             for named in entry.candidates.iter().flat_map(Candidate::modules) {
                 let Some(record) = artifact_of(&named) else { continue };
                 let mut compilation =
                     Compilation { attempts: Attempts::done(record), published_in: Some(0), ..Compilation::default() };
-                // It counts at once, and its bytes are looked at meanwhile.
+                // It counts at once; meanwhile its bytes are checked.
                 compilation.attempts.repeat();
                 plan.artifacts.insert(named.digest, compilation);
             }
@@ -180,7 +180,7 @@ impl Plan {
             let is_new = match self.policies.get_mut(&desired.id).filter(is_same) {
                 Some(policy) => policy.adopt(desired.clone(), has_artifact, now),
                 None => {
-                    // A file may be another than it was then.
+                    // A module file may have changed since the policy was deleted.
                     let is_file = |part: &Body| matches!(part.reference, Some(Reference::File(_)));
                     let is_file = desired.body.iter().flat_map(Body::parts).any(|(_, part)| is_file(part));
                     let generation = match self.deleted.remove(&desired.id) {
@@ -231,7 +231,7 @@ impl Plan {
         }
     }
 
-    /// A new generation starts afresh: what failed is tried at once, and what never worked is fetched again.
+    /// Prepares for a new generation: what failed is tried at once, and a module that never worked is fetched again.
     fn begin(&mut self, id: &PolicyId) {
         let Some(policy) = self.policies.get_mut(id) else { return };
         let references = policy.body.as_ref().map(Body::references).unwrap_or_default();
@@ -246,7 +246,7 @@ impl Plan {
             let Some(module) = self.modules.get_mut(&reference) else { continue };
             match module.result().copied() {
                 Some(digest) if self.artifacts.get(&digest).is_some_and(|m| m.attempts.has_failed()) => module.repeat(),
-                // Another policy has it: one address means the same bytes for all policies that name it.
+                // It was fetched for another policy: an address stands for the same bytes for all policies that name it.
                 Some(digest) if !module.is_due() => policy.pins.set(&part, Some(digest)),
                 Some(_) => {}
                 None => module.retry_now(),
@@ -302,7 +302,7 @@ impl Plan {
                     self.publication.volume_works();
                 }
                 module.succeed(digest);
-                // A fetch checks first whether the module is allowed.
+                // The fetch has checked that the module is allowed.
                 self.admissions.grant(reference, digest);
                 for (policy, parts) in users {
                     let mut rebuilt = Vec::new();
@@ -324,7 +324,7 @@ impl Plan {
                     compilation.no_module = false;
                 }
             }
-            // Builds remove a file before they write it; what was read before stays in force.
+            // Builds remove a file before they write it again; until then what was read before counts.
             Err(error) if is_file && error.reason == Reason::NotFound && module.result().is_some() => module.leave(),
             Err(error) => {
                 // Where the volume has lost a module and cannot take it again, the file is not at fault.
@@ -374,7 +374,7 @@ impl Plan {
                     return;
                 }
                 if compilation.attempts.result().is_some() {
-                    // Whatever was there, it can no longer be made.
+                    // The earlier artifact no longer counts: without the module it cannot be compiled again.
                     compilation.attempts = Attempts::default();
                 }
                 compilation.no_module = true;
@@ -386,7 +386,7 @@ impl Plan {
         }
     }
 
-    /// A watched input outside the policies changed: what failed for such a reason is tried at once.
+    /// A watched file outside the policies changed: what failed for a reason outside the policy is tried at once.
     fn outside_changed(&mut self) {
         for module in self.modules.values_mut() {
             module.retry_outside();
@@ -397,7 +397,7 @@ impl Plan {
     /// What should be done now.
     pub(crate) fn turn(&mut self, now: Now) -> Turn {
         if self.artifacts.values().filter_map(Compilation::remake_wakes_at).any(|at| at <= now.instant) {
-            // What the evaluator said counts again. Nothing fails by that, so there is no wait to jitter.
+            // The evaluator's state is taken once more, as the pause is over. It makes nothing fail, so there is no wait to jitter.
             if let Some(state) = self.evaluator.clone() {
                 self.take(Event::Evaluator(state), now, 0.0);
             }
@@ -411,7 +411,7 @@ impl Plan {
             module.wake(now);
             if !claims.is_empty() && module.is_due() {
                 if matches!(reference, Reference::File(_)) {
-                    // It may change while it is read, and only a file tells that it did.
+                    // A file may change while it is read, and its stamp shows that.
                     module.begin();
                 }
                 turn.jobs.insert(Job::Fetch(reference), claims);
@@ -450,12 +450,12 @@ impl Plan {
         self.artifacts.get(digest)?.attempts.result()
     }
 
-    /// Whether the state may be another than when this was asked last.
+    /// Whether the state may have changed since the last call.
     pub(crate) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
-    /// What pruning leaves.
+    /// What pruning must leave on the volume.
     pub(crate) fn keep(&self) -> Keep {
         let digests = self.artifacts.keys().copied().collect();
         let records = self.artifacts.values().filter_map(|compilation| compilation.attempts.result());

@@ -46,7 +46,7 @@ impl Plan {
             (Err(error), _) => module.fail(error, &self.settings.retry, random, now),
             (Ok(()), Some(first)) => {
                 if !is_tag_wanted {
-                    // The tag was not resolved: the next policy that names it does that.
+                    // The tag was not resolved. That is done when the next policy names it.
                     module.succeed(*first);
                     module.repeat();
                 }

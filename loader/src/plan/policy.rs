@@ -20,14 +20,14 @@ use crate::pins::Pins;
 use crate::problem::Problem;
 use crate::source::Reference;
 
-/// How many generations that were published are remembered until an evaluator says which of them it loaded.
+/// How many published generations are remembered until an evaluator reports which of them it has loaded.
 const RECENT: usize = 4;
 
 /// A policy.
 #[derive(Debug, Clone)]
 pub(super) struct Policy {
     pub(super) uid: String,
-    /// The tenant whose turns it uses.
+    /// The tenant that its jobs and its room on the volume count for.
     pub(super) tenant: Tenant,
     pub(super) created: Timestamp,
     pub(super) file: String,
@@ -41,7 +41,7 @@ pub(super) struct Policy {
     pub(super) body: Result<Body, Problem>,
     /// Where the modules of the newest readable generation are, by the names of its parts.
     pub(super) references: BTreeMap<String, Reference>,
-    /// Its modules, as far as they are known: they never change within a generation.
+    /// Its modules, as far as they are known. Within a generation they never change.
     pub(super) pins: Pins,
     /// Generations that were published, newest last.
     pub(super) recent: Vec<Generation>,
@@ -53,13 +53,13 @@ pub(super) struct Policy {
     pub(super) older_groups: BTreeSet<(GroupId, WebhookKind)>,
     /// In a cluster: which requests of shared webhooks it is asked about.
     pub(super) matches: BTreeMap<GroupId, Vec<MemberMatch>>,
-    /// Generation numbers are an API server's, not counted here.
+    /// Whether it is an object of an API server, whose generation numbers count; in a folder the loader counts them.
     pub(super) is_object: bool,
-    /// Whether some generation was ever enforced on all replicas: what is unserved then answers as its `failurePolicy` says, and
-    /// what never was is passed over ([`PolicyEntry::enforced`]).
+    /// Whether any generation was ever enforced on all replicas. If so, the policy answers as its `failurePolicy` says while it is unserved; if
+    /// not, it is passed over ([`PolicyEntry::enforced`]).
     ///
-    /// In a cluster the marks on its revisions say so and nothing else does, so that all pods say the same, a fresh one too. In a
-    /// folder this is the only replica, and its evaluator says so once it has loaded one; the manifest remembers it.
+    /// In a cluster only the marks on its revisions decide, so that all pods agree, even a fresh one. In a folder this is the only replica: it
+    /// becomes true once its evaluator has loaded a generation, and the manifest remembers it.
     pub(super) enforced: bool,
     /// In a cluster: whether the newest generation served on all replicas.
     newest_served: bool,
@@ -67,8 +67,8 @@ pub(super) struct Policy {
     pub(super) refused: BTreeSet<i64>,
     /// Generation and module of the first candidate of the newest manifest on the volume.
     pub(super) published: Option<(i64, Digest)>,
-    /// Why an earlier loader could not publish the newest generation. It counts until this one has tried, so that a restart makes no
-    /// failure seem to be over.
+    /// Why an earlier loader could not publish the newest generation. It counts until this loader has tried, so that a failure does not seem to
+    /// be over because of a restart.
     pub(super) failed_before: Option<Failure>,
 }
 
@@ -89,12 +89,12 @@ struct Record {
     reference: Option<Reference>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     digest: Option<Digest>,
-    /// The same for the members of a policy group.
+    /// The addresses for the members of a policy group; `members` has their digests.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     references: BTreeMap<String, Reference>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     members: BTreeMap<String, Digest>,
-    /// Published after the last good generation and replaced before an evaluator reported on it.
+    /// A generation that was published after the last good one, and replaced before an evaluator reported on it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     unproven: Option<LastGood>,
 }
@@ -120,7 +120,7 @@ impl Policy {
             older_groups: BTreeSet::new(),
             matches: BTreeMap::new(),
             is_object: false,
-            // One of a `policies.yml` is in no group: it is asked by its id, and has always answered for itself.
+            // A policy of a `policies.yml` is in no match group and is called by its id, so it is never passed over.
             enforced: desired.id.is_bare(),
             newest_served: false,
             refused: BTreeSet::new(),
@@ -131,13 +131,13 @@ impl Policy {
         policy
     }
 
-    /// Takes in what an API server knows beside the content.
+    /// Updates what comes from the API server, beside the content.
     fn follow(&mut self, object: Option<Object>) {
         self.is_object = object.is_some();
         let Some(object) = object else { return };
         self.uid = object.uid;
         self.generation = object.generation;
-        // What was recorded first counts for every replica, whatever the address gave this one.
+        // A recorded digest counts for all replicas, whatever the address gave this one.
         self.pins.merge(object.pins);
         self.older_groups = object.older_groups;
         self.matches = object.matches;
@@ -151,13 +151,13 @@ impl Policy {
         });
     }
 
-    /// The match groups that ask it.
+    /// The match groups that it is a member of.
     pub(super) fn membership(&self) -> Membership {
         let groups = self.head.group.iter().chain(&self.older_groups).cloned().collect();
         Membership { groups, matches: self.matches.clone(), lingers: !self.is_object }
     }
 
-    /// A policy of an earlier manifest. Without a record that can be read, whatever is wanted next is a new generation.
+    /// A policy of an earlier manifest. If its record cannot be read, the next content counts as a new generation.
     pub(super) fn restore(entry: &PolicyEntry, now: Now) -> Self {
         let record: Option<Record> = entry.source.as_ref().and_then(|source| serde_json::from_str(source.get()).ok());
         let unknown = Problem::new(Reason::SpecInvalid, "nothing is known of it");
@@ -197,7 +197,7 @@ impl Policy {
             newest_served: false,
             refused: BTreeSet::new(),
             published: entry.candidates.first().map(|candidate| (candidate.generation, candidate.digest)),
-            // Whether the spec can be read is known at once.
+            // Failures of the spec are left out: this loader finds out at once whether it can read the spec.
             failed_before: entry
                 .failures
                 .iter()
@@ -206,7 +206,7 @@ impl Policy {
         };
         if let Some(record) = record {
             if let Some(unproven) = record.unproven.as_ref().and_then(remembered) {
-                // One that came from a candidate knows less than what was remembered.
+                // A generation that came from a candidate lacks what the record has, such as addresses.
                 policy.recent.retain(|other| (other.number, other.digest) != (unproven.number, unproven.digest));
                 policy.recent.push(unproven);
                 policy.recent.sort_by_key(|known| known.number);
@@ -227,8 +227,7 @@ impl Policy {
         policy
     }
 
-    /// Takes in the desired policy. True when that makes a new generation; `has_artifact` tells which modules are ready to
-    /// be served.
+    /// Updates the policy to what is desired. True if that makes a new generation. `has_artifact` tells which modules are ready to be served.
     pub(super) fn adopt(&mut self, desired: DesiredPolicy, has_artifact: impl Fn(&Digest) -> bool, now: Now) -> bool {
         self.file = desired.file;
         if let Some(created) = desired.created {
@@ -238,7 +237,7 @@ impl Policy {
         let before = std::mem::replace(&mut self.references, references);
         let same_number = desired.object.as_ref().is_none_or(|object| object.generation == self.generation);
         if desired.hash == self.hash && same_number {
-            // The folder may be elsewhere now.
+            // The content is the same, but the folder may have moved, and addresses of files with it.
             self.body = desired.body;
             self.follow(desired.object);
             return false;
@@ -251,7 +250,7 @@ impl Policy {
             self.pins.retain(|part, pin| references.get(part) == before.get(part) && has_artifact(pin));
         }
         if let Some(head) = desired.head {
-            // A spec that cannot be decoded has no rules, and perhaps there is no label: the match group then stays as it was.
+            // A spec that cannot be decoded has no rules. Unless labels name the match group, it stays the same.
             let is_told = desired.body.is_ok();
             let group = if is_told { head.group } else { head.group.or(self.head.group.take()) };
             self.head = Head { group, ..head };
@@ -272,7 +271,7 @@ impl Policy {
         true
     }
 
-    /// The content of these parts' module is another now (a file that was built again), or cannot be had any more.
+    /// Begins a new generation because the module of these parts has changed (a file that was built again), or can no longer be read (`None`).
     pub(super) fn rebuild(&mut self, parts: &[String], digest: Option<Digest>, now: Now) {
         self.begin(self.hash, now);
         parts.iter().for_each(|part| self.pins.set(part, digest));
@@ -285,7 +284,7 @@ impl Policy {
         self.failed_before = None;
     }
 
-    /// The newest generation, once it can be served.
+    /// The newest generation's content and digest; `None` until its spec can be read and all its modules are known.
     pub(super) fn target(&self) -> Option<(&Body, Digest)> {
         let body = self.body.as_ref().ok()?;
         Some((body, body.digest(&self.pins)?))
@@ -296,7 +295,7 @@ impl Policy {
         self.body.as_ref().map(|body| body.pinned_parts(&self.pins)).unwrap_or_default()
     }
 
-    /// The names of the newest generation's parts that name an address, with their modules as far as they are known.
+    /// The names of the newest generation's parts whose module is at an address, each with the module if it is known.
     pub(super) fn parts_at(&self, reference: &Reference) -> Vec<(String, Option<Digest>)> {
         let Ok(body) = &self.body else { return Vec::new() };
         body.parts_at(reference).map(|(name, _)| (name.to_owned(), self.pins.get(name))).collect()
@@ -308,18 +307,18 @@ impl Policy {
         if self.newest_served || is_good { Need::Served } else { Need::New }
     }
 
-    /// How much depends on a generation: what served is missed wherever it does not.
+    /// How much depends on a generation: one that served is urgent.
     pub(super) fn need_of(&self, number: i64, digest: Digest) -> Need {
         let is_it = |known: &Generation| known.number == number && known.digest == digest;
         if self.last_good.iter().chain(self.served()).any(is_it) { Need::Served } else { Need::New }
     }
 
-    /// The newest generation is in a manifest from now on.
+    /// Remembers the newest generation, which is in a manifest from now on.
     pub(super) fn remember(&mut self) {
         let Some((body, digest)) = self.target() else { return };
         let newest = Generation { number: self.generation, digest, pins: self.pins.clone(), body: body.clone() };
         let same = |other: &Generation| other.number == newest.number && other.digest == newest.digest;
-        // One that came from a candidate knows less than the newest generation itself.
+        // A generation that came from a candidate lacks what the newest generation itself has, such as addresses.
         self.recent.retain(|other| !same(other));
         if self.last_good.as_ref().is_some_and(same) {
             self.last_good = Some(newest.clone());
@@ -330,7 +329,7 @@ impl Policy {
         }
     }
 
-    /// An evaluator serves this generation.
+    /// Records that an evaluator serves this generation.
     pub(super) fn loaded(&mut self, number: i64, digest: Digest) {
         self.refused.remove(&number);
         if self.last_good.as_ref().is_some_and(|good| good.number == number && good.digest == digest) {
@@ -343,7 +342,7 @@ impl Policy {
         }
     }
 
-    /// An evaluator refuses this generation, and will again.
+    /// Records that an evaluator refuses this generation for good.
     pub(super) fn refuse(&mut self, number: i64, digest: Digest) {
         let known = || self.recent.iter().chain(&self.last_good).chain(self.served());
         let is_known = known().any(|known| known.number == number && known.digest == digest);
@@ -354,7 +353,7 @@ impl Policy {
         self.refused.retain(|number| *number >= oldest);
     }
 
-    /// Whether only other replicas are known to have loaded it.
+    /// Whether a generation is known only because it served on all replicas, and was not published on this volume.
     pub(super) fn is_foreign(&self, other: &Generation) -> bool {
         let is_it = |known: &Generation| known.number == other.number && known.digest == other.digest;
         self.served().is_some_and(is_it) && !self.recent.iter().chain(&self.last_good).any(is_it)
@@ -364,13 +363,13 @@ impl Policy {
         self.last_served.as_ref().and_then(LastServed::ready)
     }
 
-    /// Whether no evaluator has reported yet on a generation that is newer than the last good one.
+    /// Whether a generation is newer than the last good one, so that no evaluator has reported yet that it loads.
     pub(super) fn is_unproven(&self, recent: &Generation) -> bool {
         self.last_good.as_ref().is_some_and(|good| recent.number > good.number)
     }
 
-    /// What may serve while the newest generation does not, best first. One that was published after the last good one may serve
-    /// already, although no evaluator has said so yet.
+    /// The generations that may serve while the newest one does not, best first. One that was published after the last good one comes first: it
+    /// may already serve, although no evaluator has reported that yet.
     pub(super) fn fallbacks(&self) -> impl Iterator<Item = &Generation> {
         let target = self.target().map(|(_, digest)| (self.generation, digest));
         self.recent
@@ -383,20 +382,20 @@ impl Policy {
             .filter(move |other| target != Some((other.number, other.digest)) && !self.refused.contains(&other.number))
     }
 
-    /// The modules of all its generations that are known.
+    /// The modules of all known generations.
     pub(super) fn modules(&self) -> impl Iterator<Item = Digest> {
         let known = self.recent.iter().chain(&self.last_good).chain(self.served());
         self.target_parts().into_iter().chain(known.flat_map(Generation::parts)).map(|(_, digest)| digest)
     }
 
-    /// The modules of a generation that is known.
+    /// The modules of a generation; empty if that is not known.
     pub(super) fn modules_of(&self, number: i64, digest: Digest) -> Vec<Digest> {
         let mut known = self.recent.iter().chain(&self.last_good).chain(self.served());
         let known = known.find(|known| known.number == number && known.digest == digest);
         known.map(|known| known.parts().into_iter().map(|(_, digest)| digest).collect()).unwrap_or_default()
     }
 
-    /// Why the newest generation cannot even be tried.
+    /// Why the newest generation cannot even be tried: a mistake in its spec.
     pub(super) fn problem(&self) -> Option<Failure> {
         let problem = self.body.as_ref().err()?;
         let mut failure = Failure::new(self.generation, problem.reason, &problem.message);
@@ -404,9 +403,9 @@ impl Policy {
         Some(failure)
     }
 
-    /// For the manifest.
+    /// The policy's entry for the manifest.
     pub(super) fn entry(&self, id: &PolicyId, candidates: Vec<Candidate>, failures: Vec<Failure>) -> PolicyEntry {
-        // Settings may be large, and the manifest has a limit: they are in it once for each generation.
+        // Settings may be large, and the size of a manifest is limited, so it has them only once for each generation.
         let kept = |body: &Body, number: i64, digest: Option<Digest>| {
             let candidate = digest.and_then(|digest| candidate_of(&candidates, number, digest));
             if candidate.is_some() { body.without_settings() } else { body.clone() }
@@ -459,8 +458,7 @@ impl Policy {
         }
     }
 
-    /// An entry with the settings of its candidates only: without records of other generations, which spare a loader that starts
-    /// again the asking.
+    /// An entry without the records of generations that are not candidates. After a restart, the loader must ask again for what they held.
     pub(super) fn without_others(&self, entry: PolicyEntry) -> PolicyEntry {
         let has = |number: i64, digest: Digest| candidate_of(&entry.candidates, number, digest).is_some();
         let is_newest_in = self.target().is_some_and(|(_, digest)| has(self.generation, digest));
@@ -479,7 +477,7 @@ fn candidate_of(candidates: &[Candidate], number: i64, digest: Digest) -> Option
     candidates.iter().find(|candidate| candidate.generation == number && candidate.digest == digest)
 }
 
-/// Own types as JSON text.
+/// A value of our own types as JSON text.
 fn raw(value: &impl Serialize) -> Box<RawValue> {
     to_raw_value(value).expect("has text keys only")
 }

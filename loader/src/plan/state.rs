@@ -16,7 +16,7 @@ use crate::source::{Reference, shown};
 
 /// The most differences between metadata and policy that are listed for one policy.
 const MAX_MISMATCHES: usize = 8;
-/// The same for problems of the objects that it reads.
+/// The most problems with the objects that it reads that are listed for one policy.
 const MAX_CONTEXT: usize = 8;
 
 impl Plan {
@@ -27,7 +27,7 @@ impl Plan {
             self.policies.iter().map(|(id, policy)| self.policy_state(id, policy, own.as_ref(), contexts)).collect();
         let volume_failure = own.or_else(|| {
             let mut failures = policies.iter().filter_map(|policy| policy.failure.as_ref());
-            // What has no room is its own policy's matter; a full volume that takes no manifest either says so above.
+            // `VolumeFull` of one policy is only its own failure. If the manifest has no room either, that is found above.
             failures
                 .find(|failure| failure.reason == Reason::VolumeReadOnly)
                 .cloned()
@@ -64,7 +64,7 @@ impl Plan {
         let (mut phase, activity) = self.phase(policy);
         let is_published = policy.published == policy.target().map(|(_, digest)| (policy.generation, digest));
         if phase == Phase::Published && !is_published {
-            // Ready, and not on the volume yet: a moment, or for as long as there is no room for it or the volume fails.
+            // Ready, but not in the manifest on the volume yet: for a moment, or while there is no room for it, or while the volume fails.
             let left_out = self.publication.left_out(id).filter(|failure| failure.generation == policy.generation);
             failure = left_out.or(volume).map(|volume| Failure { generation: policy.generation, ..volume.clone() });
             phase = if failure.is_some() { Phase::Failed } else { Phase::Compiling };
@@ -86,13 +86,13 @@ impl Plan {
             last_good: policy.last_good.as_ref().map(|good| good.number),
             mismatches: self.mismatches(id, policy),
             context: self.context(id, policy, contexts),
-            // The checks add it.
+            // `Checks::add_impacts` fills it in.
             impact: None,
             created: policy.created,
         }
     }
 
-    /// What the metadata of the newest generation's modules asks for and the policy does not grant, and the other way round.
+    /// The differences between the metadata of the newest generation's modules and the policy.
     fn mismatches(&self, id: &PolicyId, policy: &Policy) -> Vec<Mismatch> {
         let Ok(body) = &policy.body else { return Vec::new() };
         let of_part = |(name, part): (&str, &Body)| {
@@ -101,7 +101,7 @@ impl Plan {
             if name.is_empty() {
                 return Some(mismatches(id, part, artifact, &self.provided));
             }
-            // The rules are those of the group.
+            // A member has the rules of its policy group.
             let part = Body { resources: body.resources.clone(), ..part.without_settings() };
             let found = mismatches(id, &part, artifact, &self.provided).into_iter();
             Some(found.map(|mismatch| mismatch.of_member(name)).collect())
@@ -109,7 +109,7 @@ impl Plan {
         body.parts().into_iter().filter_map(of_part).flatten().take(MAX_MISMATCHES).collect()
     }
 
-    /// What is wrong with the objects that the newest generation reads. How a module reads them is known once it is compiled.
+    /// Problems with the objects that the newest generation reads. How a module reads them is only known once it is compiled.
     fn context(&self, id: &PolicyId, policy: &Policy, contexts: &Contexts) -> Vec<ContextProblem> {
         let Ok(body) = &policy.body else { return Vec::new() };
         let of_part = |(name, part): (&str, &Body)| {
@@ -127,7 +127,7 @@ impl Plan {
         problems
     }
 
-    /// How far the newest generation is: as far as the one of its modules that is furthest behind.
+    /// How far the newest generation is. With several modules, a failed one decides, then one that is fetched or compiled now, then one that waits.
     fn phase(&self, policy: &Policy) -> (Phase, Option<Activity>) {
         let Ok(body) = &policy.body else { return (Phase::Failed, None) };
         let parts = body.parts().into_iter().map(|(name, part)| self.phase_of(part, policy.pins.get(name)));
@@ -178,7 +178,7 @@ impl Plan {
         }
     }
 
-    /// One entry for each host. Of several failing addresses the first in order is shown.
+    /// One entry for each host. If several of its addresses fail, the first in order is shown.
     fn sources(&self) -> Vec<SourceHealth> {
         let mut hosts: BTreeMap<String, SourceHealth> = BTreeMap::new();
         let modules = self.modules.iter().map(|(reference, module)| (reference, module.failure(0, None)));
@@ -200,7 +200,7 @@ impl Plan {
         self.users_of(reference).find(|id| !id.is_check()).cloned()
     }
 
-    /// Whether only candidates that somebody applies name it.
+    /// Whether only candidates of checks name this address.
     fn is_only_tried(&self, reference: &Reference) -> bool {
         let mut users = self.users_of(reference).peekable();
         users.peek().is_some() && users.all(PolicyId::is_check)

@@ -1,4 +1,4 @@
-//! Candidates that are tried because somebody applies them.
+//! Candidates that are tried because users apply them.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::policy::Policy;
 use crate::content::DesiredPolicy;
 
 impl Plan {
-    /// Takes in which candidates are tried. They never change.
+    /// Updates which candidates are tried. A candidate itself never changes.
     pub(super) fn try_out(&mut self, trials: &[Arc<DesiredPolicy>], now: Now) {
         self.policies.retain(|id, _| !id.is_check() || trials.iter().any(|trial| trial.id == *id));
         for trial in trials {

@@ -11,7 +11,7 @@ use crate::claims::{Claims, Need};
 use crate::content::Body;
 use crate::source::Reference;
 
-/// What policies name, and the tenants that need it now.
+/// What policies name, each with the tenants that need it now; none if it is only kept.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     /// Modules, by address.
@@ -65,7 +65,7 @@ impl Plan {
                     let is_needed = is_admitted && self.has_no_module(&digest);
                     claim(wanted.references.entry(reference.clone()).or_default(), is_needed);
                     if matches!(reference, Reference::File(_)) {
-                        // A file that was pinned before a restart may be another now: it counts as read, and is read again.
+                        // A file that was pinned before a restart may have changed since. The pin counts, and the file is read again.
                         self.modules.entry(reference.clone()).or_insert_with(|| {
                             let mut module = Attempts::done(digest);
                             module.repeat();
@@ -84,9 +84,9 @@ impl Plan {
         wanted
     }
 
-    /// The best of what served before; the next best too when that one cannot be had either.
+    /// Adds what the best earlier generation needs, and the next best one too if that one fails as well, and so on.
     fn want_fallback(&self, policy: &Policy, wanted: &mut Wanted) {
-        // What served on other replicas is brought here for want of anything else only.
+        // What served on other replicas is fetched only if the newest generation has failed.
         let has_failed = policy.refused.contains(&policy.generation) || self.failure(policy).is_some();
         for fallback in policy.fallbacks() {
             if policy.is_foreign(fallback) && !has_failed {
@@ -126,7 +126,7 @@ impl Plan {
         self.artifacts.get(digest).is_some_and(|compilation| compilation.no_module)
     }
 
-    /// Whether something else must be able to serve: the newest generation is on its way, failed, or was refused.
+    /// Whether an earlier generation must be able to serve, because the newest is on its way, failed, or was refused.
     pub(super) fn needs_fallback(&self, policy: &Policy) -> bool {
         policy.refused.contains(&policy.generation)
             || policy.target().is_none()

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::{Sink, SourceError};
 
-/// Bytes read at a time.
+/// How many bytes are read at a time.
 const PIECE: usize = 256 << 10;
 
 /// Reads module files.
@@ -43,7 +43,7 @@ impl FileSource {
         let Some((root, rest)) = self.roots.iter().find_map(|root| Some((root, real.strip_prefix(root).ok()?))) else {
             return Err(outside());
         };
-        // The path has been resolved; a link in it now has been put there since, so none is followed.
+        // The path is resolved: a link in it now was put there since, so none is followed.
         open_beneath(root, rest).map_err(|error| match rustix::io::Errno::from_io_error(&error) {
             Some(rustix::io::Errno::LOOP | rustix::io::Errno::XDEV) => outside(),
             _ => unreadable(path, &error),
@@ -52,10 +52,10 @@ impl FileSource {
 }
 
 impl FileSource {
-    /// Writes the module's bytes into `sink`, as they come.
+    /// Writes the module's bytes into `sink` while they are read.
     ///
     /// # Errors
-    /// When it is elsewhere or cannot be read.
+    /// When the file is outside the roots, or cannot be read.
     pub(crate) async fn fetch(&self, path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
         let mut file = self.open(path)?;
         let bytes = file.metadata().map_err(|error| unreadable(path, &error))?.len();
@@ -66,7 +66,7 @@ impl FileSource {
         }
         sink.expect(bytes)?;
         loop {
-            // A folder on a slow disk must not hold the other tasks of this thread.
+            // A slow disk must not block the other tasks of this thread.
             let piece;
             (file, piece) = read_piece(file).await.map_err(|error| unreadable(path, &error))?;
             if piece.is_empty() {
@@ -93,7 +93,7 @@ fn open_beneath(root: &Path, rest: &Path) -> io::Result<File> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let file = match rustix::fs::openat2(folder, rest, flags, Mode::empty(), resolve) {
         Ok(file) => File::from(file),
-        // Kernels before 5.6, and some sandboxes.
+        // `openat2` is missing in kernels before 5.6 and in some sandboxes.
         Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
             files::open_regular(&root.join(rest)).map_err(|error| error.source)?
         }

@@ -18,7 +18,7 @@ pub(crate) use self::sink::{Fetched, Progress, Sink};
 
 use crate::store::{MAX_SIGNATURES, SignedManifest};
 
-/// Why a module was not brought.
+/// Why a module was not fetched.
 pub(crate) use portcullis_registry::FetchError as SourceError;
 
 /// Limits of a download, and the hosts that it may use.
@@ -32,7 +32,7 @@ pub struct Fetching {
     pub verification: Option<PathBuf>,
     /// `trusted_root.json`: the authorities that vouch for signers without a key of their own. Read again for each module.
     pub trust_root: Option<PathBuf>,
-    /// Other loaders, for what registries cannot give now.
+    /// Other loaders, for modules that registries cannot give now; `None` if there are none to ask.
     pub peers: Option<Peers>,
     /// Most attempts a second at one host.
     pub attempts: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Sources {
 }
 
 impl Fetching {
-    /// The files whose change may help what failed.
+    /// The files whose change may make a failed fetch work.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let docker = self.docker.iter().flat_map(DockerConfig::paths);
         let files = [&self.web.authorities, &self.web.sources, &self.verification, &self.trust_root];
@@ -60,7 +60,7 @@ impl Fetching {
 }
 
 impl Sources {
-    /// Sources below `roots`, which are canonical, and on the network.
+    /// Sources: files below `roots`, which are canonical, and the network.
     pub(crate) fn new(roots: Vec<PathBuf>, fetching: Fetching) -> Self {
         let Fetching { web, docker, verification, trust_root, peers, attempts } = fetching;
         Self {
@@ -73,7 +73,7 @@ impl Sources {
         }
     }
 
-    /// Brings a file or the content of an address.
+    /// Fetches a file or the content of a web address.
     ///
     /// # Errors
     /// When it cannot be had whole.
@@ -118,7 +118,7 @@ impl Sources {
         self.registry.web().in_time(&image.host, self.registry.has_blob(image, digest)).await
     }
 
-    /// The manifest with this digest, from another loader. Nothing without others, or when none has it.
+    /// The manifest with this digest, from another loader; `None` if there are no others, or none has it.
     pub(crate) async fn manifest_of_others(&self, digest: &Digest) -> Option<Manifest> {
         let receive = || Ok(Whole::new("the manifest", MAX_MANIFEST));
         let body = self.peers.as_ref()?.fetch(self.registry.web(), "manifests", digest, receive).await.ok()?;
@@ -135,8 +135,7 @@ impl Sources {
         self.peers.as_ref()?.fetch(self.registry.web(), "modules", digest, receive).await.ok()
     }
 
-    /// Manifests that name the module with this digest, and their signatures, from another loader. None without others, or when
-    /// none has any.
+    /// Manifests that name the module with this digest, and their signatures, from another loader. Empty if there are no others, or none has any.
     pub(crate) async fn signed_of_others(&self, module: &Digest) -> Vec<SignedManifest> {
         let receive = || Ok(Whole::new("signatures", MAX_SIGNATURES));
         let Some(peers) = &self.peers else { return Vec::new() };
@@ -187,7 +186,7 @@ impl Sources {
         Ok(())
     }
 
-    /// Whether the content of an address may be fetched, as far as the address alone shows.
+    /// Checks whether a web address may be fetched, as far as the address alone shows.
     ///
     /// # Errors
     /// `SourceNotAllowed`; `SignatureInvalid` where everything must be signed.
@@ -200,7 +199,7 @@ impl Sources {
         web.check(url)
     }
 
-    /// Whether modules may come from where a reference names, which is judged also for what is on the volume already.
+    /// Checks whether modules may come from an image's repository. That is also checked for modules that are already on the volume.
     ///
     /// # Errors
     /// `SourceNotAllowed`.

@@ -1,4 +1,4 @@
-//! The address of a module, as far as it can be judged without looking.
+//! The address of a module, checked as far as is possible without opening it.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::problem::Problem;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Reference {
-    /// An absolute path, without `..`. It may still leave the roots by a symbolic link.
+    /// An absolute path without `..`. It may still leave the roots through a symbolic link.
     File(PathBuf),
     /// An `https` address (or `http`, for a host where that is allowed), without credentials.
     Web(Url),
@@ -62,7 +62,7 @@ impl Reference {
         if is_path { Ok(Self::File(lexically_normal(&folder.join(module)))) } else { image(module) }
     }
 
-    /// `host` or `host:port` of what is asked over the network.
+    /// `host` or `host:port` of the server to ask; `None` for a file.
     pub(crate) fn host(&self) -> Option<String> {
         match self {
             Self::File(_) => None,
@@ -80,7 +80,7 @@ impl Reference {
         }
     }
 
-    /// The artifact, where it is one.
+    /// The OCI artifact; `None` for a file or a web address.
     pub(crate) fn image(&self) -> Option<&Image> {
         match self {
             Self::File(_) | Self::Web(_) => None,
@@ -88,10 +88,10 @@ impl Reference {
         }
     }
 
-    /// The same, signed as a policy wants it.
+    /// The same address, with the signers that a policy requires.
     ///
     /// # Errors
-    /// When it is a kind of source that cannot be signed.
+    /// When modules from this kind of source cannot be signed.
     pub(crate) fn signed(self, signatures: Requirement) -> Result<Self, Problem> {
         match self {
             Self::Registry(image) => Ok(Self::Signed { image, signatures: Box::new(signatures) }),
@@ -102,14 +102,14 @@ impl Reference {
         }
     }
 
-    /// The required signers, as JSON.
+    /// The required signers as JSON; `None` if the policy requires none.
     pub(crate) fn signatures(&self) -> Option<String> {
         let Self::Signed { signatures, .. } = self else { return None };
         Some(serde_json::to_string(signatures).expect("has text keys only"))
     }
 }
 
-/// An artifact's name, with `registry://` before it or not.
+/// Reads an artifact's name, with or without `registry://`.
 fn image(module: &str) -> Result<Reference, Problem> {
     match module.parse() {
         Ok(image) => Ok(Reference::Registry(image)),
@@ -128,7 +128,7 @@ fn web(module: &str) -> Result<Reference, Problem> {
     if url.host_str().is_none_or(str::is_empty) {
         return refused("module: the address has no host");
     }
-    // A fragment is never sent; it may tell one version of an address from the next.
+    // A fragment is never sent. It is kept because users may add one to have a changed address fetched again.
     if url.fragment().is_some_and(str::is_empty) {
         url.set_fragment(None);
     }
@@ -140,7 +140,7 @@ pub(crate) fn shown(module: &str) -> String {
     let Ok(mut url) = Url::parse(module) else {
         return portcullis_contract::clean(module, 512);
     };
-    // A URL without a host can have no credentials, which is the only failure here.
+    // These fail only for a URL without a host, which has no credentials.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     if url.query().is_some() {
@@ -150,7 +150,7 @@ pub(crate) fn shown(module: &str) -> String {
     portcullis_contract::clean(if module.contains(['@', '?']) { &text } else { module }, 512)
 }
 
-/// The path without `.` and `..`, by its text alone.
+/// The path without `.` and `..`, without looking at the file system.
 fn lexically_normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {

@@ -1,4 +1,4 @@
-//! Where the bytes of a module or an artifact go while they come: a temporary file, hashed, counted, and with room for each of them.
+//! Where the bytes of a module or an artifact go while they arrive: into a temporary file. They are hashed and counted, and room is reserved.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +13,9 @@ use super::SourceError;
 use crate::store::Reservation;
 use crate::volume_error::VolumeError;
 
-/// Takes a module or an artifact.
+/// Receives a module or an artifact.
 pub(crate) struct Sink {
-    /// None where only the digest is wanted.
+    /// The temporary file and the room for it; `None` where only the digest is wanted.
     file: Option<(File, Reservation)>,
     kind: Kind,
     hasher: Hasher,
@@ -24,11 +24,11 @@ pub(crate) struct Sink {
     progress: Arc<Progress>,
 }
 
-/// How far a download is.
+/// The progress of a download.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     bytes: AtomicU64,
-    /// 0 where it is not known.
+    /// 0 if it is not known.
     total: AtomicU64,
 }
 
@@ -38,19 +38,19 @@ enum Kind {
     Artifact,
 }
 
-/// What came whole.
+/// A module or an artifact that arrived as a whole.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     /// The digest of its bytes.
     pub digest: Digest,
     /// Its size in bytes.
     pub bytes: u64,
-    /// The room that they have, where they are on the volume.
+    /// The room that is reserved for it on the volume; `None` if only the digest was wanted.
     pub reservation: Option<Reservation>,
 }
 
 impl Sink {
-    /// For a module of at most `limit` bytes, into `file` or into nothing but a digest.
+    /// For a module of at most `limit` bytes. Without a `file`, the bytes are only hashed.
     pub(crate) fn new(file: Option<(std::fs::File, Reservation)>, limit: u64, progress: Arc<Progress>) -> Self {
         let file = file.map(|(file, reservation)| (File::from_std(file), reservation));
         Self { file, kind: Kind::Module, hasher: Hasher::default(), bytes: 0, limit, progress }
@@ -66,10 +66,10 @@ impl Sink {
         Self { kind: Kind::Artifact, ..Self::new(Some((file, reservation)), limit, progress) }
     }
 
-    /// All bytes are there. Those of a module are not synced: their digest is checked before they are compiled.
+    /// Call it when all bytes have arrived. A module is not synced to disk, as its digest is checked before it is compiled.
     ///
     /// # Errors
-    /// What the volume says.
+    /// When the volume cannot be written.
     pub(crate) async fn finish(self) -> Result<Fetched, SourceError> {
         let mut reservation = None;
         if let Some((mut file, room)) = self.file {
@@ -99,7 +99,7 @@ impl Sink {
 }
 
 impl Receive for Sink {
-    /// One above the limit, or one that there is no room for, ends the attempt before it begins.
+    /// Fails at the start if there will be too many bytes, or no room for them.
     fn expect(&mut self, total: u64) -> Result<(), SourceError> {
         self.progress.total.store(total, Ordering::Relaxed);
         if total > self.limit {
@@ -132,7 +132,7 @@ fn volume(error: &std::io::Error) -> SourceError {
 }
 
 impl Progress {
-    /// Bytes done, and bytes in all where known.
+    /// Bytes so far, and bytes in all if known.
     pub(crate) fn read(&self) -> (u64, Option<u64>) {
         let total = self.total.load(Ordering::Relaxed);
         (self.bytes.load(Ordering::Relaxed), Some(total).filter(|total| *total > 0))

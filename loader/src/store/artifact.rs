@@ -22,11 +22,11 @@ pub(crate) struct ArtifactRecord {
     pub artifact: Artifact,
     /// The guest ABI.
     pub execution_mode: ExecutionMode,
-    /// What the module's metadata declares; not known of one that an earlier release compiled.
+    /// What the module's metadata declares; `None` for an artifact of an earlier release, which did not record it.
     pub declared: Option<Declared>,
 }
 
-/// A compiled module: what a compile child reports of the file that it wrote, and the content of the record beside an artifact.
+/// A compiled module: what a compile child reports about its output, and the content of the record beside an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Compiled {
@@ -36,7 +36,7 @@ pub(crate) struct Compiled {
     pub size: u64,
     /// The guest ABI, from the module's metadata.
     pub execution_mode: ExecutionMode,
-    /// What the module's metadata declares; absent in the records of earlier releases.
+    /// What the module's metadata declares; `None` in records of earlier releases.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub declared: Option<Declared>,
 }
@@ -51,7 +51,7 @@ impl Volume {
         self.root.join("artifacts").join(name)
     }
 
-    /// The artifact of a module, if it is on the volume and its bytes are those of its record.
+    /// The artifact of a module, if it is on the volume and its bytes match its record.
     pub(crate) fn artifact(&self, digest: &Digest) -> Option<ArtifactRecord> {
         let Compiled { sha256, size, execution_mode, declared } = self.compiled(digest)?;
         let file = self.artifact_name(digest, "cwasm");
@@ -79,7 +79,7 @@ impl Volume {
     /// Publishes an artifact that a compile child has written and synced.
     ///
     /// # Errors
-    /// What the file system says; then nothing of it is visible.
+    /// The file system's error; the artifact is not visible then.
     pub(crate) fn publish_artifact(
         &self,
         temporary: Temporary,
@@ -92,7 +92,7 @@ impl Volume {
         let declared = compiled.declared.clone();
         let file = self.artifact_name(digest, "cwasm");
         let record = serde_json::to_vec(compiled).expect("has text keys only");
-        // The record first: a loader that dies in between leaves a record whose file does not match, which does not count.
+        // The record comes first: a loader that dies in between leaves a record without a matching file, which is ignored.
         files::publish(&self.artifact_path(&self.artifact_name(digest, "json")), &record)?;
         temporary.publish(&self.artifact_path(&file))?;
         reservation.settle(format!("artifacts/{file}"), *digest, size);

@@ -1,4 +1,4 @@
-//! One loader a volume: a lock on a file, which also remembers the newest number.
+//! One loader for each volume: a lock on a file, which also remembers the newest manifest's number.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::volume_error::VolumeError;
 
-/// The lock; it goes with the process, however that ends.
+/// The lock. The kernel releases it when the process ends, however that happens.
 pub(crate) struct Lock {
     path: PathBuf,
     file: Mutex<File>,
@@ -34,7 +34,7 @@ impl Lock {
             Err(error) => return Err(FileError::new("lock", path)(error.into()).into()),
         }
         let mut text = String::new();
-        // What cannot be read counts as no number; the manifest itself has one too.
+        // A number that cannot be read counts as 0; the manifest has its number too.
         let _ = (&mut file).take(32).read_to_string(&mut text);
         let number = AtomicU64::new(text.trim().parse().unwrap_or(0));
         Ok(Ok(Self { path: path.to_owned(), file: Mutex::new(file), number }))
@@ -45,15 +45,15 @@ impl Lock {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Numbers go on above `floor`.
+    /// Makes numbers continue above `floor`.
     pub(super) fn raise(&self, floor: u64) {
         self.number.fetch_max(floor, Ordering::Relaxed);
     }
 
-    /// Notes a number.
+    /// Writes a number into the lock file.
     pub(super) fn note(&self, number: u64) -> Result<(), VolumeError> {
         let mut file = lock(&self.file);
-        // Digits only grow, so nothing of an older number is left behind a newer one.
+        // Numbers only grow, so a newer one always covers all digits of an older one.
         file.rewind().and_then(|()| writeln!(file, "{number}")).map_err(FileError::new("write", &self.path))?;
         self.number.store(number, Ordering::Relaxed);
         Ok(())

@@ -4,7 +4,7 @@
 //! manifest.json                     what the evaluator follows, replaced by rename
 //! artifacts/<digest>-<key>.cwasm    precompiled modules, with a .json beside each
 //! modules/<digest>.wasm             what was fetched, so that nothing is fetched twice
-//! manifests/<digest>-<module>.json  of OCI artifacts, so that a digest needs no registry
+//! manifests/<digest>-<module>.json  manifests of OCI artifacts, so that a digest needs no registry
 //!                     ….signatures  their signatures, where some were required
 //! tmp/                              what is being written
 //! lock                              held by the one loader; holds the newest manifest's number
@@ -44,7 +44,7 @@ pub(crate) struct Volume {
     lock: Lock,
     /// Names temporary files.
     counter: AtomicU64,
-    /// What the manifest on the volume was when it was written here, so that another is noticed.
+    /// The manifest's number and file metadata when it was written here, so that a change by another program is noticed.
     written: Mutex<Option<Written>>,
     room: Arc<Room>,
 }
@@ -57,20 +57,20 @@ struct Written {
     modified: (i64, i64),
 }
 
-/// A temporary file, gone when it is dropped without having been given its name.
+/// A temporary file. It is removed when dropped, unless it was published under its final name.
 pub(crate) struct Temporary {
     path: PathBuf,
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After a rename the file has another name.
+        // Once it is published, there is no file under this name.
         let _ = fs::remove_file(&self.path);
     }
 }
 
 impl Temporary {
-    /// Opens it for writing, emptied.
+    /// Opens it for writing, and empties it.
     ///
     /// # Errors
     /// What the file system says.
@@ -82,7 +82,7 @@ impl Temporary {
         fs::symlink_metadata(&self.path).map_or(0, |metadata| metadata.len())
     }
 
-    /// Gives it its name. What has the name already is replaced, whatever it is.
+    /// Renames it to its final name, and replaces whatever has that name.
     fn publish(self, path: &Path) -> Result<(), VolumeError> {
         if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
             fs::remove_dir_all(path).map_err(files::FileError::new("remove", path))?;
@@ -93,7 +93,7 @@ impl Temporary {
 }
 
 impl Volume {
-    /// Makes the folders, waits for nothing: [`Held::Elsewhere`] when another loader has the volume.
+    /// Makes the folders and takes the lock. Does not wait: the inner error is [`Held`] if another loader has the volume.
     ///
     /// # Errors
     /// When the volume cannot be written.
@@ -117,10 +117,10 @@ impl Volume {
         Ok(Ok(volume))
     }
 
-    /// Sets the room for modules and artifacts, and the files that belong to them.
+    /// Limits the room for modules, artifacts and the files that belong to them to `size` bytes; without `size` it is unlimited.
     ///
     /// # Errors
-    /// When what is there cannot be counted.
+    /// When the files on the volume cannot be counted.
     pub(crate) fn with_room(mut self, size: Option<u64>) -> Result<Self, VolumeError> {
         self.room = Room::new(size);
         self.measure()?;
@@ -132,14 +132,14 @@ impl Volume {
         &self.room
     }
 
-    /// Counts what is there.
+    /// Counts the files on the volume.
     fn measure(&self) -> Result<(), VolumeError> {
         self.room.measure(|| {
             let mut files = HashMap::new();
             for folder in ["artifacts", "modules", "manifests"] {
                 let path = self.root.join(folder);
                 for item in fs::read_dir(&path).map_err(files::FileError::new("list", &path))?.flatten() {
-                    // One that is gone meanwhile takes no room.
+                    // A file that was removed meanwhile takes no room.
                     let Ok(metadata) = item.metadata() else { continue };
                     let name = item.file_name().to_string_lossy().into_owned();
                     let bytes = metadata.len().max(metadata.blocks().saturating_mul(512));
@@ -150,7 +150,7 @@ impl Volume {
         })
     }
 
-    /// What an earlier loader left half-written.
+    /// Removes what an earlier loader left half-written.
     fn remove_temporaries(&self) -> Result<(), VolumeError> {
         for folder in [self.root.clone(), self.root.join("artifacts"), self.root.join("modules"), self.root.join("tmp")]
         {
@@ -164,7 +164,7 @@ impl Volume {
         Ok(())
     }
 
-    /// A new temporary file's place.
+    /// A new temporary file. It does not exist until it is opened.
     pub(crate) fn temporary(&self) -> Temporary {
         let number = self.counter.fetch_add(1, Ordering::Relaxed);
         Temporary { path: self.root.join("tmp").join(format!("{}-{number}", std::process::id())) }
@@ -194,29 +194,29 @@ impl Volume {
     /// Removes a module that has no artifact.
     pub(crate) fn remove_module(&self, digest: &Digest) {
         let path = self.module(digest);
-        // One that cannot be removed stays, and counts.
+        // A file that cannot be removed stays, and its bytes go on counting.
         if fs::remove_file(&path).is_ok() {
             self.room.forget(&module_name(digest));
         }
     }
 
-    /// Whether a module of this size seems to be kept. Its bytes are not looked at.
+    /// Whether a module of this size seems to be on the volume. Its bytes are not checked.
     pub(crate) fn seems_to_have_module(&self, digest: &Digest, size: u64) -> bool {
         fs::symlink_metadata(self.module(digest)).is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
     }
 
-    /// Whether a module is kept, whole. One that is not is removed.
+    /// Whether a module is on the volume and its bytes match its digest. If they do not, it is removed.
     pub(crate) fn has_module(&self, digest: &Digest, limit: u64) -> bool {
         let path = self.module(digest);
         let whole = files::read_regular(&path, limit).is_ok_and(|bytes| Digest::of(&bytes) == *digest);
         if !whole {
-            // It may not be there at all.
+            // There may be no such file at all.
             let _ = fs::remove_file(&path);
         }
         whole
     }
 
-    /// The manifest of an earlier loader, if there is one that can be used.
+    /// The manifest on the volume; `None` if there is none, or it cannot be used.
     pub(crate) fn manifest(&self) -> Option<Manifest> {
         let path = self.root.join(MANIFEST_FILE);
         if fs::symlink_metadata(&path).is_err() {
@@ -239,7 +239,7 @@ impl Volume {
     /// Publishes a manifest under a number above all earlier ones, and gives that number.
     ///
     /// # Errors
-    /// What the file system says, or that no evaluator would read it; the old manifest is then still there.
+    /// The file system's error, or that the manifest is too large for evaluators. The old manifest is then still there.
     pub(crate) fn publish(&self, mut manifest: Manifest) -> Result<u64, VolumeError> {
         let on_volume =
             if self.is_manifest_foreign() { self.manifest().map_or(0, |manifest| manifest.number) } else { 0 };
@@ -250,7 +250,7 @@ impl Volume {
             message: format!("failed to encode the manifest: {error}"),
         })?;
         if bytes.len() as u64 > MANIFEST_MAX_BYTES {
-            // An evaluator that starts would find nothing that it can serve. With the old one it serves what served before.
+            // An evaluator that starts could not read it and would serve nothing. With the old manifest it serves what served before.
             return Err(VolumeError {
                 reason: Reason::ManifestInvalid,
                 message: format!(
@@ -260,13 +260,13 @@ impl Volume {
                 ),
             });
         }
-        // The number first: a loader that dies in between leaves a gap and never the same number twice.
+        // The number is written first: a loader that dies in between leaves a gap, but never uses a number twice.
         self.lock.note(number)?;
         let path = self.root.join(MANIFEST_FILE);
         let temporary = self.temporary();
         let write = temporary.open().and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()));
         write.map_err(files::FileError::new("write", &path))?;
-        // Examined under its temporary name: under its real one it may be another's already.
+        // Examined under its temporary name: another program may replace the file under the final name at any time.
         let written = examine(&temporary.path, number);
         failpoint::hit("loader.before_manifest_rename");
         temporary.publish(&path)?;
@@ -274,9 +274,9 @@ impl Volume {
         Ok(number)
     }
 
-    /// Numbers go on above `number`, which an evaluator has seen. True when it is one that this volume does not know.
+    /// Makes numbers continue above `number`, which an evaluator has seen. True if the number is newer than all that this volume knows.
     pub(crate) fn count_from(&self, number: u64) -> bool {
-        // Half of all numbers are enough for ever; what is above is noise.
+        // A number in the upper half of the range is never reached by counting, so it is a mistake.
         let is_newer = number > self.lock.number() && number < u64::MAX / 2;
         if is_newer {
             self.lock.raise(number);
@@ -284,7 +284,7 @@ impl Volume {
         is_newer
     }
 
-    /// Numbers begin above the manifest of an earlier loader, and above the clock where that one was lost.
+    /// Makes numbers continue above the manifest of an earlier loader, or above the clock (in seconds) if that manifest and its number are lost.
     pub(crate) fn number_from(&self, manifest: Option<&Manifest>) {
         let lost = manifest.is_none() && fs::symlink_metadata(self.root.join(MANIFEST_FILE)).is_ok();
         let clock = u64::try_from(Timestamp::now().as_second()).unwrap_or(1);

@@ -13,7 +13,7 @@ use super::Volume;
 use crate::volume_error::VolumeError;
 
 impl Volume {
-    /// The manifest with this digest, if it is kept whole.
+    /// The manifest with this digest, if it is kept and its bytes match.
     pub(crate) fn oci_manifest(&self, digest: &Digest) -> Option<Manifest> {
         let prefix = format!("{}-", digest.hex());
         let is_it = |name: &str| name.starts_with(&prefix) && name.ends_with(".json");
@@ -38,7 +38,7 @@ impl Volume {
         temporary.publish(&path)
     }
 
-    /// Removes what is known of modules that are gone, but for those that are wanted and may be on their way.
+    /// Removes manifests and signatures of modules that are gone, except for `wanted` modules (in hex), which may be on their way.
     pub(super) fn prune_oci_manifests(&self, wanted: &HashSet<String>) {
         let Ok(items) = fs::read_dir(self.root.join("manifests")) else { return };
         for item in items.flatten() {
@@ -48,13 +48,13 @@ impl Volume {
             let is_there = |hex: &str| self.root.join("modules").join(format!("{hex}.wasm")).exists();
             let stays = module.is_some_and(|hex| wanted.contains(hex) || is_there(hex));
             if !stays {
-                // One that cannot be removed stays.
+                // A file that cannot be removed stays.
                 let _ = fs::remove_file(item.path());
             }
         }
     }
 
-    /// The path of something about a manifest.
+    /// The path of a file that belongs to a manifest: the manifest itself (`json`) or its `signatures`.
     pub(super) fn oci_path(&self, manifest: &Digest, module: &Digest, extension: &str) -> PathBuf {
         self.root.join("manifests").join(format!("{}-{}.{extension}", manifest.hex(), module.hex()))
     }

@@ -11,23 +11,23 @@ use portcullis_process::files::FileError;
 use super::{Owners, Volume};
 use crate::volume_error::VolumeError;
 
-/// What stays.
+/// What stays on the volume.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Keep {
     /// Modules that a policy names or named last, with their artifacts for this engine.
     pub digests: HashSet<Digest>,
-    /// Artifact files that the manifest names, whichever engine they are for.
+    /// Artifact files that the plan knows, whichever engine they are for.
     pub files: HashSet<String>,
-    /// Modules of these that nothing can serve from now, with the file of the artifact where there is one. They go where room is needed.
+    /// Those of `digests` that no policy can serve from now, with the artifact's file if there is one. They go if room is needed.
     pub spare: HashMap<Digest, Option<String>>,
     /// The tenants that own each module.
     pub owners: Owners,
-    /// How many of the others stay, the newest.
+    /// How many of all other files stay, newest first.
     pub newest: usize,
 }
 
 impl Keep {
-    /// What must stay, also where room is needed.
+    /// What must stay even if room is needed.
     pub(crate) fn least(mut self) -> Self {
         self.newest = 0;
         for (digest, file) in std::mem::take(&mut self.spare) {
@@ -41,7 +41,7 @@ impl Keep {
 }
 
 impl Volume {
-    /// Removes artifacts and modules that need not stay, and gives how many files that were.
+    /// Removes artifacts and modules that need not stay, and returns how many.
     ///
     /// # Errors
     /// When the volume cannot be listed. A file that cannot be removed stays.

@@ -1,8 +1,8 @@
 //! The room on the volume: how much there is, which tenants have it, and which may have more.
 //!
-//! A pod whose volume grows beyond its limit is evicted, with all policies. So each byte of a module or an artifact is taken
-//! from a budget before it is written. It belongs to those whose policies name the module: ClusterPolicies, or else the namespaces
-//! that do in even parts. ClusterPolicies and what served before may have all that is free, any other as much as [`allowance`] says.
+//! A pod whose volume grows beyond its limit is evicted, with all policies. So each byte of a module or an artifact is taken from a budget
+//! before it is written. It counts for the tenants whose policies name the module: for ClusterPolicies if any of them does, otherwise for
+//! the namespaces in equal parts. ClusterPolicies and what served before may use all that is free, all others as much as [`allowance`] says.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,13 +13,13 @@ use portcullis_util::lock;
 use crate::claims::{Claims, Need};
 use crate::volume_error::VolumeError;
 
-/// Bytes that are taken at once, where there are as many.
+/// How many bytes are reserved ahead of what is written, if there is room.
 const STEP: u64 = 1 << 20;
 
 /// Tenants by module.
 pub(crate) type Owners = HashMap<Digest, BTreeSet<Tenant>>;
 
-/// A file's module, where it belongs to one, and its bytes.
+/// The module that a file belongs to, if any, and the file's size in bytes.
 type Entry = (Option<Digest>, u64);
 
 /// The room on a volume.
@@ -27,18 +27,18 @@ type Entry = (Option<Digest>, u64);
 pub(crate) struct Room {
     size: u64,
     usage: Mutex<Usage>,
-    /// Held while files are counted. That may take long on a slow disk, and writers do not wait for it.
+    /// Held while files are counted. Counting may take long on a slow disk, so writers do not wait for this lock.
     measuring: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Usage {
-    /// The files, by folder and name.
+    /// The files, by `<folder>/<name>`.
     files: HashMap<String, Entry>,
-    /// Files that came and went since they began to be counted.
+    /// Files that were added (or removed, `None`) since counting began.
     changed: HashMap<String, Option<Entry>>,
     owners: Owners,
-    /// What is being written.
+    /// The files that are being written, by number: the tenants that need each, and its reserved bytes.
     writing: HashMap<u64, (Arc<Claims>, u64)>,
     counter: u64,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Reservation {
 }
 
 impl Room {
-    /// Room of `size` bytes; unlimited where no size is known.
+    /// Room of `size` bytes; unlimited with `None`.
     pub(crate) fn new(size: Option<u64>) -> Arc<Self> {
         Arc::new(Self { size: size.unwrap_or(u64::MAX), usage: Mutex::default(), measuring: Mutex::default() })
     }
@@ -66,19 +66,19 @@ impl Room {
         Reservation { room: Arc::clone(self), number, claims }
     }
 
-    /// Takes in which tenants own which modules.
+    /// Sets which tenants own which modules.
     pub(crate) fn own(&self, owners: Owners) {
         self.lock().owners = owners;
     }
 
-    /// A file is gone.
+    /// Forgets a file that was removed.
     pub(super) fn forget(&self, name: &str) {
         let mut usage = self.lock();
         usage.files.remove(name);
         usage.changed.insert(name.to_owned(), None);
     }
 
-    /// Takes in which files there are. Blocks as long as counting takes.
+    /// Updates which files there are. Blocks while `count` counts them.
     pub(super) fn measure<E>(&self, count: impl FnOnce() -> Result<HashMap<String, Entry>, E>) -> Result<(), E> {
         let _one_at_a_time = lock(&self.measuring);
         self.lock().changed.clear();
@@ -100,7 +100,7 @@ impl Room {
 }
 
 impl Reservation {
-    /// Sees to it that there is room for `bytes` in all.
+    /// Reserves room for `bytes` in all.
     ///
     /// # Errors
     /// `VolumeFull` when the tenants that need the file may have no more.
@@ -120,7 +120,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Whether there is room for `bytes` in all now. Nothing is taken.
+    /// Checks whether there is room for `bytes` in all now, without reserving it.
     ///
     /// # Errors
     /// `VolumeFull` when the tenants that need the file may have no more.
@@ -131,7 +131,7 @@ impl Reservation {
         if bytes > most { Err(usage.refusal(self.room.size, &self.claims)) } else { Ok(()) }
     }
 
-    /// The file has its name.
+    /// Counts the file under its final name, in place of the reservation.
     pub(super) fn settle(self, name: String, module: Digest, bytes: u64) {
         let mut usage = self.room.lock();
         usage.files.insert(name.clone(), (Some(module), bytes));
@@ -153,7 +153,7 @@ impl Usage {
         files.chain(self.writing.values().map(|(_, bytes)| bytes)).sum()
     }
 
-    /// What a tenant has, and has in hand.
+    /// Bytes that count for a tenant, in files and in reservations.
     fn own(&self, tenant: &Tenant) -> u64 {
         let files =
             self.files.values().filter_map(|(module, bytes)| Some(part(self.owners.get(&(*module)?)?, tenant, *bytes)));
@@ -164,7 +164,7 @@ impl Usage {
         files.chain(writing).sum()
     }
 
-    /// How many more bytes a file may have: as many as the tenant that may have most of those that need it.
+    /// How many more bytes a file may have. Of the tenants that need it, the one that may have most decides.
     fn allowance(&self, size: u64, claims: &Claims) -> u64 {
         let used = self.used();
         let one = |(tenant, need): (&Tenant, Need)| {
@@ -204,7 +204,7 @@ mod tests {
         Arc::new(claims)
     }
 
-    /// One more module of so many MiB.
+    /// Writes one more module of `mib` MiB.
     fn put(room: &Arc<Room>, name: &str, claims: &Arc<Claims>, mib: u64) -> Result<(), VolumeError> {
         let mut reservation = room.reserve(Arc::clone(claims));
         reservation.grow_to(mib * MIB)?;

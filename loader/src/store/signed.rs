@@ -1,5 +1,5 @@
-//! The signatures of an artifact, kept beside its module: the next policy that asks needs no network, and other loaders get
-//! it along with the module.
+//! The signatures of an OCI artifact, kept beside its module: for the next policy no network is needed, and other loaders get them along with
+//! the module.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use super::Volume;
 use crate::volume_error::VolumeError;
 
-/// Largest file of signatures, and most of what is given to another loader at once, in bytes.
+/// Largest file of signatures, and most bytes of signatures that are given to another loader at once.
 pub(crate) const MAX_SIGNATURES: u64 = 16 << 20;
-/// Most manifests that are looked at for one module.
+/// Most manifests with signatures that are used for one module.
 const MOST: usize = 16;
 
-/// Most places where one artifact may lie.
+/// Most repositories that are remembered for one artifact.
 const MOST_PLACES: usize = 64;
 
 /// What is kept of the signatures of a manifest.
@@ -27,7 +27,7 @@ const MOST_PLACES: usize = 64;
 pub(crate) struct KeptSignatures {
     /// The repositories that the artifact was found signed in.
     pub places: BTreeSet<String>,
-    /// The signatures. Nothing of them is believed because they are kept: who signed is checked again each time.
+    /// The signatures. They are not trusted because they are kept: the signers are checked again each time.
     pub signatures: Material,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct SignedManifest {
 }
 
 impl SignedManifest {
-    /// The manifest, if it is one that was found at this place, and its module has this digest.
+    /// The manifest, if it was found signed in the repository `place` and its module has this digest.
     pub(crate) fn manifest_of(&self, module: &Digest, place: &str) -> Option<Manifest> {
         if !self.kept.places.contains(place) {
             return None;
@@ -54,13 +54,13 @@ impl SignedManifest {
 }
 
 impl Volume {
-    /// The signatures that are kept of a manifest.
+    /// The signatures that are kept for a manifest.
     pub(crate) fn signatures(&self, manifest: &Digest, module: &Digest) -> Option<KeptSignatures> {
         let bytes = files::read_regular(&self.oci_path(manifest, module, "signatures"), MAX_SIGNATURES).ok()?;
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Keeps the signatures of a manifest that was found at a place, in place of those that were kept before.
+    /// Keeps the signatures of a manifest that was found in the repository `place`. They replace those that were kept before.
     ///
     /// # Errors
     /// What the file system says.
@@ -83,7 +83,7 @@ impl Volume {
         temporary.publish(&path)
     }
 
-    /// The manifests that name a module and whose signatures are kept; a few of them where there are many.
+    /// The manifests that name a module and whose signatures are kept; if there are many, only some of them.
     pub(crate) fn signed_manifests(&self, module: &Digest) -> Vec<SignedManifest> {
         let suffix = format!("-{}.signatures", module.hex());
         let Ok(items) = fs::read_dir(self.root.join("manifests")) else { return Vec::new() };
@@ -94,7 +94,7 @@ impl Volume {
             let Some(digest) = hex.and_then(|hex| format!("sha256:{hex}").parse::<Digest>().ok()) else { continue };
             let manifest = self.oci_manifest(&digest).and_then(|manifest| String::from_utf8(manifest.bytes).ok());
             let Some((manifest, kept)) = manifest.zip(self.signatures(&digest, module)) else { continue };
-            // Texts in JSON take up to twice their length.
+            // A text may take up to twice its length in JSON.
             size += 2 * manifest.len() as u64 + 2 * item.metadata().map_or(0, |metadata| metadata.len());
             if found.len() == MOST || size > MAX_SIGNATURES {
                 break;

@@ -20,7 +20,7 @@ pub(crate) fn numbered(number: u32) -> Vec<u8> {
     module(&format!(r#"(module (memory (export "memory") 1) (func (export "f") (result i32) i32.const {number}))"#))
 }
 
-/// A ClusterPolicy.
+/// The manifest of a ClusterPolicy.
 pub(crate) fn policy(name: &str, module: &str, settings: &str) -> String {
     format!(
         "apiVersion: policies.portcullis.dev/v1alpha1\nkind: ClusterPolicy\nmetadata: {{name: {name}}}\nspec:\n  \
@@ -29,7 +29,7 @@ pub(crate) fn policy(name: &str, module: &str, settings: &str) -> String {
     )
 }
 
-/// The folder; it goes when dropped.
+/// The folder; it is removed when dropped.
 pub(crate) struct Folder(tempfile::TempDir);
 
 /// A running loader; it is killed when dropped.
@@ -133,19 +133,19 @@ impl Loader {
         self.child.id()
     }
 
-    /// SIGTERM, and how it ended.
+    /// Sends SIGTERM, and returns how the loader ended.
     pub(crate) fn stop(&mut self) -> std::process::ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("kills");
         self.ended()
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and returns how it ended.
     pub(crate) fn ended(&mut self) -> std::process::ExitStatus {
         eventually("the loader to end", || self.child.try_wait().expect("waits"))
     }
 
-    /// The newest manifest, once there is one.
+    /// The manifest on the volume; `None` if there is none yet.
     pub(crate) fn manifest(&self) -> Option<Manifest> {
         Manifest::decode(&fs::read(self.volume.join("manifest.json")).ok()?).ok()
     }
@@ -171,14 +171,14 @@ impl Loader {
         self.loader_state().policies.into_iter().find(|policy| policy.id.as_str() == id)
     }
 
-    /// Waits until a policy has failed, and gives it.
+    /// Waits until a policy has failed, and returns its state.
     pub(crate) fn fails(&self, id: &str) -> LoaderPolicy {
         eventually(&format!("{id} to fail"), || {
             self.policy(id).filter(|policy| policy.phase == Phase::Failed && policy.failure.is_some())
         })
     }
 
-    /// A series of the metrics; 0 where it is not.
+    /// The value of a series of the metrics; 0 if it does not exist.
     pub(crate) fn metric(&self, series: &str) -> f64 {
         let (_, body) = get(self.probes, "/metrics");
         let value = body.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
@@ -189,7 +189,7 @@ impl Loader {
         self.lines.lock().expect("a list").join("\n")
     }
 
-    /// Files of a folder of the volume.
+    /// The names of the files in a folder of the volume.
     pub(crate) fn files(&self, folder: &str) -> Vec<String> {
         let names = fs::read_dir(self.volume.join(folder)).expect("lists").flatten();
         let mut names: Vec<_> = names.map(|item| item.file_name().to_string_lossy().into_owned()).collect();
@@ -206,7 +206,7 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> (u16, String) {
     stream.read_to_string(&mut answer).expect("reads");
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
     let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
-    // One chunk at a time where it comes in chunks.
+    // Joins the chunks of a chunked body.
     let body = if answer.to_ascii_lowercase().contains("transfer-encoding: chunked") {
         unchunk(body)
     } else {
@@ -228,7 +228,7 @@ fn unchunk(mut body: &str) -> String {
     whole
 }
 
-/// Waits for something.
+/// Waits until `check` returns a value.
 pub(crate) fn eventually<T>(what: &str, check: impl FnMut() -> Option<T>) -> T {
     eventually_within(PATIENCE, what, check)
 }

@@ -1,4 +1,4 @@
-//! Hostile modules cost one child.
+//! A hostile module costs one child process, and nothing else.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -42,7 +42,7 @@ fn unversioned() -> Vec<u8> {
     wat::parse_str(text).expect("a module")
 }
 
-/// A module whose one function takes the compiler long.
+/// A module whose only function takes long to compile.
 fn heavy() -> Vec<u8> {
     let mut body = String::from("(module (func (export \"f\") (param i64) (result i64) (local i64)\n");
     for _ in 0..60_000 {
@@ -80,7 +80,7 @@ fn fault_m07_a_compiler_that_dies_fails_its_module_only() {
     let (reason, _) = fails(&folder, &loader, "a", &numbered(1));
     assert_eq!(reason, Reason::CompileFailed);
     assert!(loader.files("artifacts").is_empty());
-    // A manifest that tells of the failure may be on its way.
+    // The manifest that reports the failure may still be a temporary file.
     eventually("no temporary file to be left", || loader.files("tmp").is_empty().then_some(()));
 }
 

@@ -1,4 +1,4 @@
-//! The volume: restarts, faults of it, a second loader.
+//! The volume: restarts, its faults, a second loader.
 
 use std::fs;
 use std::time::{Duration, Instant};

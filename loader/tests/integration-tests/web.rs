@@ -1,4 +1,4 @@
-//! Modules from a web server that does what each test says.
+//! Modules from a web server that behaves as each test says.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -80,7 +80,7 @@ impl Server {
                         script.asked.push(asked.clone());
                         script.answers.get(&asked.path).cloned().unwrap_or_else(|| Reply::status(404))
                     };
-                    // An error is the client's hanging up, which is what some tests want.
+                    // An error means that the client hung up, which some tests want.
                     let _ = match config {
                         Some(config) => {
                             let connection = ServerConnection::new(config).expect("a connection");

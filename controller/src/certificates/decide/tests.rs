@@ -43,7 +43,7 @@ impl World {
         }
     }
 
-    /// As it is some minutes after the installation.
+    /// The state some minutes after the installation.
     fn settled() -> Self {
         let mut world = Self::empty();
         world.run();
@@ -77,7 +77,7 @@ impl World {
         self.unchanged = Duration::try_from(time).expect("a time that passes");
     }
 
-    /// Does the step there must be.
+    /// Does the next step, which must exist.
     fn step(&mut self) -> Step {
         let decision = self.decide();
         let step = decision.step.expect("a step");
@@ -102,7 +102,7 @@ impl World {
         step
     }
 
-    /// Does all the steps there are at this time.
+    /// Does steps until none is left at this time.
     fn run(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
         while self.decide().step.is_some() {
@@ -162,7 +162,7 @@ fn an_authority_is_replaced_with_overlap() {
     assert!(old.certificate.vouches_for(&leaf, &[]), "the old serving certificate stays in use");
     assert_eq!((world.decide().bundle, world.serving().shown()), (both.clone(), both.clone()));
 
-    // Webhooks must trust it first, and then for a pause.
+    // Webhooks must trust the new authority first, and then a pause must pass.
     world.is_spread = false;
     world.forward(days(1));
     assert_eq!((world.decide().step, world.decide().wait), (None, Some(SPREADING)));
@@ -187,7 +187,7 @@ fn fault_w12_a_deleted_authority_is_made_again_with_overlap() {
     let mut world = World::settled();
     let (old, leaf) = (world.current(), world.leaf());
     world.authority = None;
-    // Also by a controller that has just started and remembers nothing.
+    // Even a controller that has just started, and remembers nothing, does so.
     world.remembered = CaBundle::default();
     let steps = world.run();
     assert_eq!(steps, [Step::MakeAuthority { cause: Cause::Absent, previous: old.bundle() }, Step::Show]);
@@ -317,7 +317,7 @@ fn a_decision_is_the_same_whoever_asks_again() {
     assert_eq!(rotating.decide(), rotating.decide());
 }
 
-/// Nobody is asked whether he trusts: loaders have what the Secret shows, after the time that it takes to reach them.
+/// It is not checked whether loaders trust the authority: they have what the Secret shows, once it has had time to reach them.
 #[test]
 fn w12_the_authority_of_loaders_is_replaced_with_overlap_by_the_secret_alone() {
     let mut world = World::settled();
@@ -358,7 +358,7 @@ fn fault_h16_a_certificate_of_somebody_else_is_trusted_until_one_of_the_controll
     world.serving = Some(StoredServing::data(&pair, &other.bundle()));
     world.remembered = other.bundle();
     let both = own.clone().and(&other.bundle());
-    // Not for a moment do webhooks trust only one of them.
+    // At no moment do webhooks trust only one of them.
     assert_eq!(world.decide().bundle, both);
     assert_eq!(world.run(), [Step::Trust { previous: other.bundle() }, Step::Show]);
     assert_eq!((world.decide().bundle, world.decide().wait), (both.clone(), Some(rules().bundle_pause)));

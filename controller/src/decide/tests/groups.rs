@@ -73,7 +73,7 @@ fn nobody_leaves_a_group_before_every_replica_knows_the_other() {
     let (old, new) = (policy("a"), policy("a").generation(2).on("secrets"));
     stage.revision(&old, &["served"]);
     stage.revision(&new, &[]);
-    // The new group is registered and proven already, by somebody else.
+    // The new group is already registered and proven, for another policy.
     stage.put(policy("b").on("secrets").everywhere());
     stage.revision(&policy("b").on("secrets"), &[]);
     let previous = json!([{"pod": "x", "podUID": "u", "state": "Previous", "generation": 1}]);
@@ -226,7 +226,7 @@ fn nobody_joins_a_group_of_another_match_part_that_has_the_same_id() {
     let (first, second) = (policy("first").on("services"), policy("second"));
     stage.put(first.clone());
     stage.revision(&first, &[]);
-    // There is no example of two parts with one hash.
+    // No two match parts with the same hash are known, so one is made up.
     let colliding = stage.group(&second);
     stage.world.revisions.values_mut().flat_map(|revisions| revisions.values_mut()).for_each(|revision| {
         revision.content.as_mut().expect("it can be read").group = colliding.clone();

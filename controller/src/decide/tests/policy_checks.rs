@@ -1,4 +1,4 @@
-//! The webhook with which API servers ask about policies that somebody applies.
+//! The webhook with which API servers ask about policies that users apply.
 
 use super::*;
 use crate::desired::check_webhook;
@@ -12,7 +12,7 @@ impl Stage {
         stage
     }
 
-    /// The webhook is there, as it is desired now.
+    /// Adds the webhook as it should be now.
     fn check_webhook(&mut self) {
         let installation = self.rules.installation.clone().expect("an installation");
         let mut object = check_webhook(&installation, 10).object;

@@ -10,7 +10,7 @@ fn mutating(name: &str, seconds: u32) -> P {
         .spec("timeoutSeconds", seconds_at_least)
 }
 
-/// Policies that are there with their revisions, under a webhook that is proven.
+/// A stage with these policies and their revisions, under a webhook that is proven.
 fn enforced(policies: &[P]) -> Stage {
     let mut stage = Stage::new();
     for policy in policies {
@@ -88,7 +88,7 @@ fn z03_nobody_waits_for_what_only_somebody_else_can_mend() {
 #[test]
 fn z03_who_does_not_fit_gets_a_webhook_of_its_own_and_nobody_loses_a_place() {
     let mut stage = enforced(&[mutating("a", 20), mutating("z", 5)]);
-    // Its uid comes before the others', which gives it no right to their place.
+    // Its uid comes before the others', but does not entitle it to their place.
     let newcomer = mutating("0", 10);
     stage.put(newcomer.clone());
     let actions = stage.decide();

@@ -4,7 +4,8 @@ use super::*;
 
 const KIND: WebhookKind = WebhookKind::Validating;
 
-/// A policy whose only revision was registered and proven, and then is there in this form; its labels name its group, or nothing.
+/// A stage with a policy whose webhook was registered and proven, and whose only revision was then changed by `change`. With `labelled`, the
+/// revision's labels name its group.
 fn registered(policy: &P, labelled: bool, change: impl FnOnce(&mut Value)) -> Stage {
     let mut stage = Stage::new();
     stage.put(policy.clone().everywhere().condition("True", "Registered", 1));
@@ -25,7 +26,7 @@ fn message(stage: &mut Stage) -> String {
     messages.next_back().unwrap_or_default()
 }
 
-/// What a newer release may say and this one does not know.
+/// A policy with values that a newer release may have and this one does not know.
 fn newer() -> P {
     policy("a").spec("mode", json!("quarantine")).spec("failurePolicy", json!("Perhaps"))
 }
@@ -98,7 +99,7 @@ fn z18_of_damage_the_policy_itself_tells_the_match_part_and_the_labels_are_put_b
 fn z18_without_any_word_of_its_group_no_webhook_that_may_be_its_own_goes() {
     let mut stage = registered(&newer(), false, |_| ());
     assert_eq!(stage.actions(), ["a False SpecInvalid at 1"]);
-    // Webhooks of groups that somebody names go as always.
+    // The webhook of a group that another revision names is deleted as usual.
     let other = policy("b").on("secrets");
     stage.put(other.clone().deleting());
     stage.revision(&other, &[]);
@@ -137,7 +138,7 @@ fn z18_an_older_one_that_cannot_be_read_leaves_when_the_newest_is_called() {
         );
         stage.proven(&new);
         let actions = stage.actions();
-        // Without labels, nobody knows which webhook the old revision had until the revision is withdrawn.
+        // Without labels it is not known which webhook the old revision had, until the revision is withdrawn.
         let expected = if labelled { "unregister" } else { "mark a-1 withdrawn=true" };
         assert!(actions.contains(&expected.to_owned()), "{actions:?}");
     }

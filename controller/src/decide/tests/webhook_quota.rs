@@ -16,7 +16,7 @@ impl Stage {
         self.take(TENANTS, policy.0.clone());
     }
 
-    /// The newest generation of it was taken.
+    /// Adds a policy whose newest generation was accepted.
     fn taken(&mut self, policy: &P) {
         let object = serde_json::from_value(policy.0.clone()).expect("an object");
         let content = crate::world::PolicyView::read(Kind::Policy, &object).expect("a policy").content;
@@ -84,15 +84,15 @@ fn z11_an_edit_may_move_and_may_not_open_more() {
     stage.taken(&a);
     stage.taken(&b);
     stage.taken(&tenant("c", "services"));
-    // Beside the two there is no room for a third.
+    // Two webhooks are the limit, so there is no room for a third.
     stage.put_tenant(&b.clone().on("secrets").generation(2));
     assert_eq!(stage.made(), [""; 0]);
     assert_eq!(stage.refused(), ["b False QuotaExceeded at 2"]);
-    // What the policy was registered with stays, and any other edit is taken.
+    // The policy's old webhook stays, and any other edit is accepted.
     assert!(!stage.actions().iter().any(|action| action.contains("unregister") || action.contains("withdrawn")));
     stage.put_tenant(&b.on("pods").generation(3).spec("mode", json!("monitor")));
     assert_eq!(stage.made(), ["b"]);
-    // The only one of its webhook takes its place along.
+    // The only policy of a webhook may move to another one, as its old webhook goes.
     stage.put_tenant(&tenant("c", "secrets").generation(2));
     assert_eq!(stage.made(), ["b", "c"]);
 }

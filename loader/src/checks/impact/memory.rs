@@ -1,5 +1,5 @@
-//! The figures of the last checks. A check comes before its policy is stored, if that ever is: once it is stored with the spec that was
-//! checked, the figures are those of the policy. Pure.
+//! The figures of the last checks. A check runs before its policy is stored, which may never happen. Once the policy is stored with the
+//! spec that was checked, the figures of the check are shown in its status. Pure.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,7 +8,7 @@ use portcullis_contract::{Digest, ImpactFigures, PolicyId, Tenant};
 
 /// Most specs whose figures are remembered.
 const MOST: usize = 100;
-/// The same of one policy: the one that is stored, and a few that somebody tries.
+/// Most specs of one policy: the stored one, and a few that users try.
 const MOST_OF_POLICY: usize = 4;
 
 /// The figures of specs, oldest first.
@@ -19,12 +19,12 @@ pub(crate) struct Memory(VecDeque<Entry>);
 struct Entry {
     policy: PolicyId,
     fingerprint: Digest,
-    /// The uid of the policy, once one of this name was seen to be stored, with whatever spec.
+    /// The uid of the stored policy of this name, whatever its spec; `None` until one was seen.
     uid: Option<String>,
     figures: ImpactFigures,
 }
 
-/// A policy that is stored.
+/// A policy as the API server has stored it.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::checks) struct Stored<'a> {
     /// Its id.
@@ -33,13 +33,13 @@ pub(in crate::checks) struct Stored<'a> {
     pub(in crate::checks) uid: &'a str,
     /// Its newest generation.
     pub(in crate::checks) generation: i64,
-    /// The fingerprint of that generation's spec; absent where it cannot be read.
+    /// The fingerprint of that generation's spec; `None` where the spec cannot be read.
     pub(in crate::checks) fingerprint: Option<Digest>,
 }
 
 impl Memory {
-    /// Remembers the figures of a spec, in place of earlier ones of the same spec. Where there are too many, the oldest of the same policy
-    /// goes, or the oldest of the tenant that has most.
+    /// Remembers the figures of a spec, in place of earlier ones of the same spec. When there are too many, the oldest entry of the same policy
+    /// is dropped, or the oldest of the tenant with the most entries.
     pub(in crate::checks) fn remember(&mut self, policy: PolicyId, fingerprint: Digest, figures: ImpactFigures) {
         self.0.retain(|entry| entry.policy != policy || entry.fingerprint != fingerprint);
         let own = |entry: &Entry| entry.policy == policy;
@@ -56,8 +56,8 @@ impl Memory {
         }
     }
 
-    /// Takes in which policies are stored, and gives the figures of those whose spec was checked. What is known of a policy that is gone, or
-    /// was made again, is forgotten. One that was never there may be on its way.
+    /// Takes the stored policies, and returns the figures of those whose spec was checked. The figures of a policy that was deleted, or deleted
+    /// and created again, are forgotten. Those of a policy that was never stored are kept, as it may be stored in a moment.
     pub(in crate::checks) fn settle<'s>(
         &mut self,
         stored: impl Iterator<Item = Stored<'s>>,
@@ -85,7 +85,7 @@ impl Memory {
         self.0.iter().filter_map(is_same).collect()
     }
 
-    /// The place of the oldest entry of the tenant that has most by its weight. Of several such tenants, the oldest entry of all goes.
+    /// The index of the oldest entry of the tenant that has the most entries for its weight. If several tenants have, the oldest entry of them all.
     fn oldest_of_most(&self) -> Option<usize> {
         let mut uses: BTreeMap<Tenant, u64> = BTreeMap::new();
         for entry in &self.0 {
@@ -119,7 +119,7 @@ mod tests {
         memory.remember(id(policy), spec(text), figures_of(denied));
     }
 
-    /// What is said of policies that are stored, each as `(id, uid, spec)`: the id, and how many objects would be denied.
+    /// The figures of stored policies, each given as `(id, uid, spec)`: the id, and how many objects would be denied.
     fn settled(memory: &mut Memory, stored: &[(&str, &str, &str)]) -> Vec<(String, u64)> {
         let ids: Vec<_> = stored.iter().map(|(policy, ..)| id(policy)).collect();
         let policies = stored.iter().zip(&ids).map(|((_, uid, text), id)| Stored {
@@ -151,7 +151,7 @@ mod tests {
         remember(&mut memory, A, "one", 12);
         remember(&mut memory, "cluster/b", "one", 7);
         assert_eq!(settled(&mut memory, &[(A, "u", "one")]), of_a(12));
-        // A dry run of an edit changes nothing of it.
+        // A dry run of an edit does not change the figures of the stored spec.
         remember(&mut memory, A, "two", 500);
         assert_eq!(settled(&mut memory, &[(A, "u", "one")]), of_a(12));
         assert_eq!(settled(&mut memory, &[(A, "u", "two")]), of_a(500));
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!((known(&memory, "").len(), known(&memory, "team").len()), (1, 10));
         let flood = known(&memory, "flood");
         assert_eq!((flood.len(), flood[0].as_str()), (MOST - 11, "p911"), "the oldest of them went");
-        // ClusterPolicies have the share of two namespaces.
+        // ClusterPolicies may have as many entries as two namespaces.
         for number in 0..1000 {
             remember(&mut memory, &format!("cluster/c{number}"), "one", 1);
         }

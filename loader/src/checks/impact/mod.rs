@@ -1,13 +1,13 @@
-//! What a policy that somebody applies would do to objects that exist: some of them are listed, and the candidate is asked about each.
+//! What a policy that a user applies would do to objects that exist: some of them are listed, and the candidate is asked about each.
 //!
 //! ```text
 //!  pages of lists ◄─ API server          POST /audit/check/<number> ─► evaluator
 //!       └─► sample (which page is next) ─► objects ─┘       └─► tally (figures, words) ─► memory (until the policy is stored)
 //! ```
 //!
-//! Rules, selectors and match conditions decide as in an API server which objects the candidate is asked about.
+//! As in an API server, rules, selectors and match conditions decide which objects the candidate is asked about.
 //!
-//! Of an object, only its name is ever shown, and what the policy itself says. Secrets are never read.
+//! Only the names of objects and the messages of the policy itself are ever shown. Secrets are never read.
 
 mod memory;
 mod sample;
@@ -42,31 +42,31 @@ use super::discovery::Discovery;
 const MOST_OBJECTS: usize = 1000;
 /// Most kinds whose objects one check reads.
 const MOST_KINDS: usize = 64;
-/// Most namespaces that objects may be taken from, and namespaces on a page.
+/// Most namespaces that are listed, and how many of them are on a page.
 const MOST_NAMESPACES: usize = 5000;
 const PAGE_OF_NAMESPACES: u32 = 500;
 /// How many objects the evaluator is asked about at once.
 const AT_ONCE: usize = 4;
-/// The name under which the requests are made.
+/// The user name in the requests that the candidate is asked about.
 const USER: &str = "portcullis-impact";
 /// Longest time for one answer of the evaluator.
 const LONGEST_ANSWER: Duration = Duration::from_secs(10);
-/// Longest pause after the evaluator had no time.
+/// Longest pause after the evaluator was too busy to answer.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Asks about objects that exist.
 pub(crate) struct Impact {
     poster: Poster,
-    /// The namespace of the installation, about which no policy is asked.
+    /// The namespace of the installation, whose objects no policy is asked about.
     installation: String,
     /// One page of objects is in memory at a time.
     pages: Semaphore,
 }
 
-/// The policy that is asked.
+/// The policy whose impact is counted.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
-    /// Its own id, under which it is not tried.
+    /// Its own id; the candidate that is tried has another one.
     pub(super) id: PolicyId,
     /// The fingerprint of its spec.
     pub(super) fingerprint: Digest,
@@ -76,7 +76,7 @@ pub(super) struct Subject {
     pub(super) mode: Mode,
     /// Whether it reads objects of the cluster, which candidates do not get.
     pub(super) reads_cluster: bool,
-    /// Whether it is suspended, and so says nothing.
+    /// Whether it is suspended, and so is not asked.
     pub(super) is_suspended: bool,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Subject {
 pub(super) struct Found {
     /// What the author of the policy is warned of.
     pub(super) warnings: Vec<String>,
-    /// The figures for the status of the policy; nothing where no objects could be counted.
+    /// The figures for the status of the policy; `None` where no objects could be counted.
     pub(super) figures: Option<ImpactFigures>,
 }
 
@@ -94,13 +94,13 @@ struct Page {
     objects: Vec<Arc<Value>>,
     /// Where the next page begins; empty after the last.
     next: String,
-    /// How many objects there are, where the API server says it.
+    /// How many objects there are in all; `None` where the API server does not say.
     total: Option<usize>,
 }
 
 /// The namespaces of a cluster, as far as they are known.
 enum Namespaces {
-    /// Nobody has asked.
+    /// They have not been listed yet.
     NotAsked,
     /// Their names.
     Known(Vec<String>),
@@ -116,13 +116,13 @@ struct Look<'a> {
     part: &'a MatchPart,
     scope: &'a Scope,
     conditions: Arc<Conditions>,
-    /// The namespaces of the policy's selector; absent for all.
+    /// The namespaces that the policy's selector selects; `None` without a selector.
     selected: Option<BTreeSet<String>>,
     namespaces: Namespaces,
 }
 
 impl Impact {
-    /// Asks the evaluator whose state port is `evaluator`.
+    /// Will ask the evaluator whose state port is at `evaluator`.
     ///
     /// # Errors
     /// When no HTTP client can be made.
@@ -131,7 +131,7 @@ impl Impact {
         Ok(Self { poster, installation: installation.to_owned(), pages: Semaphore::new(1) })
     }
 
-    /// What a candidate that serves would do, as far as it is known until then.
+    /// Finds out what a candidate that serves would do, as far as that can be counted before `until`.
     pub(super) async fn look(
         &self,
         candidate: &PolicyId,
@@ -164,7 +164,7 @@ impl Impact {
             installation: &self.installation,
             namespace: None,
         };
-        // An API server takes no selector that cannot be read.
+        // An API server would refuse a webhook with such a selector.
         let Ok(scope) = Scope::of(&parts) else { return };
         let mut kinds = scope.resources(&served.listable());
         kinds.retain(|(resource, _)| !is_secret(resource));
@@ -200,7 +200,7 @@ impl Impact {
         Effect { namespace, name, outcome, message }
     }
 
-    /// The verdict on a review. Nothing where the evaluator cannot give one; while it has no time, this waits.
+    /// The verdict on a review; `None` if the evaluator cannot give one. While the evaluator is busy, this tries again.
     async fn verdict(&self, candidate: &PolicyId, review: Vec<u8>) -> Option<AuditVerdict> {
         let path = format!("{AUDIT_PATH}{candidate}");
         loop {
@@ -226,7 +226,7 @@ impl Look<'_> {
                     let is_named =
                         self.part.rules.iter().flat_map(|rule| &rule.resources).any(|name| *name == resource.name);
                     match error.code() {
-                        // Rules for all kinds are asked about those that may be listed.
+                        // A rule for all kinds is checked with those kinds that this program may list.
                         Some(403) if !is_named => {}
                         Some(403) => tally.forbid(resource),
                         _ => tally.miss(resource),
@@ -239,7 +239,7 @@ impl Look<'_> {
         }
     }
 
-    /// Asks about so many objects of a kind at most. Gives how many were read.
+    /// Asks about at most `most` objects of a kind. Returns how many were read.
     async fn kind(&mut self, resource: &Resource, most: usize, tally: &mut Tally) -> Result<usize, CallError> {
         let operations = self.scope.operations(resource);
         let mut sample = Sample::of(self.scope.namespace(), most);
@@ -274,7 +274,7 @@ impl Look<'_> {
         Ok(read)
     }
 
-    /// Asks about the objects of a page. Gives how many objects rules and selectors choose, and their size in bytes.
+    /// Asks about the objects of a page. Returns how many of them rules and selectors choose, and their size in bytes.
     async fn judge(
         &self,
         resource: &Resource,
@@ -312,7 +312,8 @@ impl Look<'_> {
         (covered.len(), bytes)
     }
 
-    /// What the policy would be asked about an object. Conditions may take many milliseconds, and the broker answers requests meanwhile.
+    /// What the policy would be asked about an object. Match conditions may take many milliseconds, so they are judged on a thread of their own:
+    /// the broker must go on answering requests.
     async fn existing(&self, resource: &Resource, operations: &[&'static str], object: &Arc<Value>) -> Existing {
         if self.conditions.is_empty() {
             return self.conditions.existing(resource, operations, object);
@@ -320,7 +321,7 @@ impl Look<'_> {
         let (conditions, object) = (Arc::clone(&self.conditions), Arc::clone(object));
         let (resource, operations) = (resource.clone(), operations.to_vec());
         let decided = spawn_blocking(move || conditions.existing(&resource, &operations, &object)).await;
-        // It does not panic, so this is the end of the program.
+        // The closure does not panic, so an error means that the program is ending.
         decided.unwrap_or_else(|_| Existing::Undecided(String::new()))
     }
 
@@ -344,7 +345,7 @@ impl Look<'_> {
         let total = known.map(|remaining| remaining.saturating_add(list.items.len()));
         let object = |item: DynamicObject| {
             let mut object = serde_json::to_value(item).unwrap_or_default();
-            // Items of a list have neither.
+            // The items of a list have neither field.
             object["apiVersion"] = described.api_version.clone().into();
             object["kind"] = described.kind.clone().into();
             object
@@ -352,7 +353,7 @@ impl Look<'_> {
         Ok(Page { objects: list.items.into_iter().map(object).map(Arc::new).collect(), next, total })
     }
 
-    /// The namespaces that objects may be taken from; nothing where they cannot be listed.
+    /// The namespaces that objects may be taken from; `None` if they cannot be listed.
     async fn namespaces(&mut self) -> Option<&[String]> {
         if matches!(self.namespaces, Namespaces::NotAsked) {
             let names = match &self.selected {
@@ -368,7 +369,7 @@ impl Look<'_> {
     }
 }
 
-/// The names of the namespaces that a selector in the form of queries selects, the first thousands.
+/// The names of the namespaces that a selector selects (as in a query; empty for all), up to [`MOST_NAMESPACES`] and the rest of a page.
 async fn namespaces(client: &Client, selector: &str) -> Result<Vec<String>, CallError> {
     let api: Api<Namespace> = Api::all(client.clone());
     let (mut names, mut next) = (Vec::new(), String::new());
@@ -392,7 +393,7 @@ fn is_secret(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.name == "secrets"
 }
 
-/// Namespaces, as a resource.
+/// The resource `namespaces`, for messages.
 fn resource_of_namespaces() -> Resource {
     Resource {
         group: String::new(),
@@ -407,7 +408,7 @@ fn resource_of_namespaces() -> Resource {
 pub(super) mod tests {
     use super::*;
 
-    /// Figures of a check.
+    /// The figures of a check that found this many denied objects.
     pub(in crate::checks) fn figures_of(denied: u64) -> ImpactFigures {
         ImpactFigures {
             checked_at: Timestamp::UNIX_EPOCH,

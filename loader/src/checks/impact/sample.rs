@@ -1,4 +1,4 @@
-//! Which objects of a kind are read, page by page: all where they are few enough, else the same number of each namespace. Pure.
+//! Which objects of a kind are read, page by page: all if they are few enough, otherwise the same number from each namespace. Pure.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 const LARGEST_PAGE: usize = 100;
 /// Objects of the first page, before anything is known about their size.
 const FIRST_PAGE: usize = 20;
-/// The size of a page that is wanted, in bytes: a page is in memory as a whole.
+/// The size of a page to aim for, in bytes: a whole page is in memory at once.
 const PAGE_BYTES: usize = 4 << 20;
 /// Most namespaces that objects are taken from.
 const MOST_NAMESPACES: usize = 200;
@@ -16,30 +16,30 @@ const MOST_NAMESPACES: usize = 200;
 pub(super) struct Sample {
     /// How many objects may be read.
     left: usize,
-    /// How many may be on the next page.
+    /// Most objects on the next page.
     page: usize,
     places: VecDeque<Place>,
-    /// How many places have not had their turn in this round, and how many objects each may have.
+    /// How many places have not had their turn in this round yet, and how many objects each place may have in it.
     round: (usize, usize),
 }
 
 /// Where a page begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The namespace; absent for all of them.
+    /// The namespace; `None` for all of them.
     pub(super) namespace: Option<String>,
-    /// Where to go on, as the API server says it; empty at the beginning.
+    /// The API server's continue token; empty for the first page.
     pub(super) next: String,
 }
 
 impl Sample {
-    /// As many objects as may be read, of one namespace if one is named.
+    /// Reads at most `most` objects, from one namespace or from all.
     pub(super) fn of(namespace: Option<&str>, most: usize) -> Self {
         let place = Place { namespace: namespace.map(str::to_owned), next: String::new() };
         Self { left: most, page: FIRST_PAGE, places: VecDeque::from([place]), round: (0, 0) }
     }
 
-    /// As many objects as may be read, of these namespaces in turn. Of too many, some are taken that are evenly spread.
+    /// Reads at most `most` objects from these namespaces in turn. If there are too many namespaces, evenly spread ones are taken.
     pub(super) fn over(namespaces: &[String], most: usize) -> Self {
         let step = namespaces.len().div_ceil(MOST_NAMESPACES.min(most).max(1)).max(1);
         let place = |name: &String| Place { namespace: Some(name.clone()), next: String::new() };
@@ -47,7 +47,7 @@ impl Sample {
         Self { left: most, page: FIRST_PAGE, places, round: (0, 0) }
     }
 
-    /// The next page and how many objects it may have; nothing when enough was read.
+    /// The next page and the most objects that it may have; `None` when enough was read.
     pub(super) fn next(&mut self) -> Option<(Place, usize)> {
         if self.left == 0 {
             return None;
@@ -62,7 +62,7 @@ impl Sample {
         Some((place, share.min(self.page).min(self.left)))
     }
 
-    /// Takes in that a page had so many objects, whose size is known for some, and where the place goes on.
+    /// Records that a page had `objects` objects, of which `known` have `bytes` bytes together. `place` says where to go on there.
     pub(super) fn took(&mut self, place: Place, objects: usize, (known, bytes): (usize, usize)) {
         self.left = self.left.saturating_sub(objects);
         if let Some(mean) = bytes.checked_div(known) {
@@ -83,7 +83,7 @@ impl Sample {
 mod tests {
     use super::*;
 
-    /// Reads from namespaces with so many objects of this size. Gives how many of each were read, and the number of pages.
+    /// Reads from namespaces with these numbers of objects, each of `bytes` bytes. Returns how many of each were read, and the number of pages.
     fn read(mut sample: Sample, there: &mut [(&str, usize)], bytes: usize) -> (Vec<usize>, usize) {
         let (mut read, mut pages) = (vec![0; there.len()], 0);
         while let Some((place, most)) = sample.next() {

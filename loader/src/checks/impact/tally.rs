@@ -14,17 +14,17 @@ const LONGEST_NAME: usize = 200;
 const LONGEST: usize = 800;
 /// Most kinds that are named.
 const MOST_KINDS: usize = 4;
-/// After so many objects that could not be judged, and none that could, the others are left out.
+/// If the policy fails for each of this many first objects, it is not asked about the others.
 const HOPELESS: usize = 20;
 
-/// What came of one object.
+/// What the policy would do to one object.
 #[derive(Debug)]
 pub(super) struct Effect {
     /// Its namespace; empty for objects in none.
     pub(super) namespace: String,
     /// Its name.
     pub(super) name: String,
-    /// What the policy says of it; absent where it did not answer.
+    /// The policy's verdict; `None` where it did not answer.
     pub(super) outcome: Option<AuditOutcome>,
     /// The message of the policy.
     pub(super) message: Option<String>,
@@ -39,11 +39,11 @@ pub(super) struct Tally {
     denied: usize,
     changed: usize,
     failed: usize,
-    /// How many objects the policy was not asked about, as a match condition could not be decided.
+    /// How many objects the policy was not asked about because a match condition could not be decided.
     undecided: usize,
     /// Such conditions, each once.
     conditions: Vec<String>,
-    /// How many objects of the kind that was begun last match conditions leave out, and how many others there were.
+    /// For the current kind: how many objects match conditions leave out, and how many others were read.
     here: (usize, usize),
     /// The namespaces of the objects that would be denied.
     namespaces: BTreeSet<String>,
@@ -51,25 +51,25 @@ pub(super) struct Tally {
     example: Option<String>,
     /// The first few objects that would be denied.
     denied_first: Vec<String>,
-    /// Whether there are objects that were not read, as they are too many.
+    /// Whether some objects were not read because there are too many.
     is_sample: bool,
-    /// How many objects there are of the kinds that were read, as far as that is known.
+    /// How many objects there are of the kinds that were read; of some kinds that may not be known.
     total: usize,
-    /// Whether that is not known of some kind.
+    /// Whether the number of objects of some kind is not known.
     is_total_unknown: bool,
-    /// How many kinds were read to the end, or as far as they may be.
+    /// How many kinds were read to the end, or up to the limit.
     ended: usize,
-    /// Whether kinds were left out, as there are too many.
+    /// Whether kinds were left out because there are too many.
     is_cut: bool,
     is_late: bool,
-    /// Kinds that may not be listed.
+    /// Kinds that this program may not list.
     forbidden: Vec<String>,
     /// Kinds that could not be listed for another reason.
     unread: Vec<String>,
 }
 
 impl Tally {
-    /// Adds what came of an object.
+    /// Counts what the policy would do to an object.
     pub(super) fn add(&mut self, effect: Effect) {
         self.judged += 1;
         self.here.1 += 1;
@@ -97,12 +97,12 @@ impl Tally {
         }
     }
 
-    /// Adds an object that match conditions leave out. It counts nowhere.
+    /// Takes note of an object that match conditions leave out. It is in no figure, except to estimate how many others there are.
     pub(super) fn leave_out(&mut self) {
         self.here.0 += 1;
     }
 
-    /// Adds an object of which it is not known whether the policy is asked, as the named match condition cannot be decided.
+    /// Counts an object for which the named match condition cannot be decided: it is not known whether the policy would be asked.
     pub(super) fn leave_undecided(&mut self, condition: &str) {
         self.undecided += 1;
         self.here.1 += 1;
@@ -111,13 +111,13 @@ impl Tally {
         }
     }
 
-    /// Begins with the objects of a kind.
+    /// Begins a kind.
     pub(super) fn begin(&mut self, resource: &Resource) {
         self.kinds.push(resource.title());
         self.here = (0, 0);
     }
 
-    /// Ends with the objects of a kind: whether all were read, and how many there are where that is known.
+    /// Ends a kind: whether all its objects were read, and how many there are, if that is known.
     pub(super) fn end(&mut self, is_complete: bool, total: Option<usize>) {
         self.ended += 1;
         self.is_sample |= !is_complete;
@@ -133,7 +133,7 @@ impl Tally {
         self.total = self.total.saturating_add(total);
     }
 
-    /// Adds a kind that may not be listed.
+    /// Adds a kind that this program may not list.
     pub(super) fn forbid(&mut self, resource: &Resource) {
         self.forbidden.push(resource.title());
     }
@@ -143,23 +143,23 @@ impl Tally {
         self.unread.push(resource.title());
     }
 
-    /// Takes in that kinds are left out, as there are too many.
+    /// Records that kinds are left out because there are too many.
     pub(super) fn cut(&mut self) {
         self.is_cut = true;
     }
 
-    /// Takes in that there was no time for more.
+    /// Records that the time ran out.
     pub(super) fn be_late(&mut self) {
         self.is_late = true;
     }
 
-    /// Whether it is no use to ask about more objects.
+    /// Whether it is useless to ask about more objects.
     pub(super) fn is_hopeless(&self) -> bool {
         self.failed >= HOPELESS && self.failed == self.judged
     }
 
-    /// The warnings about a policy of this mode; figures are those of `protect`. None where nothing would change and everything that may be
-    /// listed was.
+    /// The warnings about a policy of this mode; the figures in them are those of `protect`. Empty if the policy would deny and change nothing,
+    /// and everything could be listed and judged.
     pub(super) fn warnings(&self, mode: Mode) -> Vec<String> {
         let figures = (self.denied + self.changed + self.failed > 0 || self.is_late).then(|| self.sentence(mode));
         let undecided = (self.undecided > 0).then(|| {
@@ -182,7 +182,7 @@ impl Tally {
         [figures, undecided, forbidden, unread].into_iter().flatten().map(|text| clean(&text, LONGEST)).collect()
     }
 
-    /// The figures for the status of the policy; nothing where no objects could be counted.
+    /// The figures for the status of the policy; `None` where no objects could be counted.
     pub(super) fn figures(&self, now: Timestamp) -> Option<ImpactFigures> {
         if self.kinds.is_empty() || (self.judged == 0 && self.is_late) {
             return None;
@@ -205,11 +205,11 @@ impl Tally {
     /// About how many objects there are of the kinds that were read, if that is known.
     fn total(&self) -> Option<usize> {
         let is_known = !self.is_late && !self.is_total_unknown && self.ended == self.kinds.len();
-        // Where all objects were read, those that the policy would not be asked about do not count.
+        // If all objects were read, only those that the policy would be asked about count.
         is_known.then(|| if self.is_sample { self.total.max(self.known()) } else { self.known() })
     }
 
-    /// How many objects were read that the policy is asked about, as far as that is known.
+    /// How many of the objects that were read the policy is asked about, or may be.
     fn known(&self) -> usize {
         self.judged + self.undecided
     }

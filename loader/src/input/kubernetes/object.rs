@@ -20,7 +20,7 @@ pub(super) struct Object {
     pub(super) metadata: ObjectMeta,
     /// Its number.
     pub(super) revision: i64,
-    /// Its content, JSON text.
+    /// Its content as JSON text.
     pub(super) data: Option<Box<RawValue>>,
 }
 

@@ -20,7 +20,7 @@ use crate::content::{Body, Head, Matched, fingerprint, hash};
 use crate::input::manifest::{Origin, judge};
 use crate::problem::Problem;
 
-/// A revision, read.
+/// A revision that was read.
 #[derive(Debug, Clone)]
 pub(super) struct Revision {
     /// The name of the object.
@@ -35,21 +35,21 @@ pub(super) struct Revision {
     pub(super) generation: i64,
     /// When the revision was made.
     pub(super) created: Option<Timestamp>,
-    /// What is known about it since.
+    /// What its annotations record about it.
     pub(super) marks: RevisionMarks,
-    /// What acts at once. What of it cannot be read counts as the stricter.
+    /// What acts at once. A field that cannot be read has the stricter value.
     pub(super) head: Head,
-    /// A group that only its labels name, beside that of its content: the policy may be called there until they are corrected.
+    /// A group that its labels name, if its content names another: API servers may call the policy there until the labels are corrected.
     pub(super) other_group: Option<(GroupId, WebhookKind)>,
-    /// Which requests of its shared webhook it is asked about; nothing where its webhook is not shared.
+    /// Which requests of its shared webhook it is asked about; `None` where its webhook is not shared.
     pub(super) matches: Option<MemberMatch>,
-    /// Which requests reach it; nothing where its content cannot be read, or is large.
+    /// Which requests reach it; `None` where its content cannot be read or is too large.
     pub(super) matched: Option<Arc<Matched>>,
     /// What it serves, or why it cannot be.
     pub(super) body: Result<Body, Problem>,
     /// Equal for equal content.
     pub(super) hash: Digest,
-    /// Equal for the spec that a check has tried; nothing where the content cannot be read.
+    /// Equal to that of a check of the same spec; `None` where the content cannot be read.
     pub(super) fingerprint: Option<Digest>,
 }
 
@@ -62,7 +62,7 @@ pub(super) enum UnknownOwner {
     BadName(PolicyIdError),
 }
 
-/// Reads a revision. It must name its policy; anything else that is wrong is that policy's own problem.
+/// Reads a revision. It must name its policy; anything else that is wrong becomes a problem of that policy.
 ///
 /// # Errors
 /// When neither content nor labels name the policy.
@@ -98,7 +98,7 @@ pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
     let body = problem.map_or(body, |text| Err(Problem::new(Reason::SpecInvalid, text)));
     let hash = match &body {
         Ok(body) => hash(&head, body),
-        // Labels that come later may tell more.
+        // Content that cannot be read is hashed as text, and with the group, which labels may correct later.
         Err(_) => Digest::of(format!("{text}{:?}", head.group).as_bytes()),
     };
     let fingerprint = part.as_ref().zip(body.as_ref().ok()).map(|((part, _), body)| fingerprint(&head, part, body));
@@ -120,15 +120,15 @@ pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
     })
 }
 
-/// The match part and its shard, which make the match group. They are read apart from the rest, so that what is odd elsewhere takes no
-/// policy out of its group.
+/// The match part and its shard, which make the match group. They are read separately, so that a mistake elsewhere does not take the policy
+/// out of its group.
 fn match_part(policy: &PolicyReference, data: &Value) -> Option<(MatchPart, u32)> {
     let shard = data.get("shard").map_or(Some(0), |shard| u32::try_from(shard.as_u64()?).ok())?;
     let part = decode_match(policy, data.get("spec")?).ok()?.match_part();
     Some((part, shard))
 }
 
-/// What acts at once, field by field. A policy in a cluster that cannot be read as a whole opens no door.
+/// What acts at once, read field by field: a field that cannot be read has its default, so that a damaged revision never weakens a policy.
 fn readable(data: &Value) -> Head {
     fn field<T: DeserializeOwned + Default>(data: &Value, name: &str) -> T {
         let value = data.get("spec").and_then(|spec| spec.get(name));

@@ -1,4 +1,4 @@
-//! From all revisions to what is wanted (docs/design/overview.md, section 3).
+//! From all revisions to the policies to serve (docs/design/overview.md, section 3).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -22,7 +22,7 @@ pub(super) fn snapshot<'r>(revisions: impl Iterator<Item = &'r Revision>) -> Sna
     }
     let mut policies: BTreeMap<&PolicyId, Vec<&Revision>> = BTreeMap::new();
     for (_, revisions) in objects.into_iter().filter(|(uid, _)| !deleted.contains(uid)) {
-        // Two objects of one name: the older has been deleted, and its revisions were left behind.
+        // Two objects with the same name: the older one was deleted, and its revisions were left behind.
         let age = |revisions: &[&Revision]| {
             let newest = revisions.iter().map(|revision| revision.created).max().flatten();
             (newest, revisions.first().map(|revision| revision.uid.clone()))
@@ -65,7 +65,7 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
             older_groups,
             matches: matches(newest, older),
             last_served,
-            // Also where the revision cannot be read otherwise: the mark stands beside its content.
+            // Counts even if the revision's content cannot be read: the mark is an annotation.
             enforced: revisions.iter().any(|revision| revision.marks.served),
             newest_served: newest.marks.served,
             fingerprint: newest.fingerprint,
@@ -73,15 +73,15 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
     })
 }
 
-/// Which requests of shared webhooks the policy is asked about: those of each revision in force. A revision of the same group that is
-/// matched by nothing of its own, or whose content cannot be read, has the policy asked about all of the group's.
+/// Which requests of shared webhooks the policy is asked about: those of each revision in force. If a revision of a group has no shared
+/// webhook, or its content cannot be read, the policy is asked about all requests of that group.
 fn matches(newest: &Revision, older: &[&Revision]) -> BTreeMap<GroupId, Vec<MemberMatch>> {
     let mut matches: BTreeMap<GroupId, Option<Vec<MemberMatch>>> = BTreeMap::new();
     let in_force = older.iter().copied().filter(|revision| !revision.marks.withdrawn);
     for revision in std::iter::once(newest).chain(in_force) {
         for (group, _) in revision.head.group.iter().chain(&revision.other_group) {
             let known = matches.entry(group.clone()).or_insert_with(|| Some(Vec::new()));
-            // Its labels name another group than its content, which says nothing about that group.
+            // For a group that only the labels name, the revision's content does not say which requests match.
             let own =
                 revision.matches.as_ref().filter(|_| revision.head.group.as_ref().is_some_and(|own| own.0 == *group));
             match (own, known.as_mut()) {
@@ -94,14 +94,14 @@ fn matches(newest: &Revision, older: &[&Revision]) -> BTreeMap<GroupId, Vec<Memb
     matches.into_iter().filter_map(|(group, matches)| Some((group, matches?))).collect()
 }
 
-/// The newest first; of two of one generation the one that the controller made.
+/// Newest first; of two revisions of one generation, the one with the controller's name first.
 fn order(revision: &Revision) -> (Reverse<i64>, bool, &str) {
     (Reverse(revision.generation), !revision.is_named_well, &revision.name)
 }
 
-/// The digests that the newest generation's modules must have: the recorded ones. Before one is recorded, the bytes that it goes
-/// back to, or those of the newest generation that served with the same address, so that an edit of settings fetches nothing new
-/// and a fresh pod agrees with the others.
+/// The digests that the newest generation's modules must have: the recorded ones. Until one is recorded, those of the generation that it
+/// rolls back to, or of the newest generation that served with the same address, so that an edit of settings fetches nothing new and a
+/// fresh pod agrees with the others.
 fn pins(newest: &Revision, older: &[&Revision]) -> Pins {
     let address = |revision: &Revision, part: &str| {
         let body = revision.body.as_ref().ok()?;
@@ -196,7 +196,7 @@ mod tests {
         assert!(enforced(&[withdrawn, plain(2, &[])]));
         let damaged = revision(1, &served, |o| o["data"]["spec"]["rules"] = json!("no"));
         assert!(enforced(&[damaged, plain(2, &[])]));
-        // Deleted and made again: what is left of the older object does not count.
+        // Deleted and created again: revisions left from the older object do not count.
         let again = revision(1, &[], |o| {
             o["data"]["policy"]["uid"] = json!("later");
             o["metadata"]["creationTimestamp"] = json!("2026-02-01T00:00:00Z");

@@ -1,4 +1,4 @@
-//! The revisions that there are, each read once, as the events of a watch tell them.
+//! The revisions of an installation, kept up to date from the events of a watch. Each is read once.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use super::revision::{Revision, UnknownOwner, read};
 use super::snapshot::snapshot;
 use crate::input::Snapshot;
 
-/// How long a revision counts that was deleted by somebody else than the controller, which marks it first. It makes it again; a policy
-/// must not leave its group meanwhile.
+/// How long a revision still counts that was not deleted by the controller, which marks a revision first. The controller makes it again, and
+/// the policy must not leave its group meanwhile.
 const MISSED: Duration = Duration::from_secs(600);
 
 /// One object: a revision, or why it cannot be read as one.
@@ -22,7 +22,7 @@ type Entry = Result<Revision, UnknownOwner>;
 #[derive(Default)]
 pub(super) struct Store {
     entries: HashMap<String, Entry>,
-    /// A list that is not complete yet. Until it is, what was known before counts.
+    /// A list that is not complete yet. Until it is, the earlier entries count.
     listing: Option<HashMap<String, Entry>>,
     /// Revisions in force that were deleted without a mark, and until when they count.
     missed: HashMap<String, (Revision, Instant)>,
@@ -71,7 +71,7 @@ impl Store {
         }
     }
 
-    /// Forgets what has counted for long enough. True when there was something.
+    /// Forgets deleted revisions that no longer count. True if there were any.
     pub(super) fn forget(&mut self, now: Instant) -> bool {
         let before = self.missed.len();
         self.missed.retain(|_, (_, until)| *until > now);
@@ -84,7 +84,7 @@ impl Store {
         self.listing.is_some() || !self.complete
     }
 
-    /// What is wanted; nothing before the first complete list.
+    /// The policies to serve; `None` before the first complete list.
     pub(super) fn snapshot(&self) -> Option<Snapshot> {
         self.complete.then(|| {
             let there = self.entries.values().filter_map(|entry| entry.as_ref().ok());
@@ -123,7 +123,7 @@ mod tests {
         assert!(!take(&mut store, Event::InitApply(one("b"))));
         assert!(take(&mut store, Event::InitDone) && !store.is_listing());
         assert_eq!(ids(&store), Some(vec!["cluster/a".to_owned(), "cluster/b".to_owned()]));
-        // A list again: what was known counts until it is complete.
+        // A second list: the earlier entries count until it is complete.
         take(&mut store, Event::Init);
         take(&mut store, Event::InitApply(one("b")));
         assert_eq!(ids(&store).map(|ids| ids.len()), Some(2));
@@ -171,7 +171,7 @@ mod tests {
         );
         store.take(Event::Delete(one("a")), now);
         assert_eq!(ids(&store).map(|ids| ids.len()), Some(2));
-        // Made again, in another form: that counts alone.
+        // Once the revision is made again, only the new one counts.
         store.take(Event::Apply(object("a", 1, &[(WITHDRAWN_ANNOTATION, "true")], |_| ())), now);
         assert!(!store.forget(now + MISSED));
         // The controller may remove revisions that are no longer in force without marking them again.

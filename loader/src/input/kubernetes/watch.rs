@@ -1,6 +1,6 @@
-//! Watching the revisions of one namespace, for as long as it takes.
+//! Watches the revisions of one namespace, and keeps trying while the API server fails.
 //!
-//! Changes gather for a moment before they are passed on, and no failure takes away what is known.
+//! Changes gather for a moment before they are passed on. A failure never removes what is known.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::input::{Desired, Snapshot};
 
 /// How long changes gather before a snapshot is sent.
 const GATHER: Duration = Duration::from_millis(20);
-/// How often the loop turns at least.
+/// Longest time between two turns of the loop.
 const TURN: Duration = Duration::from_secs(5);
-/// Revisions in a page of a list. A page of the largest ones is not larger than the largest answer that is read.
+/// Revisions on a page of a list. A page of the largest revisions still fits into the largest answer that is read.
 const PAGE: u32 = 50;
 
-/// Follows the revisions until the shutdown. `beat` turns whether or not the API server answers.
+/// Follows the revisions until the shutdown. `beat` is renewed whether or not the API server answers.
 ///
-/// A panic of the loop ends in a new one, which lists everything again.
+/// After a panic the loop starts again and lists everything again.
 pub(crate) fn watch_revisions(
     client: Client,
     installation: Installation,
@@ -90,7 +90,7 @@ impl Follow {
                 }
             };
             tokio::select! {
-                // Changes that never end must not put off passing them on.
+                // The timer comes first: a steady stream of changes must not put off the snapshot.
                 biased;
                 () = tell => {
                     tell_at = None;

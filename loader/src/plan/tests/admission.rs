@@ -1,4 +1,4 @@
-//! Modules that are on the volume for one policy, and are wanted by another for which other rules count.
+//! Modules that are on the volume for one policy, and are wanted by another under other rules.
 
 use super::cluster::{broken, object, pinned, served};
 use super::*;
@@ -42,7 +42,7 @@ fn l21_l23_a_module_on_the_volume_is_refused_for_the_reason_of_the_policy_that_a
         assert_eq!(table.candidates("a"), [1], "the other policy goes on");
         let told = table.plan.state(&Program::default(), &Contexts::default()).sources;
         assert_eq!(told[0].failure.as_ref().map(|failure| failure.reason), Some(reason));
-        // Another rule, and it is asked again at once; what may pass is asked again by itself.
+        // After a change outside, the check runs again at once; after a failure that may pass, it also runs again by itself.
         table.take(Event::OutsideChanged);
         table.pass(SETTINGS.retry.cap);
         assert_eq!(table.jobs_with(false), ["admit"]);

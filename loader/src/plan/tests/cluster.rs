@@ -1,4 +1,4 @@
-//! Policies of a cluster: numbers, recorded digests, what served elsewhere, groups.
+//! Policies of a cluster: generation numbers, recorded digests, what served elsewhere, groups.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::content::{Object, Served};
 
 const OTHER: &str = "https://example.com/b";
 
-/// Generation `generation` of the object `uid`.
+/// The policy as generation `generation` of the object `uid`.
 pub(super) fn object(mut desired: DesiredPolicy, uid: &str, generation: i64) -> DesiredPolicy {
     desired.object = Some(Object {
         uid: uid.to_owned(),
@@ -54,7 +54,7 @@ fn uid_and_generation_are_the_objects() {
     table.want(vec![object(wants("a", URL, "{}"), "u", 7)]);
     table.settle();
     assert_eq!((table.candidates("a"), table.state("a").uid.as_str()), (vec![7], "u"));
-    // The same content under another number is another generation, and the same number is none.
+    // The same content under another number is another generation, and under the same number it is not.
     table.want(vec![object(wants("a", URL, "{}"), "u", 9)]);
     assert_eq!(table.candidates("a"), [9]);
     table.want(vec![object(wants("a", URL, "{}"), "u", 9)]);
@@ -168,7 +168,7 @@ fn l11_the_recorded_digest_wins_over_what_the_address_gave() {
     assert_eq!(failure.reason, Reason::DigestMismatch);
     let told = |module: &str| failure.message.contains(&digest(module).to_string());
     assert!(told("first") && told("late"), "{}", failure.message);
-    // The source gives the right bytes in the end.
+    // In the end the source gives the right bytes.
     table.pass(SETTINGS.retry.outside);
     table.jobs();
     table.ended(Outcome::Prepared(digest("first"), Ok(Prepared::NoModule)));
@@ -187,7 +187,7 @@ fn k09_a_policy_that_is_forgotten_takes_its_work_along() {
     assert_eq!(table.jobs().len(), 1);
     table.want(Vec::new());
     assert_eq!((table.jobs(), table.plan.keep().digests.len()), (Vec::new(), 0));
-    // Made again, it counts as the API server says.
+    // When it is created again, the API server's generation number counts.
     table.want(vec![object(wants("a", URL, "{}"), "v", 1)]);
     assert_eq!(table.state("a").generation, 1);
 }
@@ -213,7 +213,7 @@ fn w14_revisions_say_which_groups_ask_a_policy() {
     assert_eq!(members(&mut table, old), None);
 }
 
-/// Whether the manifest says that a policy was ever enforced, and the state with it.
+/// Whether the manifest says that the policy was ever enforced; the state must say the same.
 fn enforced(table: &mut Table) -> bool {
     table.jobs();
     let entry = &table.manifest.as_ref().expect("a manifest").policies[0];
@@ -249,7 +249,7 @@ fn w04_in_a_cluster_the_marks_say_what_was_enforced_and_nothing_else() {
     assert!(!enforced(&mut table));
     table.want(vec![marked(object(wants("a", URL, "{}"), "u", 1))]);
     assert!(enforced(&mut table), "the mark alone makes another manifest");
-    // A broken generation, a match part of its own, a restart of the loader.
+    // Nothing of this changes it: a broken generation, another match part, a restart of the loader.
     table.want(vec![marked(broken(object(wants("a", URL, "{}"), "u", 2)))]);
     assert!(enforced(&mut table));
     let mut again = Table::restored(table.manifest.clone());

@@ -1,4 +1,4 @@
-//! Failures, restarts, and what goes.
+//! Failures, restarts, and policies that are removed.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn a_restart_with_a_broken_newest_version_serves_the_last_good_one() {
     assert_eq!(table.candidates("a"), [1]);
     assert_eq!((table.state("a").generation, table.state("a").last_good), (2, Some(1)));
     assert!(table.number >= number);
-    // A restart alone is no reason to hope: the failure stands until this loader has tried.
+    // A restart alone does not end a failure: it stands until this loader has tried.
     let why = |table: &Table| table.state("a").failure.map(|failure| failure.reason);
     assert_eq!(why(&table), Some(Reason::NotFound));
     table.jobs();
@@ -90,7 +90,7 @@ fn a_generation_that_was_replaced_before_anybody_said_it_serves_outlives_a_resta
     table.loads("a", 1, digest(URL));
     table.want(vec![wants("a", URL, "{\"good\":1}")]);
     assert_eq!(table.candidates("a"), [2]);
-    // The evaluator serves it by now, and the loader does not know.
+    // The evaluator may serve it by now, but has not reported that to the loader.
     table.want(vec![wants("a", URL, "{\"bad\":1}")]);
     assert_eq!(table.candidates("a"), [3]);
     let mut table = Table::restored(table.manifest.take());
@@ -115,7 +115,7 @@ fn v07_v08_v10_an_artifact_that_the_evaluator_cannot_use_is_made_anew() {
         assert_eq!(table.jobs(), ["prepare again"]);
         table.settle();
         assert_eq!(table.number, number + 1, "told under a new number, though nothing changed");
-        // The same again: not before a pause.
+        // A second refusal leads to another compilation only after a pause.
         table.refuses("a", 1, digest(URL), digest(URL), reason, 0);
         assert_eq!(table.jobs(), Vec::<String>::new());
         table.pass(Duration::from_secs(1));
@@ -204,7 +204,7 @@ fn v02_a_manifest_that_failed_waits_no_longer_once_the_volume_takes_a_module() {
     table.want(vec![wants("a", other, "{}")]);
     assert_eq!(table.jobs(), ["fetch https://example.com/b"]);
     table.fetched(other, Err(Reason::VolumeReadOnly));
-    // The failure is for the manifest too, which cannot be written either.
+    // The manifest should say that it failed, but cannot be written either.
     let turn = loop {
         let turn = table.plan.turn(table.now);
         if turn.publish.is_some() {
@@ -215,7 +215,7 @@ fn v02_a_manifest_that_failed_waits_no_longer_once_the_volume_takes_a_module() {
     assert!(turn.jobs.is_empty());
     table.take(Event::Published(Err(error(Reason::VolumeReadOnly))));
 
-    // The volume is mended, and the module is tried first.
+    // The volume works again, and the module is tried first.
     table.fetched(other, Ok("m"));
     table.compiled("m");
     assert_eq!(table.state("a").failure, None, "it does not fail again for what was");

@@ -66,7 +66,7 @@ fn an_edit_fetches_only_what_it_changes_and_the_last_good_group_stays() {
     assert_eq!(table.jobs(), [format!("fetch {other}")]);
     assert_eq!(table.candidates(ID), [2, 1], "generation 1 is the last good one");
 
-    // A restart remembers members, settings and all.
+    // After a restart the members are known, with their settings.
     let mut table = Table::restored(table.manifest.take());
     table.want(vec![wants_group(&[("a", A, "{\"x\":1}"), ("b", other, "{}")])]);
     assert_eq!(table.candidates(ID), [2, 1]);

@@ -1,4 +1,4 @@
-//! The plan by itself: what comes in, what should be done, what is published.
+//! Tests of the plan alone: which events come in, which jobs should run, what is published.
 
 mod admission;
 mod cluster;
@@ -108,8 +108,7 @@ impl Table {
         self.take(Event::Desired(Arc::new(snapshot(policies))));
     }
 
-    /// Turns until nothing is published any more, and gives the jobs that run then. Every policy that asks for a
-    /// module may have it.
+    /// Turns until there is nothing left to publish, and returns the jobs that run then. Every policy may have the module that it asks for.
     fn jobs(&mut self) -> Vec<String> {
         self.jobs_with(true)
     }
@@ -155,7 +154,7 @@ impl Table {
         self.ended(Outcome::Prepared(digest(module), Ok(Prepared::Ready(record(module)))));
     }
 
-    /// Fetches and compiles whatever is asked for; each address gives a module of its own name.
+    /// Ends all jobs with success until there are none; each address gives a module that is named after it.
     fn settle(&mut self) {
         for _ in 0..10 {
             let turn = self.plan.turn(self.now);
@@ -201,7 +200,7 @@ impl Table {
         state.policies.into_iter().find(|policy| policy.id.as_str() == id).expect("the policy")
     }
 
-    /// The evaluator says that it serves a generation.
+    /// The evaluator reports that it serves a generation.
     fn loads(&mut self, id: &str, generation: i64, module: Digest) {
         let id: PolicyId = id.parse().expect("an id");
         let current =
@@ -214,7 +213,7 @@ impl Table {
         self.take(Event::Evaluator(Arc::new(state)));
     }
 
-    /// The evaluator says that it refuses a generation, and goes on with another (0 for none).
+    /// The evaluator reports that it refuses a generation, and serves generation `serving` (0 for none).
     fn refuses(&mut self, id: &str, generation: i64, module: Digest, artifact: Digest, reason: Reason, serving: i64) {
         let id: PolicyId = id.parse().expect("an id");
         let failure = Failure::new(generation, reason, "no");

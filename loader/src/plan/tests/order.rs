@@ -8,7 +8,7 @@ use super::*;
 const OTHER: &str = "https://example.com/b";
 const ID: &str = "namespaced/team/p";
 
-/// The jobs of a turn, each with the tenants that want it and whether that is what served before.
+/// The jobs of a turn, each with the tenants that want it and how urgently.
 fn claims(table: &mut Table) -> Vec<(String, Vec<(Tenant, Need)>)> {
     let turn = table.plan.turn(table.now);
     let of = |claims: &Claims| claims.iter().map(|(tenant, need)| (tenant.clone(), need)).collect();
@@ -31,7 +31,7 @@ fn z09_on_a_fresh_pod_what_served_elsewhere_is_needed_most() {
     table.want(vec![newest_served(object(wants(ID, URL, "{}"), "u", 3))]);
     assert_eq!(claims(&mut table), [(format!("fetch {URL}"), team(Need::Served))]);
 
-    // The newest cannot be read, and the one before it serves instead.
+    // The newest generation cannot be read, and the one before it serves instead.
     let mut table = Table::new();
     let desired = broken(object(wants(ID, OTHER, "{}"), "u", 4));
     table.want(vec![served(desired, 3, URL, Some("old"))]);
@@ -39,7 +39,7 @@ fn z09_on_a_fresh_pod_what_served_elsewhere_is_needed_most() {
     table.jobs();
     assert_eq!(claims(&mut table), [("prepare".to_owned(), team(Need::Served))]);
 
-    // What has not served anywhere is needed less.
+    // A generation that has not served anywhere is less urgent.
     let mut table = Table::new();
     table.want(vec![served(object(wants(ID, OTHER, "{}"), "u", 4), 3, URL, Some("old"))]);
     assert_eq!(claims(&mut table), [(format!("fetch {OTHER}"), team(Need::New))]);

@@ -1,4 +1,4 @@
-//! From what is wanted to what is published.
+//! From the desired policies to what is published.
 
 use super::*;
 
@@ -117,7 +117,7 @@ fn an_https_address_is_pinned() {
     let mut table = Table::new();
     table.want(vec![wants("a", URL, "{}")]);
     table.settle();
-    // The module's copy is lost, and the address gives something else now.
+    // The volume has lost the module, and the address gives something else now.
     let manifest = table.manifest.take();
     let mut table = Table::restored(manifest);
     table.want(vec![wants("a", URL, "{}")]);
@@ -193,7 +193,7 @@ fn a_file_that_changes_while_it_is_read_is_read_again() {
     };
     table.take(Event::Desired(Arc::new(with_size(1))));
     assert_eq!(table.jobs(), fetch);
-    // The first part was read; more comes before the job has said so.
+    // The file changes after the job has read a part of it, before the job ends.
     table.take(Event::Desired(Arc::new(with_size(2))));
     table.fetched(file, Ok("half"));
     assert!(table.jobs().contains(&fetch[0].to_owned()));
@@ -201,7 +201,7 @@ fn a_file_that_changes_while_it_is_read_is_read_again() {
     assert_eq!(table.jobs(), ["prepare"]);
     table.compiled("whole");
     assert_eq!((table.state("a").generation, table.candidates("a")), (2, vec![2]));
-    // The same when it was read before.
+    // The same if the file has been read before.
     table.take(Event::Desired(Arc::new(with_size(3))));
     assert_eq!(table.jobs(), fetch);
     table.take(Event::Desired(Arc::new(with_size(4))));
@@ -253,7 +253,7 @@ fn z07_settings_are_in_the_manifest_once_and_known_after_a_restart() {
     let text = serde_json::to_string(&manifest).expect("encodes");
     assert_eq!(text.matches("some settings").count(), 1, "{text}");
 
-    // The next generation is on its way, and the one that serves has its settings still, over two restarts.
+    // While the next generation is on its way, the one that serves keeps its settings over two restarts.
     for _ in 0..2 {
         table = Table::restored(table.manifest.take().or_else(|| Some(manifest.clone())));
         table.want(vec![wants(id, "https://example.com/b", "{}")]);

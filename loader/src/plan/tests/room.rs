@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Room for four times as much as [`large`] and the entries around it.
+/// Room for four policies like [`large`] and for the entries around them.
 const ROOM: u64 = 52_000;
 
 fn large(id: &str, mark: &str) -> DesiredPolicy {
@@ -24,7 +24,7 @@ impl Table {
         table
     }
 
-    /// The ids of a manifest's policies that have a candidate; the manifest is no larger than it may be.
+    /// The ids of the manifest's policies that have a candidate; checks that the manifest is not too large.
     fn served(&mut self) -> Vec<String> {
         self.jobs();
         let manifest = self.manifest.as_ref().expect("a manifest");
@@ -55,7 +55,7 @@ fn z07_the_namespace_that_floods_gives_way_and_the_others_go_on() {
     assert_eq!(left.failures.iter().map(|failure| failure.generation).collect::<Vec<_>>(), [1]);
     assert_eq!(table.plan.state(&Program::default(), &Contexts::default()).volume_failure, None);
 
-    // An edit arrives meanwhile, and nothing is published for nothing.
+    // An edit of another policy arrives, and nothing is published that is not needed.
     let edited = vec![large("cluster/guard", "x"), small("namespaced/team/a", "2")];
     table.want([flood.clone(), edited.clone()].concat());
     assert_eq!(table.candidates("namespaced/team/a"), [2]);

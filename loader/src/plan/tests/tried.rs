@@ -1,4 +1,4 @@
-//! Candidates that are tried because somebody applies them.
+//! Candidates that are tried because users apply them.
 
 use super::*;
 

@@ -94,7 +94,7 @@ fn what_match_conditions_leave_out_counts_nowhere() {
     let figures = some.figures(Timestamp::UNIX_EPOCH).expect("figures");
     assert_eq!((figures.judged, figures.total, figures.complete), (2, Some(2), true));
 
-    // A quarter of those that were read counts, and so does a quarter of the others.
+    // A quarter of the objects that were read count, so a quarter of the others are assumed to.
     some.begin(&resource("services", ""));
     some.add(effect("a", "web", ALLOWED));
     (0..3).for_each(|_| some.leave_out());
@@ -181,7 +181,7 @@ fn figures_say_that_they_are_not_all_and_what_was_not_counted_has_none() {
         (|tally| tally.forbid(&resource("nodes", "")), Some(1)),
         (|tally| tally.miss(&resource("nodes", "")), Some(1)),
         (Tally::cut, Some(1)),
-        // The list of this kind broke off.
+        // The list of this kind ended early, with an error.
         (
             |tally| {
                 tally.begin(&resource("nodes", ""));
