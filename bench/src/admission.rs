@@ -1,6 +1,6 @@
 //! What policies add to the creation of a pod, through a real API server: with webhooks of match groups, and with one webhook per policy.
 //!
-//! Each number of policies has its own namespace, so that all exist at the same time and creates are interleaved.
+//! Each number of policies has a namespace of its own, so that all exist at the same time and creates are interleaved.
 //! Goal P12: with 20 policies of one match part the p50 of a create is at most 5 ms above that without any, and the API server
 //! spends at most 1.5 ms more of a processor on it.
 
@@ -100,7 +100,7 @@ impl Args {
         print(output, "admission", &rows(&lanes))
     }
 
-    /// Makes the namespaces with their policies, all enforced by the controller.
+    /// Creates the namespaces and their policies, and waits until the controller has enforced all of them.
     fn lanes(&self, installation: &Installation<'_>) -> anyhow::Result<Vec<Lane>> {
         let mut lanes = vec![Lane::new(installation, "none".to_owned(), 0, 0)?];
         let mut policies = Vec::new();
@@ -134,7 +134,7 @@ fn name(number: u32, i: u32) -> String {
     format!("bench-{number}-{i}")
 }
 
-/// A webhook of one policy alone.
+/// Registers a webhook for a single policy.
 fn by_hand(installation: &Installation<'_>, lane: &str, policy: &str) -> anyhow::Result<()> {
     let (api, namespace) = (installation.api(), installation.namespace());
     let secret = api.get(&format!("/api/v1/namespaces/{namespace}/secrets/portcullis-{NAME}-tls"));
@@ -173,7 +173,7 @@ async fn wait_enforced(client: &Client, lane: &Lane) -> anyhow::Result<()> {
     loop {
         let denied = send(client, Method::POST, &path, "application/json", &pod).await.err();
         let text = denied.map(|error| format!("{error:#}")).unwrap_or_default();
-        // A webhook of one policy alone need not be the one in the message.
+        // With one webhook per policy, the message may be that of any of them.
         if lane.policies == 0 && text.is_empty() || lane.policies > 0 && text.contains("privileged") {
             return Ok(());
         }
@@ -214,7 +214,7 @@ impl Lane {
         }
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
         send(client, Method::DELETE, &self.pods(), "application/json", &options).await?;
-        // The API server's work after the deletions must not count for the next pods.
+        // The API server's work after the deletions must not count towards the next pods.
         tokio::time::sleep(Duration::from_millis(300)).await;
         Ok(())
     }

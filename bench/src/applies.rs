@@ -1,7 +1,7 @@
-//! Policies that one user applies many times a second while they are checked: what becomes of them, and what admission feels of it.
+//! Policies that one user applies many times a second while they are checked: what happens to them, and how admission is affected.
 //!
-//! The API server, the loader and the evaluator are real; processes stand in for pods. Policies are applied as dry runs, whose check is that
-//! of any apply.
+//! The API server, the loader and the evaluator are real; processes stand in for pods. Policies are applied as dry runs, which are checked
+//! like any apply.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ struct Row {
     applies: usize,
     passed: usize,
     refused: usize,
-    /// Admitted with a warning that there was no time or no place.
+    /// Admitted with a warning that there was no time or no room to check them.
     unchecked: usize,
     apply_p50_ms: f64,
     apply_p99_ms: f64,
@@ -54,12 +54,12 @@ struct Row {
     evaluator_cpu_s: f64,
     canary_p50_ms: f64,
     canary_p99_ms: f64,
-    /// p99 as a multiple of that without applies.
+    /// The p99 as a multiple of the p99 without applies.
     canary_times_undisturbed: Option<f64>,
     canary_errors: usize,
 }
 
-/// What became of the policies of a phase.
+/// What happened to the policies of a phase.
 #[derive(Debug, Default)]
 struct Applied {
     times: Samples,
@@ -74,7 +74,7 @@ struct Site<'c> {
     canary: String,
 }
 
-/// Totals since the replica started.
+/// Counts since the replica started.
 struct Counters {
     passed: u64,
     unchecked: u64,
@@ -106,7 +106,7 @@ impl Args {
         print(output, "applies", &rows)
     }
 
-    /// Applies this policy all the time, if there is one, and measures admission meanwhile.
+    /// Applies this policy all the time, if there is one, and measures admission in the meantime.
     async fn phase(
         &self,
         phase: &'static str,
@@ -145,7 +145,7 @@ impl Args {
         })
     }
 
-    /// Applies a policy at the rate, whether or not answers come, and waits for all answers.
+    /// Applies a policy at the rate, without waiting for answers, and waits for all answers at the end.
     async fn apply(&self, client: &Client, policy: &Value) -> anyhow::Result<Applied> {
         let mut pace = tokio::time::interval(Duration::from_secs(1) / self.rate);
         pace.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -192,13 +192,13 @@ impl<'c> Site<'c> {
         policy.field("settings", settings.clone()).manifest(self.installation.source())
     }
 
-    /// A policy that never ends to check its settings.
+    /// A policy whose check of its settings never ends.
     fn hanging(&self) -> Value {
         let policy = self.installation.cluster_policy("applied").guest("settings_loop").on(&["configmaps"]);
         policy.field("timeoutSeconds", 30).field("timeoutEvalSeconds", 30).manifest(self.installation.source())
     }
 
-    /// Waits until this mistake is refused.
+    /// Waits until this invalid policy is refused.
     async fn wait_checked(&self, mistake: &Value) -> anyhow::Result<()> {
         let start = Instant::now();
         while send(&self.client, Method::POST, PATH, "application/json", mistake).await.is_ok() {

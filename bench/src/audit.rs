@@ -1,8 +1,8 @@
-//! A scan of many objects with many policies: how long it takes, what it asks of the API server and of the evaluator, and what
-//! admission feels of it.
+//! A scan of many objects with many policies: how long it takes, how much it asks of the API server and of the evaluator, and
+//! how admission is affected.
 //!
 //! The API server, the reporter and the evaluator are real; processes stand in for pods. The reporter is stopped while the policies
-//! are made, so that its first scan finds all of them served, no report written, and nothing remembered.
+//! are created, so that at its first scan all of them are served, no report exists, and it remembers nothing.
 //!
 //! ```text
 //!  ConfigMaps ──► API server ──► reporter ──► evaluator ◄── API server ◄── canary
@@ -30,9 +30,9 @@ use site::Site;
 
 /// How long a scan may take.
 const LIMIT: Duration = Duration::from_secs(4 * 3600);
-/// The time between two looks at memory and counters.
+/// The interval at which memory and counters are read.
 const LOOK: Duration = Duration::from_millis(500);
-/// The time between two lines about the progress of a scan.
+/// The interval of lines about the progress of a scan.
 const TELL: Duration = Duration::from_secs(60);
 
 /// The arguments.
@@ -84,12 +84,12 @@ struct Row {
     api_server_cpu_s: f64,
     canary_p50_ms: f64,
     canary_p99_ms: f64,
-    /// p99 as a multiple of that without a scan.
+    /// The p99 as a multiple of the p99 without a scan.
     canary_times_undisturbed: Option<f64>,
     canary_errors: usize,
 }
 
-/// What was seen while a phase ran.
+/// What was measured while a phase ran.
 #[derive(Debug, Default)]
 struct Watched {
     seconds: f64,
@@ -116,7 +116,7 @@ impl Args {
         print(output, "audit", &rows)
     }
 
-    /// There is no scan.
+    /// Measures without a scan.
     async fn undisturbed(&self, site: &Site<'_>) -> anyhow::Result<Row> {
         eprintln!("no scan, {}", humantime::format_duration(self.calm));
         let before = block_in_place(|| Counters::of(site))?;
@@ -128,7 +128,7 @@ impl Args {
         block_in_place(|| row("no scan", site, &before, &watched, &seen, None))
     }
 
-    /// Each policy is asked about each object.
+    /// Measures the first scan, in which each policy is asked about each object.
     async fn first(&self, site: &Site<'_>, undisturbed: f64) -> anyhow::Result<Row> {
         eprintln!("making {} policies", self.policies);
         let before = block_in_place(|| {
@@ -143,7 +143,7 @@ impl Args {
         scan("first scan", site, &before, questions, undisturbed).await
     }
 
-    /// Some objects were edited.
+    /// Measures a scan after some objects were edited.
     async fn edited(&self, site: &Site<'_>, undisturbed: f64) -> anyhow::Result<Row> {
         let edits = self.edits.min(self.objects);
         let before = block_in_place(|| {
@@ -157,7 +157,7 @@ impl Args {
     }
 }
 
-/// A second scan, before which no object and no policy has changed.
+/// Measures a second scan, before which no object and no policy has changed.
 async fn unchanged(site: &Site<'_>, undisturbed: f64) -> anyhow::Result<Row> {
     let before = block_in_place(|| {
         let before = Counters::of(site)?;
@@ -167,7 +167,7 @@ async fn unchanged(site: &Site<'_>, undisturbed: f64) -> anyhow::Result<Row> {
     scan("nothing changed", site, &before, 0, undisturbed).await
 }
 
-/// Waits for the end of a scan that asks at least so many questions.
+/// Waits for the end of a scan that asks at least this many questions.
 async fn scan(
     phase: &'static str,
     site: &Site<'_>,
@@ -180,7 +180,8 @@ async fn scan(
     let watched = block_in_place(|| {
         let (start, mut last, mut scans) = (Instant::now(), Instant::now(), before.scans);
         watch(site, || {
-            // Scans are read first: while questions are missing then, the scan that is waited for is not among them.
+            // Scans are read before questions: if questions are still missing then, these scans do not include the one
+            // that is waited for.
             let Ok(reporter) = site.metrics(Program::Reporter) else { return Ok(None) };
             let Ok(evaluator) = site.metrics(Program::Evaluator) else { return Ok(None) };
             let asked = counters::questions(&evaluator).saturating_sub(before.questions);
@@ -201,14 +202,14 @@ async fn scan(
     block_in_place(|| row(phase, site, before, &watched, &seen, Some(undisturbed)))
 }
 
-/// Looks at the memory of reporter and evaluator until `is_over` says how many seconds it took.
+/// Watches the memory of reporter and evaluator until `is_over` returns how many seconds the phase took.
 fn watch(site: &Site<'_>, mut is_over: impl FnMut() -> anyhow::Result<Option<f64>>) -> anyhow::Result<Watched> {
     let mut watched = Watched::default();
     loop {
         watched.reporter = site.memory(Program::Reporter)?.max(watched.reporter);
         watched.evaluator = site.memory(Program::Evaluator)?.max(watched.evaluator);
         let seconds = is_over()?;
-        // After the last look too, as some figures are shown a moment after the end of a scan.
+        // Sleeps after the last look too, because some figures are updated a moment after the end of a scan.
         thread::sleep(LOOK);
         if let Some(seconds) = seconds {
             return Ok(Watched { seconds, ..watched });

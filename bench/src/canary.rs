@@ -1,4 +1,4 @@
-//! Admission while something else goes on: pods that are created without being stored, a few each second, for a policy that admits them.
+//! Admission while something else goes on: a few pods per second are created, without being stored, for a policy that admits them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use tokio::time::MissedTickBehavior;
 use crate::api::send;
 use crate::report::Samples;
 
-/// The time between two pods: so few that they take about a hundredth of a core.
+/// The interval at which pods are created. It is so long that they take about a hundredth of a core.
 const PACE: Duration = Duration::from_millis(50);
 /// How long it may take until the policy is enforced.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -25,7 +25,7 @@ pub(crate) struct Canary {
     task: JoinHandle<Seen>,
 }
 
-/// What the canary has seen.
+/// The results of the canary.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// How long each pod took.
@@ -57,7 +57,7 @@ impl Canary {
         Self { is_over, task }
     }
 
-    /// Stops, and gives what it has seen.
+    /// Stops, and returns the results.
     pub(crate) async fn stop(self) -> anyhow::Result<Seen> {
         self.is_over.store(true, Ordering::Relaxed);
         Ok(self.task.await?)

@@ -1,7 +1,8 @@
-//! Many policies applied at once: the time until all are Ready, and what becomes of requests to another policy meanwhile.
+//! Many policies applied at once: the time until all are Ready, and what happens to requests to another policy in the
+//! meantime.
 //!
 //! Goal P17, row K08 of the fault catalogue: a thousand policies within 120 s on two cores, and every request is judged. The benchmark
-//! fails where that is missed.
+//! fails if this is missed.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -22,15 +23,15 @@ use crate::variant::variant;
 
 /// The installation's name and namespace.
 const NAME: &str = "crowd";
-/// Manifests that one kubectl applies: its time is limited.
+/// How many manifests one kubectl applies, because its time is limited.
 const PART: usize = 100;
-/// Match parts among which the policies are shared, each with a webhook.
+/// The number of match parts among the policies, each with a webhook.
 const PARTS: u32 = 10;
-/// What the policy says that is asked meanwhile.
+/// The denial of the policy that is asked in the meantime.
 const JUDGED: &str = "not today";
-/// The time between two requests to it.
+/// The interval of requests to it.
 const PACE: Duration = Duration::from_millis(20);
-/// The time between two looks at all policies.
+/// The interval at which all policies are read.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The arguments.
@@ -68,7 +69,7 @@ struct Row {
     call_p99_ms: f64,
 }
 
-/// What became of the requests.
+/// What happened to the requests.
 #[derive(Default)]
 struct Calls {
     latency: Samples,
@@ -116,7 +117,7 @@ impl Args {
         Ok(())
     }
 
-    /// The texts for kubectl.
+    /// The manifests for kubectl.
     fn manifests(&self, installation: &Installation<'_>) -> anyhow::Result<Vec<String>> {
         let module = std::fs::read(examples().join("modules/no-privileged.wasm"))?;
         let modules: Vec<_> = (0..self.modules).map(|number| variant(&module, number)).collect::<Result<_, _>>()?;
@@ -132,9 +133,10 @@ impl Args {
         Ok(texts)
     }
 
-    /// Applies the policies and waits until all are Ready: how long kubectl took, and each of them.
+    /// Applies the policies and waits until all are Ready. Returns how long kubectl took, and how long each policy
+    /// took.
     fn measure(&self, installation: &Installation<'_>, texts: &[String]) -> anyhow::Result<(Duration, Samples)> {
-        // Beyond the goal it goes on for a while, so that there is a figure.
+        // It goes on for a while after the goal is missed, so that there is a figure.
         let longest = self.limit * 5;
         let start = Instant::now();
         let (mut ready, mut samples) = (HashSet::new(), Samples::default());
@@ -163,7 +165,7 @@ impl Args {
     }
 }
 
-/// Creates pods in dry runs until it is done. Each is to be denied by the policy.
+/// Creates pods in dry runs until `done` is set. The policy must deny each of them.
 fn call(installation: &Installation<'_>, namespace: &str, done: &AtomicBool) -> Calls {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "tried-" },

@@ -34,7 +34,7 @@ struct Row {
     p50_ms: f64,
     p99_ms: f64,
     largest_ms: f64,
-    /// p99 as a multiple of the first line's.
+    /// The p99 as a multiple of the p99 in the first line.
     times_undisturbed: f64,
     per_second: f64,
     errors: usize,

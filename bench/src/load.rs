@@ -22,7 +22,7 @@ pub(crate) struct Target {
     pub(crate) tls: bool,
     /// `host:port`.
     pub(crate) authority: String,
-    /// For instance `/validate/cluster/no-privileged`.
+    /// The path, for instance `/validate/cluster/no-privileged`.
     pub(crate) path: String,
 }
 
@@ -61,12 +61,12 @@ impl Target {
         Ok(Connection { sender, host: self.authority.clone(), path: self.path.clone() })
     }
 
-    /// `callers` callers for `time`.
+    /// Runs `callers` callers for `time`.
     pub(crate) async fn load(&self, callers: usize, time: Duration, body: &Bytes) -> anyhow::Result<Load> {
         self.load_until(callers, body, Arc::default(), Some(time)).await
     }
 
-    /// `callers` callers until `stop` is set or `longest` is over.
+    /// Runs `callers` callers until `stop` is set or `longest` is over.
     pub(crate) async fn load_until(
         &self,
         callers: usize,
@@ -118,7 +118,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Sends a review and gives the answer's `response`.
+    /// Sends a review and returns the answer's `response`.
     pub(crate) async fn ask(&mut self, body: Bytes) -> anyhow::Result<serde_json::Value> {
         let request = http::Request::post(&self.path)
             .header(http::header::HOST, &self.host)

@@ -119,7 +119,7 @@ impl Benchmark {
     }
 }
 
-/// Runs all benchmarks, whatever becomes of one of them.
+/// Runs all benchmarks, even if one of them fails.
 async fn all(output: &Output) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     for name in Args::command().get_subcommands().map(|command| command.get_name().to_owned()) {

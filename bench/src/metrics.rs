@@ -1,4 +1,4 @@
-//! What a program shows at `/metrics`.
+//! The metrics of a program.
 
 /// The text of `/metrics`.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! Figures in the pages of docs/: each benchmark has its place, which its runs write again.
+//! Figures in the pages of docs/: each benchmark has a place of its own, which its runs overwrite.
 //!
 //! ```text
 //! <!-- figures: audit -->
@@ -15,9 +15,9 @@ use serde_json::Value;
 
 /// The pages that have places for figures, below the repository.
 const PAGES: [&str; 2] = ["docs/performance.md", "docs/scale.md"];
-/// Where figures end.
+/// The line after the figures.
 const END: &str = "<!-- end of figures -->";
-/// The units by which fields of rows end, and how they are written.
+/// The suffixes by which fields of rows name their unit, and how the unit is written.
 const UNITS: [(&str, &str); 7] =
     [("_ms", "ms"), ("_us", "µs"), ("_s", "s"), ("_mib", "MiB"), ("_kib", "KiB"), ("_percent", "%"), ("_mb", "MB")];
 
@@ -51,7 +51,7 @@ fn begin(benchmark: &str) -> String {
     format!("<!-- figures: {benchmark} -->")
 }
 
-/// A page with other figures in the place of a benchmark; none where it has no such place.
+/// The page with new figures in the place of a benchmark; `None` if the page does not have such a place.
 fn replaced(page: &str, benchmark: &str, figures: &str) -> Option<String> {
     let begin = begin(benchmark);
     let (before, rest) = page.split_once(&begin)?;
@@ -78,7 +78,8 @@ fn processor(cpuinfo: &str) -> Option<String> {
     line.split_once(':').map(|(_, name)| name.trim().to_owned())
 }
 
-/// A table in Markdown. The first field of a row names it. Rows are columns where there are more fields than rows, as pages are narrow.
+/// A table in Markdown. The first field of a row names it. If there are more fields than rows, the rows become columns, because pages
+/// are narrow.
 fn markdown(rows: &[Value]) -> String {
     let Some(Value::Object(first)) = rows.first() else { return String::new() };
     let fields: Vec<&String> = first.keys().collect();
@@ -93,7 +94,7 @@ fn markdown(rows: &[Value]) -> String {
     table.iter().map(|row| format!("| {} |\n", row.join(" | "))).collect()
 }
 
-/// A figure as people read it.
+/// A figure in the form in which it is shown.
 pub(crate) fn cell(value: &Value) -> String {
     match value {
         Value::Number(number) if number.is_f64() => format!("{:.3}", number.as_f64().unwrap_or_default()),
@@ -103,7 +104,7 @@ pub(crate) fn cell(value: &Value) -> String {
     }
 }
 
-/// The name of a field with its unit.
+/// The title of a field, with its unit.
 fn title(field: &str) -> String {
     let unit = UNITS.iter().find_map(|(end, unit)| Some((field.strip_suffix(end)?, unit)));
     let words = |name: &str| name.replace("p99_9", "p99.9").replace('_', " ");

@@ -33,7 +33,7 @@ impl Folder {
         self.root.path().join(name)
     }
 
-    /// A cluster policy `name` for pods, with its module.
+    /// Adds a cluster policy `name` for pods, with its module.
     pub(crate) fn policy(
         &self,
         name: &str,
@@ -45,14 +45,14 @@ impl Folder {
         self.manifest(name, serde_json::json!({"module": file, "settings": settings, "mutating": mutating}))
     }
 
-    /// A module in the folder, by the name of its file.
+    /// Adds a module to the folder; returns its name.
     pub(crate) fn module(&self, name: &str, module: &[u8]) -> anyhow::Result<String> {
         let file = format!("{name}.wasm");
         std::fs::write(self.path("policies").join(&file), module)?;
         Ok(file)
     }
 
-    /// A cluster policy `name` for pods, with the rest of its spec.
+    /// Adds a cluster policy `name` for pods, with the rest of its spec.
     pub(crate) fn manifest(&self, name: &str, mut spec: serde_json::Value) -> anyhow::Result<()> {
         spec["rules"] = serde_json::json!([
             {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]},
@@ -83,7 +83,7 @@ impl Folder {
         bail!("the loader did not fill the volume within {}", humantime::format_duration(longest))
     }
 
-    /// Starts a loader, which is the broker of the evaluator.
+    /// Starts a loader, which also is the broker of the evaluator.
     pub(crate) fn loader(&self, volume: &Path) -> anyhow::Result<Program> {
         let mut command = program("portcullis-loader")?;
         command.arg("--dir").arg(self.path("policies")).arg("--volume").arg(volume);
@@ -143,17 +143,17 @@ pub(crate) struct Evaluator {
 }
 
 impl Evaluator {
-    /// The address of one of its policies.
+    /// The target for one of its policies.
     pub(crate) fn target(&self, policy: &str) -> Target {
         self.at(format!("/validate/{policy}"))
     }
 
-    /// The address of a path.
+    /// The target for a path.
     pub(crate) fn at(&self, path: String) -> Target {
         Target { tls: true, authority: self.admission.clone(), path }
     }
 
-    /// Processor time used until now.
+    /// The processor time used so far.
     pub(crate) fn cpu(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.program.child.id())).unwrap_or_default();
         // Fields 14 and 15, counted after the name, which may contain anything.
@@ -184,7 +184,7 @@ impl Program {
         if let Some(stderr) = child.stderr.take() {
             thread::spawn(move || {
                 for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                    // The receiver is gone: the rest is still read, so that the program never blocks.
+                    // If the receiver is gone, the rest is still read, so that the program never blocks.
                     let _ = sender.send(line);
                 }
             });

@@ -1,7 +1,8 @@
-//! From `kubectl apply` to the status that says it is done: the whole product, with three replicas and cached modules.
+//! From `kubectl apply` to a status that confirms the change: the whole product, with three replicas and cached
+//! modules.
 //!
-//! Goal P8: enforced on all replicas within 1 s, Ready=True within 2 s, both as p99 and with kubectl's own start in it. The last
-//! row is a replica that fails, until the statuses of many policies say so.
+//! Goal P8: enforced on all replicas within 1 s, Ready=True within 2 s, both as p99 and including kubectl's own start. The last
+//! row is a failing replica: the time until the statuses of many policies report it.
 
 mod follow;
 
@@ -18,7 +19,7 @@ use follow::Follower;
 
 /// The installation's name and namespace.
 const NAME: &str = "propagate";
-/// How long anything may take that should take a second or two.
+/// The time limit for anything that should take a second or two.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The time between two reads of a status.
 const PACE: Duration = Duration::from_millis(10);
@@ -44,10 +45,10 @@ pub(crate) struct Args {
 struct Row {
     change: &'static str,
     samples: usize,
-    /// From the start of kubectl until every replica answers with it.
+    /// From the start of kubectl until every replica answers with the new generation.
     enforced_p50_ms: Option<f64>,
     enforced_p99_ms: Option<f64>,
-    /// Until the status says so.
+    /// From the start of kubectl until the status reports it.
     status_p50_ms: f64,
     status_p99_ms: f64,
 }
@@ -91,7 +92,7 @@ impl Args {
         Ok(times.row("a new policy of a registered group"))
     }
 
-    /// Removes a replica that does not lead from one moment to the next, with its object.
+    /// Ends a replica that does not lead, without warning, and deletes its object.
     fn failure(&self, installation: &Installation<'_>) -> anyhow::Result<Row> {
         let there = self.rounds + 1;
         let more: Vec<Policy> = (there..self.policies.max(there))
@@ -138,7 +139,7 @@ struct Times {
 }
 
 impl Times {
-    /// Applies a policy, whose generation will be this.
+    /// Applies a policy, which then has this generation.
     fn measure(
         &mut self,
         installation: &Installation<'_>,
@@ -158,7 +159,7 @@ impl Times {
             thread::sleep(PACE);
         };
         let id = format!("cluster/{}", policy.name());
-        // The answers of replicas reach this program on another way than the status, perhaps later.
+        // The states of replicas reach this program in another way than the status, perhaps later.
         let enforced = loop {
             if let Some(at) = follower.everywhere(&id, generation) {
                 break at;

@@ -61,13 +61,13 @@ impl Samples {
     }
 }
 
-/// The middle one of some figures; 0 of none.
+/// The median of some figures; 0 if there are none.
 pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
-/// Prints rows as JSON, or as a table whose columns are the fields of a row, and records them where that is asked for.
+/// Prints rows as JSON, or as a table whose columns are the fields of a row, and records them if that is asked for.
 pub(crate) fn print<R: Serialize>(output: &Output, benchmark: &str, rows: &[R]) -> anyhow::Result<()> {
     let rows = rows.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
     match output.format {

@@ -1,5 +1,5 @@
-//! The review that is sent: creation of a pod of about 6 KB with three containers, as an API server sends it; and that pod as an API
-//! server gets it.
+//! The review that is sent: the creation of a pod of about 6 KB with three containers, as an API server sends it. Also that pod as a
+//! client sends it to an API server.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! The control plane at scale: reports of many replicas on many policies, against a real API server and the real leader.
 //!
 //! There are no pods: the benchmark writes the reports that reporters of pods would write, one small write per replica and change, and a
-//! real reporter holds the Lease and joins them. Goal P11: with 300 replicas and 1000 policies, one edit costs at most one small write
+//! real reporter holds the Lease and merges them. Goal P11: with 300 replicas and 1000 policies, one edit costs at most one small write
 //! per replica and 3 more, the status follows in under 3 s, and no object is larger than 64 KiB.
 //!
 //! ```text
@@ -24,7 +24,7 @@ use site::Site;
 use watcher::{Sizes, Watcher};
 use writers::Writers;
 
-/// How long anything may take that should take seconds.
+/// The time limit for anything that should take seconds.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The longest message of a failure, in bytes.
 const WORDS: usize = 1024;
@@ -90,7 +90,7 @@ impl Args {
         print(output, "scale", &rows)
     }
 
-    /// All replicas come up at once.
+    /// Measures that all replicas come up at once.
     async fn fill(&self, site: &Site<'_>, watcher: &Watcher, writers: &mut Writers) -> anyhow::Result<Row> {
         let phase = Phase::begin("all come up", site, watcher, writers)?;
         writers.write_all().await?;
@@ -104,7 +104,7 @@ impl Args {
         phase.end(site, watcher, writers, &samples)
     }
 
-    /// One policy is edited, and all replicas follow.
+    /// Measures edits: one policy is edited, and all replicas follow.
     async fn edits(&self, site: &Site<'_>, watcher: &Watcher, writers: &mut Writers) -> anyhow::Result<Row> {
         let phase = Phase::begin("one edit", site, watcher, writers)?;
         let mut samples = Samples::default();
@@ -140,7 +140,7 @@ impl Args {
         phase.end(site, watcher, writers, &Samples::default())
     }
 
-    /// One policy fails on all replicas, with the longest possible message.
+    /// Measures a failure: one policy fails on all replicas, with the longest possible message.
     async fn failure(&self, site: &Site<'_>, watcher: &Watcher, writers: &mut Writers) -> anyhow::Result<Row> {
         let phase = Phase::begin("one fails everywhere", site, watcher, writers)?;
         let generation = site.edit(0, "a failure").await?;

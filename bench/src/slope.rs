@@ -1,11 +1,11 @@
-//! What a create costs by the number of policies: Portcullis beside ValidatingAdmissionPolicy with the same rules in CEL, in the same API
-//! server, and beside one webhook for each policy.
+//! What a create costs by the number of policies: Portcullis compared with ValidatingAdmissionPolicy with the same rules in CEL, in the
+//! same API server, and with one webhook for each policy.
 //!
 //! All policies forbid privileged containers. Each curve has a cluster of its own, in which the number of policies grows step by step.
-//! At each step the variants take turns, and only one is in place at a time. Before it is measured, a variant must be asked by as many
-//! policies as match, and must admit and deny the same pods as the others.
+//! At each step the variants take turns, and only one is in place at a time. Before a variant is measured, as many policies as match
+//! must be asked, and it must admit and deny the same pods as the others.
 //!
-//! Goal P16: nearly flat where policies do not match, and below ValidatingAdmissionPolicy from 64 policies on.
+//! Goal P16: nearly flat where policies do not match, and below ValidatingAdmissionPolicy from 64 policies upwards.
 
 mod enforced;
 mod point;
@@ -91,7 +91,7 @@ struct Row {
 struct Turns {
     variant: Variant,
     point: Point,
-    /// Why it has no more turns, where it could not be put in place.
+    /// Whether it has no more turns, because it could not be put in place.
     is_left_out: bool,
 }
 
@@ -138,7 +138,7 @@ impl Args {
             for turns in all.iter_mut().filter(|turns| !turns.is_left_out) {
                 self.turn(site, turns).await?;
             }
-            // Another one is the first in the next round.
+            // Another variant is first in the next round.
             all.rotate_left(1);
             eprintln!("{}, {} policies: round {round} of {}", site.scenario, site.policies(), self.rounds);
         }
@@ -200,7 +200,7 @@ impl Args {
     }
 }
 
-/// A line about what was measured.
+/// A line about the measured figures.
 fn told(turns: &Turns) -> String {
     let figures = turns.point.figures();
     let ms = |figure: Option<f64>| figure.map_or("-".to_owned(), |figure| format!("{figure:.2} ms"));
@@ -234,7 +234,7 @@ fn rows(site: &Site<'_>, all: &[Turns]) -> Vec<Row> {
     all.iter().map(row).collect()
 }
 
-/// Where Portcullis should cost less than ValidatingAdmissionPolicy and does not.
+/// The points at which Portcullis should cost less than ValidatingAdmissionPolicy but does not.
 fn missed(rows: &[Row]) -> Vec<String> {
     let beside = |row: &Row| {
         let is_beside = |other: &&Row| {

@@ -158,12 +158,12 @@ async fn caller(target: Target, body: Bytes, stop: Arc<AtomicBool>, labels: bool
     (calls, failed, mixed)
 }
 
-/// The generation that an answer names.
+/// The generation that is named in an answer.
 fn answered_by(response: &serde_json::Value) -> Option<i64> {
     response["auditAnnotations"]["generation"].as_str()?.parse().ok()
 }
 
-/// Each generation requires a label of its own, so that a denial shows the settings it comes from.
+/// Each generation requires a label of its own, so that a denial shows which settings it comes from.
 fn settings(generation: i64) -> serde_json::Value {
     serde_json::json!({"labels": [label(generation)]})
 }
@@ -188,7 +188,7 @@ fn next(manifest: &mut Manifest, change: &str, generation: i64) -> anyhow::Resul
         let spare = manifest.policies[other].candidates[0].clone();
         let used = std::mem::replace(&mut manifest.policies[policy].candidates[0], spare);
         manifest.policies[other].candidates[0] = used;
-        // The spare policy keeps its generation; only its artifact is another.
+        // The spare policy keeps its generation; only its artifact is a different one.
         let kept = manifest.policies[other].generation + 1;
         manifest.policies[other].generation = kept;
         manifest.policies[other].candidates[0].generation = kept;

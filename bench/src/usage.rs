@@ -43,7 +43,7 @@ fn fields(text: &str) -> Option<Vec<&str>> {
 pub(crate) fn child_named(name: &str) -> anyhow::Result<u32> {
     for entry in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|text| text.parse::<u32>().ok()) else { continue };
-        // Processes come and go.
+        // Processes may have ended in the meantime.
         let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
         let is_child = fields(&text).and_then(|fields| fields.get(1)?.parse::<u32>().ok()) == Some(std::process::id());
         if is_child && text.contains(&format!("({name})")) {

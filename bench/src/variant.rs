@@ -13,7 +13,7 @@ pub(crate) fn variant(module: &[u8], number: u32) -> anyhow::Result<Vec<u8>> {
         if let Payload::GlobalSection(reader) = &payload {
             let globals = reader.count();
             let range = reader.range();
-            // A count may be written longer than it needs be; what follows it begins with the first global.
+            // A count may be encoded longer than necessary; the bytes after it begin with the first global.
             let first = reader.clone().into_iter_with_offsets().next().transpose()?.map_or(range.end, |(at, _)| at);
             let mut content = Vec::new();
             (globals + 1).encode(&mut content);

@@ -47,7 +47,7 @@ impl Workload {
         self == Self::HostCall
     }
 
-    /// Writes its policies, and says how many there are.
+    /// Writes its policies, and returns how many there are.
     pub(crate) fn put(self, folder: &Folder) -> anyhow::Result<usize> {
         let one = |path: &str, settings: &Value, mutating: bool| {
             folder.policy("measured", &module(path)?, settings, mutating)?;
@@ -84,7 +84,7 @@ impl Workload {
         }
     }
 
-    /// Where it is asked.
+    /// The path at which it is asked.
     pub(crate) fn path(self, manifest: &Manifest) -> anyhow::Result<String> {
         if !matches!(self, Self::Webhook5 | Self::Webhook20) {
             return Ok("/validate/cluster/measured".to_owned());

@@ -9,15 +9,15 @@ use crate::client::{Client, Question};
 use crate::json::items;
 use crate::wait::eventually;
 
-/// The API servers of a cluster, asked one after the other until one answers. Copies are cheap and outlive nothing: without the
-/// cluster, every question fails.
+/// The API servers of a cluster, asked one after the other until one answers. Copies are cheap, and do not keep the cluster
+/// alive: once it is gone, every request fails.
 #[derive(Clone)]
 pub struct Api {
     client: Arc<Client>,
     servers: Vec<SocketAddr>,
 }
 
-/// What an API server said.
+/// The answer of an API server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
     /// The HTTP status.
@@ -67,31 +67,31 @@ impl Api {
         self.read(path).ok().filter(Reply::is_ok).map(|reply| reply.body)
     }
 
-    /// The object at a path; `None` if it does not exist. While no server gives an answer it is asked for again, so that what a test
-    /// asserts of it is not about a machine that was slow.
+    /// The object at a path; `None` if it does not exist. Asks again until a server gives an answer, so that a test does not fail
+    /// because the machine is slow.
     ///
     /// # Panics
     /// When there is no answer in time.
     pub fn find(&self, path: &str) -> Option<Value> {
         eventually(&format!("an answer about {path}"), || match self.read(path) {
             Ok(reply) if reply.is_ok() => Some(Some(reply.body)),
-            // A path that is not served yet is another matter: its 404 is not an object.
+            // A path that is not served yet also gives a 404, but without a `Status`.
             Ok(reply) if reply.code == 404 && reply.body["kind"] == "Status" => Some(None),
             _ => None,
         })
     }
 
-    /// The objects of the list at a path, which is asked for until a server gives it.
+    /// The objects of the list at a path. Asks again until a server returns it.
     ///
     /// # Panics
-    /// When it is not given in time.
+    /// When there is no answer in time.
     pub fn list(&self, path: &str) -> Vec<Value> {
         eventually(&format!("the list {path}"), || {
             self.read(path).ok().filter(Reply::is_ok).map(|reply| items(reply.body))
         })
     }
 
-    /// What is at a path, and the status of the answer.
+    /// The object or list at a path, and the status of the answer.
     ///
     /// # Errors
     /// When no server answers.
@@ -99,7 +99,7 @@ impl Api {
         self.send("GET", path, "", "")
     }
 
-    /// Makes an object in a collection.
+    /// Creates an object in a collection.
     ///
     /// # Errors
     /// When no server answers.
@@ -107,7 +107,7 @@ impl Api {
         self.send("POST", path, "application/json", &object.to_string())
     }
 
-    /// Posts any bytes as an object in JSON, for what no client sends.
+    /// Posts any bytes as an object in JSON, for bodies that no client would send.
     ///
     /// # Errors
     /// When the first server does not answer.
@@ -153,7 +153,7 @@ impl Api {
         self.send("DELETE", path, "application/json", &options.to_string())
     }
 
-    /// What is at a path as text, like a log or what a pod says through the API server, and the status of HTTP.
+    /// The text at a path, for instance a log or what a pod answers through the API server, and the HTTP status.
     ///
     /// # Errors
     /// When no server answers.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// The cache folder: `PORTCULLIS_CACHE`, else `portcullis/` below `XDG_CACHE_HOME`, else below `~/.cache`.
+/// The cache folder: `PORTCULLIS_CACHE`, otherwise `portcullis/` below `XDG_CACHE_HOME`, otherwise below `~/.cache`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cache {
     root: PathBuf,
@@ -23,7 +23,7 @@ impl Cache {
             .ok_or(Error::NoCache)
     }
 
-    /// This folder.
+    /// A cache in this folder.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
@@ -38,7 +38,7 @@ impl Cache {
         self.root.join("clusters")
     }
 
-    /// Sources and build results of Go, which outlive changes of what is built from them.
+    /// Sources and build results of Go, which are kept when the built programs change.
     pub(crate) fn go(&self) -> PathBuf {
         self.root.join("go")
     }

@@ -22,12 +22,12 @@ pub(crate) const MAX_ANSWER: u64 = 256 << 20;
 
 /// A client with the rights of an administrator.
 pub(crate) struct Client {
-    /// `None` for a proxy on this machine, which does not authenticate clients.
+    /// The TLS configuration; `None` for a proxy on this machine, which does not authenticate clients.
     config: Option<Arc<ClientConfig>>,
 }
 
 impl Client {
-    /// With the certificates of this cluster.
+    /// A client with the certificates of this cluster.
     pub(crate) fn new(layout: &Layout) -> Result<Self, Error> {
         let read = |name: &str| fs::read(layout.pki(name)).map_err(Error::file("read", &layout.pki(name)));
         let certificate = |name: &str| {
@@ -49,7 +49,7 @@ impl Client {
         Self { config: None }
     }
 
-    /// Whether this path answers with status 200.
+    /// Whether a request to this path is answered with status 200.
     pub(crate) fn is_ok(&self, server: SocketAddr, path: &str) -> bool {
         self.send(server, &Question::get(path)).is_ok_and(|(status, _)| status == 200)
     }
@@ -62,11 +62,11 @@ impl Client {
 
     /// Asks, and returns status and body.
     pub(crate) fn send(&self, server: SocketAddr, question: &Question<'_>) -> io::Result<(u16, Vec<u8>)> {
-        // Version 1.0 is answered in one piece, which ends with the connection.
+        // An answer of version 1.0 comes in one piece, which ends with the connection.
         self.exchange(server, question.bytes("HTTP/1.0", server).as_bytes())
     }
 
-    /// Posts any bytes, said to be JSON, and returns status and body.
+    /// Posts any bytes with the content type of JSON, and returns status and body.
     pub(crate) fn post_bytes(&self, server: SocketAddr, path: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
         let length = body.len();
         let fields = format!("Accept: application/json\r\nContent-Type: application/json\r\nContent-Length: {length}");
@@ -97,7 +97,7 @@ pub(crate) trait Stream: Read + Write + Send {}
 
 impl<S: Read + Write + Send> Stream for S {}
 
-/// Sends a request, and reads until the other side closes the connection.
+/// Sends a request, and reads until the server closes the connection.
 fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<Vec<u8>> {
     stream.write_all(request)?;
     let mut answer = Vec::new();

@@ -23,16 +23,18 @@ use crate::{Cache, Error, Kubernetes, Name, Output, files, lock, node, node_read
 /// How many API servers one cluster can have.
 pub const MAX_API_SERVERS: u8 = 8;
 
-/// The last part of the first address that is neither an API server's nor kept for other parts of the cluster.
+/// The last part of the first address that is free for pods: the ones before it are for API servers and other parts of
+/// the cluster.
 const FIRST_POD: u8 = 32;
 
-/// How long kubectl may take. It repeats calls that were answered with a Retry-After, and waits for what it deletes.
+/// How long kubectl may take. It repeats calls that were answered with a Retry-After, and waits until deleted objects
+/// are gone.
 const KUBECTL_LIMIT: Duration = Duration::from_secs(900);
 
 /// What kind of cluster to start.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Its name; if absent, one that no other cluster has.
+    /// Its name; if absent, a new one that no other cluster has.
     pub name: Option<Name>,
     /// The number of API servers, on one etcd. More than one needs root.
     pub api_servers: u8,
@@ -51,11 +53,11 @@ impl Default for Options {
     }
 }
 
-/// A control plane with etcd, API servers and the controllers of Kubernetes, and with a node when that is wanted.
+/// A control plane with etcd, API servers and the controllers of Kubernetes, and with a node if one is asked for.
 ///
-/// It ends when this is dropped, so drop what talks to it before. It also ends when this process ends in any other way, for instance
-/// killed, or with the cluster in a `static`, which is never dropped. Files and routes that it leaves then are removed by the next
-/// cluster that starts, or by `cargo xtask cluster down --all`.
+/// It ends when this is dropped, so drop its clients before. It also ends when this process ends in any other way, for instance when
+/// it is killed, or with the cluster in a `static`, which is never dropped. Files and routes that are left then are removed by the
+/// next cluster that starts, or by `cargo xtask cluster down --all`.
 pub struct Cluster {
     cache: Cache,
     kubernetes: Kubernetes,
@@ -68,8 +70,9 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one, and returns when it is ready: about five seconds on an idle machine, some minutes more the first time ever,
-    /// when Kubernetes is built. From then on the process tells of its panics at once, as tests with clusters take minutes.
+    /// Starts a cluster, and returns when it is ready: after about five seconds on an idle machine, and after some minutes the
+    /// first time ever, when Kubernetes is built. From then on, panics of this process are reported at once, because tests
+    /// with clusters take minutes.
     ///
     /// # Errors
     /// When Kubernetes cannot be built, there is no room for one more cluster, or a component does not become ready.
@@ -166,16 +169,16 @@ impl Cluster {
         record.write(self.layout.folder())
     }
 
-    /// Whether nothing of this process can leave the machine: it runs in a network namespace of its own, without any interface but
-    /// the loopback. Tests and benchmarks that load a cluster, or break its network, run nowhere else; `cargo xtask test` starts them so.
+    /// Whether nothing of this process can leave the machine: it runs in a network namespace of its own, with the loopback as its only
+    /// interface. Tests and benchmarks that load a cluster, or break its network, run only in one; `cargo xtask test` starts them so.
     pub fn own_network() -> bool {
         network::is_cut_off()
     }
 
-    /// [`Cluster::own_network`], for what must not run elsewhere.
+    /// Checks [`Cluster::own_network`], for tests and benchmarks that must not run elsewhere.
     ///
     /// # Panics
-    /// When it is not so; says how to run it.
+    /// When it is false; the message says how to run them.
     pub fn demand_own_network() {
         let how = "`cargo xtask test --filter cluster` starts it in a network namespace of its own";
         assert!(Self::own_network(), "this loads a network and may not run in that of the machine: {how}");
@@ -192,7 +195,7 @@ impl Cluster {
         drop(record);
         for started in &mut *lock(&self.started) {
             if let Some(pipe) = &mut started.child.stdin {
-                // A component that has ended is no reason to end the others: the status tells of it.
+                // If a component has ended, the others still run on: the status shows it.
                 let _ = pipe.write_all(b".");
             }
         }
@@ -294,28 +297,29 @@ impl Cluster {
         text.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Its API, as an administrator: for what is asked so often that kubectl would be too slow.
+    /// Its API, as an administrator: for requests that are too frequent for kubectl.
     pub fn api(&self) -> Api {
         Api::new(Arc::clone(&self.client), self.api_servers())
     }
 
-    /// An address for a process that stands in for a pod, each time another. API servers and processes of this machine reach
-    /// it, and an EndpointSlice takes it, unless the cluster is on loopback addresses because the test is not root.
+    /// An address for a process that stands in for a pod, a different one each time. API servers and processes of this
+    /// machine reach it, and an EndpointSlice accepts it, unless the cluster is on loopback addresses because the test is
+    /// not root.
     ///
     /// # Panics
-    /// When all of them have been taken.
+    /// When all of them are in use.
     pub fn pod_address(&self) -> Ipv4Addr {
         let number = self.pods.fetch_add(1, Ordering::Relaxed);
         assert!((FIRST_POD..u8::MAX).contains(&number), "a cluster has addresses for {} pods", u8::MAX - FIRST_POD);
         self.layout.network.host(number)
     }
 
-    /// Where the DNS of a cluster with a node answers.
+    /// The address of the DNS of a cluster with a node.
     pub fn dns_address(&self) -> Ipv4Addr {
         self.layout.network.dns()
     }
 
-    /// An address for a proxy, which the certificate of proxies has.
+    /// An address for a proxy; the certificate of proxies includes it.
     pub(crate) fn proxy_address(&self) -> SocketAddr {
         let number = self.proxies.fetch_add(1, Ordering::Relaxed);
         let mut free = self.layout.proxies().skip(usize::from(number));
@@ -326,7 +330,7 @@ impl Cluster {
     pub fn audit_events(&self) -> Vec<serde_json::Value> {
         let logs = self.layout.api_server_numbers().map(|number| self.layout.log(&format!("audit-{number}")));
         let texts = logs.map(|path| std::fs::read_to_string(path).unwrap_or_default());
-        // A line that is being written is left for the next time.
+        // A line that is still being written is read the next time.
         texts
             .flat_map(|text| text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<_>>())
             .collect()
@@ -335,7 +339,7 @@ impl Cluster {
     fn remove(&self) -> Result<(), Error> {
         for started in &mut *lock(&self.started) {
             started.process.kill()?;
-            // What started it on the node ends with it.
+            // The process that started it on the node ends with it.
             let _ = started.child.wait();
         }
         Slots::take(&self.cache)?.give_back(&lock(&self.record), self.layout.folder())

@@ -63,7 +63,7 @@ fn etcd(
         ("peer-key-file", pki("etcd.key")),
         ("peer-client-cert-auth", "true".into()),
         ("peer-trusted-ca-file", pki("ca.crt")),
-        // The data of a test does not outlive the machine.
+        // A test does not need its data after a crash of the machine.
         ("unsafe-no-fsync", "true".into()),
         ("log-level", "warn".into()),
     ];
@@ -93,14 +93,14 @@ fn api_server(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layou
         ("service-account-signing-key-file", pki("service-accounts.key")),
         ("service-cluster-ip-range", layout.network.services()),
         ("requestheader-client-ca-file", pki("ca.crt")),
-        // One authority signs for users and for the front proxy, so the name tells them apart.
+        // One authority signs for users and for the front proxy, so the name distinguishes them.
         ("requestheader-allowed-names", "front-proxy".into()),
         ("requestheader-username-headers", "X-Remote-User".into()),
         ("requestheader-group-headers", "X-Remote-Group".into()),
         ("requestheader-extra-headers-prefix", "X-Remote-Extra-".into()),
         ("proxy-client-cert-file", pki("front-proxy.crt")),
         ("proxy-client-key-file", pki("front-proxy.key")),
-        // Webhooks are called at their endpoints: no kube-proxy makes cluster addresses work.
+        // Webhooks are called at their endpoints, because there is no kube-proxy that makes cluster addresses work.
         ("enable-aggregator-routing", "true".into()),
         ("kubelet-preferred-address-types", "InternalIP".into()),
         ("allow-privileged", "true".into()),
@@ -121,7 +121,8 @@ fn api_server(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layou
 
 fn controller_manager(pki: &dyn Fn(&str) -> String, layout: &Layout) -> Settings {
     let kubeconfig = layout.kubeconfig_of("kube-controller-manager").display().to_string();
-    // Stand-ins for nodes have no kubelet, so nobody tells that they are well. These two would take their pods away.
+    // Stand-ins for nodes have no kubelet to report that they are healthy, so these two controllers would remove their
+    // pods.
     let left_out = if layout.node.is_some() { "" } else { ",-node-lifecycle-controller,-taint-eviction-controller" };
     vec![
         ("kubeconfig", kubeconfig.clone()),

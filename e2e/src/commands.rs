@@ -1,4 +1,4 @@
-//! What the commands do.
+//! The commands.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
@@ -79,7 +79,7 @@ fn find(cache: &Cache, name: &Name) -> Result<Running> {
     Ok(Running::find(cache, name)?.ok_or_else(|| Error::NotUp(name.to_string()))?)
 }
 
-/// Finds the cluster or makes it.
+/// Finds the cluster, or starts it.
 fn up(cache: &Cache, name: &Name, options: &Options, form: Form) -> Result<()> {
     let start = Instant::now();
     let found = Running::find(cache, name)?;

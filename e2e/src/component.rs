@@ -17,7 +17,7 @@ pub enum Component {
     Scheduler,
     /// The DNS of the cluster.
     Dns,
-    /// The first process of the node, with which all its other processes end.
+    /// The first process of the node; all its other processes end with it.
     Node,
     /// The container runtime.
     Containerd,
@@ -61,8 +61,8 @@ impl Component {
 
     /// All components of a cluster, in the order in which they are started: each API server when the one before it is ready.
     ///
-    /// Two that start at once may both publish a list of addresses without the other, and look again only ten seconds later. The
-    /// controller manager gives up soon on an API server that does not answer.
+    /// Two that start at once may both publish a list of addresses without the other one, and check it again only ten seconds
+    /// later. The controller manager soon gives up on an API server that does not answer.
     pub(crate) fn in_order(layout: &Layout) -> Vec<Self> {
         let mut all = vec![Self::Etcd, Self::ApiServer(1), Self::ControllerManager];
         all.extend(layout.api_server_numbers().skip(1).map(Self::ApiServer));

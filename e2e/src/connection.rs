@@ -1,4 +1,4 @@
-//! A persistent connection to an API server, for calls that are so many that handshakes would cost more than the calls.
+//! A persistent connection to an API server, for so many calls that handshakes would cost more than the calls.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ const MAX_LINE: u64 = 16 << 10;
 /// An open connection, for one request after the other. After an error it cannot be used any longer.
 pub(crate) struct Connection {
     stream: BufReader<Box<dyn Stream>>,
-    /// Whether the other side has announced that it closes the connection.
+    /// Whether the server has announced that it closes the connection.
     is_over: bool,
 }
 
@@ -21,7 +21,7 @@ impl Connection {
         Ok(Self { stream: BufReader::new(client.connect(server)?), is_over: false })
     }
 
-    /// The bytes of a request, to be made once for many equal calls.
+    /// The bytes of a request, to be made once for many identical calls.
     pub(crate) fn request(server: SocketAddr, question: &Question<'_>) -> Vec<u8> {
         question.bytes("HTTP/1.1", server).into_bytes()
     }

@@ -11,7 +11,7 @@ use crate::{Cache, Error, files};
 /// The commit of the release. There is no tag yet; v0.1.0 would be at this commit.
 const COMMIT: &str = "b2831798cb7fab3879ea616e3133cddf7c97b691";
 
-/// The tag of its images, so that a node has them beside those of today.
+/// The tag of its images, so that a node can have them besides those of the current version.
 const TAG: &str = "earlier";
 
 /// The images that its chart names.
@@ -27,7 +27,7 @@ impl EarlierRelease {
     /// The release from the cache, if it is there. `cargo xtask earlier-release` builds it.
     pub fn built(cache: &Cache) -> Option<Self> {
         let folder = folder(cache);
-        // It gets this name when it is complete.
+        // The folder gets this name only when it is complete.
         folder.is_dir().then_some(Self { folder })
     }
 
@@ -91,16 +91,16 @@ fn build_into(folder: &Path) -> Result<(), Error> {
     tar::Archive::new(tar).unpack(&source).map_err(Error::file("unpack", &archive))?;
 
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // `cargo run` tells this program of its own package, which is not the one that is built.
+    // Under `cargo run`, these variables describe the package of this program, which is not the one that is built.
     let of_this_package = |name: &String| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|own| name.starts_with(own));
     for name in env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(of_this_package) {
         cargo.env_remove(name);
     }
-    // Its own program makes its images.
+    // The xtask of that release builds its images.
     cargo.args(["xtask", "images", "--debug", "--tag", TAG, "--out"]).arg(folder.join("images"));
     cargo.current_dir(&source).env("CARGO_TARGET_DIR", &target).env("CARGO_INCREMENTAL", "0");
     run(cargo, "cargo", "the earlier release", "the output of cargo is above")?;
-    // Gigabytes that nothing needs any longer.
+    // It has gigabytes that are no longer needed.
     files::remove_folder(&target)?;
     files::remove(&archive)
 }

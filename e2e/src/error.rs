@@ -12,10 +12,11 @@ pub enum Error {
     #[error("failed to find a cache folder: set PORTCULLIS_CACHE to an absolute path")]
     NoCache,
 
-    /// A file or folder of the cache; mostly a full disk, or a folder of another user.
+    /// Working with a file or folder of the cache failed; usually the disk is full, or the folder belongs to another
+    /// user.
     #[error("failed to {action} {}", path.display())]
     File {
-        /// What was to be done, as a verb.
+        /// The action, as a verb.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -23,7 +24,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// A program that is not there, or may not be run.
+    /// A program does not exist, or may not be run.
     #[error("failed to start {program}: {next}")]
     Start {
         /// The program's name.
@@ -34,10 +35,10 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// A build; mostly the network, or a compiler that is too old.
+    /// A build failed; usually because of the network, or a compiler that is too old.
     #[error("failed to build {name} ({status}):\n{output}")]
     Build {
-        /// What was to be built.
+        /// The program that was to be built.
         name: &'static str,
         /// How it ended.
         status: ExitStatus,
@@ -45,42 +46,42 @@ pub enum Error {
         output: String,
     },
 
-    /// A change of routes.
+    /// Changing routes failed.
     #[error("failed to {action}: {output}")]
     Route {
-        /// What was to be done.
+        /// The action.
         action: String,
-        /// What `ip` said.
+        /// The output of `ip`.
         output: String,
     },
 
-    /// Two API servers need an address each that is not the loopback's.
+    /// Several API servers need an address each that is not a loopback address.
     #[error("failed to give each of {0} API servers its own address: that needs root (CAP_NET_ADMIN)")]
     NeedsRoutes(u8),
 
-    /// A node takes more than a control plane does.
+    /// A node needs something that a control plane alone does not.
     #[error("failed to make a node: this machine lacks {0}")]
     NodeNeeds(String),
 
-    /// A cluster without a node, or one whose node has ended.
+    /// The cluster has no node, or its node has ended.
     #[error("failed to find the node of the cluster {0}: `cargo xtask cluster up --node` makes one")]
     NoNode(String),
 
-    /// Something that was done on the node.
+    /// An action on the node failed.
     #[error("failed to {action}: {output}")]
     Node {
-        /// What was to be done.
+        /// The action.
         action: String,
-        /// What the tool said.
+        /// The output of the tool.
         output: String,
     },
 
-    /// None, or more than one cluster can have.
+    /// The number of API servers is zero, or more than a cluster can have.
     #[error("failed to make a cluster of {asked} API servers: it can have 1 to {max}")]
     ApiServers {
-        /// How many were asked for.
+        /// The number that was asked for.
         asked: u8,
-        /// How many it can have.
+        /// The largest number.
         max: u8,
     },
 
@@ -88,19 +89,19 @@ pub enum Error {
     #[error("failed to find free addresses for one more cluster: `cargo xtask cluster down --all` makes room")]
     NoFreeSlot,
 
-    /// A second cluster of one name.
+    /// There is a cluster of this name already.
     #[error("failed to make the cluster {0}: there is one of this name, see `cargo xtask cluster status`")]
     NameTaken(String),
 
-    /// A name that is not valid.
+    /// The name of a cluster is not valid.
     #[error("failed to use {0:?} as the name of a cluster: use 1 to 40 of a-z, 0-9 and -")]
     Name(String),
 
-    /// A cluster that does not exist.
+    /// The cluster does not exist.
     #[error("failed to find the cluster {0}: `cargo xtask cluster up` makes one")]
     NotUp(String),
 
-    /// The state file of a cluster that something else wrote.
+    /// The state file of a cluster was written by another program, or is damaged.
     #[error("failed to read the state of a cluster in {}", path.display())]
     Record {
         /// The file.
@@ -109,15 +110,15 @@ pub enum Error {
         source: serde_json::Error,
     },
 
-    /// Making a key or a certificate.
+    /// A key or a certificate could not be made.
     #[error("failed to make a certificate")]
     Certificate(#[from] rcgen::Error),
 
-    /// The TLS configuration of our own client.
+    /// The TLS configuration of our own client is not valid.
     #[error("failed to use the certificates of the cluster")]
     Tls(#[from] rustls::Error),
 
-    /// A component that gave up while the cluster started.
+    /// A component ended while the cluster was starting.
     #[error("{component} ended ({status}) before the cluster was ready:\n{log}")]
     Ended {
         /// Its name.
@@ -128,7 +129,7 @@ pub enum Error {
         log: String,
     },
 
-    /// A condition that did not become true in time.
+    /// A condition did not become true in time.
     #[error("waited for {what} for {limit:?} without success\n{log}")]
     NotReady {
         /// The condition.
@@ -139,13 +140,13 @@ pub enum Error {
         log: String,
     },
 
-    /// A process that runs on despite SIGKILL.
+    /// A process still runs despite SIGKILL.
     #[error("failed to end process {0}: it is still there {1:?} after SIGKILL")]
     StillAlive(u32, Duration),
 }
 
 impl Error {
-    /// For `map_err`, after something was done with a file.
+    /// Makes the error for `map_err` when an action on a file failed.
     pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::File { action, path: path.to_owned(), source }
     }

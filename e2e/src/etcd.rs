@@ -9,8 +9,8 @@ use crate::client::Question;
 use crate::command_line::ETCD_PORT;
 
 impl Cluster {
-    /// The alarms of etcd: `NOSPACE` since it has refused a write because its database is full. From then on it refuses every write,
-    /// but no deletion.
+    /// The alarms of etcd. `NOSPACE` is set since etcd refused a write because its database is full; from then on it refuses every
+    /// write, but not deletions.
     ///
     /// # Panics
     /// When etcd does not answer.
@@ -18,13 +18,13 @@ impl Cluster {
         self.alarms().iter().map(|alarm| alarm["alarm"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// What an administrator does about a full database, once objects were deleted: it is compacted and defragmented, and its alarms are
-    /// disarmed.
+    /// Does what an administrator does about a full database after objects were deleted: compacts and defragments it, and disarms its
+    /// alarms.
     ///
     /// # Panics
     /// When etcd does not answer.
     pub fn free_etcd(&self) {
-        // Numbers of 64 bits are texts in this interface.
+        // In this interface, 64-bit numbers are strings.
         let revision = self.ask_etcd("/v3/maintenance/status", &json!({}))["header"]["revision"].clone();
         self.ask_etcd("/v3/kv/compaction", &json!({ "revision": revision, "physical": true }));
         self.ask_etcd("/v3/maintenance/defragment", &json!({}));

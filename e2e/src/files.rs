@@ -7,12 +7,12 @@ use std::path::Path;
 
 use crate::Error;
 
-/// Makes a folder, and those above it.
+/// Creates a folder, and its parents.
 pub(crate) fn make_folder(path: &Path) -> Result<(), Error> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(Error::file("create", path))
 }
 
-/// Writes a file by rename, so that a reader sees all of it or nothing.
+/// Writes a file by rename, so that a reader never sees a part of it.
 pub(crate) fn write(path: &Path, content: &str) -> Result<(), Error> {
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     let written = OpenOptions::new()

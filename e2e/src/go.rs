@@ -1,7 +1,8 @@
 //! A program in Go that is built once and kept in the cache.
 //!
 //! The sources are part of this crate, so that a test builds the version that it was compiled with and needs no checkout. The cache
-//! folder of a build is named after them. All builds share Go's downloaded sources and build results, so that a second one is quick.
+//! folder of a build has a name that depends on them. All builds share Go's downloaded sources and build results, so that a second
+//! build is quick.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -15,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use crate::lock::Lock;
 use crate::{Cache, Error, files};
 
-/// How often a build reports that it is still running.
+/// The interval at which a build reports that it is still running.
 const PACE: Duration = Duration::from_secs(30);
 
 /// A Go program to build.
@@ -40,7 +41,8 @@ impl GoProgram {
     /// The folder with the program, if it is in the cache.
     pub(crate) fn built(&self, cache: &Cache) -> Option<PathBuf> {
         let bin = self.folder(cache).join("bin");
-        // The links are made first and the program is added last.
+        // The links are made first and the program is added last, so the program's file shows that the folder is
+        // complete.
         bin.join(self.file).is_file().then_some(bin)
     }
 
@@ -109,7 +111,7 @@ impl GoProgram {
             .env("CGO_ENABLED", "0")
             .env("GOCACHE", cache.go().join("build"))
             .env("GOMODCACHE", cache.go().join("mod"))
-            // Sources that can be written can be removed like any other folder.
+            // With this, downloaded sources are writable and can be removed like any other folder.
             .env("GOFLAGS", "-modcacherw")
             .env("GOWORK", "off")
             .env_remove("GOOS")

@@ -1,4 +1,4 @@
-//! Ends programs when the test itself is killed: a shell beside the test survives it and kills them.
+//! Ends programs when the test itself is killed: a shell beside the test outlives it and kills them.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -34,7 +34,7 @@ fn send(what: char, process: u32) {
     static SHELL: LazyLock<Mutex<Child>> = LazyLock::new(|| {
         let mut shell = Command::new("sh");
         shell.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Its own group, as an interrupt in a terminal must not end it with the test.
+        // A process group of its own, so that an interrupt in a terminal does not end it with the test.
         Mutex::new(shell.process_group(0).spawn().expect("there is a shell"))
     });
     let mut shell = lock(&SHELL);

@@ -13,7 +13,7 @@ use crate::{Cache, Error, Output};
 /// The version of helm.
 pub const HELM_VERSION: &str = "v4.3.1";
 
-/// What is built.
+/// The sources to build.
 const SOURCES: [(&str, &str); 2] =
     [("go.mod", include_str!("../helm/go.mod")), ("go.sum", include_str!("../helm/go.sum"))];
 
@@ -56,7 +56,7 @@ impl Helm {
             }
         }
         command.env("KUBECONFIG", kubeconfig.unwrap_or(Path::new("/nonexistent")));
-        // Proxies do not know addresses of this machine.
+        // Proxies cannot reach addresses of this machine.
         command.env("NO_PROXY", "*");
         command
     }
@@ -92,7 +92,7 @@ impl Helm {
     }
 }
 
-/// The objects of a text with several.
+/// The objects of a text with several YAML documents.
 ///
 /// # Panics
 /// When it is not YAML.

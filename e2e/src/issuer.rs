@@ -6,7 +6,8 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_tim
 
 use crate::chart_names::SERVICE;
 
-/// How long the renewal of an issued certificate has been due, so that differences between clocks do not matter.
+/// How long the renewal of an issued certificate has been due already, so that differences between clocks do not
+/// matter.
 const MARGIN: Duration = Duration::from_secs(60);
 
 /// A certificate authority.

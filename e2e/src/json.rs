@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Puts the fields of `patch` into `object`: objects are joined, everything else is replaced, null removes.
+/// Merges the fields of `patch` into `object`: objects are merged, everything else is replaced, null removes.
 pub(crate) fn merge(object: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
         *object = patch.clone();

@@ -31,7 +31,7 @@ impl Credentials<'_> {
     }
 }
 
-/// The file, as YAML: one context for each API server, called `api-server-1` and so on.
+/// The file, in YAML: one context for each API server, called `api-server-1` and so on.
 pub(crate) fn render(
     authority: &str,
     api_servers: &[(u8, SocketAddr)],

@@ -27,7 +27,7 @@ impl Output {
         self.code == Some(0)
     }
 
-    /// The warnings among its standard error, which a busy machine may fill with lines about slow answers.
+    /// The warnings in its standard error, which on a busy machine can also have many lines about slow answers.
     pub fn warnings(&self) -> Vec<&str> {
         self.stderr.lines().filter(|line| line.starts_with("Warning: ")).collect()
     }
@@ -50,30 +50,31 @@ impl Output {
     }
 }
 
-/// How to run it.
+/// A call of kubectl.
 pub(crate) struct Kubectl {
     command: Command,
 }
 
 impl Kubectl {
-    /// kubectl with this kubeconfig; what it caches goes to `folder`.
+    /// kubectl with this kubeconfig; its cache is below `folder`.
     pub(crate) fn new(kubernetes: &Kubernetes, kubeconfig: &Path, folder: &Path) -> Self {
         let mut command = Command::new(kubernetes.program("kubectl"));
         command
             .env("KUBECONFIG", kubeconfig)
-            // Clusters use the same address one after the other, so what was cached for one is wrong for the next.
+            // Clusters use the same addresses one after the other, so one cluster's cache would be wrong for the next.
             .env("KUBECACHEDIR", folder.join("kubectl-cache"))
-            // Proxies do not know addresses of this machine.
+            // Proxies cannot reach addresses of this machine.
             .env("NO_PROXY", "*");
         Self { command }
     }
 
-    /// The command, to be run in another way.
+    /// The command, for running it in another way.
     pub(crate) fn into_command(self) -> Command {
         self.command
     }
 
-    /// Runs it to its end, or kills it after `limit`: an API server that is down or paused must not hang a test.
+    /// Runs it to its end, or kills it after `limit`, so that an API server that is down or paused does not hang a
+    /// test.
     pub(crate) fn run<'a>(mut self, args: impl IntoIterator<Item = &'a str>, input: &str, limit: Duration) -> Output {
         self.command
             .args(args)
@@ -89,7 +90,7 @@ impl Kubectl {
             let mut bytes = Vec::new();
             pipe.read_to_end(&mut bytes).map(|_| bytes).unwrap_or_default()
         };
-        // All three at once, as each of them may be longer than a pipe holds.
+        // All three streams at the same time, as each may hold more than a pipe does.
         let (status, output, mut errors) = thread::scope(|scope| {
             // kubectl may end without reading everything.
             scope.spawn(move || stdin.write_all(input.as_bytes()).ok());
@@ -115,7 +116,7 @@ fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
             return Some(status);
         }
         if start.elapsed() > limit {
-            // It may end just now.
+            // It may have ended by itself just now.
             let _ = child.kill();
             let _ = child.wait();
             return None;

@@ -8,7 +8,7 @@ use crate::{Cache, Error};
 /// The version of Kubernetes.
 pub const VERSION: &str = "v1.36.3";
 
-/// What is built.
+/// The sources to build.
 const SOURCES: [(&str, &str); 5] = [
     ("main.go", include_str!("../kubernetes/main.go")),
     ("go.mod", include_str!("../kubernetes/go.mod")),
@@ -73,7 +73,7 @@ fn program() -> GoProgram {
     }
 }
 
-/// The linker flags: no debug information, and the version, which Kubernetes' own build scripts would set.
+/// The linker flags: no debug information, and the version, which Kubernetes' own build scripts would also set.
 fn linker_flags() -> String {
     let mut numbers = VERSION.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Where the files of a cluster are, and the numbers that all of its parts share.
+//! Where the files of a cluster are, and the addresses and numbers that all of its parts share.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ pub(crate) struct Layout {
     pub(crate) network: Network,
     /// How many API servers it has; they are counted from 1.
     pub(crate) api_servers: u8,
-    /// What it has of a node, when it has one.
+    /// Its node; absent if it has none.
     pub(crate) node: Option<Node>,
     /// The size that the database may have, in bytes; if absent, etcd's default.
     pub(crate) etcd_quota: Option<u64>,
 }
 
-/// What a node has outside of its namespaces.
+/// The things of a node that are outside of its namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Node {
     /// The control group of its pods, directly below the root of each hierarchy. No other node of the machine has the same.
@@ -29,7 +29,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// One for a cluster that this process owns.
+    /// A layout for a cluster that this process owns.
     pub(crate) fn new(slot: u8, owner: u32) -> Self {
         Self { cgroup: format!("portcullis-{slot}-{owner}") }
     }
@@ -46,7 +46,7 @@ impl Layout {
         self.folder.join("pki").join(name)
     }
 
-    /// What a component wrote.
+    /// The log of a component.
     pub(crate) fn log(&self, component: &str) -> PathBuf {
         self.folder.join("logs").join(format!("{component}.log"))
     }
@@ -77,7 +77,7 @@ impl Layout {
         (16..32).map(move |number| SocketAddr::from((network.host(number), API_SERVER_PORT)))
     }
 
-    /// Where etcd and the controller manager are.
+    /// The address of etcd and the controller manager.
     pub(crate) fn first_host(&self) -> Ipv4Addr {
         self.network.host(1)
     }

@@ -1,9 +1,10 @@
-//! Kubernetes on this machine, for the tests: etcd, API servers, the controllers of Kubernetes, kubectl, and a node when wanted.
+//! Kubernetes on this machine, for the tests: etcd, API servers, the controllers of Kubernetes, kubectl, and a node if one is
+//! asked for.
 //!
-//! A test starts its own [`Cluster`], which shares no addresses, data, certificates or processes with others, so that tests can run in
-//! parallel. It ends with the test, however that ends. `cargo xtask cluster up` makes one that stays.
-//! Everything is real. Most clusters have no node, and a process of the test stands in for a pod ([`StandIn`]); one with
-//! [`Options::node`] runs pods.
+//! A test starts a [`Cluster`] of its own, which shares no addresses, data, certificates or processes with others, so that tests can
+//! run in parallel. It ends with the test, however the test ends. `cargo xtask cluster up` makes one that stays. Everything is real.
+//! Most clusters have no node, and a process of the test stands in for a pod ([`StandIn`]); a cluster with [`Options::node`] runs
+//! pods.
 //!
 //! ```text
 //! Cluster ──► Slots (state.json, addresses) ──► cache folder
@@ -12,7 +13,7 @@
 //!    └──► kubectl ───────────┘
 //! ```
 //!
-//! This crate never becomes a part of the product, and links none of it. README.md has examples.
+//! This crate is not a part of the product, and does not link any of it. README.md has examples.
 #![forbid(unsafe_code)]
 
 mod api;

@@ -1,4 +1,4 @@
-//! Control planes for people: the program behind `cargo xtask cluster`. It can make the same clusters as the tests.
+//! Control planes for developers: the program behind `cargo xtask cluster`. It can make the same clusters as the tests.
 #![forbid(unsafe_code)]
 
 mod args;

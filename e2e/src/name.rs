@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Error;
 
-/// 1 to 40 of a-z, 0-9 and -, as it is a part of file names and of messages.
+/// 1 to 40 characters of a-z, 0-9 and -, as it is a part of file names and of messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name(String);
 
 impl Name {
-    /// A name that no other cluster has: that of this process and a number.
+    /// A name that no other cluster has, made from this process's id and a number.
     pub fn unused() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         Self(format!("test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))

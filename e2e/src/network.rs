@@ -1,9 +1,10 @@
-//! Addresses of a cluster: each has its own block, so that every cluster can use the usual ports and need not look for free ones.
+//! The addresses of a cluster: each has a block of its own, so that every cluster can use the usual ports and need not look for
+//! free ones.
 //!
 //! EndpointSlices refuse loopback addresses, and the API server publishes its own address in one. So a block is routed to the
-//! loopback device: its addresses are not the loopback's, and traffic to them never leaves the machine. This takes two routes
-//! and no network interface. Where routes may not be made, addresses are the loopback's, and no EndpointSlice has the API
-//! server.
+//! loopback device: its addresses are not loopback addresses, and traffic to them never leaves the machine. This takes two
+//! routes and no network interface. If this process may not make routes, loopback addresses are used, and no EndpointSlice
+//! has the API server.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -21,7 +22,7 @@ pub(crate) const API_SERVER_PORT: u16 = 6443;
 /// The prefix of the names of interfaces that lead to nodes; the number of the slot follows.
 const INTERFACE: &str = "portcullis-";
 
-/// Which of the hosts answers DNS.
+/// The number of the host that answers DNS.
 const DNS: u8 = 11;
 
 /// The kernel's number for CAP_NET_ADMIN.
@@ -30,11 +31,11 @@ const NET_ADMIN: u32 = 12;
 /// The addresses of one cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Network {
-    /// Which of 256 blocks.
+    /// The number of its block, of 256.
     pub(crate) slot: u8,
     pub(crate) kind: Kind,
-    /// The inode of the network namespace in which it was made. Routes of another one are not ours to touch: they end with it,
-    /// or are removed by the next cluster that starts there.
+    /// The inode of the network namespace in which it was made. Routes of another namespace must not be touched: they end with
+    /// it, or are removed by the next cluster that starts there.
     #[serde(default = "own_namespace")]
     pub(crate) namespace: u64,
     /// Whether that namespace has no interface but the loopback, as a test's own has.
@@ -42,7 +43,7 @@ pub(crate) struct Network {
     is_cut_off: bool,
 }
 
-/// Where its addresses are.
+/// The kind of its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -65,13 +66,13 @@ pub(crate) fn own_namespace() -> u64 {
     fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino())
 }
 
-/// Whether nothing that this process sends can leave the machine: its network namespace has only the loopback interface, and those that
-/// lead to nodes of this crate, which route nowhere else.
+/// Whether nothing that this process sends can leave the machine: its network namespace has only the loopback interface, and those to
+/// nodes of this crate, which do not route any further.
 pub(crate) fn is_cut_off() -> bool {
     fs::read_to_string("/proc/self/net/dev").is_ok_and(|devices| has_only_loopback(&devices))
 }
 
-/// Whether `/proc/self/net/dev` lists the loopback and nothing else but nodes, below two lines of headings.
+/// Whether `/proc/self/net/dev` lists only the loopback and nodes, below two lines of headings.
 fn has_only_loopback(devices: &str) -> bool {
     let mut names = devices.lines().skip(2).filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim());
     let has_loopback = names.clone().any(|name| name == "lo");
@@ -89,8 +90,8 @@ impl Network {
         self.namespace != own_namespace()
     }
 
-    /// Whether its routes are in a network namespace that is the machine's and not this process's: only there can they be taken
-    /// away. Those of a test's own namespace have gone with it.
+    /// Whether its routes are in the machine's network namespace, while this process is in another one: they can only be
+    /// removed from the machine's. The routes of a test's own namespace are gone with it.
     pub(crate) fn is_out_of_reach(self) -> bool {
         self.kind == Kind::Routed && !self.is_cut_off && self.is_elsewhere()
     }
@@ -98,24 +99,24 @@ impl Network {
     /// The address of an API server, of other parts of the cluster, or of a process that stands in for a pod.
     pub(crate) fn host(self, number: u8) -> Ipv4Addr {
         match self.kind {
-            // 198.18.0.0/15 is set aside for test networks (RFC 2544), and met less often than private blocks.
+            // 198.18.0.0/15 is set aside for test networks (RFC 2544), and is in use less often than private blocks.
             Kind::Routed => Ipv4Addr::new(198, 18, self.slot, number),
             Kind::Loopback => Ipv4Addr::new(127, 18, self.slot, number),
         }
     }
 
-    /// All addresses that [`Network::host`] gives.
+    /// The block of all addresses that [`Network::host`] returns.
     pub(crate) fn hosts(self) -> String {
         format!("{}/24", self.host(0))
     }
 
-    /// The addresses of services. They work only on a node, as there is no kube-proxy elsewhere; the API server connects to endpoints
-    /// itself.
+    /// The block of the addresses of services. They work only on a node, as there is no kube-proxy elsewhere; the API server connects
+    /// to endpoints itself.
     pub(crate) fn services(self) -> String {
         format!("198.19.{}.0/25", self.slot)
     }
 
-    /// The addresses of the node and of its pods.
+    /// The block of the addresses of the node and of its pods.
     pub(crate) fn pods(self) -> String {
         format!("198.19.{}.128/25", self.slot)
     }
@@ -145,7 +146,7 @@ impl Network {
         Ipv4Addr::new(198, 19, self.slot, 1)
     }
 
-    /// The blocks to route. That of services is one of them so that a connection to a service is refused, and at once.
+    /// The blocks to route. The block of services is included, so that a connection to a service is refused at once.
     fn routes(self) -> Vec<String> {
         match self.kind {
             Kind::Routed => vec![self.hosts(), self.services()],
@@ -153,7 +154,7 @@ impl Network {
         }
     }
 
-    /// Whether something else on this machine has these addresses, for instance a cluster of another cache folder.
+    /// Whether these addresses are in use on this machine, for instance by a cluster of another cache folder.
     pub(crate) fn is_taken(self) -> Result<bool, Error> {
         match self.kind {
             Kind::Routed => {
@@ -207,12 +208,12 @@ pub(crate) fn ip(args: &[&str]) -> Result<Output, Error> {
     })
 }
 
-/// Whether `ip -json route show` listed any.
+/// Whether `ip -json route show` listed any route.
 fn routes_listed(json: &[u8]) -> bool {
     serde_json::from_slice::<Vec<serde_json::Value>>(json).is_ok_and(|routes| !routes.is_empty())
 }
 
-/// What a program wrote to standard error.
+/// The standard error of a program.
 pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }

@@ -1,4 +1,4 @@
-//! When the parts of a node are ready.
+//! Waits until the parts of a node are ready.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -15,10 +15,11 @@ use crate::node::{config, import, link};
 use crate::start::{Started, not_ready, wait};
 use crate::{Cache, Error};
 
-/// For one question, which is asked again.
+/// The time limit of one request, which is repeated.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Waits until a part of the node, or of the control plane of a cluster with one, can be used by those that start after it.
+/// Waits until a part of the node, or of the control plane of a cluster with a node, can be used by the parts that start
+/// after it.
 pub(crate) fn wait_for_part(
     cache: &Cache,
     layout: &Layout,
@@ -45,7 +46,7 @@ pub(crate) fn wait_for_part(
             node.map_or(Ok(()), |node| import::import_pod_image(cache, node))
         }
         Component::Kubelet => {
-            // The node object may be ready still from before a restart.
+            // The node object may still be ready from before a restart.
             let address = SocketAddr::from((layout.network.node(), config::KUBELET_PORT));
             wait(layout, started, component, "its port", || TcpStream::connect_timeout(&address, LIMIT).is_ok())
         }
@@ -57,7 +58,7 @@ pub(crate) fn wait_for_part(
     }
 }
 
-/// Waits until the node says that it is ready, and pods may be put on it.
+/// Waits until the node is ready and accepts pods.
 pub(crate) fn wait_for_node(layout: &Layout, client: &Client, started: &mut [Started]) -> Result<(), Error> {
     let path = format!("/api/v1/nodes/{NAME}");
     let servers: Vec<_> = layout.api_server_numbers().map(|number| layout.api_server(number)).collect();
@@ -65,7 +66,7 @@ pub(crate) fn wait_for_node(layout: &Layout, client: &Client, started: &mut [Sta
     let result =
         wait(layout, started, Component::Kubelet, "the node Ready", || node().as_ref().is_some_and(takes_pods));
     result.map_err(|error| match (error, node()) {
-        // The kubelet tells the API why, and the log at most hints at it.
+        // The kubelet reports the cause to the API server, and its log has at most a hint.
         (Error::NotReady { .. }, Some(node)) => not_ready(
             layout,
             &format!("the node Ready, which says {}", node["status"]["conditions"]),
@@ -83,11 +84,13 @@ fn takes_pods(node: &Value) -> bool {
     is_ready && list(&node["spec"]["taints"]).is_empty()
 }
 
-/// Lets API servers ask the kubelet, for `kubectl logs` and `exec`. One that has just started may refuse this for a moment.
+/// Lets API servers call the kubelet, for `kubectl logs` and `exec`. An API server that has just started may refuse this
+/// for a moment.
 pub(crate) fn allow_kubelet_api(layout: &Layout, client: &Client, started: &mut [Started]) -> Result<(), Error> {
     let name = "portcullis-tests:kube-apiserver-kubelet-client";
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
-    // It is there already when an API server comes back, which may refuse to make anything: its webhooks may be away.
+    // After a restart of an API server it exists already. The API server may also refuse to create anything then,
+    // because webhooks may be unavailable.
     if client.object(layout.api_server(1), &format!("{path}/{name}")).is_some() {
         return Ok(());
     }

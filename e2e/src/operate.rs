@@ -10,12 +10,12 @@ use crate::component::Component;
 use crate::lock;
 use crate::start::{self, Started};
 
-/// How long a component has to end after it was asked to.
+/// How long a component may take to end when it was asked to.
 const GRACE: Duration = Duration::from_secs(10);
 
 impl Cluster {
-    /// Asks a component to end, and kills it when it has not after some seconds. An API server then takes its address out of the
-    /// EndpointSlice, and controllers and nodes go on at another one, if there is one. When it is stopped already, nothing happens.
+    /// Asks a component to end, and kills it if it still runs after some seconds. An API server then takes its address out of the
+    /// EndpointSlice, and controllers and nodes go on at another one, if there is one. Does nothing if it is stopped already.
     ///
     /// # Panics
     /// When it does not end.
@@ -37,7 +37,7 @@ impl Cluster {
         }
     }
 
-    /// Starts a component again that was stopped, and waits until it is ready. When it runs, nothing happens.
+    /// Starts a stopped component again, and waits until it is ready. Does nothing if it runs.
     ///
     /// # Panics
     /// When it does not become ready.
@@ -61,9 +61,10 @@ impl Cluster {
     fn signal(&self, component: Component, signal: Signal) {
         for one in lock(&self.started).iter().filter(|one| one.component == component && one.process.is_alive()) {
             let pid = i32::try_from(one.process.pid).ok().and_then(Pid::from_raw).expect("a process id");
-            // It may end just now, with the node or by itself.
+            // It may have ended just now, with the node or by itself.
             let _ = rustix::process::kill_process(pid, signal);
-            // `nsenter` stops with what it has started in the node, and would not see how that ends.
+            // `nsenter` stops together with the process that it has started in the node, and would then not see its
+            // end.
             let starter = i32::try_from(one.child.id()).ok().and_then(Pid::from_raw).filter(|_| signal != Signal::STOP);
             let _ = starter.map(|starter| rustix::process::kill_process(starter, Signal::CONT));
         }
@@ -86,12 +87,12 @@ impl Cluster {
         }
     }
 
-    /// Kills a component, and leaves all others where they are.
+    /// Kills a component, and does not move the clients of an API server to another one.
     pub(crate) fn cut(&self, component: Component) {
         self.end(component, &[Signal::KILL]);
     }
 
-    /// Restarts the components that were connected to an API server that has ended, with one that runs.
+    /// Restarts the components that were connected to an API server that has ended, with a running one.
     fn move_clients(&self, from: u8) {
         let runs = |component: Component| lock(&self.started).iter().any(|one| one.component == component);
         let path = self.layout.kubeconfig_of("kube-controller-manager");

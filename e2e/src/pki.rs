@@ -53,7 +53,7 @@ fn identities(layout: &Layout) -> Vec<Identity> {
     api.extend(["localhost".to_owned(), layout.network.kubernetes_service().to_string()]);
     api.extend(layout.api_server_numbers().map(|number| layout.api_server(number).ip().to_string()));
     let mut all = vec![
-        // Its JSON interface is a client of its own, which comes from 127.0.0.1 where the cluster is on loopback addresses.
+        // Its JSON interface is a client of its own; it connects from 127.0.0.1 if the cluster is on loopback addresses.
         Identity { file: "etcd", name: "etcd", group: None, hosts: vec![first.clone(), "127.0.0.1".to_owned()] },
         Identity { file: "kube-apiserver", name: "kube-apiserver", group: None, hosts: api },
         Identity {

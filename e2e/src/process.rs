@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// How long a killed process may take to end; it can only be waiting for its disk.
+/// How long a killed process may take to end. It can only be waiting for its disk.
 const GONE: Duration = Duration::from_secs(120);
 
 /// The identity of a process: its id, and when it started.
@@ -41,16 +41,16 @@ impl ProcessId {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
-    /// Memory that it has for itself or shares, in bytes.
+    /// The memory that it has for itself or shares, in bytes.
     pub(crate) fn memory(&self) -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
         Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
     }
 
-    /// Kills it, when it is still this one, and waits until it has gone.
+    /// Kills it, if its id still belongs to it, and waits until it is gone.
     pub(crate) fn kill(&self) -> Result<(), Error> {
-        // The handle is taken first: what `is_alive` then looks at is what the signal goes to.
+        // The handle is taken first, so that `is_alive` checks the same process that gets the signal.
         let Some(handle) = self.handle() else { return Ok(()) };
         if !self.is_alive() || pidfd_send_signal(&handle, Signal::KILL).is_err() {
             return Ok(());
@@ -58,7 +58,7 @@ impl ProcessId {
         let start = Instant::now();
         while start.elapsed() < GONE {
             let pause = Timespec { tv_sec: 1, tv_nsec: 0 };
-            // A handle becomes readable when its process ends. An interruption is a reason to look again.
+            // A handle becomes readable when its process ends. After an interruption it is checked again.
             let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&pause));
             if !self.is_alive() {
                 return Ok(());
@@ -73,8 +73,8 @@ impl ProcessId {
     }
 }
 
-/// The start time in a line of `/proc/PID/stat`. The name in its parentheses may hold anything, so what counts is after the
-/// last of them: the state, then the start time as the 20th field.
+/// The start time in a line of `/proc/PID/stat`. The name in parentheses may contain anything, so only the text after the
+/// last parenthesis is read: first the state, and as the 20th field the start time.
 fn started(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();

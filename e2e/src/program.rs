@@ -1,4 +1,4 @@
-//! The programs of the product: where they are, and each as a child process with its logs. Nothing is built here.
+//! The programs of the product: finds them, and runs each as a child process with its logs. They are not built here.
 
 use std::env;
 use std::fmt;
@@ -62,24 +62,25 @@ impl fmt::Display for Program {
     }
 }
 
-/// A test runs from `target/debug/deps/`; the programs lie one folder up.
+/// A test runs from `target/debug/deps/`; the programs are one folder above.
 fn beside_this_test() -> PathBuf {
     let test = env::current_exe().expect("a test knows its own file");
     test.ancestors().nth(2).map(Path::to_owned).expect("a test lies in target/debug/deps")
 }
 
-/// How a program is started.
+/// The settings with which a program is started.
 #[derive(Debug, Clone)]
 pub(crate) struct Launch {
-    /// For messages.
+    /// The name in messages.
     pub(crate) name: String,
     pub(crate) program: Program,
     pub(crate) args: Vec<String>,
-    /// Added to the environment, from which everything is taken first that could give rights or settings.
+    /// Variables that are added to the environment. Everything that could give rights or settings is removed from it
+    /// first.
     pub(crate) env: Vec<(String, String)>,
 }
 
-/// A running program, or one that ended. It is killed when this goes.
+/// A running program, or one that ended. It is killed when this is dropped.
 pub struct Process {
     launch: Mutex<Launch>,
     child: Mutex<Option<Child>>,
@@ -100,7 +101,7 @@ impl Process {
         process
     }
 
-    /// Starts it once more after it has ended. Logs go on.
+    /// Starts it once more after it has ended. The logs are continued.
     pub(crate) fn start_again(&self) {
         let mut child = lock(&self.child);
         assert!(child.is_none(), "it runs already");
@@ -137,19 +138,19 @@ impl Process {
         });
     }
 
-    /// Sets or takes an environment variable, from the next start on.
+    /// Sets or removes an environment variable, with effect from the next start.
     pub fn set_env(&self, name: &str, value: Option<&str>) {
         let env = &mut lock(&self.launch).env;
         env.retain(|(key, _)| key != name);
         env.extend(value.map(|value| (name.to_owned(), value.to_owned())));
     }
 
-    /// Its name: that of its pod and of the program.
+    /// Its name, made from those of its pod and of the program.
     pub fn name(&self) -> String {
         lock(&self.launch).name.clone()
     }
 
-    /// Its process id, while it runs.
+    /// Its process id; `None` if it does not run.
     pub fn pid(&self) -> Option<u32> {
         self.ended();
         lock(&self.child).as_ref().map(Child::id)
@@ -160,7 +161,7 @@ impl Process {
         self.pid().is_some()
     }
 
-    /// How it ended, if it did.
+    /// How it ended; `None` if it still runs.
     pub fn ended(&self) -> Option<ExitStatus> {
         let mut child = lock(&self.child);
         if let Some(running) = child.as_mut()
@@ -174,10 +175,10 @@ impl Process {
         *lock(&self.ended)
     }
 
-    /// Sends a signal, when it runs. `SIGSTOP` and `SIGCONT` pause it and let it go on.
+    /// Sends a signal, if it runs. `SIGSTOP` and `SIGCONT` pause and resume it.
     pub fn signal(&self, signal: Signal) {
         if let Some(pid) = self.pid().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
-            // It may have ended since, which is no reason to fail.
+            // It may have ended in the meantime, which is not an error.
             let _ = rustix::process::kill_process_group(pid, signal);
         }
     }
@@ -189,18 +190,19 @@ impl Process {
         self.wait_for_end(pid, LIMIT);
     }
 
-    /// Asks it to end, and kills it when it has not after `grace`.
+    /// Asks it to end, and kills it if it still runs after `grace`.
     pub fn terminate(&self, grace: Duration) {
         let pid = self.pid();
         self.signal(Signal::TERM);
-        // One that is paused would never hear of it.
+        // A paused process would not receive the signal.
         self.signal(Signal::CONT);
         if !self.wait_for_end(pid, grace) {
             self.kill();
         }
     }
 
-    /// Waits for the end of this process: a kubelet may start the next one before it is noticed.
+    /// Waits for the end of this process. Its id is given, as a kubelet may start the next process before the end is
+    /// noticed.
     fn wait_for_end(&self, pid: Option<u32>, limit: Duration) -> bool {
         let start = Instant::now();
         while pid.is_some() && self.pid() == pid {
@@ -212,12 +214,12 @@ impl Process {
         true
     }
 
-    /// All that it wrote so far, on both streams.
+    /// All lines that it has written so far, on both streams.
     pub fn lines(&self) -> Vec<String> {
         lock(&self.lines).clone()
     }
 
-    /// The log lines among them, decoded.
+    /// The decoded log lines among them.
     pub fn logs(&self) -> Vec<Value> {
         lock(&self.lines).iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
@@ -230,10 +232,10 @@ impl Process {
         eventually(&format!("{what} in the log of {}", self.name()), || self.logs().into_iter().find(|line| is(line)))
     }
 
-    /// The address of a port, from the newest line `listening`: `admission`, `probes` or `state`.
+    /// The address of a port, from the newest log line `listening`: `admission`, `probes` or `state`.
     ///
     /// # Panics
-    /// When the program does not say so in time.
+    /// When the program does not log it in time.
     pub fn address(&self, port: &str) -> SocketAddr {
         let is_it = |line: &Value| line["message"] == "listening" && line["port"] == port;
         let line = self.wait_for_log(&format!("port {port}"), is_it);

@@ -86,7 +86,8 @@ impl Record {
         let alive = self.members.iter().filter(|member| is_alive(&member.process)).count();
         let complete = self.members.len() == Component::count(self.api_servers, self.node.is_some());
         match (owned, self.detached) {
-            // A machine that started again has none of the processes; so has a cluster whose owner died while it let go of it.
+            // After a restart of the machine, none of the processes run. The same holds if the owner died while it detached
+            // the cluster.
             (_, true) if alive == 0 => Health::Abandoned,
             (false, false) => Health::Abandoned,
             _ if !complete => Health::Starting,
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
     use crate::network::Kind;
 
-    /// Process ids of the owner and of the components, the living among them.
+    /// Judges a record with the process ids of the owner and of the components; `alive` are those that run.
     fn health(detached: bool, owner: u32, members: &[u32], alive: &[u32]) -> Health {
         let process = |pid| ProcessId { pid, ..ProcessId::own() };
         let record = Record {

@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions of reports, as Go modules of their projects have them. They are downloaded once and kept in the cache.
+//! The CustomResourceDefinitions of reports, from the Go modules of their projects. They are downloaded once and kept in the cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,14 +36,14 @@ struct Definitions {
     /// The Go module.
     module: &'static str,
     version: &'static str,
-    /// What Go's checksum of it must be.
+    /// The checksum that it must have in Go's checksum format.
     sum: &'static str,
     /// The files of the module with the definitions.
     files: &'static [&'static str],
 }
 
-/// Downloads the definitions of both formats into the cache, if they are not there: most tests have a network of their own, from which
-/// nothing can be downloaded.
+/// Downloads the definitions of both formats into the cache, if they are not there yet: most tests have a network of their own, from
+/// which nothing can be downloaded.
 ///
 /// # Panics
 /// When they cannot be downloaded.
@@ -54,7 +54,7 @@ pub fn fetch_report_definitions(cache: &Cache) {
 }
 
 impl Cluster {
-    /// Installs the definitions of OpenReports, and waits until they are served. They stay.
+    /// Installs the definitions of OpenReports, and waits until they are served. They are not removed.
     ///
     /// # Panics
     /// When they cannot be downloaded, or an API server refuses them.
@@ -62,7 +62,7 @@ impl Cluster {
         OPEN_REPORTS.install(|args| self.kubectl(args));
     }
 
-    /// Installs the definitions of the older PolicyReports, and waits until they are served. They stay.
+    /// Installs the definitions of the older PolicyReports, and waits until they are served. They are not removed.
     ///
     /// # Panics
     /// When they cannot be downloaded, or an API server refuses them.
@@ -109,7 +109,7 @@ impl Definitions {
             .args(["mod", "download", "-json", &format!("{module}@{version}")])
             .current_dir(folder)
             .env("GOMODCACHE", cache.go().join("mod"))
-            // Sources that can be written can be removed like any other folder.
+            // With this, downloaded sources are writable and can be removed like any other folder.
             .env("GOFLAGS", "-modcacherw")
             .env("GOWORK", "off")
             // Its checksum is compared with the one above.

@@ -1,4 +1,4 @@
-//! Clusters seen from outside the process that started them: what `cargo xtask cluster` works with.
+//! Clusters seen from outside the process that started them, for `cargo xtask cluster`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -76,7 +76,7 @@ impl Running {
         Ok(all.into_iter().find(|one| one.name == name.as_str() && one.state != Health::Abandoned))
     }
 
-    /// Ends clusters and removes everything they left, abandoned ones included. Returns their names.
+    /// Ends clusters and removes everything that is left of them, including abandoned ones. Returns their names.
     ///
     /// # Errors
     /// When something of them cannot be removed.
@@ -91,7 +91,7 @@ impl Running {
         Ok(names)
     }
 
-    /// Memory of all its processes, in bytes.
+    /// The memory of all its processes, in bytes.
     pub fn memory(&self) -> u64 {
         self.processes.iter().filter_map(|process| process.memory).sum()
     }

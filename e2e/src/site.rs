@@ -16,15 +16,15 @@ use crate::kubectl::Kubectl;
 use crate::source::{self, Source};
 use crate::{Cache, Cluster, Kubernetes, Name, Options, Output, files, guard};
 
-/// The kubeconfig of an existing cluster; without it, one is started.
+/// The variable with the kubeconfig of an existing cluster; without it, a cluster is started.
 const KUBECONFIG: &str = "PORTCULLIS_E2E_KUBECONFIG";
-/// Where images for a cluster of our own are, as `cargo xtask images` makes them.
+/// The variable with the folder of images for a cluster of our own, as `cargo xtask images` makes them.
 const IMAGES: &str = "PORTCULLIS_IMAGES_DIR";
-/// The prefix of image references from which an existing cluster gets the images.
+/// The variable with the prefix of image references from which an existing cluster gets the images.
 const IMAGE_REGISTRY: &str = "PORTCULLIS_E2E_IMAGE_REGISTRY";
-/// The tag of image references there.
+/// The variable with the tag of these image references.
 const IMAGE_TAG: &str = "PORTCULLIS_E2E_IMAGE_TAG";
-/// The address at which pods of an existing cluster reach this machine, with a free port.
+/// The variable with the address at which pods of an existing cluster reach this machine, with a free port.
 const MODULES_ADDRESS: &str = "PORTCULLIS_E2E_MODULES_ADDRESS";
 
 /// The images that the chart names.
@@ -73,7 +73,7 @@ impl Site {
         Self::new(&Options { name: Some(name), ..Options::default() })
     }
 
-    /// A new cluster with a node and so many API servers, with the images on it.
+    /// A new cluster with a node and `count` API servers, with the images on it.
     ///
     /// # Panics
     /// When it cannot be started; says what is missing.
@@ -111,7 +111,7 @@ impl Site {
     fn other(cache: &Cache, kubeconfig: PathBuf, kubernetes: Kubernetes, helm: Helm) -> Self {
         let words = "say with --modules-address at which IP:PORT pods of that cluster reach this machine";
         let modules = set(MODULES_ADDRESS).and_then(|address| address.parse().ok()).expect(words);
-        // kubectl's cache distinguishes clusters by their addresses.
+        // kubectl's cache distinguishes clusters by their addresses, so the folder can be shared.
         let folder = cache.root().join("kubectl");
         files::make_folder(&folder).unwrap_or_else(|error| panic!("{error}"));
         let (proxy, address) = start_proxy(&kubernetes, &kubeconfig, &folder);
@@ -156,7 +156,7 @@ impl Site {
         self.helm.run(Some(&self.kubeconfig), args, input)
     }
 
-    /// A server of modules for pods of this cluster.
+    /// A source of modules for pods of this cluster.
     pub(crate) fn start_source(&self) -> Source {
         match &self.place {
             Place::Own(cluster) => {
@@ -187,7 +187,7 @@ impl Drop for Site {
     }
 }
 
-/// `kubectl proxy`, which knows every way of logging in to a cluster, at a free port of the loopback.
+/// `kubectl proxy` at a free port of the loopback. It supports every way of logging in to a cluster.
 fn start_proxy(kubernetes: &Kubernetes, kubeconfig: &Path, folder: &Path) -> (Child, SocketAddr) {
     let mut command = Kubectl::new(kubernetes, kubeconfig, folder).into_command();
     command.args(["proxy", "--port=0"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());

@@ -11,7 +11,7 @@ use crate::process::ProcessId;
 use crate::record::{Health, Record};
 use crate::{Cache, Error, files};
 
-/// The slots, locked: no other process makes or removes a cluster meanwhile.
+/// The slots, locked: no other process creates or removes a cluster in the meantime.
 pub(crate) struct Slots {
     clusters: PathBuf,
     _lock: Lock,
@@ -32,7 +32,7 @@ impl Slots {
         Ok(Self { _lock: Lock::take(&clusters.join("lock"), || ())?, clusters })
     }
 
-    /// The slots in use, without the lock: they may change meanwhile.
+    /// The slots in use, without the lock: they may change in the meantime.
     pub(crate) fn list(cache: &Cache) -> Result<Vec<Slot>, Error> {
         list(cache.clusters())
     }
@@ -46,7 +46,7 @@ impl Slots {
     pub(crate) fn clean(&self) -> Result<(), Error> {
         for slot in self.all()? {
             let is_left = match &slot.record {
-                // Without its state file, its routes would not be known.
+                // If its state file were removed, its routes would no longer be known.
                 Some(record) if record.network.is_out_of_reach() => false,
                 Some(record) => record.health(ProcessId::is_alive) == Health::Abandoned,
                 None => true,
@@ -58,7 +58,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Takes a free slot, and writes down that this process owns it.
+    /// Takes a free slot, and records that this process owns it.
     pub(crate) fn claim(
         &self,
         name: &str,
@@ -86,7 +86,8 @@ impl Slots {
         Err(Error::NoFreeSlot)
     }
 
-    /// Removes a cluster of this process, unless another process has done so: its slot may be another cluster's by now.
+    /// Removes a cluster of this process, unless another process has done so: the slot may belong to another cluster by
+    /// now.
     pub(crate) fn give_back(&self, record: &Record, folder: &Path) -> Result<(), Error> {
         let found = Record::read(folder)?;
         if found.is_none_or(|found| (found.name, found.owner) != (record.name.clone(), record.owner.clone())) {
@@ -120,7 +121,7 @@ fn list(clusters: PathBuf) -> Result<Vec<Slot>, Error> {
     let mut slots = Vec::new();
     for entry in entries {
         let folder = entry.map_err(Error::file("read", &clusters))?.path();
-        // The lock is a file of the same folder.
+        // Files are skipped: the lock is a file in the same folder.
         let number = folder.file_name().and_then(|name| name.to_str()?.parse().ok());
         if let Some(number) = number {
             slots.push(Slot { number, record: Record::read(&folder)?, folder });
@@ -134,7 +135,7 @@ fn list(clusters: PathBuf) -> Result<Vec<Slot>, Error> {
 mod tests {
     use super::*;
 
-    // Loopback addresses: these tests make no routes.
+    // On loopback addresses: these tests make no routes.
     fn claim(cache: &Cache, name: &str) -> Result<(Record, PathBuf), Error> {
         Slots::take(cache).unwrap().claim(name, 1, false, Kind::Loopback)
     }

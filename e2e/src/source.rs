@@ -15,13 +15,13 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::Cluster;
 
-/// Where it listens.
+/// The port at which it listens.
 pub(crate) const PORT: u16 = 8446;
 
 /// A server of modules. It ends when this is dropped.
 pub struct Source {
     listens: SocketAddr,
-    /// As loaders know it.
+    /// Its address for loaders.
     address: SocketAddr,
     authority: String,
     shared: Arc<Shared>,
@@ -31,7 +31,7 @@ struct Shared {
     config: Arc<ServerConfig>,
     answers: Mutex<HashMap<String, Reply>>,
     requests: Mutex<Vec<(String, Instant)>>,
-    /// The clients that it hangs up on.
+    /// The clients whose connections it closes.
     refused: Mutex<Vec<IpAddr>>,
     is_closed: AtomicBool,
     /// How much longer every answer takes.
@@ -50,7 +50,7 @@ impl Source {
         Self::listen(address, address)
     }
 
-    /// A server that listens at one address and is known to loaders by another, as in a network that translates addresses.
+    /// A server that listens at one address, while loaders use another one, as in a network that translates addresses.
     ///
     /// # Panics
     /// When it cannot listen.
@@ -77,7 +77,7 @@ impl Source {
                     continue;
                 }
                 let server = Arc::clone(&server);
-                // An error means that the loader hung up.
+                // An error means that the loader closed the connection.
                 thread::spawn(move || drop(server.serve(stream)));
             }
         });
@@ -94,7 +94,7 @@ impl Source {
         self.address.to_string()
     }
 
-    /// Its address, as loaders know it.
+    /// Its IP address for loaders.
     pub fn ip(&self) -> IpAddr {
         self.address.ip()
     }
@@ -104,44 +104,44 @@ impl Source {
         format!("https://{}{path}", self.address)
     }
 
-    /// From now on a path answers 200 with these bytes.
+    /// From now on, answers requests to this path with 200 and these bytes.
     pub fn put(&self, path: &str, body: impl Into<Vec<u8>>) {
         self.answer(path, 200, body, Duration::ZERO);
     }
 
-    /// From now on a path answers with this status and these bytes, after a while.
+    /// From now on, answers requests to this path with this status and these bytes, after `delay`.
     pub fn answer(&self, path: &str, status: u16, body: impl Into<Vec<u8>>, delay: Duration) {
         lock(&self.shared.answers).insert(path.to_owned(), Reply::with(status, body).after(delay));
     }
 
-    /// From now on a path answers 302 to this address.
+    /// From now on, answers requests to this path with 302 to this address.
     pub fn redirect(&self, path: &str, to: &str) {
         lock(&self.shared.answers).insert(path.to_owned(), Reply::redirect(to));
     }
 
-    /// From now on it hangs up on every client.
+    /// From now on, closes the connection of every client.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
     }
 
-    /// From now on every answer takes so much longer.
+    /// From now on, every answer takes `delay` longer.
     pub fn slow(&self, delay: Duration) {
         *lock(&self.shared.delay) = delay;
     }
 
-    /// From now on it hangs up on clients from this address.
+    /// From now on, closes the connections of clients from this address.
     pub fn refuse(&self, peer: IpAddr) {
         lock(&self.shared.refused).push(peer);
     }
 
-    /// From now on it answers every client again, as fast as it can.
+    /// From now on, answers every client again, without delay.
     pub fn open(&self) {
         lock(&self.shared.refused).clear();
         self.slow(Duration::ZERO);
         self.shared.is_closed.store(false, Ordering::SeqCst);
     }
 
-    /// When a path was asked for.
+    /// The times of all requests to this path.
     pub fn requests(&self, path: &str) -> Vec<Instant> {
         lock(&self.shared.requests).iter().filter(|(asked, _)| asked == path).map(|(_, at)| *at).collect()
     }
@@ -150,7 +150,7 @@ impl Source {
 impl Drop for Source {
     fn drop(&mut self) {
         self.shared.has_ended.store(true, Ordering::SeqCst);
-        // It looks when somebody connects.
+        // It checks whether it should end whenever a client connects.
         let _ = TcpStream::connect_timeout(&self.listens, Duration::from_secs(1));
     }
 }

@@ -7,26 +7,26 @@ use serde_json::{Value, json};
 use crate::Cluster;
 use crate::api::Api;
 
-/// The node that they are on. It is an object too.
+/// The node that they are on, which exists only as an object too.
 pub(crate) const NODE: &str = "stand-in";
 
-/// A pod that a process stands in for.
+/// A pod for which a process stands in.
 #[derive(Debug, Clone, Copy)]
 pub struct StandIn<'a> {
-    /// Its namespace, which must be there.
+    /// Its namespace, which must exist.
     pub namespace: &'a str,
     /// Its name.
     pub name: &'a str,
-    /// Its service account, which must be there.
+    /// Its service account, which must exist.
     pub service_account: &'a str,
     /// Its labels, by which services find it.
     pub labels: &'a [(&'a str, &'a str)],
-    /// Where the process listens, from [`Cluster::pod_address`]. The pod is ready when it has one.
+    /// The address of the process, from [`Cluster::pod_address`]. The pod is ready if it has one.
     pub address: Option<Ipv4Addr>,
 }
 
 impl Cluster {
-    /// Makes the pod, or changes it: without an address it stops being ready.
+    /// Creates the pod, or changes it: without an address it is no longer ready.
     ///
     /// # Panics
     /// When the API server refuses it.
@@ -38,8 +38,8 @@ impl Cluster {
         api.patch(&format!("{path}/status"), &status).expect("an API server answers").expect("its status");
     }
 
-    /// A token as the pod would have one: of its service account, and bound to the pod, so that it is worth nothing when the pod
-    /// has gone. Makes the pod when it is not there.
+    /// A token like the pod's own: of its service account, and bound to the pod, so that it is not valid when the pod is gone.
+    /// Creates the pod if it does not exist.
     ///
     /// # Panics
     /// When the API server refuses it.
@@ -60,7 +60,7 @@ pub(crate) fn create(api: &Api, pod: &StandIn<'_>) -> String {
     uid_of(&created.expect("an API server answers").expect("a pod object"))
 }
 
-/// A token of this account that is bound to a pod, as a kubelet asks for it.
+/// A token of this account that is bound to a pod, as a kubelet requests it.
 pub(crate) fn token(api: &Api, namespace: &str, account: &str, pod: &str, uid: &str) -> String {
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
@@ -83,7 +83,7 @@ fn uid_of(object: &Value) -> String {
     object["metadata"]["uid"].as_str().expect("the object has a uid").to_owned()
 }
 
-/// The node is shared by all pods, and mostly there already.
+/// Creates the node, which all pods share, unless it exists already.
 fn make_node(api: &Api) {
     let _ = api.create("/api/v1/nodes", &json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } }));
 }
@@ -98,14 +98,14 @@ fn manifest(pod: &StandIn<'_>) -> Value {
         "spec": {
             "nodeName": NODE,
             "serviceAccountName": pod.service_account,
-            // No kubelet mounts anything; the process is given its token by the test.
+            // Without a kubelet nothing is mounted; the test gives the process its token.
             "automountServiceAccountToken": false,
             "containers": [{ "name": "stand-in", "image": "stand-in.invalid/none" }],
         },
     })
 }
 
-/// The status of a pod that runs. A pod that is not ready may have its address already.
+/// The status of a running pod. A pod that is not ready may have its address already.
 pub(crate) fn status(address: Option<Ipv4Addr>, is_ready: bool) -> Value {
     let ready = if is_ready { "True" } else { "False" };
     let ips: Vec<Value> = address.iter().map(|address| json!({ "ip": address })).collect();

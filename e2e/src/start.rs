@@ -17,19 +17,20 @@ use crate::layout::Layout;
 use crate::process::ProcessId;
 use crate::{Error, Kubernetes, files, node, pki};
 
-/// How long each condition may take; wide, as several clusters may start beside a build on two cores.
+/// How long each condition may take. It is long, because several clusters may start beside a build on two cores.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// How often a condition is looked at.
+/// The interval at which a condition is checked.
 const PACE: Duration = Duration::from_millis(25);
 
 /// A component that was started.
 pub(crate) struct Started {
     pub(crate) component: Component,
-    /// What was started: the component, or what starts it on the node and ends with it. Standard input is a pipe: the component
-    /// ends when it is closed, and goes on alone after one byte. Parts of a node have none, but for the first, with which they end.
+    /// The process that was started: the component, or the process that starts it on the node and ends with it. Its standard input
+    /// is a pipe: when it is closed, the component ends; after one byte, the component runs on without it. Parts of a node do not
+    /// have such a pipe, except the first, with which they all end.
     pub(crate) child: Child,
-    /// The component itself.
+    /// The process of the component itself.
     pub(crate) process: ProcessId,
 }
 
@@ -72,8 +73,8 @@ fn read_pki(layout: &Layout, name: &str) -> Result<String, Error> {
     fs::read_to_string(&path).map_err(Error::file("read", &path))
 }
 
-/// Starts a component, in a process group of its own so that an interrupt in a terminal is the owner's alone. Parts of a node start
-/// on the one whose first process this is.
+/// Starts a component, in a process group of its own, so that an interrupt in a terminal reaches only the owner. Parts of a node
+/// start on the node with the first process `node`.
 pub(crate) fn spawn(
     kubernetes: &Kubernetes,
     layout: &Layout,
@@ -123,7 +124,7 @@ fn process_of(layout: &Layout, component: Component, child: &mut Child) -> Resul
     }
 }
 
-/// Waits until an API server says that it is ready.
+/// Waits until an API server is ready.
 pub(crate) fn wait_for_api_server(
     layout: &Layout,
     client: &Client,
@@ -134,7 +135,7 @@ pub(crate) fn wait_for_api_server(
     wait(layout, started, Component::ApiServer(number), "its /readyz", || client.is_ok(address, "/readyz"))
 }
 
-/// Waits until the controllers work, and every API server is published.
+/// Waits until the controllers work, and the address of every API server is published.
 pub(crate) fn wait_for_controllers(layout: &Layout, client: &Client, started: &mut [Started]) -> Result<(), Error> {
     let server = layout.api_server(1);
     wait(layout, started, Component::ControllerManager, "the service account of the namespace default", || {
@@ -150,7 +151,7 @@ pub(crate) fn wait_for_controllers(layout: &Layout, client: &Client, started: &m
     Ok(())
 }
 
-/// How many addresses an EndpointSlice has.
+/// The number of addresses in an EndpointSlice.
 fn addresses(slice: &Value) -> usize {
     let endpoints = slice["endpoints"].as_array().map(Vec::as_slice).unwrap_or_default();
     endpoints.iter().filter_map(|endpoint| endpoint["addresses"].as_array()).map(Vec::len).sum()

@@ -1,10 +1,11 @@
-//! Clusters as text for people.
+//! Clusters as text for users.
 
 use std::time::Duration;
 
 use portcullis_e2e::{Health, Running, VERSION};
 
-/// The output of `up`: the cluster, and the line that makes kubectl use it. A cluster that existed before took no time.
+/// The output of `up`: the cluster, and the line that makes kubectl use it. For a cluster that existed before, `took`
+/// is `None`.
 pub(crate) fn up(cluster: &Running, took: Option<Duration>) -> String {
     let took = took.map_or_else(|| "already".to_owned(), |took| format!("after {:.1} s", took.as_secs_f64()));
     format!(

@@ -1,4 +1,4 @@
-//! The command `run`: a cluster with Portcullis in it, for people who want to see `kubectl apply` enforce something.
+//! The command `run`: a cluster with Portcullis in it, for users who want to see `kubectl apply` enforce something.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub(crate) fn run_on_node(name: &Name, replicas: usize) -> Result<()> {
     let cluster = site.own_cluster().context("the cluster is not our own")?;
     eprintln!("installing the chart, with {replicas} replicas of the policy server");
     let release = Release::new(&site, "portcullis");
-    // The examples name no policy server, so they use the default one.
+    // The examples do not name a policy server, so they use the default one.
     let installed = release.install(&json!({ "policyServer": "default", "server": { "replicas": replicas } }));
     ensure!(installed.is_ok(), "failed to install the chart: {}", installed.stderr);
     let examples = copy_examples(release.source(), &cluster.folder().join("examples"))?;
@@ -55,7 +55,7 @@ pub(crate) fn run_on_node(name: &Name, replicas: usize) -> Result<()> {
     Ok(())
 }
 
-/// Copies the examples, with the addresses of their modules here.
+/// Copies the examples, and adapts the addresses of their modules.
 fn copy_examples(source: &Source, folder: &Path) -> Result<PathBuf> {
     fs::create_dir_all(folder).with_context(|| format!("failed to make {}", folder.display()))?;
     for entry in fs::read_dir(EXAMPLES).context("failed to list the examples")? {

@@ -1,4 +1,4 @@
-//! Loopback addresses and ports that no other test has.
+//! Loopback addresses and ports that no other test uses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::{Program, eventually};
 
-/// This process's own loopback address: all of 127.0.0.0/8 is the loopback. 127.0.0.x is left to others.
+/// This process's own loopback address: all of 127.0.0.0/8 is the loopback. 127.0.0.x is not used, as other programs
+/// may use it.
 pub(crate) fn loopback() -> IpAddr {
     let [_, a, b, c] = (std::process::id() % 0xfe_ff00 + 0x100).to_be_bytes();
     IpAddr::V4(Ipv4Addr::new(127, a, b, c))
@@ -15,9 +16,9 @@ pub(crate) fn loopback() -> IpAddr {
 /// How many ports a caller of [`ports`] gets.
 const PORTS: u16 = 10;
 
-/// The first of ten ports on [`loopback`] that no other caller gets, and where no program of this machine listens that takes connections
-/// to all of its addresses. They stay the same over restarts of a program, unlike port 0, and lie below the ports that the kernel gives to
-/// outgoing connections.
+/// The first of ten ports on [`loopback`] that no other caller gets, and where no program of this machine accepts connections to all of
+/// its addresses. Unlike port 0, they stay the same over restarts of a program. They are below the ports that the kernel uses for outgoing
+/// connections.
 pub(crate) fn ports() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(10_000);
     loop {
@@ -29,11 +30,11 @@ pub(crate) fn ports() -> SocketAddr {
     }
 }
 
-/// Listens on an address of [`ports`], without waiting for connections. The one who listened there before may be heard for a moment
-/// longer: a process that another test was just starting has a copy of the socket until it runs its program.
+/// Listens on an address of [`ports`], without waiting for connections. The previous listener may still hold it for a moment: a
+/// process that another test was just starting has a copy of the socket until it executes its program.
 ///
 /// # Panics
-/// When somebody listens there still.
+/// When the address stays in use.
 pub(crate) fn listen(address: SocketAddr) -> TcpListener {
     let listener = eventually("the port to be free", || match TcpListener::bind(address) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
@@ -43,7 +44,7 @@ pub(crate) fn listen(address: SocketAddr) -> TcpListener {
     listener
 }
 
-/// The pod's ports.
+/// The addresses of a pod's ports.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Addresses(SocketAddr);
 

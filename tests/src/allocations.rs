@@ -1,4 +1,4 @@
-//! Counts what a real program allocates: a preloaded library adds its calls of the allocator up in a file.
+//! Counts the allocations of a real program: a preloaded library adds up its calls of the allocator in a file.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -15,7 +15,7 @@ pub struct Allocations {
     counts: File,
 }
 
-/// What a program has allocated so far, freed or not.
+/// How much a program has allocated so far, freed or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocated {
     /// How often it called the allocator for new or larger memory.
@@ -25,10 +25,10 @@ pub struct Allocated {
 }
 
 impl Allocations {
-    /// Allocations of no program yet.
+    /// A counter that is not used by a program yet.
     ///
     /// # Panics
-    /// When there is no C compiler to make the library.
+    /// When there is no C compiler to build the library.
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("allocations-").tempdir().expect("a temporary folder");
         let library = preload::library("allocations/count.c", folder.path());
@@ -38,7 +38,7 @@ impl Allocations {
         Self { folder, library, counts }
     }
 
-    /// Counts those of a program of a pod.
+    /// Counts the allocations of a program of a pod.
     #[must_use]
     pub fn of(&self, program: Program, setup: PodSetup) -> PodSetup {
         let setup = setup.env(program, "LD_PRELOAD", &self.library.to_string_lossy());

@@ -1,22 +1,23 @@
-//! A thousand bytes and more for each that is sent: archives of zeros, for what must not expand them.
+//! Archives of zeros that expand to a thousand bytes and more for each byte, for programs that must not expand them.
 
-/// What comes before the zeros in a file of gzip: its head, and that of one block in a code of its own (RFC 1951, section 3.2.7), in which
-/// "258 times the byte before" takes two bits, both zero. The last bits are a zero byte, so that there is one to repeat.
+/// The bytes before the zeros in a gzip file: its header, and that of one block with a code of its own (RFC 1951, section 3.2.7), in which
+/// "258 times the byte before" takes two bits, both zero. The last bits stand for a zero byte, so that there is a byte to repeat.
 const GZIP: [u8; 24] =
     [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff, 0xed, 0xc0, 0x81, 0, 0, 0, 0, 0x80, 0xa0, 0xfd, 0xa9, 0x17, 0xa9, 0];
 
-/// So many bytes that expand to 1,032 times as many. There is neither end nor checksum, which come behind what would be expanded.
+/// `size` bytes that expand to about 1,032 times as many. The end of the block and the checksum are missing; they would come
+/// after the data to expand.
 pub fn gzip_bomb(size: usize) -> Vec<u8> {
     let mut bytes = GZIP.to_vec();
     bytes.resize(size.max(bytes.len()), 0);
     bytes
 }
 
-/// So many times 128 KiB in four bytes each: blocks of zstd that say "this byte so often" (RFC 8878, section 3.1.1.2.2).
+/// `blocks` times 128 KiB in four bytes each: blocks of zstd that repeat one byte (RFC 8878, section 3.1.1.2.2).
 pub fn zstd_bomb(blocks: u32) -> Vec<u8> {
     const SIZE: u32 = 128 << 10;
     const REPEATED: u32 = 1;
-    // The magic number, no options, a window as large as a block.
+    // The magic number, no options, and a window as large as a block.
     let mut bytes = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 7 << 3];
     for block in 1..=blocks {
         let head = SIZE << 3 | REPEATED << 1 | u32::from(block == blocks);
@@ -34,7 +35,7 @@ pub fn tar(name: &str, content: &[u8]) -> Vec<u8> {
     put(0, name);
     put(100, "0000644\0");
     put(124, &format!("{:011o}\0", content.len()));
-    // The checksum counts itself as spaces.
+    // For the checksum, its own field counts as spaces.
     put(148, "        ");
     put(156, "0");
     put(257, "ustar\x0000");
@@ -45,7 +46,7 @@ pub fn tar(name: &str, content: &[u8]) -> Vec<u8> {
     archive
 }
 
-/// These bytes as the content of a gzip file, which are not made smaller.
+/// A gzip file with these bytes stored, and so not compressed.
 pub fn stored_in_gzip(bytes: &[u8]) -> Vec<u8> {
     let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
     let mut blocks = bytes.chunks(usize::from(u16::MAX)).peekable();
@@ -67,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// What a program writes that is given these bytes, or nothing where there is no such program.
+    /// The output of a program for this input; `None` if the program does not exist.
     fn through(program: &str, args: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());

@@ -1,4 +1,4 @@
-//! Part of rig POD: lets a process run out of memory, with a control group below the test's own.
+//! A part of rig POD: lets a process run out of memory, with a control group below the test's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Cage(PathBuf);
 
 impl Cage {
-    /// A group in which a process can get `bytes` more than it has when it enters. `None`, with the words that the test is skipped, if the
-    /// test may not make groups.
+    /// A group in which a process can get `bytes` more than it has when it enters. `None` if the test may not make groups; then the test
+    /// is reported as skipped.
     pub fn new(bytes: u64) -> Option<Self> {
         let cage = Self::find(bytes);
         if cage.is_none() {
@@ -41,7 +41,7 @@ impl Cage {
         fs::create_dir(folder).ok()?;
         let cage = Self(folder.to_owned());
         fs::write(folder.join(limit), bytes.to_string()).ok()?;
-        // Absent where there is no swap.
+        // The file does not exist if there is no swap.
         let _ = fs::write(folder.join("memory.swap.max"), "0");
         Some(cage)
     }
@@ -51,7 +51,7 @@ impl Cage {
         self.0.join(name)
     }
 
-    /// Puts a process into it.
+    /// Puts a process into the group.
     ///
     /// # Panics
     /// When the kernel refuses.
@@ -62,7 +62,7 @@ impl Cage {
 
 impl Drop for Cage {
     fn drop(&mut self) {
-        // It fails while a process is in the group; what is left then is empty and harmless.
+        // This fails while a process is in the group; an empty group that is left over is harmless.
         let _ = fs::remove_dir(&self.0);
     }
 }

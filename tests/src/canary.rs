@@ -12,29 +12,30 @@ use tokio::runtime::Runtime;
 
 use crate::{Answer, CANARY, Client, Moment, Process, Review, Stalls};
 
-/// I1: the longest that an answer of the canary may take, as docs/design/faults.md has it. What [`Moment::allowed`] leaves out does not
-/// count.
+/// I1: the longest that an answer of the canary may take, as in docs/design/faults.md. The times that [`Moment::allowed`] leaves out do
+/// not count.
 pub(crate) const IN_TIME: Duration = Duration::from_secs(1);
 
-/// The same for a test that takes the whole machine by itself, as a flood of calls or connections does: half of what an API server waits
-/// for a webhook. A debug build and the clients of such a test have two cores together; how much slower calls get is measured by `bench
+/// The longest for a test that uses the whole machine by itself, as a flood of calls or connections does: half of the time for which an
+/// API server waits for a webhook. A debug build and the clients of such a test have two cores together; `bench isolation` measures how
+/// much slower calls get.
 /// isolation`.
 pub const FLOODED: Duration = Duration::from_secs(5);
 
 /// The only answer of the guest `counter`: it counts its calls, and each call has its own instance.
 const RIGHT: &str = "call 1 by global, call 1 by memory";
-/// The time between two requests: 50 a second.
+/// The interval of requests: 50 per second.
 const PACE: Duration = Duration::from_millis(20);
-/// The time between two looks at whether the canary serves at last.
+/// The interval at which the test checks whether the evaluator serves the canary's policy yet.
 const LOOK: Duration = Duration::from_millis(100);
-/// How old the moment may be from which a call counts the load of the machine.
+/// The oldest moment from which the load of the machine is measured for a call.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// A call that is not answered in its time is no fault of the server if the machine stood still for longer than this meanwhile, or was so
+/// A call without an answer in time is not the server's fault if the machine stood still for longer than this in the meantime, or was so
 /// busy with others that an answer might have come as late.
 const STALL: Duration = Duration::from_secs(1);
 
-/// Calls the canary of a pod from the moment in which it serves, until the test ends.
+/// Calls the canary policy of a pod from the moment at which it is served until the test ends.
 pub struct Canary {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<Heard>>,
@@ -47,15 +48,16 @@ struct Shared {
     answers: AtomicU64,
 }
 
-/// How the canary of a pod is called.
+/// How the canary policy of a pod is called.
 pub(crate) struct Calls {
-    /// A client of the admission port, used by nobody else.
+    /// A client of the admission port that the test does not use for anything else.
     pub(crate) client: Client,
     /// A client of the evaluator's state port.
     pub(crate) state: Client,
-    /// The evaluator. The loader counts as another program here: in a cluster it has a container, and processor time, of its own.
+    /// The evaluator. The loader counts as another program here: in a cluster it has a container, and so processor time, of its
+    /// own.
     pub(crate) evaluator: Arc<Process>,
-    /// A text in the object of each request, which must not be seen anywhere else (I4).
+    /// A text in the object of each request, which must not appear anywhere else (I4).
     pub(crate) secret: String,
     /// The longest that an answer may take.
     pub(crate) limit: Duration,
@@ -63,21 +65,21 @@ pub(crate) struct Calls {
     pub(crate) is_paused: bool,
 }
 
-/// What came of all calls.
+/// The results of all calls.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     /// The number of right answers.
     pub(crate) right: u64,
-    /// The time of the slowest of them.
+    /// The time of the slowest right answer.
     pub(crate) slowest: Duration,
     /// Calls that took too long while the machine stood still or was busy with others.
     pub(crate) excused: u64,
-    /// What was wrong with each of the others.
+    /// A description of each wrong or late answer.
     pub(crate) wrong: Vec<String>,
 }
 
 impl Canary {
-    /// Begins to call.
+    /// Starts calling.
     pub(crate) fn start(calls: Calls) -> Self {
         let shared = Arc::new(Shared { paused: Mutex::new(calls.is_paused), ..Shared::default() });
         let seen = Arc::clone(&shared);
@@ -100,7 +102,7 @@ impl Canary {
         self.shared.answers.load(Ordering::SeqCst)
     }
 
-    /// Stops calling, after one right answer at least, and returns what came of all calls.
+    /// Stops calling, after at least one right answer, and returns the results of all calls.
     pub(crate) fn finish(mut self) -> Heard {
         let thread = self.thread.take().expect("it runs once");
         // A short test may be over before the first answer.
@@ -124,7 +126,7 @@ impl Drop for Canary {
 }
 
 impl Calls {
-    /// The runtime is the canary's own: clients of the test that flood the server keep theirs busy.
+    /// The runtime is the canary's own, because clients of the test that flood the server keep the shared one busy.
     fn run(self, shared: &Shared) -> Heard {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (start, mut heard, mut serves) = (Instant::now(), Heard::default(), false);
@@ -134,7 +136,7 @@ impl Calls {
             if since.age() > FRESH {
                 since = self.moment();
             }
-            // Held for the whole call, so that a pause begins after it.
+            // Locked for the whole call, so that a pause begins after it.
             let paused = lock(&shared.paused);
             if !*paused && !serves {
                 serves = runtime.block_on(self.serves());
@@ -145,7 +147,8 @@ impl Calls {
             }
             drop(paused);
             let pace = if serves { PACE } else { LOOK };
-            // Not the thread's sleep: a kept connection that the server ends meanwhile is noticed, and the next call makes another one.
+            // This sleeps in the runtime, not in the thread: so a kept connection that the server closes in the meantime is noticed,
+            // and the next call opens another one.
             runtime.block_on(async { tokio::time::sleep(pace.saturating_sub(begun.elapsed())).await });
         }
         heard
@@ -155,7 +158,7 @@ impl Calls {
         Moment::now(self.evaluator.running().into_iter())
     }
 
-    /// Whether the evaluator says that the canary serves.
+    /// Whether the evaluator reports that it serves the canary policy.
     async fn serves(&self) -> bool {
         let Ok(answer) = self.state.send(Method::GET, "/v1/state", None).await else { return false };
         let state: Option<EvaluatorState> = serde_json::from_str(&answer.body).ok();
@@ -187,7 +190,8 @@ impl Calls {
             }
             Err(error) => {
                 let lost = Stalls::watch().lost(asked.checked_sub(STALL).unwrap_or(asked), Instant::now());
-                // The evaluator has a time limit of its own, which a machine that is busy with others may reach.
+                // The evaluator has a time limit of its own, which an evaluation may reach if the machine is busy with
+                // others.
                 let is_late = took > self.limit && took <= since.allowed(self.limit, &self.moment());
                 if is_unanswered && (lost > STALL || is_late) {
                     eprintln!(
@@ -208,7 +212,7 @@ pub(crate) fn id() -> String {
     format!("cluster/{CANARY}")
 }
 
-/// Whether there was no time for a verdict.
+/// Whether the answer says that there was no time for a verdict.
 fn is_too_late(answer: &Answer) -> bool {
     [Reason::EvaluationTimedOut, Reason::Overloaded].iter().any(|reason| answer.body.contains(reason.as_str()))
 }

@@ -32,7 +32,7 @@ impl Authority {
     /// A new authority.
     ///
     /// # Panics
-    /// Never with the names that tests use.
+    /// Never, with the names that tests use.
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

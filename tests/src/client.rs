@@ -1,4 +1,4 @@
-//! An HTTP client like that of the API server: TLS with the CA of the tests, HTTP/1.1, keep-alive.
+//! An HTTP client like that of the API server: TLS with the certificate authority of the tests, HTTP/1.1, keep-alive.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -91,18 +91,18 @@ impl Client {
         Ok(Answer { status, headers, body, elapsed: start.elapsed() })
     }
 
-    /// `GET path`.
+    /// Sends `GET path`.
     ///
     /// # Errors
-    /// As [`Client::send`].
+    /// The same as those of [`Client::send`].
     pub fn get(&self, path: &str) -> Result<Answer, String> {
         runtime().block_on(self.send(Method::GET, path, None))
     }
 
-    /// `POST path` with any body, said to be JSON.
+    /// Sends `POST path` with any body, with the content type of JSON.
     ///
     /// # Errors
-    /// As [`Client::send`].
+    /// The same as those of [`Client::send`].
     pub fn post(&self, path: &str, body: impl Into<Vec<u8>>) -> Result<Answer, String> {
         runtime().block_on(self.send(Method::POST, path, Some(body.into())))
     }
@@ -110,7 +110,7 @@ impl Client {
     /// Sends a review to policy `id`.
     ///
     /// # Errors
-    /// As [`Client::send`].
+    /// The same as those of [`Client::send`].
     pub fn try_ask(&self, id: &str, review: &Review) -> Result<Answer, String> {
         self.post(&format!("/validate/{id}"), review.bytes())
     }
@@ -123,7 +123,7 @@ impl Client {
         self.try_ask(id, review).unwrap_or_else(|error| panic!("{id} does not answer: {error}"))
     }
 
-    /// Sends `count` requests of policy `id` at the same moment, and waits for all answers.
+    /// Sends `count` requests to policy `id` at the same moment, and waits for all answers.
     pub fn ask_at_once(&self, count: usize, id: &str, review: &Review) -> Vec<Result<Answer, String>> {
         let (path, body) = (format!("/validate/{id}"), review.bytes());
         runtime().block_on(async {
@@ -136,8 +136,8 @@ impl Client {
         })
     }
 
-    /// Asks policy `id` from `callers` callers, each one request after the other, until `done` says so. Gives every answer to
-    /// `check`, which panics where one is wrong. The number of answers is returned.
+    /// Asks policy `id` from `callers` callers, each sending one request after the other, until `done` returns true. Passes
+    /// every answer to `check`, which panics if it is wrong. Returns the number of answers.
     ///
     /// # Panics
     /// When `check` does.

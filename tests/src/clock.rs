@@ -30,7 +30,7 @@ impl Clock {
         Self { folder, library, shift }
     }
 
-    /// Lets a pod use this clock.
+    /// Makes a pod use this clock.
     #[must_use]
     pub fn of(&self, setup: PodSetup) -> PodSetup {
         let shift = self.folder.path().join("shift");
@@ -40,7 +40,7 @@ impl Clock {
         })
     }
 
-    /// Lets the clock jump: from now on it is off by so many seconds.
+    /// Makes the clock jump: from now on it is off by this many seconds.
     ///
     /// # Panics
     /// When the file cannot be written.

@@ -1,18 +1,18 @@
-//! What a process has done so far, as the kernel counts it.
+//! The kernel's counters of a process.
 
 use std::fs;
 
-/// Counts of a process with all its threads.
+/// The counters of a process with all its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counters {
-    /// Page faults that read nothing from a disk.
+    /// Page faults that did not read from a disk.
     pub page_faults: u64,
-    /// Reads and writes of files, pipes and the like. Those of sockets do not count.
+    /// Reads and writes of files, pipes and similar. Those of sockets do not count.
     pub reads_and_writes: u64,
 }
 
 impl Counters {
-    /// The counts of process `pid` now.
+    /// The current counters of process `pid`.
     ///
     /// # Panics
     /// When there is no such process, or it is not ours.

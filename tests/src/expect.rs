@@ -1,4 +1,4 @@
-//! What a user must see: the outcomes of docs/design/faults.md, section 1, checked wherever they are visible.
+//! Checks what a user must see: the outcomes of docs/design/faults.md, section 1, wherever they are visible.
 
 use std::cell::RefCell;
 
@@ -10,7 +10,7 @@ use crate::wait::eventually_or;
 use crate::{Answer, Pod, Review, Verdict, eventually};
 
 impl Pod {
-    /// Waits until a policy serves its newest generation, and that is `generation` (the first is 1).
+    /// Waits until a policy serves its newest generation, which must be `generation` (the first is 1).
     ///
     /// # Panics
     /// When that does not happen in time.
@@ -20,8 +20,8 @@ impl Pod {
         })
     }
 
-    /// Waits until a generation of a policy answers, whether it is the newest or not: where the evaluator starts with it, that it
-    /// answers may come after the failure of the newest.
+    /// Waits until a generation of a policy answers, whether it is the newest or not. When the evaluator starts with it, it may
+    /// begin to answer after the failure of the newest generation was reported.
     ///
     /// # Panics
     /// When that does not happen in time.
@@ -49,8 +49,8 @@ impl Pod {
         })
     }
 
-    /// UNSERVED: waits until a policy fails for this reason and no generation serves; then its answer, its health check and its status
-    /// say so. Returns the failure.
+    /// UNSERVED: waits until a policy fails for this reason and no generation serves. Then its answer, its health check and its status
+    /// must say so. Returns the failure.
     ///
     /// # Panics
     /// When one of them says anything else.
@@ -69,7 +69,8 @@ impl Pod {
         failure
     }
 
-    /// Why a policy that fails everywhere is not enforced: requests are refused if it ever was, and admitted otherwise.
+    /// The reason why a policy that fails everywhere is not enforced: requests are refused if it ever was enforced, and
+    /// admitted otherwise.
     fn word_of_unserved(&self, id: &str) -> &'static str {
         let was_enforced = self.loader.as_ref().filter(|loader| loader.is_alive()).is_none_or(|_| {
             eventually(&format!("the loader's word on {id}"), || {
@@ -80,8 +81,8 @@ impl Pod {
         if was_enforced { "AllReplicasFailed" } else { "NotYetEnforced" }
     }
 
-    /// KEEP: waits until the newest generation fails for this reason while `serving` still answers; then answer, health check and status
-    /// say so. `right` checks the answer to a pod. Returns the failure.
+    /// KEEP: waits until the newest generation fails for this reason while `serving` still answers. Then answer, health check and status
+    /// must say so. `right` checks the answer to a pod. Returns the failure.
     ///
     /// # Panics
     /// When one of them says anything else.
@@ -117,7 +118,7 @@ impl Pod {
         self.assert_steady(id, generation, said);
     }
 
-    /// The health check of a policy that fails for this reason.
+    /// Checks the health check of a policy that fails for this reason.
     fn assert_health(&self, id: &str, reason: Reason) {
         let health = self.health(id);
         assert_eq!(health.code, reason.class().code(), "{health:?}");
@@ -127,7 +128,7 @@ impl Pod {
         }
     }
 
-    /// The conditions that every failure sets.
+    /// Checks the conditions that every failure sets.
     fn assert_trouble(&self, id: &str, reason: Reason) {
         self.wait_condition(id, "Degraded", "True", reason.as_str());
         match reason.class() {
@@ -136,7 +137,7 @@ impl Pod {
         }
     }
 
-    /// Waits until a condition of a policy's status is this. A pod without a reporter is not checked.
+    /// Waits until a condition of a policy's status has these values. Without a reporter, nothing is checked.
     ///
     /// # Panics
     /// When that does not happen in time; the last status is in the text.
@@ -144,8 +145,8 @@ impl Pod {
         self.wait_condition_of(id, None, kind, status, reason);
     }
 
-    /// The same, where the condition must be about this generation, if one is given: until a status is written again, its conditions are
-    /// those of an earlier one.
+    /// The same, but the condition must be about this generation, if one is given: until a status is written again, its conditions are
+    /// about an earlier generation.
     fn wait_condition_of(&self, id: &str, generation: Option<i64>, kind: &str, status: &str, reason: &str) {
         if !self.has_reporter() {
             return;
@@ -173,10 +174,11 @@ impl Pod {
 }
 
 impl Answer {
-    /// The answer of a policy that cannot judge, with `failurePolicy: Fail` in mode protect: a denial that names policy and
-    /// reason, in the code of the reason's class.
+    /// Asserts the answer of a policy that cannot judge, with `failurePolicy: Fail` in mode protect: a denial that names
+    /// policy and reason, with the code of the reason's class.
     ///
     /// # Panics
+    /// When it is anything else.
     /// When it is anything else.
     pub fn assert_not_judged(&self, review: &Review, id: &str, reason: Reason) {
         let verdict = self.verdict();
@@ -190,8 +192,8 @@ impl Answer {
         assert_eq!(verdict.patch, None, "{verdict:?}");
     }
 
-    /// The answer of a policy that cannot judge, with `failurePolicy: Ignore` or in mode warn or monitor: admitted, with one
-    /// warning that names policy and reason, and the audit annotation `policy-not-evaluated`.
+    /// Asserts the answer of a policy that cannot judge, with `failurePolicy: Ignore` or in mode warn or monitor: admitted,
+    /// with one warning that names policy and reason, and the audit annotation `policy-not-evaluated`.
     ///
     /// # Panics
     /// When it is anything else.

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(3);
 /// The time between the first connections of two clients, so that they do not all connect at once.
 const STAGGER: Duration = Duration::from_micros(200);
 
-/// What one client does, again and again.
+/// The actions of one client, which it repeats.
 #[derive(Debug, Clone)]
 pub struct Stranger {
     target: SocketAddr,
@@ -49,13 +49,13 @@ impl Stranger {
         Self { over_tls: true, ..self }
     }
 
-    /// Sends this at once.
+    /// Sends these bytes at once.
     #[must_use]
     pub fn saying(self, bytes: impl Into<Vec<u8>>) -> Self {
         Self { first: bytes.into(), ..self }
     }
 
-    /// Sends this again and again, one byte a second.
+    /// Sends these bytes again and again, one byte per second.
     #[must_use]
     pub fn trickling(self, bytes: impl Into<Vec<u8>>) -> Self {
         Self { then: bytes.into(), ..self }
@@ -133,7 +133,7 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Starts all clients. The test must hold [`crate::heavy`], for the descriptors.
+    /// Starts all clients. The test must hold [`crate::heavy`], because of the number of descriptors.
     pub fn of(strangers: impl IntoIterator<Item = Stranger>) -> Self {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().thread_name("flood").build().expect("a runtime");

@@ -1,4 +1,4 @@
-//! A folder of policies, and the other folders of a pod on it.
+//! A folder of policies, and the other folders of a pod that uses it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::{Identity, Policy};
 pub const CANARY: &str = "canary";
 
 /// Temporary folders of one test: `policies/` for manifests and modules, and beside it `volume/`, `private/`, `status/` and
-/// `tls/` of the pod. A second pod on the same folder finds what the first left.
+/// `tls/` of the pod. A second pod on the same folder finds the files that the first one left.
 pub struct Folder {
     root: tempfile::TempDir,
 }
@@ -31,7 +31,8 @@ impl Folder {
         folder
     }
 
-    /// A folder with the policy that [`crate::Canary`] calls. Each pod on it calls the canary, unless it says why not.
+    /// A folder with the policy that [`crate::Canary`] calls. Each pod on it calls the canary, unless its setup gives a
+    /// reason not to.
     pub fn with_canary() -> Self {
         let folder = Self::empty();
         folder.put(&Policy::cluster(CANARY).guest("counter").on("configmaps"));
@@ -43,12 +44,12 @@ impl Folder {
         self.root.path().join(name)
     }
 
-    /// Where manifests are.
+    /// The folder of the manifests.
     pub fn policies(&self) -> PathBuf {
         self.path("policies")
     }
 
-    /// The shared volume, unless the pod is given another.
+    /// The shared volume, unless the pod gets another one.
     pub fn volume(&self) -> PathBuf {
         self.path("volume")
     }

@@ -96,7 +96,7 @@ impl Shared {
             return caller.write_all(b"HTTP/1.1 405 Only CONNECT\r\ncontent-length: 0\r\n\r\n");
         };
         lock(&self.tunnels).push(target.to_owned());
-        // Every name is that of one of this test's servers, which differ by port.
+        // Every name stands for one of this test's servers, which differ by port.
         let port = target.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(443);
         let server = TcpStream::connect(SocketAddr::new(address::loopback(), port))?;
         caller.write_all(b"HTTP/1.1 200 Connected\r\n\r\n")?;

@@ -1,4 +1,4 @@
-//! Guests that are built with the SDKs of Kubewarden, and ask their host for what their settings say.
+//! Guests that are built with the SDKs of Kubewarden, and make the host calls that their settings name.
 
 use std::env;
 use std::fs;
@@ -8,7 +8,7 @@ use portcullis_testkit::{example, skip};
 
 use crate::Policy;
 
-/// A guest whose settings name the calls that it makes of its host, and which denies with the answers.
+/// A guest whose settings name the calls of its host, and which denies with the answers to them.
 #[derive(Debug, Clone)]
 pub struct SdkGuest {
     /// The language of its SDK: `rust` for waPC, `go` for WASI.
@@ -23,7 +23,7 @@ impl SdkGuest {
         Self { sdk: "rust", module: example("host-capabilities") }
     }
 
-    /// The guest in Go, which is too large to be kept: it is there where the test run has built it.
+    /// The guest in Go, which is too large to be kept: `None` unless the test run has built it.
     pub fn go() -> Option<Self> {
         let built = env::var_os("PORTCULLIS_GUESTS_DIR").map(PathBuf::from);
         let module = built.and_then(|built| fs::read(built.join("host-capabilities-go.wasm")).ok());
@@ -33,12 +33,12 @@ impl SdkGuest {
         module.map(|module| Self { sdk: "go", module })
     }
 
-    /// All that are there.
+    /// All guests that exist.
     pub fn all() -> Vec<Self> {
         [Some(Self::rust()), Self::go()].into_iter().flatten().collect()
     }
 
-    /// A cluster-wide policy of this guest: `asks` is `asks-go` for the guest in Go.
+    /// A cluster-wide policy of this guest. The name `asks` becomes `asks-go` for the guest in Go.
     pub fn policy(&self, name: &str) -> Policy {
         Policy::cluster(&format!("{name}-{}", self.sdk)).bytes(self.module.as_slice())
     }

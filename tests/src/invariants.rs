@@ -9,12 +9,12 @@ use portcullis_testkit::note;
 use crate::canary::Heard;
 use crate::{Pod, Secret, eventually};
 
-/// The longest line of a log, in bytes. What guests and sources say is cut before.
+/// The longest line of a log, in bytes. Texts of guests and sources are cut before.
 const LONGEST_LINE: usize = 16 << 10;
 
 impl Drop for Pod {
     fn drop(&mut self) {
-        // It is called until its programs end, and no longer.
+        // The canary is called until the pod's programs end, and no longer.
         let Some(canary) = self.canary.take() else { return };
         if thread::panicking() {
             return;
@@ -29,12 +29,13 @@ impl Drop for Pod {
     }
 }
 
-/// Calls of a canary that may be excused in any case: a machine may stand still for a moment in the shortest test.
+/// How many calls of a canary may be excused in any case: a machine may stand still for a moment in the shortest test.
 const EXCUSED: u64 = 3;
-/// Beyond these, one call in so many.
+/// Beyond these, one call in this many may be excused.
 const ONE_IN: u64 = 50;
 
-/// I1: each answer was right and in time. Excuses have a limit: at a pace of fifty a second, one late call in fifty takes half of the time.
+/// I1: each answer was right and in time. The number of excused calls is limited: at fifty calls per second, one late call in fifty takes
+/// half of the time.
 fn assert_answers(heard: &Heard) {
     let Heard { right, excused, wrong, .. } = heard;
     if let Some(first) = wrong.first() {
@@ -56,7 +57,7 @@ fn in_words(heard: &Heard) -> String {
 }
 
 impl Pod {
-    /// I4: what the programs write has limits.
+    /// I4: the lines that the programs write have a limited length.
     fn assert_lines_are_short(&self) {
         for process in self.processes() {
             if let Some(line) = process.lines().into_iter().find(|line| line.len() > LONGEST_LINE) {
@@ -66,12 +67,13 @@ impl Pod {
         }
     }
 
-    /// How much the reporter has said so far, for [`Pod::assert_steady`].
+    /// The number of lines that the reporter has written so far, for [`Pod::assert_steady`].
     pub(crate) fn said(&self) -> usize {
         self.reporter.as_ref().map_or(0, |reporter| reporter.lines().len())
     }
 
-    /// I7: since so much was said, a generation of a policy has become the same only once. What it is comes from its conditions.
+    /// I7: since the reporter had written `since` lines, a generation of a policy has reached each of its states only once. The
+    /// states are derived from its conditions.
     pub(crate) fn assert_steady(&self, id: &str, generation: i64, since: usize) {
         let lines = self.reporter.as_ref().map(|reporter| reporter.lines()).unwrap_or_default();
         let said = lines.get(since..).unwrap_or_default();
@@ -80,7 +82,7 @@ impl Pod {
         }
     }
 
-    /// I5 on the volume: where nothing is being fetched or compiled, no temporary file is left.
+    /// I5 on the volume: when nothing is being fetched or compiled, no temporary file is left.
     fn assert_nothing_is_left(&self) {
         if self.loader.is_none() {
             return;
@@ -93,7 +95,8 @@ impl Pod {
     }
 }
 
-/// What a generation of a policy has become twice, in lines of a reporter: `… policy cluster/a: Active generation 2 (was Progressing): …`.
+/// The state that a generation of a policy has reached twice, in lines of a reporter: `… policy cluster/a: Active generation 2 (was
+/// Progressing): …`.
 fn flapping<'l>(id: &str, generation: i64, lines: &'l [String]) -> Option<&'l str> {
     let (start, end) = (format!(" policy {id}: "), format!(" generation {generation} (was "));
     let mut seen = BTreeSet::new();

@@ -1,11 +1,11 @@
-//! Black-box tests of the real programs: what a test needs to start them, break something, and look.
+//! Black-box tests of the real programs: the tools of a test to start them, break something, and see the result.
 //!
 //! A test writes policies into a [`Folder`], starts a [`Pod`] on it, and uses the pod: [`Pod::ask`] sends an AdmissionReview, and
-//! [`Pod::health`], [`Pod::status`] and the states return what a person or a kubelet would see. It waits for conditions with a time
-//! limit ([`eventually`]), and never for a fixed time. When a test panics, the pod prints the logs of its programs. When it does not, the
-//! pod asserts the invariants of the fault catalogue at its end.
+//! [`Pod::health`], [`Pod::status`] and the states return what a user or a kubelet would see. It waits for conditions with a time limit
+//! ([`eventually`]), and never for a fixed time. If a test panics, the pod prints the logs of its programs. Otherwise the pod asserts the
+//! invariants of the fault catalogue at its end.
 //!
-//! The programs are started as they are shipped, and none of their crates is linked: this crate knows only the formats on the wire.
+//! The programs are started as they are shipped, and none of their crates is linked: this crate only knows the formats on the wire.
 //! README.md has an example.
 //!
 //! ```text

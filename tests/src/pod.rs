@@ -12,7 +12,7 @@ use crate::address::Addresses;
 use crate::{Answer, Canary, Client, Process, Program, Review, Volume, canary, eventually};
 
 /// A running pod. Its processes end with it. If it has a canary and the test has not failed, the invariants of the fault catalogue are asserted
-/// then.
+/// at its end.
 pub struct Pod {
     pub(crate) canary: Option<Canary>,
     pub(crate) loader: Option<Arc<Process>>,
@@ -93,8 +93,8 @@ impl Pod {
         }
     }
 
-    /// Waits until the admission port answers: an evaluator that was started again reads its certificate when the port is open already,
-    /// and perhaps after it serves policies.
+    /// Waits until the admission port answers: an evaluator that was started again opens the port before it has read its certificate,
+    /// which may even be after it serves policies.
     ///
     /// # Panics
     /// When that does not happen in time.
@@ -102,8 +102,8 @@ impl Pod {
         eventually("the admission port to answer", || self.new_client().get("/").ok());
     }
 
-    /// Calls the canary again, once the evaluator serves it: for rows that restart the evaluator, which may be ready before it has loaded all
-    /// policies.
+    /// Calls the canary again, as soon as the evaluator serves it: for rows that restart the evaluator, which may be ready before it has
+    /// loaded all policies.
     ///
     /// # Panics
     /// When the pod has no canary, or it is not served in time.
@@ -113,7 +113,7 @@ impl Pod {
         self.canary().resume();
     }
 
-    /// Waits until the loader provides what policies ask their host for.
+    /// Waits until the loader provides host capabilities.
     ///
     /// # Panics
     /// When that does not happen in time.
@@ -129,17 +129,17 @@ impl Pod {
         }
     }
 
-    /// I2: no program has ended.
+    /// I2: asserts that no program has ended.
     ///
     /// # Panics
-    /// When one has.
+    /// When one has ended.
     pub fn assert_alive(&self) {
         for process in self.processes() {
             assert!(process.is_alive(), "{} has ended: {:?}", process.name(), process.ended());
         }
     }
 
-    /// The admission port.
+    /// The address of the admission port.
     pub fn admission(&self) -> SocketAddr {
         self.addresses.admission()
     }
@@ -196,7 +196,7 @@ impl Pod {
         self.addresses.state(program)
     }
 
-    /// `GET path` on a program's probe port.
+    /// Sends `GET path` to a program's probe port.
     ///
     /// # Errors
     /// When the request fails in transport.
@@ -223,7 +223,7 @@ impl Pod {
         self.probe(program, "/metrics").expect("the probe port answers").body
     }
 
-    /// The value of one series of the evaluator, by its name and all its labels as they are written
+    /// The value of one series of the evaluator's metrics, given by its name and all its labels as in the text
     /// (`portcullis_swaps_total`); 0 if it does not exist.
     pub fn metric(&self, series: &str) -> f64 {
         let text = self.metrics(Program::Evaluator);
@@ -231,12 +231,12 @@ impl Pod {
         value.unwrap_or(0.0)
     }
 
-    /// The evaluator's `/v1/state`, when it answers.
+    /// The evaluator's `/v1/state`; `None` if it does not answer.
     pub fn evaluator_state(&self) -> Option<EvaluatorState> {
         self.state(Program::Evaluator)
     }
 
-    /// The loader's `/v1/state`, when it answers.
+    /// The loader's `/v1/state`; `None` if it does not answer.
     pub fn loader_state(&self) -> Option<LoaderState> {
         self.state(Program::Loader)
     }

@@ -24,7 +24,7 @@ impl Policy {
         }
     }
 
-    /// A Policy in a namespace, otherwise the same.
+    /// A Policy in a namespace, otherwise the same as [`Policy::cluster`].
     pub fn namespaced(namespace: &str, name: &str) -> Self {
         let mut policy = Self::cluster(name);
         policy.manifest["kind"] = "Policy".into();
@@ -124,7 +124,7 @@ impl Policy {
         self.spec("mutating", true)
     }
 
-    /// Sets how long one evaluation may take, in seconds; the API server waits as long.
+    /// Sets how long one evaluation may take, in seconds; the API server waits for the same time.
     #[must_use]
     pub fn timeout(self, seconds: u32) -> Self {
         self.spec("timeoutEvalSeconds", seconds).spec("timeoutSeconds", seconds.max(10))
@@ -137,7 +137,7 @@ impl Policy {
         self
     }
 
-    /// The same under another name.
+    /// The same policy under another name.
     #[must_use]
     pub fn renamed(&self, name: &str) -> Self {
         let mut policy = self.clone();

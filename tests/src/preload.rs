@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::repository;
 
-/// Makes a library of a file of the folder `tests`, and returns its path, which is in `folder`.
+/// Compiles a library from a file of the folder `tests`, and returns its path, which is in `folder`.
 ///
 /// # Panics
 /// When there is no C compiler.

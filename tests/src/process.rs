@@ -17,14 +17,14 @@ use serde_json::Value;
 
 use crate::{LIMIT, Usage, eventually};
 
-/// How long the last lines of a program that has ended are waited for. A program that it has started may outlive it and keep its
+/// How long to wait for the last lines of a program that has ended. A program that it has started may outlive it and keep its
 /// streams open.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
-/// The pause before something is tried or looked at again.
+/// The pause before something is tried or checked again.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How a program is started.
+/// The settings with which a program is started.
 #[derive(Debug, Clone)]
 pub struct Launch {
     /// Its name in messages.
@@ -48,7 +48,7 @@ pub struct Process {
     child: Mutex<Option<Child>>,
     ended: Mutex<Option<ExitStatus>>,
     lines: Arc<Mutex<Vec<String>>>,
-    /// How many of its streams are not read to their end.
+    /// How many of its streams have not been read to their end yet.
     open: Arc<AtomicUsize>,
 }
 
@@ -115,7 +115,7 @@ impl Process {
         });
     }
 
-    /// Waits until all that it wrote before its end has been read.
+    /// Waits until everything that it wrote before its end has been read.
     fn wait_for_last_lines(&self) {
         let start = Instant::now();
         while self.open.load(Ordering::SeqCst) > 0 && start.elapsed() < LAST_LINES {
@@ -123,7 +123,7 @@ impl Process {
         }
     }
 
-    /// Sets or removes an environment variable, from the next start on.
+    /// Sets or removes an environment variable, with effect from the next start.
     pub fn set_env(&self, name: &str, value: Option<&str>) {
         let env = &mut lock(&self.launch).env;
         env.retain(|(key, _)| key != name);
@@ -160,7 +160,7 @@ impl Process {
         self.ended().is_none() && lock(&self.child).is_some()
     }
 
-    /// How it ended, if it did.
+    /// How it ended; `None` if it still runs.
     pub fn ended(&self) -> Option<ExitStatus> {
         let mut child = lock(&self.child);
         if let Some(status) = child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
@@ -171,7 +171,7 @@ impl Process {
         *lock(&self.ended)
     }
 
-    /// Waits until it ends, and all that it wrote is among its lines.
+    /// Waits until it has ended and all that it wrote has been read.
     ///
     /// # Panics
     /// When it still runs after `limit`.
@@ -208,12 +208,12 @@ impl Process {
         Usage::of(self.pid())
     }
 
-    /// All that it wrote so far, on both streams.
+    /// All lines that it has written so far, on both streams.
     pub fn lines(&self) -> Vec<String> {
         lock(&self.lines).clone()
     }
 
-    /// The log lines among them, decoded.
+    /// The decoded log lines among them.
     pub fn logs(&self) -> Vec<Value> {
         lock(&self.lines).iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
@@ -224,7 +224,7 @@ impl Process {
     /// When none comes, or the program ends before.
     pub fn wait_for_log(&self, what: &str, mut is: impl FnMut(&Value) -> bool) -> Value {
         eventually(&format!("{what} in the log of {}", self.name), || {
-            // The end is checked first, so that lines from just before the end are found.
+            // The end is checked before the lines are read, so that lines from just before the end are found.
             let ended = self.ended();
             if ended.is_some() {
                 self.wait_for_last_lines();
@@ -237,10 +237,10 @@ impl Process {
         })
     }
 
-    /// The address of a port, from the newest line `listening`: `admission`, `probes` or `state`.
+    /// The address of a port, from the newest log line `listening`: `admission`, `probes` or `state`.
     ///
     /// # Panics
-    /// When the program does not say so in time.
+    /// When the program does not log it in time.
     pub fn address(&self, port: &str) -> SocketAddr {
         let line =
             self.wait_for_log(&format!("port {port}"), |line| line["message"] == "listening" && line["port"] == port);
@@ -249,8 +249,8 @@ impl Process {
     }
 }
 
-/// Starts a command. A file that was just written cannot be run as long as a process has it open for writing, which may be one that
-/// another test is just starting.
+/// Starts a command. A file that was just written cannot be executed as long as any process has it open for writing, perhaps one
+/// that another test is just starting.
 fn spawn(command: &mut Command) -> io::Result<Child> {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Finds the programs. Nothing is built here.
+//! Finds the programs. They are not built here.
 
 use std::env;
 use std::fmt;
@@ -35,11 +35,11 @@ impl fmt::Display for Program {
     }
 }
 
-/// The program's file: in the folder `PORTCULLIS_BIN_DIR`, or where cargo puts debug builds. A test that asks for a program tells of its
-/// panics at once, as tests of real programs take minutes.
+/// The program's file: in the folder `PORTCULLIS_BIN_DIR`, or where cargo puts debug builds. From then on, panics of the test process
+/// are reported at once, because tests of real programs take minutes.
 ///
 /// # Panics
-/// When it is not there.
+/// When it does not exist.
 pub fn program(program: Program) -> PathBuf {
     portcullis_testkit::tell_of_panics();
     let folder = match env::var_os("PORTCULLIS_BIN_DIR") {
@@ -51,7 +51,7 @@ pub fn program(program: Program) -> PathBuf {
     path
 }
 
-/// A test runs from `target/debug/deps/`; the programs lie one folder up.
+/// A test runs from `target/debug/deps/`; the programs are one folder above.
 fn beside_this_test() -> PathBuf {
     let test = env::current_exe().expect("a test knows its own file");
     test.ancestors().nth(2).map(Path::to_owned).expect("a test lies in target/debug/deps")

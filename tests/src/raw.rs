@@ -14,7 +14,7 @@ use crate::{LIMIT, tls};
 /// One connection.
 pub struct Raw {
     stream: Stream,
-    /// The bytes that were read and not used yet.
+    /// The bytes that were read but not used yet.
     buffer: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ pub struct RawResponse {
     pub status: u16,
     /// The head without the blank line, in lower case.
     pub head: String,
-    /// The body, as long as the head says.
+    /// The body, with the length that the head announces.
     pub body: String,
 }
 
@@ -97,16 +97,16 @@ impl Raw {
     /// Sends all bytes.
     ///
     /// # Errors
-    /// When the server has hung up.
+    /// When the server has closed the connection.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.writer().write_all(bytes.as_ref())?;
         self.writer().flush()
     }
 
-    /// Sends the bytes one by one with a pause after each, until all are sent or the server has hung up.
+    /// Sends the bytes one by one with a pause after each, until all are sent or the server has closed the connection.
     ///
     /// # Errors
-    /// When the server has hung up.
+    /// When the server has closed the connection.
     pub fn send_slowly(&mut self, bytes: impl AsRef<[u8]>, pause: Duration) -> io::Result<()> {
         for byte in bytes.as_ref() {
             self.send([*byte])?;
@@ -134,7 +134,7 @@ impl Raw {
     /// Reads one HTTP answer.
     ///
     /// # Errors
-    /// When the connection ends before it is whole, or nothing comes for [`LIMIT`].
+    /// When the connection ends before it is complete, or nothing comes for [`LIMIT`].
     pub fn response(&mut self) -> io::Result<RawResponse> {
         let (end, status, head) = self.head()?;
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
@@ -150,17 +150,17 @@ impl Raw {
     /// Reads the answer to a HEAD request, which has no body whatever its head says.
     ///
     /// # Errors
-    /// As [`Raw::response`].
+    /// The same as those of [`Raw::response`].
     pub fn response_to_head(&mut self) -> io::Result<RawResponse> {
         let (end, status, head) = self.head()?;
         self.buffer.drain(..end);
         Ok(RawResponse { status, head, body: String::new() })
     }
 
-    /// Reads one HTTP answer if it arrives within `limit`; a part of it stays for the next try.
+    /// Reads one HTTP answer if it arrives within `limit`; an incomplete one is kept for the next call.
     ///
     /// # Errors
-    /// When the connection ends before it is whole.
+    /// When the connection ends before it is complete.
     pub fn response_within(&mut self, limit: Duration) -> io::Result<Option<RawResponse>> {
         self.socket().set_read_timeout(Some(limit))?;
         let response = self.response();
@@ -197,7 +197,7 @@ impl Raw {
     }
 
     /// Waits until the server closes the connection, and returns how long that took; `None` if it does not within `limit`. What it sends
-    /// meanwhile is dropped.
+    /// in the meantime is dropped.
     pub fn closed_within(&mut self, limit: Duration) -> Option<Duration> {
         let start = Instant::now();
         let time = self.time_to_close(start, limit);

@@ -1,4 +1,4 @@
-//! I3: what was broken is right again within the bound of its row; and other times that a test measures, without what others took of them.
+//! I3: the pod works again within the bound of its row. Also other times that a test measures, without the part that other programs took.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use portcullis_testkit::Bound;
 use crate::{Moment, Pod, Process, eventually};
 
 impl Pod {
-    /// This moment, from which the time of something is measured. What the pod's programs take from then on counts, and what other
-    /// programs take does not, the test included.
+    /// The current moment, from which a time is measured. From then on, the time that the pod's programs take counts, and the time
+    /// of other programs does not, including the test's.
     pub fn moment(&self) -> Moment {
         Moment::now(self.processes().filter_map(Process::running))
     }
 
-    /// The same for a test that uses most of the machine itself: what the test takes counts too.
+    /// The same for a test that uses most of the machine itself: the test's own time counts too.
     pub fn moment_with_test(&self) -> Moment {
         self.moment().beside_this_test()
     }
 
-    /// Does `work`, and says whether it took no longer than `limit`.
+    /// Does `work`, and returns whether it took at most `limit`.
     ///
     /// # Errors
-    /// When it took longer. What other programs and a machine that stood still took of the time does not count.
+    /// When it took longer. The time that other programs or a stalled machine took does not count.
     pub fn timed<T>(&self, limit: Duration, work: impl FnOnce() -> T) -> (T, Result<(), String>) {
         let since = self.moment();
         let done = work();
@@ -31,7 +31,7 @@ impl Pod {
         (done, if took <= allowed { Ok(()) } else { Err(late()) })
     }
 
-    /// Does `work`, and asserts that it took no longer than `limit`, as [`Pod::timed`] measures it.
+    /// Does `work`, and asserts that it took at most `limit`, as measured by [`Pod::timed`].
     ///
     /// # Panics
     /// When it took longer.
@@ -41,10 +41,11 @@ impl Pod {
         done
     }
 
-    /// Waits until there is something, and says whether it came within the bound of the row that the test is named after.
+    /// Waits until `look` returns something. The result is an error if it came later than the bound of the row that the
+    /// test is named after.
     ///
     /// # Errors
-    /// When it took longer. What other programs and a machine that stood still took of the time does not count.
+    /// When it took longer. The time that other programs or a stalled machine took does not count.
     ///
     /// # Panics
     /// When it does not come at all.
@@ -54,7 +55,7 @@ impl Pod {
         self.is_within(Bound::of_this_test(), &since, what).map(|()| found)
     }
 
-    /// The same, where it is not tried again.
+    /// [`Pod::recovers`], for a test that makes only one attempt.
     ///
     /// # Panics
     /// When it comes too late, or not at all.
@@ -62,7 +63,7 @@ impl Pod {
         self.recovers(what, look).unwrap_or_else(|late| panic!("{late}"))
     }
 
-    /// Whether what has just ended took no longer than a bound.
+    /// Checks whether something that has just ended took no longer than a bound.
     pub(crate) fn is_within(&self, bound: Option<Bound>, since: &Moment, what: &str) -> Result<(), String> {
         bound.map_or(Ok(()), |bound| bound.check(what, since, &self.moment()))
     }

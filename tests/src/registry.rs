@@ -21,11 +21,11 @@ use tempfile::TempDir;
 use crate::tokens::{ISSUER, SERVICE};
 use crate::{Authority, Client, Folder, Launch, Process, TokenService, address, eventually};
 
-/// The user that may pull and push where there is a login.
+/// The user who may pull and push, in a registry with logins.
 const USER: &str = "portcullis";
 /// The user's password, which is a secret (I4).
 const PASSWORD: &str = "portcullis-marker-password";
-/// The user with the bcrypt hash of his password.
+/// The user with the bcrypt hash of the password.
 const HTPASSWD: &str = "portcullis:$2y$04$E2zt64pYOqfx0HpBnHkxpuUdGCBU6Ea29Idna0HOS9SWgVWWg5Im2\n";
 
 /// The authentication of a registry.
@@ -62,7 +62,7 @@ impl Registry {
         Self::start(true, &Login::Password)
     }
 
-    /// A registry over TLS, with tokens of a service.
+    /// A registry over TLS that accepts the tokens of a service.
     pub fn with_tokens(tokens: &TokenService) -> Self {
         Self::start(true, &Login::Tokens(tokens))
     }
@@ -135,12 +135,12 @@ impl Registry {
         &self.host
     }
 
-    /// The file of its authority, for `--source-ca`.
+    /// The file of its certificate authority, for `--source-ca`.
     pub fn ca_file(&self) -> String {
         self.ca.to_string_lossy().into_owned()
     }
 
-    /// A folder with a Docker configuration that has the right login.
+    /// A folder with a Docker configuration with the right login.
     pub fn docker_config(&self) -> String {
         self.docker.to_string_lossy().into_owned()
     }
@@ -150,7 +150,7 @@ impl Registry {
         format!("registry://{}/{name}", self.host)
     }
 
-    /// Pushes a module as `repository:tag`, and gives the digests of its manifest and of itself.
+    /// Pushes a module as `repository:tag`, and returns the digests of its manifest and of the module itself.
     ///
     /// # Panics
     /// When the registry refuses it.
@@ -166,7 +166,7 @@ impl Registry {
     }
 
     /// Signs the manifest `signed` of a repository as `cosign sign --key` does: with a statement about it under a tag that is
-    /// made of its digest.
+    /// derived from its digest.
     ///
     /// # Panics
     /// When the registry refuses it.
@@ -198,7 +198,7 @@ impl Registry {
             "schemaVersion": 2, "mediaType": INDEX_TYPE,
             "manifests": [{"mediaType": MANIFEST_TYPE, "digest": of, "size": size}],
         });
-        // A later caller finds it installed.
+        // An error means that it is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let scheme = if self.is_tls { "https" } else { "http" };
         let put = reqwest::Client::builder()
@@ -238,17 +238,18 @@ impl Registry {
         self.count("/manifests/")
     }
 
-    /// How often something was downloaded. A download counts once its answer is whole, or a moment later if that is large.
+    /// How often paths with this text were downloaded. A download counts when its answer is complete, or a moment later if
+    /// the answer is large.
     fn count(&self, path: &str) -> usize {
         self.read_log();
         let is_one = |line: &String| line.contains("\"GET /v2/") && line.contains(path) && line.contains("\" 200 ");
         self.process.lines().iter().filter(|line| is_one(line)).count()
     }
 
-    /// Waits until its log has been read as far as it is written, by a request that is only there to be in it.
+    /// Waits until its log has been read completely. For that it sends a request that appears in the log.
     fn read_log(&self) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // What one wrote that has ended was read when it ended.
+        // The log of a registry that has ended was read when it ended.
         if !self.process.is_alive() {
             return;
         }
@@ -285,14 +286,14 @@ pub fn docker_config(host: &str, password: &str) -> String {
     json!({"auths": {host: {"auth": STANDARD.encode(format!("{USER}:{password}"))}}}).to_string()
 }
 
-/// Writes it into the folder `docker` beside the policies, and gives that folder.
+/// Writes it into the folder `docker` beside the policies, and returns the path of that folder.
 pub fn write_docker_config(folder: &Folder, host: &str, password: &str) -> String {
     fs::create_dir_all(folder.path("docker")).expect("a folder");
     folder.write("docker/config.json", docker_config(host, password));
     folder.path("docker").to_string_lossy().into_owned()
 }
 
-/// The token service that knows [`Registry::with_login`]'s user, too.
+/// A token service that also accepts [`Registry::with_login`]'s user.
 pub fn token_service() -> TokenService {
     TokenService::new(USER, PASSWORD)
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
-/// A builder of an AdmissionReview. It begins as the creation of a pod of about 6 KB, the size of a real one.
+/// A builder of an AdmissionReview. Its default is the creation of a pod of about 6 KB, the size of a real one.
 #[derive(Debug, Clone)]
 pub struct Review(Value);
 
@@ -42,7 +42,7 @@ impl Review {
     /// Sets the value at a JSON pointer below `request`, for instance `/object/metadata/name`.
     ///
     /// # Panics
-    /// When the place's parent is not there.
+    /// When the parent of that place does not exist.
     #[must_use]
     pub fn with(mut self, pointer: &str, value: impl Into<Value>) -> Self {
         let (parent, key) = pointer.rsplit_once('/').expect("a pointer begins with a slash");
@@ -66,7 +66,7 @@ impl Review {
         self
     }
 
-    /// Makes it a deletion: there is an old object and no new one.
+    /// Makes it a deletion: it has an old object and no new one.
     #[must_use]
     pub fn deleting(mut self) -> Self {
         let request = &mut self.0["request"];

@@ -1,4 +1,4 @@
-//! I4: secrets are planted in the product's inputs, and looked for in its outputs.
+//! I4: secrets are planted in the product's inputs, and its outputs are searched for them.
 
 use std::cell::RefCell;
 use std::fs;
@@ -12,13 +12,13 @@ thread_local! {
     static PLANTED: RefCell<Vec<Secret>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A text that occurs nowhere else.
+/// A text that does not occur anywhere else.
 #[derive(Debug, Clone)]
 pub struct Secret(String);
 
 impl Secret {
-    /// A new secret; `name` says in a failed test where it was planted. At the end of each pod of the test with a canary it must be in no log,
-    /// no metric and no health check.
+    /// A new secret; `name` says in a failed test where it was planted. At the end of each pod of the test with a canary, it must not be in
+    /// any log, metric or health check.
     pub fn planted_in(name: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let secret = Self(format!("s3cr3t-{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
@@ -29,7 +29,7 @@ impl Secret {
     /// Asserts that none of the secrets that this test has planted is in a log, a metric or a health check.
     ///
     /// # Panics
-    /// When one is in one.
+    /// When one of them is.
     pub(crate) fn assert_none_logged(pod: &Pod) {
         let said = said(pod);
         for secret in PLANTED.with_borrow(Clone::clone) {
@@ -47,10 +47,10 @@ impl Secret {
         &self.0
     }
 
-    /// Asserts that the secret is in no log, no metric and no health check.
+    /// Asserts that the secret is not in any log, metric or health check.
     ///
     /// # Panics
-    /// When it is in one.
+    /// When it is.
     pub fn assert_not_logged(&self, pod: &Pod) {
         self.assert_not_said(&said(pod));
     }
@@ -61,7 +61,7 @@ impl Secret {
         }
     }
 
-    /// Asserts that the secret is in no log, metric, health check, state or status file.
+    /// Asserts that the secret is not in any log, metric, health check, state or status file.
     ///
     /// # Panics
     /// When it is.
@@ -74,7 +74,7 @@ impl Secret {
         self.assert_not_below(&pod.path("status"));
     }
 
-    /// Asserts that the secret is in no file below a folder.
+    /// Asserts that the secret is not in any file below a folder.
     ///
     /// # Panics
     /// When it is.
@@ -98,7 +98,7 @@ impl Secret {
     }
 }
 
-/// What the programs of a pod say in their logs, metrics and health checks: each place and its text.
+/// The logs, metrics and health checks of a pod's programs: the name of each, and its text.
 fn said(pod: &Pod) -> Vec<(String, String)> {
     let mut said = Vec::new();
     for process in pod.processes() {

@@ -14,12 +14,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it.
+    /// Starts the pod.
     pub fn start() -> Self {
         Self::with(|setup| setup)
     }
 
-    /// Starts it with another setup.
+    /// Starts the pod with another setup.
     pub fn with(change: impl FnOnce(PodSetup) -> PodSetup) -> Self {
         let folder = Folder::with_canary();
         folder.put(&Policy::cluster("denies").guest("always_deny"));
@@ -30,7 +30,7 @@ impl Server {
         Self { pod, folder }
     }
 
-    /// A connection of its own.
+    /// A new connection.
     ///
     /// # Panics
     /// When it is refused.
@@ -38,7 +38,7 @@ impl Server {
         Raw::tls(self.pod.admission()).expect("connects")
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a new connection.
     ///
     /// # Panics
     /// When it is not answered.
@@ -57,10 +57,10 @@ impl Server {
         ["allowed", "denied", "mutated", "error"].map(count).iter().sum::<f64>() as u64
     }
 
-    /// Asserts that nothing panicked, and ends the pod.
+    /// Asserts that no program panicked, and ends the pod.
     ///
     /// # Panics
-    /// When something did, or an invariant does not hold.
+    /// When one did, or an invariant does not hold.
     pub fn finish(self) {
         assert_eq!(self.pod.metric("portcullis_panics_total") as u64, 0);
     }

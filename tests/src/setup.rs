@@ -27,12 +27,12 @@ pub struct PodSetup {
     canary: Watch,
 }
 
-/// What a test wants of the canary, with its reasons where that is not the usual.
+/// The test's settings for the canary, with a reason for each that is not the default.
 #[derive(Debug, Clone)]
 struct Watch {
-    /// Whether the folder has the policy.
+    /// Whether the folder has the canary policy.
     is_there: bool,
-    /// Why it is not called.
+    /// Why the canary is not called; `None` if it is.
     absent: Option<&'static str>,
     limit: Duration,
     is_paused: bool,
@@ -64,8 +64,8 @@ impl Knobs {
 }
 
 impl Pod {
-    /// A pod with all three programs on a folder, with a good certificate. Failures are retried faster than by default, so that tests see
-    /// it.
+    /// A pod with all three programs on a folder, with a valid certificate. Failures are retried faster than by default, so that tests
+    /// see the retries.
     pub fn on(folder: &Folder) -> PodSetup {
         PodSetup::new(folder)
     }
@@ -91,7 +91,7 @@ impl PodSetup {
                 ("--start-gate", "5s"),
                 ("--drain-delay", "500ms"),
                 ("--policy-paths", "on"),
-                // As long as the API server waits, so that a machine that stands still for a moment changes no verdict.
+                // As long as the API server waits, so that a short stall of the machine does not change a verdict.
                 ("--policy-timeout", "10s"),
             ])),
             reporter: Some(Knobs::new(&[("--table", "lines")])),
@@ -104,14 +104,15 @@ impl PodSetup {
         }
     }
 
-    /// Calls no canary, for this reason. A test of a row of the fault catalogue has a canary or gives a reason.
+    /// Does not call the canary, for this reason. A test of a row of the fault catalogue has a canary or gives a
+    /// reason.
     #[must_use]
     pub fn without_canary(mut self, reason: &'static str) -> Self {
         self.canary.absent = Some(reason);
         self
     }
 
-    /// Gives answers of the canary another time than the second of I1, for this reason.
+    /// Sets another limit for answers of the canary than the second of I1, for this reason.
     #[must_use]
     pub fn canary_within(mut self, limit: Duration, reason: &'static str) -> Self {
         eprintln!("the canary has {limit:?} here: {reason}");
@@ -198,7 +199,7 @@ impl PodSetup {
         self
     }
 
-    /// Lets the admission port speak plain HTTP.
+    /// Makes the admission port speak plain HTTP.
     #[must_use]
     pub fn plain_http(mut self) -> Self {
         self.plain_http = true;
@@ -212,7 +213,7 @@ impl PodSetup {
         self
     }
 
-    /// Starts the programs and waits until all are ready, and the canary serves.
+    /// Starts the programs and waits until all are ready, and the canary policy is served.
     ///
     /// # Panics
     /// When one is not ready in time.
@@ -237,7 +238,7 @@ impl PodSetup {
     /// # Panics
     /// When one does not open its ports in time.
     pub fn begin(self) -> Pod {
-        // Tests that measure need it from the start.
+        // Tests that measure times need this from the start.
         Stalls::watch();
         let addresses = Addresses::take();
         let folder = |name: &str| self.root.join(name).to_string_lossy().into_owned();
@@ -339,7 +340,7 @@ impl PodSetup {
         pod
     }
 
-    /// The canary of an evaluator, if it is wanted.
+    /// The canary for an evaluator, if it is to be called.
     fn canary(&self, client: Client, state: Client, evaluator: Arc<Process>) -> Option<Canary> {
         let Watch { is_there, absent, limit, is_paused } = self.canary;
         if let Some(reason) = absent {

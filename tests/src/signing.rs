@@ -1,4 +1,4 @@
-//! Signatures by a certificate, put into a real registry as cosign does.
+//! Puts signatures by a certificate into a real registry, as cosign does.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::sigstore::{BUNDLE, Leaf, SIGN, Sigstore};
 
 impl Registry {
     /// Signs the manifest `signed` of a repository as `cosign sign` did before its version 3: with a statement under a tag that
-    /// is made of its digest, and certificate and log entry in annotations.
+    /// is derived from its digest, and certificate and log entry in annotations.
     ///
     /// # Panics
-    /// When the registry does not take it.
+    /// When the registry does not accept it.
     pub fn sign_with_certificate(&self, repository: &str, signed: &Digest, sigstore: &Sigstore, leaf: &Leaf) {
         let statement = json!({
             "critical": {
@@ -32,11 +32,11 @@ impl Registry {
         self.push_artifact(&format!("{repository}:sha256-{}.sig", signed.hex()), &manifest, &statement);
     }
 
-    /// Signs the manifest `signed` as `cosign sign` does since its version 3: with a bundle in an
-    /// artifact of its own, and a list of such artifacts under a tag, for a registry that keeps no list itself.
+    /// Signs the manifest `signed` as `cosign sign` does since its version 3: with a bundle in an artifact of its own,
+    /// and a list of such artifacts under a tag, for a registry that keeps no list itself.
     ///
     /// # Panics
-    /// When the registry does not take it.
+    /// When the registry does not accept it.
     pub fn sign_in_bundle(&self, repository: &str, signed: &Digest, sigstore: &Sigstore, leaf: &Leaf) {
         let bundle = sigstore.bundle(leaf, signed, SIGN, json!({"env": "prod"})).to_string().into_bytes();
         let manifest = changed(&bundle, |manifest| {
@@ -51,7 +51,7 @@ impl Registry {
     }
 }
 
-/// The manifest of an artifact with one layer.
+/// The manifest of an artifact with one layer, after a change.
 fn changed(layer: &[u8], change: impl FnOnce(&mut Value)) -> Manifest {
     let manifest = Manifest::of_module(layer, BTreeMap::new());
     let mut manifest: Value = serde_json::from_slice(&manifest.bytes).expect("JSON");

@@ -1,7 +1,7 @@
 //! The Sigstore of the tests: an authority that issues certificates to signers, and the logs that attest them.
 //!
-//! It signs as `cosign sign` does with an identity, both the older way (annotations beside a statement) and the newer (a
-//! bundle). Tests of `crates/registry` compile this file too.
+//! It signs as `cosign sign` does with an identity, both in the older way (annotations beside a statement) and in the
+//! newer one (a bundle). Tests of `crates/registry` compile this file too.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -57,9 +57,9 @@ pub struct Holder {
     pub subject: String,
     /// `owner/repository`, in certificates of workflows.
     pub repository: Option<String>,
-    /// When the certificate begins to be valid, in seconds since 1970. It expires ten minutes later.
+    /// When the certificate becomes valid, in seconds since 1970. It expires ten minutes later.
     pub from: u64,
-    /// Whether a certificate transparency log has seen it.
+    /// Whether the certificate has been logged in a certificate transparency log.
     pub is_logged: bool,
     /// Whether it may sign code.
     pub may_sign_code: bool,
@@ -71,9 +71,9 @@ pub struct Holder {
 pub struct Leaf {
     certificate: Vec<u8>,
     key: KeyPair,
-    /// Those above it.
+    /// The certificates above it, as PEM.
     chain: String,
-    /// When it begins.
+    /// When it becomes valid, in seconds since 1970.
     pub from: u64,
 }
 
@@ -91,21 +91,21 @@ impl Holder {
         }
     }
 
-    /// An identity with a mail address.
+    /// A person's identity with a mail address.
     pub fn person(issuer: &str, mail: &str) -> Self {
         let (issuer, subject) = (issuer.to_owned(), mail.to_owned());
         Self { issuer, subject, repository: None, ..Self::workflow("none/none") }
     }
 }
 
-/// A time some days ago, in seconds since 1970. Certificates from then have expired long since.
+/// A time some days ago, in seconds since 1970. Certificates from then have expired.
 pub fn days_ago(days: u64) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
     now.as_secs() - days * 24 * 3600
 }
 
 impl Sigstore {
-    /// A new one, with new keys.
+    /// A new Sigstore, with new keys.
     pub fn new() -> Self {
         let root = Authority::new("tests root", None);
         let intermediate = Authority::new("tests intermediate", Some(&root));
@@ -146,7 +146,7 @@ impl Sigstore {
         self.leaf_seen_by(&self.ct, holder)
     }
 
-    /// A certificate that another certificate transparency log has seen.
+    /// A certificate that has been logged in another certificate transparency log.
     pub fn leaf_seen_by(&self, log: &Log, holder: &Holder) -> Leaf {
         let key = KeyPair::generate_for(holder.algorithm).expect("a key");
         let params = params(holder);
@@ -168,7 +168,7 @@ impl Sigstore {
         self.annotations_with(leaf, &signature, &body, leaf.from + 60)
     }
 
-    /// The same with any signature, log entry and time.
+    /// The same annotations with any signature, log entry and time.
     pub fn annotations_with(&self, leaf: &Leaf, signature: &[u8], body: &[u8], at: u64) -> BTreeMap<String, String> {
         let payload = payload(&self.rekor, body, at, 7);
         let promise = STANDARD.encode(self.rekor.sign(payload.to_string().as_bytes()));
@@ -183,7 +183,7 @@ impl Sigstore {
         .into()
     }
 
-    /// A bundle in which this holder says `kind` of a manifest, as newer versions of cosign write it.
+    /// A bundle with a statement of type `kind` by this holder about a manifest, as newer versions of cosign write it.
     pub fn bundle(&self, leaf: &Leaf, manifest: &Digest, kind: &str, annotations: Value) -> Value {
         let subject = json!([{"digest": {"sha256": manifest.hex()}, "annotations": annotations}]);
         let statement = json!({"_type": "https://in-toto.io/Statement/v1", "subject": subject, "predicateType": kind, "predicate": {}});
@@ -212,7 +212,7 @@ impl Sigstore {
         })
     }
 
-    /// An entry of a log of two, with the proof that it is there.
+    /// An entry in a log of two entries, with the proof of inclusion.
     fn entry(&self, kind: &str, body: &[u8], at: u64) -> Value {
         let (leaf, other) = (hash(&[&[0], body]), hash(&[&[0], b"another"]));
         let root = STANDARD.encode(hash(&[&[1], &leaf, &other]));
@@ -257,7 +257,7 @@ impl Leaf {
         &self.key
     }
 
-    /// A signature of its key.
+    /// A signature by its key.
     pub fn sign(&self, message: &[u8]) -> Vec<u8> {
         self.key.sign(message).expect("signs")
     }
@@ -302,7 +302,7 @@ impl Log {
         self.key.sign(message).expect("signs")
     }
 
-    /// The extension that says that this log has seen a certificate (RFC 6962, section 3.2).
+    /// The extension that proves that this log has logged a certificate (RFC 6962, section 3.2).
     fn sees(&self, to_be_signed: &[u8], issuer_spki: &[u8], at: u64) -> CustomExtension {
         let time = (at * 1000).to_be_bytes();
         let length = u32::try_from(to_be_signed.len()).expect("is small").to_be_bytes();
@@ -332,7 +332,7 @@ pub fn hashed_record(statement: &[u8], signature: &[u8], pem: &str) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// What a log signs as its promise, in canonical form: with sorted names.
+/// The data that a log signs as its promise, in canonical form: with sorted names.
 fn payload(log: &Log, body: &[u8], at: u64, index: u64) -> Value {
     let id: String = log.id().iter().map(|byte| format!("{byte:02x}")).collect();
     json!({"body": STANDARD.encode(body), "integratedTime": at, "logID": id, "logIndex": index})
@@ -368,7 +368,7 @@ fn sign(params: &CertificateParams, key: &KeyPair, authority: &Authority) -> Vec
     params.signed_by(key, &authority.issuer).expect("a certificate").der().to_vec()
 }
 
-/// The first part of a certificate, which is what is signed.
+/// The first part of a certificate, which is the signed part.
 fn to_be_signed(certificate: &[u8]) -> &[u8] {
     let (start, _) = content(certificate);
     let inner = &certificate[start..];

@@ -1,4 +1,4 @@
-//! Rig SRC: a source of modules over HTTP that does what a script says, and remembers requests.
+//! Rig SRC: a scripted source of modules over HTTP, which remembers requests.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -29,7 +29,7 @@ struct Shared {
     tls: Tls,
     config: Option<Arc<rustls::ServerConfig>>,
     scripts: Mutex<HashMap<String, Vec<Reply>>>,
-    /// For paths without a script.
+    /// The answer to paths without a script.
     otherwise: Mutex<Option<Box<Otherwise>>>,
     requests: Mutex<Vec<Asked>>,
     connections: AtomicUsize,
@@ -56,7 +56,7 @@ impl Source {
         source
     }
 
-    /// Over TLS with a good certificate.
+    /// A server over TLS with a valid certificate.
     pub fn https() -> Self {
         Self::new(Tls::Trusted)
     }
@@ -72,23 +72,23 @@ impl Source {
         format!("{scheme}://{}{path}", self.address)
     }
 
-    /// Writes the certificate of its authority beside the policies, for `--source-ca`, and gives the path.
+    /// Writes the certificate of its authority beside the policies, for `--source-ca`, and returns the path.
     pub fn ca_file(&self, folder: &Folder) -> String {
         folder.write("source-ca.pem", &Authority::shared().pem);
         folder.path("source-ca.pem").to_string_lossy().into_owned()
     }
 
-    /// What a path answers: one reply after the other, the last one for ever. Replaces what it was told before.
+    /// Sets the answers to a path: one reply after the other, the last one for ever. Replaces earlier replies.
     pub fn answer(&self, path: &str, replies: impl IntoIterator<Item = Reply>) {
         lock(&self.shared.scripts).insert(path.to_owned(), replies.into_iter().collect());
     }
 
-    /// What paths without a script answer.
+    /// Sets the answer to paths without a script.
     pub fn otherwise(&self, answer: impl Fn(&Asked) -> Reply + Send + 'static) {
         *lock(&self.shared.otherwise) = Some(Box::new(answer));
     }
 
-    /// When a path was asked for.
+    /// The times of all requests to this path.
     pub fn requests(&self, path: &str) -> Vec<Instant> {
         lock(&self.shared.requests).iter().filter(|asked| asked.path == path).map(|asked| asked.at).collect()
     }
@@ -98,7 +98,7 @@ impl Source {
         lock(&self.shared.requests).clone()
     }
 
-    /// How many connections were accepted, also those whose handshake failed.
+    /// How many connections were accepted, including those whose handshake failed.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
@@ -130,7 +130,7 @@ impl Source {
                 };
                 shared.connections.fetch_add(1, Ordering::SeqCst);
                 let shared = Arc::clone(&shared);
-                // An error is the loader's hanging up, or a handshake that was meant to fail.
+                // An error means that the loader closed the connection, or that a handshake failed as it should.
                 thread::spawn(move || drop(shared.serve(stream)));
             }
         });
@@ -159,7 +159,7 @@ impl Shared {
                 let mut hello = [0; 1024];
                 let _ = stream.read(&mut hello)?;
                 stream.write_all(&old_server_hello())?;
-                // Until the client hangs up.
+                // Waits until the client closes the connection.
                 let _ = stream.read(&mut hello)?;
                 Ok(())
             }

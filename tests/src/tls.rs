@@ -1,4 +1,4 @@
-//! TLS of the tests' own servers and raw clients, good and bad.
+//! TLS configurations of the tests' own servers and raw clients, valid and invalid.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ pub(crate) fn client(versions: &[&'static SupportedProtocolVersion], alpn: &[&st
     Arc::new(config)
 }
 
-/// The ServerHello of TLS 1.1, which no present client accepts.
+/// The ServerHello of TLS 1.1, which no current client accepts.
 pub(crate) fn old_server_hello() -> Vec<u8> {
     let mut hello = vec![0x03, 0x02];
     hello.extend([0x5a; 32]);

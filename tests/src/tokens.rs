@@ -1,5 +1,5 @@
-//! A token service as registries name it in a challenge (Docker's token and OAuth2 specifications). It issues JSON web tokens, which a
-//! real registry checks.
+//! A token service like those that registries name in a challenge (Docker's token and OAuth2 specifications). It issues JSON web
+//! tokens, which a real registry checks.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -127,7 +127,7 @@ fn granted(scope: &str, is_known: bool) -> Value {
     json!([{"type": kind, "name": name, "actions": actions}])
 }
 
-/// The two numbers of an ECDSA signature in ASN.1, 32 bytes each, as JSON web tokens have them.
+/// The two numbers of an ECDSA signature in ASN.1, as 32 bytes each, the form that JSON web tokens need.
 fn raw_signature(asn1: &[u8]) -> Vec<u8> {
     let mut rest = &asn1[2..];
     let mut raw = Vec::new();

@@ -10,14 +10,14 @@ pub struct Usage {
     pub resident: u64,
     /// The most resident memory that the process ever had, in bytes.
     pub peak: u64,
-    /// Open descriptors.
+    /// The number of open descriptors.
     pub descriptors: u64,
-    /// Threads.
+    /// The number of threads.
     pub threads: u64,
 }
 
 impl Usage {
-    /// The usage of process `pid` now.
+    /// The current usage of process `pid`.
     ///
     /// # Panics
     /// When there is no such process.
@@ -36,10 +36,11 @@ impl Usage {
         }
     }
 
-    /// Resident memory of process `pid` that no file backs, in bytes, to the page: for leaks that are too small for [`Usage::resident`].
+    /// The resident memory of process `pid` that is not backed by a file, in bytes, exact to the page: for leaks that are too small for
+    /// [`Usage::resident`].
     ///
     /// # Panics
-    /// When there is no such process, or it may not be looked into.
+    /// When there is no such process, or this process may not read it.
     pub fn anonymous(pid: u32) -> u64 {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process is there");
         let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("the kernel tells");

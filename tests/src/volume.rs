@@ -1,4 +1,4 @@
-//! Rig VOL: the shared volume, changed by the test, and a small volume.
+//! Rig VOL: the shared volume, which a test can change, and a small volume.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,12 +24,12 @@ impl Volume {
         &self.0
     }
 
-    /// Where the manifest is.
+    /// The path of the manifest.
     pub fn manifest_path(&self) -> PathBuf {
         self.0.join(MANIFEST_FILE)
     }
 
-    /// The manifest, once there is one.
+    /// The manifest, as soon as there is one.
     ///
     /// # Panics
     /// When there is none in time, or it is incomplete: the loader only publishes complete ones.
@@ -46,12 +46,12 @@ impl Volume {
         self.publish_bytes(&manifest.encode().expect("a manifest encodes"));
     }
 
-    /// Publishes any bytes in the place of the manifest, by rename.
+    /// Publishes any bytes as the manifest, by rename.
     pub fn publish_bytes(&self, bytes: &[u8]) {
         write_whole(&self.manifest_path(), bytes);
     }
 
-    /// Publishes the manifest with a change and the next number, which is returned. Only while no loader runs.
+    /// Publishes the manifest with a change and the next number, which is returned. Use it only while no loader runs.
     pub fn edit(&self, change: impl FnOnce(&mut Manifest)) -> u64 {
         let mut manifest = self.manifest();
         manifest.number += 1;
@@ -94,7 +94,7 @@ impl Volume {
         self.artifacts_folder().join(self.module(id).artifact.file)
     }
 
-    /// Where artifacts are.
+    /// The folder of the artifacts.
     pub fn artifacts_folder(&self) -> PathBuf {
         self.0.join("artifacts")
     }
@@ -107,7 +107,7 @@ impl Volume {
         names
     }
 
-    /// Every temporary file below the volume: what begins with a dot, and what is in `tmp/`.
+    /// Every temporary file of the volume: those whose name begins with a dot, and those in `tmp/`.
     pub fn temporary_files(&self) -> Vec<PathBuf> {
         let (mut found, mut folders) = (Vec::new(), vec![self.0.clone()]);
         while let Some(folder) = folders.pop() {
@@ -129,7 +129,7 @@ fn names(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// A file system in memory of a few megabytes. It is unmounted when this goes.
+/// A file system in memory of a few megabytes. It is unmounted when this is dropped.
 pub struct SmallVolume {
     folder: tempfile::TempDir,
 }
@@ -175,8 +175,8 @@ impl SmallVolume {
         fs::remove_file(self.path().join("ballast")).expect("there is ballast");
     }
 
-    /// Makes it read-only, or writable again: by another mount of the same folder over it, as the kernel remounts nothing
-    /// that has a file open for writing.
+    /// Makes it read-only, or writable again. This mounts the same folder over itself, because the kernel refuses to
+    /// remount a file system that has a file open for writing.
     ///
     /// # Panics
     /// When the kernel refuses.
@@ -195,7 +195,7 @@ impl SmallVolume {
 
 impl Drop for SmallVolume {
     fn drop(&mut self) {
-        // Lazily: a program that is ending may have files open.
+        // A lazy unmount, as a program that is ending may have files open.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for conditions, with time limits wide enough for a busy machine.
+//! Waits for conditions, with time limits that are long enough for a busy machine.
 
 use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,20 +11,20 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::Moment;
 
-/// Longest wait for anything that should happen soon. Wide, as debug builds of several pods may share two slow cores; what waits
-/// for it goes on as soon as it happens.
+/// Longest wait for anything that should happen soon. It is long, because debug builds of several pods may share two slow cores;
+/// a wait ends as soon as the condition holds.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// How many times longer than [`LIMIT`] a wait may take on a machine that is busy or stands still.
 const LONGER: u32 = 3;
 
-/// How often a condition is looked at.
+/// The interval at which a condition is checked.
 const PACE: Duration = Duration::from_millis(20);
 
 /// A number of descriptors that is enough for every test.
 const MANY: u64 = 1 << 16;
 
-/// Looks until there is something, for [`LIMIT`] at most, and longer where the machine is busy.
+/// Looks until `look` returns something, for at most [`LIMIT`], and longer if the machine is busy.
 ///
 /// # Panics
 /// When the limit passes; `what` completes "waited in vain for …".
@@ -32,7 +32,7 @@ pub fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     eventually_or(what, look, String::new)
 }
 
-/// The same, where `instead` says in a failed test what there was instead.
+/// The same; `instead` describes for a failed test what was seen instead.
 pub(crate) fn eventually_or<T>(what: &str, mut look: impl FnMut() -> Option<T>, instead: impl FnOnce() -> String) -> T {
     let since = Moment::now(iter::empty());
     loop {
@@ -69,7 +69,7 @@ pub fn allow_many_connections() {
     DESCRIPTORS.call_once(|| {
         let limit = rustix::process::getrlimit(Resource::Nofile);
         let current = limit.maximum.map_or(MANY, |maximum| maximum.min(MANY));
-        // If this is refused, a test that needs more says so itself.
+        // If this is refused, a test that needs more descriptors fails with its own message.
         let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
     });
 }

@@ -1,4 +1,4 @@
-//! The benchmarks, which measure the real programs, built for release, with the program of another crate.
+//! Runs the benchmarks, which are a program of another crate and measure the real programs, built for release.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

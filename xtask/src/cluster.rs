@@ -1,4 +1,4 @@
-//! Kubernetes control planes for tests and for people, which the program of another crate starts on this machine.
+//! Kubernetes control planes on this machine for tests and for users; the program of another crate starts them.
 
 use std::env;
 use std::ffi::OsString;

@@ -15,7 +15,7 @@ pub(crate) const TESTS: &str = "chart_promises";
 /// The environment variable with the folder for evidence of failed tests.
 const LOGS: &str = "PORTCULLIS_E2E_LOGS";
 
-/// The tests run one after the other, as they share an installation.
+/// The tests run one after the other, because they share an installation.
 const ARGS: [&str; 3] = ["--include-ignored", "--test-threads", "1"];
 
 /// What to test, and where.
@@ -44,7 +44,7 @@ pub(crate) struct Wanted {
     args: Vec<OsString>,
 }
 
-/// Runs the tests against the cluster that KUBECONFIG names, or else against one that they start.
+/// Runs the tests against the cluster that KUBECONFIG names, or otherwise against one that they start.
 pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
     let mut test = workspace.cargo("test");
     match env::var_os("KUBECONFIG").filter(|path| !path.is_empty()) {
@@ -86,7 +86,7 @@ fn against_others(test: &mut Command, kubeconfig: &OsString, wanted: &Wanted) ->
 /// Adds the settings of random faults to the command of a test.
 fn choose_faults(test: &mut Command, wanted: &Wanted) {
     if wanted.faults_for.is_some() || wanted.seed.is_some() {
-        // Their progress is shown, as they take minutes.
+        // Their progress is shown, because they take minutes.
         test.arg("--nocapture");
     }
     for (name, value) in [("FAULTS_FOR", wanted.faults_for.clone()), ("SEED", wanted.seed.map(|seed| seed.to_string()))]
@@ -97,7 +97,7 @@ fn choose_faults(test: &mut Command, wanted: &Wanted) {
     }
 }
 
-/// Adds what chooses the tests to a `cargo test` that will find images in [`test_images::folder`].
+/// Adds the arguments that choose the tests to a `cargo test` that will find images in [`test_images::folder`].
 fn complete(test: &mut Command, workspace: &Workspace, args: &[OsString]) {
     test.args(["--quiet", "--no-fail-fast", "--package", cluster::PACKAGE, "--test", TESTS]).args(args);
     if !args.iter().any(|arg| arg == "--") {

@@ -46,7 +46,7 @@ impl Executables {
         Ok(Vec::new())
     }
 
-    /// The commands that run the executables that `is_wanted` selects, with these arguments.
+    /// The commands that run the executables selected by `is_wanted`, with these arguments.
     pub(crate) fn start(&self, wanted: impl Fn(&Executable) -> bool, args: &[OsString]) -> Result<Vec<Command>> {
         let all = self.0.get().context("the tests were not built")?;
         Ok(all.iter().filter(|one| wanted(one)).map(|one| one.command(args)).collect())
@@ -61,7 +61,7 @@ impl Executable {
     }
 }
 
-/// The executable that a message of cargo is about, if it is about one.
+/// The executable that a message of cargo announces, if it announces one.
 fn executable(message: &Value) -> Option<Executable> {
     let path = message["executable"].as_str()?;
     let target = &message["target"];
@@ -76,8 +76,8 @@ fn executable(message: &Value) -> Option<Executable> {
     })
 }
 
-/// The name in an id like `path+file:///repository/loader#portcullis-loader@0.1.0`, which leaves it out where the folder is called so:
-/// `path+file:///repository/xtask#0.1.0`, see <https://doc.rust-lang.org/cargo/reference/pkgid-spec.html>.
+/// The name in an id like `path+file:///repository/loader#portcullis-loader@0.1.0`. The id leaves the name out if the folder has the
+/// same name: `path+file:///repository/xtask#0.1.0`, see <https://doc.rust-lang.org/cargo/reference/pkgid-spec.html>.
 fn package_name(id: &str) -> Option<&str> {
     let (url, fragment) = id.rsplit_once('#')?;
     match fragment.rsplit_once('@') {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Larger files are data, to which no rule applies, in bytes.
+/// The size above which files are data, to which no rule applies, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// One text file.

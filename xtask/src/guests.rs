@@ -21,7 +21,7 @@ use crate::remap;
 const METADATA_SECTION: &str = "io.kubewarden.metadata";
 const WASM_TARGET: &str = "wasm32-unknown-unknown";
 
-/// The compiler of Rego guests, as `go run` takes it.
+/// The compiler of Rego guests, in the form for `go run`.
 const OPA: &str = "github.com/open-policy-agent/opa@v1.22.2";
 
 const GUESTS: [Guest; 12] = [
@@ -63,8 +63,8 @@ pub(crate) fn output_dir() -> PathBuf {
     }
 }
 
-/// Compares the committed modules with their sources as far as possible without a build: each
-/// one exists and has the metadata that is in `guests/` now.
+/// Compares the committed modules with their sources as far as possible without a build: each one must exist and have
+/// the metadata that is in `guests/` now.
 pub(crate) fn check() -> Result<()> {
     let kept = GUESTS.iter().filter_map(|guest| Some((guest, guest.language.kept_dir()?)));
     for (guest, dir) in kept {
@@ -112,12 +112,12 @@ struct Guest {
 enum Language {
     Rust,
     Go,
-    /// With its entrypoint.
+    /// Rego, with its entrypoint.
     Rego(&'static str),
 }
 
 impl Language {
-    /// The folder of modules of this language that are kept; nothing where they are too large.
+    /// The folder of committed modules of this language; `None` if they are too large.
     fn kept_dir(self) -> Option<PathBuf> {
         match self {
             Self::Rust => Some(kept_dir()),
@@ -174,7 +174,7 @@ fn build_rust(guests: &[&Guest], target: &Path, opt_level: Option<&str>) -> Resu
     for guest in guests {
         cargo.args(["--package", guest.name]);
     }
-    // Panic messages name source files: the same ones wherever the module is built.
+    // Panic messages name source files. With these flags the names are the same wherever the module is built.
     flags.extend([remap::flag(&guests_dir, "guests"), remap::flag(&remap::cargo_home(), "cargo")]);
     cargo.current_dir(&guests_dir).env("CARGO_TARGET_DIR", target).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     if let Some(level) = opt_level {
@@ -193,7 +193,7 @@ enum Toolchain {
 
 impl Toolchain {
     fn find() -> Result<Self> {
-        // rustc prints the folder even if the target is not installed; then it does not exist.
+        // rustc prints the folder even if the target is not installed, but then it does not exist.
         let target_libs = Command::new("rustc")
             .args(["--print", "target-libdir", "--target", WASM_TARGET])
             .current_dir(root())
@@ -219,7 +219,8 @@ impl Toolchain {
             Self::WithTarget => Ok((Command::new("cargo"), Vec::new())),
             Self::Debian => {
                 let mut cargo = Command::new("/usr/bin/cargo");
-                // Building the standard library is unstable; the packages have no such channel.
+                // Building the standard library is an unstable feature, which Debian's stable compiler allows only with
+                // this variable.
                 cargo.arg("-Zbuild-std=std,panic_abort").env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1");
                 Ok((cargo, vec!["-Clinker=wasm-ld".to_owned()]))
             }

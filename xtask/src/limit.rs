@@ -1,7 +1,7 @@
-//! A time limit for commands: one that hangs is ended, with all that it started.
+//! A time limit for commands: a command that hangs is ended, with all processes that it started.
 //!
-//! Its descendants are found by their parents and not by a process group of their own: in another group they would not get the signal of
-//! Ctrl-C, and go on without the test run.
+//! Its descendants are found by their parents, and do not have a process group of their own: in another group they would not get the
+//! signal of Ctrl-C, and would outlive the test run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,10 +10,10 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether a command has ended.
+/// The interval at which this checks whether a command has ended.
 const PACE: Duration = Duration::from_millis(20);
 
-/// Until when the commands of a step may run.
+/// The time until which the commands of a step may run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     start: Instant,
@@ -24,14 +24,14 @@ pub(crate) struct Deadline {
 #[derive(Debug)]
 pub(crate) enum End {
     Exited(ExitStatus),
-    /// It ran when its time was over, and was ended.
+    /// It still ran when its time was over, and was ended.
     Late,
     /// Its time was over before it began.
     NotStarted,
 }
 
 impl Deadline {
-    /// So long from now on.
+    /// A deadline at this time from now.
     pub(crate) fn after(limit: Duration) -> Self {
         Self { start: Instant::now(), limit }
     }
@@ -44,7 +44,7 @@ impl Deadline {
         self.start.elapsed() >= self.limit
     }
 
-    /// Runs a command until it ends, or its time does.
+    /// Runs a command until it ends, or its time is over.
     pub(crate) fn run(self, command: &mut Command) -> io::Result<End> {
         if self.is_over() {
             return Ok(End::NotStarted);
@@ -65,17 +65,17 @@ impl Deadline {
 
 /// Ends a child with all of its descendants.
 fn end(child: &mut Child) -> io::Result<()> {
-    // They are found first: those of a process that has ended have another parent.
+    // They are found first, because the children of a process that has ended get another parent.
     let descendants = descendants(child.id(), &parents());
     child.kill()?;
     if !descendants.is_empty() {
-        // One that has ended meanwhile makes it fail.
+        // This fails if one of them has ended in the meantime.
         let _ = Command::new("kill").arg("-KILL").args(descendants.iter().map(u32::to_string)).output();
     }
     child.wait().map(drop)
 }
 
-/// The processes below one, from the parent of each process.
+/// The descendants of a process, given the parent of each process.
 fn descendants(root: u32, parents: &BTreeMap<u32, u32>) -> Vec<u32> {
     let mut found = vec![root];
     let mut next = 0;
@@ -86,7 +86,7 @@ fn descendants(root: u32, parents: &BTreeMap<u32, u32>) -> Vec<u32> {
     found.split_off(1)
 }
 
-/// The parent of each process of this machine; nothing where there is no `/proc`.
+/// The parent of each process of this machine; empty if there is no `/proc`.
 fn parents() -> BTreeMap<u32, u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -125,12 +125,12 @@ mod tests {
     fn a_command_that_hangs_ends_with_what_it_started() {
         let file = std::env::temp_dir().join(format!("xtask-limit-{}", std::process::id()));
         let mut command = Command::new("sh");
-        // The child of a child, which would go on for an hour.
+        // A grandchild, which would run for an hour.
         command.args(["-c", "sh -c 'sleep 3600 & echo $! > \"$0\"; wait' \"$0\" & wait"]).arg(&file);
         let deadline = Deadline::after(Duration::from_secs(2));
         assert!(matches!(deadline.run(&mut command).unwrap(), End::Late));
         let pid: u32 = fs::read_to_string(&file).unwrap().trim().parse().unwrap();
-        // The kernel ends it when it next runs, and then it waits for its new parent to notice.
+        // The kernel ends it when it next runs, and then it is a zombie until its new parent notices.
         let start = Instant::now();
         loop {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -13,22 +13,22 @@ use anyhow::{Context as _, Result};
 use crate::evidence::runs;
 use crate::limit::{Deadline, End};
 
-/// How often the log is looked at.
+/// The interval at which the log is read.
 const PACE: Duration = Duration::from_millis(100);
 
-/// The number of lines of a log that tell where a command hung.
+/// The number of log lines that are shown to tell where a command hung.
 const LAST: usize = 10;
 
-/// What commands wrote, and what was wrong with those that failed, a line each.
+/// The output of commands, and the errors of those that failed, one line each.
 pub(crate) struct Written {
     pub(crate) output: String,
     pub(crate) failures: String,
-    /// What was ended because it took too long, with the last lines of the log.
+    /// The command that was ended because it took too long, with the last lines of the log.
     pub(crate) hung: Option<String>,
 }
 
-/// Runs commands one after the other, all of them within `limit`, with their output in this file, which is made again. `tell` gets each
-/// panic of a test as soon as it is written. With `is_shown`, standard error is not in the file.
+/// Runs commands one after the other, all of them within `limit`, with their output in this file, which is overwritten. `tell` gets
+/// each panic of a test as soon as it is written. With `is_shown`, standard error is not written to the file.
 pub(crate) fn run(
     commands: Vec<Command>,
     path: &Path,
@@ -98,12 +98,13 @@ fn last_lines(output: &str) -> String {
 /// Reads a log that grows.
 struct Reader {
     log: File,
-    /// The beginning of a line whose end is not there yet.
+    /// The beginning of a line whose end has not been written yet.
     begun: Vec<u8>,
 }
 
 impl Reader {
-    /// Tells of the panics in the lines that came since the last time. A log that cannot be read is read once more at the end of the step.
+    /// Reports the panics in the lines that were added since the last time. If the log cannot be read now, it is read once more at the end
+    /// of the step.
     fn look(&mut self, tell: &(dyn Fn(&str) + Sync)) {
         if self.log.read_to_end(&mut self.begun).is_err() {
             return;
@@ -127,7 +128,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("xtask-log-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let seen = folder.join("seen");
-        // It ends only when its panic was told.
+        // The command ends only after its panic was reported.
         let mut command = Command::new("sh");
         command
             .args([

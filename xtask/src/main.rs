@@ -1,7 +1,7 @@
 //! Building, running and testing the workspace: `cargo xtask --help` lists the commands.
 //!
-//! This program starts cargo for one package at a time and looks at files. It never becomes a part of the product, and it
-//! depends on none of the product's crates, so that it is built in seconds and works while they do not compile.
+//! This program starts cargo for one package at a time and looks at files. It is not a part of the product, and does not
+//! depend on any of the product's crates, so that it is built in seconds and works while they do not compile.
 #![forbid(unsafe_code)]
 
 mod bench;

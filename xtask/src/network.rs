@@ -10,10 +10,11 @@ use anyhow::{Context as _, Result, bail};
 /// The script that is run in the namespace before the program itself.
 const LOOPBACK_UP: &str = r#"ip link set lo up && exec "$0" "$@""#;
 
-/// Lets `cargo test` or `cargo run` start what it builds in its own network namespace. Cargo itself stays outside.
+/// Makes `cargo test` or `cargo run` start what it builds in a network namespace of its own. Cargo itself stays
+/// outside.
 ///
 /// # Errors
-/// When this machine or user cannot create a network namespace; says the next step.
+/// When this machine or user cannot create a network namespace; names the next step.
 pub(crate) fn own(cargo: &mut Command) -> Result<()> {
     possible()?;
     let program = std::env::current_exe().context("failed to find this program")?;
@@ -51,7 +52,7 @@ pub(crate) fn become_in_own(program: &[OsString]) -> Result<ExitCode> {
     Err(error).context("failed to start unshare")
 }
 
-/// The flags of `unshare` that work here: as root, or as somebody who is root in a user namespace of his own.
+/// The flags of `unshare` that work here: as root, or as a user who is root in a user namespace of their own.
 pub(crate) fn possible() -> Result<&'static [&'static str]> {
     if !cfg!(target_os = "linux") {
         bail!("it takes Linux, for its network namespaces");

@@ -1,4 +1,4 @@
-//! The picture of the README: a policy that is broken and mended. The programs and their outputs are real; only the drawing is made here.
+//! The picture of the README: a policy is broken and mended. The programs and their outputs are real; only the drawing is made here.
 
 mod drawing;
 
@@ -101,7 +101,7 @@ impl<'s> Scene<'s> {
         Ok(text)
     }
 
-    /// Waits until the policy that is edited has this status, and a moment longer, so that ages are not all `0s`.
+    /// Waits until the edited policy has this status, and a moment longer, so that ages are not all `0s`.
     fn wait(&self, status: &str) -> Result<()> {
         let start = Instant::now();
         let is_there = |text: &str| text.lines().any(|line| line.contains(POLICY) && line.contains(status));
@@ -124,7 +124,7 @@ impl<'s> Scene<'s> {
 
 impl Drop for Scene<'_> {
     fn drop(&mut self) {
-        // It ends its three children when it is interrupted.
+        // It ends its three child processes when it is interrupted.
         let ended = Command::new("kill").args(["-INT", &self.served.id().to_string()]).status();
         if ended.is_ok_and(|status| status.success()) {
             let _ = self.served.wait();
@@ -132,7 +132,7 @@ impl Drop for Scene<'_> {
     }
 }
 
-/// The files of a folder, without what a run left there.
+/// The files of a folder, without those that a run left there.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {

@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 pub(crate) const PROGRAMS: [&str; 4] =
     ["portcullis-loader", "portcullis-evaluator", "portcullis-reporter", "portcullis"];
 
-/// The package that makes the program which only clusters need.
+/// The package of the program that only clusters need.
 pub(crate) const CONTROLLER: &str = "portcullis-controller";
 
 /// All programs.
@@ -45,7 +45,7 @@ impl Profile {
     }
 }
 
-/// Builds the programs and says where they are.
+/// Builds the programs and prints where they are.
 pub(crate) fn build_all(workspace: &Workspace, profile: Profile) -> Result<ExitCode> {
     let all = all();
     build(workspace, &all, profile)?;
@@ -64,8 +64,8 @@ pub(crate) fn build(workspace: &Workspace, programs: &[&str], profile: Profile) 
     Ok(())
 }
 
-/// The command that builds one program: one package a command, because cargo joins the features of what it builds
-/// together, and the evaluator would get the loader's compiler.
+/// The command that builds one program. Each package is built by itself, because cargo unifies the features of the
+/// packages that it builds together, and the evaluator would get the loader's compiler.
 pub(crate) fn build_command(workspace: &Workspace, program: &str, profile: Profile) -> Command {
     let mut command = workspace.cargo("build");
     command.args(["--package", program, "--bins"]);
@@ -97,7 +97,7 @@ pub(crate) fn run(
     Err(error).with_context(|| format!("failed to start {}", program.display()))
 }
 
-/// The path as the user would write it: relative where that is short.
+/// The path in the form in which a user would write it: relative if that is short.
 fn shown(path: &Path) -> PathBuf {
     let Ok(here) = std::env::current_dir() else { return path.to_owned() };
     match path.strip_prefix(here) {

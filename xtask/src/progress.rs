@@ -1,4 +1,4 @@
-//! Progress of a cargo command in one line: a first build takes minutes, and a list of four hundred crates tells nothing.
+//! Progress of a cargo command in one line: a first build takes minutes, and a list of four hundred crates is of no use.
 
 use std::io::{BufRead as _, BufReader, IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// A step that takes less is not worth a time.
+/// The time of a step is not shown if it is shorter than this.
 const WORTH_A_TIME: Duration = Duration::from_secs(3);
 
-/// Runs `cargo build …` and returns whether it succeeded. On a terminal one line counts the crates, elsewhere the label is
-/// printed once; warnings and errors of the compiler are shown as they come.
+/// Runs `cargo build …` and returns whether it succeeded. On a terminal, one line counts the crates; otherwise the label
+/// is printed once. Warnings and errors of the compiler are shown as they come.
 pub(crate) fn watch_cargo(command: Command, label: &str) -> Result<bool> {
     watch_messages(command, &[], label, |_| ())
 }
@@ -65,7 +65,7 @@ pub(crate) fn watch_messages(
     Ok(success)
 }
 
-/// The name of the crate that a message of cargo reports as compiled just now; `None` for what was there already.
+/// The name of the crate that a message of cargo reports as just compiled; `None` for one that was compiled before.
 fn compiled(message: &Value) -> Option<String> {
     let now = message["reason"] == "compiler-artifact" && message["fresh"] == false;
     now.then(|| message["target"]["name"].as_str().map(str::to_owned))?

@@ -1,14 +1,14 @@
-//! Folders of this machine, which what is built here should not name.
+//! Folders of this machine that must not be named in build results.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// The compiler's flag that writes `/NAME` where it would write this folder. Of two that fit, the later one counts.
+/// The compiler flag that replaces this folder by `/NAME` in its output. If two flags match, the later one applies.
 pub(crate) fn flag(folder: &Path, name: &str) -> String {
     format!("--remap-path-prefix={}=/{name}", folder.display())
 }
 
-/// Where cargo keeps the sources of dependencies.
+/// The folder in which cargo keeps the sources of dependencies.
 pub(crate) fn cargo_home() -> PathBuf {
     match env::var_os("CARGO_HOME") {
         Some(home) => home.into(),

@@ -16,40 +16,42 @@ use crate::evidence::runs::{self, Run, Verdict};
 use crate::log::{self, Written};
 use crate::totals::Totals;
 
-/// How many steps run at the same time, of those that may. Tests of real programs wait more than they compute.
+/// How many of the steps that may run beside others run at the same time. Tests of real programs wait more than they
+/// compute.
 const LANES: usize = 2;
 
-/// The longest that a step may take: several times what it takes on two cores. What takes longer hangs, and is ended.
+/// The longest that a step may take: several times what it takes on two cores. A step that takes longer hangs, and is
+/// ended.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// The same for a step that compiles everything, perhaps for the first time.
+/// The longest for a step that compiles everything, perhaps for the first time.
 pub(crate) const LIMIT_OF_BUILDS: Duration = Duration::from_secs(90 * 60);
 
 /// One thing to run.
 pub(crate) struct Step<'a> {
     pub(crate) name: String,
     pub(crate) work: Work<'a>,
-    /// When this fails, what follows would only repeat its errors and is not run: the build is broken.
+    /// If this fails, the build is broken and later steps are not run, because they would only repeat its errors.
     pub(crate) gate: bool,
-    /// Whether it may run while others do that may, and that stand next to it.
+    /// Whether it may run at the same time as adjacent steps that may do so too.
     pub(crate) is_beside: bool,
-    /// Whether its commands may take minutes and tell of their progress on standard error.
+    /// Whether its commands may take minutes and show their progress on standard error.
     pub(crate) is_shown: bool,
     /// The longest that all of its commands may take together.
     pub(crate) limit: Duration,
-    /// When it is skipped: a part of the paths of the files whose tests do not run because of that.
+    /// If it is skipped: a part of the paths of the files whose tests do not run because of that.
     pub(crate) leaves_out: Option<&'static str>,
 }
 
 /// What a step does.
 pub(crate) enum Work<'a> {
-    /// A command; its exit status is the result, and the tests that its output tells of are counted.
+    /// A command; its exit status is the result, and the tests in its output are counted.
     Command(Command),
-    /// The same, for commands that an earlier step makes known: each is run, and the result is that of all.
+    /// Several commands, which an earlier step determines: each is run, and the result is that of all.
     Commands(Box<dyn FnOnce() -> Result<Vec<Command>> + Send + 'a>),
     /// A check in this process, which returns what is wrong, a sentence each.
     Check(Box<dyn Fn() -> Result<Vec<String>> + Send + 'a>),
-    /// Nothing, because something is missing here: what, and how to get it.
+    /// Nothing, because something is missing here: what is missing, and how to get it.
     Skip(String),
 }
 
@@ -62,14 +64,14 @@ pub(crate) enum Outcome {
     NotRun,
 }
 
-/// A step that was dealt with.
+/// A step that has ended or was skipped.
 pub(crate) struct Done {
     pub(crate) name: String,
     pub(crate) outcome: Outcome,
     pub(crate) took: Duration,
     /// The tests that ran in it.
     pub(crate) runs: Vec<Run>,
-    /// If it took too long: what was ended, and the last lines of its log.
+    /// If it took too long: the command that was ended, and the last lines of its log.
     pub(crate) hung: Option<String>,
     /// A part of the paths of the files whose tests were skipped with it.
     pub(crate) leaves_out: Option<&'static str>,
@@ -157,12 +159,13 @@ pub(crate) fn run_all(steps: Vec<Step<'_>>, logs: &Path) -> Result<Vec<Done>> {
 struct Runner<'l> {
     count: usize,
     logs: &'l Path,
-    /// Held while somebody writes more than a line.
+    /// Locked while a thread writes more than a line.
     output: Mutex<()>,
 }
 
 impl Runner<'_> {
-    /// One step that has the machine to itself: its line begins when it does, and again after panics that were told meanwhile.
+    /// Runs one step that has the machine to itself. Its line is begun when it starts, and begun again after panics that were
+    /// reported in the meantime.
     fn one(&self, (index, step): (usize, Step<'_>)) -> Result<Done> {
         let line = self.line(index, &step.name);
         print!("{line} ... ");
@@ -180,7 +183,7 @@ impl Runner<'_> {
         Ok(done)
     }
 
-    /// Steps of which [`LANES`] run at the same time. Returns them in their order.
+    /// Runs steps, [`LANES`] of them at the same time. Returns their results in the order of the steps.
     fn lanes(&self, steps: Vec<(usize, Step<'_>)>) -> Result<Vec<Done>> {
         let waiting = Mutex::new(steps.into_iter());
         let ended = Mutex::new(Vec::new());
@@ -214,7 +217,7 @@ impl Runner<'_> {
         format!("[{:>2}/{}] {name}", index + 1, self.count)
     }
 
-    /// What became of a step, and what it wrote. `tell` gets each panic of a test at once.
+    /// The outcome of a step, and its output. `tell` gets each panic of a test at once.
     fn run(&self, step: Step<'_>, tell: &(dyn Fn(&str) + Sync)) -> Result<(Done, String)> {
         let start = Instant::now();
         let log = log_path(self.logs, &step.name);
@@ -253,8 +256,9 @@ fn tell_of_failure(done: &Done, output: &str) {
     }
 }
 
-/// The table of all steps, what was skipped and what failed, what the tests have shown, and, as the last line, the totals: a failed step
-/// without a failed test counts as one that failed, a step that was skipped or not run as one skipped, and a missing test as failed.
+/// The table of all steps, the skipped and failed ones, what the tests have shown, and, as the last line, the totals. A failed step
+/// without a failed test counts as one failed test, a step that was skipped or not run as one skipped test, and a missing test as
+/// failed.
 pub(crate) fn summary(done: &[Done], count: &Count) -> (String, Totals) {
     let width = done.iter().map(|step| step.name.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -304,7 +308,7 @@ impl Outcome {
     }
 }
 
-/// What became of a step of commands that wrote this, and what is shown of it.
+/// The outcome of a step of commands with this output, and the part of it that is shown.
 fn of_commands(name: String, written: Written, log: &Path) -> (Done, String) {
     let Written { output, failures, hung } = written;
     let runs = runs::parse(&output);
@@ -441,7 +445,7 @@ mod tests {
     fn steps_that_may_run_beside_each_other_end_in_their_order() {
         let logs = std::env::temp_dir().join(format!("xtask-steps-beside-{}", std::process::id()));
         fs::create_dir_all(&logs).unwrap();
-        // Each of the two waits for the other, which would last for ever in one lane.
+        // Each of the two waits for the other, which would never end in one lane.
         let (one, two) = (logs.join("one"), logs.join("two"));
         let meet = |mine: &Path, other: &Path| {
             let mut command = Command::new("sh");

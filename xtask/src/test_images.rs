@@ -1,4 +1,4 @@
-//! The images of tests on clusters with a node: where they are, and how they are made.
+//! The images for tests on clusters with a node: their folder, and how they are made.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
-//! Tools that the tests need beside Rust: which are missing, and getting them where that is our business.
+//! Tools that the tests need besides Rust: finds those that are missing, and installs them where that is allowed.
 //!
-//! Only on Debian and as root, as in a container of a test run, are packages installed. Elsewhere the machine is somebody's,
-//! and the words say what to install.
+//! Packages are installed only on Debian and as root, as in a container for test runs. On any other machine, the messages
+//! say what to install.
 
 use std::env;
 use std::fs;
@@ -20,10 +20,10 @@ pub(crate) fn on_path(program: &str) -> bool {
     env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
 
-/// Sees to it that the Rust guests can be built.
+/// Makes sure that the Rust guests can be built.
 ///
 /// # Errors
-/// When they cannot: the reason with the next step, for the line that tells of the skipped test.
+/// When they cannot: the reason with the next step, for the line about the skipped test.
 pub(crate) fn wasm_toolchain() -> Result<()> {
     let Err(missing) = guests::find_toolchain() else { return Ok(()) };
     if !may_install() {
@@ -36,10 +36,10 @@ pub(crate) fn wasm_toolchain() -> Result<()> {
 /// The package of Debian that is a registry.
 const REGISTRY_PACKAGE: &str = "docker-registry";
 
-/// Sees to it that tests can start a registry.
+/// Makes sure that tests can start a registry.
 ///
 /// # Errors
-/// When they cannot: the reason with the next step, for the line that tells of the skipped tests.
+/// When they cannot: the reason with the next step, for the line about the skipped tests.
 pub(crate) fn registry() -> Result<()> {
     if on_path(REGISTRY_PACKAGE) {
         return Ok(());
@@ -54,10 +54,10 @@ pub(crate) fn registry() -> Result<()> {
 /// The program that tries alerts, and the package of Debian that has it.
 const ALERTS: (&str, &str) = ("promtool", "prometheus");
 
-/// Sees to it that tests can try the chart's alerts.
+/// Makes sure that tests can try the chart's alerts.
 ///
 /// # Errors
-/// When they cannot: the reason with the next step, for the line that tells of the skipped test.
+/// When they cannot: the reason with the next step, for the line about the skipped test.
 pub(crate) fn alerts() -> Result<()> {
     let (program, package) = ALERTS;
     if on_path(program) {
@@ -73,7 +73,8 @@ pub(crate) fn alerts() -> Result<()> {
 /// The program that counts system calls, and the package of Debian that has it.
 const TRACER: &str = "strace";
 
-/// Installs what counts system calls, where that is possible. The test that needs it says so where it is missing.
+/// Installs the program that counts system calls, where that is allowed. The test that needs it reports if it is
+/// missing.
 pub(crate) fn tracer() {
     if !on_path(TRACER)
         && may_install()
@@ -83,15 +84,15 @@ pub(crate) fn tracer() {
     }
 }
 
-/// What a node of a cluster takes: a program, or a file that is in one of the folders of [`NETWORK_PLUGINS`], with the package of
-/// Debian that has it.
+/// The needs of a node: a program, or a file in one of the folders of [`NETWORK_PLUGINS`], each with the Debian package that has
+/// it.
 const NODE_PACKAGES: [(&str, &str); 4] =
     [("containerd", "containerd"), ("runc", "runc"), ("nft", "nftables"), ("ptp", "containernetworking-plugins")];
 
-/// Where plugins of pod networks are.
+/// The folders of plugins of pod networks.
 const NETWORK_PLUGINS: [&str; 3] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"];
 
-/// Sees to it that clusters can have a node.
+/// Makes sure that clusters can have a node.
 ///
 /// # Errors
 /// When they cannot: the reason with the next step.

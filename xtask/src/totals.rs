@@ -1,4 +1,4 @@
-//! Counting tests in what the test runners wrote.
+//! Counts tests in the output of the test runners.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -12,7 +12,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Counts in the output of `cargo test` (its `test result:` lines) or `go test -v` (a line a test).
+    /// Counts tests in the output of `cargo test` (its `test result:` lines) or `go test -v` (one line per test).
     pub(crate) fn parse(output: &str) -> Self {
         let mut totals = Self::default();
         for line in output.lines() {
@@ -31,7 +31,8 @@ impl Totals {
 }
 
 impl Totals {
-    /// The same, with so many tests that passed for their runner and say themselves that they were skipped.
+    /// The same totals, with `count` tests moved from passed to skipped: their runner counts them as passed, but they
+    /// reported that they were skipped.
     pub(crate) fn with_skips_inside(self, count: u64) -> Self {
         let count = count.min(self.passed);
         Self { passed: self.passed - count, skipped: self.skipped + count, ..self }

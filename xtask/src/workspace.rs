@@ -1,4 +1,4 @@
-//! The workspace as cargo sees it: its folder, where cargo builds, its packages and their crate roots.
+//! The workspace according to cargo: its folder, its target folder, its packages and their crate roots.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// What `cargo metadata` tells.
+/// The output of `cargo metadata`.
 pub(crate) struct Workspace {
     /// The folder of the repository.
     pub(crate) root: PathBuf,
-    /// Where cargo builds: absolute, with CARGO_TARGET_DIR respected.
+    /// The target folder: absolute, with CARGO_TARGET_DIR respected.
     pub(crate) target: PathBuf,
     /// The members, in the order of their names.
     pub(crate) packages: Vec<Package>,
@@ -28,7 +28,7 @@ pub(crate) struct Package {
 }
 
 impl Workspace {
-    /// Asks cargo, in the folder the user is in: a relative CARGO_TARGET_DIR counts from there.
+    /// Asks cargo, in the user's current folder: a relative CARGO_TARGET_DIR is relative to that.
     pub(crate) fn load() -> Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -45,12 +45,13 @@ impl Workspace {
         parse(&metadata).context("cargo metadata wrote something unknown")
     }
 
-    /// A cargo command in the repository's folder, with the same target folder wherever the user is.
+    /// A cargo command in the repository's folder, with the same target folder whatever the user's current folder is.
     pub(crate) fn cargo(&self, subcommand: &str) -> Command {
         let mut command = Command::new(cargo_path());
         command.arg(subcommand).current_dir(&self.root).env("CARGO_TARGET_DIR", &self.target);
-        // `cargo run` tells this program of its own package. Build scripts that look at these would run again whenever somebody
-        // changes between `cargo xtask` and cargo itself, and half of all packages after them.
+        // Under `cargo run`, these variables describe the package of this program. Build scripts that read them would run again
+        // whenever a user changes between `cargo xtask` and cargo itself, and with them half of all packages would be built
+        // again.
         let of_this_package = |name: &String| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|own| name.starts_with(own));
         for name in env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(of_this_package) {
             command.env_remove(name);
@@ -58,7 +59,7 @@ impl Workspace {
         command
     }
 
-    /// Where cargo puts programs that are built in this profile.
+    /// The folder in which cargo puts programs that are built in this profile.
     pub(crate) fn bin_dir(&self, profile_dir: &str) -> PathBuf {
         self.target.join(profile_dir)
     }
@@ -75,7 +76,7 @@ impl Package {
         self.roots.iter().filter_map(name).collect()
     }
 
-    /// The ways to build this package that occur: with each of its features by itself, or plain when it has none.
+    /// The ways in which this package is built: with each of its features by itself, or plain if it has none.
     pub(crate) fn variants(&self) -> Vec<Variant<'_>> {
         let variant = |feature| Variant { package: &self.name, feature };
         if self.features.is_empty() {
@@ -93,7 +94,7 @@ pub(crate) struct Variant<'a> {
 }
 
 impl Variant<'_> {
-    /// How a step names it: `portcullis-engine (compile)`.
+    /// The name in a step: `portcullis-engine (compile)`.
     pub(crate) fn label(&self) -> String {
         match self.feature {
             Some(feature) => format!("{} ({feature})", self.package),
@@ -101,7 +102,7 @@ impl Variant<'_> {
         }
     }
 
-    /// The arguments that select it.
+    /// The arguments that select this variant.
     pub(crate) fn args(&self) -> Vec<&str> {
         let mut args = vec!["--package", self.package];
         if let Some(feature) = self.feature {
@@ -111,7 +112,7 @@ impl Variant<'_> {
     }
 }
 
-/// The cargo that runs this program, not another one of the machine.
+/// The cargo that runs this program, and not another one of the machine.
 fn cargo_path() -> PathBuf {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into()).into()
 }

@@ -1,4 +1,4 @@
-//! What programs have counted and used so far.
+//! The counters and the usage of programs.
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ use portcullis_e2e::Program;
 use super::site::Site;
 use crate::metrics::Metrics;
 
-/// What the reporter lists page by page for a scan, in all namespaces; other programs list them once at most, when they start.
+/// The collections that the reporter lists page by page for a scan, in all namespaces; other programs list them at most once,
+/// when they start.
 const LISTED: [&str; 3] = ["configmaps", "reports", "clusterreports"];
 
-/// What programs have counted and used so far.
+/// The counters and the usage of programs so far.
 #[derive(Debug)]
 pub(super) struct Counters {
-    /// Scans that were done to their end.
+    /// Scans that were completed.
     pub(super) scans: u64,
     /// Questions that the evaluator has answered.
     pub(super) questions: u64,
@@ -29,7 +30,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Reads all of them. Those of a reporter that is stopped are 0.
+    /// Reads all of them. If the reporter is stopped, its counters are 0.
     pub(super) fn of(site: &Site<'_>) -> anyhow::Result<Self> {
         let reporter = site.metrics(Program::Reporter)?;
         let evaluator = site.metrics(Program::Evaluator)?;
@@ -52,7 +53,7 @@ impl Counters {
     }
 }
 
-/// The scans that a reporter has done to their end.
+/// The scans that a reporter has completed.
 pub(super) fn scans(reporter: &Metrics) -> u64 {
     reporter.count("portcullis_audit_scans_total", &[])
 }

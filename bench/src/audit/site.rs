@@ -20,11 +20,12 @@ use crate::usage::{self, Usage};
 const NAME: &str = "audit";
 /// How many namespaces have objects, if there are enough.
 const NAMESPACES: u32 = 20;
-/// How many objects in a row are in the same namespace.
+/// How many consecutive objects are in the same namespace.
 const TOGETHER: u32 = 100;
-/// Among so many policies, one is against the objects that lack a label.
+/// One policy in this many denies the objects that lack a label.
 const ONE_IN: u32 = 10;
-/// The label of the objects that policies are about: Kubernetes puts a ConfigMap of its own into each namespace.
+/// The label of the objects that policies are about, because Kubernetes puts a ConfigMap of its own into each
+/// namespace.
 const COUNTED: &str = "counted";
 /// The bytes of an object's data.
 const DATA: usize = 1024;
@@ -35,10 +36,10 @@ const AT_A_TIME: usize = 16;
 pub(super) struct Site<'c> {
     installation: Installation<'c>,
     pod: Arc<Pod>,
-    /// An administrator.
+    /// A client with the rights of an administrator.
     pub(super) client: Client,
     namespaces: Vec<String>,
-    /// Where the canary creates pods, which are not stored.
+    /// The path at which the canary creates pods, which are not stored.
     pub(super) canary: String,
     api_server: u32,
 }
@@ -65,7 +66,7 @@ impl<'c> Site<'c> {
         })
     }
 
-    /// Makes objects, of which so many in a hundred lack a label.
+    /// Creates objects, of which `violating` percent lack a label.
     pub(super) async fn fill(&self, objects: u32, violating: u32) -> anyhow::Result<()> {
         let made: Vec<()> = futures::stream::iter(0..objects)
             .map(|number| self.make(number, is_violating(number, violating)))
@@ -89,13 +90,13 @@ impl<'c> Site<'c> {
         Ok(())
     }
 
-    /// The collection with the object of this number.
+    /// The path of the collection for the object of this number.
     fn config_maps(&self, number: u32) -> String {
         let namespace = (number / TOGETHER) as usize % self.namespaces.len();
         format!("/api/v1/namespaces/{}/configmaps", self.namespaces[namespace])
     }
 
-    /// Changes the first objects, without changing what policies say of them.
+    /// Changes the first objects, in a way that does not change any verdict.
     pub(super) fn edit(&self, count: u32) -> anyhow::Result<()> {
         for number in 0..count {
             let path = format!("{}/{}", self.config_maps(number), name(number));
@@ -104,7 +105,7 @@ impl<'c> Site<'c> {
         Ok(())
     }
 
-    /// Makes policies, and returns when the evaluator serves all of them.
+    /// Creates policies, and returns when the evaluator serves all of them.
     pub(super) fn add_policies(&self, count: u32) -> anyhow::Result<()> {
         for number in 0..count {
             let policy = self.policy(number).manifest(self.installation.source());
@@ -112,7 +113,7 @@ impl<'c> Site<'c> {
             let reply = self.installation.api().create(path, &policy).map_err(anyhow::Error::msg)?;
             ensure!(reply.is_ok(), "the API server refused a policy: {}", reply.body["message"]);
         }
-        // With that of the canary.
+        // Including the policy of the canary.
         let all = u64::from(count) + 1;
         eventually(&format!("{all} policies that are served"), || {
             let served = self.metrics(Program::Evaluator).ok()?.count("portcullis_policies_loaded", &[]);
@@ -121,7 +122,7 @@ impl<'c> Site<'c> {
         Ok(())
     }
 
-    /// A policy on all objects. One in ten is against those that lack the label `team`, the others admit everything.
+    /// A policy on all objects. One in ten denies those that lack the label `team`, the others admit everything.
     fn policy(&self, number: u32) -> Policy {
         let label = if number.is_multiple_of(ONE_IN) { "team" } else { "app" };
         let policy = self.installation.cluster_policy(&format!("labels-{number:03}")).example("required-labels");
@@ -142,19 +143,19 @@ impl<'c> Site<'c> {
         Ok(())
     }
 
-    /// Ends the reporter, and with it what it remembers.
+    /// Stops the reporter, so that it loses what it remembers.
     pub(super) fn stop_reporter(&self) {
         self.pod.stop(Program::Reporter);
     }
 
-    /// Starts the reporter again, and returns when the pod gets requests.
+    /// Starts the reporter again, and returns when the pod is ready for requests.
     pub(super) fn start_reporter(&self) {
         self.pod.start(Program::Reporter);
         eventually("a reporter", || self.pod.program(Program::Reporter).pid());
         self.installation.wait_ready();
     }
 
-    /// What a program of the pod shows; nothing while it is stopped.
+    /// The metrics of a program of the pod; empty while it is stopped.
     pub(super) fn metrics(&self, program: Program) -> anyhow::Result<Metrics> {
         if !self.pod.program(program).is_alive() {
             return Ok(Metrics::default());
@@ -163,14 +164,14 @@ impl<'c> Site<'c> {
         Ok(Metrics(text))
     }
 
-    /// What the API server shows.
+    /// The metrics of the API server.
     pub(super) fn api_server_metrics(&self) -> anyhow::Result<Metrics> {
         let (code, text) = self.installation.api().text("/metrics").map_err(anyhow::Error::msg)?;
         ensure!(code == 200, "the API server shows no metrics: {code}");
         Ok(Metrics(text))
     }
 
-    /// The processor time of a program of the pod; none while it is stopped.
+    /// The processor time of a program of the pod; zero while it is stopped.
     pub(super) fn cpu(&self, program: Program) -> anyhow::Result<Duration> {
         let Some(pid) = self.pod.program(program).pid() else { return Ok(Duration::ZERO) };
         Ok(Usage::of(pid)?.cpu)
@@ -192,9 +193,9 @@ fn name(number: u32) -> String {
     format!("object-{number:06}")
 }
 
-/// Whether the object of this number lacks the label, where so many in a hundred do.
+/// Whether the object of this number lacks the label, if `percent` percent do.
 fn is_violating(number: u32, percent: u32) -> bool {
-    // Any hundred in a row have each remainder once.
+    // 61 and 100 have no common divisor, so any hundred consecutive numbers have each remainder once.
     (number % 100) * 61 % 100 < percent
 }
 

@@ -30,7 +30,7 @@ impl Follower {
             let address = SocketAddr::from(([127, a, b, c], 9081));
             let (seen, is_over) = (Arc::<Mutex<Seen>>::default(), Arc::clone(&is_over));
             let told = Arc::clone(&seen);
-            // It ends with the program at the latest, in the middle of a poll.
+            // The thread ends with the program at the latest, even in the middle of a poll.
             thread::spawn(move || {
                 let mut version = 0;
                 while !is_over.load(Ordering::Relaxed) {
@@ -45,7 +45,7 @@ impl Follower {
         Self { replicas: pods.iter().map(follow).collect(), is_over }
     }
 
-    /// When the last replica began to answer with this generation of a policy; `None` while one does not.
+    /// When the last replica began to answer with this generation of a policy; `None` if one does not yet.
     pub(super) fn everywhere(&self, id: &str, generation: i64) -> Option<Instant> {
         let key = (id.to_owned(), generation);
         let times = self.replicas.iter().map(|seen| lock(seen).get(&key).copied());

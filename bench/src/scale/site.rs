@@ -1,4 +1,4 @@
-//! The cluster of the benchmark: policies, pods that are objects only, the endpoints of a service, and the leader.
+//! The cluster of the benchmark: policies, pods that exist only as objects, the endpoints of a service, and the leader.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ pub(super) struct Policy {
     pub(super) uid: String,
 }
 
-/// A pod that is an object only.
+/// A pod that exists only as an object.
 pub(super) struct Replica {
     pub(super) name: String,
     pub(super) uid: String,
@@ -47,7 +47,7 @@ pub(super) struct Site<'c> {
 }
 
 impl<'c> Site<'c> {
-    /// Makes policies and replicas.
+    /// Creates policies and replicas.
     pub(super) async fn start(cluster: &'c Cluster, replicas: u32, policies: u32) -> anyhow::Result<Self> {
         let options = InstallationOptions::named(NAME).certified_by_the_test();
         let installation = tokio::task::block_in_place(|| Installation::start(cluster, options));
@@ -92,7 +92,7 @@ impl<'c> Site<'c> {
         Ok(())
     }
 
-    /// CPU time so far, and memory in bytes, of the leader.
+    /// The CPU time of the leader so far, and its memory in bytes.
     pub(super) fn leader_usage(&self) -> anyhow::Result<(Duration, u64)> {
         let id = self.leader.as_ref().context("the leader has not been started")?.id();
         let stat = fs::read_to_string(format!("/proc/{id}/stat")).context("the leader has ended")?;
@@ -104,7 +104,7 @@ impl<'c> Site<'c> {
         Ok((cpu, number(24) * rustix::param::page_size() as u64))
     }
 
-    /// Changes a policy, and gives its generation.
+    /// Changes a policy, and returns its generation.
     pub(super) async fn edit(&self, policy: usize, message: &str) -> anyhow::Result<i64> {
         let path = format!("/apis/policies.portcullis.dev/v1alpha1/clusterpolicies/{}", self.policies[policy].name);
         let patch = json!({"spec": {"message": message}});

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::site::Site;
 use super::writers::Writers;
 
-/// The status of a policy, with what the benchmark needs of it.
+/// The fields of a policy's status that the benchmark needs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     pub(super) generation: i64,
@@ -103,7 +103,7 @@ async fn follow(api: &Api<DynamicObject>, mut version: String, sender: &watch::S
             let size = serde_json::to_vec(&object)?.len() as u64;
             let name = object.metadata.name.clone().unwrap_or_default();
             let generation = object.metadata.generation.unwrap_or(0);
-            // An edit of the spec is another generation; everything else here is a write of the status.
+            // A change of the generation is an edit of the spec; every other change here is a write of the status.
             let is_edit = generations.insert(name.clone(), generation).unwrap_or(1) != generation;
             let status = &object.data["status"];
             let seen = Seen {

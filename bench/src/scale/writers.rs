@@ -27,7 +27,7 @@ pub(super) struct Writers {
 }
 
 impl Writers {
-    /// For all replicas, which serve the first generation of all policies.
+    /// Writers for all replicas, which serve the first generation of all policies.
     pub(super) fn new(site: &Site<'_>, at_a_time: usize) -> Self {
         let spec = ReplicaReportSpec {
             versions: Versions {
@@ -53,7 +53,7 @@ impl Writers {
         }
     }
 
-    /// From now on all serve this generation of a policy; its digest is not pinned yet.
+    /// From now on, all replicas serve this generation of a policy; its digest is not pinned yet.
     pub(super) fn serve(&mut self, policy: usize, generation: i64) {
         let key = PolicyKey::of(&self.uids[policy]);
         let digest = Digest::of(format!("{policy} {generation}").as_bytes());
@@ -62,7 +62,7 @@ impl Writers {
         self.spec.manifest_number += 1;
     }
 
-    /// From now on this generation of a policy fails on all of them.
+    /// From now on, this generation of a policy fails on all replicas.
     pub(super) fn fail(&mut self, policy: usize, generation: i64, words: &str) {
         let now = Timestamp::now();
         self.spec.current.remove(&PolicyKey::of(&self.uids[policy]));
@@ -80,7 +80,7 @@ impl Writers {
         });
     }
 
-    /// Writes all reports, so many at a time.
+    /// Writes all reports, `at_a_time` of them at the same time.
     pub(super) async fn write_all(&mut self) -> anyhow::Result<()> {
         self.spec.heartbeat = Timestamp::now();
         let reports: Vec<Value> =

@@ -1,4 +1,4 @@
-//! Whether a variant is in place, and does what it should: before anything is measured.
+//! Checks that a variant is in place and works correctly, before anything is measured.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,13 @@ use super::samples::{privileged, samples};
 use super::site::{Answer, Site};
 use super::variant::Variant;
 
-/// How long it may take until API servers know of a variant, or that it has gone.
+/// How long it may take until API servers know of a variant, or notice that it is gone.
 const LIMIT: Duration = Duration::from_secs(120);
-/// The time between two looks.
+/// The interval at which this is checked.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// Waits until every policy judges what it should, and tries the samples. Returns what is wrong if it is not so in time.
+/// Waits until every policy judges what it should, and tries the samples. Returns what is wrong if that does not happen
+/// in time.
 ///
 /// # Errors
 /// When a sample is admitted that should be denied, or the other way round: then the rules are not the same.
@@ -42,7 +43,7 @@ pub(super) async fn wait(site: &Site<'_>, variant: Variant) -> anyhow::Result<Op
     Ok(None)
 }
 
-/// Waits until a pod is denied by so many policies.
+/// Waits until a pod is denied by this many policies.
 async fn wait_judged(
     site: &Site<'_>,
     variant: Variant,
@@ -64,7 +65,7 @@ async fn wait_judged(
     }
 }
 
-/// Waits until no policy judges anything.
+/// Waits until no policy judges any pod.
 pub(super) async fn wait_gone(site: &Site<'_>) -> anyhow::Result<()> {
     let (start, pod) = (Instant::now(), site.denied_by_all());
     loop {

@@ -1,4 +1,4 @@
-//! What was measured of one variant with one number of policies. Pure.
+//! The measurements of one variant with one number of policies. Pure.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::report::{Samples, median};
 /// The creates of one round.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// How long those took that were admitted.
+    /// How long the admitted creates took.
     pub(super) times: Samples,
-    /// How many were not.
+    /// How many creates were not admitted.
     pub(super) failed: u32,
-    /// The processor time that the API server has used meanwhile.
+    /// The processor time that the API server used in the meantime.
     pub(super) api_server: Duration,
     pub(super) evaluator: Duration,
     pub(super) memory: Memory,
@@ -24,17 +24,17 @@ pub(super) struct Batch {
 pub(super) struct Memory {
     /// The anonymous memory that is resident.
     pub(super) resident: u64,
-    /// What was in use after a garbage collection; none where the API server does not tell.
+    /// The memory in use after a garbage collection; `None` if the API server does not report it.
     pub(super) live: Option<f64>,
 }
 
-/// All rounds.
+/// The measurements of all rounds.
 #[derive(Debug, Default)]
 pub(super) struct Point {
     batches: Vec<Batch>,
 }
 
-/// The figures of a point: medians of the rounds, and the p99 of all creates. None where nothing was measured.
+/// The figures of a point: medians of the rounds, and the p99 of all creates. `None` if nothing was measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Figures {
     pub(super) creates: usize,
@@ -49,7 +49,7 @@ pub(super) struct Figures {
 }
 
 impl Batch {
-    /// The processor time of one create, in milliseconds.
+    /// The processor time per create, in milliseconds; `None` without creates.
     fn each(&self, cpu: Duration) -> Option<f64> {
         let admitted = u32::try_from(self.times.len()).unwrap_or(u32::MAX);
         let creates = admitted.saturating_add(self.failed);
@@ -67,7 +67,7 @@ impl Point {
         self.batches.push(batch);
     }
 
-    /// Its figures so far.
+    /// The figures so far.
     pub(super) fn figures(&self) -> Figures {
         let mut all = Batch::default();
         for batch in &self.batches {
@@ -86,7 +86,7 @@ impl Point {
         }
     }
 
-    /// The median of a figure of the rounds.
+    /// The median of a figure over the rounds.
     fn middle(&self, figure: impl Fn(&Batch) -> Option<f64>) -> Option<f64> {
         let figures: Vec<f64> = self.batches.iter().filter_map(figure).collect();
         (!figures.is_empty()).then(|| median(figures))

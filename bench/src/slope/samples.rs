@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::review;
 
-/// A pod and what becomes of it under the rules.
+/// A pod, and whether the rules admit it.
 pub(super) struct Sample {
     /// What is special about it.
     pub(super) what: &'static str,
@@ -12,7 +12,7 @@ pub(super) struct Sample {
     pub(super) is_denied: bool,
 }
 
-/// Pods that differ in what the rule looks at.
+/// Pods that differ in the fields that the rule looks at.
 pub(super) fn samples() -> Vec<Sample> {
     let container = |context: Value| json!({"name": "main", "image": "none", "securityContext": context});
     let plain = || json!({"name": "plain", "image": "none"});
@@ -51,7 +51,7 @@ fn pod(spec: &Value, labels: &Map<String, Value>) -> Value {
 mod tests {
     use super::*;
 
-    /// What the rule says, written once more: in Rust.
+    /// The rule, written once more in Rust.
     fn is_privileged(pod: &Value) -> bool {
         let sorts = ["containers", "initContainers", "ephemeralContainers"];
         let mut containers = sorts.iter().flat_map(|sort| pod["spec"][sort].as_array().into_iter().flatten());

@@ -1,6 +1,7 @@
-//! Which policies match, and by which match parts. Pure.
+//! Which policies match, and through which match parts. Pure.
 //!
-//! Policies are counted from 0, and what one is does not depend on how many there are: a step with more policies adds some.
+//! Policies are counted from 0, and the form of a policy does not depend on how many there are: a step with more policies
+//! only adds some.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,10 +10,10 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// The most different match parts. An installation with more would be an odd one: match parts are by resource, namespace or team. A
-/// multiple of [`ONE_IN`], so that policies that share a part match alike.
+/// The most different match parts. More would be unusual for an installation, as match parts are by resource, namespace or team. It
+/// is a multiple of [`ONE_IN`], so that either all policies that share a part match, or none.
 const MOST_PARTS: u32 = 100;
-/// One policy in so many matches, where not all do.
+/// One policy in this many matches, in scenarios where not all match.
 const ONE_IN: u32 = 10;
 
 /// How alike the match parts are.
@@ -35,7 +36,7 @@ pub(super) enum Matching {
     OneInTen,
 }
 
-/// What the policies of one curve are like.
+/// The properties of the policies of one curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Scenario {
     pub(super) parts: Parts,
@@ -70,7 +71,7 @@ impl Scenario {
         (0..policies).map(|number| self.part(number)).collect::<BTreeSet<_>>().len()
     }
 
-    /// The selector of objects in a policy's match part. One that matches does so because a pod lacks a label.
+    /// The object selector in a policy's match part. A policy that matches does so because the pod lacks a label.
     pub(super) fn object_selector(self, number: u32) -> Value {
         let operator = if self.is_matching(number) { "DoesNotExist" } else { "Exists" };
         json!({"matchExpressions": [{"key": label(self.part(number)), "operator": operator}]})

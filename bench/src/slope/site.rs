@@ -1,7 +1,7 @@
-//! The cluster of one curve: policies that are made once, and variants that are put in place one after the other.
+//! The cluster of one curve: policies that are created once, and variants that are put in place one after the other.
 //!
-//! The controller runs only while policies are made. Its webhooks are then taken away and put back as they were for each turn of
-//! Portcullis, so that no variant pays for the webhooks of another; a controller would repair them.
+//! The controller runs only while policies are created. Its webhooks are then taken away, and put back as they were for each
+//! turn of Portcullis, so that no variant pays for the webhooks of another. A running controller would repair them.
 
 use std::sync::Arc;
 use std::thread;
@@ -32,9 +32,9 @@ const AT_A_TIME: usize = 16;
 const READY_LIMIT: Duration = Duration::from_secs(900);
 /// How long Kubernetes may take to check the types of the rules in CEL.
 const TYPES_LIMIT: Duration = Duration::from_secs(120);
-/// The time between two looks at objects.
+/// The interval at which objects are read.
 const LOOK: Duration = Duration::from_millis(500);
-/// The time between two lines about progress.
+/// The interval of lines about progress.
 const TELL: Duration = Duration::from_secs(15);
 
 const POLICIES: &str = "/apis/policies.portcullis.dev/v1alpha1/clusterpolicies";
@@ -42,13 +42,13 @@ const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookc
 const ADMISSION_POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
 
-/// What became of a pod.
+/// What happened to a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     Admitted,
-    /// By the rule.
+    /// It was denied by the rule.
     Denied,
-    /// Something else was wrong.
+    /// Something else went wrong.
     Failed(String),
 }
 
@@ -60,16 +60,16 @@ pub(super) struct Site<'c> {
     installation: Installation<'c>,
     controller: Arc<Pod>,
     replica: Arc<Pod>,
-    /// An administrator.
+    /// A client with the rights of an administrator.
     client: Client,
-    /// Where pods are created, which are not stored.
+    /// The path at which pods are created, which are not stored.
     pods: String,
     api_server: u32,
-    /// The manifests of the policies that there are, in the order of their numbers.
+    /// The manifests of the existing policies, in the order of their numbers.
     policies: Vec<Value>,
     /// The webhooks that the controller made for them.
     webhooks: Vec<Value>,
-    /// The service that webhooks by hand call, and the authority of its certificate.
+    /// The service that the webhooks made by hand call, and the authority of its certificate.
     service: Value,
     authority: Value,
 }
@@ -83,7 +83,7 @@ impl<'c> Site<'c> {
         is_shared: bool,
     ) -> anyhow::Result<Self> {
         let installation = Installation::start(cluster, InstallationOptions::named(NAME));
-        // Their kubelets would otherwise ask the API server for something several times a second.
+        // Otherwise the kubelets of these pods would ask the API server several times a second.
         let controller = installation.start_controller_with(PodSetup::default().at_leisure().env(
             Program::Controller,
             "PORTCULLIS_SHARED_WEBHOOKS",
@@ -113,7 +113,7 @@ impl<'c> Site<'c> {
         })
     }
 
-    /// How many policies there are.
+    /// The number of policies.
     pub(super) fn policies(&self) -> u32 {
         u32::try_from(self.policies.len()).unwrap_or(u32::MAX)
     }
@@ -127,19 +127,19 @@ impl<'c> Site<'c> {
         }
     }
 
-    /// A pod that every policy denies, whether it matches the pod that is measured or not.
+    /// A pod that every policy denies, whether the policy matches the measured pod or not.
     pub(super) fn denied_by_all(&self) -> Value {
         samples::privileged(&self.scenario.labels_for_all(self.policies()))
     }
 
-    /// Makes further policies until there are `count`, and waits until all are ready. Afterwards no variant is in place, though a pod
+    /// Creates further policies until there are `count`, and waits until all are ready. Afterwards no variant is in place, but pods
     /// may still be judged for a moment.
     pub(super) async fn grow(&mut self, count: u32) -> anyhow::Result<()> {
         let new: Vec<Value> = (self.policies()..count).map(|number| self.manifest(number)).collect();
         eprintln!("{}: making {} policies more, {count} in all", self.scenario, new.len());
         block_in_place(|| self.start_controller());
         self.make(POLICIES, &new).await?;
-        // Without a binding it costs the API server nothing.
+        // Without a binding, they cost the API server nothing.
         let twins: Vec<Value> = new.iter().map(twin::admission_policy).collect();
         self.make(ADMISSION_POLICIES, &twins).await?;
         self.policies.extend(new);
@@ -164,7 +164,7 @@ impl<'c> Site<'c> {
         self.installation.wait_ready();
     }
 
-    /// Waits until all policies are ready and have their webhooks, and gives these.
+    /// Waits until all policies are ready and have their webhooks, and returns these.
     fn wait_ready(&self) -> anyhow::Result<Vec<Value>> {
         let (start, mut last) = (Instant::now(), Instant::now());
         let parts = if self.is_shared { 1 } else { self.scenario.match_parts(self.policies()) };
@@ -187,7 +187,8 @@ impl<'c> Site<'c> {
         }
     }
 
-    /// Waits until Kubernetes has checked the types of all rules in CEL, since the API server compiles a rule again when its status changes.
+    /// Waits until Kubernetes has checked the types of all rules in CEL, because the API server compiles a rule again when its status
+    /// changes.
     fn wait_types_checked(&self) {
         let start = Instant::now();
         let path = format!("{ADMISSION_POLICIES}?labelSelector={}", selector(LABEL));
@@ -295,7 +296,7 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list["items"].as_array().into_iter().flatten()
 }
 
-/// A label and its value, as a query takes them.
+/// A label and its value, in the form of a query.
 fn selector((name, value): (&str, &str)) -> String {
     format!("{}%3D{value}", name.replace('/', "%2F"))
 }

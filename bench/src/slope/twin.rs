@@ -1,17 +1,19 @@
-//! The same rules in other forms: what is made of the manifest of a ClusterPolicy, with its match part. Pure.
+//! The same rules in other forms, made from the manifest of a ClusterPolicy, with its match part. Pure.
 
 use serde_json::{Value, json};
 
-/// The label of everything that the benchmark makes beside policies, as `name=value` in selectors.
+/// The label of everything that the benchmark creates besides policies, as `name=value` in selectors.
 pub(super) const LABEL: (&str, &str) = ("portcullis-bench", "slope");
-/// What the module says of a pod that it denies, and what its twins in CEL say.
+/// The message with which the module and its twins in CEL deny a pod.
 pub(super) const DENIAL: &str = "privileged containers are not allowed";
 
 /// The group of the API with webhooks and admission policies.
 const VERSION: &str = "admissionregistration.k8s.io/v1";
-/// How many webhooks one configuration has: with their certificates they stay far below the largest object that etcd takes.
+/// How many webhooks one configuration has: with their certificates, they stay far below the largest object that etcd
+/// accepts.
 const TOGETHER: usize = 100;
-/// How long an API server waits for a webhook, in seconds: the longest that it allows, as very many are called at once.
+/// How long an API server waits for a webhook, in seconds: the longest that it allows, because very many are called at
+/// once.
 const TIMEOUT: u32 = 30;
 
 /// The ValidatingAdmissionPolicy with the rule of the module `no-privileged`, for pods.
@@ -30,7 +32,7 @@ pub(super) fn admission_policy(policy: &Value) -> Value {
     })
 }
 
-/// The binding by which that policy denies.
+/// The binding that makes that policy deny.
 pub(super) fn binding(policy: &Value) -> Value {
     json!({
         "apiVersion": VERSION, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata(name(policy)),
@@ -62,7 +64,7 @@ pub(super) fn webhooks(policies: &[Value], service: &Value, authority: &Value) -
     policies.chunks(TOGETHER).enumerate().map(configuration).collect()
 }
 
-/// A webhook configuration that was read, as it can be made once more.
+/// The parts of an existing webhook configuration from which it can be created again.
 pub(super) fn once_more(found: &Value) -> Value {
     let metadata = &found["metadata"];
     json!({
@@ -82,7 +84,7 @@ fn metadata(name: &str) -> Value {
     json!({"name": name, "labels": {LABEL.0: LABEL.1}})
 }
 
-/// What the module checks, in CEL: no container of any sort is privileged.
+/// The module's check in CEL: no container of any kind is privileged.
 fn expression() -> String {
     let context = "c.securityContext";
     let is_ordinary = format!("c, !has({context}) || !has({context}.privileged) || !{context}.privileged");

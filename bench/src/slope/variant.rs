@@ -20,7 +20,7 @@ pub(super) enum Variant {
 }
 
 impl Variant {
-    /// What is measured: no rules first, then each of those that are wanted, once.
+    /// The variants to measure: first without rules, then each of the wanted ones, once.
     pub(super) fn measured(wanted: &[Self]) -> Vec<Self> {
         let mut all = vec![Self::None];
         for variant in wanted {

@@ -9,7 +9,7 @@ use crate::{ConditionType, ObservedPolicy, Truth};
 /// The titles of [`columns`].
 pub const TITLES: [&str; 7] = ["NAME", "READY", "STATUS", "MODE", "GENERATION", "REASON", "AGE"];
 
-/// A policy's row. Unknown values are `-`.
+/// The row of one policy. Unknown values are shown as `-`.
 pub fn columns(name: &str, policy: &ObservedPolicy, now: Timestamp) -> [String; 7] {
     let status = &policy.status;
     let reason = status

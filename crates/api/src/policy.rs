@@ -34,7 +34,7 @@ pub struct Policy {
     pub api_version: String,
     /// Policy or ClusterPolicy.
     pub kind: Kind,
-    /// Name, namespace and what else of ObjectMeta matters here.
+    /// Name, namespace and the other fields of ObjectMeta that matter here.
     pub metadata: Metadata,
     /// The desired policy, as the user wrote it.
     pub spec: PolicySpec,

@@ -35,7 +35,7 @@ pub const SERVED_ANNOTATION: &str = "policies.portcullis.dev/served";
 /// Annotation of a revision, `true`: its match part is no longer registered, so its match group need not be served. Content and digest
 /// can still be the last good ones, unless the policy itself is being deleted ([`DELETED_ANNOTATION`]).
 pub const WITHDRAWN_ANNOTATION: &str = "policies.portcullis.dev/withdrawn";
-/// Annotation of a revision, `true`: the policy is being deleted and no webhook is registered for it any more, so the loader drops it at
+/// Annotation of a revision, `true`: the policy is being deleted and its webhook is no longer registered, so the loader drops it at
 /// once.
 pub const DELETED_ANNOTATION: &str = "policies.portcullis.dev/deleted";
 /// Annotation of a revision that was made for `rollbackTo`: the generation whose content it holds.
@@ -52,7 +52,7 @@ pub struct RevisionData {
     /// The policy's `spec` as the API server stored it, unchanged, even if another release wrote it.
     pub spec: Value,
     /// Why this generation cannot be served, for people to read: the content for `rollbackTo` is missing. Then only those fields of `spec`
-    /// count that are always taken from the newest generation. Absent if it can be served.
+    /// count that are always taken from the newest generation. Absent if the generation can be served.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub problem: Option<String>,
     /// Which shard of its match part the policy is in ([`portcullis_contract::shard_id`]).
@@ -68,7 +68,7 @@ impl RevisionData {
     /// Reads the `data` of a revision.
     ///
     /// # Errors
-    /// When the data cannot be read. The message quotes nothing of them.
+    /// When the data cannot be read. The message quotes no part of them.
     pub fn read(data: &Value) -> Result<Self, RevisionError> {
         if !data.is_object() {
             return Err(RevisionError::NotAnObject);
@@ -77,7 +77,7 @@ impl RevisionData {
     }
 }
 
-/// Data that are not those of a revision of any release. Usually somebody else has changed the object.
+/// Data that are not those of a revision of any release. Usually someone else has changed the object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RevisionError {
     /// They have no fields.
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn numbers_in_settings_stay_what_they_are() {
-        // The quick way to read this one is off by one in the last place.
+        // A fast float parser reads this number off by one in the last place.
         let text = r#"{"settings":{"ratio":31.245270191439438}}"#;
         let spec: Value = serde_json::from_str(text).expect("JSON");
         let data = RevisionData { policy: reference(), generation: 1, spec, problem: None, shard: 0, shared: false };

@@ -1,4 +1,4 @@
-//! Which calls are answered, and by what.
+//! Admits calls, and gives each to the part of the broker that answers it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,16 @@ use crate::record::{Grants, Record};
 use crate::share::Shares;
 use crate::{Contexts, Metrics, ProvideError, Services, Session};
 
-/// Longest time for a call, whatever the evaluator says.
+/// The longest time for a call, even if the evaluator allows more.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// How often what no policy needs any longer is looked for.
+/// The interval at which watches that no policy needs any longer are ended.
 const SWEEP: Duration = Duration::from_secs(30);
-/// How often it is looked whether the objects that policies read are here. A watch tells nobody that it works or has failed.
+/// The interval at which the broker checks whether the objects that policies read are here. A watch does not signal that it
+/// works or has failed.
 const KEEP: Duration = Duration::from_millis(250);
 
-/// Everything that a call may need.
+/// Everything that is needed to answer a call.
 pub(crate) struct Admission {
     record: Arc<Record>,
     namespaced: Vec<String>,
@@ -53,7 +54,7 @@ impl Admission {
         }
     }
 
-    /// Answers a call, in its time.
+    /// Answers a call within its time limit.
     pub(crate) async fn answer(&self, call: &BrokerCall, payload: Bytes) -> Answer {
         let _running = Running::new(&self.metrics.running);
         let late = || ProvideError::failed(format!("'{}' took longer than the policy's time allows", call.request));
@@ -68,7 +69,7 @@ impl Admission {
         answer
     }
 
-    /// Gives up what no policy needs any longer. Never returns.
+    /// Ends the watches that no policy needs any longer, again and again. Never returns.
     pub(crate) async fn sweep(&self) {
         loop {
             tokio::time::sleep(SWEEP).await;
@@ -76,7 +77,7 @@ impl Admission {
         }
     }
 
-    /// Keeps the objects that policies read, and says how that goes. Never returns.
+    /// Keeps the watches of the objects that policies read, and records what is wrong with them. Never returns.
     pub(crate) async fn keep(&self) {
         let mut changes = self.record.changes();
         let mut needs = self.record.needs();
@@ -115,7 +116,7 @@ impl Admission {
         let form = Form::of(grants.mode)
             .ok_or_else(|| ProvideError::failed("this policy is not in Rego and lists objects itself"))?;
         let kinds = grants.kinds(&call.policy)?;
-        // For recordings only.
+        // This payload is only for recordings: the real one is empty.
         let payload = json!({"form": form, "kinds": kinds}).to_string();
         if let Some(answer) = self.session.recorded(call.request, payload.as_bytes()) {
             return answer;
@@ -132,7 +133,7 @@ impl Admission {
         match (capability, read) {
             (_, Some(read)) if read.skips_cache() => Box::pin(self.cluster.read(policy, read)).await,
             (_, Some(read)) => self.answers.get(capability, payload, Box::pin(self.cluster.read(policy, read))).await,
-            // The evaluator asks where calls are recorded.
+            // The evaluator answers this itself unless calls are recorded.
             (Capability::CertificateTrusted, _) => {
                 portcullis_certificate::is_trusted(&payload).map(Bytes::from).map_err(ProvideError::failed)
             }
@@ -144,7 +145,7 @@ impl Admission {
         }
     }
 
-    /// Reads what is asked of the API server, and checks the right to it.
+    /// Parses what is asked of the API server, and checks that the policy may read it.
     fn admit_read(
         &self,
         policy: &PolicyId,
@@ -166,7 +167,7 @@ impl Admission {
     }
 }
 
-/// Counts a call while it is being worked on, however it ends.
+/// Counts a call in the gauge until it is dropped, however the call ends.
 struct Running<'a>(&'a IntGauge);
 
 impl<'a> Running<'a> {
@@ -191,7 +192,7 @@ mod tests {
     use crate::record::tests::manifest;
     use portcullis_process::telemetry::Collectors;
 
-    /// A broker without any network, for one policy.
+    /// A broker without a network, for one policy.
     fn admission(policy: &str, grants: &[&str], kinds: &[&str], namespaced: &[&str]) -> Admission {
         let record = Arc::new(Record::default());
         record.publish(&manifest(&[(policy, 1, grants, kinds)]));

@@ -1,4 +1,4 @@
-//! Answers that count for a while, so that a policy which asks the same at each request costs one call.
+//! Answers that are reused for a while, so that a policy which asks the same for each request costs one call.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use portcullis_contract::Capability;
 
 use crate::ProvideError;
 
-/// All answers together, in bytes.
+/// The size of all answers together, in bytes.
 const CAPACITY: u64 = 32 << 20;
-/// What an answer takes beside its bytes.
+/// The memory that an answer takes besides its bytes.
 const OVERHEAD: usize = 256;
-/// How long what a registry said counts.
+/// How long an answer of a registry is reused.
 const REGISTRY: Duration = Duration::from_secs(60);
-/// How long what the API server said counts, and every failure.
+/// How long an answer of the API server, or any failure, is reused.
 const SHORT: Duration = Duration::from_secs(5);
 
 /// The answer to a call, or the error that the guest gets.
@@ -55,7 +55,8 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// The answer to a question: one that still counts, or what `find` gives. The same question is asked once at a time.
+    /// The answer to a question: a cached one that is not too old, or the result of `find`. The same question is asked
+    /// only once at a time.
     pub(crate) async fn get(&self, capability: Capability, payload: Bytes, find: BoxFuture<'_, Answer>) -> Answer {
         self.0.get_with((capability, payload), find).await
     }

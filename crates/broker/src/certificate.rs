@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// An authority with a name, which another one has signed or itself.
+    /// An authority with this name, signed by another one or by itself.
     fn authority(name: &str, above: Option<&Issuer<'static, KeyPair>>) -> (Vec<u8>, Issuer<'static, KeyPair>) {
         let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -17,19 +17,19 @@ pub struct CheckRequest {
     pub reply: oneshot::Sender<CheckVerdict>,
 }
 
-/// The way to the loader's checks.
+/// The channel to the loader's checks; `None` where the installation does not check policies when they are applied.
 pub(crate) struct Checks(Option<mpsc::Sender<CheckRequest>>);
 
 impl Checks {
-    /// None where the installation asks no questions.
+    /// A channel to the loader's checks; `None` where the installation does not check policies when they are applied.
     pub(crate) fn new(sender: Option<mpsc::Sender<CheckRequest>>) -> Self {
         Self(sender)
     }
 
-    /// Asks, and gives the verdict as JSON.
+    /// Asks the loader, and returns the verdict as JSON.
     ///
     /// # Errors
-    /// When nobody answers, or too many ask.
+    /// When the loader does not answer, or too many questions are waiting.
     pub(crate) async fn ask(&self, check: PolicyCheck, policy: Bytes) -> Result<Bytes, ProvideError> {
         let Some(sender) = &self.0 else {
             return Err(ProvideError::failed("the loader checks no policies (--policy-checks)"));

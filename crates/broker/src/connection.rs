@@ -22,30 +22,31 @@ use crate::{ProvideError, Socket};
 
 /// The pause between two tries to connect.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same where connections end as soon as they are made.
+/// The longest pause, which is reached when connections end as soon as they are made.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A connection that lasted so long worked.
+/// A connection that lasted this long has worked, so the next pause is a short one.
 const SETTLED: Duration = Duration::from_secs(1);
-/// Replies that wait to be written, each a frame once its turn comes. Calls whose reply has no room wait, and the reader goes on.
+/// Replies that wait to be written; each becomes a frame when its turn comes. A call whose reply finds no room waits, while the
+/// reader goes on.
 const QUEUE: usize = 16;
-/// Most calls and exports at the same time. The evaluator has fewer instances. As many again may wait with their refusal; an evaluator with
-/// more does not read its replies.
+/// The most calls and exports at the same time; the evaluator has fewer instances. The same number again may wait to be refused: an
+/// evaluator that sends even more is not reading its replies.
 const MOST: usize = 4096;
 
-/// What answers messages that are not calls of policies.
+/// The handlers of messages that are not calls of policies.
 pub(crate) struct Handlers {
     pub(crate) exports: Exports,
     pub(crate) checks: Checks,
 }
 
-/// Connects again and again, and answers.
+/// Answers the evaluator's calls, and connects again whenever the connection ends. Never returns.
 pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, handlers: Arc<Handlers>) {
     let user = socket.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
     let (mut refused, mut pause) = (false, PAUSE);
     loop {
         if let Some(stream) = connect(&socket.path, user, &mut refused).await {
             let connected = Instant::now();
-            // An evaluator that refuses this program takes the connection and ends it at once.
+            // An evaluator that refuses this program accepts the connection and closes it at once.
             if pause == PAUSE {
                 tracing::info!(socket = %socket.path.display(), "connected to the evaluator");
             }
@@ -59,7 +60,7 @@ pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, h
 
 async fn connect(path: &Path, user: u32, refused: &mut bool) -> Option<UnixStream> {
     let stream = UnixStream::connect(path).await.ok()?;
-    // In a pod the evaluator is a process of another container, and has no number here.
+    // In a pod the evaluator is a process of another container, so it has no process id here.
     if stream.peer_cred().is_ok_and(|peer| peer.uid() == user) {
         return Some(stream);
     }
@@ -74,7 +75,7 @@ async fn answer(stream: UnixStream, admission: &Arc<Admission>, handlers: &Arc<H
     let codec = LengthDelimitedCodec::builder().max_frame_length(BROKER_MAX_FRAME).new_codec();
     let (mut sink, mut frames) = Framed::new(stream, codec).split::<Bytes>();
     let (replies, mut outgoing) = mpsc::channel(QUEUE);
-    // Dropped with the connection, and with it what runs.
+    // Dropping the set with the connection aborts the calls that still run.
     let mut calls = JoinSet::new();
     let write = async move {
         while let Some((number, answer)) = outgoing.recv().await {
@@ -86,7 +87,7 @@ async fn answer(stream: UnixStream, admission: &Arc<Admission>, handlers: &Arc<H
     let read = async {
         loop {
             tokio::select! {
-                // First, so that what has ended is not counted below.
+                // First, so that calls that have ended are not counted below.
                 biased;
                 Some(_) = calls.join_next() => {}
                 frame = frames.next() => {
@@ -124,7 +125,8 @@ async fn answer(stream: UnixStream, admission: &Arc<Admission>, handlers: &Arc<H
     }
 }
 
-/// The payload of a message, or why it is refused. It is a copy, since a part of a frame keeps all that was read with it in memory.
+/// The payload of a message, or why it is refused. It is a copy, because a slice of a frame would keep the whole read buffer in
+/// memory.
 fn admitted(message: &BrokerMessage, payload: &[u8], is_full: bool) -> Result<Bytes, ProvideError> {
     if is_full {
         return Err(ProvideError::failed("too many calls are under way"));

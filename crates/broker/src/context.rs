@@ -1,4 +1,5 @@
-//! Which objects of the cluster policies wait for, as they read all of a kind, and what is wrong with them.
+//! Which objects of the cluster policies wait for, because they read all objects of a kind, and what is wrong with
+//! these objects.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,14 +12,14 @@ use portcullis_contract::{
 pub struct ContextNeed {
     /// Their kind.
     pub(crate) kind: ContextAwareResource,
-    /// Whether all objects are needed as they are, as by rules in Rego. Which of them a guest selects is known when it calls: before that it
-    /// must be possible to watch them.
+    /// Whether the whole objects are needed, as for rules in Rego. Otherwise a guest calls for them: what it selects is known only then, but
+    /// until then it must be possible to watch the kind.
     pub(crate) whole: bool,
 }
 
 impl ContextNeed {
-    /// What a module of this mode with these grants waits for. A guest that may list the objects of one namespace at
-    /// a time waits for nothing, as the installation may have the right to some namespaces only; nor does one wait
+    /// What a module of this mode with these grants waits for. A guest that may only list the objects of one namespace
+    /// at a time waits for nothing, because the installation may have rights in some namespaces only; nor does a guest
     /// that may only get single objects.
     pub fn of(
         policy: &PolicyId,
@@ -40,7 +41,7 @@ impl ContextNeed {
 pub struct Contexts(pub(crate) HashMap<ContextNeed, Option<ContextProblem>>);
 
 impl Contexts {
-    /// What is wrong with what one policy needs: the worst first, one entry for each kind.
+    /// What is wrong with the objects that one policy needs: at most one entry for each kind, the worst first.
     pub fn problems(&self, needs: &[ContextNeed]) -> Vec<ContextProblem> {
         let unknown = |need: &ContextNeed| {
             let ContextAwareResource { api_version, kind } = &need.kind;

@@ -9,9 +9,9 @@ use tokio::sync::OnceCell;
 
 use crate::ProvideError;
 
-/// Longest name, in bytes (RFC 1035, section 2.3.4).
+/// The longest name, in bytes (RFC 1035, section 2.3.4).
 const LONGEST: usize = 253;
-/// Most addresses in a reply.
+/// The most addresses in a reply.
 const MOST: usize = 256;
 
 /// Looks up names.
@@ -21,7 +21,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// A resolver that asks `name_server`, or those of the system.
+    /// A resolver that asks `name_server`, or the system's name servers if it is `None`.
     pub(crate) fn new(name_server: Option<SocketAddr>) -> Self {
         Self { name_server, resolver: OnceCell::new() }
     }
@@ -29,7 +29,7 @@ impl Names {
     /// The addresses of the host that the payload names.
     ///
     /// # Errors
-    /// When it is no name, or has no address now.
+    /// When it is not a valid name, or has no address now.
     pub(crate) async fn look_up(&self, payload: &[u8]) -> Result<Bytes, ProvideError> {
         let host: String = serde_json::from_slice(payload).map_err(ProvideError::failed)?;
         if host.is_empty() || host.len() > LONGEST {

@@ -4,13 +4,13 @@ use portcullis_contract::{
     BROKER_MAX_ERROR, BrokerOutcome, CALLBACK_FAILURE, ContextAwareResource, clean, not_granted,
 };
 
-/// Why a capability was not provided. The texts are for guests; those of upstream are kept where it has some.
+/// Why a capability was not provided. The texts are for guests; where upstream has a text, it is kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProvideError {
     /// The policy was not granted the capability.
     #[error("{}", not_granted(.0))]
     NotGranted(&'static str),
-    /// The installation does not let policies of a namespace have it.
+    /// The installation does not let policies of a namespace use the capability.
     #[error(
         "Policy has not been granted access to the '{0}' host capability. The violation has been reported: policies of a namespace \
          may not have it; the operator can allow it with --namespaced-capability"
@@ -22,10 +22,10 @@ pub enum ProvideError {
         .0.api_version, .0.kind
     )]
     KindNotGranted(ContextAwareResource),
-    /// A policy of a namespace asks about another.
+    /// A policy of a namespace asks about another namespace.
     #[error("Policy has not been granted access to namespaces other than its own. The violation has been reported.")]
     OtherNamespace,
-    /// Anything else.
+    /// Any other failure.
     #[error("{CALLBACK_FAILURE}{0}")]
     Failed(String),
 }
@@ -36,7 +36,7 @@ impl ProvideError {
         Self::Failed(clean(&text.to_string(), BROKER_MAX_ERROR - 64))
     }
 
-    /// The text without what all failures begin with.
+    /// The text without the prefix that all failures have.
     pub(crate) fn cause(&self) -> String {
         match self {
             Self::Failed(cause) => cause.clone(),
@@ -44,7 +44,7 @@ impl ProvideError {
         }
     }
 
-    /// The outcome in the reply.
+    /// The outcome for the header of the reply.
     pub(crate) fn outcome(&self) -> BrokerOutcome {
         match self {
             Self::Failed(_) => BrokerOutcome::Failed,

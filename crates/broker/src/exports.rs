@@ -1,7 +1,7 @@
 //! Telemetry of the evaluator, on its way to the collector that the loader's settings name.
 //!
-//! The evaluator may be in a stranger's hands. So it chooses neither address nor path nor headers, learns nothing of the collector's answer, and
-//! has a limit of exports in a second. The connection limits the bytes of each.
+//! The evaluator may be under an attacker's control. So it chooses neither address nor path nor headers, does not see the collector's answer,
+//! and may send a limited number of exports per second. The connection limits the bytes of each.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use tokio::sync::Semaphore;
 
 use crate::ProvideError;
 
-/// Exports at the same time.
+/// The most exports at the same time.
 const RUNNING: usize = 2;
-/// Exports that may come at once.
+/// The most exports in a burst.
 const BURST: u32 = 20;
-/// The time after which there may be one more.
+/// The time after a burst until one more export is allowed.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The least time between two lines of the log about one signal.
+/// The shortest time between two log lines about one signal.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Posts what the evaluator exports.
@@ -37,14 +37,14 @@ struct Destination {
     logged: Mutex<Logged>,
 }
 
-/// What the log says last about a collector.
+/// What was last logged about a collector.
 #[derive(Debug, Default)]
 struct Logged {
     is_failing: bool,
     at: Option<Instant>,
 }
 
-/// How many exports there may be now.
+/// How many exports are allowed now.
 #[derive(Debug)]
 struct Budget {
     left: u32,
@@ -100,7 +100,7 @@ impl Exports {
 }
 
 impl Logged {
-    /// Whether an outcome is to be logged: it differs from the last one logged, and the last line is old enough.
+    /// Whether an outcome should be logged: it differs from the last one logged, and the last line is old enough.
     fn should_log(&mut self, is_failing: bool, now: Instant) -> bool {
         let is_quiet = self.at.is_none_or(|at| now.saturating_duration_since(at) >= QUIET);
         let is_due = is_quiet && is_failing != self.is_failing;
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(taken(&mut budget, 0), 20);
         assert_eq!(taken(&mut budget, 30), 0);
         assert_eq!(taken(&mut budget, 60), 1);
-        // What is left of a pause counts on.
+        // The unused part of a pause counts towards the next one.
         assert_eq!(taken(&mut budget, 100), 1);
         assert_eq!(taken(&mut budget, 10_000), 20);
     }

@@ -7,9 +7,9 @@
 //!                                  record of grants, by the loader
 //! ```
 //!
-//! The evaluator is the program that runs strangers' code, so nothing that it says is taken for true but the bytes of a call: grants
-//! are checked again here, against what the loader published. A call has a share of its policy and of its namespace, a time limit, and a
-//! limit of bytes.
+//! The evaluator is the program that runs strangers' code, so the broker believes nothing that it says except the bytes of a call:
+//! grants are checked again here, against what the loader published. A call has a share of its policy and of its namespace, a time
+//! limit, and a limit of bytes.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -51,21 +51,21 @@ pub use crate::session::{Session, SessionError};
 
 /// What the broker works with.
 pub struct Services {
-    /// For images: logins, limits and address rules are those for modules.
+    /// The client for images: logins, limits and address rules are the same as for modules.
     pub registry: Registry,
     /// `trusted_root.json`, for signers by certificate.
     pub trust_root: Option<PathBuf>,
-    /// The name server to ask; none for those of the system.
+    /// The name server to ask; `None` for the system's.
     pub name_server: Option<SocketAddr>,
-    /// The API server; or the reason that there is no client for it, for error texts.
+    /// The API server; or the reason why there is no client for it, for error texts.
     pub cluster: Result<ApiServer, String>,
     /// The capabilities that policies of a namespace may have, as patterns; they must be granted in the policy as well.
     pub namespaced: Vec<String>,
     /// Whether calls are recorded, or answered from a recording.
     pub session: Session,
-    /// Where the evaluator's spans and metrics go.
+    /// Where the evaluator's spans and metrics are posted.
     pub collectors: Collectors,
-    /// Where questions about policies that are applied go; none where the installation asks none.
+    /// The channel for questions about policies that are applied; `None` where the installation does not check them.
     pub checks: Option<mpsc::Sender<CheckRequest>>,
 }
 
@@ -73,7 +73,7 @@ pub struct Services {
 pub struct Socket {
     /// Its path.
     pub path: PathBuf,
-    /// The user that the evaluator runs as; none for this program's own.
+    /// The user that the evaluator runs as; `None` for this program's own user.
     pub user: Option<u32>,
 }
 

@@ -12,15 +12,15 @@ pub struct Metrics {
     pub(crate) running: IntGauge,
     /// Collections that are watched for policies.
     pub(crate) watches: IntGauge,
-    /// Bytes of their objects.
+    /// Bytes of the objects in these collections.
     pub(crate) watched_bytes: IntGauge,
 }
 
 impl Metrics {
-    /// Makes and registers the metrics.
+    /// Creates and registers the metrics.
     ///
     /// # Errors
-    /// When the registry has others of these names.
+    /// When the registry already has metrics of these names.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let calls = counters(
             registry,

@@ -16,9 +16,9 @@ use crate::ProvideError;
 use crate::cache::Answer;
 use crate::certificate::Certificate;
 
-/// Largest configuration of an image, in bytes.
+/// The largest configuration of an image, in bytes.
 const MAX_CONFIG: u64 = 4 << 20;
-/// Most signers of one call.
+/// The most signers of one call.
 const MAX_SIGNERS: usize = 100;
 
 /// Images in registries.
@@ -27,7 +27,7 @@ pub(crate) struct Images {
     trust_root: Option<PathBuf>,
 }
 
-/// What a guest wants verified: the form of version 2.
+/// What a guest wants to have verified, in the form of version 2.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type")]
 enum Verify {
@@ -80,7 +80,7 @@ struct Identity {
     subject: String,
 }
 
-/// The beginning of an identity.
+/// The beginning of a signer's identity.
 #[derive(Debug, Deserialize)]
 struct IdentityPrefix {
     issuer: String,
@@ -88,7 +88,7 @@ struct IdentityPrefix {
 }
 
 impl Verify {
-    /// Reads either version. The first has the variant for a key: `{"SigstorePubKeyVerify": {…}}`.
+    /// Parses either version. Version 1 has a variant for keys: `{"SigstorePubKeyVerify": {…}}`.
     fn parse(capability: Capability, payload: &[u8]) -> Result<Self, ProvideError> {
         if capability == Capability::OciVerifyV2 {
             return serde_json::from_slice(payload).map_err(ProvideError::failed);
@@ -106,7 +106,7 @@ impl Verify {
         serde_json::from_value(Value::Object(fields)).map_err(ProvideError::failed)
     }
 
-    /// The image, and the signers that must all have signed it.
+    /// The image, and the signers who must all have signed it.
     fn wanted(self) -> Result<(String, Vec<Signer>), ProvideError> {
         let some = |signers: Vec<Signer>, missing: &str| match signers.len() {
             0 => Err(ProvideError::failed(missing)),
@@ -153,7 +153,7 @@ impl Verify {
 }
 
 impl Images {
-    /// Images of registries that are asked like those of modules.
+    /// Images of registries, read with the same client as modules.
     pub(crate) fn new(registry: Registry, trust_root: Option<PathBuf>) -> Self {
         Self { registry, trust_root }
     }
@@ -161,7 +161,7 @@ impl Images {
     /// Answers a call of `oci/*`.
     ///
     /// # Errors
-    /// When the call cannot be read, or the registry does not answer it; a signature that is missing is an error too.
+    /// When the call cannot be parsed, or the registry does not answer it; a missing signature is an error too.
     pub(crate) async fn provide(&self, capability: Capability, payload: &[u8]) -> Answer {
         let reply = match capability {
             Capability::OciVerifyV1 | Capability::OciVerifyV2 => {
@@ -227,7 +227,7 @@ impl Images {
     }
 }
 
-/// The payload is the name of an image, a JSON string.
+/// The image that a payload names, which is a JSON string.
 fn image(payload: &[u8]) -> Result<Image, ProvideError> {
     parse(&serde_json::from_slice::<String>(payload).map_err(ProvideError::failed)?)
 }
@@ -243,7 +243,7 @@ fn of_this_platform(manifests: &Value) -> Option<Digest> {
     manifests.as_array()?.iter().find(is_ours)?["digest"].as_str()?.parse().ok()
 }
 
-/// The architecture as images name it.
+/// This machine's architecture, as images name it.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,6 +1,7 @@
 //! Recorded calls: written to a file as they happen, or answered from one. The form is that of kwctl, so that its recordings work here.
 //!
-//! Objects for rules in Rego are `!ContextObjects`, a kind that only this program records: kwctl records how it lists them.
+//! Objects for rules in Rego are recorded as `!ContextObjects`, which only this program knows: kwctl records how it lists
+//! them.
 //!
 //! ```yaml
 //! - type: Exchange
@@ -26,21 +27,21 @@ use serde_json::{Map, Value, json};
 use crate::ProvideError;
 use crate::cache::Answer;
 
-/// Largest file, in bytes.
+/// The largest file, in bytes.
 const LARGEST: u64 = 64 << 20;
 
 /// What happens to calls.
 pub enum Session {
-    /// They are answered, and not recorded.
+    /// They are answered and not recorded.
     Live,
     /// They are answered, and each is written to the file.
     Record {
-        /// The file.
+        /// The file to write.
         path: PathBuf,
-        /// What it holds.
+        /// The exchanges that the file holds so far.
         exchanges: Mutex<Vec<Exchange>>,
     },
-    /// They are answered from a file, in its order; nothing else is asked.
+    /// They are answered from a file, in its order, without any connection.
     Replay(Mutex<VecDeque<Exchange>>),
 }
 
@@ -49,7 +50,7 @@ pub enum Session {
 #[serde(tag = "type")]
 #[serde(rename = "Exchange")]
 pub struct Exchange {
-    /// YAML of the request, which begins with its kind as a tag.
+    /// The request in YAML, with its kind as a tag in front.
     request: String,
     response: Response,
 }
@@ -90,14 +91,14 @@ impl Session {
         Ok(Self::Replay(Mutex::new(exchanges)))
     }
 
-    /// The recorded answer to a call; none where calls are answered as they come.
+    /// The recorded answer to a call; `None` where calls are not answered from a file.
     pub(crate) fn recorded(&self, asked: BrokerRequest, payload: &[u8]) -> Option<Answer> {
         let Self::Replay(exchanges) = self else { return None };
         let next = lock(exchanges).pop_front();
         Some(answer(next, asked, payload))
     }
 
-    /// Notes a call and its answer.
+    /// Records a call and its answer, if calls are recorded.
     pub(crate) fn note(&self, asked: BrokerRequest, payload: &[u8], answer: &Answer) {
         let Self::Record { path, exchanges } = self else { return };
         let Ok(request) = request(asked, payload) else { return };
@@ -186,8 +187,7 @@ fn request(asked: BrokerRequest, payload: &[u8]) -> Result<Request, ProvideError
     Ok((kind, plain(fields)))
 }
 
-/// Fields without those that say nothing: null, and `disable_cache: false`. Field masks are in the order of the alphabet, as kwctl writes
-/// them.
+/// The fields without those that mean nothing: null, and `disable_cache: false`. Field masks are sorted, as kwctl writes them.
 fn plain(fields: Map<String, Value>) -> Map<String, Value> {
     let says =
         |(name, value): &(String, Value)| !(value.is_null() || name == "disable_cache" && *value == json!(false));
@@ -329,7 +329,7 @@ mod tests {
         assert!(text.contains("!CryptoIsCertificateTrusted"), "{text}");
         let replay = Session::replay(&path).expect("reads");
         assert_eq!(replay.recorded(question, asked), Some(Ok(answer)));
-        // Another certificate is another question, and so is another time.
+        // The same question about another certificate, or at another time, is a different one.
         let other =
             br#"{"cert": {"encoding": "Pem", "data": [45, 255]}, "cert_chain": [{"encoding": "Der", "data": [48]}],
             "not_after": "2030-01-01T00:00:00Z"}"#;
@@ -364,7 +364,7 @@ mod tests {
         session.note(objects, kinds, &Ok(Bytes::from_static(b"{\"pods\":{}}")));
         let replay = Session::replay(&path).expect("reads");
         assert_eq!(replay.recorded(Capability::GetResource.into(), GET), Some(right));
-        // Version 1 of the same call is recorded alike.
+        // A call of version 1 is recorded in the same way.
         let first = br#"{"SigstorePubKeyVerify": {"image": "a", "pub_keys": ["k"]}}"#;
         let answer = replay.recorded(Capability::OciVerifyV1.into(), first).expect("replays");
         assert_eq!(answer, Err(ProvideError::failed("no signatures found")));

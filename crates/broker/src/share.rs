@@ -1,4 +1,5 @@
-//! How policies share the broker: a policy, a namespace and all together have a number of calls at the same time.
+//! How policies share the broker: there is a limit of calls at the same time for a policy, for a namespace, and for all
+//! together.
 
 use std::sync::Arc;
 
@@ -6,11 +7,11 @@ use portcullis_contract::{PolicyId, Tenant};
 use portcullis_process::KeyedPermits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Calls of one policy at the same time.
+/// The most calls of one policy at the same time.
 const POLICY: usize = 8;
-/// Calls of one namespace at the same time; ClusterPolicies together count as one.
+/// The most calls of one namespace at the same time; ClusterPolicies together count as one namespace.
 const TENANT: usize = 24;
-/// Calls of all at the same time.
+/// The most calls at the same time, of all policies.
 const ALL: usize = 96;
 
 /// The shares.
@@ -36,7 +37,8 @@ impl Default for Shares {
 }
 
 impl Shares {
-    /// Waits for a share. Who waits for its own policy or namespace keeps no other waiting.
+    /// Waits for a share. A call that waits for the share of its policy or namespace holds none of the common share, so
+    /// it does not hold up the others.
     pub(crate) async fn take(&self, policy: &PolicyId) -> Share {
         let own = [self.policies.take(policy).await, self.tenants.take(&Tenant::of(policy)).await];
         let all = Arc::clone(&self.all).acquire_owned().await.expect("it is never closed");

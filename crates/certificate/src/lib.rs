@@ -1,8 +1,8 @@
 //! Whether a certificate that a policy asks about can be trusted: `crypto/v1/is_certificate_trusted`
 //! (docs/design/policy-abi.md, section 8).
 //!
-//! The evaluator answers this itself, since it needs no connection. Where calls are recorded, the broker does, which writes down all of
-//! them in their order.
+//! The evaluator answers this itself, since it needs no connection. Where calls are recorded, the broker answers it, because it records
+//! all calls in their order.
 #![forbid(unsafe_code)]
 
 use std::sync::LazyLock;
@@ -17,7 +17,7 @@ use webpki::{
 use x509_parser::error::X509Error;
 use x509_parser::{nom, parse_x509_certificate};
 
-/// Most certificates of a chain.
+/// The most certificates in a chain.
 pub const MAX_CHAIN: usize = 16;
 
 /// The authorities that Mozilla trusts, as they were when this release was made.
@@ -59,7 +59,7 @@ struct Response {
 /// Why a question has no answer. The texts are for guests.
 #[derive(Debug, thiserror::Error)]
 pub enum QuestionError {
-    /// It is no question of this form.
+    /// It does not have the form of a question.
     #[error("{0}")]
     Form(serde_json::Error),
     /// Its chain is too long.
@@ -91,7 +91,7 @@ impl ExtendedKeyUsageValidator for AnyUsage {
 /// Answers a guest's question, in JSON.
 ///
 /// # Errors
-/// When the question cannot be read, or a certificate of it.
+/// When the question, or a certificate in it, cannot be read.
 pub fn is_trusted(payload: &[u8]) -> Result<Vec<u8>, QuestionError> {
     let request: Request = serde_json::from_slice(payload).map_err(QuestionError::Form)?;
     let trusted = match judge(&request)? {
@@ -127,10 +127,11 @@ fn judge(request: &Request) -> Result<Result<(), String>, QuestionError> {
     Ok(verify(&certificate, &[anchor], intermediates, time).or_else(|_| not_trusted()))
 }
 
-/// Checks that a certificate leads to one of the anchors at this time, whatever the certificates on the way are for.
+/// Checks that a certificate leads to one of the anchors at this time. The key usage of the certificates in between
+/// does not matter.
 ///
 /// # Errors
-/// When it does not, or cannot be read.
+/// When it does not lead to an anchor, or cannot be read.
 pub fn verify(
     certificate: &CertificateDer<'_>,
     anchors: &[TrustAnchor<'_>],

@@ -1,5 +1,5 @@
-//! What reporter and evaluator say to each other about objects that exist: the reporter asks, on the loopback of its pod, whether a policy
-//! would admit an object as it is. The loader asks the same about a policy that somebody applies.
+//! What reporter and evaluator say to each other about existing objects: the reporter asks, on the loopback of its pod, whether a policy
+//! would admit an object as it is. The loader asks the same about a policy that a user applies.
 //!
 //! The question is a `POST` of an AdmissionReview to [`AUDIT_PATH`] followed by the id of the policy; the answer is an [`AuditVerdict`].
 //! Status 503 means that this evaluator cannot be asked now; its `Retry-After` says when to try again.
@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::Reason;
 
-/// The path by which a policy is asked about an object that exists; the policy's id follows.
+/// The path by which a policy is asked about an existing object; the policy's id follows.
 pub const AUDIT_PATH: &str = "/audit/";
 
-/// What a policy says of an object that exists. Mode and custom message of the policy do not count: it is the verdict as it is.
+/// What a policy says about an existing object. This is its plain verdict: the policy's mode and custom message are not
+/// applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditVerdict {
@@ -19,7 +20,7 @@ pub struct AuditVerdict {
     pub outcome: AuditOutcome,
     /// The generation of the policy that was asked, which may be older than the newest one.
     pub generation: i64,
-    /// What the policy says, or why it could not be evaluated. It is cleaned and cut.
+    /// What the policy says, or why it could not be evaluated. The text is cleaned and cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Why it could not be evaluated; absent otherwise.
@@ -27,11 +28,11 @@ pub struct AuditVerdict {
     pub reason: Option<Reason>,
 }
 
-/// What comes of asking a policy about an object that exists.
+/// The outcome of asking a policy about an existing object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AuditOutcome {
-    /// The policy admits the object as it is. A suspended policy does so too.
+    /// The policy admits the object as it is. So does a suspended policy.
     Allowed,
     /// The policy rejects the object.
     Denied,

@@ -11,28 +11,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BrokerCheck, Capability, PolicyId};
 
-/// Largest payload of a call, in bytes.
+/// The largest payload of a call, in bytes.
 pub const BROKER_MAX_PAYLOAD: usize = 1 << 20;
-/// Largest reply, in bytes.
+/// The largest reply, in bytes.
 pub const BROKER_MAX_REPLY: usize = 8 << 20;
-/// Largest header of a frame, in bytes.
+/// The largest header of a frame, in bytes.
 pub const BROKER_MAX_HEADER: usize = 4 << 10;
-/// Largest frame, in bytes, without its length.
+/// The largest frame, in bytes, without its length field.
 pub const BROKER_MAX_FRAME: usize =
     BROKER_MAX_HEADER + if BROKER_MAX_PAYLOAD > BROKER_MAX_REPLY { BROKER_MAX_PAYLOAD } else { BROKER_MAX_REPLY };
-/// Largest body of an export, in bytes.
+/// The largest body of an export, in bytes.
 pub const MAX_EXPORT: usize = 1 << 20;
-/// Longest error text in a reply, in bytes.
+/// The longest error text in a reply, in bytes.
 pub const BROKER_MAX_ERROR: usize = 900;
 
-/// What the error text of a failed call begins with, as upstream has it.
+/// The prefix of the error text of a failed call, the same as upstream's.
 pub const CALLBACK_FAILURE: &str = "Callback evaluation failure: ";
 
 /// What the broker is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BrokerRequest {
-    /// The objects of the policy's `contextAwareResources`, as data of its Rego. The evaluator asks for them; guests have no name for it, and
-    /// the payload is empty: kinds and form are those that the loader published.
+    /// The objects of the policy's `contextAwareResources`, as data of its Rego. The evaluator asks for them itself; guests have no name for
+    /// this request. The payload is empty, as kinds and form are those that the loader published.
     #[serde(rename = "context/objects")]
     ContextObjects,
     /// A guest's call.
@@ -41,7 +41,7 @@ pub enum BrokerRequest {
 }
 
 impl BrokerRequest {
-    /// What logs and metrics call it.
+    /// The name in logs and metrics.
     pub fn path(self) -> &'static str {
         match self {
             Self::ContextObjects => "context/objects",
@@ -65,22 +65,22 @@ impl From<Capability> for BrokerRequest {
 /// A call of the broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerCall {
-    /// Tells the calls of one connection apart; the reply has the same.
+    /// The number of the message, unique on its connection; the reply has the same.
     pub number: u64,
-    /// The policy that asks, or for which the evaluator does.
+    /// The policy that calls, or on whose behalf the evaluator does.
     pub policy: PolicyId,
     /// Its generation.
     pub generation: i64,
-    /// The member of a policy group that calls.
+    /// The member of a policy group that calls; absent if the policy is not a group.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub member: Option<String>,
     /// What is asked for.
     pub request: BrokerRequest,
-    /// How long it can wait, in milliseconds.
+    /// How long the evaluator waits for the reply, in milliseconds.
     pub millis: u64,
 }
 
-/// What a frame of the evaluator asks for.
+/// The header of a frame that the evaluator sends.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum BrokerMessage {
@@ -103,13 +103,13 @@ impl BrokerMessage {
     }
 }
 
-/// Telemetry of the evaluator, which the loader posts to the collector that its own settings name. The body is the one of the request, of at
-/// most [`MAX_EXPORT`] bytes; that of a reply is empty, or an error text for the log.
+/// Telemetry of the evaluator, which the loader posts to the collector that its own settings name. The body of the message is the one
+/// to post, of at most [`MAX_EXPORT`] bytes; that of the reply is empty, or an error text for the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerExport {
-    /// Tells it apart from the calls of the connection; the reply has the same.
+    /// The number of the message, unique on its connection; the reply has the same.
     pub number: u64,
-    /// What the body is.
+    /// What kind of telemetry the body is.
     pub export: Signal,
 }
 
@@ -126,13 +126,13 @@ pub enum Signal {
 /// The answer to a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerReply {
-    /// That of the call.
+    /// The number of the call.
     pub number: u64,
-    /// What the body is.
+    /// The outcome, which says what the body is.
     pub outcome: BrokerOutcome,
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BrokerOutcome {
@@ -144,18 +144,18 @@ pub enum BrokerOutcome {
     Failed,
 }
 
-/// A frame that makes no sense.
+/// A frame that cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// There is no header, or it is too long.
     #[error("the frame has no header of at most {BROKER_MAX_HEADER} bytes")]
     Header,
-    /// The header cannot be read.
+    /// The header is not the expected JSON.
     #[error("failed to read the header of a frame: {0}")]
     Json(#[from] serde_json::Error),
 }
 
-/// The bytes of a frame, without its length.
+/// The bytes of a frame, without its length field.
 ///
 /// # Errors
 /// None that these headers can cause.
@@ -170,7 +170,7 @@ pub fn encode_frame(header: &impl Serialize, body: &[u8]) -> Result<Vec<u8>, ser
 /// The header of a frame, and where its body begins.
 ///
 /// # Errors
-/// When there is no header, or another.
+/// When the frame has no header, or not one of this type.
 pub fn decode_frame<T: DeserializeOwned>(frame: &[u8]) -> Result<(T, usize), FrameError> {
     let head = &frame[..frame.len().min(BROKER_MAX_HEADER)];
     let end = head.iter().position(|byte| *byte == b'\n').ok_or(FrameError::Header)?;

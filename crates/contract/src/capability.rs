@@ -29,7 +29,7 @@ macro_rules! capabilities {
 capabilities! {
     /// Checks the signatures of an image.
     OciVerifyV1 = "oci/v1/verify";
-    /// The same, with more kinds of signers.
+    /// Checks the signatures of an image, with more kinds of signers than version 1.
     OciVerifyV2 = "oci/v2/verify";
     /// The digest of an image's manifest.
     OciManifestDigest = "oci/v1/manifest_digest";
@@ -47,17 +47,17 @@ capabilities! {
     ListAll = "kubernetes/list_resources_all";
     /// One object.
     GetResource = "kubernetes/get_resource";
-    /// Whether somebody may do something, by the rules of the API server.
+    /// Whether a user may do something, by the rules of the API server.
     CanI = "kubernetes/can_i";
     /// Remembers a value for later requests.
     CacheSet = "cache/set";
-    /// A value that was remembered.
+    /// Reads a value that was remembered.
     CacheGet = "cache/get";
-    /// A line for the log. It needs no grant.
+    /// Writes a line to the log. It needs no grant.
     Log = "tracing/log";
 }
 
-/// A pattern that names no capability.
+/// A pattern that does not match any capability.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "hostCapabilities: {0:?} is none of `*`, a prefix like `oci/*` or `oci/v1/*`, and a whole path like `oci/v1/verify`"
@@ -70,12 +70,12 @@ impl Capability {
         Self::ALL.iter().copied().find(|capability| capability.path() == path)
     }
 
-    /// Whether any capability has this namespace, the part of a path before the first slash.
+    /// Whether any capability's path begins with this namespace, that is the part before the first slash.
     pub fn has_namespace(namespace: &str) -> bool {
         Self::ALL.iter().any(|capability| capability.path().split('/').next() == Some(namespace))
     }
 
-    /// Whether it leaves the pod: only the broker can provide it.
+    /// Whether it needs a connection to something outside the pod: only the broker can provide it.
     pub fn needs_broker(self) -> bool {
         !matches!(self, Self::Log | Self::CertificateTrusted | Self::CacheSet | Self::CacheGet)
     }
@@ -88,7 +88,7 @@ impl Capability {
     /// Checks that each pattern is `*`, a known prefix with `/*`, or a known path.
     ///
     /// # Errors
-    /// The first that is none of them.
+    /// When one is not; the error names the first of them.
     pub fn check_patterns(patterns: &[String]) -> Result<(), UnknownCapability> {
         match patterns.iter().find(|pattern| !is_known(pattern)) {
             None => Ok(()),
@@ -103,12 +103,13 @@ impl fmt::Display for Capability {
     }
 }
 
-/// The error text for a guest that was not granted the capability with this path; the text is that of upstream.
+/// The error text for a guest that was not granted the capability with this path; it is upstream's text.
 pub fn not_granted(path: &str) -> String {
     format!("Policy has not been granted access to the '{path}' host capability. The violation has been reported.")
 }
 
-/// Whether any of the patterns grants a path: `*`, a prefix that ends in `/*`, or the path itself. No pattern grants nothing.
+/// Whether any of the patterns grants a path: `*`, a prefix that ends in `/*`, or the path itself. Without patterns, nothing
+/// is granted.
 pub fn is_granted(patterns: &[String], path: &str) -> bool {
     patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
         Some("") => true,

@@ -1,25 +1,25 @@
-//! What is said when somebody applies a policy: the API server asks an evaluator, which asks the loader of its pod.
+//! How a policy is checked when a user applies it: the API server asks an evaluator, which asks the loader of its pod.
 //!
 //! The loader adds the policy to its manifest under an id of its own ([`PolicyId::is_check`](crate::PolicyId::is_check)), without a match
-//! group, so that nobody asks it. What loader and evaluator make of it is the answer.
+//! group, so that no webhook calls it. Whether loader and evaluator can load it is the answer.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Failure, Reason};
 
-/// First segment of the path by which API servers ask about policies that are applied.
+/// The first segment of the path by which API servers ask about policies that are applied.
 pub const CHECK_PATH: &str = "check";
 
-/// The most policies that a replica tries at the same time.
+/// The most policies that a replica checks at the same time.
 pub const MAX_CHECKS: usize = 16;
 
 /// The question, from evaluator to loader. The body of its frame is the policy, as JSON; it has at most
 /// [`BROKER_MAX_PAYLOAD`](crate::BROKER_MAX_PAYLOAD) bytes. The body of the reply is a [`CheckVerdict`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerCheck {
-    /// Tells it apart from the calls of the connection; the reply has the same.
+    /// The number of the message, unique on its connection; the reply has the same.
     pub number: u64,
-    /// How long the answer may take.
+    /// How the policy is to be checked.
     pub check: PolicyCheck,
 }
 
@@ -30,21 +30,21 @@ pub struct PolicyCheck {
     pub millis: u64,
 }
 
-/// What is known of a policy that is applied.
+/// The result of checking a policy that is applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckVerdict {
     /// Whether it would load.
     pub outcome: CheckOutcome,
-    /// Why not, or why that is not known; without the name of the policy.
+    /// Why it does not load, or why that is not known, without the name of the policy; absent if it loads.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failure: Option<CheckFailure>,
-    /// What its author should know although it loads, a sentence each. Texts of a guest or of a module are cleaned.
+    /// What its author should know although it loads, one sentence each. Texts of a guest or module are cleaned.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
 }
 
-/// What comes of a check.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckOutcome {
@@ -56,14 +56,14 @@ pub enum CheckOutcome {
     Unknown,
 }
 
-/// Why a policy does not load, or is not known to.
+/// Why a policy does not load, or why that is not known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckFailure {
-    /// The reason that its status would have; absent where there was no time.
+    /// The reason that its status would have; absent if the time ran out.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<Reason>,
-    /// A sentence.
+    /// The cause, as a sentence.
     pub message: String,
 }
 
@@ -85,8 +85,8 @@ impl CheckVerdict {
         Self { outcome: CheckOutcome::Unknown, failure, warnings: Vec::new() }
     }
 
-    /// What a failure of loader or evaluator means for the author of the policy. Only what an edit alone can mend is refused: a module
-    /// may be pushed, and a pull secret made, right after the policy.
+    /// What a failure of loader or evaluator means for the author of the policy. Only a policy that must be edited is refused: a
+    /// module may be pushed, and a pull secret created, right after the policy.
     pub fn of_failure(failure: &Failure) -> Self {
         match failure.reason.class() {
             crate::Class::Final => Self::refused(failure.reason, failure.message.clone()),

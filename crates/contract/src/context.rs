@@ -1,4 +1,4 @@
-//! Objects of the cluster that a policy reads and that the broker does not have, or has only in an old version.
+//! Objects of the cluster that a policy reads but that the broker does not have, or has only in an old version.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub enum ContextReason {
     ContextKindUnknown,
     /// They take more memory than the broker gives them.
     ContextTooLarge,
-    /// Not all of them have come yet; or there is no API server, or it does not answer.
+    /// Not all of them have come yet, or there is no API server, or it does not answer.
     ContextNotSynced,
     /// All of them came, and then the watch failed for so long that they may be old.
     ContextStale,
@@ -40,12 +40,12 @@ impl ContextReason {
         }
     }
 
-    /// Whether the policy cannot judge by these objects, as they are not all here. Old objects count.
+    /// Whether the policy cannot judge because not all of these objects are here. Old objects are not missing.
     pub fn is_missing(self) -> bool {
         self != Self::ContextStale
     }
 
-    /// Whether waiting does not help: somebody must change something.
+    /// Whether waiting does not help, because a user must change something.
     pub fn needs_a_change(self) -> bool {
         matches!(self, Self::ContextForbidden | Self::ContextKindUnknown | Self::ContextTooLarge)
     }
@@ -62,7 +62,7 @@ pub struct ContextProblem {
 }
 
 impl ContextProblem {
-    /// Longest `message`, in bytes.
+    /// The longest `message`, in bytes.
     pub const MAX_MESSAGE: usize = 400;
 
     /// A problem. The message is cleaned and cut.

@@ -11,23 +11,23 @@ use crate::{Class, Reason, Stage};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
-    /// The generation that failed; 0 where none is known.
+    /// The generation that failed; 0 if none is known.
     pub generation: i64,
-    /// Why, in one word.
+    /// The reason, in one word.
     pub reason: Reason,
-    /// Why, in words: the thing, the cause, and what helps. At most 1 KiB, safe to show.
+    /// What failed, the cause, and what helps, for people to read. At most 1 KiB, safe to show.
     pub message: String,
     /// How often it was tried.
     pub attempts: u32,
-    /// When it is tried again; absent when it is not.
+    /// When it is tried again; absent if it is not.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next_retry_time: Option<Timestamp>,
-    /// Since when it fails.
+    /// When it began to fail.
     pub since: Timestamp,
 }
 
 impl Failure {
-    /// Longest `message`, in bytes.
+    /// The longest `message`, in bytes.
     pub const MAX_MESSAGE: usize = 1024;
 
     /// A first failure of `generation`, now. The message is cleaned and cut.
@@ -42,13 +42,13 @@ impl Failure {
         }
     }
 
-    /// The same for a policy group, of which it is a member's failure.
+    /// The same failure, as that of a member of a policy group.
     #[must_use]
     pub fn of_member(self, name: &str) -> Self {
         Self { message: crate::clean(&format!("member `{name}`: {}", self.message), Self::MAX_MESSAGE), ..self }
     }
 
-    /// Where it happened.
+    /// The stage at which it happened.
     pub fn stage(&self) -> Stage {
         self.reason.stage()
     }

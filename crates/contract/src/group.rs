@@ -13,9 +13,9 @@ use crate::{Digest, FailurePolicy};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WebhookKind {
-    /// May only judge.
+    /// May only admit or deny.
     Validating,
-    /// May change the object.
+    /// May also change the object.
     Mutating,
 }
 
@@ -55,7 +55,7 @@ pub struct MatchCondition {
 pub struct MatchPart {
     /// Validating or mutating.
     pub kind: WebhookKind,
-    /// The namespace of a Policy; nothing for a ClusterPolicy.
+    /// The namespace of a Policy; `None` for a ClusterPolicy.
     pub namespace: Option<String>,
     /// The rules.
     pub rules: Vec<RuleWithOperations>,
@@ -73,8 +73,8 @@ pub struct MatchPart {
     pub side_effects: Option<String>,
 }
 
-/// Which of a shared webhook's requests one member is asked about, decided by the evaluator as API servers decide it for a webhook of the
-/// member's own.
+/// Which requests of a shared webhook one member is asked about. The evaluator decides this, in the way in which API servers decide it
+/// for a webhook of the member's own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberMatch {
@@ -87,7 +87,8 @@ pub struct MemberMatch {
 }
 
 impl MatchPart {
-    /// The part that policies share which differ in object selector and match conditions only, and what is this policy's own.
+    /// The part that this policy shares with policies that differ only in object selector and match conditions, and the rest,
+    /// which is its own.
     pub fn shared(&self) -> (Self, MemberMatch) {
         let own = MemberMatch {
             object_selector: self.object_selector.clone(),
@@ -148,13 +149,13 @@ impl fmt::Display for GroupId {
 }
 
 /// The group of a match part: the first 16 hex digits of the SHA-256 of its canonical form. The order of rules and
-/// conditions counts, the order of keys and of the words in a rule's lists does not.
+/// conditions matters; the order of keys, and of the words in a rule's lists, does not.
 pub fn group_id(part: &MatchPart) -> GroupId {
     shard_id(part, 0)
 }
 
-/// The group of one shard of a match part. Shard 0 is the group of [`group_id`]; the others take mutating policies whose turns do
-/// not fit into the time that an API server waits for one webhook, so that they have a webhook of their own.
+/// The group of one shard of a match part. Shard 0 is the group of [`group_id`]. The others have webhooks of their own, for
+/// mutating policies whose turns do not fit into the time that an API server waits for one webhook.
 pub fn shard_id(part: &MatchPart, shard: u32) -> GroupId {
     let mut canonical = part.canonical();
     if shard > 0 {
@@ -168,7 +169,7 @@ pub fn shard_id(part: &MatchPart, shard: u32) -> GroupId {
 }
 
 impl MatchPart {
-    /// Whether both mean the same to the letter: whether they differ in no more than the order of keys and of the words in a rule's lists.
+    /// Whether both mean exactly the same, that is whether they differ at most in the order of keys and of the words in a rule's lists.
     pub fn is_same(&self, other: &Self) -> bool {
         self == other || self.canonical() == other.canonical()
     }

@@ -1,4 +1,4 @@
-//! 32 bytes as 64 lower-case hex digits, the only form that is read.
+//! 32 bytes as 64 lower-case hex digits; no other form is read.
 
 pub(crate) fn encode(bytes: &[u8; 32]) -> String {
     let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);

@@ -1,4 +1,4 @@
-//! The name under which a policy is called, counted and shown.
+//! The id under which a policy is called, counted and shown.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A policy's id: `cluster/<name>`, `namespaced/<namespace>/<name>`, or a name of a Kubewarden `policies.yml`, which has no
-/// slash. A policy that is only tried, because somebody applies it, is `check/<number>` or `check/<namespace>/<number>`; those ids are the
-/// loader's own. Ids of different policies never collide. It is checked on construction and safe as a URL path and a file name.
+/// A policy's id: `cluster/<name>`, `namespaced/<namespace>/<name>`, or a name of a Kubewarden `policies.yml`, which has no slash. A
+/// policy that is only checked, because a user applies it, is `check/<number>` or `check/<namespace>/<number>`; the loader makes these
+/// ids. Ids of different policies never collide. An id is checked on construction and safe as a URL path and a file name.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyId(Arc<str>);
 
@@ -22,7 +22,7 @@ impl PolicyId {
     /// The id of a ClusterPolicy.
     ///
     /// # Errors
-    /// When `name` is no DNS subdomain of at most 63 characters.
+    /// When `name` is not a DNS subdomain of at most 63 characters.
     pub fn cluster(name: &str) -> Result<Self, PolicyIdError> {
         format!("cluster/{name}").parse()
     }
@@ -35,10 +35,11 @@ impl PolicyId {
         format!("namespaced/{namespace}/{name}").parse()
     }
 
-    /// The id under which a policy is tried that somebody applies, in a namespace or in none. The number is this pod's own.
+    /// The id for checking a policy that a user applies, in a namespace or cluster-scoped. The number is unique in this
+    /// pod.
     ///
     /// # Errors
-    /// When `namespace` is no DNS label of at most 63 characters.
+    /// When `namespace` is not a DNS label of at most 63 characters.
     pub fn check(namespace: Option<&str>, number: u64) -> Result<Self, PolicyIdError> {
         match namespace {
             Some(namespace) => format!("check/{namespace}/{number}"),
@@ -57,13 +58,14 @@ impl PolicyId {
         self.0.rsplit('/').next().unwrap_or(&self.0)
     }
 
-    /// The namespace of a Policy; nothing for the others.
+    /// The namespace of a Policy; `None` for the others.
     pub fn namespace(&self) -> Option<&str> {
         let rest = self.0.strip_prefix("namespaced/").or_else(|| self.0.strip_prefix("check/"))?;
         Some(rest.split_once('/')?.0)
     }
 
-    /// Whether the policy is only tried, because somebody applies it: no object has this id, and nobody may ask it.
+    /// Whether the policy is only checked, because a user applies it. No object has this id, and no webhook may call
+    /// it.
     pub fn is_check(&self) -> bool {
         self.0.starts_with("check/")
     }
@@ -97,7 +99,8 @@ fn is_number(text: &str) -> bool {
     text.parse::<u64>().is_ok_and(|number| number.to_string() == text)
 }
 
-/// A name of a `policies.yml`: upstream forbids the slash only; here also what is unsafe in paths and terminals.
+/// Whether this can be the name of a policy in a `policies.yml`. Upstream forbids only the slash; here, characters that
+/// are unsafe in paths and terminals are forbidden too.
 fn is_bare_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 200

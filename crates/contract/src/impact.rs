@@ -1,4 +1,4 @@
-//! What a policy would do to the objects that exist, as a check counted it when somebody applied the policy.
+//! What a policy would do to the existing objects, as counted by a check when a user applied the policy.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ pub struct ImpactFigures {
     pub checked_at: Timestamp,
     /// How many objects the policy was asked about.
     pub judged: u64,
-    /// About how many objects there are that the policy would be asked about; absent if that is not known.
+    /// About how many objects the policy would be asked about; absent if that is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub total: Option<u64>,
     /// How many of the judged objects it would deny.
@@ -26,7 +26,7 @@ pub struct ImpactFigures {
     /// [`ImpactFigures::MAX_EXAMPLE`] bytes each.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub examples: Vec<String>,
-    /// Whether there are objects of these kinds that were not read, as they are too many.
+    /// Whether some objects of these kinds were not read, because there are too many.
     pub sample: bool,
     /// Whether there was time for all kinds, each of them could be listed, and match conditions could be decided for each object.
     pub complete: bool,

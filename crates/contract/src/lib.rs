@@ -62,6 +62,6 @@ pub use state::{
 pub use tenant::Tenant;
 pub use text::{clean, truncate};
 
-/// The Kubewarden level this host is compatible with, which `minimumKubewardenVersion` of a module is compared to
-/// (docs/design/policy-abi.md, section 3). It is apart from the product's own version.
+/// The Kubewarden level that this host is compatible with; `minimumKubewardenVersion` of a module is compared to it
+/// (docs/design/policy-abi.md, section 3). It does not depend on the product's own version.
 pub const KUBEWARDEN_LEVEL: (u64, u64) = (1, 36);

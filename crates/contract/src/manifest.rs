@@ -20,7 +20,7 @@ pub const MANIFEST_MAX_BYTES: u64 = 64 << 20;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// Only grows on one volume, also over restarts of the loader.
+    /// The number of this manifest. On one volume it only grows, also over restarts of the loader.
     pub number: u64,
     /// The policies, by id, each id once.
     pub policies: Vec<PolicyEntry>,
@@ -42,20 +42,20 @@ pub struct PolicyEntry {
     pub mode: Mode,
     /// What an unserved policy answers; always of the newest generation.
     pub failure_policy: FailurePolicy,
-    /// Loaded and not asked; always of the newest generation.
+    /// Whether the policy is loaded but not asked; always of the newest generation.
     #[serde(default)]
     pub suspend: bool,
-    /// Whether some generation of this object was enforced on all replicas; then that stays so for ever. While nothing of the policy
-    /// serves here, match groups ask its `failure_policy` if it was, and pass over it if it was not: a mistake in a new policy
-    /// hurts nobody who was well before.
-    // Where a loader of an earlier release says nothing, the policy counts as enforced. A wrong "enforced" refuses
-    // requests, as that release did, and says so to the clients that made them. A wrong "not enforced" would silently
-    // let through requests that users rely on to be refused.
+    /// Whether any generation of this object was ever enforced on all replicas; that is never taken back. While no generation of the
+    /// policy serves here, match groups follow its `failure_policy` if it was enforced, and pass over it if it was not: a mistake in
+    /// a new policy affects no requests.
+    // A loader of an earlier release does not write this field; then the policy counts as enforced. A wrong "enforced"
+    // refuses requests, as that release did, and the clients that made them get a message. A wrong "not enforced" would
+    // silently let through requests that users rely on to be refused.
     #[serde(default = "enforced")]
     pub enforced: bool,
-    /// What may serve, best first: the newest generation where its artifact is there, then the last good one.
+    /// The generations that may serve, best first: the newest one if its artifact is there, then the last good one.
     pub candidates: Vec<Candidate>,
-    /// What failed at the loader, at most one for each generation.
+    /// The failures of the loader, at most one for each generation.
     pub failures: Vec<Failure>,
     /// The last generation that an evaluator loaded from this volume, for the loader's own restart.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -88,12 +88,12 @@ pub struct Candidate {
     pub generation: i64,
     /// The digest of the module; for a policy group, a digest of the names and modules of its members.
     pub digest: Digest,
-    /// Whether a patch by the policy is sent.
+    /// Whether patches by the policy are sent to the API server.
     pub mutating: bool,
     /// Replaces the text of a denial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Longest evaluation, in seconds; absent means the evaluator's own default.
+    /// The longest evaluation, in seconds; absent means the evaluator's own default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_eval_seconds: Option<u32>,
     /// What is evaluated.
@@ -111,7 +111,7 @@ pub enum CandidateContent {
     Group(CandidatePolicyGroup),
 }
 
-/// A module with what belongs to it.
+/// A module with its settings and grants.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CandidateModule {
@@ -145,15 +145,15 @@ pub struct CandidatePolicyGroup {
 pub struct CandidateMember {
     /// The digest of its module.
     pub digest: Digest,
-    /// Longest evaluation of this member, in seconds; absent means the evaluator's own default.
+    /// The longest evaluation of this member, in seconds; absent means the evaluator's own default.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timeout_eval_seconds: Option<u32>,
     /// Its module.
     pub module: CandidateModule,
 }
 
-/// The fields of a candidate as they are read: a candidate has those of a module or those of a group. serde could not tell the two apart by
-/// itself without a copy of the settings that changes their numbers.
+/// The fields of a candidate as they are read: a candidate has those of a module or those of a group. serde could distinguish the two only
+/// by making a copy of the settings that changes their numbers.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct CandidateFields {
@@ -209,7 +209,7 @@ impl TryFrom<CandidateFields> for Candidate {
 }
 
 impl Candidate {
-    /// Its modules: those of the members with their names, or the only one.
+    /// Its modules: those of the members with the members' names, or the only one.
     pub fn modules(&self) -> Vec<NamedModule<'_>> {
         match &self.content {
             CandidateContent::Module(module) => vec![NamedModule { member: None, digest: self.digest, module }],
@@ -226,7 +226,7 @@ impl Candidate {
         }
     }
 
-    /// The digests of the members' modules, by their names; empty where it is not a group.
+    /// The digests of the members' modules, by the members' names; empty if it is not a group.
     pub fn members(&self) -> BTreeMap<String, Digest> {
         let modules = self.modules().into_iter();
         modules.filter_map(|named| Some((named.member?.to_owned(), named.digest))).collect()
@@ -236,7 +236,7 @@ impl Candidate {
 /// A module of a candidate.
 #[derive(Debug, Clone, Copy)]
 pub struct NamedModule<'c> {
-    /// The member of a group that it belongs to.
+    /// The member of a group that it belongs to; `None` if it is the only module.
     pub member: Option<&'c str>,
     /// The digest of the module.
     pub digest: Digest,
@@ -256,7 +256,7 @@ pub struct Artifact {
     pub size: u64,
 }
 
-/// A match group: what `/admit/<id>` asks.
+/// A match group: the policies that a request to `/admit/<id>` asks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupEntry {
@@ -264,10 +264,11 @@ pub struct GroupEntry {
     pub id: GroupId,
     /// Validating groups run side by side, mutating ones in the order of the members.
     pub kind: WebhookKind,
-    /// The members in the order of their ids. Empty: a tombstone, which answers "allowed" until the loader drops it.
+    /// The members in the order of their ids. A group without members is a tombstone, which answers "allowed" until the
+    /// loader drops it.
     pub members: Vec<PolicyId>,
-    /// In a group whose webhook is shared by policies of different selectors and match conditions: which requests a member is asked
-    /// about, those that any of its entries matches. A member without an entry is asked about all.
+    /// Which requests a member is asked about, in a group whose webhook is shared by policies of different selectors and match
+    /// conditions: those that any of its entries matches. A member without an entry is asked about all.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub matches: BTreeMap<PolicyId, Vec<MemberMatch>>,
 }
@@ -319,7 +320,7 @@ pub struct ContextAwareResource {
 /// Why a manifest cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// Not JSON of the envelope's form: torn, empty, or another file.
+    /// Not JSON of the envelope's form: truncated, empty, or another file.
     #[error("failed to decode the manifest: {0}")]
     Malformed(#[from] serde_json::Error),
     /// Written by a newer release.
@@ -330,20 +331,20 @@ pub enum ManifestError {
         /// The format found.
         found: u32,
     },
-    /// The body is not the one that was written.
+    /// The body does not have the checksum that the envelope names.
     #[error("the manifest's body has digest {found}, its envelope promises {expected}")]
     Checksum {
-        /// What the envelope says.
+        /// The checksum in the envelope.
         expected: Digest,
-        /// What the body has.
+        /// The checksum of the body.
         found: Digest,
     },
-    /// Decodes, and contradicts itself.
+    /// The manifest can be decoded, but contradicts itself.
     #[error("the manifest contradicts itself: {0}")]
     Inconsistent(String),
 }
 
-/// What [`PolicyEntry::enforced`] is where nothing is said.
+/// The value of [`PolicyEntry::enforced`] where the field is missing.
 pub(crate) fn enforced() -> bool {
     true
 }
@@ -375,9 +376,9 @@ impl Manifest {
     /// Reads what [`Manifest::encode`] wrote. Unknown fields are allowed, so that a newer release may add some.
     ///
     /// # Errors
-    /// When the bytes are not whole, of a newer format, or contradict themselves.
+    /// When the bytes are incomplete, have a newer format, or contradict themselves.
     pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
-        // The format comes first and alone: the rest of a newer manifest need not have this form.
+        // The format is read first, by itself: the rest of a newer manifest may have another form.
         let Format { format } = serde_json::from_slice(bytes)?;
         if format > MANIFEST_FORMAT {
             return Err(ManifestError::NewerFormat { found: format });

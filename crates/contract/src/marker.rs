@@ -1,14 +1,15 @@
 //! Markers: how the controller learns that an API server calls a group's webhook (docs/design/overview.md, section 7).
 //!
-//! The controller asks an API server for a change that only a webhook of its own is called for, and the evaluator answers with a denial
-//! that names the group. When that denial comes back, the API server has called the webhook.
+//! The controller sends an API server a change for which it calls only a webhook of the controller's own, and the evaluator answers
+//! with a denial that names the group. When that denial comes back, the API server has called the webhook.
 
 use crate::GroupId;
 
-/// First segment of the path that is asked: `/marker/<group>`, or with a key `/marker/<group>/<code>` ([`crate::PathKey`]).
+/// The first segment of the path that is called: `/marker/<group>`, or with a key `/marker/<group>/<code>`
+/// ([`crate::PathKey`]).
 pub const MARKER_PATH: &str = "marker";
 
-/// What the evaluator says to a marker of a group that it knows.
+/// The evaluator's answer to a marker of a group that it knows.
 pub fn marker_message(group: &GroupId) -> String {
     format!("portcullis marker {group}")
 }

@@ -1,4 +1,5 @@
-//! Differences between what a module's metadata says and what its policy grants, and members of a policy group that nobody calls.
+//! Differences between what a module's metadata says and what its policy grants, and members of a policy group that are never
+//! called.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,13 +28,13 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// A host capability that the module declares cannot be had here, whatever is granted.
+    /// A host capability that the module declares is not available here, whatever is granted.
     CapabilityUnavailable,
     /// The module declares a host capability that the policy does not grant.
     CapabilityNotGranted,
     /// The module declares a kind that the policy does not let it read.
     KindNotGranted,
-    /// One of metadata and policy says that requests are changed, the other that they are not.
+    /// Either the metadata or the policy says that requests are changed, and the other says that they are not.
     MutatingDiffers,
     /// The policy is asked about resources that no rule of the metadata names.
     RulesDiffer,
@@ -41,7 +42,7 @@ reasons! {
     MemberNotCalled,
     /// The module is made for raw requests, and the policy is asked about admission requests.
     RawPolicy,
-    /// The module has no metadata that could be compared.
+    /// The module has no metadata to compare.
     NoMetadata,
 }
 
@@ -64,7 +65,7 @@ impl Mismatch {
         Self { reason, message: clean(message.as_ref(), Self::MAX_MESSAGE) }
     }
 
-    /// The same for a policy group, one of whose members it is about.
+    /// The same difference, as that of a member of a policy group.
     #[must_use]
     pub fn of_member(&self, name: &str) -> Self {
         Self::new(self.reason, format!("member `{name}`: {}", self.message))

@@ -4,8 +4,8 @@
 //! key that only the controller and the evaluators have; API servers learn the path with the webhook configuration. A path reveals nothing
 //! of the key, nor of another group's path, nor of the other path of the same group.
 //!
-//! An installation of an earlier release has paths without a code. That they are accepted is a key too, [`PathKey::Plain`], so that the
-//! change from there to a key and the change from one key to the next are the same.
+//! An installation of an earlier release has paths without a code. To accept these is a key too, [`PathKey::Plain`], so that the change
+//! from there to a key works in the same way as the change from one key to the next.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,13 +18,14 @@ use crate::{CHECK_PATH, Digest, GroupId, MARKER_PATH, hex};
 /// First segment of the path by which the policies of a group are asked.
 pub const ADMIT_PATH: &str = "admit";
 
-/// What stands in a path of checks where others have the group.
+/// What the path of checks has in place of the group.
 const POLICIES: &str = "policies";
 
 /// The text that stands for [`PathKey::Plain`].
 const PLAIN: &str = "plain";
 
-/// What makes and accepts the paths of webhooks. Shown as its id, so that it gets into no log.
+/// A key that makes and accepts the paths of webhooks. Its `Debug` output is its id, so that the key does not get into
+/// a log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PathKey {
     /// Paths without a code.
@@ -33,25 +34,25 @@ pub enum PathKey {
     Secret([u8; 32]),
 }
 
-/// The keys that an evaluator accepts, as the Secret of the installation has them: lines `current <key>`, `next <key>` and
-/// `previous <key>`, the last two during a change only.
+/// The keys that an evaluator accepts, as they are in the Secret of the installation: lines `current <key>`, `next <key>`
+/// and `previous <key>`, the last two only during a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathKeys {
-    /// The key of every webhook that is registered or changed.
+    /// The key for every webhook that is registered or changed.
     pub current: PathKey,
-    /// The one that comes after it, once all replicas accept it.
+    /// The next key, which becomes the current one when all replicas accept it.
     pub next: Option<PathKey>,
-    /// The one before it, which some API server may use still.
+    /// The previous key, which some API servers may still use.
     pub previous: Option<PathKey>,
 }
 
-/// The text holds no keys. It is not quoted.
+/// A text that does not hold valid keys. The error does not quote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PathKeyError {
-    /// One of the keys.
+    /// One of the keys is not valid.
     #[error("want 64 lower-case hex digits or the word plain for each key")]
     Key,
-    /// The text as a whole.
+    /// The text as a whole does not have the right lines.
     #[error(
         "want the lines `current <key>`, `next <key>` and `previous <key>`, the first in any case and each of them once"
     )]
@@ -79,19 +80,20 @@ impl PathKey {
         }
     }
 
-    /// First segment and group of a path that this key has made; nothing for any other. How long it takes reveals nothing of the code
-    /// that would be right.
+    /// The first segment and the group of a path that this key has made; `None` for any other path. The time that it takes reveals
+    /// nothing about the right code.
     pub fn opened<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
         let (root, group) = self.made(path)?;
         (root != CHECK_PATH && group.parse::<GroupId>().is_ok()).then_some((root, group))
     }
 
-    /// Whether this key has made a path of checks. How long it takes reveals nothing of the code that would be right.
+    /// Whether this key has made a path of checks. The time that it takes reveals nothing about the right code.
     pub fn opens_check(&self, path: &str) -> bool {
         self.made(path) == Some((CHECK_PATH, POLICIES))
     }
 
-    /// The first two segments of a path that has no other code than the one by this key.
+    /// The first segment of a path and the text after it without the code; `None` if the code is not this key's.
+    /// Callers check that text.
     fn made<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
         let (root, rest) = path.strip_prefix('/')?.split_once('/')?;
         if ![ADMIT_PATH, MARKER_PATH, CHECK_PATH].contains(&root) {
@@ -130,12 +132,12 @@ impl PathKeys {
         Self { current, next: None, previous: None }
     }
 
-    /// All of them, the current one first.
+    /// All keys, the current one first.
     pub fn all(&self) -> impl Iterator<Item = PathKey> {
         [Some(self.current), self.next, self.previous].into_iter().flatten()
     }
 
-    /// First segment and group of a path that one of the keys has made.
+    /// The first segment and the group of a path that one of the keys has made; `None` for any other path.
     pub fn opened<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
         self.all().find_map(|key| key.opened(path))
     }
@@ -145,7 +147,7 @@ impl PathKeys {
         self.all().any(|key| key.opens_check(path))
     }
 
-    /// The form of the Secret. For the Secret and for nothing else.
+    /// The text of the Secret. It holds the keys, so it must not go anywhere else.
     pub fn text(&self) -> String {
         let lines = [("current", Some(self.current)), ("next", self.next), ("previous", self.previous)];
         lines.into_iter().filter_map(|(role, key)| Some(format!("{role} {}\n", key?.text()))).collect()

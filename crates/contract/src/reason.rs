@@ -4,17 +4,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Where on its way a policy failed.
+/// The stage at which a policy failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// Reading what the user wrote.
+    /// Reading the policy that the user wrote.
     Spec,
     /// Fetching and verifying the module.
     Fetch,
     /// Compiling it.
     Compile,
-    /// Handing it over on the shared volume.
+    /// Handing the module over on the shared volume.
     Volume,
     /// Making it ready to serve.
     Load,
@@ -35,7 +35,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The code of `/healthz/policies/<id>` and of an answer: 503 for what may pass, 500 for the rest.
+    /// The code of `/healthz/policies/<id>` and of an answer: 503 if trying again may help, 500 otherwise.
     pub fn code(self) -> u16 {
         match self {
             Self::Retry => 503,
@@ -43,7 +43,7 @@ impl Class {
         }
     }
 
-    /// Whether trying again with nothing changed may work.
+    /// Whether trying again may work although nothing was changed.
     pub fn is_retryable(self) -> bool {
         self == Self::Retry
     }
@@ -63,12 +63,12 @@ macro_rules! reasons {
             /// Every reason, in the order of this table.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// The word.
+            /// The reason in one word.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)+ }
             }
 
-            /// Where it happens.
+            /// The stage at which it happens.
             pub fn stage(self) -> Stage {
                 match self { $(Self::$name => Stage::$stage,)+ }
             }
@@ -93,7 +93,7 @@ reasons! {
     RegistryTimeout: Fetch, Retry;
     /// The source answered 5xx.
     RegistryServerError: Fetch, Retry;
-    /// The source asked to come back later.
+    /// The source asked the loader to come back later.
     RegistryThrottled: Fetch, Retry;
     /// The body ended early.
     BlobTruncated: Fetch, Retry;
@@ -107,13 +107,13 @@ reasons! {
     NotFound: Fetch, Outside;
     /// The source's certificate is not accepted.
     TLSFailed: Fetch, Outside;
-    /// The source redirects to where the loader does not go.
+    /// The source redirects to an address that the loader does not follow.
     RedirectRefused: Fetch, Outside;
     /// The bytes are not those of the pinned digest.
     DigestMismatch: Fetch, Outside;
     /// The signature is absent, or not by a required signer.
     SignatureInvalid: Fetch, Outside;
-    /// The scheme, host or path is not one the installation allows.
+    /// The scheme, host or path is not among those that the installation allows.
     SourceNotAllowed: Fetch, Final;
     /// The OCI manifest is not that of a policy module.
     ManifestUnsupported: Fetch, Final;
@@ -124,7 +124,7 @@ reasons! {
 
     /// The bytes are not a WebAssembly module.
     ModuleInvalid: Compile, Final;
-    /// The module needs what this host does not offer.
+    /// The module needs something that this host does not offer.
     ModuleUnsupported: Compile, Final;
     /// Compiling took more time or memory than allowed.
     CompileLimit: Compile, Final;
@@ -133,9 +133,10 @@ reasons! {
 
     /// The volume is full.
     VolumeFull: Volume, Retry;
-    /// The policies of its namespace have more settings than their share of what evaluators read, and this one more than most.
+    /// The policies of its namespace have more settings than their share of the largest manifest that evaluators read, and
+    /// this policy has more than most.
     SettingsTooLarge: Volume, Final;
-    /// The policies of its namespace are more than their share of what evaluators read has room for.
+    /// The policies of its namespace are more than fit in their share of the largest manifest that evaluators read.
     TooManyPolicies: Volume, Outside;
     /// The volume cannot be written.
     VolumeReadOnly: Volume, Retry;
@@ -143,18 +144,18 @@ reasons! {
     ManifestInvalid: Volume, Retry;
     /// The artifact that the manifest names is not there.
     ArtifactMissing: Volume, Retry;
-    /// The artifact's bytes are not those the manifest promises.
+    /// The artifact's bytes do not have the digest that the manifest names.
     ArtifactCorrupt: Volume, Retry;
     /// The artifact was made for another engine.
     ArtifactIncompatible: Volume, Retry;
-    /// The artifact is no regular file or may not be read.
+    /// The artifact is not a regular file or may not be read.
     ArtifactUnreadable: Volume, Retry;
 
-    /// The loader has not said yet what to serve.
+    /// The loader has not yet written a manifest.
     AwaitingManifest: Load, Retry;
     /// The module wants more memory or tables than allowed.
     MemoryLimit: Load, Final;
-    /// The replica has no memory left to start the module in.
+    /// The replica does not have enough free memory to start the module.
     MemoryUnavailable: Load, Retry;
     /// Starting the module or its settings check took longer than allowed.
     StartTimedOut: Load, Final;
@@ -169,14 +170,14 @@ reasons! {
 
     /// The replica has not reported for too long.
     ReportStale: Load, Retry;
-    /// Replicas disagree about the bytes of a generation: this one has others than most, or most agree on none.
+    /// Replicas resolved a generation to different bytes: this one differs from most, or no majority agrees.
     ResolvedDifferently: Load, Outside;
 
     /// The policy trapped.
     EvaluationTrapped: Evaluate, Final;
     /// The policy ran longer than allowed.
     EvaluationTimedOut: Evaluate, Final;
-    /// The policy's answer makes no sense.
+    /// The policy's answer is malformed.
     ResponseInvalid: Evaluate, Final;
     /// The policy's answer is above the size limit.
     ResponseTooLarge: Evaluate, Final;
@@ -186,13 +187,13 @@ reasons! {
     CapabilityDenied: Evaluate, Final;
     /// A capability that the policy uses cannot be provided now.
     CapabilityUnavailable: Evaluate, Retry;
-    /// The policy was not asked, as the time that the API server waits was over before its turn.
+    /// The policy was not asked, because the time for which the API server waits was over before its turn.
     EvaluationSkipped: Evaluate, Retry;
-    /// Whether the policy, which shares a webhook, matches the request could not be found out.
+    /// The policy shares a webhook, and it could not be found out whether it matches the request.
     MatchConditionFailed: Evaluate, Final;
-    /// More requests than this replica takes on.
+    /// There were more requests than this replica accepts.
     Overloaded: Evaluate, Retry;
-    /// A mistake of this program.
+    /// A defect of this program.
     InternalError: Evaluate, Final;
 }
 

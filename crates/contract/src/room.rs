@@ -1,4 +1,4 @@
-//! How much of a disk a tenant may fill. Both programs that fill one go by it.
+//! How much of a disk a tenant may fill. Both programs that fill a disk use these rules.
 
 use std::collections::BTreeSet;
 
@@ -6,16 +6,17 @@ use crate::Tenant;
 
 /// How many more bytes a tenant may have on a disk of `size` bytes, of which `used` are taken.
 ///
-/// Without `own`, for a tenant that comes first, that is all that is free. Any other tenant has `own` bytes of what is used, and may
-/// take more until it has as much as is left free. So a namespace that floods a disk alone ends at half of it, two of them at a third
-/// each, and there is always as much left for the next one. Nothing has to be removed for that, and a tenant that uses little is never
-/// held up by one that uses much (network switches call this dynamic thresholds).
+/// Without `own`, for a tenant that takes precedence, that is all that is free. Any other tenant has `own` bytes of what is used, and
+/// may take more until it has as much as is left free. So a namespace that floods a disk alone ends at half of it, two of them end at
+/// a third each, and as much is always left for the next one. No file has to be removed for that, and a tenant that uses little is
+/// never held up by one that uses much (network switches call this dynamic thresholds).
 pub fn allowance(size: u64, used: u64, own: Option<u64>) -> u64 {
     let free = size.saturating_sub(used);
     own.map_or(free, |own| free.saturating_sub(own) / 2)
 }
 
-/// How many of a file's bytes count as a tenant's: its owners have it in even parts, and what ClusterPolicies use is no namespace's.
+/// How many of a file's bytes count as a tenant's: a file counts in equal parts for its owners, and a file that ClusterPolicies use
+/// does not count for any namespace.
 pub fn part(owners: &BTreeSet<Tenant>, tenant: &Tenant, bytes: u64) -> u64 {
     if !owners.contains(tenant) || (*tenant != Tenant::Cluster && owners.contains(&Tenant::Cluster)) {
         return 0;
@@ -37,7 +38,7 @@ mod tests {
         assert_eq!((part(&two, &a, 10), part(&two, &Tenant::Namespace("c".into()), 10)), (5, 0));
     }
 
-    /// Where tenants end that take as much as they can, one byte each in turn.
+    /// How many bytes tenants have in the end if each takes as much as it can, one byte in turn.
     fn flood(size: u64, tenants: usize) -> Vec<u64> {
         let mut own = vec![0; tenants];
         while let Some(n) = (0..tenants).min_by_key(|n| own[*n]) {

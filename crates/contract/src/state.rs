@@ -1,7 +1,7 @@
-//! What loader and evaluator say of themselves at `/v1/state` (docs/design/status-api.md, section 7).
+//! What loader and evaluator report about themselves at `/v1/state` (docs/design/status-api.md, section 7).
 //!
 //! Both documents have a `version` that grows with each change of the document; `/v1/state?since=<version>` waits until
-//! it is another, 30 s at most.
+//! it is a different one, but at most 30 s.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ContextProblem, Digest, Failure, FailurePolicy, ImpactFigures, Mismatch, Mode, PolicyId, Reason};
 
-/// Which program speaks.
+/// The program that reports.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Program {
@@ -43,26 +43,26 @@ pub enum ReplicaState {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvaluatorState {
-    /// Grows with each change.
+    /// The version of this document, which grows with each change.
     pub version: u64,
     /// The program that reports.
     pub program: Program,
     /// Whether the start gate is open.
     pub ready: bool,
-    /// The manifest that has been applied to the end; 0 before the first.
+    /// The number of the newest manifest that was applied completely; 0 before the first.
     pub manifest_number: u64,
     /// Why the newest manifest could not be used, until a usable one comes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub manifest_failure: Option<Failure>,
-    /// The policies that serve their newest generation, with nothing to say beyond that.
+    /// The policies that serve their newest generation, if nothing else is to be reported about them.
     pub current: BTreeMap<PolicyId, Current>,
     /// All others.
     pub deviations: Vec<Deviation>,
-    /// The policies of which more than 5 % of the evaluations fail, and have for five minutes.
+    /// The policies of which more than 5 % of the evaluations have failed for five minutes.
     #[serde(default)]
     pub failing: Vec<Failing>,
     /// The ids of the keys of webhook paths that are accepted ([`crate::PathKey::id`]), or the word `none` before there are keys; empty
-    /// where every client that knows a group's name may call it.
+    /// if every client that knows a group's name may call it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub path_keys: Vec<String>,
 }
@@ -75,12 +75,12 @@ pub struct Current {
     pub uid: String,
     /// The generation, which is the newest.
     pub generation: i64,
-    /// The digest of the module that serves; for a policy group, of its members.
+    /// The digest of the module that serves; for a policy group, the digest of its members.
     pub digest: Digest,
     /// For a policy group, the digest of each member's module.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub members: BTreeMap<String, Digest>,
-    /// Since when it serves.
+    /// When it began to serve.
     pub since: Timestamp,
 }
 
@@ -96,7 +96,7 @@ pub struct Deviation {
     pub generation: i64,
     /// The generation that answers; 0 if none.
     pub serving: i64,
-    /// The digest of the module that answers; for a policy group, of its members.
+    /// The digest of the module that answers; for a policy group, the digest of its members.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub digest: Option<Digest>,
     /// For a policy group, the digest of each member's module.
@@ -107,11 +107,11 @@ pub struct Deviation {
     /// Why the newest generation does not serve.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failure: Option<Failure>,
-    /// What the evaluator itself refused, one for each candidate: from this the loader learns that settings were refused
-    /// or that an artifact must be made again.
+    /// The candidates that the evaluator itself refused, one entry for each: from this the loader learns that settings
+    /// were refused or that an artifact must be made again.
     #[serde(default)]
     pub refused: Vec<Refused>,
-    /// Since when the policy is in this state.
+    /// When the policy got into this state.
     pub since: Timestamp,
 }
 
@@ -123,7 +123,7 @@ pub struct Failing {
     pub id: PolicyId,
     /// The object's uid.
     pub uid: String,
-    /// Since when too many of its evaluations fail.
+    /// When too many of its evaluations began to fail.
     pub since: Timestamp,
     /// Why most of them fail.
     pub reason: Reason,
@@ -135,12 +135,12 @@ pub struct Failing {
 pub struct Refused {
     /// The candidate's digest.
     pub digest: Digest,
-    /// The module that failed, where the candidate is a policy group.
+    /// The module that failed; absent if the candidate is not a policy group.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub module: Option<Digest>,
     /// The SHA-256 of the artifact that was tried.
     pub artifact: Digest,
-    /// Why; its `generation` is the candidate's.
+    /// The failure; its `generation` is the candidate's.
     pub failure: Failure,
 }
 
@@ -148,7 +148,7 @@ pub struct Refused {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LoaderState {
-    /// Grows with each change.
+    /// The version of this document, which grows with each change.
     pub version: u64,
     /// The program that reports.
     pub program: Program,
@@ -163,7 +163,7 @@ pub struct LoaderState {
     pub policies: Vec<LoaderPolicy>,
     /// The hosts that modules come from.
     pub sources: Vec<SourceHealth>,
-    /// Input that is not a policy and should perhaps be one.
+    /// Input that is not a policy but was perhaps meant to be one.
     pub problems: Vec<InputProblem>,
 }
 
@@ -183,19 +183,20 @@ pub struct LoaderPolicy {
     pub failure_policy: FailurePolicy,
     /// `suspend` of the newest generation.
     pub suspend: bool,
-    /// What the manifest says of it: whether it was ever enforced ([`crate::PolicyEntry::enforced`]). Loaders of earlier releases do
-    /// not say, and with them nothing is passed over.
+    /// Whether it was ever enforced, as in the manifest ([`crate::PolicyEntry::enforced`]). Loaders of earlier releases do not
+    /// report this, and then no policy is passed over.
     #[serde(default = "crate::manifest::enforced")]
     pub enforced: bool,
     /// The module as the user wrote it; never with credentials.
     pub module: String,
-    /// The digest of the newest generation's module, once known; for a policy group, of its members, once all are known.
+    /// The digest of the newest generation's module, once known; for a policy group, the digest of its members, once all
+    /// are known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub digest: Option<Digest>,
     /// For a policy group, the digest of each member's module.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub members: BTreeMap<String, Digest>,
-    /// How far the newest generation is.
+    /// How far the loader is with the newest generation.
     pub phase: Phase,
     /// The work that is in progress, for progress bars.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -214,7 +215,7 @@ pub struct LoaderPolicy {
     /// here and watched, and for policies that read none.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub context: Vec<ContextProblem>,
-    /// What a check of this pod counted that was about the same spec as that of the newest generation; absent without such a check.
+    /// The figures of a check in this pod of the same spec as that of the newest generation; absent without such a check.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub impact: Option<ImpactFigures>,
     /// When the policy was first seen in this volume.
@@ -226,7 +227,7 @@ pub struct LoaderPolicy {
 pub enum Phase {
     /// Waits for its turn.
     Queued,
-    /// Its module is on the way.
+    /// Its module is being fetched.
     Fetching,
     /// Its module is being compiled.
     Compiling,
@@ -240,22 +241,22 @@ pub enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Activity {
-    /// Bytes done.
+    /// Bytes that are done.
     pub bytes: u64,
-    /// Bytes in all, where known.
+    /// All bytes; absent if the number is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub total: Option<u64>,
     /// When it began.
     pub since: Timestamp,
 }
 
-/// How a host that modules come from does.
+/// The state of a host that modules come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceHealth {
     /// `host` or `host:port`.
     pub host: String,
-    /// The newest failure, until a fetch from there works.
+    /// The newest failure; absent after a successful fetch from there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failure: Option<Failure>,
     /// A policy that met the failure.
@@ -263,7 +264,7 @@ pub struct SourceHealth {
     pub policy: Option<PolicyId>,
 }
 
-/// A file or document that could not be taken as a policy.
+/// A file or document that could not be read as a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InputProblem {

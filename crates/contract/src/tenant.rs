@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::PolicyId;
 
-/// The unit in which a replica's resources are shared: a user who may write in a namespace can write any number of
-/// policies.
+/// The unit among which a replica's resources are shared. It is the namespace and not the policy, because a user who
+/// may write in a namespace can write any number of policies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tenant {
     /// All ClusterPolicies, and the policies of a `policies.yml`.
@@ -20,8 +20,8 @@ impl Tenant {
         policy.namespace().map_or(Self::Cluster, |namespace| Self::Namespace(namespace.into()))
     }
 
-    /// How many times a namespace's share this tenant has. ClusterPolicies guard the whole cluster, and only its administrators
-    /// write them.
+    /// How large a share this tenant has, in shares of a namespace. It is larger for ClusterPolicies, because they guard the
+    /// whole cluster, and only its administrators write them.
     pub fn weight(&self) -> u64 {
         match self {
             Self::Cluster => 2,

@@ -1,6 +1,7 @@
-//! Text of strangers, made safe to show.
+//! Makes untrusted text safe to show.
 
-/// Cuts `text` to at most `max_bytes` bytes at a character boundary; a cut is shown by `…` (which counts).
+/// Cuts `text` to at most `max_bytes` bytes at a character boundary; `…` marks the cut and counts as part of the
+/// length.
 pub fn truncate(text: &str, max_bytes: usize) -> String {
     const MARK: &str = "…";
     if text.len() <= max_bytes {
@@ -13,8 +14,9 @@ pub fn truncate(text: &str, max_bytes: usize) -> String {
     format!("{}{MARK}", &text[..end])
 }
 
-/// Makes a stranger's text safe for terminals, logs and status: control characters (terminal escapes among them) become
-/// a space, runs of white space one space, bidirectional overrides go, and the rest is cut to `max_bytes` bytes.
+/// Makes untrusted text safe for terminals, logs and status: control characters (terminal escapes among them) become a
+/// space, runs of white space become one space, bidirectional overrides are removed, and the rest is cut to `max_bytes`
+/// bytes.
 pub fn clean(text: &str, max_bytes: usize) -> String {
     // Reading stops soon after the limit, so that a text of many megabytes costs no more than a short one.
     let mut out = String::with_capacity(max_bytes.min(text.len()) + 4);

@@ -10,7 +10,7 @@ pub enum CompileError {
     /// The compiler does not exist for this machine.
     #[error("failed to set up the compiler: {0}")]
     Setup(String),
-    /// There was not enough memory for it.
+    /// There was not enough memory to compile the module.
     #[error("failed to compile the module: out of memory")]
     OutOfMemory,
     /// The compiler refused the module.
@@ -21,7 +21,8 @@ pub enum CompileError {
 /// The smallest module: its artifact identifies the engine and nothing else.
 const EMPTY_MODULE: &[u8] = b"\0asm\x01\0\0\0";
 
-/// What is done to a module before it is compiled, as a number that changes with it: part of the engine key.
+/// The version of how modules are prepared before they are compiled; a part of the engine key. Change it with the
+/// preparation.
 const PREPARATION: u8 = 1;
 
 /// Cranelift with the configuration that the evaluator runs.
@@ -40,8 +41,8 @@ impl Compiler {
         config.cranelift_opt_level(wasmtime::OptLevel::Speed);
         let setup = |error: wasmtime::Error| CompileError::Setup(format!("{error:#}"));
         let engine = Engine::new(&config).map_err(setup)?;
-        // wasmtime's own compatibility hash needs its runtime. The same facts stand at the head of each artifact, and are
-        // all that an empty one has.
+        // wasmtime's own compatibility hash needs its runtime. The same facts are in the header of each artifact, and the
+        // artifact of an empty module has nothing else.
         let mut identity = engine.precompile_module(EMPTY_MODULE).map_err(setup)?;
         identity.push(PREPARATION);
         let key = format!("{:016x}", fnv1a(&identity));
@@ -70,7 +71,7 @@ impl Compiler {
     }
 }
 
-/// FNV-1a: a hash that is the same in every build, which the standard library does not promise of its own.
+/// FNV-1a: a hash that is the same in every build, which the standard library does not promise for its own.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,8 +1,8 @@
 //! The one wasmtime configuration that loader and evaluator share.
 //!
-//! Code that was compiled under one configuration loads only under the same, so both programs take it from here and from
-//! nowhere else. The loader builds this crate with `compile` (Cranelift, no runtime), the evaluator with `run` (runtime,
-//! no compiler); no program builds both.
+//! Code that was compiled under one configuration loads only under the same one, so both programs take it from here. The
+//! loader builds this crate with `compile` (Cranelift, no runtime), the evaluator with `run` (runtime, no compiler); no
+//! program builds both.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "compile")]
@@ -21,7 +21,8 @@ use wasmtime::{Config, WasmFeatures};
 /// The engine and its version, for states and reports.
 pub const ENGINE: &str = concat!("wasmtime ", "48");
 
-/// How often the epoch moves. A running guest yields to its neighbours this often, and deadlines are met with this precision.
+/// The interval at which the epoch moves. A running guest yields to others this often, and deadlines are met with this
+/// precision.
 pub const TICK: std::time::Duration = std::time::Duration::from_millis(5);
 
 /// WebAssembly proposals that guests may use: what wasmtime has on by default without threads, 64-bit memories and
@@ -35,7 +36,7 @@ pub fn features() -> WasmFeatures {
         | WasmFeatures::RELAXED_SIMD
 }
 
-/// The settings that decide whether compiled code is compatible; all others in a [`Config`] are free.
+/// The settings that decide whether compiled code is compatible. All other settings of a [`Config`] may differ.
 fn shared_config() -> Config {
     let mut config = Config::new();
     config.wasm_features(WasmFeatures::all(), false);

@@ -1,21 +1,21 @@
-//! Modules that want their memory from the host are given one of their own.
+//! Gives modules that import their memory from the host a memory of their own.
 //!
 //! Policies in Rego import `env.memory`. A memory that the host makes for an instance never comes from wasmtime's pool: each evaluation would
-//! map, protect and unmap one. The same memory declared by the module is a warm one of the pool. Nothing else of the module changes, and no index
-//! moves, since the import is memory 0 and so is what takes its place.
+//! map, protect and unmap one. A memory that the module itself declares comes warm from the pool. Nothing else of the module changes, and no
+//! index moves, because the import is memory 0 and so is the memory that replaces it.
 
 use wasm_encoder::{
     EntityType, ExportKind, ExportSection, ImportSection, MemorySection, MemoryType, Module, RawSection, SectionId,
 };
 use wasmparser::{ExportSectionReader, ExternalKind, ImportSectionReader, Parser, Payload, TypeRef};
 
-/// The import, and the export that takes its place.
+/// Module and name of the import. The export that replaces it has the same name.
 const MODULE: &str = "env";
 const MEMORY: &str = "memory";
-/// What every policy exports that OPA compiled, and no other.
+/// An export that every policy compiled by OPA has, and no other module.
 const REGO: &str = "opa_eval_ctx_new";
-/// Pages that the memory has from the start, at least, unless the module allows fewer: what a small request needs. A memory that grows in a
-/// call costs two changes of page protection, and pages that nobody writes cost nothing.
+/// The least number of pages that the memory has from the start, unless the module allows fewer: enough for a small request. Growing a
+/// memory during a call costs two changes of page protection, while pages that are not written cost nothing.
 const LEAST_PAGES: u64 = 32;
 /// Sections that come after the memories, in the order of the specification.
 const AFTER_MEMORIES: [u8; 8] = [
@@ -29,9 +29,9 @@ const AFTER_MEMORIES: [u8; 8] = [
     SectionId::Data as u8,
 ];
 
-/// A policy in Rego with a memory of its own, exported as `memory`, in the place of the import `env.memory`. `None` for all other modules, and
-/// where it is not made as OPA makes them: with a second memory or one of another kind, with other imports than functions, or with something else
-/// as `memory`.
+/// A policy in Rego with a memory of its own, exported as `memory`, instead of the import `env.memory`. `None` for all other modules, and for
+/// modules that are not as OPA makes them: with a second memory or one of another kind, with imports other than functions, or with an export
+/// `memory` that is something else.
 ///
 /// The module must be valid.
 pub(crate) fn with_own_memory(module: &[u8]) -> Option<Vec<u8>> {
@@ -63,7 +63,7 @@ pub(crate) fn with_own_memory(module: &[u8]) -> Option<Vec<u8>> {
     is_placed.then(|| rewritten.finish())
 }
 
-/// The imports without the memory, and what that is to be.
+/// The imports without the memory, and the type of that memory.
 fn without_memory(reader: ImportSectionReader<'_>) -> Option<(ImportSection, MemoryType)> {
     let (mut imports, mut memory) = (ImportSection::new(), None);
     for import in reader.into_imports() {
@@ -91,7 +91,7 @@ fn without_memory(reader: ImportSectionReader<'_>) -> Option<(ImportSection, Mem
     Some((imports, memory?))
 }
 
-/// The exports of a policy in Rego, and the memory among them.
+/// The exports of a policy in Rego, with the memory added.
 fn with_memory(reader: ExportSectionReader<'_>) -> Option<ExportSection> {
     let (mut exports, mut is_exported, mut is_rego) = (ExportSection::new(), false, false);
     for export in reader {
@@ -135,10 +135,10 @@ mod tests {
         Some(rewritten)
     }
 
-    /// Pages of a memory: from the start, and at most.
+    /// The number of pages of a memory: at the start, and at most.
     type Pages = (u64, Option<u64>);
 
-    /// Imports, memories, and exports.
+    /// The imports, memories and exports of a module.
     fn shape(module: &[u8]) -> (Vec<String>, Vec<Pages>, Vec<String>) {
         let (mut imports, mut memories, mut exports) = (Vec::new(), Vec::new(), Vec::new());
         for payload in Parser::new(0).parse_all(module) {

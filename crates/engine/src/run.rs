@@ -16,8 +16,8 @@ pub struct RunLimits {
     pub table_elements: usize,
     /// The most instances at the same time, each with its stack.
     pub instances: u32,
-    /// How much of the memory that an instance wrote may stay resident for the next one, in bytes; at most [`MOST_KEPT`] counts, and where
-    /// [`finds_written_pages`] is false at most [`LEAST_KEPT`].
+    /// How much of the memory that an instance wrote may stay resident for the next one, in bytes. It is limited to [`MOST_KEPT`], and to
+    /// [`LEAST_KEPT`] where [`finds_written_pages`] is false.
     pub kept_bytes: usize,
 }
 
@@ -31,7 +31,7 @@ pub const LEAST_KEPT: usize = 256 << 10;
 /// The most of a linear memory that stays resident where the kernel tells which pages were written, in bytes: what guests of all
 /// languages write in a call. Only written pages are cleared, so more costs nothing but memory.
 pub const MOST_KEPT: usize = 4 << 20;
-/// The same for a table, in bytes: two thousand elements.
+/// How much of a table stays resident, in bytes: two thousand elements.
 const TABLE_KEPT: usize = 16 << 10;
 /// How many free slots keep their pages. More would hold memory for a load that is rare.
 const WARM_SLOTS: u32 = 32;
@@ -54,7 +54,7 @@ pub fn finds_written_pages() -> bool {
     PoolingAllocationConfig::is_pagemap_scan_available()
 }
 
-/// Why there is no engine.
+/// Why the engine could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// wasmtime refuses the configuration, or the address space for the pool cannot be reserved.
@@ -93,9 +93,9 @@ impl RunningEngine {
     /// [`Self::new`] with a hook that the clock calls before each tick, where a test can make it stop.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// The same as those of [`Self::new`].
     pub fn with_hook(limits: RunLimits, before_tick: impl Fn() + Send + 'static) -> Result<Self, EngineError> {
-        // Without the scan all that is kept is cleared, written or not.
+        // Without the scan, all that is kept must be cleared, written or not.
         let most = if finds_written_pages() { MOST_KEPT } else { LEAST_KEPT };
         let mut pool = PoolingAllocationConfig::default();
         pool.total_core_instances(limits.instances)
@@ -135,8 +135,8 @@ impl RunningEngine {
         Ok(Self { engine, ticks, limits })
     }
 
-    /// An engine of the same configuration without a pool: it accepts modules that the pool refuses as too large, so that the error can
-    /// say what is. Not for running.
+    /// An engine of the same configuration without a pool. It accepts modules that the pool refuses as too large, so that the error can
+    /// name what is too large. It is not for running guests.
     ///
     /// # Errors
     /// When the engine cannot be set up.
@@ -149,12 +149,12 @@ impl RunningEngine {
         &self.engine
     }
 
-    /// The clock, for a watcher.
+    /// The clock's ticks, for a watcher.
     pub fn ticks(&self) -> &Ticks {
         &self.ticks
     }
 
-    /// What instances may use.
+    /// The limits of instances.
     pub fn limits(&self) -> RunLimits {
         self.limits
     }

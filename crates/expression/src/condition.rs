@@ -1,7 +1,7 @@
 //! Match conditions: CEL that an API server evaluates before it calls a webhook.
 //!
-//! The API server compiles them when the webhook is registered, long after the policy was applied. What it refuses for certain is refused
-//! here. Everything doubtful passes: functions, the types of most values, and what this parser does not know.
+//! The API server compiles them when the webhook is registered, long after the policy was applied. So a condition that it would certainly
+//! refuse is refused here. Everything doubtful passes: functions, the types of most values, and syntax that this parser does not know.
 
 use cel::common::ast::{CallExpr, EntryExpr, Expr, LiteralValue, SelectExpr, operators};
 use portcullis_contract::clean;
@@ -12,14 +12,14 @@ use crate::{ExpressionError, MAX_DEPTH, MAX_LENGTH, parse};
 const LONGEST: usize = 4 * MAX_LENGTH;
 /// Deepest nesting that is judged.
 const DEEPEST: u16 = 2 * MAX_DEPTH;
-/// Most operators, points and commas of an expression that is judged: they bound the depth of its tree and the time that it takes.
+/// Most operators, points and commas of an expression that is judged: they limit the depth of its tree and the time to parse it.
 const MOST_OPERATORS: usize = 512;
 /// How much of a name is quoted, in bytes.
 const MAX_QUOTE: usize = 100;
 
 /// The variables of match conditions. An API server declares `namespaceObject` for them too, without a value.
 const VARIABLES: [&str; 5] = ["object", "oldObject", "request", "authorizer", "namespaceObject"];
-/// Names of types, and first parts of such names.
+/// The names of types, and the first parts of such names.
 const TYPES: [&str; 17] = [
     "bool",
     "bytes",
@@ -39,9 +39,9 @@ const TYPES: [&str; 17] = [
     "type",
     "uint",
 ];
-/// Variables that expressions of a ValidatingAdmissionPolicy have, and match conditions of a webhook do not.
+/// Variables of the expressions of a ValidatingAdmissionPolicy that match conditions of a webhook do not have.
 const VARIABLES_OF_POLICIES: [&str; 2] = ["params", "variables"];
-/// Fields of an AdmissionReview's request that are variables of their own in CEL, or missing there.
+/// Fields of an AdmissionReview's request that are variables of their own in CEL, or do not exist there.
 const NO_FIELDS_OF_REQUEST: [&str; 3] = ["object", "oldObject", "uid"];
 
 /// Why an API server would refuse a match condition.
@@ -58,7 +58,7 @@ pub enum ConditionError {
     /// It names a variable that only a ValidatingAdmissionPolicy has.
     #[error("it uses `{0}`, which a ValidatingAdmissionPolicy has and a match condition of a webhook does not")]
     OfOtherPolicies(String),
-    /// It reads a field of the request that is not there in CEL.
+    /// It reads a field of the request that does not exist in CEL.
     #[error("it uses `request.{0}`, which CEL does not have; the objects are `object` and `oldObject`")]
     NoFieldOfRequest(String),
     /// It is neither true nor false.
@@ -71,10 +71,10 @@ pub enum ConditionError {
     AnyType,
 }
 
-/// Whether an API server may accept a text as a match condition of a webhook.
+/// Checks whether an API server may accept a text as a match condition of a webhook.
 ///
 /// # Errors
-/// When it would refuse it for certain.
+/// When it would certainly refuse the text.
 pub fn match_condition(text: &str) -> Result<(), ConditionError> {
     if !is_judged(text) {
         return Ok(());
@@ -84,7 +84,8 @@ pub fn match_condition(text: &str) -> Result<(), ConditionError> {
     check_type(&tree)
 }
 
-/// Whether an expression is short and flat enough, and without the optional fields (`a.?b`, `a[?b]`) that this parser does not know.
+/// Whether an expression is short and flat enough to be judged, and has no optional fields (`a.?b`, `a[?b]`), which this parser does
+/// not know.
 fn is_judged(text: &str) -> bool {
     let count = |of: &[u8]| text.bytes().filter(|byte| of.contains(byte)).count();
     text.len() <= LONGEST
@@ -99,7 +100,7 @@ struct Scope<'e> {
     outer: Option<usize>,
 }
 
-/// Looks for names that are not defined.
+/// Checks that all names are defined.
 fn check_names(tree: &Expr) -> Result<(), ConditionError> {
     let mut scopes: Vec<Scope<'_>> = Vec::new();
     let mut parts = vec![(tree, None)];
@@ -118,7 +119,7 @@ fn check_names(tree: &Expr) -> Result<(), ConditionError> {
                     scopes.push(Scope { names, outer: scope });
                     Some(scopes.len() - 1)
                 };
-                // The name before the point may be a part of the function's own, as in `sets.contains(a, b)`.
+                // The name before the point may be part of the function's own name, as in `sets.contains(a, b)`.
                 let target = call.target.as_ref().map(|target| &target.expr);
                 parts.extend(target.filter(|target| !matches!(target, Expr::Ident(_))).map(|target| (target, scope)));
                 parts.extend(call.args.iter().map(|argument| (&argument.expr, inner)));
@@ -159,7 +160,7 @@ fn values(entry: &EntryExpr) -> Vec<&Expr> {
     }
 }
 
-/// The names that a call defines if it is a macro which this parser does not know, as in `list.all(i, v, i < v)` and
+/// The names that a call defines if it is a macro that this parser does not know, as in `list.all(i, v, i < v)` and
 /// `optional.optMap(v, v > 1)`.
 fn names_of_macro(call: &CallExpr) -> Vec<&str> {
     if call.target.is_none() || call.args.len() < 2 {
@@ -198,9 +199,10 @@ fn is_variable(part: &Expr, name: &str) -> bool {
     matches!(part, Expr::Ident(found) if found == name)
 }
 
-/// Looks for parts that must be true or false and are something else.
+/// Checks that the parts that must be true or false are not something else.
 fn check_type(tree: &Expr) -> Result<(), ConditionError> {
-    // Whether a value of any type is refused: the whole must be known to be true or false, an operand of `&&` need not.
+    // With each part: whether a value of any type is refused. The whole expression must be known to be true or false;
+    // an operand of `&&` need not be.
     let mut parts = vec![(tree, true)];
     while let Some((part, is_whole)) = parts.pop() {
         match part {
@@ -211,7 +213,7 @@ fn check_type(tree: &Expr) -> Result<(), ConditionError> {
             Expr::Literal(_) => return Err(ConditionError::NotBoolean("a number")),
             Expr::List(_) => return Err(ConditionError::NotBoolean("a list")),
             Expr::Map(_) => return Err(ConditionError::NotBoolean("a map")),
-            // `map` and `filter`.
+            // The macros `map` and `filter`.
             Expr::Comprehension(comprehension) if matches!(comprehension.accu_init.expr, Expr::List(_)) => {
                 return Err(ConditionError::NotBoolean("a list"));
             }
@@ -232,7 +234,7 @@ fn check_type(tree: &Expr) -> Result<(), ConditionError> {
     Ok(())
 }
 
-/// Judges a variable, or what is read of one.
+/// Judges a variable, or a value that is read from one.
 fn check_value(part: &Expr, is_whole: bool) -> Result<(), ConditionError> {
     if let Expr::Select(select) = part {
         if select.test {
@@ -269,7 +271,7 @@ fn check_value(part: &Expr, is_whole: bool) -> Result<(), ConditionError> {
 fn check_call(call: &CallExpr, is_whole: bool) -> Result<(), ConditionError> {
     let CallExpr { func_name, target, args } = call;
     let found = match (func_name.as_str(), target.is_some(), args.len()) {
-        // The sum of two values of any type is one of any type.
+        // A calculation with values of any type gives a value of any type.
         (
             operators::ADD
             | operators::SUBSTRACT
@@ -284,7 +286,7 @@ fn check_call(call: &CallExpr, is_whole: bool) -> Result<(), ConditionError> {
         ("bytes", false, 1) => Some("bytes"),
         ("duration" | "timestamp", false, 1) => Some("a time"),
         ("type", false, 1) => Some("a type"),
-        // The decision of an authorizer.
+        // An authorizer's decision.
         ("check", true, 1) => Some("a decision without `.allowed()`"),
         _ => None,
     };
@@ -383,7 +385,7 @@ mod tests {
     fn long_and_deep_expressions_pass_unread() {
         for part in ["(", "[", "{1:", "f(", "!", "-", "a.", "a+", "a?b:"] {
             assert_eq!(match_condition(&part.repeat(LONGEST)), Ok(()), "{part}");
-            // As deep as any that is read.
+            // As deep as the deepest expressions that are parsed.
             let _ = match_condition(&part.repeat(120));
         }
         let calls = format!("object{}", ".f()".repeat(MOST_OPERATORS / 2));

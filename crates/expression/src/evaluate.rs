@@ -1,7 +1,7 @@
-//! What an expression is, as far as members have answered.
+//! Evaluates an expression as far as members have answered.
 //!
 //! As in CEL, `||` and `&&` are decided by one side where that suffices, even if the other side failed: `failed || true` is true, and
-//! `failed && false` is false. `!` and `==` of what failed have failed. So a member that fails never turns a denial into an admission.
+//! `failed && false` is false. `!` and `==` of a failed operand fail. So a member that fails never turns a denial into an admission.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,20 +19,20 @@ pub enum MemberAnswer {
 /// The answers of the members that were asked, by their names.
 pub type Answers<'e> = BTreeMap<&'e str, MemberAnswer>;
 
-/// How far an evaluation is.
+/// How far an evaluation has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State<'e> {
     /// The expression is true or false.
     Decided(bool),
     /// It cannot be decided, because this member failed.
     Failed(&'e str),
-    /// These members must be asked, whatever the others say.
+    /// These members must be asked, whatever the other members say.
     Needs(BTreeSet<&'e str>),
 }
 
 impl Expression {
-    /// How far the evaluation is with these answers. Members are needed from left to right: the right side of `||` and `&&` only where the
-    /// left one does not decide.
+    /// How far the evaluation comes with these answers. Members are needed from left to right: the right side of `||` and `&&` only where
+    /// the left one does not decide.
     pub fn evaluate<'e>(&'e self, answers: &Answers<'e>) -> State<'e> {
         evaluate(&self.0, answers)
     }
@@ -64,7 +64,7 @@ fn evaluate<'e>(node: &'e Node, answers: &Answers<'e>) -> State<'e> {
     }
 }
 
-/// `&&` and `||`, which one side alone decides if it is `deciding`.
+/// `&&` and `||`: one side alone decides if its value is `deciding`.
 fn short_circuit<'e>(left: &'e Node, right: &'e Node, deciding: bool, answers: &Answers<'e>) -> State<'e> {
     let left = evaluate(left, answers);
     match left {
@@ -85,8 +85,8 @@ mod tests {
 
     const MEMBERS: [&str; 4] = ["a", "b", "c", "d"];
 
-    /// Asks members until the expression is decided: `t`, `f` and `!` in `answers` admit, deny and fail. Gives the result and the rounds of
-    /// members that were asked.
+    /// Asks members until the expression is decided: `t`, `f` and `!` in `answers` admit, deny and fail. Returns the result, and the
+    /// members that were asked in each round.
     fn run(text: &str, answers: &str) -> (String, Vec<String>) {
         let expression = Expression::parse(text, MEMBERS).expect(text);
         let mut known = Answers::new();

@@ -1,8 +1,9 @@
 //! The expression of a policy group (docs/design/policy-abi.md, section 10): CEL whose only functions are the group's members, with `==`,
 //! `!=`, `||`, `&&` and `!`.
 //!
-//! [`Expression::parse`] checks it when the group is loaded. [`Expression::evaluate`] is pure: it says what the expression is as far as
-//! members have answered, or which members must be asked next. [`match_condition`] judges CEL that API servers evaluate: match conditions.
+//! [`Expression::parse`] checks it when the group is loaded. [`Expression::evaluate`] is pure: it returns the value of the expression as
+//! far as members have answered, or the members that must be asked next. [`match_condition`] judges CEL that API servers evaluate: match
+//! conditions.
 #![forbid(unsafe_code)]
 
 mod condition;
@@ -35,7 +36,7 @@ enum Node {
     Equal(Box<Node>, Box<Node>),
 }
 
-/// Why an expression cannot be used. The texts quote the expression, which is no secret.
+/// Why an expression cannot be used. The texts quote the expression, which is not secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpressionError {
     /// It is longer than [`MAX_LENGTH`].
@@ -44,7 +45,7 @@ pub enum ExpressionError {
     /// It is not CEL, or nested too deep.
     #[error("it is not a CEL expression: {0}")]
     Syntax(String),
-    /// It has an operator, a value or a macro that is not for groups.
+    /// It has an operator, a value or a macro that groups may not use.
     #[error(
         "it uses {0}; a group's expression has only calls of members such as `a()`, `&&`, `||`, `!`, `==`, `!=`, `true` and `false`"
     )]
@@ -55,7 +56,7 @@ pub enum ExpressionError {
     /// It calls a member with arguments.
     #[error("it calls `{0}` with arguments, and members take none: write `{0}()`")]
     Arguments(String),
-    /// It calls what is no member.
+    /// It calls something that is not a member.
     #[error("it calls `{called}()`, and the group has no such member; its members are {}", list(.members))]
     UnknownMember {
         /// The name that is called.
@@ -69,7 +70,7 @@ impl Expression {
     /// Parses and checks the expression of a group with these members.
     ///
     /// # Errors
-    /// When it is too long, is no CEL, calls anything but members, or cannot be true or false.
+    /// When it is too long, is not CEL, calls anything but members, or cannot be true or false.
     pub fn parse<'m>(text: &str, members: impl IntoIterator<Item = &'m str>) -> Result<Self, ExpressionError> {
         let expression = Self(parse::parse(text)?);
         let members: BTreeSet<&str> = members.into_iter().collect();

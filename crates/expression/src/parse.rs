@@ -1,4 +1,4 @@
-//! From the text to a [`Node`]. The `cel` crate parses; what is not for groups is refused here, by name.
+//! Turns the text into a [`Node`]. The `cel` crate parses it; syntax that groups may not use is refused here, by name.
 
 use cel::common::ast::{CallExpr, Expr, LiteralValue, operators};
 use cel::parser::PrattParser;
@@ -16,7 +16,7 @@ pub(crate) fn parse(text: &str) -> Result<Node, ExpressionError> {
     node(tree(text, MAX_DEPTH)?)
 }
 
-/// The tree of any CEL that is not nested deeper than `depth`.
+/// The tree of any CEL expression that is not nested deeper than `depth`.
 pub(crate) fn tree(text: &str, depth: u16) -> Result<Expr, ExpressionError> {
     let parsed = PrattParser::new().max_recursion_depth(depth).parse(text);
     let parsed = parsed.map_err(|errors| {
@@ -44,7 +44,7 @@ fn node(expr: Expr) -> Result<Node, ExpressionError> {
 fn called(call: CallExpr) -> Result<Node, ExpressionError> {
     let CallExpr { func_name, target, args } = call;
     if let Some(target) = target {
-        // The part before the point may be a mistake of its own, which then is the better message.
+        // The part before the point may have a mistake of its own, and then that error is the better message.
         node(target.expr)?;
         return Err(ExpressionError::Unsupported(format!("the method `.{}()`", clean(&func_name, MAX_QUOTE))));
     }
@@ -127,12 +127,12 @@ mod tests {
             let text: String = deep.repeat(MAX_LENGTH / deep.len());
             assert!(Expression::parse(&text, MEMBERS).is_err(), "{deep}");
         }
-        // What only looks deep takes no stack that this thread does not have.
+        // Text that only looks deeply nested must not overflow this thread's stack.
         for (open, close) in [("(", ")"), ("!", ""), ("!(", ")")] {
             let n = (MAX_LENGTH - 3) / (open.len() + close.len());
             let _ = Expression::parse(&format!("{}a(){}", open.repeat(n), close.repeat(n)), MEMBERS);
         }
-        // As wide as it gets, which makes a deep tree of a flat text.
+        // The widest expression: flat text that makes a deep tree.
         let wide = format!("a(){}", "||a()".repeat((MAX_LENGTH - 3) / 5));
         assert_eq!(Expression::parse(&wide, MEMBERS).expect("parses").calls().len(), 1);
     }

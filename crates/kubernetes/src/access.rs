@@ -33,7 +33,7 @@ pub enum AccessError {
     /// There is neither a kubeconfig nor a service account.
     #[error("found neither a kubeconfig nor a Pod's service account: {0}; name a file with --kubeconfig")]
     Nothing(#[from] Box<kube::config::InferConfigError>),
-    /// No client can be made of the configuration, for instance because of its certificates.
+    /// No client can be made from the configuration, for instance because of its certificates.
     #[error("failed to make a client of the API server: {0}")]
     Client(#[from] Box<kube::Error>),
 }

@@ -8,9 +8,9 @@ use crate::CallError;
 
 /// The first pause after a failed call.
 const FIRST: Duration = Duration::from_millis(250);
-/// Longest pause while the API server is away or busy: what it missed is done within seconds of its return.
+/// Longest pause while the API server is unavailable or busy: missed work is done within seconds of its return.
 const LONGEST_AWAY: Duration = Duration::from_secs(4);
-/// Longest pause while it refuses: an administrator has to change something first.
+/// Longest pause while it refuses the call: an administrator has to change something first.
 const LONGEST_REFUSED: Duration = Duration::from_secs(15);
 
 /// The pauses between tries of a call to the API server.
@@ -22,18 +22,18 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// A try succeeded.
+    /// Notes that a try succeeded.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// A try failed: how long to wait before the next one. What the API server asks for is obeyed, with a little more, so that not
-    /// all clients come back at the same time. `random` is from 0 to 1.
+    /// Notes that a try failed; returns how long to wait before the next one. The wait that the API server asks for is obeyed,
+    /// plus a little, so that not all clients come back at the same time. `random` is from 0 to 1.
     pub fn pause(&mut self, error: &CallError, random: f64) -> Duration {
         let is_refused = matches!(error.code(), Some(400..=428 | 430..=499));
         if is_refused && !self.is_refused {
-            // An API server that has just started refuses for a moment what it allows as soon as it has read who may do what. However
-            // long it was away, that is no reason to wait.
+            // An API server that has just started refuses for a moment, until it has read its RBAC rules. The failures before it came
+            // back must not make this wait longer.
             self.failures = 0;
         }
         self.is_refused = is_refused;

@@ -1,7 +1,7 @@
 //! A client of the API server whose answers have limits of time and size.
 //!
-//! It is kube's client, with a layer for what that one lacks. It reads answers, and lines of a watch, of any length, and waits for
-//! them for ever; it never reads a kubeconfig or certificate again that has changed; and it drops the header `Retry-After`.
+//! It is kube's client, with a layer for what kube lacks: kube reads answers, and lines of a watch, of any length, and waits for
+//! them for ever; it never reads a changed kubeconfig or certificate again; and it drops the header `Retry-After`.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ const LARGEST_REFUSAL: usize = 64 << 10;
 /// Shortest time between two readings of the credentials.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(5);
 
-/// Details that say nothing.
+/// Empty details of a `Status`.
 const NO_DETAILS: StatusDetails = StatusDetails {
     name: String::new(),
     group: String::new(),
@@ -42,15 +42,15 @@ const NO_DETAILS: StatusDetails = StatusDetails {
 /// The API server.
 #[derive(Clone)]
 pub struct ApiServer {
-    /// For all calls. Answers have limits of time and size, and nothing is tried again: callers decide that.
+    /// The client for all calls. Answers have limits of time and size, and nothing is tried again: callers decide that.
     pub client: Client,
-    /// For clients of other addresses with the same identity.
+    /// The configuration, for clients of other addresses with the same identity.
     pub config: Config,
 }
 
 impl std::fmt::Debug for ApiServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // A configuration can hold credentials.
+        // Only the address is shown, as a configuration can hold credentials.
         f.debug_struct("ApiServer").field("url", &self.config.cluster_url).finish_non_exhaustive()
     }
 }
@@ -98,7 +98,7 @@ impl Connection {
         tokio::time::timeout(ANSWER_LIMIT, answered).await.unwrap_or_else(|_| Err(TimedOut.into()))
     }
 
-    /// Reads kubeconfig and token again. When that fails, the old client stays.
+    /// Reads kubeconfig and token again. If that fails, the old client stays.
     async fn renew(&self) {
         {
             let mut current = lock(&self.current);
@@ -118,8 +118,8 @@ fn is_watch(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
 }
 
-/// An answer within its limits: a watch as it comes, everything else as a whole. A refusal, also one of a proxy, has a `Status` for its body,
-/// and in it the time after which to ask again; kube makes its errors from that.
+/// An answer within its limits: a watch is passed on as it comes, everything else is read as a whole. A refusal, even one of a proxy, gets a
+/// `Status` as its body, which includes the time after which to ask again; kube makes its errors from that.
 pub(crate) async fn limited(response: Response<Body>, is_watch: bool) -> Result<Response<Answer>, BoxError> {
     let (mut parts, body) = response.into_parts();
     let body = if !parts.status.is_success() {
@@ -139,7 +139,7 @@ fn whole(bytes: Bytes) -> Answer {
     Full::new(bytes).map_err(BoxError::from).boxed_unsync()
 }
 
-/// A body that fails when a line is too long.
+/// A body that fails if a line is too long.
 fn lines(body: Body) -> Answer {
     let mut length = 0;
     let frames = BodyStream::new(body).map(move |frame| {
@@ -158,16 +158,16 @@ fn lines(body: Body) -> Answer {
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// What the API server answered, with the time after which it wants to be asked again.
+/// The API server's refusal, with the time after which it wants to be asked again.
 fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Status {
     let mut status = serde_json::from_slice::<Status>(body).unwrap_or_else(|_| {
-        // A proxy, or the API server's own limit of requests, answers in plain text.
-        // `NotFound` and so on, as kube goes by the reason alone.
+        // A proxy, or the API server's own limit of requests, answers in plain text. The reason is `NotFound` and so
+        // on, because kube looks at the reason alone.
         let reason = code.canonical_reason().unwrap_or_default().replace(' ', "");
         Status::failure(&printable(&String::from_utf8_lossy(body)), &reason)
     });
     status.code = code.as_u16();
-    // In seconds: API servers send no dates.
+    // In seconds: API servers do not send dates.
     let asked = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     if let Some(seconds) = asked {
         status.details = Some(StatusDetails { retry_after_seconds: seconds, ..status.details.unwrap_or(NO_DETAILS) });
@@ -206,7 +206,7 @@ mod tests {
         assert!(error.is::<LineTooLong>(), "{error}");
     }
 
-    /// What kube makes of a refusal.
+    /// The error that kube makes from a refusal.
     async fn refused(response: Response<Body>, is_watch: bool) -> kube::Error {
         let code = response.status();
         let response = limited(response, is_watch).await.expect("an answer");
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(CallError::from(refused(answer(403, status.to_vec()), true).await).code(), Some(403));
         let error = refused(answer(404, b"404 page not found".to_vec()), false).await;
         assert!(matches!(error, kube::Error::Api(status) if status.is_not_found()), "kube takes it for what it is");
-        // More than is read of a refusal.
+        // One byte more than is read of a refusal.
         let error = refused(answer(500, vec![b'a'; LARGEST_REFUSAL + 1]), false).await;
         assert_eq!(CallError::from(error).code(), Some(500));
     }

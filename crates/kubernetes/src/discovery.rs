@@ -6,14 +6,16 @@ use kube::Client;
 /// The resources of an API server.
 #[derive(Debug, Default)]
 pub struct Discovery {
-    /// Those whose objects can be listed, each with its group (empty for the core group) and version. Of each group, the version that
-    /// the API server prefers comes first.
+    /// The resources whose objects can be listed, each with its group (empty for the core group) and version. For each group, the
+    /// version that the API server prefers comes first.
     pub resources: Vec<(String, String, APIResource)>,
-    /// The groups and versions whose resources are unknown, as a server behind the API server is away, and why.
+    /// The groups and versions whose resources are unknown because a server behind the API server is unavailable, and
+    /// the errors.
     pub hidden: Vec<(String, kube::Error)>,
 }
 
-/// Asks for the resources of those groups and versions that are wanted. The group is empty for the core group.
+/// Asks for the resources of the groups and versions for which `is_wanted` is true. The group is empty for the core
+/// group.
 ///
 /// # Errors
 /// When the API server does not say which groups it has.
@@ -48,7 +50,7 @@ pub async fn discover(client: &Client, is_wanted: impl Fn(&str, &str) -> bool) -
     Ok(discovery)
 }
 
-/// Whether it is no subresource, whose name has a slash, and its objects can be listed.
+/// Whether it is not a subresource, whose name has a slash, and its objects can be listed.
 fn can_be_listed(resource: &APIResource) -> bool {
     !resource.name.contains('/') && resource.verbs.iter().any(|verb| verb == "list")
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use kube::runtime::watcher;
 
-/// Longest time for a whole answer, and for the beginning of a watch. It lets API servers work that need half a minute for each.
+/// Longest time for a whole answer, and for the beginning of a watch. It is long enough for API servers that need half a minute
+/// for each.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(45);
 /// Longest line of a watch, in bytes: an object in etcd has at most 1.5 MiB, and its JSON may be longer than what is stored.
 pub(crate) const LONGEST_LINE: usize = 8 << 20;
@@ -19,13 +20,13 @@ pub enum CallError {
     /// The kubeconfig, its certificates or the token cannot be read.
     #[error("failed to read how to reach the API server: {0}")]
     Settings(String),
-    /// There is no connection, it was cut, or more was sent than is read.
+    /// There is no connection, it was cut, or the answer was larger than the limit.
     #[error("failed to reach the API server: {0}")]
     Unreachable(String),
     /// No answer came in time.
     #[error("the API server did not answer within {} s", ANSWER_LIMIT.as_secs())]
     TimedOut,
-    /// An API server does not answer like this.
+    /// The answer is not one of an API server.
     #[error("failed to read the API server's answer: {0}")]
     Malformed(String),
     /// The API server refused the call.
@@ -33,7 +34,7 @@ pub enum CallError {
     Refused {
         /// The HTTP status code.
         code: u16,
-        /// How long the API server wants to be left alone, if it says so.
+        /// How long the API server asks to wait, if it does.
         retry_after: Option<Duration>,
         /// The API server's message.
         message: String,
@@ -109,8 +110,8 @@ pub fn root_cause(error: &dyn std::error::Error) -> String {
     printable(&portcullis_util::root_cause(error))
 }
 
-/// A text of another program, safe for terminals and logs: without control characters and bidirectional overrides, and cut. This
-/// crate must not depend on the contract, which has the like for texts in a status.
+/// A text of another program, made safe for terminals and logs: without control characters and bidirectional overrides, and cut.
+/// This crate must not depend on the contract crate, which has a similar function for texts in a status.
 pub(crate) fn printable(text: &str) -> String {
     let is_override =
         |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');

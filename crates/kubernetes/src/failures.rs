@@ -6,7 +6,7 @@ use portcullis_util::LogOnce;
 
 use crate::CallError;
 
-/// Failures of calls that end sooner are not logged. A new leader, for one, may be refused for some seconds.
+/// Failures that are over sooner are not logged. A new leader, for example, may be refused for some seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The failures of one kind of call.
@@ -18,21 +18,21 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// No failure yet. `doing` names the call, for instance `write status`; `count` is called with each failure.
+    /// Without a failure yet. `doing` names the call, for instance `write status`; `count` is called with each failure.
     pub fn new(doing: &'static str, count: impl Fn(&CallError) + Send + Sync + 'static) -> Self {
         Self { doing, count: Box::new(count), over: Box::new(|| ()), log: LogOnce::after(PATIENCE) }
     }
 
-    /// The same, and `over` is called with each success.
+    /// Makes each success call `over` as well.
     #[must_use]
     pub fn and_over(self, over: impl Fn() + Send + Sync + 'static) -> Self {
         Self { over: Box::new(over), ..self }
     }
 
-    /// A call failed, and will be tried again.
+    /// Notes that a call failed and will be tried again.
     pub fn failed(&mut self, error: &CallError) {
         (self.count)(error);
-        // One line, however the problem changes meanwhile.
+        // One line, even if the problem changes in the meantime.
         if self.log.fails("", Instant::now()) {
             tracing::warn!(%error, "failed to {}; it is tried again", self.doing);
         } else {
@@ -40,7 +40,7 @@ impl Failures {
         }
     }
 
-    /// A call succeeded.
+    /// Notes that a call succeeded.
     pub fn over(&mut self) {
         (self.over)();
         if self.log.works() {

@@ -1,5 +1,5 @@
 //! What the programs that talk to an API server share: a client with limits of time and size, watches, pauses after failures, the
-//! Lease of a leader, which resources there are, and the names under which they write.
+//! Lease of a leader, discovery of resources, and the names under which they write.
 //!
 //! Programs without an API token do not link this crate. It decides nothing about policies.
 #![forbid(unsafe_code)]

@@ -1,18 +1,18 @@
-//! Names under which the programs write to an API server, and the name in the certificates of loaders.
+//! The names under which the programs write to an API server, and the name in the certificates of loaders.
 
-/// Field manager of what the controller writes; also the value of [`MANAGED_BY_LABEL`] on its webhook configurations.
+/// The field manager of the controller; also the value of [`MANAGED_BY_LABEL`] on its webhook configurations.
 pub const CONTROLLER_MANAGER: &str = "portcullis-controller";
-/// Field manager of the status that the reporter holding the Lease writes.
+/// The field manager of the status, which the reporter that holds the Lease writes.
 pub const STATUS_MANAGER: &str = "portcullis-status";
-/// Field manager of a reporter's own report.
+/// The field manager of a reporter's own report.
 pub const REPORT_MANAGER: &str = "portcullis-reporter";
-/// Field manager of the audit's reports on objects.
+/// The field manager of the audit's reports on objects.
 pub const AUDIT_MANAGER: &str = "portcullis-audit";
 /// `reportingController` of the controller's events.
 pub const CONTROLLER_REPORTING: &str = "policies.portcullis.dev/controller";
 /// `reportingController` of the reporter's events.
 pub const REPORTER_REPORTING: &str = "policies.portcullis.dev/reporter";
-/// Label of objects that a program made and may change and remove.
+/// The label of objects that a program created and may change and remove.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 
 /// The DNS name in the certificates of an installation's loaders. The controller issues them, and each loader requires the name of

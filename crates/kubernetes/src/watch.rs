@@ -1,10 +1,11 @@
-//! Watching a collection, for as long as it takes.
+//! Watches a collection for as long as the program runs.
 //!
-//! kube's `watcher` lists in pages, resumes where it was, lists again after 410, and notices a silent watch. Added here, for all
-//! programs alike: failures are paced by what the API server asks for, counted, and logged once; and a watch whose events cannot be
-//! read is listed again, where kube would resume it at the same event for ever.
+//! kube's `watcher` lists in pages, resumes where it was, lists again after 410, and notices a silent watch. This module adds, for
+//! all programs: the pace of retries follows what the API server asks for, failures are counted and logged once, and a watch whose
+//! events cannot be read is listed again, where kube would resume it at the same event for ever.
 //!
-//! What is known stays known until a new list is complete: [`Event::Init`] begins it, [`Event::InitDone`] ends it.
+//! The known objects stay valid until a new list is complete: [`Event::Init`] begins the list, [`Event::InitDone`] ends
+//! it.
 
 use std::error::Error;
 use std::fmt::Debug;
@@ -19,12 +20,13 @@ use serde::de::DeserializeOwned;
 use crate::error::{ANSWER_LIMIT, LineTooLong};
 use crate::{CallError, Failures, Retry};
 
-/// Longest pause before a list that replaces a watch which is too old, so that not all clients list at the same time.
+/// Longest pause before the list that replaces an expired watch. The pause is random, so that not all clients list at
+/// the same time.
 const TOO_OLD_PAUSE: Duration = Duration::from_secs(1);
-/// A watch without a word works again when no failure came for longer than a call can take.
+/// A silent watch counts as working again when no failure came for longer than a call can take.
 const SETTLED: Duration = Duration::from_secs(ANSWER_LIMIT.as_secs() + 5);
 
-/// The events of a collection, for ever. Limits of time and size are those of the client.
+/// The events of a collection, without end. The client's limits of time and size apply.
 pub fn watch<K>(api: Api<K>, config: watcher::Config, failures: Failures) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -57,7 +59,7 @@ where
             };
             match next {
                 Some(Ok(event)) => {
-                    // A list that begins has not worked yet.
+                    // A list that has only begun does not show yet that it works.
                     if !matches!(event, Event::Init) {
                         self.works();
                     }
@@ -74,7 +76,7 @@ where
         self.retry.reset();
     }
 
-    /// Waits before the next try.
+    /// Notes the failure, and waits before the next try.
     async fn fail(&mut self, error: watcher::Error) {
         let is_unreadable = is_unreadable(&error);
         let error = CallError::from(error);
@@ -110,7 +112,7 @@ fn is_caused_by<T: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
             return true;
         }
         next = match error.downcast_ref::<std::io::Error>() {
-            // Its `source` leaves out the error that it was made of.
+            // Its `source` skips the error that it was made from.
             Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
             None => error.source(),
         };
@@ -131,7 +133,8 @@ mod tests {
     use super::*;
     use crate::client::limited;
 
-    /// An API server with an empty collection, whose watches say these things one after the other. What it was asked is kept.
+    /// An API server with an empty collection, whose watches return these bodies one after the other. It records what it was
+    /// asked.
     fn api(watches: Vec<Vec<u8>>, asked: &Arc<Mutex<Vec<&'static str>>>) -> Api<ConfigMap> {
         let (watches, asked) = (Mutex::new(watches.into_iter()), Arc::clone(asked));
         let service = tower::service_fn(move |request: Request<Body>| {

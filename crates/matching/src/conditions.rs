@@ -1,8 +1,8 @@
 //! Match conditions of a policy: CEL on a request, as far as it can be evaluated without an API server.
 //!
-//! Only the part of CEL that means the same here is evaluated. Whatever is outside of it, for instance `authorizer` and the libraries of
-//! Kubernetes, and whatever takes too long, is reported as [`Decision::Unknown`] and never guessed. Nor is what depends on who makes a request,
-//! where nobody knows that.
+//! Only the part of CEL that means the same here is evaluated. Everything outside of it, for instance `authorizer` and the libraries of
+//! Kubernetes, and everything that takes too long, is reported as [`Decision::Unknown`] and never guessed. So is everything that depends on the
+//! user who makes a request, if that user is not known.
 
 mod cost;
 mod requester;
@@ -43,13 +43,13 @@ pub struct Conditions(Vec<Condition>);
 #[derive(Debug)]
 struct Condition {
     name: String,
-    /// Absent where the expression is not of the part of CEL that is evaluated here.
+    /// The parsed expression; absent if it is outside the part of CEL that is evaluated here.
     expression: Option<(IdedExpr, Cost)>,
-    /// Whether it means something else where the fields of the request are missing that depend on who makes it.
+    /// Whether it would mean something else when the fields of the request that depend on its user are missing.
     needs_requester: bool,
 }
 
-/// What conditions are evaluated on: the variables of one request.
+/// The variables of one request, on which conditions are evaluated.
 pub(crate) struct Subject(Context<'static, 'static>);
 
 impl Subject {
@@ -64,10 +64,10 @@ impl Subject {
 }
 
 impl Conditions {
-    /// Reads conditions that are evaluated for each request; nothing where one of them might mean something else in an API server, takes more
+    /// Parses conditions that are evaluated for each request. `None` if one of them might mean something else in an API server, takes more
     /// than a moment, or looks at more of an object than its metadata.
     pub(crate) fn for_requests(conditions: &[MatchCondition]) -> Option<Self> {
-        /// Variables that only API servers have, and fields that are left out of what conditions see here.
+        /// Variables that only API servers have, and fields that are missing in the variables here.
         const ELSEWHERE: [&str; 4] = ["authorizer", "namespaceObject", "options", "managedFields"];
         let is_judged = |condition: &MatchCondition| {
             let text = &condition.expression;
@@ -98,7 +98,7 @@ impl Conditions {
         failed.map_or(Decision::Matches, |name| Decision::Unknown(name.clone()))
     }
 
-    /// Reads the conditions of a policy.
+    /// Parses the conditions of a policy.
     pub fn of(conditions: &[MatchCondition]) -> Self {
         let read = |condition: &MatchCondition| {
             let expression = compiled(&condition.expression);
@@ -108,12 +108,13 @@ impl Conditions {
         Self(conditions.iter().map(read).collect())
     }
 
-    /// What they say about a request by `user`, about an object of a kind.
+    /// What the conditions say about a request of `user` for an object of a kind.
     pub fn decide(&self, user: &str, asked: &Asked, kind: &str, name: &str, object: &Value) -> Decision {
         self.decide_by(Some(user), asked, kind, name, object)
     }
 
-    /// What they say about a request. Where no user is named, nobody knows who makes it, nor with which options.
+    /// What the conditions say about a request. Without a user, the fields that depend on the user, and the options of
+    /// the request, are unknown.
     pub(crate) fn decide_by(
         &self,
         user: Option<&str>,
@@ -141,7 +142,7 @@ impl Conditions {
     }
 }
 
-/// Whether an expression looks at no more of `object` and `oldObject` than at their metadata, and whether they are there.
+/// Whether an expression looks at nothing of `object` and `oldObject` but their metadata and whether they are null.
 fn reads_metadata_only(expression: &IdedExpr) -> bool {
     let is_object =
         |part: &IdedExpr| matches!(&part.expr, Expr::Ident(name) if name == "object" || name == "oldObject");
@@ -159,23 +160,23 @@ fn reads_metadata_only(expression: &IdedExpr) -> bool {
         }
         Expr::List(list) => list.elements.iter().all(reads_metadata_only),
         Expr::Literal(_) => true,
-        // They are made by loops and copies, which are not evaluated for requests.
+        // These need loops or copies, which are not evaluated for requests.
         Expr::Map(_) | Expr::Comprehension(_) | Expr::Struct(_) | Expr::Unspecified => false,
     }
 }
 
 impl Condition {
-    /// Whether it is true; nothing where that cannot be found out here, or not with the steps that are left.
+    /// Whether the condition is true; `None` if that cannot be found out here, or not with the steps that are left.
     fn holds(&self, size: Size, steps: &mut u64, context: &Context<'_, '_>) -> Option<bool> {
         let (_, cost) = self.expression.as_ref()?;
         *steps = steps.checked_sub(cost.steps(size)?)?;
         self.value(context)
     }
 
-    /// Whether it is true; nothing where it is neither true nor false.
+    /// Whether the condition is true; `None` if it is neither true nor false.
     fn value(&self, context: &Context<'_, '_>) -> Option<bool> {
         let (expression, _) = self.expression.as_ref()?;
-        // A defect of the evaluator ends no scan.
+        // A defect of the CEL interpreter must not end a scan.
         match catch_unwind(AssertUnwindSafe(|| context.resolve(expression))) {
             Ok(Ok(cel::Value::Bool(value))) => Some(value),
             Ok(_) | Err(_) => None,
@@ -201,7 +202,7 @@ fn context(user: Option<&str>, asked: &Asked, kind: &str, name: &str, object: &V
     let mut context = library();
     let mut request = asked.request(user.unwrap_or_default(), kind, name);
     if let (None, Some(fields)) = (user, request.as_object_mut()) {
-        // An expression that reads one of them fails, and so is unknown.
+        // An expression that reads one of these fields fails, and so is unknown.
         fields.retain(|name, _| !requester::FIELDS.contains(&name.as_str()));
     }
     let (object, mut request) = (value(object), value(&request));

@@ -1,4 +1,4 @@
-//! The request that a policy would be asked about for an object that exists, where nobody knows who will make it.
+//! The request that a policy would be asked about for an existing object, when its user is not known.
 
 use serde_json::Value;
 
@@ -6,20 +6,21 @@ use crate::conditions::{Conditions, Decision};
 use crate::request::Asked;
 use crate::resource::Resource;
 
-/// What a policy would be asked about an object that exists.
+/// What a policy would be asked about an existing object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Existing {
     /// This request.
     Asked(Asked),
     /// Match conditions leave the object out, so the policy would not be asked.
     LeftOut,
-    /// The named match condition cannot be decided: an API server alone can evaluate it, it fails, it takes too long, or it depends on who makes the request.
+    /// The named match condition cannot be decided: only an API server can evaluate it, it fails, it takes too long, or it depends on the user who
+    /// makes the request.
     Undecided(String),
 }
 
 impl Conditions {
-    /// What a policy would be asked about an object of a resource, where its rules name `operations`. The first of them counts that the
-    /// conditions let through.
+    /// What a policy would be asked about an object of a resource, if its rules name `operations`. The first operation that the
+    /// conditions let through is used.
     pub fn existing(&self, resource: &Resource, operations: &[&str], object: &Value) -> Existing {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
         let mut existing = Existing::LeftOut;

@@ -1,7 +1,7 @@
 //! Which objects of a cluster a policy would be asked about, and with which request: rules, selectors, match conditions. Pure.
 //!
-//! The evaluator decides here which members of a shared webhook a request is for ([`MemberMatcher`]). `portcullis impact` asks one policy about all objects that it matches, and the audit of the reporter asks all policies. Both decide here
-//! what an API server would decide about a request.
+//! The evaluator decides here which members of a shared webhook a request is for ([`MemberMatcher`]). `portcullis impact` asks one policy about all
+//! objects that it matches, and the audit of the reporter asks all policies; both decide here what an API server would decide about a request.
 #![forbid(unsafe_code)]
 
 mod conditions;

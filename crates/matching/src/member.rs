@@ -1,8 +1,8 @@
 //! Which requests of a shared webhook a member is asked about: its object selector and its match conditions.
 //!
-//! Only what means the same here as in an API server is judged, so that a policy which shares a webhook is asked about the same requests
-//! as with a webhook of its own. Of objects nothing but their metadata is read, so that a large object costs neither time nor memory.
-//! Whatever else a policy wants to be matched by keeps it out of shared webhooks ([`MemberMatcher::of`]).
+//! Only what means the same here as in an API server is judged, so that a policy that shares a webhook is asked about the same requests
+//! as with a webhook of its own. Only the metadata of an object is read, so that a large object costs neither time nor memory. A policy
+//! that needs anything else to be matched does not share a webhook ([`MemberMatcher::of`]).
 
 use std::cell::OnceCell;
 
@@ -21,12 +21,13 @@ pub struct MemberMatcher {
     conditions: Conditions,
 }
 
-/// Largest object selector and match conditions of a member, as JSON, in bytes: manifests and webhooks have those of all members.
+/// Largest object selector and match conditions of a member, as JSON, in bytes. Manifests and webhooks hold those of all members.
 const LARGEST_MEMBER: usize = 4 << 10;
 /// Most metadata of an object that conditions are evaluated on, in bytes. API servers store much less.
 const MAX_METADATA: usize = 1 << 20;
 
-/// A request, with what selectors and conditions look at. It is read as far as they need it, and once for all members.
+/// A request, with the parts that selectors and conditions look at. They are parsed when needed, and once for all
+/// members.
 pub struct AdmissionRequest<'a> {
     object: Option<&'a str>,
     old: Option<&'a str>,
@@ -35,26 +36,27 @@ pub struct AdmissionRequest<'a> {
     subject: OnceCell<Option<Subject>>,
 }
 
-/// What is read of an object.
+/// The part of an object that is read.
 #[derive(Debug)]
 enum Metadata {
     /// There is no object.
     NoObject,
     /// The object has no metadata.
     Absent,
-    /// Its metadata, without the managed fields, and the labels among them.
+    /// The metadata without the managed fields, and the object's labels.
     Present { metadata: Value, labels: Labels },
 }
 
-/// As much of an object as is read.
+/// The part of an object that is parsed.
 #[derive(Deserialize)]
 struct Partial<'a> {
     #[serde(borrow)]
     metadata: Option<&'a RawValue>,
 }
 
-/// The match part of the webhook that a policy with this part can share: the part without object selector and match conditions. None where
-/// it needs one of its own, since it may change objects, or has what an API server alone can judge.
+/// The match part of the webhook that a policy with this part can share: the part without object selector and match conditions. `None` if
+/// the policy needs a webhook of its own, because it may change objects, or because only an API server can judge its selector or
+/// conditions.
 pub fn shared_part(part: &MatchPart) -> Option<MatchPart> {
     let (webhook, member) = part.shared();
     let may_share = part.kind == WebhookKind::Validating
@@ -64,15 +66,15 @@ pub fn shared_part(part: &MatchPart) -> Option<MatchPart> {
 }
 
 impl MemberMatcher {
-    /// Reads what a member is matched by; nothing where an API server alone can judge it.
+    /// Parses the selector and conditions of a member; `None` if only an API server can judge them.
     pub fn of(member: &MemberMatch) -> Option<Self> {
         let objects = member.object_selector.as_ref().map_or(Ok(Selector::default()), Selector::parse).ok()?;
         Some(Self { objects, conditions: Conditions::for_requests(&member.match_conditions)? })
     }
 
-    /// Whether a member is asked about a request. As in an API server, a condition that is false decides, and one that is neither true nor
-    /// false counts where none is false. An object that cannot be read here, for instance because it is nested too deeply, is unknown and
-    /// never left out.
+    /// Whether a member is asked about a request. As in an API server, one false condition excludes the request, and one that is neither
+    /// true nor false matters only if none is false. An object that cannot be parsed here, for instance because it is nested too deeply,
+    /// gives "unknown" and is never excluded.
     pub fn decide(&self, request: &AdmissionRequest<'_>) -> Decision {
         if !self.objects.is_empty() {
             let Some(both) = request.metadata() else { return Decision::Unknown("objectSelector".to_owned()) };
@@ -89,12 +91,13 @@ impl MemberMatcher {
 }
 
 impl<'a> AdmissionRequest<'a> {
-    /// A request about these objects, as JSON. `request` makes the JSON of the AdmissionReview's request without them.
+    /// A request about these objects, which are JSON. `request` makes the JSON of the AdmissionReview's request without
+    /// them.
     pub fn new(object: Option<&'a str>, old: Option<&'a str>, request: impl Fn() -> String + 'a) -> Self {
         Self { object, old, request: Box::new(request), metadata: OnceCell::new(), subject: OnceCell::new() }
     }
 
-    /// The metadata of the object and of the old one; nothing where they cannot be read.
+    /// The metadata of the object and of the old object; `None` if they cannot be parsed.
     fn metadata(&self) -> Option<&[Metadata; 2]> {
         self.metadata.get_or_init(|| Some([Metadata::of(self.object)?, Metadata::of(self.old)?])).as_ref()
     }
@@ -122,7 +125,8 @@ impl Metadata {
         Some(Self::Present { metadata, labels })
     }
 
-    /// The labels. What has no metadata, for instance the options of `kubectl exec`, is selected by no label.
+    /// The labels. An object without metadata, for instance the options of `kubectl exec`, is not selected by any label
+    /// selector.
     fn labels(&self) -> Option<&Labels> {
         match self {
             Self::Present { labels, .. } => Some(labels),
@@ -130,7 +134,7 @@ impl Metadata {
         }
     }
 
-    /// The object as conditions see it that look at its metadata only.
+    /// The object for conditions that look only at its metadata.
     fn object(&self) -> Value {
         match self {
             Self::NoObject => Value::Null,

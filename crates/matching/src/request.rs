@@ -1,11 +1,11 @@
-//! The request that an object is judged by, and whether a rule matches it.
+//! The request for which an object is judged, and whether a rule matches it.
 
 use portcullis_contract::RuleWithOperations;
 use serde_json::{Value, json};
 
 use crate::resource::Resource;
 
-/// The uid of a request that was made here.
+/// The uid of a request that this crate makes.
 const UID: &str = "00000000-0000-4000-8000-000000000000";
 
 /// The part of a request that rules look at.
@@ -17,16 +17,16 @@ pub struct Asked {
     pub version: String,
     /// The plural name of the resource.
     pub resource: String,
-    /// The subresource; empty where the object itself is meant.
+    /// The subresource; empty for the object itself.
     pub subresource: String,
     /// `CREATE`, `UPDATE`, `DELETE` or `CONNECT`.
     pub operation: String,
-    /// Empty for objects in none.
+    /// The namespace; empty for cluster-scoped objects.
     pub namespace: String,
 }
 
 impl Asked {
-    /// A request about an object of a resource. `namespace` is empty for objects in none.
+    /// A request about an object of a resource. `namespace` is empty for cluster-scoped objects.
     pub fn of(resource: &Resource, operation: &str, namespace: &str) -> Self {
         Self {
             group: resource.group.clone(),
@@ -43,7 +43,7 @@ impl Asked {
         self.operation == "UPDATE"
     }
 
-    /// The request as it stands in an AdmissionReview, without its objects.
+    /// The request as in an AdmissionReview, without its objects.
     pub(crate) fn request(&self, user: &str, kind: &str, name: &str) -> Value {
         let Self { group, version, resource, operation, namespace, .. } = self;
         let options = if self.is_update() { "UpdateOptions" } else { "CreateOptions" };
@@ -68,8 +68,8 @@ impl Asked {
     }
 }
 
-/// The JSON of an AdmissionReview by a user, about an object. `raw` is the object, which goes in as it is written, with every digit of its
-/// numbers. Where it is updated, it does not change.
+/// The JSON of an AdmissionReview by a user, about an object. `raw` is the object's JSON, which is inserted unchanged, with every digit of
+/// its numbers. In an update, the old object is the same.
 pub fn about(user: &str, asked: &Asked, kind: &str, name: &str, raw: &str) -> Vec<u8> {
     let old = if asked.is_update() { raw } else { "null" };
     let request = asked.request(user, kind, name).to_string();
@@ -80,7 +80,7 @@ pub fn about(user: &str, asked: &Asked, kind: &str, name: &str, raw: &str) -> Ve
     .into()
 }
 
-/// Whether a rule of a policy matches a request, as rules of webhooks do; their `scope` aside.
+/// Whether a rule of a policy matches a request, as rules of webhooks do. The rule's `scope` is not considered.
 pub fn matches_rule(rule: &RuleWithOperations, asked: &Asked) -> bool {
     let any = |list: &[String], value: &str| list.iter().any(|entry| entry == "*" || entry == value);
     let resource = |pattern: &String| match pattern.split_once('/') {

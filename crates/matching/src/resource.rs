@@ -1,4 +1,4 @@
-//! A resource that an API server has.
+//! A resource of an API server.
 
 /// A resource whose objects can be listed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,7 +21,7 @@ impl Resource {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// Its name for people: `pods`, `deployments.apps`.
+    /// Its name for messages: `pods`, `deployments.apps`.
     pub fn title(&self) -> String {
         if self.group.is_empty() { self.name.clone() } else { format!("{}.{}", self.name, self.group) }
     }

@@ -1,4 +1,4 @@
-//! Which objects of a cluster a policy would be asked about, but for its match conditions.
+//! Which objects of a cluster a policy would be asked about, before its match conditions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use crate::request::{Asked, matches_rule};
 use crate::resource::Resource;
 use crate::selector::{Labels, Selector, SelectorError, labels};
 
-/// Namespaces about which no ClusterPolicy is asked, beside that of the installation.
+/// Namespaces about which no ClusterPolicy is asked, besides that of the installation.
 const SYSTEM: [&str; 2] = ["kube-node-lease", "kube-system"];
-/// Groups about which no policy is asked.
+/// API groups about which no policy is asked.
 const LEFT_OUT: [&str; 3] = ["authentication.k8s.io", "authorization.k8s.io", "policies.portcullis.dev"];
-/// Operations that an object which exists can be judged by, the one that counts first.
+/// The operations for which an existing object can be judged, the preferred one first.
 const OPERATIONS: [&str; 2] = ["CREATE", "UPDATE"];
 
 /// The namespaces of a cluster with their labels, by name.
 pub type Namespaces = BTreeMap<String, Labels>;
 
-/// The parts of a policy, and what else decides about objects.
+/// The parts of a policy, and the other facts that decide about objects.
 #[derive(Debug, Clone, Copy)]
 pub struct Parts<'a> {
     /// The policy.
@@ -32,14 +32,14 @@ pub struct Parts<'a> {
     pub namespace_selector: Option<&'a Value>,
     /// The namespace of the installation, about which no policy is asked.
     pub installation: &'a str,
-    /// The only namespace that is wanted; absent for all.
+    /// The only namespace of interest; absent for all.
     pub namespace: Option<&'a str>,
 }
 
 /// Why a policy has no scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeError {
-    /// A selector is not one.
+    /// A selector is not valid.
     #[error("spec.{field}: {problem}")]
     Selector {
         /// `objectSelector` or `namespaceSelector`.
@@ -47,7 +47,7 @@ pub enum ScopeError {
         /// What is wrong with it.
         problem: SelectorError,
     },
-    /// Another namespace is wanted than that of the Policy.
+    /// The namespace of interest is not that of the Policy.
     #[error("the policy is asked about objects of its own namespace {own:?} only")]
     OtherNamespace {
         /// The namespace of the Policy.
@@ -55,18 +55,18 @@ pub enum ScopeError {
     },
 }
 
-/// What a policy's rules and selectors say.
+/// The objects that a policy's rules and selectors select.
 #[derive(Debug, Clone)]
 pub struct Scope {
     rules: Vec<RuleWithOperations>,
     objects: Selector,
-    /// The selector of namespaces; absent where it selects all.
+    /// The namespace selector; absent if it selects all.
     namespaces: Option<Selector>,
-    /// The only namespace that counts.
+    /// The only namespace of interest; absent for all.
     namespace: Option<String>,
-    /// Whether it is a Policy, which is asked about objects of its own namespace only.
+    /// Whether it is a Policy, which is asked only about objects of its own namespace.
     is_namespaced: bool,
-    /// The namespaces about which it is not asked.
+    /// The namespaces about which the policy is not asked.
     left_out: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ impl Scope {
             return Err(ScopeError::OtherNamespace { own: own.to_owned() });
         }
         let mut left_out = vec![parts.installation.to_owned()];
-        // A Policy in a namespace of the system is there on purpose.
+        // A Policy in a system namespace is there on purpose.
         if own.is_none() {
             left_out.extend(SYSTEM.map(str::to_owned));
         }
@@ -103,40 +103,41 @@ impl Scope {
         })
     }
 
-    /// The selector of objects.
+    /// The object selector.
     pub fn objects(&self) -> &Selector {
         &self.objects
     }
 
-    /// The selector of namespaces; absent for all.
+    /// The namespace selector; absent if it selects all.
     pub fn namespaces(&self) -> Option<&Selector> {
         self.namespaces.as_ref()
     }
 
-    /// The only namespace that counts.
+    /// The only namespace of interest; `None` for all.
     pub fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()
     }
 
-    /// Whether a rule names an operation that does not leave an object as it is.
+    /// Whether a rule names an operation other than creating or updating an object.
     pub fn has_other_operations(&self) -> bool {
         let is_other = |operation: &String| ["DELETE", "CONNECT", "*"].contains(&operation.as_str());
         self.rules.iter().flat_map(|rule| &rule.operations).any(is_other)
     }
 
-    /// Whether a rule names a group and a version.
+    /// Whether a rule names this group and version.
     pub fn is_of(&self, group: &str, version: &str) -> bool {
         let has = |list: &[String], value: &str| list.iter().any(|entry| entry == "*" || entry == value);
         !LEFT_OUT.contains(&group)
             && self.rules.iter().any(|rule| has(&rule.api_groups, group) && has(&rule.api_versions, version))
     }
 
-    /// The resources that rules name, each once, in the first of its versions that they name; and the operation to ask about.
+    /// The resources that the rules name, each once, in the first of its known versions that they name; and the operation to
+    /// ask about.
     pub fn resources(&self, known: &[Resource]) -> Vec<(Resource, &'static str)> {
         let mut seen = BTreeSet::new();
         let mut wanted = Vec::new();
         for resource in known {
-            // Objects of one namespace do not include those in none.
+            // A namespace has no cluster-scoped objects.
             if LEFT_OUT.contains(&resource.group.as_str()) || (self.namespace.is_some() && !resource.namespaced) {
                 continue;
             }
@@ -150,7 +151,7 @@ impl Scope {
         wanted
     }
 
-    /// The operations that rules name for a resource, of those that an object which exists can be judged by.
+    /// The operations that the rules name for a resource, among those for which an existing object can be judged.
     pub fn operations(&self, resource: &Resource) -> Vec<&'static str> {
         OPERATIONS.into_iter().filter(|operation| self.names(resource, operation)).collect()
     }
@@ -167,15 +168,15 @@ impl Scope {
         })
     }
 
-    /// Whether the policy is asked about an object of a resource, where `selected` are the namespaces of its selector. The object is one
-    /// that an API server listed by the selector of objects, in the only namespace that counts.
+    /// Whether the policy is asked about an object of a resource; `selected` are the namespaces that its selector selects, or `None` for
+    /// all. The object must be one that an API server listed with the object selector, in the only namespace of interest.
     pub fn covers(&self, resource: &Resource, object: &Value, selected: Option<&BTreeSet<String>>) -> bool {
         let Some(namespace) = namespace(resource, object) else { return true };
         !self.leaves_out(namespace) && selected.is_none_or(|names| names.contains(namespace))
     }
 
-    /// Whether the policy is asked about an object that was listed for all policies: selectors are applied here. An object in a namespace
-    /// that is not known is not covered by a policy that selects namespaces.
+    /// Whether the policy is asked about an object that was listed for all policies, so that its selectors are applied here. A policy
+    /// with a namespace selector is not asked about an object in an unknown namespace.
     pub fn selects(&self, resource: &Resource, object: &Value, namespaces: &Namespaces) -> bool {
         let metadata = &object["metadata"];
         if !self.objects.is_empty() && !self.objects.selects(&labels(metadata)) {
@@ -201,8 +202,8 @@ fn is_namespace(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.name == "namespaces"
 }
 
-/// The namespace that decides about an object. A selector of namespaces looks at the labels of a Namespace itself, and lets all other
-/// objects in no namespace through.
+/// The namespace that decides about an object: a namespace selector looks at the labels of a Namespace itself, and lets all other
+/// cluster-scoped objects through.
 fn namespace<'o>(resource: &Resource, object: &'o Value) -> Option<&'o str> {
     let metadata = &object["metadata"];
     if is_namespace(resource) { metadata["name"].as_str() } else { metadata["namespace"].as_str() }
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     fn scope(kind: &str, spec: &Value, namespace: Option<&str>) -> Result<Scope, String> {
-        // A Policy with a rule for namespaces does not exist.
+        // A Policy may not have a rule for namespaces.
         let core = if kind == "Policy" { json!(["pods"]) } else { json!(["pods", "namespaces"]) };
         let rules = json!([
             {"apiGroups": [""], "apiVersions": ["v1"], "resources": core, "operations": ["UPDATE", "DELETE"]},

@@ -1,4 +1,4 @@
-//! Label selectors: as queries to an API server, and applied here.
+//! Label selectors, which are sent as queries to an API server or applied here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,10 +26,10 @@ enum Condition {
     DoesNotExist,
 }
 
-/// Why a value is no label selector.
+/// Why a value is not a label selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// A field has another type than it must have.
+    /// A field has the wrong type.
     #[error("{field}: want {wanted}")]
     Type {
         /// The field, for instance `matchLabels`.
@@ -43,7 +43,7 @@ pub enum SelectorError {
     /// The operator is unknown.
     #[error("{0:?} is not an operator of label selectors")]
     Operator(String),
-    /// `In` and `NotIn` without values.
+    /// `In` or `NotIn` has no values.
     #[error("{0}: the operators In and NotIn want at least one value")]
     NoValues(String),
 }
@@ -86,7 +86,7 @@ impl Selector {
         self.0.is_empty()
     }
 
-    /// The selector in the form of queries, for instance `app=shop,tier in (a,b),!legacy`; empty where it selects everything.
+    /// The selector in the form of a query, for instance `app=shop,tier in (a,b),!legacy`; empty if it selects everything.
     pub fn query(&self) -> String {
         let parts = self.0.iter().map(|Requirement { key, condition }| match condition {
             Condition::Equals(value) => format!("{key}={value}"),
@@ -98,7 +98,8 @@ impl Selector {
         parts.collect::<Vec<_>>().join(",")
     }
 
-    /// Whether it selects an object with these labels, as an API server decides it: `NotIn` holds for an object without the label.
+    /// Whether it selects an object with these labels, by the rules of an API server: `NotIn` holds for an object without the
+    /// label.
     pub fn selects(&self, labels: &Labels) -> bool {
         self.0.iter().all(|Requirement { key, condition }| {
             let found = labels.get(key);

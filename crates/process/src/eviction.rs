@@ -1,21 +1,21 @@
-//! Which connection is closed when a port has more than it has room for. Pure; each port says what its priorities are.
+//! Which connection is closed when a port has more than its limit. Pure; each port defines its priorities.
 //!
-//! One source never takes everything: of those with the lowest priority, the ones of the source that has most of them go first.
-//! Nor is a source limited while no other needs the room, since an installation may see all of its callers at one address.
+//! One source cannot take all connections: among those with the lowest priority, the ones of the source that has the most of
+//! them go first. But a source is not limited while no other needs the room, since an installation may see all of its callers
+//! at one address.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The length of the IPv6 prefix that one customer is given: a host with one address of such a network can use
-/// all of them.
+/// The length of the IPv6 prefix that one customer gets: a host with one address of such a network can use all of them.
 const IPV6_NETWORK: u128 = u128::MAX << 64;
 
-/// Where a connection comes from, as far as fairness is concerned: an address of IPv4, or a /64 network of IPv6.
+/// Where a connection comes from, for fairness between callers: an IPv4 address, or a /64 network of IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Source(IpAddr);
 
 impl Source {
-    /// The source of an address. One of IPv4 that came over a socket of both families is one of IPv4.
+    /// The source of an address. An IPv4 address that came over a socket for both families counts as IPv4.
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & IPV6_NETWORK)),
@@ -36,25 +36,25 @@ impl std::fmt::Display for Source {
 /// A connection that may be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate<K, S, M> {
-    /// What the caller knows it by.
+    /// The caller's key for the connection.
     pub key: K,
     /// Where it comes from.
     pub source: Source,
-    /// Those with a lower one go first, wherever they come from.
+    /// Connections with a lower priority go first, wherever they come from.
     pub priority: S,
-    /// Among connections of one source and priority, those with less go first.
+    /// Among connections of one source and priority, those with a lower rank go first.
     pub rank: M,
 }
 
-/// The keys of all candidates, with the first to go first.
+/// The keys of all candidates, in the order in which their connections go.
 pub fn first_to_go<K, S, M>(mut candidates: Vec<Candidate<K, S, M>>) -> Vec<K>
 where
     K: Copy + Ord,
     S: Copy + Ord,
     M: Copy + Ord,
 {
-    // Each source's best connection of a priority is its number 0, the next best its number 1, and so on. The highest number
-    // belongs to the source that has most of them.
+    // A source's best connection of a priority gets the number 0, the next best the number 1, and so on. The highest number
+    // belongs to the source that has the most of them.
     candidates.sort_unstable_by_key(|one| (one.source, one.priority, Reverse((one.rank, one.key))));
     let mut number = 0_usize;
     let mut before = None;
@@ -79,7 +79,7 @@ mod tests {
         Source::of(text.parse().expect("an address"))
     }
 
-    /// Candidates by key: the source's last byte, priority, rank.
+    /// The keys of the candidates, which are given as: the source's last byte, priority, rank.
     fn order(candidates: &[(u8, u8, u32)]) -> Vec<usize> {
         let candidate = |(key, (source, priority, rank)): (usize, &(u8, u8, u32))| Candidate {
             key,
@@ -112,14 +112,14 @@ mod tests {
 
     #[test]
     fn the_source_with_most_connections_gives_way_to_the_others() {
-        // Source 1 has four, source 2 has one which is worse than all of them, source 3 has two.
+        // Source 1 has four, source 2 has one that is worse than all of them, source 3 has two.
         let found = order(&[(1, 0, 10), (1, 0, 11), (1, 0, 12), (1, 0, 13), (2, 0, 0), (3, 0, 1), (3, 0, 2)]);
         assert_eq!(found, [0, 1, 5, 2, 4, 6, 3]);
     }
 
     #[test]
     fn connections_of_another_standing_do_not_count_against_a_source() {
-        // Source 1 has many good ones and one bad one, source 2 two bad ones.
+        // Source 1 has many good connections and one bad one, source 2 has two bad ones.
         assert_eq!(order(&[(1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 0, 0), (2, 0, 5), (2, 0, 6)])[..2], [4, 3]);
     }
 

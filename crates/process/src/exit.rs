@@ -18,15 +18,17 @@ impl SettingError {
     }
 }
 
-/// Set by a program that starts others and wants them to end when it is gone, however it ends: to its process id.
+/// The variable that a program sets for the programs that it starts, to its own process id, if they should end when it
+/// is gone, in whatever way it ended.
 pub const EXIT_WITH_PARENT: &str = "PORTCULLIS_EXIT_WITH_PARENT";
 
-/// Runs a program's body, with cryptography installed, and turns its error into a sentence and an exit status: 64 for a [`SettingError`], 1 else.
+/// Runs a program's body, with cryptography installed, and turns its error into a sentence and an exit status: 64 for a [`SettingError`],
+/// otherwise 1.
 pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     if let Some(parent) = std::env::var_os(EXIT_WITH_PARENT) {
-        // The program works without; only a killed parent would leave it behind.
+        // The program works without this; it would only stay behind if its parent were killed.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
-        // A parent that was killed before this line sends no signal.
+        // A parent that was killed before the line above does not send a signal.
         let is_there = rustix::process::getppid().is_some_and(|found| parent == *found.as_raw_nonzero().to_string());
         if !is_there {
             return ExitCode::FAILURE;
@@ -42,10 +44,11 @@ pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// Reads the command line and the environment. What clap refuses ends the process like any bad setting, with status 64.
+/// Reads the command line and the environment. Input that clap refuses ends the process like any bad setting, with
+/// status 64.
 pub fn parse_args<A: clap::Parser>() -> A {
     A::try_parse().unwrap_or_else(|error| {
-        // Help and version are not errors, and output that cannot be printed has no reader.
+        // Help and version are not errors, and nothing can be done about output that cannot be printed.
         let _ = error.print();
         std::process::exit(if error.use_stderr() { 64 } else { 0 })
     })
@@ -61,7 +64,7 @@ pub enum Switch {
 }
 
 impl Switch {
-    /// Whether it is on.
+    /// Whether the setting is on.
     pub fn is_on(self) -> bool {
         self == Self::On
     }
@@ -78,10 +81,10 @@ pub enum PolicyChecks {
     Deny,
 }
 
-/// A value of a setting that cannot be read.
+/// A value of a setting that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ParseError {
-    /// No unit that is known follows the number.
+    /// The number is not followed by a known unit.
     #[error("{0:?} is not a number of bytes (write it like 65536, 512KiB, 128MiB or 1GiB)")]
     NotBytes(String),
     /// The text does not begin with a number.
@@ -98,7 +101,7 @@ pub enum ParseError {
 /// A number of bytes as users write it: `1024`, `64KiB`, `128MiB`, `1GiB`. For clap's `value_parser`.
 ///
 /// # Errors
-/// When the text is no such number, or too large.
+/// When the text is not such a number, or the number is too large.
 pub fn parse_bytes(text: &str) -> Result<u64, ParseError> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);

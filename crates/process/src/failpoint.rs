@@ -1,8 +1,8 @@
 //! Named points where a test makes a program fail, compiled into debug builds only.
 //!
-//! `PORTCULLIS_FAILPOINTS=loader.after_artifact_rename=exit;evaluator.tick=hang` arms them at start. Actions: `exit`
+//! `PORTCULLIS_FAILPOINTS=loader.after_artifact_rename=exit;evaluator.tick=hang` arms them at start. The actions are: `exit`
 //! (status 86, at once), `panic`, `hang` (for ever), `delay(<duration>)`, `error`, and `<n>*<action>` for the first n times. With
-//! `@<file>` behind the action, nothing happens until this file exists: `evaluator.tick=hang@/tmp/now`.
+//! `@<file>` after the action, nothing happens until this file exists: `evaluator.tick=hang@/tmp/now`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ mod armed {
     pub(super) struct Point {
         pub(super) action: String,
         pub(super) left: u64,
-        /// The file without which nothing happens.
+        /// The file that must exist for anything to happen; `None` for always.
         pub(super) trigger: Option<PathBuf>,
     }
 
@@ -46,7 +46,7 @@ mod armed {
     });
 }
 
-/// What an armed point asks of the code around it.
+/// What an armed point makes the code around it do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "nothing is armed in a release build"))]
 enum Action {
@@ -88,7 +88,7 @@ fn fire(name: &str) -> Action {
     }
 }
 
-/// Passes the point `name`. True when the code around it should act as if it had failed.
+/// Passes the point `name`. Returns true if the code around it should act as if it had failed.
 pub fn hit(name: &str) -> bool {
     match fire(name) {
         Action::None => false,
@@ -100,12 +100,12 @@ pub fn hit(name: &str) -> bool {
     }
 }
 
-/// [`hit`] for a point that many pass, as one of them: `evaluator.asking/cluster/a=panic`.
+/// [`hit`] for one of many that pass a point, which `what` names: `evaluator.asking/cluster/a=panic`.
 pub fn hit_of(name: &str, what: &impl std::fmt::Display) -> bool {
     cfg!(debug_assertions) && hit(&format!("{name}/{what}"))
 }
 
-/// [`hit`] for asynchronous code: a delay does not hold the thread.
+/// [`hit`] for asynchronous code: a delay does not block the thread.
 pub async fn hit_async(name: &str) -> bool {
     match fire(name) {
         Action::None => false,

@@ -1,4 +1,4 @@
-//! A document that others follow by long poll.
+//! A document that other programs follow by long poll.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,16 +24,16 @@ impl<T> Clone for StateFeed<T> {
 }
 
 impl<T: PartialEq> StateFeed<T> {
-    /// A feed. Versions begin at the time of the start in milliseconds, so that a reader from before a restart is answered at
-    /// once.
+    /// A feed. Versions begin at the time of the start in milliseconds, so that a reader with a version from before a restart
+    /// gets an answer at once.
     pub fn new(mut first: T, numbered: impl Fn(&mut T, u64)) -> Self {
         let version = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(1);
         numbered(&mut first, version);
         Self(Arc::new(watch::Sender::new((version, Arc::new(first)))))
     }
 
-    /// Publishes a document. One that equals the last changes nothing and wakes no reader. `numbered` writes the version into
-    /// the document; documents are compared with the version of the last.
+    /// Publishes a document. One that equals the last one changes nothing and wakes no reader. `numbered` writes the version
+    /// into the document; for the comparison, the new document gets the version of the last one.
     pub fn publish(&self, mut next: T, numbered: impl Fn(&mut T, u64)) {
         let mut next = Some({
             numbered(&mut next, self.0.borrow().0);
@@ -58,11 +58,11 @@ impl<T: PartialEq> StateFeed<T> {
         self.0.borrow().0
     }
 
-    /// Waits until the version differs from `since`, but no longer than `longest`, and gives the newest document.
+    /// Waits until the version differs from `since`, but no longer than `longest`, and returns the newest document.
     pub async fn after(&self, since: u64, longest: Duration) -> Arc<T> {
         let mut receiver = self.0.subscribe();
         let changed = receiver.wait_for(|(version, _)| *version != since);
-        // A time-out is no failure: the reader gets what it has already.
+        // A timeout is not a failure: the reader gets the document that it has already.
         let _ = tokio::time::timeout(longest, changed).await;
         self.latest()
     }
@@ -76,10 +76,11 @@ struct Since {
     wait: Option<u64>,
 }
 
-/// `GET /v1/state?since=<version>`: the document as JSON, at once when it is another, else as soon as it is (30 s at most).
+/// `GET /v1/state?since=<version>`: the document as JSON, at once if its version differs from `since`, otherwise as soon as
+/// it does (after 30 s at most).
 ///
-/// With `&wait=<milliseconds>` the answer comes after that time at the latest, and is 204 without a body when the document
-/// is the same: so a reader learns within seconds that this program hangs, and an unchanged document costs nothing.
+/// With `&wait=<milliseconds>` the answer comes after that time at the latest, and is 204 without a body if the document is
+/// still the same. So a reader learns within seconds that this program hangs, and an unchanged document costs nothing.
 pub fn state_route<T: PartialEq + Serialize + Send + Sync + 'static>(feed: StateFeed<T>) -> Router {
     Router::new().route("/v1/state", get(state::<T>)).with_state(feed)
 }

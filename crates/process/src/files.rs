@@ -1,4 +1,4 @@
-//! Files that others write: read with limits, written by rename.
+//! Reads files of other programs with limits, and writes files by rename.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {action} {}: {source}", path.display())]
 pub struct FileError {
-    /// For instance `read`.
+    /// The operation, for instance `read`.
     pub action: &'static str,
     /// The file.
     pub path: PathBuf,
@@ -21,7 +21,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// For `map_err`.
+    /// Makes the error for `map_err`.
     pub fn new<'p>(action: &'static str, path: &'p Path) -> impl FnOnce(io::Error) -> Self + 'p {
         move |source| Self { action, path: path.to_owned(), source }
     }
@@ -30,7 +30,7 @@ impl FileError {
 /// Opens a regular file for reading. A FIFO, device, directory or symbolic link is refused, and opening never blocks.
 ///
 /// # Errors
-/// When the file is not there, not regular, or may not be read.
+/// When the file does not exist, is not regular, or may not be read.
 pub fn open_regular(path: &Path) -> Result<File, FileError> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY).bits();
     let flags = i32::try_from(flags).unwrap_or_default();
@@ -48,7 +48,7 @@ pub fn open_regular(path: &Path) -> Result<File, FileError> {
 /// The content of a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`open_regular`], and when the file is longer (kind `FileTooLarge`).
+/// Those of [`open_regular`], and an error of kind `FileTooLarge` when the file is longer.
 pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let file = open_regular(path)?;
     let mut bytes = Vec::new();
@@ -60,8 +60,8 @@ pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     Ok(bytes)
 }
 
-/// Writes a file so that a reader sees the old content or the new, whole: a temporary file in the same folder, synced,
-/// then a rename. A failure leaves no temporary file.
+/// Writes a file so that a reader sees either the old content or the new one, complete: a temporary file in the same
+/// folder is written, synced, and renamed. A failure leaves no temporary file.
 ///
 /// # Errors
 /// When the folder cannot be written.
@@ -72,13 +72,13 @@ pub fn publish(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
         .map_err(FileError::new("write", &temporary));
     let published = written.and_then(|()| fs::rename(&temporary, path).map_err(FileError::new("rename to", path)));
     if published.is_err() {
-        // Nothing can be done about a leftover that cannot be removed; its name says what it is.
+        // Nothing can be done about a leftover that cannot be removed; its name shows that it is temporary.
         let _ = fs::remove_file(&temporary);
     }
     published
 }
 
-/// The name under which `path` is written before it is renamed; it begins with a dot, so that watchers pass over it.
+/// The name under which `path` is written before it is renamed. It begins with a dot, so that watchers ignore it.
 pub fn temporary_beside(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}.tmp", std::process::id()))

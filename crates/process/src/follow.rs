@@ -1,4 +1,4 @@
-//! Following another program's state by long poll.
+//! Follows another program's state by long poll.
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -10,9 +10,9 @@ use crate::loopback;
 
 /// Largest state document that is read, in bytes.
 const LARGEST: usize = 64 << 20;
-/// How long the other side may wait for a change before it says that there is none.
+/// How long the other program may wait for a change before it answers that there is none.
 const WAIT: Duration = Duration::from_secs(1);
-/// Longest time for an answer beyond [`WAIT`]: a program that hangs is noticed after three seconds.
+/// Longest time for an answer in addition to [`WAIT`]: a program that hangs is noticed after three seconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest time for a whole answer; its size is limited as well.
 const LONGEST: Duration = Duration::from_secs(20);
@@ -31,27 +31,27 @@ pub enum FollowError {
     /// No connection, no answer in time, or a broken one.
     #[error("failed to read {url}: {source}")]
     Http {
-        /// What was read.
+        /// The URL that was read.
         url: String,
         /// The error of the HTTP client.
         source: reqwest::Error,
     },
-    /// The connection stands, and no answer comes.
+    /// The connection stands, but no answer comes.
     #[error("{url} accepts a connection and does not answer")]
     Silent {
-        /// What was read.
+        /// The URL that was read.
         url: String,
     },
     /// The answer is beyond the size limit.
     #[error("the answer of {url} is larger than {LARGEST} bytes")]
     TooLarge {
-        /// What was read.
+        /// The URL that was read.
         url: String,
     },
-    /// The answer is no such document.
+    /// The answer is not such a document.
     #[error("failed to decode the answer of {url}: {source}")]
     Malformed {
-        /// What was read.
+        /// The URL that was read.
         url: String,
         /// The error of the JSON parser.
         source: serde_json::Error,
@@ -69,11 +69,12 @@ impl<T: DeserializeOwned> Follower<T> {
         Ok(Self { client, url, since: 0, document: PhantomData })
     }
 
-    /// The next document: at once the first time and after an error, else as soon as it has changed. `version` tells a
-    /// document's version. While this waits, the other side is asked every second, so that its end is an error soon.
+    /// The next document: at once the first time and after an error, otherwise as soon as it has changed. `version`
+    /// returns a document's version. While this waits, the other program is asked every second, so that an end of that
+    /// program is soon an error here.
     ///
     /// # Errors
-    /// When the other side cannot be asked or does not answer; the caller waits a moment and calls again.
+    /// When the other program cannot be asked or does not answer; the caller should wait a moment and call again.
     pub async fn next(&mut self, version: impl Fn(&T) -> u64) -> Result<T, FollowError> {
         let since = std::mem::take(&mut self.since);
         let document = loop {
@@ -85,7 +86,7 @@ impl<T: DeserializeOwned> Follower<T> {
         Ok(document)
     }
 
-    /// The document, or nothing when it is still the version `since`.
+    /// The document; `None` if it still has the version `since`.
     async fn get(&self, since: u64) -> Result<Option<T>, FollowError> {
         let http = |source| FollowError::Http { url: self.url.clone(), source };
         let wait = u64::try_from(WAIT.as_millis()).unwrap_or(1000);

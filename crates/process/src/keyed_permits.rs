@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex};
 use portcullis_util::lock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A number of permits for each key. Keys of which nobody holds a permit are forgotten.
+/// A number of permits for each key. Keys without a permit in use are dropped.
 pub struct KeyedPermits<K> {
     keys: Mutex<HashMap<K, Arc<Semaphore>>>,
     permits: usize,
 }
 
 impl<K: Clone + Eq + Hash> KeyedPermits<K> {
-    /// This many for each key.
+    /// This many permits for each key.
     pub fn new(permits: usize) -> Self {
         Self { keys: Mutex::default(), permits }
     }
 
-    /// Waits for a permit of a key. Those that wait are served in the order in which they came.
+    /// Waits for a permit of a key. Waiting tasks are served in the order in which they came.
     pub async fn take(&self, key: &K) -> OwnedSemaphorePermit {
         self.of(key).acquire_owned().await.expect("it is never closed")
     }

@@ -1,4 +1,5 @@
-//! Ready is a fact: each start-up task holds a latch, and ready means that all are released and nothing drains.
+//! Readiness: each start-up task holds a latch, and the program is ready when all latches are released and nothing
+//! drains.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,8 +13,8 @@ pub struct Readiness {
     draining: Arc<AtomicBool>,
 }
 
-/// One task's part in readiness. It stays closed until [`Latch::release`]; a task that dies without it leaves the program
-/// unready, which is right.
+/// One task's part in readiness. It stays closed until [`Latch::release`]; if a task dies without releasing it, the
+/// program stays unready, which is right.
 #[derive(Clone, Default)]
 pub struct Latch(Arc<AtomicBool>);
 
@@ -25,7 +26,7 @@ impl Readiness {
         latch
     }
 
-    /// From now on the program is not ready, whatever its latches say.
+    /// Makes the program unready for good, whatever its latches say.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::SeqCst);
     }
@@ -35,7 +36,7 @@ impl Readiness {
         self.draining.load(Ordering::SeqCst)
     }
 
-    /// Every check with its name, in the order of making; draining last.
+    /// Every check with its name, in the order in which they were made; draining comes last.
     pub fn checks(&self) -> Vec<(&'static str, bool)> {
         let latches = lock(&self.latches);
         let mut checks: Vec<_> = latches.iter().map(|(name, latch)| (*name, latch.is_released())).collect();
@@ -50,12 +51,12 @@ impl Readiness {
 }
 
 impl Latch {
-    /// The task has done its part.
+    /// Releases the latch: the task has done its part.
     pub fn release(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it was released.
+    /// Whether the latch was released.
     pub fn is_released(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

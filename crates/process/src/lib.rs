@@ -1,8 +1,9 @@
-//! What every program of a pod does alike: settings, logs, probes, latches, state, shutdown, files and confinement.
+//! What all programs of a pod do in the same way: settings, logs, probes, latches, state, shutdown, files and
+//! confinement.
 //!
-//! A program's `main` calls [`run`], which turns a bad setting into exit status 64 and anything else that ends the program
-//! into 1, each with a sentence on standard error. Its probes live on a thread and a runtime of their own
-//! ([`ProbeServer`]), so that they answer when everything else hangs.
+//! A program's `main` calls [`run`], which ends with exit status 64 for a bad setting and 1 for any other error, each with
+//! a sentence on standard error. Its probes run on a thread and a runtime of their own ([`ProbeServer`]), so that they
+//! answer when everything else hangs.
 #![forbid(unsafe_code)]
 
 mod confine;

@@ -1,4 +1,4 @@
-//! Taking a port, of both families of addresses, also right after another process had it.
+//! Binds a port, for both families of addresses, even right after another process had it.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6, TcpListener};
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-/// How long a port may still be taken by the process before: a container that is started again finds the port of its
-/// predecessor open for as long as one of that one's children, which was just being started, has not run yet.
+/// How long a port may still be in use by the previous process. When a container is restarted, a child of its
+/// predecessor that was just being started, and has not run yet, still holds the port open.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
-/// Connections that wait to be accepted, as the standard library has it.
+/// Connections that may wait to be accepted, the same number as in the standard library.
 const BACKLOG: i32 = 128;
 
-/// Listens on `address`. `[::]` means all addresses, of IPv4 as well, and of IPv4 alone where there is no IPv6. Waits a
-/// moment for a predecessor to let go of the port, and blocks the thread meanwhile.
+/// Listens on `address`. `[::]` means all addresses, those of IPv4 too, or those of IPv4 alone where the machine has no
+/// IPv6. Waits a moment for a predecessor to release the port, and blocks the thread in the meantime.
 ///
 /// # Errors
 /// When the address cannot be bound, or is still in use after two seconds.
@@ -42,7 +42,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Said to the socket and not left to the machine, whose `net.ipv6.bindv6only` may be set.
+/// The socket option is set here, because the machine's `net.ipv6.bindv6only` may have either value.
 fn both_families(address: SocketAddrV6) -> io::Result<TcpListener> {
     let socket = rustix::net::socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_ipv6_v6only(&socket, false)?;
@@ -52,7 +52,7 @@ fn both_families(address: SocketAddrV6) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Kernels and sandboxes without IPv6 say so in different words, so all but "in use" counts as that.
+/// Kernels and sandboxes without IPv6 report that in different ways, so every error except "in use" counts as that.
 fn or_ipv4_alone(bound: io::Result<TcpListener>, port: u16) -> io::Result<TcpListener> {
     match bound {
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
@@ -71,7 +71,7 @@ mod tests {
         let all = listen("[::]:0".parse().expect("an address")).expect("listens");
         let port = all.local_addr().expect("bound").port();
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("answers over IPv4");
-        // Machines without IPv6 have no such loopback.
+        // Machines without IPv6 do not have this loopback.
         if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
             TcpStream::connect((Ipv6Addr::LOCALHOST, port)).expect("answers over IPv6");
         }

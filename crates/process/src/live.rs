@@ -1,4 +1,4 @@
-//! Alive means that the program's own loops turn.
+//! Liveness: a program is alive while its own loops turn.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,7 +33,7 @@ impl Default for Liveness {
 }
 
 impl Liveness {
-    /// A loop that turns at least every `limit`; it starts alive.
+    /// Adds a loop that turns at least once every `limit`; it starts alive.
     pub fn beat(&self, name: &'static str, limit: Duration) -> Beat {
         let beat = Beat { start: self.start, last_millis: Arc::default() };
         beat.now();
@@ -42,7 +42,7 @@ impl Liveness {
         beat
     }
 
-    /// A loop whose age is known elsewhere, for instance the engine's clock.
+    /// Adds a loop whose age is known elsewhere, for instance the engine's clock.
     pub fn watch(&self, name: &'static str, limit: Duration, age: impl Fn() -> Duration + Send + 'static) {
         let watched = Watched { name, limit, age: Box::new(age) };
         lock(&self.beats).push(watched);
@@ -62,7 +62,7 @@ impl Liveness {
 }
 
 impl Beat {
-    /// The loop has turned.
+    /// Notes that the loop has turned.
     pub fn now(&self) {
         let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_millis.store(millis, Ordering::Relaxed);

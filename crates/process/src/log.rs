@@ -1,4 +1,4 @@
-//! Logs: one line an event, on standard error.
+//! Logs: one line for each event, on standard error.
 
 use std::io::IsTerminal as _;
 
@@ -39,10 +39,10 @@ pub enum LogFormat {
 }
 
 impl LogArgs {
-    /// Starts logging. Called once, before anything that logs.
+    /// Starts logging. Call it once, before anything logs.
     ///
     /// # Errors
-    /// When the level is no filter, as a [`SettingError`].
+    /// A [`SettingError`] when the level is not a filter.
     pub fn init(&self) -> Result<(), SettingError> {
         self.init_with(None)
     }
@@ -50,16 +50,16 @@ impl LogArgs {
     /// Starts logging, and hands spans to `traces` whatever the level is.
     ///
     /// # Errors
-    /// As [`LogArgs::init`].
+    /// The same as those of [`LogArgs::init`].
     pub fn init_with(&self, traces: Option<&Traces>) -> Result<(), SettingError> {
         let filter = EnvFilter::try_new(&self.log_level).map_err(|error| {
             SettingError::new("--log-level", format!("{:?} is not a level or filter: {error}", self.log_level))
         })?;
-        // The client of the API server logs each failed call as an error. Its callers log what matters, and log it once.
+        // The client of the API server logs each failed call as an error. Its callers log what matters, and only once.
         let filter = filter.add_directive("kube_client=off".parse().expect("it is a directive"));
         let filter = filter.add_directive("kube_runtime=off".parse().expect("it is a directive"));
         let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-        // A reader of the log that has gone away must not make the program panic.
+        // The program must not panic when its log can no longer be written.
         let log = log.log_internal_errors(false);
         let log = match self.log_format {
             LogFormat::Text => {

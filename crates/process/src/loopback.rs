@@ -9,7 +9,7 @@ const CONNECT: Duration = Duration::from_secs(2);
 pub(crate) fn client(longest: Duration) -> reqwest::Result<reqwest::Client> {
     reqwest::Client::builder()
         .no_proxy()
-        // It is never asked over TLS, and where it runs there may be no certificate authority at all, which is an error otherwise.
+        // It never uses TLS, and a container may have no certificate authorities at all, which would otherwise be an error.
         .tls_certs_only([])
         .connect_timeout(CONNECT)
         .timeout(longest)

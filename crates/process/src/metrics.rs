@@ -1,4 +1,4 @@
-//! The metrics that every program has beside its own.
+//! The metrics that every program has besides its own.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::{Readiness, VERSION};
 /// Registers a metric.
 ///
 /// # Errors
-/// When its name is taken.
+/// When its name is in use already.
 pub fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> prometheus::Result<C> {
     registry.register(Box::new(collector.clone()))?;
     Ok(collector)
@@ -51,10 +51,10 @@ pub fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> p
     registered(registry, IntGaugeVec::new(Opts::new(name, help), labels)?)
 }
 
-/// What every program registers.
+/// The metrics that every program registers.
 pub(crate) struct CommonMetrics;
 
-/// `portcullis_ready`, which is looked up whenever metrics are read or exported.
+/// The metric `portcullis_ready`, which is computed whenever metrics are read or exported.
 struct Ready {
     gauge: IntGauge,
     readiness: Readiness,
@@ -75,7 +75,7 @@ impl CommonMetrics {
     /// Registers all of them.
     ///
     /// # Errors
-    /// When a name is taken already.
+    /// When a name is in use already.
     pub(crate) fn register(
         registry: &Registry,
         readiness: &Readiness,
@@ -92,7 +92,7 @@ impl CommonMetrics {
         registry.register(Box::new(probe_connections_closed.clone()))
     }
 
-    /// Counts what happens to connections of the probe server, whose ports are there before the registry is known.
+    /// The counter of connections that the probe server closed. Its ports are bound before the registry is known.
     pub(crate) fn probe_connections_closed() -> IntCounter {
         IntCounter::new(
             "portcullis_probe_connections_closed_total",
@@ -102,8 +102,9 @@ impl CommonMetrics {
     }
 }
 
-/// The text of `/metrics`. With many policies it takes a while to make, on the thread that answers probes: so a request at
-/// the same time gets the same text, and between two of them there is three times as much time for others.
+/// The text of `/metrics`. With many policies it takes a while to make, and that is done on the thread that answers
+/// probes. So requests at the same time share one text, and between two texts that thread has three times as long for
+/// other requests.
 #[derive(Default)]
 pub(crate) struct Exposition(Mutex<Option<Made>>);
 
@@ -114,7 +115,7 @@ struct Made {
 }
 
 impl Exposition {
-    /// A text that was begun after this was called, by `make`.
+    /// A text that `make` began to make after this call.
     ///
     /// # Errors
     /// When `make` fails.
@@ -168,7 +169,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
             Ok::<_, ()>(count.get().to_string())
         };
-        // The first is being made when it is asked; the rest came later, and all of them get the next.
+        // The text for the first request is being made when the others come, and all of these get the next text.
         assert_eq!(exposition.text(make).await.expect("it is made"), "1");
         let asked = futures::future::join_all((0..20).map(|_| exposition.text(make))).await;
         assert!(asked.iter().all(|text| text.as_deref() == Ok(b"2")), "{asked:?}");

@@ -1,4 +1,4 @@
-//! The connections of one probe or state port: how many there may be, and which one goes when another comes.
+//! The connections of one probe or state port: how many are allowed, and which one is closed for a new one.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,40 +26,40 @@ struct Open {
     connections: HashMap<u64, Arc<Connection>>,
 }
 
-/// One connection's state, shared by its task and the list.
+/// The state of one connection, shared by its task and the list.
 struct Connection {
     source: Source,
-    /// Whether a request is being answered. Else the server waits for the client.
+    /// Whether a request is being answered. Otherwise the server waits for the client.
     is_answering: AtomicBool,
-    /// Since when, in microseconds from the start.
+    /// The time of the last change of that, in microseconds since the start.
     since: AtomicU64,
     close: Notify,
 }
 
-/// A connection of the list, until this is dropped.
+/// A connection's place in the list, until this is dropped.
 pub(crate) struct Permit {
     permits: Arc<Permits>,
     connection: Arc<Connection>,
     key: u64,
 }
 
-/// What a connection is closed by: those with a lower priority go first.
+/// The order in which connections are closed: those with a lower priority go first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Priority {
-    /// No request is in progress. A connection that has asked before is no better than one that is about to: a probe of the kubelet is a
-    /// connection of its own, and must not give way to clients that ask once and stay.
+    /// No request is in progress. A connection that has sent a request before is not better than a new one: each probe of the kubelet is
+    /// a new connection, and must not give way to clients that ask once and stay connected.
     Silent,
     /// A request is under way, which may be a long poll.
     Answering,
 }
 
 impl Permits {
-    /// At most `limit`, which is not zero. `closed` counts those that had to go.
+    /// At most `limit` connections, which is not zero. `closed` counts those that were closed to make room.
     pub(crate) fn new(limit: usize, closed: IntCounter) -> Arc<Self> {
         Arc::new(Self { start: Instant::now(), limit, closed, open: Mutex::default() })
     }
 
-    /// Lists a new connection. There is always room for it: where the limit is reached, another connection is closed.
+    /// Lists a new connection. There is always room for it: at the limit, another connection is closed.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Permit {
         let mut open = self.open();
         if open.connections.len() >= self.limit
@@ -99,13 +99,13 @@ impl Connection {
 }
 
 impl Permit {
-    /// A request has come, or has been answered.
+    /// Notes that a request has come, or has been answered.
     pub(crate) fn answering(&self, is_answering: bool) {
         self.connection.is_answering.store(is_answering, Ordering::Relaxed);
         self.connection.since.store(self.permits.now(), Ordering::Relaxed);
     }
 
-    /// Waits until this connection has to go.
+    /// Waits until this connection must be closed.
     pub(crate) async fn over(&self) {
         self.connection.close.notified().await;
     }
@@ -129,7 +129,7 @@ mod tests {
 
     fn from(permits: &Arc<Permits>, last: u8) -> Permit {
         let permit = permits.enter([10, 0, 0, last].into());
-        // The order of coming is what counts, however fast this is.
+        // The test needs the order in which the connections came, even if they all come in the same microsecond.
         permit.connection.since.store(permit.key, Ordering::Relaxed);
         permit
     }

@@ -1,4 +1,4 @@
-//! Questions to another program of the pod, each a post of JSON on the loopback.
+//! Asks another program of the pod: each question is a POST of JSON on the loopback.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,19 +24,19 @@ pub struct Poster {
 pub struct Answer {
     /// The HTTP status code.
     pub status: u16,
-    /// How long the program wants to be left alone, if it says so.
+    /// How long the program asks to wait, if it does.
     pub retry_after: Option<Duration>,
     /// The body.
     pub body: Vec<u8>,
 }
 
-/// Why there is no answer.
+/// Why no answer was received.
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {
     /// No connection, no answer in time, or a broken one.
     #[error("failed to ask {url}: {source}")]
     Http {
-        /// What was asked.
+        /// The URL that was asked.
         url: String,
         /// The error of the HTTP client.
         source: reqwest::Error,
@@ -44,7 +44,7 @@ pub enum PostError {
     /// The answer is beyond the size limit.
     #[error("the answer of {url} is larger than {LARGEST} bytes")]
     TooLarge {
-        /// What was asked.
+        /// The URL that was asked.
         url: String,
     },
 }
@@ -62,7 +62,7 @@ impl Poster {
     /// Posts JSON to a path, which begins with a slash.
     ///
     /// # Errors
-    /// When the program does not answer, or answers too much.
+    /// When the program does not answer, or its answer is too large.
     pub async fn post(&self, path: &str, body: Vec<u8>) -> Result<Answer, PostError> {
         let url = format!("http://{}{path}", self.address);
         let failed = |source| PostError::Http { url: url.clone(), source };

@@ -1,7 +1,7 @@
-//! The probe port: `/livez`, `/readyz`, `/metrics`, and what a program adds.
+//! The probe port: `/livez`, `/readyz`, `/metrics`, and the program's own routes.
 //!
-//! Each port has a thread and a runtime of its own, so that it answers when the program's main runtime hangs, and connections
-//! of its own, so that a flood of one port costs the others nothing.
+//! Each port has a thread and a runtime of its own, so that it answers when the program's main runtime hangs, and its own
+//! limit of connections, so that a flood of one port does not affect the others.
 
 use std::fmt::Write as _;
 use std::io;
@@ -28,36 +28,36 @@ use crate::metrics::{CommonMetrics, Exposition};
 use crate::permits::{Permit, Permits};
 use crate::{Liveness, Readiness};
 
-/// Connections at the same time on a probe port: the kubelet's, those of scrapers, and those of people.
+/// Connections at the same time on a probe port: those of the kubelet, of scrapers, and of people.
 const PROBE_CONNECTIONS: usize = 128;
 /// Connections at the same time on another port, which is for the programs of the pod.
 const OTHER_CONNECTIONS: usize = 64;
-/// Connections that wait to be accepted: more than usual, as a kubelet whose connection the kernel drops tries again after a
-/// second, when its probe has failed.
+/// Connections that wait to be accepted. It is more than usual: if the kernel drops a kubelet's connection, the kubelet
+/// tries again only after a second, when its probe has already failed.
 const BACKLOG: i32 = 1024;
 /// Longest time for a request's head, and for an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest life of a connection; longer than a long poll.
 const CONNECTION_LIFE: Duration = Duration::from_secs(90);
 
-/// What the common routes tell.
+/// What the common routes report on.
 #[derive(Clone, Default)]
 pub struct ProbeSources {
-    /// For `/readyz`.
+    /// The checks of `/readyz`.
     pub readiness: Readiness,
-    /// For `/livez`.
+    /// The checks of `/livez`.
     pub liveness: Liveness,
-    /// For `/metrics`.
+    /// The metrics of `/metrics`.
     pub metrics: Registry,
 }
 
-/// What the routes look at.
+/// The data of the routes.
 struct Probed {
     sources: ProbeSources,
     exposition: Exposition,
 }
 
-/// Listeners that are bound and not served yet.
+/// Listeners that are bound but not served yet.
 pub struct ProbeServer {
     ports: Vec<Port>,
     /// Connections that were closed to make room, on all ports.
@@ -65,7 +65,7 @@ pub struct ProbeServer {
 }
 
 struct Port {
-    /// The end of its thread.
+    /// The last part of its thread's name.
     name: &'static str,
     listener: TcpListener,
     routes: Router,
@@ -73,16 +73,17 @@ struct Port {
 }
 
 impl ProbeServer {
-    /// No port yet.
+    /// A server without ports.
     pub fn new() -> Self {
         Self { ports: Vec::new(), closed: CommonMetrics::probe_connections_closed() }
     }
 
-    /// Binds the probe port with the common routes and `extra` ones. Gives the address, with the real port where 0 was
-    /// asked.
+    /// Binds the probe port with the common routes and the `extra` ones. Returns the address, with the real port if
+    /// port 0 was asked for.
     ///
     /// # Errors
-    /// When the address cannot be bound, or the registry has a metric of this crate's already; the text names it.
+    /// When the address cannot be bound, or the registry already has a metric with a name of this crate's; the text
+    /// names it.
     pub fn probes(&mut self, address: SocketAddr, sources: ProbeSources, extra: Router) -> io::Result<SocketAddr> {
         CommonMetrics::register(&sources.metrics, &sources.readiness, &self.closed).map_err(io::Error::other)?;
         let routes = Router::new()
@@ -150,11 +151,11 @@ async fn serve(listener: TcpListener, routes: Router, permits: &Arc<Permits>) {
         match listener.accept().await {
             Ok((stream, from)) => {
                 tokio::spawn(connection(stream, routes.clone(), permits.enter(from.ip())));
-                // Requests that came are answered before many more connections come in and some must be closed.
+                // Let pending requests be answered before many more connections are accepted and some must be closed.
                 tokio::task::yield_now().await;
             }
             Err(error) => {
-                // Out of descriptors, most likely: waiting is all that helps.
+                // Most likely there are no more file descriptors, and only waiting helps.
                 tracing::debug!(%error, "failed to accept on a probe port");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -178,7 +179,7 @@ async fn connection(stream: TcpStream, routes: Router, permit: Permit) {
         .max_buf_size(16 << 10)
         .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // Errors here are the client's: it hung up or sent noise.
+        // Errors here are the client's: it closed the connection or sent garbage.
         _ = tokio::time::timeout(CONNECTION_LIFE, connection) => {}
         () = permit.over() => {}
     }
@@ -202,7 +203,7 @@ async fn readyz(State(probed): State<Arc<Probed>>, Query(query): Query<Verbose>)
     report("readyz", checks, query.verbose.is_some())
 }
 
-/// The form of the API server's own `/readyz?verbose`; details also whenever something fails.
+/// The form of the API server's own `/readyz?verbose`. Details are also shown whenever a check fails.
 fn report<'n>(
     path: &str,
     checks: impl Iterator<Item = (&'n str, bool, String)>,

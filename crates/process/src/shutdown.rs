@@ -1,9 +1,9 @@
-//! Shutdown comes from outside: a signal, or a test.
+//! Shutdown, which a signal or a test begins.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Signals every part of a program to end.
+/// Tells every part of a program to end.
 #[derive(Clone, Default)]
 pub struct Shutdown(CancellationToken);
 
@@ -33,12 +33,12 @@ impl Shutdown {
         self.0.cancel();
     }
 
-    /// Whether it has begun.
+    /// Whether the shutdown has begun.
     pub fn has_begun(&self) -> bool {
         self.0.is_cancelled()
     }
 
-    /// Waits until it begins.
+    /// Waits until the shutdown begins.
     pub async fn begun(&self) {
         self.0.cancelled().await;
     }

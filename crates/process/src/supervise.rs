@@ -10,8 +10,8 @@ use crate::Shutdown;
 /// Pause before a part that ended is started again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs a part of a program on a task of its own until the shutdown begins, again whenever it ends or panics. Aborting the task ends
-/// the part.
+/// Runs a part of a program on a task of its own until the shutdown begins, and starts it again whenever it ends or panics. Aborting
+/// the task ends the part.
 pub fn supervised<F: Future<Output = ()> + Send + 'static>(
     part: &'static str,
     shutdown: &Shutdown,
@@ -20,7 +20,7 @@ pub fn supervised<F: Future<Output = ()> + Send + 'static>(
     let shutdown = shutdown.clone();
     tokio::spawn(async move {
         loop {
-            // A set, so that the part ends with this task.
+            // A `JoinSet`, so that the part ends with this task.
             let mut set = JoinSet::new();
             set.spawn(start());
             let ended = set.join_next().await;

@@ -1,15 +1,15 @@
-//! Which addresses may be connected to.
+//! Which addresses the client may connect to.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Why an address is not one of the public network.
+/// Why an address does not belong to the public network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Range {
     /// This machine.
     Loopback,
-    /// This link, where clouds keep their metadata.
+    /// A link-local address, where clouds have their metadata service.
     LinkLocal,
     /// A private network.
     Private,
@@ -17,21 +17,21 @@ pub enum Range {
     Special,
 }
 
-/// A text that names neither addresses nor a host.
+/// A text that is neither a network nor a host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither a network like 10.0.0.0/8, nor an address, nor a host name")]
 pub struct AllowedError(String);
 
-/// What the installation allows beside public addresses.
+/// What the installation allows besides public addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allowed {
     /// Addresses, as a network in CIDR form.
     Net(IpAddr, u8),
-    /// Whatever this name resolves to.
+    /// Any address that this name resolves to.
     Host(String),
 }
 
-/// Judges addresses. Public ones pass, others when they are allowed.
+/// Judges addresses. Public addresses pass, others only if they are allowed.
 #[derive(Debug, Clone, Default)]
 pub struct Guard {
     allowed: Vec<Allowed>,
@@ -77,15 +77,15 @@ impl FromStr for Allowed {
 }
 
 impl Guard {
-    /// A guard that lets these through, beside public addresses.
+    /// A guard that lets these through, besides public addresses.
     pub fn new(allowed: Vec<Allowed>) -> Self {
         Self { allowed }
     }
 
-    /// Whether `host` may be asked at `ip`, which it resolved to.
+    /// Checks whether `host` may be asked at `ip`, which it resolved to.
     ///
     /// # Errors
-    /// The range that is not allowed.
+    /// The range of the address, if that is not allowed.
     pub fn judge(&self, host: &str, ip: IpAddr) -> Result<(), Range> {
         let ip = plain(ip);
         let Some(range) = range_of(ip) else { return Ok(()) };
@@ -112,7 +112,7 @@ fn contains(net: IpAddr, bits: u8, ip: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address inside an IPv6 one, where packets would go to that: mapped, compatible, NAT64, 6to4.
+/// The IPv4 address inside an IPv6 one that routes to it: mapped, compatible, NAT64, 6to4.
 fn plain(ip: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = ip else { return ip };
     let segments = v6.segments();
@@ -125,7 +125,7 @@ fn plain(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// The range that an address is in; nothing for a public one.
+/// The range that an address is in; `None` for a public address.
 fn range_of(ip: IpAddr) -> Option<Range> {
     match ip {
         IpAddr::V4(ip) => range_of_v4(ip),
@@ -135,7 +135,7 @@ fn range_of(ip: IpAddr) -> Option<Range> {
 
 fn range_of_v4(ip: Ipv4Addr) -> Option<Range> {
     let [a, b, c, _] = ip.octets();
-    // Services of a cloud that are reached by a public address.
+    // A cloud's own services that have a public address.
     const CLOUD: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
     let is_shared = a == 100 && (64..128).contains(&b);
     let is_special = a == 0
@@ -164,7 +164,7 @@ fn range_of_v6(ip: Ipv6Addr) -> Option<Range> {
     } else if ip.is_unique_local() {
         Some(Range::Private)
     } else {
-        // Outside global unicast, documentation, discard, Teredo and other tunnels.
+        // Addresses outside global unicast, and those for documentation, discard, Teredo and other tunnels.
         let is_special = (first & 0xe000) != 0x2000 || (first == 0x2001 && (second < 0x200 || second == 0xdb8));
         is_special.then_some(Range::Special)
     }

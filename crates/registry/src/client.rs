@@ -1,4 +1,4 @@
-//! One request, hop by hop: which hosts may be asked, at which addresses, over which TLS, for how long.
+//! One request, hop by hop: which hosts may be asked, at which addresses, with which TLS settings, for how long.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -24,25 +24,25 @@ pub(crate) use answer::{failed, refused, slow};
 
 /// Most redirects of one attempt.
 const MAX_HOPS: usize = 5;
-/// Over how long the rate of a body is measured.
+/// The time over which the rate of a body is measured.
 const RATE_WINDOW: Duration = Duration::from_secs(10);
-/// Clients that are kept, one for each way to trust.
+/// Most clients that are kept, one for each way of trusting servers.
 const MAX_CLIENTS: usize = 32;
 
 /// Limits of one attempt, and the hosts that it may ask.
 #[derive(Debug, Clone)]
 pub struct WebSettings {
-    /// Longest time to the head of an answer, each hop by itself.
+    /// Longest time to the head of an answer, for each hop.
     pub header: Duration,
     /// Longest time of a whole attempt.
     pub total: Duration,
-    /// Lowest accepted rate of a body, in bytes a second.
+    /// Lowest accepted rate of a body, in bytes per second.
     pub lowest_rate: u64,
-    /// A file of certificate authorities beside the system's; read again before each attempt.
+    /// A file of certificate authorities besides the system's; read again before each attempt.
     pub authorities: Option<PathBuf>,
     /// Hosts (`host` or `host:port`) that plain `http` is allowed for.
     pub plain_hosts: BTreeSet<String>,
-    /// What addresses are allowed; empty allows all. A pattern that ends in `*` is a prefix.
+    /// The addresses that are allowed; empty allows all. A pattern that ends in `*` is a prefix.
     pub allowed: Vec<String>,
     /// Which network addresses may be connected to.
     pub guard: Guard,
@@ -54,16 +54,16 @@ pub struct WebSettings {
     pub user_agent: &'static str,
 }
 
-/// Asks the web.
+/// An HTTP client for sources.
 pub struct Web {
     settings: WebSettings,
     resolver: GuardedResolver,
     clients: Mutex<Vec<(ClientKey, reqwest::Client)>>,
-    /// What `sources.yml` said last, and whether it could be read since.
+    /// The last usable content of `sources.yml`, and whether the file could be read at the last attempt.
     sources: Mutex<(Arc<Sources>, bool)>,
 }
 
-/// What a client was made with.
+/// The settings that a client was made with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ClientKey {
     trust: Trust,
@@ -73,7 +73,7 @@ struct ClientKey {
 /// One request.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// What is done.
+    /// The HTTP method.
     pub method: Method,
     /// The address that is called.
     pub url: Url,
@@ -85,17 +85,17 @@ pub struct Request {
     pub redirects: Redirects,
 }
 
-/// Where redirects may lead, beside the addresses that are closed to every request.
+/// Where redirects may lead, except for the addresses that are closed to all requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redirects {
-    /// Where modules may come from: nothing but the address vouches for what is brought.
+    /// Addresses that modules may come from, because nothing but the address vouches for the content.
     Allowed,
-    /// Anywhere: what is brought is no content, or its digest is known and checked. Registries keep their blobs on other hosts.
+    /// Any address: the answer is not a module, or its digest is known and checked. Registries keep their blobs on other hosts.
     Anywhere,
 }
 
 impl Request {
-    /// `GET url`.
+    /// A request `GET url`.
     pub fn get(url: Url) -> Self {
         Self { method: Method::GET, url, headers: HeaderMap::new(), body: None, redirects: Redirects::Allowed }
     }
@@ -110,30 +110,30 @@ pub fn host_of(url: &Url) -> String {
     }
 }
 
-/// The repository in a path of a registry (OCI distribution specification 1.1, section "Endpoints").
+/// The repository in a path of a registry's API (OCI distribution specification 1.1, section "Endpoints").
 fn repository_of(path: &str) -> Option<&str> {
     let path = path.strip_prefix("/v2/")?;
     ["/manifests/", "/blobs/", "/referrers/"].iter().find_map(|part| Some(&path[..path.rfind(part)?]))
 }
 
-/// An address as lists of what is allowed have it: without query and credentials.
+/// An address as the lists of allowed addresses have it: without query and credentials.
 pub fn address_of(url: &Url) -> String {
     format!("{}://{}{}", url.scheme(), host_of(url), url.path())
 }
 
 impl Web {
-    /// A caller; the first attempt makes its first client.
+    /// A client with these settings. The first attempt makes its first HTTP client.
     pub fn new(settings: WebSettings) -> Self {
         let resolver = GuardedResolver::new(Arc::new(settings.guard.clone()), settings.name_server);
         Self { settings, resolver, clients: Mutex::default(), sources: Mutex::new((Arc::default(), true)) }
     }
 
-    /// What was set.
+    /// The settings.
     pub fn settings(&self) -> &WebSettings {
         &self.settings
     }
 
-    /// What `sources.yml` says now. While it cannot be read, what it said last counts.
+    /// The current content of `sources.yml`. While the file cannot be read, the last content stays in use.
     pub fn sources(&self) -> Arc<Sources> {
         let Some(path) = &self.settings.sources else { return Arc::default() };
         let read = Sources::read(path);
@@ -159,7 +159,7 @@ impl Web {
         self.settings.plain_hosts.contains(host) || self.sources().insecure.contains(host)
     }
 
-    /// Whether modules may come from this address (`https://host/path`, `registry://host/repository`).
+    /// Checks whether modules may come from this address (`https://host/path`, `registry://host/repository`).
     ///
     /// # Errors
     /// `SourceNotAllowed`.
@@ -178,7 +178,8 @@ impl Web {
         Ok(())
     }
 
-    /// Whether modules may come from where a redirect leads, as an address of the web or as a repository of a registry.
+    /// Checks whether modules may come from the target of a redirect, either as a web address or as a repository of a
+    /// registry.
     fn check_redirect(&self, to: &Url) -> Result<(), FetchError> {
         let host = host_of(to);
         let as_repository = || repository_of(to.path()).map(|repository| format!("registry://{host}/{repository}"));
@@ -191,7 +192,7 @@ impl Web {
         })
     }
 
-    /// Why the address may not be asked at all, as far as its text shows.
+    /// Checks whether the address may be asked at all, as far as its text shows.
     ///
     /// # Errors
     /// `SourceNotAllowed`.
@@ -220,7 +221,7 @@ impl Web {
         }
     }
 
-    /// Sends a request and follows redirects. Any other answer is given as it is.
+    /// Sends a request and follows redirects. Any other answer is returned as it is.
     ///
     /// # Errors
     /// When no address may be asked, or none answers.
@@ -237,7 +238,7 @@ impl Web {
             let answer = timeout(self.settings.header, builder.send()).await;
             let answer = answer.map_err(|_| slow(&host, "no answer", self.settings.header))?;
             let answer = answer.map_err(|error| failed(&host, error, false, number > 0))?;
-            // 304 and the like are redirections to nowhere.
+            // 304 and similar statuses do not name a target.
             if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
                 return Ok(answer);
             }
@@ -260,10 +261,10 @@ impl Web {
         Err(FetchError::new(Reason::RedirectRefused, text))
     }
 
-    /// `GET url`, and the body into `receive`.
+    /// Sends `GET url`, and writes the body into `receive`.
     ///
     /// # Errors
-    /// When the answer is not whole and good.
+    /// When the answer is not complete or not a success.
     pub async fn get(&self, url: &Url, receive: &mut impl Receive) -> Result<(), FetchError> {
         let answer = self.send(&Request::get(url.clone())).await?;
         let host = host_of(url);
@@ -273,10 +274,10 @@ impl Web {
         self.body(&host, answer, receive).await
     }
 
-    /// The body of an answer, which must not come too slowly.
+    /// Reads the body of an answer, which must not come too slowly.
     ///
     /// # Errors
-    /// When it ends early, is too slow, or is not taken.
+    /// When it ends early, is too slow, or the receiver does not accept it.
     pub async fn body(
         &self,
         host: &str,
@@ -303,10 +304,10 @@ impl Web {
         }
     }
 
-    /// Runs an attempt within its time.
+    /// Runs an attempt within its time limit.
     ///
     /// # Errors
-    /// What the attempt says, or `RegistryTimeout`.
+    /// The attempt's own error, or `RegistryTimeout`.
     pub async fn in_time<T>(
         &self,
         host: &str,

@@ -1,4 +1,4 @@
-//! Logins from a Docker `config.json` in a mounted folder, read again for each login.
+//! Reads logins from a Docker `config.json` in a mounted folder, which is read again for each login.
 
 mod helper;
 
@@ -22,7 +22,7 @@ const LARGEST: u64 = 1 << 20;
 const NAMES: [&str; 2] = ["config.json", ".dockerconfigjson"];
 /// The names of Docker's own registry.
 const HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
-/// What credential helpers know it by.
+/// The name of Docker's registry for credential helpers.
 const HUB_SERVER: &str = "https://index.docker.io/v1/";
 
 /// How to log in at a registry.
@@ -35,7 +35,7 @@ pub enum Credential {
         /// The password.
         password: String,
     },
-    /// A token that is changed for another at the registry's token service.
+    /// A token that is exchanged for another one at the registry's token service.
     Identity(String),
     /// A token for the registry itself.
     Bearer(String),
@@ -75,40 +75,40 @@ struct Entry {
     registrytoken: Option<String>,
 }
 
-/// Where a login comes from.
+/// Where the login for a registry is.
 enum LoginSource {
     Entry(Entry),
     Helper(String),
 }
 
 impl DockerConfig {
-    /// The file in `folder`, whether it is there yet or not.
+    /// The configuration in `folder`, whether the file is there yet or not.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// Where the file may be, for watching.
+    /// The paths at which the file may be, for watching.
     pub fn paths(&self) -> [PathBuf; 2] {
         NAMES.map(|name| self.folder.join(name))
     }
 
-    /// The file, for messages.
+    /// The path of the file, for messages.
     pub fn path(&self) -> PathBuf {
         let names = self.paths();
         let [first, _] = &names;
         names.iter().find(|path| path.exists()).unwrap_or(first).clone()
     }
 
-    /// What differs when the file has changed; nothing where there is no file.
+    /// A value that differs when the file has changed; `None` if there is no file.
     pub(crate) fn stamp(&self) -> Option<(u64, u64, i64, i64)> {
         let metadata = self.path().metadata().ok()?;
         Some((metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec()))
     }
 
-    /// The login for a registry (`host` or `host:port`); nothing when the file has none.
+    /// The login for a registry (`host` or `host:port`); `None` if the file has none.
     ///
     /// # Errors
-    /// `CredentialsMissing` when the file is absent or makes no sense.
+    /// `CredentialsMissing` when the file is absent or malformed.
     pub async fn credential(&self, host: &str) -> Result<Option<Credential>, FetchError> {
         let path = self.path();
         let missing = |text: String| FetchError::new(Reason::CredentialsMissing, text);
@@ -118,10 +118,10 @@ impl DockerConfig {
         let bytes = files::read_regular(&real, LARGEST);
         let bytes =
             bytes.map_err(|error| missing(format!("failed to read {}: {}", path.display(), error.source.kind())))?;
-        // The parser's words could quote the content.
+        // The parser's error text could quote the content.
         let malformed = |what: &str| missing(format!("{} {what}", path.display()));
         let no_json = || malformed("is not a Docker configuration in JSON");
-        // A list would be taken for the fields in their order.
+        // serde would read a JSON list as the fields in their order, so it must be a map.
         let file: serde_json::Map<_, _> = serde_json::from_slice(&bytes).map_err(|_| no_json())?;
         let file: File = serde_json::from_value(file.into()).map_err(|_| no_json())?;
         match file.find(host) {
@@ -140,7 +140,7 @@ impl File {
         if let Some((_, helper)) = self.cred_helpers.iter().find(|(key, _)| own(key)) {
             return Some(LoginSource::Helper(helper.clone()));
         }
-        // An entry without content says that the store has it.
+        // An empty entry means that the credential store has the login.
         let entry = self.auths.iter().find(|(key, entry)| own(key) && !entry.is_empty());
         match (entry, &self.creds_store) {
             (Some((_, entry)), _) => Some(LoginSource::Entry(entry.clone())),
@@ -178,14 +178,14 @@ impl Entry {
     }
 }
 
-/// Whether a key of the file (`host`, `https://host/v1/`) is that of a registry.
+/// Whether a key of the file (`host`, `https://host/v1/`) names this registry.
 fn is_for(key: &str, host: &str) -> bool {
     let bare = key.trim_start_matches("https://").trim_start_matches("http://");
     let bare = bare.split('/').next().unwrap_or_default();
     bare.eq_ignore_ascii_case(host) || (HUB.contains(&bare) && HUB.contains(&host))
 }
 
-/// Asks the helper with this name.
+/// Asks the credential helper of this name.
 async fn helper(name: &str, host: &str, path: &Path) -> Result<Option<Credential>, FetchError> {
     let missing = |text: String| FetchError::new(Reason::CredentialsMissing, text);
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
@@ -217,7 +217,7 @@ mod tests {
 
     #[tokio::test]
     async fn entries_in_their_forms() {
-        // "u:p:q"
+        // The `auth` of the first entry decodes to "u:p:q".
         let text = r#"{"auths": {"a.example": {"auth": "dTpwOnE="}, "https://b.example/v1/": {"username": "u", "password": "p"},
             "c.example:5000": {"identitytoken": "t"}, "d.example": {"registrytoken": "r"}, "https://index.docker.io/v1/": {"auth": "dTpw"},
             "e.example": {}}}"#;

@@ -12,12 +12,12 @@ pub struct FetchError {
     pub reason: Reason,
     /// The message for users; never with credentials.
     pub message: String,
-    /// The source asked not to be asked again before this has passed.
+    /// How long the source asked not to be asked again, if it did.
     pub retry_after: Option<Duration>,
 }
 
 impl FetchError {
-    /// The message is cleaned and cut.
+    /// An error. The message is cleaned and cut.
     pub fn new(reason: Reason, message: impl AsRef<str>) -> Self {
         let message = portcullis_contract::clean(message.as_ref(), portcullis_contract::Failure::MAX_MESSAGE);
         Self { reason, message, retry_after: None }

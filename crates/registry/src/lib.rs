@@ -1,11 +1,12 @@
-//! Modules over the network: each address is checked before it is connected to, each answer has limits of size and time.
+//! Fetches modules over the network: each address is checked before it is connected to, each answer has limits of size
+//! and time.
 //!
 //! ```text
 //!  loader, portcullis pull ──► Registry ──► Web ──► guarded resolver ──► the network
 //!                              OCI, logins   hops, TLS, limits
 //! ```
 //!
-//! What a source answers is a stranger's. Nothing here trusts a length, a digest, a redirect or a name before it was
+//! The answers of a source are untrusted. Nothing here trusts a length, a digest, a redirect or a name before it was
 //! checked, and no text that leaves this crate holds a credential.
 #![forbid(unsafe_code)]
 

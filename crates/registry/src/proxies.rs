@@ -1,4 +1,4 @@
-//! Outbound proxies: those of `sources.yml`, else those of the environment.
+//! Outbound proxies: those of `sources.yml`, otherwise those of the environment.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,27 +6,28 @@ use std::fmt;
 use serde::Deserialize;
 use url::Url;
 
-/// The variables by which an environment names proxies, which the HTTP client takes by itself; upper case wins.
+/// The variables by which an environment names proxies. The HTTP client reads them by itself; upper case takes
+/// precedence.
 const VARIABLES: [&str; 6] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
 
 /// Outbound proxies, as `http://[user:password@]host[:port]`.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Proxies {
-    /// For `http` addresses.
+    /// The proxy for `http` addresses.
     pub http_proxy: Option<String>,
-    /// For `https` addresses.
+    /// The proxy for `https` addresses.
     pub https_proxy: Option<String>,
-    /// Hosts that are asked directly, with commas between them.
+    /// Hosts that are asked directly, separated by commas.
     pub no_proxy: Option<String>,
 }
 
-/// Shows no addresses, which may hold a password.
 /// A field with an address that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("proxies: {0} is not an address: want for instance http://proxy.example:3128")]
 pub(crate) struct ProxyError(&'static str);
 
+/// Shows no addresses, which may hold a password.
 impl fmt::Debug for Proxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Proxies(…)")
@@ -34,10 +35,10 @@ impl fmt::Debug for Proxies {
 }
 
 impl Proxies {
-    /// Whether the addresses can be used.
+    /// Checks whether the addresses can be used.
     ///
     /// # Errors
-    /// The field that cannot, without its content.
+    /// The field that cannot be used, without its content.
     pub(crate) fn check(&self) -> Result<(), ProxyError> {
         for (name, address) in [("http_proxy", &self.http_proxy), ("https_proxy", &self.https_proxy)] {
             if filled(address).is_some_and(|address| parse(address).is_none()) {
@@ -47,10 +48,10 @@ impl Proxies {
         Ok(())
     }
 
-    /// As the HTTP client wants them.
+    /// The proxies in the HTTP client's form.
     ///
     /// # Errors
-    /// When it does not take an address.
+    /// When the client does not accept an address.
     pub(crate) fn for_client(&self) -> reqwest::Result<Vec<reqwest::Proxy>> {
         let direct = self.no_proxy.as_deref().and_then(reqwest::NoProxy::from_string);
         let http = filled(&self.http_proxy).and_then(parse).map(reqwest::Proxy::http).transpose()?;
@@ -58,13 +59,13 @@ impl Proxies {
         Ok([http, https].into_iter().flatten().map(|proxy| proxy.no_proxy(direct.clone())).collect())
     }
 
-    /// Their names, which the installation itself chose: their addresses need no other permission.
+    /// The hosts of the proxies. The installation itself chose them, so their addresses need no further permission.
     pub(crate) fn hosts(&self) -> BTreeSet<String> {
         hosts([&self.http_proxy, &self.https_proxy].into_iter().flatten().map(String::as_str))
     }
 }
 
-/// The names of the environment's proxies.
+/// The hosts of the environment's proxies.
 pub(crate) fn hosts_of_environment() -> BTreeSet<String> {
     let addresses: Vec<String> = VARIABLES.iter().filter_map(|name| std::env::var(name).ok()).collect();
     hosts(addresses.iter().map(String::as_str))
@@ -78,7 +79,7 @@ fn filled(address: &Option<String>) -> Option<&str> {
     address.as_deref().filter(|address| !address.trim().is_empty())
 }
 
-/// An address of a proxy; `proxy:3128` stands for `http://proxy:3128`.
+/// Parses an address of a proxy; `proxy:3128` stands for `http://proxy:3128`.
 fn parse(address: &str) -> Option<Url> {
     let address = address.trim();
     let url = match address.contains("://") {

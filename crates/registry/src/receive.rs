@@ -6,22 +6,22 @@ use portcullis_contract::{Digest, Hasher, Reason};
 
 use crate::FetchError;
 
-/// Takes a body.
+/// Receives a body.
 pub trait Receive: Send {
-    /// The size that the source announces.
+    /// Notes the size that the source announces.
     ///
     /// # Errors
-    /// When that is too much already.
+    /// When that is too large already.
     fn expect(&mut self, total: u64) -> Result<(), FetchError>;
 
-    /// The next bytes.
+    /// Takes the next bytes.
     ///
     /// # Errors
-    /// When they are too many, or cannot be kept.
+    /// When there are too many, or they cannot be stored.
     fn write(&mut self, bytes: &[u8]) -> impl Future<Output = Result<(), FetchError>> + Send;
 }
 
-/// A body in memory, for what is small, and for commands that work on one module.
+/// Keeps a body in memory, for small bodies and for commands that work on one module.
 pub struct Whole {
     bytes: Vec<u8>,
     hasher: Hasher,

@@ -1,4 +1,4 @@
-//! Names to addresses, each checked before a connection is made to it.
+//! Resolves names to addresses, and checks each before a connection is made to it.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -18,7 +18,7 @@ use crate::{Guard, Range};
 /// Longest wait for one answer of a name server.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A host was not asked because of its address.
+/// A host that was not asked because of its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{ip} is {range}")]
 pub(crate) struct RefusedAddress {
@@ -26,43 +26,43 @@ pub(crate) struct RefusedAddress {
     pub(crate) range: Range,
 }
 
-/// A name that leads to no address.
+/// A name that has no usable address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unresolved {
-    /// The name server answers, and has nothing.
+    /// The name server answers that the name does not exist.
     #[error("the name {0} is not known to the name server; is it spelled right?")]
     Unknown(String),
-    /// It does not answer, or says that it cannot.
+    /// The name server does not answer, or fails.
     #[error("the name {0} cannot be looked up now: {1}")]
     Failing(String, String),
 }
 
-/// Resolves names, and gives only addresses that may be connected to. The client connects to what it is given here, so that
-/// an answer that changes between check and connection changes nothing.
+/// Resolves names, and returns only addresses that may be connected to. The client connects to exactly these addresses, so
+/// that an answer cannot change between check and connection.
 #[derive(Clone)]
 pub(crate) struct GuardedResolver {
     guard: Arc<Guard>,
-    /// Names that the installation itself set: its proxies.
+    /// Names that the installation itself set, for instance its proxies.
     own: Arc<BTreeSet<String>>,
     name_server: Option<SocketAddr>,
-    /// Answers count for a second, however long they might.
+    /// Whether answers are cached for a second at most, whatever their own lifetime.
     is_fresh: bool,
-    /// Made within the runtime.
+    /// The resolver, which is made within the runtime.
     inner: Arc<OnceLock<Option<TokioResolver>>>,
 }
 
 impl GuardedResolver {
-    /// A resolver that asks `name_server`, or those of the system.
+    /// A resolver that asks `name_server`, or the system's name servers if it is `None`.
     pub(crate) fn new(guard: Arc<Guard>, name_server: Option<SocketAddr>) -> Self {
         Self { guard, own: Arc::default(), name_server, is_fresh: false, inner: Arc::default() }
     }
 
-    /// A resolver of names that the installation itself set, whose answers count for a second, however long they might.
+    /// A resolver of names that the installation itself set, whose answers are cached for a second at most.
     pub(crate) fn fresh(own: BTreeSet<String>, name_server: Option<SocketAddr>) -> Self {
         Self { own: Arc::new(own), is_fresh: true, ..Self::new(Arc::default(), name_server) }
     }
 
-    /// The same, which lets these names be.
+    /// The same resolver, which does not check the addresses of these names.
     pub(crate) fn with_own(&self, own: BTreeSet<String>) -> Self {
         Self { own: Arc::new(own), ..self.clone() }
     }
@@ -72,7 +72,7 @@ impl GuardedResolver {
         let options = builder.options_mut();
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
         options.timeout = PATIENCE;
-        // A name that is not there now may be there at the next attempt.
+        // A name that does not exist now may exist at the next attempt.
         options.negative_max_ttl = Some(Duration::from_secs(1));
         if self.is_fresh {
             options.positive_max_ttl = Some(Duration::from_secs(1));
@@ -80,7 +80,7 @@ impl GuardedResolver {
         builder.build().ok()
     }
 
-    /// The addresses of a name, port 0.
+    /// The addresses of a name, with port 0.
     pub(crate) async fn look_up(&self, name: &str) -> Result<Vec<SocketAddr>, Box<dyn Error + Send + Sync>> {
         let no_server = || io::Error::other("the system names no name server");
         let resolver = self.inner.get_or_init(|| self.build()).as_ref().ok_or_else(no_server)?;
@@ -104,7 +104,7 @@ impl Resolve for GuardedResolver {
     }
 }
 
-/// The builder of a resolver that asks `name_server`, or the name servers of the system.
+/// The builder of a resolver that asks `name_server`, or the system's name servers if it is `None`.
 ///
 /// # Errors
 /// When the system's configuration cannot be read.
@@ -118,7 +118,7 @@ pub fn resolver(name_server: Option<SocketAddr>) -> Result<ResolverBuilder<Tokio
     Ok(TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()))
 }
 
-/// The addresses that may be connected to. An error when none is left.
+/// The addresses that may be connected to; an error if there are none.
 fn admit(guard: &Guard, name: &str, found: &[IpAddr], is_own: bool) -> Result<Vec<SocketAddr>, RefusedAddress> {
     let (mut admitted, mut refused) = (Vec::new(), None);
     for &ip in found {

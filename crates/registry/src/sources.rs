@@ -1,4 +1,5 @@
-//! `sources.yml`: which hosts are trusted how (docs/design/policy-abi.md, section 13), and what addresses modules may have.
+//! `sources.yml`: how each host is trusted (docs/design/policy-abi.md, section 13), and which addresses modules may come
+//! from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,14 +17,14 @@ const LARGEST: u64 = 4 << 20;
 /// How hosts are trusted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// Hosts (`host` or `host:port`) whose certificate is not checked, and that are asked over plain HTTP where they speak no
-    /// TLS.
+    /// Hosts (`host` or `host:port`) whose certificate is not checked, and that are asked over plain HTTP if they do not
+    /// speak TLS.
     pub insecure: BTreeSet<String>,
-    /// The only authorities of a host, in place of the system's.
+    /// The only authorities for a host, instead of the system's.
     pub authorities: BTreeMap<String, Vec<CertificateDer<'static>>>,
-    /// Outbound proxies, in place of those of the environment.
+    /// Outbound proxies, instead of those of the environment.
     pub proxies: Option<Proxies>,
-    /// What addresses are allowed; empty allows all. A pattern that ends in `*` is a prefix.
+    /// The addresses that are allowed; empty allows all. A pattern that ends in `*` is a prefix.
     pub allowed: Vec<String>,
 }
 
@@ -43,7 +44,7 @@ enum Problem {
     Unreadable(String),
     #[error("it is not UTF-8")]
     NotText,
-    /// Not YAML, or not of this form; what the parser says.
+    /// It is not YAML, or not of this form, with the parser's text.
     #[error("{0}")]
     Form(String),
     #[error("{host}: {problem}")]
@@ -76,7 +77,7 @@ impl Sources {
     /// Reads the file and the certificates that it names.
     ///
     /// # Errors
-    /// When one of them cannot be read or makes no sense.
+    /// When one of them cannot be read or is malformed.
     pub fn read(path: &Path) -> Result<Self, SourcesError> {
         let failed = |problem: Problem| SourcesError { path: path.to_owned(), problem };
         let bytes = read(path).map_err(failed)?;
@@ -122,7 +123,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     files::read_regular(&real, LARGEST).map_err(|error| Problem::Unreadable(error.to_string()))
 }
 
-/// PEM, one certificate or more, or one of DER.
+/// Parses PEM with one certificate or more, or one certificate in DER.
 fn certificates_of(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, Problem> {
     let pem: Vec<_> = CertificateDer::pem_slice_iter(bytes).filter_map(Result::ok).collect();
     let certificates = if pem.is_empty() { vec![CertificateDer::from(bytes.to_vec())] } else { pem };

@@ -1,4 +1,4 @@
-//! The trusted authorities, and the words for a certificate that is not trusted.
+//! The trusted authorities, and the texts for a certificate that is not trusted.
 
 use std::error::Error;
 use std::io;
@@ -29,10 +29,10 @@ pub(crate) fn read_authorities(path: &Path) -> Result<Vec<u8>, FetchError> {
     files::read_regular(&real, MAX_CA_FILE).map_err(|error| failed(error.to_string()))
 }
 
-/// The authorities whose certificates a host may have.
+/// Which certificates a host may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// Those of the system's authorities and of extra ones, PEM.
+    /// Those of the system's authorities and of extra ones, which are PEM.
     System(Option<Vec<u8>>),
     /// Those of these authorities only.
     Only(Vec<CertificateDer<'static>>),
@@ -40,7 +40,7 @@ pub(crate) enum Trust {
     Anybody,
 }
 
-/// The client's side.
+/// The client's TLS configuration.
 ///
 /// # Errors
 /// When the extra authorities cannot be read.
@@ -53,7 +53,7 @@ pub(crate) fn config(trust: &Trust) -> Result<ClientConfig, FetchError> {
         Trust::System(extra) => system_roots(extra.as_deref())?,
         Trust::Only(authorities) => {
             let mut roots = RootCertStore::empty();
-            // They were tried when they were read.
+            // They were checked when they were read.
             roots.add_parsable_certificates(authorities.iter().cloned());
             roots
         }
@@ -85,7 +85,7 @@ fn system_roots(extra: Option<&[u8]>) -> Result<RootCertStore, FetchError> {
     Ok(roots)
 }
 
-/// Takes any certificate, for hosts that the installation lists as insecure.
+/// Accepts any certificate, for hosts that the installation lists as insecure.
 #[derive(Debug)]
 struct NoVerifier(Arc<CryptoProvider>);
 
@@ -124,14 +124,14 @@ impl ServerCertVerifier for NoVerifier {
     }
 }
 
-/// An error of this kind somewhere below `error`.
+/// The first error of this type among `error` and its causes.
 pub(crate) fn find<'e, E: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e E> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref() {
             return Some(found);
         }
-        // An I/O error names the source of what it wraps as its own, and passes over what it wraps.
+        // An I/O error returns the source of the error that it wraps as its own, and skips the wrapped error.
         if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             next = Some(inner);
             continue;
@@ -152,7 +152,7 @@ pub(crate) fn explain(error: &rustls::Error) -> &'static str {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 "its certificate is for another host name"
             }
-            // A bad signature is what an authority of the same name leaves.
+            // A bad signature is what one gets from an authority that has the name of a known one.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 "its certificate is signed by an unknown authority (--source-ca adds one)"
             }

@@ -1,27 +1,27 @@
-//! I3: how soon a row of the fault catalogue is right again, by the name of the test that runs.
+//! I3: how soon the programs must work again in a row of the fault catalogue, by the name of the running test.
 
 use std::thread;
 use std::time::Duration;
 
 use crate::Moment;
 
-/// How often a measurement of a few seconds is repeated until it is in time: a busy machine is late now and then, while a program that does
-/// not keep its bound is late each time.
+/// How often a measurement of a few seconds is repeated until it is in time: a busy machine is late now and then, while a program that
+/// misses its bound is late each time.
 const ROUNDS: u32 = 5;
 
-/// How soon something must be right again.
+/// How soon something must work again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bound {
     /// The longest that it may take.
     pub limit: Duration,
-    /// Why it is that long.
+    /// Why the bound is that long.
     pub reason: &'static str,
 }
 
 /// The longest time between two attempts of the loader in seconds, as the tests set it.
 const STEP: u64 = 2;
 
-/// What counts for each row that is not in [`ROWS`].
+/// The bound of each row that is not in [`ROWS`].
 const USUAL: Bound = bound(10 + STEP, "ten seconds and one step of the backoff, which is two seconds in tests");
 
 /// The rows that state a bound of their own, and those whose tests need another one.
@@ -55,18 +55,18 @@ const fn bound(seconds: u64, reason: &'static str) -> Bound {
 }
 
 impl Bound {
-    /// The bound of the row that the running test is named after. Tests of no row have none.
+    /// The bound of the row that the running test is named after; `None` for a test that is not named after a row.
     pub fn of_this_test() -> Option<Self> {
         of(thread::current().name()?)
     }
 
-    /// The same where it is about Ready, never below the usual one: a status comes after an answer.
+    /// The bound for Ready, which is never below the usual one: a status comes after an answer.
     pub fn of_ready_in_this_test() -> Option<Self> {
         Self::of_this_test().map(|bound| if bound.limit < USUAL.limit { USUAL } else { bound })
     }
 
-    /// Whether what lasted from one moment to another one was in time. What other programs and a machine that stood still took of the time
-    /// does not count.
+    /// Checks whether the time between two moments was within the bound. The time that other programs or a stalled machine took does not
+    /// count.
     ///
     /// # Errors
     /// When it took longer.
@@ -81,7 +81,8 @@ impl Bound {
     }
 }
 
-/// Repeats a round until it is in time. Each round breaks and mends the same again, and says whether that was in time.
+/// Repeats a round until it is in time. Each round breaks and mends the same thing again, and returns whether that was
+/// in time.
 ///
 /// # Panics
 /// When no round is in time.
@@ -104,7 +105,7 @@ fn of(test: &str) -> Option<Bound> {
     rows.map(bound_of).max_by_key(|bound| bound.limit)
 }
 
-/// `L01` of `l01`.
+/// The row of a part of a test's name: `L01` for `l01`.
 fn row(part: &str) -> Option<String> {
     let (letter, number) = (part.chars().next()?, part.get(1..)?);
     let is_row = letter.is_ascii_lowercase() && number.len() == 2 && number.bytes().all(|digit| digit.is_ascii_digit());

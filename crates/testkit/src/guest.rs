@@ -1,4 +1,4 @@
-//! Modules for policies: the misbehaving ones of `guests/wat`, translated and with metadata, any other WebAssembly text, and the built
+//! Modules for policies: the misbehaving ones of `guests/wat`, compiled and with metadata, any other WebAssembly text, and the built
 //! modules of the examples.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::wait::lock;
 /// The guest of a file in `guests/wat`, by its name without `.wat`, as a module with metadata.
 ///
 /// # Panics
-/// When there is no such file, or it does not translate.
+/// When there is no such file, or it does not compile.
 pub fn guest(name: &str) -> Vec<u8> {
     let mode = if name.starts_with("wasi_") { "wasi" } else { "kubewarden-wapc" };
     let wasm = translate(&text(name), name);
@@ -22,10 +22,10 @@ pub fn guest(name: &str) -> Vec<u8> {
     if name == "component" { wasm } else { with_metadata(wasm, &metadata(mode, name.starts_with("mutates"))) }
 }
 
-/// A template of `guests/wat` that answers with these bytes: `answer`, `settings_answer` or `deny_text`.
+/// A module from a template of `guests/wat` that answers with these bytes: `answer`, `settings_answer` or `deny_text`.
 ///
 /// # Panics
-/// When there is no such file, or it does not translate.
+/// When there is no such file, or it does not compile.
 pub fn guest_with(name: &str, answer: &[u8]) -> Vec<u8> {
     let bytes: String = answer.iter().map(|byte| format!("\\{byte:02x}")).collect();
     let text = text(name)
@@ -38,10 +38,10 @@ pub fn guest_with(name: &str, answer: &[u8]) -> Vec<u8> {
 /// A module that denies with this text, and has `bytes` bytes of unused data, which are in the compiled module too.
 ///
 /// # Panics
-/// When it does not translate.
+/// When it does not compile.
 pub fn large_module(denial: &str, bytes: usize) -> Vec<u8> {
     static PARTS: Mutex<BTreeMap<(usize, usize), Vec<u8>>> = Mutex::new(BTreeMap::new());
-    // Translating megabytes of text takes a while, so texts of one length share it.
+    // Compiling megabytes of text takes a while, so modules whose denials have one length share the result.
     let stand_in = "\u{1}".repeat(denial.len());
     let mut parts = lock(&PARTS);
     let module = parts.entry((denial.len(), bytes)).or_insert_with(|| {
@@ -78,7 +78,7 @@ pub fn rego(name: &str) -> Vec<u8> {
 /// WebAssembly text as a waPC module with metadata.
 ///
 /// # Panics
-/// When it does not translate.
+/// When it does not compile.
 pub fn wat(text: &str) -> Vec<u8> {
     with_metadata(translate(text, "the text"), &metadata("kubewarden-wapc", false))
 }

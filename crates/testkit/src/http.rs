@@ -1,4 +1,4 @@
-//! Scripted answers over HTTP/1.1: what a test's own server reads and writes on one connection, good or broken.
+//! Scripted answers over HTTP/1.1: what a test's own server reads and writes on one connection, valid or broken.
 
 use std::io::{self, Read, Write};
 use std::thread;
@@ -13,7 +13,7 @@ pub struct Asked {
     pub method: String,
     /// The path, with the query.
     pub path: String,
-    /// All lines of the head.
+    /// The whole head.
     pub head: String,
     /// The body, of at most a mebibyte.
     pub body: String,
@@ -36,7 +36,7 @@ pub struct Reply {
     body: Body,
     /// The wait before the head.
     delay: Duration,
-    /// The body's pace, in bytes a second.
+    /// The body's rate, in bytes per second.
     rate: Option<u64>,
 }
 
@@ -119,7 +119,7 @@ impl Reply {
         Self { body: Body::Endless, ..Self::status(200) }
     }
 
-    /// With a header.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         if let Head::Whole(_, headers) = &mut self.head {
@@ -137,14 +137,14 @@ impl Reply {
         self
     }
 
-    /// Waits before the head.
+    /// Waits this long before the head.
     #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// The body comes at this pace, in bytes a second.
+    /// Sends the body at this rate, in bytes per second.
     #[must_use]
     pub fn rate(mut self, bytes: u64) -> Self {
         self.rate = Some(bytes);
@@ -152,10 +152,10 @@ impl Reply {
     }
 }
 
-/// Reads one request from a connection and answers it as `reply` says.
+/// Reads one request from a connection and sends the reply to it.
 ///
 /// # Errors
-/// When the other side hangs up.
+/// When the client closes the connection.
 pub fn exchange(stream: &mut (impl Read + Write), reply: impl FnOnce(&Asked) -> Reply) -> io::Result<()> {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -166,7 +166,7 @@ pub fn exchange(stream: &mut (impl Read + Write), reply: impl FnOnce(&Asked) -> 
     let reply = reply(&asked(&head, stream)?);
     thread::sleep(reply.delay);
     let Head::Whole(status, headers) = reply.head else {
-        // Until the client hangs up.
+        // Waits until the client closes the connection.
         let _ = stream.read(&mut byte)?;
         return Ok(());
     };

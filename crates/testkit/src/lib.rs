@@ -1,5 +1,5 @@
-//! What the black-box tests and the tests on clusters share: modules for policies, scripted
-//! answers over HTTP, waiting for conditions, how long what is tested may take, the disk usage of a folder, and what a test says about itself.
+//! What the black-box tests and the tests on clusters share: modules for policies, scripted answers over HTTP, waiting for conditions, time
+//! limits, the disk usage of a folder, and lines that a test writes for `cargo xtask test`.
 #![forbid(unsafe_code)]
 
 mod bounds;

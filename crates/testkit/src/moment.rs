@@ -1,7 +1,7 @@
-//! What a time limit of a test leaves out, so that it is about the tested programs and not about the machine: the time in which the
-//! machine stood still or waited for its disk, and the part of it that other programs took.
+//! The times that a test's time limit leaves out, so that it is about the tested programs and not about the machine: the time in
+//! which the machine stood still or waited for its disk, and the share of it that other programs took.
 //!
-//! Debug builds of several pods, and the tests themselves, share two slow cores. The control beside each limit is the machine's own
+//! Debug builds of several pods, and the tests themselves, share two slow cores. Each limit is corrected by the machine's own
 //! account of its time, `/proc/stat`, less the time that the tested programs took.
 
 use std::fs;
@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::Stalls;
 
-/// The part of the machine that other programs may take, at most. Beyond it the tested ones may take twenty times as long as alone.
+/// The largest share of the machine that is taken into account for other programs. With it, the tested programs may take twenty
+/// times as long as alone.
 const MOST: f64 = 0.95;
 
-/// How long before a measurement a stall still counts: what piled up in it has to be done during the measurement.
+/// How long before a measurement a stall still counts: work that piled up in it is done during the measurement.
 const JUST_BEFORE: Duration = Duration::from_secs(1);
 
 /// A moment from which, or to which, something is measured.
@@ -20,7 +21,7 @@ const JUST_BEFORE: Duration = Duration::from_secs(1);
 pub struct Moment {
     at: Instant,
     ticks: Ticks,
-    /// How long programs of this machine have waited for its disk.
+    /// How long programs of this machine have waited for its disk, since its start.
     disk: Duration,
 }
 
@@ -29,37 +30,37 @@ pub struct Moment {
 struct Ticks {
     /// The time of all processors.
     all: u64,
-    /// What programs used.
+    /// The part of it that programs used.
     busy: u64,
-    /// What the tested programs used.
+    /// The part of it that the tested programs used.
     own: u64,
 }
 
 impl Moment {
-    /// This moment; the tested programs are these processes.
+    /// The current moment; `processes` are the tested programs.
     pub fn now(processes: impl Iterator<Item = u32>) -> Self {
         let (all, busy) = of_machine(&read("/proc/stat"));
         let own = processes.map(|pid| of_process(&stat_of(pid))).sum();
-        // Where a kernel does not measure it, nothing is left out.
+        // If the kernel does not measure this, nothing is left out.
         let disk = waited(&read("/proc/pressure/io"));
         Self { at: Instant::now(), ticks: Ticks { all, busy, own }, disk }
     }
 
-    /// The same moment, where what this test itself uses counts as the tested programs' time: for tests that use most of the machine
-    /// themselves, so that only programs of others are left out. What runs in this process for other tests counts as this test's.
+    /// The same moment, but the time that this test itself uses counts as the tested programs'. It is for tests that use most of the
+    /// machine themselves, so that only programs of others are left out. Other tests in this process count as this test.
     #[must_use]
     pub fn beside_this_test(self) -> Self {
-        // Without the programs that it has started: the time of each would count at once when it ends.
+        // Without the programs that it has started, whose whole time would be added at once when they end.
         let own = self.ticks.own + of_process_alone(&stat_of(std::process::id()));
         Self { ticks: Ticks { own, ..self.ticks }, ..self }
     }
 
-    /// When it was.
+    /// The time of this moment.
     pub fn at(&self) -> Instant {
         self.at
     }
 
-    /// How long ago it was.
+    /// The time since this moment.
     pub fn age(&self) -> Duration {
         self.at.elapsed()
     }
@@ -69,21 +70,21 @@ impl Moment {
         end.at.saturating_duration_since(self.at)
     }
 
-    /// The longest that may take, from this moment to another one, what takes less than `limit` on a machine with nothing else to do.
-    /// Stalls count twice, as what piled up meanwhile has to be done too.
+    /// How long something may take, from this moment to another one, if it takes less than `limit` on an idle machine. Stalls count
+    /// twice, because the work that piled up in the meantime has to be done too.
     pub fn allowed(&self, limit: Duration, end: &Self) -> Duration {
         let before = self.at.checked_sub(JUST_BEFORE).unwrap_or(self.at);
         let lost = Stalls::watch().lost(before, end.at);
         limit.div_f64(1.0 - others(self.ticks, end.ticks)) + 2 * lost + end.disk.saturating_sub(self.disk)
     }
 
-    /// The part of the machine that other programs took from this moment to another one.
+    /// The share of the machine that other programs took from this moment to another one.
     pub fn taken_by_others(&self, end: &Self) -> f64 {
         others(self.ticks, end.ticks)
     }
 
-    /// Whether other programs, or the machine itself, took so much from this moment to another one that what takes less than `limit`
-    /// alone may take twice as long.
+    /// Whether other programs, or the machine itself, took so much time from this moment to another one that something that takes
+    /// `limit` alone may take twice as long.
     pub fn was_disturbed(&self, limit: Duration, end: &Self) -> bool {
         self.allowed(limit, end) > 2 * limit
     }
@@ -97,14 +98,14 @@ fn stat_of(pid: u32) -> String {
     read(&format!("/proc/{pid}/stat"))
 }
 
-/// The part of the machine that other programs took.
+/// The share of the machine that other programs took.
 fn others(from: Ticks, to: Ticks) -> f64 {
     let [all, busy, own] =
         [(to.all, from.all), (to.busy, from.busy), (to.own, from.own)].map(|(to, from)| to.saturating_sub(from));
     if all == 0 { 0.0 } else { (busy.saturating_sub(own) as f64 / all as f64).min(MOST) }
 }
 
-/// All and the used ticks of a machine, from `/proc/stat`. Time that a hypervisor took counts as used.
+/// All ticks and the used ticks of a machine, from `/proc/stat`. Time that a hypervisor took counts as used.
 fn of_machine(stat: &str) -> (u64, u64) {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
     // user, nice, system, idle, iowait, irq, softirq, steal; the time of guests is in the first two already.
@@ -123,9 +124,10 @@ fn of_process_alone(stat: &str) -> u64 {
     times(stat).take(2).sum()
 }
 
-/// The ticks of a process as user and as system, then those of its children, and numbers of other kinds.
+/// The ticks of a process in user and in system mode, then those of its children, then other numbers.
 fn times(stat: &str) -> impl Iterator<Item = u64> {
-    // The name may have spaces and brackets. After it come the state and ten numbers, then those of user and system.
+    // The name may have spaces and brackets. It is followed by the state and ten numbers, then the ticks in user and in
+    // system mode.
     let (_, rest) = stat.rsplit_once(')').unwrap_or_default();
     rest.split_whitespace().skip(11).map_while(|number| number.parse::<u64>().ok())
 }

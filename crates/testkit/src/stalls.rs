@@ -1,4 +1,4 @@
-//! How long the machine itself stood still, which no program can be blamed for.
+//! How long the machine itself stood still, which is not a fault of the tested programs.
 
 use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
@@ -8,11 +8,11 @@ use crate::lock;
 
 /// How long the watching thread sleeps at a time.
 const NAP: Duration = Duration::from_millis(20);
-/// A thread that wakes up so much too late saw no stall.
+/// If the thread wakes up this late, that does not count as a stall.
 const USUAL: Duration = Duration::from_millis(10);
 
-/// The times in which this machine stood still or was busy with others: a thread that sleeps a little again and again woke up too late.
-/// What tests measure leaves them out ([`crate::Moment`]).
+/// The times in which this machine stood still or was busy with others: a thread that sleeps briefly again and again woke up too late.
+/// Measurements of tests leave these times out ([`crate::Moment`]).
 #[derive(Debug, Clone)]
 pub struct Stalls(Arc<Mutex<Seen>>);
 
@@ -20,15 +20,15 @@ pub struct Stalls(Arc<Mutex<Seen>>);
 struct Seen {
     /// When the watching thread should wake up next.
     due: Instant,
-    /// When it should have woken up, and when it did, wherever that was too late.
+    /// Each time that it woke up too late: when it should have woken up, and when it did.
     late: Vec<(Instant, Instant)>,
 }
 
 impl Stalls {
-    /// Those of this machine, which is watched from the first call on.
+    /// The stalls of this machine, which is watched from the first call on.
     ///
     /// # Panics
-    /// When there can be no more threads.
+    /// When no thread can be started.
     pub fn watch() -> &'static Self {
         static STALLS: LazyLock<Stalls> = LazyLock::new(|| {
             let seen = Arc::new(Mutex::new(Seen { due: Instant::now() + NAP, late: Vec::new() }));
@@ -62,9 +62,9 @@ impl Seen {
     }
 
     fn lost(&self, from: Instant, to: Instant, now: Instant) -> Duration {
-        // A stall may go on, or may be over for the caller and not yet for the watching thread.
+        // A stall may still go on, or may be over for the caller but not yet for the watching thread.
         let current = Some((self.due, now)).filter(|(due, now)| now.saturating_duration_since(*due) > USUAL);
-        // The newest come last.
+        // The newest stalls are at the end.
         let late = self.late.iter().rev().copied().take_while(|(_, woke)| *woke > from);
         late.chain(current).map(|(due, woke)| woke.min(to).saturating_duration_since(due.max(from))).sum()
     }

@@ -1,4 +1,5 @@
-//! What a test says past libtest, which captures what tests print: that it was skipped, why it fails, and what it measured.
+//! What a test reports past libtest, which captures the output of tests: that it was skipped, why it fails, and what it
+//! measured.
 //!
 //! Each is one line of a fixed form on standard error, `SKIPPED <test>: <reason>`, `FAILING <test>: <place>: <message>` or `NOTED <test>:
 //! <words>`, which `cargo xtask test` reads (`xtask/src/evidence/runs.rs`). The name of a test's thread is the test's path.
@@ -11,18 +12,18 @@ use std::thread;
 /// The longest message of a panic, in bytes.
 const MAX_MESSAGE: usize = 2000;
 
-/// Says that this test, or a part of it, is not tried, because this machine lacks something. For libtest such a test passes; `cargo
-/// xtask test` counts it as skipped. `reason` says what is missing and where it is to be had.
+/// Reports that this test, or a part of it, is skipped, because this machine lacks something. To libtest such a test passes; `cargo
+/// xtask test` counts it as skipped. `reason` says what is missing and where to get it.
 pub fn skip(reason: &str) {
     say("SKIPPED", reason);
 }
 
-/// Writes what this test has measured, also when it passes.
+/// Reports what this test has measured, even if it passes.
 pub fn note(words: &str) {
     say("NOTED", words);
 }
 
-/// From now on, each panic in this process is written at once, and not only when all tests of the binary have ended. May be called again.
+/// Makes each panic in this process be reported at once, and not only when all tests of the binary have ended. May be called again.
 pub fn tell_of_panics() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -41,7 +42,7 @@ pub fn tell_of_panics() {
     });
 }
 
-/// Writes one line in one piece, so that no other thread's output is in the middle of it.
+/// Writes one line in a single write, so that no output of another thread is in the middle of it.
 fn say(what: &str, words: &str) {
     let thread = thread::current();
     let line = line(what, thread.name().unwrap_or("unnamed"), words);

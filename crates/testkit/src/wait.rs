@@ -1,14 +1,14 @@
-//! Waiting for conditions, and for locks.
+//! Waits for conditions, and for locks.
 
 use std::fmt::{Debug, Display};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a condition is looked at.
+/// The interval at which a condition is checked.
 const PACE: Duration = Duration::from_millis(20);
 
-/// Looks until there is something, for `limit` at most.
+/// Looks until `look` returns something, for at most `limit`.
 ///
 /// # Panics
 /// When the limit passes; `what` completes "waited in vain for …".
@@ -16,7 +16,7 @@ pub fn eventually_within<T>(limit: Duration, what: &str, mut look: impl FnMut() 
     eventually_seen(limit, what, || look().ok_or("nothing"))
 }
 
-/// Looks until what is seen is right, for `limit` at most. The error is what was seen instead.
+/// Looks until `look` succeeds, for at most `limit`. Its error is what was seen instead.
 ///
 /// # Panics
 /// When the limit passes; `what` completes "waited in vain for …", and what was seen last follows.
@@ -31,11 +31,11 @@ pub fn eventually_seen<T, E: Display>(limit: Duration, what: &str, mut look: imp
     }
 }
 
-/// Looks for a while and fails when there is something: for what must not happen. This time is always spent whole, so keep it
-/// short.
+/// Looks for `time`, and fails if `look` returns something: for things that must not happen. The whole time is always spent,
+/// so keep it short.
 ///
 /// # Panics
-/// When `look` finds something.
+/// When `look` returns something.
 pub fn never<T: Debug>(time: Duration, what: &str, mut look: impl FnMut() -> Option<T>) {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -46,7 +46,7 @@ pub fn never<T: Debug>(time: Duration, what: &str, mut look: impl FnMut() -> Opt
     }
 }
 
-/// Locks what a thread that failed may have held: the failure is that thread's to tell.
+/// Locks a mutex even if a thread that held it has failed: that thread reports the failure.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

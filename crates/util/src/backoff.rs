@@ -7,17 +7,18 @@ use std::time::Duration;
 pub struct Backoff {
     /// The wait after the first failure.
     pub shortest: Duration,
-    /// No wait is longer.
+    /// The longest wait.
     pub longest: Duration,
 }
 
 impl Backoff {
-    /// The wait after this many failures in a row: from half of its bound up to the whole of it. `random` is from 0 to 1.
+    /// The wait after this many failures in a row: between half of its bound and the whole of it. `random` is from 0 to
+    /// 1.
     pub fn wait(&self, failures: u32, random: f64) -> Duration {
         self.bound(failures).mul_f64(0.5 + 0.5 * random.clamp(0.0, 1.0))
     }
 
-    /// The wait after this many failures in a row, without jitter.
+    /// The longest wait after this many failures in a row.
     pub fn bound(&self, failures: u32) -> Duration {
         let doubled = 1_u32.checked_shl(failures.saturating_sub(1).min(31)).unwrap_or(u32::MAX);
         self.shortest.saturating_mul(doubled).min(self.longest)

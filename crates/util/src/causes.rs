@@ -9,7 +9,7 @@ pub fn root_cause(error: &dyn std::error::Error) -> String {
     deepest.to_string()
 }
 
-/// An error and its causes, each once.
+/// The text of an error and its causes, each once.
 pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

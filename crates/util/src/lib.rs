@@ -1,6 +1,7 @@
-//! Small things that any crate may use: locks, pauses after failures, log lines that come once, causes of errors.
+//! Small things that any crate may use: locks, pauses after failures, log lines that are written once, causes of
+//! errors.
 //!
-//! It knows nothing of policies, Kubernetes or programs, so that every other crate can depend on it.
+//! It does not depend on policies, Kubernetes or programs, so that every other crate can depend on it.
 #![forbid(unsafe_code)]
 
 mod backoff;

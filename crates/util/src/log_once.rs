@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Decides which of the failures in a row are worth a log line: one when they have lasted for a while, one for each change of the
-/// problem, and one when they are over. Pure.
+/// Decides which of the failures in a row are logged: one when they have lasted for a while, one for each change of the problem,
+/// and one when they are over. Pure.
 #[derive(Debug, Default)]
 pub struct LogOnce {
     patience: Duration,
@@ -17,7 +17,7 @@ impl LogOnce {
         Self { patience, ..Self::default() }
     }
 
-    /// Something failed. `problem` tells failures apart; an empty one does not. Whether to log it.
+    /// Notes a failure. Returns whether to log it. `problem` distinguishes failures; an empty one does not.
     pub fn fails(&mut self, problem: &str, now: Instant) -> bool {
         let since = *self.since.get_or_insert(now);
         let is_due = now.duration_since(since) >= self.patience && self.logged.as_deref() != Some(problem);
@@ -27,7 +27,7 @@ impl LogOnce {
         is_due
     }
 
-    /// It works. Whether to log that the failures are over.
+    /// Notes a success. Returns whether to log that the failures are over.
     pub fn works(&mut self) -> bool {
         self.since = None;
         self.logged.take().is_some()

@@ -4,13 +4,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// Locks a mutex, also after a panic of another thread that held it: what our mutexes protect is valid between any two statements,
-/// and a panic in one request must not end all others.
+/// Locks a mutex, even after a panic of another thread that held it: the values in our mutexes are valid between any two
+/// statements, and a panic in one request must not end all others.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sends a value if it differs from the last one, so that receivers wake for changes only. Whether it did.
+/// Sends a value if it differs from the last one, so that receivers wake up for changes only. Returns whether it was
+/// sent.
 pub fn set_if_new<T: PartialEq>(sender: &watch::Sender<T>, next: T) -> bool {
     sender.send_if_modified(|last| {
         let is_new = *last != next;

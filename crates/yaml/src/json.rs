@@ -1,7 +1,7 @@
-//! JSON files, several documents each, as JSON trees.
+//! Reads JSON files, each with one or more documents, into JSON trees.
 //!
-//! A tree of its own, and not `serde_json::Value` straight away, so that doubled keys are refused and deep nesting is
-//! left out as it is in YAML.
+//! It builds a tree of its own, and does not parse into `serde_json::Value` directly, so that duplicate keys are
+//! refused and values that are nested too deep are left out, as in YAML.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::tree::{Builder, Document, TreeError};
 use super::yaml::SyntaxError;
 
-/// The documents of a JSON file. Null ones are left out.
+/// The documents of a JSON file. Those that are null are left out.
 ///
 /// # Errors
 /// When the file is not JSON, or a document exceeds a limit.
@@ -20,7 +20,7 @@ pub fn documents(text: &str) -> Result<Vec<Document>, SyntaxError> {
     while let Some(raw) = stream.next() {
         let raw = raw.map_err(|error| SyntaxError::Syntax {
             line: error.line(),
-            // The parser's text names places and characters, no values.
+            // The parser's text names places and characters, but no values.
             problem: portcullis_contract::clean(&error.to_string(), 200),
         })?;
         let gap = &text[from..];
@@ -38,7 +38,7 @@ fn count_lines(text: &str) -> usize {
     text.bytes().filter(|byte| *byte == b'\n').count()
 }
 
-/// Walks text that is known to be JSON.
+/// Walks over text that is known to be JSON.
 fn tree(text: &str, first_line: usize) -> Result<Document, SyntaxError> {
     let bytes = text.as_bytes();
     let mut builder = Builder::default();
@@ -74,7 +74,7 @@ fn tree(text: &str, first_line: usize) -> Result<Document, SyntaxError> {
     Ok(builder.finish(first_line))
 }
 
-/// Whether the number that ends here has neither point nor exponent.
+/// Whether the number that ends here has neither a decimal point nor an exponent.
 fn is_integer(until: &[u8], first: u8) -> bool {
     let number = until.iter().rev().take_while(|b| matches!(b, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'));
     first != b'"' && !number.into_iter().any(|b| matches!(b, b'.' | b'e' | b'E'))

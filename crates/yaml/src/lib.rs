@@ -1,7 +1,7 @@
-//! YAML and JSON files of users.
+//! Reads and writes YAML and JSON files of users.
 //!
-//! What is read follows the core schema of YAML 1.2 and has limits of size, depth and aliases; no reader recurses. What is
-//! written is quoted so that a reader of YAML 1.1, which kubectl is, takes each text for the same text.
+//! Reading follows the core schema of YAML 1.2 and has limits of size, depth and aliases; no reader recurses. Written
+//! texts are quoted so that a reader of YAML 1.1, such as kubectl, reads them as the same texts.
 #![forbid(unsafe_code)]
 
 mod json;
@@ -17,7 +17,7 @@ pub use tree::{Document, MAX_DEPTH, TreeError};
 pub use write::{WriteError, write};
 pub use yaml::{SyntaxError, documents};
 
-/// Why a text was not read.
+/// Why a text could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It is not UTF-8.
@@ -32,18 +32,18 @@ pub enum ReadError {
         /// The line that the document begins on, from 1.
         line: usize,
     },
-    /// One document was wanted.
+    /// There are several documents, but only one was expected.
     #[error("it has {0} documents; want one")]
     Several(usize),
-    /// It is not of the type.
+    /// The value does not have the expected type.
     #[error(transparent)]
     Form(#[from] serde_json::Error),
 }
 
-/// Reads a text of one document; an empty one is null.
+/// Reads a text of one document; an empty text is null.
 ///
 /// # Errors
-/// When it is not YAML, exceeds a limit, has several documents, or is not of the type.
+/// When it is not YAML, exceeds a limit, has several documents, or does not have the expected type.
 pub fn read<T: DeserializeOwned>(text: impl AsRef<[u8]>) -> Result<T, ReadError> {
     let mut documents = read_documents(text)?;
     match documents.len() {
@@ -52,7 +52,7 @@ pub fn read<T: DeserializeOwned>(text: impl AsRef<[u8]>) -> Result<T, ReadError>
     }
 }
 
-/// Reads a text of several documents. Empty ones are left out.
+/// Reads a text of several documents. Empty documents are left out.
 ///
 /// # Errors
 /// When it is not YAML, or exceeds a limit.

@@ -1,7 +1,7 @@
-//! A JSON tree built from the events of a parser, within limits and with no recursion.
+//! A JSON tree that is built from the events of a parser, within limits and without recursion.
 //!
-//! Key order and 64-bit integers stay as they were written. What is nested too deep is left out and named, so that one
-//! overgrown value does not hide the rest of its file.
+//! The order of keys and 64-bit integers stay as they were written. A value that is nested too deep is left out and
+//! named, so that it does not hide the rest of its file.
 
 use std::collections::HashMap;
 
@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 
 /// Deepest nesting of a document.
 pub const MAX_DEPTH: usize = 128;
-/// Most values of a document, those that an alias repeats included.
+/// Most values of a document, including those that an alias repeats.
 const MAX_NODES: usize = 500_000;
-/// Most bytes of text of a document, those that an alias repeats included.
+/// Most bytes of text of a document, including those that an alias repeats.
 const MAX_TEXT: usize = 16 << 20;
 
 /// One document of a file.
@@ -25,30 +25,30 @@ pub struct Document {
     pub too_deep: Option<Vec<String>>,
 }
 
-/// Which rule a document breaks.
+/// The rule that a document breaks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
-    /// The key is there before.
+    /// The map has this key already.
     #[error("the key {0:?} is there twice")]
     DoubledKey(String),
     /// The key is a list or a map.
     #[error("a key must be a plain text")]
     ComplexKey,
-    /// The alias names nothing.
+    /// The alias has no anchor.
     #[error("an alias names an anchor that is not complete")]
     UnknownAlias,
-    /// More than the limits, most likely aliases of aliases.
+    /// The document is over the limits, most likely because of aliases of aliases.
     #[error(
         "the document is larger than {MAX_NODES} values or {MAX_TEXT} bytes of text, repeated ones counted each time"
     )]
     TooLarge,
 }
 
-/// Takes events and makes a [`Document`].
+/// Takes events and builds a [`Document`].
 #[derive(Default)]
 pub(crate) struct Builder {
     open: Vec<Open>,
-    /// How many collections are open below a value that is left out.
+    /// The number of open lists and maps inside a value that is left out.
     skipped: usize,
     root: Option<Value>,
     anchors: HashMap<usize, Anchored>,
@@ -60,7 +60,7 @@ pub(crate) struct Builder {
 struct Open {
     content: Content,
     anchor: usize,
-    /// Levels below this one, so far.
+    /// The number of levels below this one, so far.
     depth: usize,
     nodes: usize,
     text: usize,
@@ -121,7 +121,7 @@ impl Builder {
         Ok(())
     }
 
-    /// A text, number, truth value or null.
+    /// A text, number, boolean or null.
     pub(crate) fn scalar(&mut self, value: Value, anchor: usize) -> Result<(), TreeError> {
         if self.skipped > 0 {
             return Ok(());
@@ -132,7 +132,7 @@ impl Builder {
         self.place(value, 0, 1, text)
     }
 
-    /// The value of an anchor again.
+    /// The value of an anchor, once more.
     pub(crate) fn alias(&mut self, anchor: usize) -> Result<(), TreeError> {
         if self.skipped > 0 {
             return Ok(());
@@ -151,7 +151,7 @@ impl Builder {
             return self.key(key);
         }
         let value = {
-            // Counted before it is copied.
+            // Counted before the value is copied.
             self.nodes += nodes;
             self.text += text;
             if self.nodes > MAX_NODES || self.text > MAX_TEXT {
@@ -162,7 +162,7 @@ impl Builder {
         self.place(value, depth, nodes, text)
     }
 
-    /// The document ends; null when it had no content.
+    /// The document ends. Its value is null if it had no content.
     pub(crate) fn finish(self, line: usize) -> Document {
         Document { line, value: self.root.unwrap_or(Value::Null), too_deep: self.too_deep }
     }
@@ -202,7 +202,7 @@ impl Builder {
 
     fn keep(&mut self, anchor: usize, value: &Value, depth: usize, nodes: usize, text: usize) -> Result<(), TreeError> {
         if anchor > 0 {
-            // The copy counts like a use, so that an anchor at every level cannot cost its square.
+            // The copy counts like a use, so that an anchor at every level cannot cost the square of the size.
             self.count(nodes, text)?;
             self.anchors.insert(anchor, Anchored { value: value.clone(), depth, nodes, text });
         }

@@ -1,4 +1,4 @@
-//! Values as YAML.
+//! Writes values as YAML.
 
 use serde::Serialize;
 use serde_saphyr::ser_options;
@@ -6,10 +6,11 @@ use serde_saphyr::ser_options;
 /// Why a value was not written.
 pub use serde_saphyr::SerializeError as WriteError;
 
-/// Writes a value in block style, one field a line; a text of several lines as a block, and no line is folded.
+/// Writes a value in block style, one field per line. A text of several lines is written as a block, and lines are not
+/// folded.
 ///
 /// # Errors
-/// When a key is no scalar.
+/// When a key is not a scalar.
 pub fn write<T: Serialize + ?Sized>(value: &T) -> Result<String, WriteError> {
     serde_saphyr::to_string_with_options(&value, ser_options! { folded_wrap_chars: usize::MAX })
 }
@@ -20,7 +21,7 @@ mod tests {
 
     use super::*;
 
-    /// Texts that YAML 1.1, YAML 1.2 or their grammar take for something else where they stand unquoted.
+    /// Texts that YAML 1.1, YAML 1.2 or their grammar would read as something else if they were not quoted.
     const NASTY: &[&str] = &[
         "yes",
         "Yes",
@@ -83,7 +84,7 @@ mod tests {
         "---",
         "...",
     ];
-    /// Texts of several lines, or with characters that are not printed.
+    /// Texts of several lines, or with characters that are not printable.
     const ODD: &[&str] = &[
         "one\ntwo",
         "one\ntwo\n",
@@ -111,7 +112,7 @@ mod tests {
     fn what_is_written_is_read_as_it_was_as_a_value_as_a_key_and_in_a_list() {
         let long = format!("{} {}: # '", "word ".repeat(200), "x".repeat(5000));
         for text in NASTY.iter().chain(ODD).copied().chain([long.as_str()]) {
-            // YAML's limit of a key is 1024 characters.
+            // YAML limits a key to 1024 characters.
             let key = if text.len() > 1000 { "key" } else { text };
             let value = json!({"a": text, "b": [text, [text], {"c": text}], "d": {key: text}, "e": 1});
             let yaml = written(&value);

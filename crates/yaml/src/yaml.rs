@@ -1,43 +1,43 @@
-//! YAML 1.2 files, several documents each, as JSON trees.
+//! Reads YAML 1.2 files, each with one or more documents, into JSON trees.
 
 use granit_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Number, Value};
 
 use super::tree::{Builder, Document, TreeError};
 
-/// Deepest nesting that the parser follows; what is below the tree's own limit is read and left out.
+/// Deepest nesting that the parser follows. Values below the tree's own limit are read and left out.
 const FOLLOWED_DEPTH: usize = 10_000;
 
-/// Why a file was not read. Texts name lines and never values, which may be secret.
+/// Why a file could not be read. The texts name lines but no values, which may be secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SyntaxError {
-    /// It is not of the format.
+    /// The text does not have the format.
     #[error("line {line}: {problem}")]
     Syntax {
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// What the parser says.
+        /// The parser's text.
         problem: String,
     },
     /// A document breaks a rule.
     #[error("line {line}: {source}")]
     Tree {
-        /// From 1.
+        /// The line, from 1.
         line: usize,
         /// The rule.
         source: TreeError,
     },
-    /// A scalar that JSON cannot say.
+    /// A scalar that JSON cannot express.
     #[error("line {line}: {problem}")]
     Scalar {
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// What cannot be said.
+        /// What cannot be expressed.
         problem: &'static str,
     },
 }
 
-/// The documents of a YAML file. Empty ones are left out.
+/// The documents of a YAML file. Empty documents are left out.
 ///
 /// # Errors
 /// When the file is not YAML, or a document exceeds a limit.
@@ -122,7 +122,7 @@ fn plain(text: &str) -> Result<Value, &'static str> {
         }
     }
     if !unsigned.is_empty() && unsigned.bytes().all(|b| b.is_ascii_digit()) {
-        // A leading zero makes it a text: YAML 1.1 takes it for octal, YAML 1.2 does not.
+        // A number with a leading zero stays a text: YAML 1.1 reads it as octal, YAML 1.2 does not.
         if unsigned.len() > 1 && unsigned.starts_with('0') {
             return Ok(Value::from(text));
         }

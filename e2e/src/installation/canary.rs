@@ -1,4 +1,4 @@
-//! I1: right answers in time, from the evaluators of an installation and through an API server, while something goes wrong.
+//! I1: the evaluators of an installation give right answers in time, also through an API server, while something fails.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,16 +13,17 @@ use crate::api::Api;
 use crate::lock;
 use crate::program::Program;
 
-/// I1: the longest that an answer may take, as docs/design/faults.md has it. What [`Moment::allowed`] leaves out does not count.
+/// I1: the longest that an answer may take, as in docs/design/faults.md. The times that [`Moment::allowed`] leaves out do not
+/// count.
 pub const IN_TIME: Duration = Duration::from_secs(1);
 
-/// The same for a test whose own evaluators use the whole machine.
+/// The longest for a test whose own evaluators use the whole machine.
 pub const FLOODED: Duration = Duration::from_secs(5);
 
-/// The time between two calls: 50 a second.
+/// The interval of calls: 50 per second.
 const PACE: Duration = Duration::from_millis(20);
 
-/// How old the moment may be from which a call counts the load of the machine.
+/// The oldest moment from which the load of the machine is measured for a call.
 const FRESH: Duration = Duration::from_millis(500);
 
 /// Listens to the evaluators of an installation. Copies are cheap.
@@ -31,7 +32,7 @@ pub struct Listener {
     pods: Arc<Mutex<Vec<Arc<Pod>>>>,
 }
 
-/// What came of many calls, one after the other.
+/// The results of many calls, one after the other.
 #[derive(Debug)]
 #[must_use = "`in_time` asserts that the answers were in time"]
 pub struct Heard<T> {
@@ -39,11 +40,11 @@ pub struct Heard<T> {
     slowest: Duration,
     /// Calls that took too long while the machine stood still or was busy with others.
     excused: usize,
-    /// What took too long.
+    /// Descriptions of the calls that took too long.
     late: Vec<String>,
 }
 
-/// What a canary wants to hear.
+/// The answer that a canary expects.
 #[derive(Debug, Clone)]
 pub enum Right {
     /// The pod is admitted.
@@ -52,7 +53,7 @@ pub enum Right {
     Denied(String),
 }
 
-/// Tries to create pods 50 times a second, from now on until it ends.
+/// Tries to create pods 50 times per second, from now on until it ends.
 #[must_use = "`end` asserts what it heard"]
 pub struct Canary {
     done: Arc<AtomicBool>,
@@ -84,9 +85,9 @@ impl Installation<'_> {
 }
 
 impl Listener {
-    /// Calls 50 times a second, one call after the other, until it is done, and once at least. An answer that comes within the limit is in time, and so is one
-    /// that is late because other programs, or the machine itself, took the time. The evaluators are the tested programs here: in a cluster,
-    /// the other containers have processor time of their own.
+    /// Calls 50 times per second, one call after the other, until `done` is set, and at least once. An answer is in time if it comes within the
+    /// limit, or is late only because other programs, or the machine itself, took the time. The evaluators are the tested programs here: in a
+    /// cluster, the other containers have processor time of their own.
     pub fn hear<T>(&self, limit: Duration, done: &AtomicBool, mut call: impl FnMut() -> T) -> Heard<T> {
         let mut heard = Heard { answers: Vec::new(), slowest: Duration::ZERO, excused: 0, late: Vec::new() };
         let (start, mut since) = (Instant::now(), self.moment());
@@ -110,7 +111,7 @@ impl Listener {
             if done.load(Ordering::SeqCst) {
                 return heard;
             }
-            // After a late answer it does not catch up: a burst of calls would keep a busy machine busy.
+            // It does not catch up after a late answer: a burst of calls would keep a busy machine busy.
             thread::sleep(PACE.saturating_sub(asked.elapsed()));
         }
     }
@@ -118,17 +119,17 @@ impl Listener {
     fn moment(&self) -> Moment {
         let pods = lock(&self.pods).clone();
         Moment::now(pods.iter().filter(|pod| pod.has(Program::Evaluator)).filter_map(|pod| {
-            // One that has ended takes no time.
+            // An evaluator that has ended uses no time.
             pod.program(Program::Evaluator).pid()
         }))
     }
 }
 
 impl<T> Heard<T> {
-    /// Writes how many answers there were and how long the slowest took, and returns the answers.
+    /// Prints how many answers there were and how long the slowest took, and returns the answers.
     ///
     /// # Panics
-    /// When one was late (I1).
+    /// When an answer was late (I1).
     pub fn in_time(self) -> Vec<T> {
         let Self { answers, slowest, excused, late } = self;
         let count = answers.len();
@@ -152,10 +153,10 @@ impl Right {
 }
 
 impl Canary {
-    /// Ends it, and asserts that each answer was right and in time.
+    /// Ends the canary, and asserts that each answer was right and in time.
     ///
     /// # Panics
-    /// When one was not.
+    /// When an answer was wrong or late.
     pub fn end(mut self) {
         self.done.store(true, Ordering::SeqCst);
         let heard = self.thread.take().expect("it ends once").join().expect("an API server answers");

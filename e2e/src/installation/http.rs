@@ -9,7 +9,7 @@ pub(super) const PROBE_LIMIT: Duration = Duration::from_secs(5);
 /// How long an answer to a test may take.
 pub(super) const TEST_LIMIT: Duration = Duration::from_secs(30);
 
-/// `GET path` over plain HTTP: status and body. Connecting, and each read, may take `limit`.
+/// Sends `GET path` over plain HTTP; returns status and body. Connecting, and each read, may take `limit`.
 pub(super) fn get(address: SocketAddr, path: &str, limit: Duration) -> io::Result<(u16, String)> {
     let mut socket = TcpStream::connect_timeout(&address, limit)?;
     socket.set_read_timeout(Some(limit))?;

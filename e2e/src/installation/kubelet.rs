@@ -1,5 +1,5 @@
-//! What a kubelet does for one pod: mount its Secret, probe and restart its containers, report whether it is ready, and end it
-//! when its object is deleted.
+//! Does what a kubelet does for one pod: mounts its Secret, probes and restarts its containers, reports whether it is ready,
+//! and ends it when its object is deleted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,11 +10,11 @@ use super::http;
 use super::pod::{Container, Pod, secret_files};
 use crate::lock;
 
-/// How often the end of a pod is looked for.
+/// The interval at which the pod's object is read, to see whether the pod must end.
 const PACE: Duration = Duration::from_millis(100);
-/// How often an unchanged state is written again, in case it was edited.
+/// The interval at which an unchanged state is written again, in case it was edited.
 const REPEAT: Duration = Duration::from_secs(20);
-/// How many probes in a row must fail before a container is not ready.
+/// How many consecutive probes must fail before a container counts as not ready.
 const FAILURES: u32 = 3;
 /// The longest pause before a container is started again; the first is a fifth of a second.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
@@ -59,7 +59,7 @@ fn run(pod: &Pod) {
     pod.has_ended.store(true, Ordering::SeqCst);
 }
 
-/// The pod is terminating: it drains, ends, and then its object goes.
+/// Ends a terminating pod: it drains, its programs end, and then its object is removed.
 fn end(pod: &Pod) {
     pod.is_ready.store(false, Ordering::SeqCst);
     // The object is terminating already, so endpoints do not count it, whatever is written here.
@@ -119,7 +119,7 @@ impl<'p> Watched<'p> {
         Self { container, is_ready: false, failures: 0, pause, ended: None, started: Instant::now() }
     }
 
-    /// Restarts it if that is due, and says whether it is ready.
+    /// Restarts it if that is due, and returns whether it is ready.
     fn look(&mut self) -> bool {
         let process = &self.container.process;
         if !process.is_alive() {

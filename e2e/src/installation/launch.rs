@@ -213,7 +213,7 @@ impl Own<'_> {
             ("--siblings-address", at(self.address)),
             ("--siblings-own-address", self.address.to_string()),
         ];
-        // As a Service resolves: including this pod.
+        // Like the addresses of a Service, this includes the pod itself.
         let others: Vec<String> = others.iter().copied().chain([self.address]).map(at).collect();
         flags.push(("--siblings", others.join(",")));
         flags

@@ -1,5 +1,5 @@
-//! The objects of an installation, as the chart makes them: namespace, accounts, rights, services, admission rules. The rig makes the
-//! pods itself.
+//! The objects of an installation, as the chart makes them: namespace, accounts, rights, services, admission rules. The rig creates
+//! the pods itself.
 
 use std::sync::LazyLock;
 
@@ -9,11 +9,12 @@ use crate::Cache;
 use crate::cluster::Cluster;
 use crate::helm::{Helm, objects_of};
 
-/// What stands for the namespace and for the policy server in what is rendered once and filled in for each installation.
+/// Placeholders for the namespace and the policy server in the chart's objects, which are rendered once and filled in
+/// for each installation.
 const NAMESPACE: &str = "the-namespace-of-the-rig";
 const POLICY_SERVER: &str = "the-policy-server-of-the-rig";
 
-/// Kinds of the chart that the rig takes. The others are pods, or need a node.
+/// The kinds of the chart's objects that the rig uses. The others are pods, or need a node.
 const KINDS: [&str; 8] = [
     "ServiceAccount",
     "Role",
@@ -25,7 +26,7 @@ const KINDS: [&str; 8] = [
     "ValidatingAdmissionPolicyBinding",
 ];
 
-/// All of them as one text, for a namespace and a policy server.
+/// All objects as one text, for a namespace and a policy server.
 ///
 /// # Panics
 /// When helm cannot be built, or the chart does not render.
@@ -44,13 +45,13 @@ fn render() -> String {
         "certificates": { "mode": "external" },
         "uninstall": { "hook": false },
         "audit": { "enabled": true },
-        // For policies that read objects; no other policy gets anything by it.
+        // For policies that read objects; other policies get no rights by this.
         "rbac": {
             "contextAwareReads": [{
                 "apiGroups": [""], "resources": ["limitranges", "namespaces", "podtemplates"], "verbs": ["get", "list", "watch"],
             }],
             "accessReviews": true,
-            // Whether anything is audited is said by the flags of reporters.
+            // The flags of reporters decide whether anything is audited.
             "auditReads": [{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"] }],
         },
     });
@@ -59,7 +60,7 @@ fn render() -> String {
     rendered.stdout
 }
 
-/// The namespace and what the rig takes of a rendered chart.
+/// The namespace, and the objects that the rig uses of a rendered chart.
 fn wanted(rendered: &str) -> String {
     let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } });
     let is_hook = |object: &Value| !object["metadata"]["annotations"]["helm.sh/hook"].is_null();

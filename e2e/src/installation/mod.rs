@@ -1,7 +1,8 @@
 //! Portcullis in a namespace of a running cluster: the chart's objects, and pods whose containers are processes of this machine.
 //!
 //! The API server reaches the evaluators by the name of their service, the programs have the tokens of their pods and no other
-//! rights, and the test is the kubelet: it mounts the certificate, probes, restarts, and ends what is deleted.
+//! rights, and the test is the kubelet: it mounts the certificate, probes, restarts containers, and ends pods whose object is
+//! deleted.
 
 mod canary;
 mod http;
@@ -37,7 +38,7 @@ use crate::source::Source;
 use crate::wait::eventually;
 use crate::{Cluster, Output, lock, stand_in};
 
-/// How long a certificate is valid that the test makes instead of a controller.
+/// The lifetime of a certificate that the test makes instead of a controller.
 const LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
 
 /// An installation. Its pods end with it, and its webhooks are removed.
@@ -55,7 +56,7 @@ impl<'c> Installation<'c> {
     /// # Panics
     /// When the API server refuses something.
     pub fn start(cluster: &'c Cluster, options: InstallationOptions) -> Self {
-        // What tests measure leaves out stalls of the machine from now on.
+        // From now on, stalls of the machine are left out of what tests measure.
         portcullis_testkit::Stalls::watch();
         manifests::install_definitions(cluster);
         let objects = manifests::objects(&options.name, &options.policy_server);
@@ -84,21 +85,22 @@ impl<'c> Installation<'c> {
         &self.options.policy_server
     }
 
-    /// The mode of checks of policies that are applied, if it has one.
+    /// The mode in which policies are checked when they are applied; `None` for the default.
     fn policy_checks(&self) -> Option<&str> {
         self.options.policy_checks.as_deref()
     }
 
+    /// How long API servers wait for the answer of a check; `None` for the default.
     fn policy_checks_timeout(&self) -> Option<Duration> {
         self.options.policy_checks_timeout
     }
 
-    /// The format of reports about objects that exist, if they are audited.
+    /// The format of reports on objects; `None` if objects are not audited.
     fn audit(&self) -> Option<&str> {
         self.options.audit.as_deref()
     }
 
-    /// The server of modules for its policies.
+    /// The source of modules for its policies.
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -160,10 +162,10 @@ impl<'c> Installation<'c> {
         self.pods().into_iter().filter(is_one).collect()
     }
 
-    /// Starts a controller and so many replicas, and waits until all are ready.
+    /// Starts a controller and this many replicas, and waits until all are ready.
     ///
     /// # Panics
-    /// When one of them is not in time.
+    /// When one of them is not ready in time.
     pub fn with(self, replicas: usize) -> Self {
         self.start_controller();
         for _ in 0..replicas {
@@ -176,7 +178,7 @@ impl<'c> Installation<'c> {
     /// Waits until every pod is ready and the service has every replica.
     ///
     /// # Panics
-    /// When one is not in time.
+    /// When one is not ready in time.
     pub fn wait_ready(&self) {
         for pod in self.pods().iter().filter(|pod| !pod.is_over()) {
             pod.wait_ready();
@@ -185,7 +187,7 @@ impl<'c> Installation<'c> {
         eventually(&format!("{replicas} endpoints of the service"), || (self.endpoints() == replicas).then_some(()));
     }
 
-    /// How many replicas the service has that are ready.
+    /// The number of ready replicas in the service.
     pub fn endpoints(&self) -> usize {
         let path = format!(
             "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{SERVICE}",
@@ -196,13 +198,13 @@ impl<'c> Installation<'c> {
         endpoints.filter(|endpoint| endpoint["conditions"]["ready"] == true).count()
     }
 
-    /// A token as a pod of this account has it; see [`Cluster::token_for_pod`].
+    /// A token like that of a pod of this account; see [`Cluster::token_for_pod`].
     pub fn token(&self, account: &str, pod: &Pod) -> String {
         stand_in::token(&self.api(), self.namespace(), account, pod.name(), pod.uid())
     }
 
-    /// Makes a namespace for the objects of a test; policies of [`Installation::cluster_policy`] look there and nowhere else.
-    /// Returns its name.
+    /// Makes a namespace for the objects of a test; policies of [`Installation::cluster_policy`] match only objects in such
+    /// namespaces. Returns its name.
     ///
     /// # Panics
     /// When the API server refuses it.
@@ -228,7 +230,7 @@ impl<'c> Installation<'c> {
         Policy::namespaced(namespace, name, self.policy_server())
     }
 
-    /// `kubectl apply` of a policy, after its module was put where the policy says it is.
+    /// `kubectl apply` of a policy, after its module was added to the source.
     pub fn apply(&self, policy: &Policy) -> Output {
         self.cluster.apply(&policy.manifest(&self.source).to_string())
     }
@@ -267,7 +269,7 @@ impl<'c> Installation<'c> {
         policy.wait_until(&self.api(), what, is)
     }
 
-    /// `kubectl create` of a small pod, which nothing starts. With `extra` fields of its `metadata` and `spec` merged in.
+    /// `kubectl create` of a small pod, which is never started. The fields of `extra` are merged into it.
     pub fn create_pod(&self, namespace: &str, name: &str, extra: &Value) -> Output {
         let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": namespace },
@@ -319,7 +321,7 @@ impl<'c> Installation<'c> {
         self.cluster.apply(&secret.to_string()).expect("a certificate");
     }
 
-    /// Whether a controller makes the certificates and the keys of webhook paths.
+    /// Whether there is a controller, which makes the certificates and the keys of webhook paths.
     fn has_controller(&self) -> bool {
         self.options.certificates != Certificates::OfTheTest
     }
@@ -347,7 +349,7 @@ impl Drop for Installation<'_> {
         for pod in &pods {
             pod.kill_all();
         }
-        // Other installations of the cluster go on, and webhooks without a server would delay them.
+        // Other installations of the cluster still run, and webhooks without a server would delay them.
         for kind in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
             let _ = self.api().delete(&self.webhook_path(kind), None);
         }

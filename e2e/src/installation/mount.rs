@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// A folder and what was last put there.
+/// A folder, and the content that was put there last.
 pub(crate) struct Mount {
     folder: PathBuf,
     content: BTreeMap<String, Vec<u8>>,
@@ -14,13 +14,14 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// An empty one; the folder is made.
+    /// An empty mount; the folder is created.
     pub(crate) fn new(folder: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&folder)?;
         Ok(Self { folder, content: BTreeMap::new(), count: 0 })
     }
 
-    /// Puts these files there, unless they are there. A reader sees all of the old ones or all of the new ones.
+    /// Puts these files there, unless they are there already. A reader sees either all of the old files or all of the
+    /// new ones.
     pub(crate) fn put(&mut self, content: BTreeMap<String, Vec<u8>>) -> io::Result<()> {
         if content == self.content {
             return Ok(());
@@ -48,7 +49,7 @@ impl Mount {
     }
 }
 
-/// A link that takes the place of another at once.
+/// Makes a link, which replaces an existing one atomically.
 fn link(folder: &Path, target: &str, name: &str) -> io::Result<()> {
     let temporary = folder.join(format!("..{name}_tmp"));
     match fs::remove_file(&temporary) {

@@ -15,7 +15,7 @@ pub struct InstallationOptions {
     pub policy_checks: Option<String>,
     /// The `--policy-checks-timeout` of the controller; its default if absent.
     pub policy_checks_timeout: Option<Duration>,
-    /// The format of reports about objects that exist; without one, none are audited.
+    /// The format of reports on objects; if absent, objects are not audited.
     pub audit: Option<String>,
 }
 
@@ -36,7 +36,7 @@ impl Default for InstallationOptions {
 }
 
 impl InstallationOptions {
-    /// The defaults with this name, which each test has for itself.
+    /// The defaults with this name. Each test must use a name of its own.
     pub fn named(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -48,26 +48,25 @@ impl InstallationOptions {
         }
     }
 
-    /// With a certificate that the test makes: for installations without a controller.
+    /// Uses a certificate that the test makes: for installations without a controller.
     #[must_use]
     pub fn certified_by_the_test(self) -> Self {
         Self { certificates: Certificates::OfTheTest, ..self }
     }
 
-    /// With checks of policies that are applied, in this mode: `warn` or `deny`.
+    /// Checks policies when they are applied, in this mode: `warn` or `deny`.
     #[must_use]
     pub fn checking_policies(self, mode: &str) -> Self {
         Self { policy_checks: Some(mode.to_owned()), ..self }
     }
 
-    /// With an answer to a check after this time at the latest: for checks with a lot to do on a busy machine.
+    /// Lets API servers wait so long for the answer of a check: for checks with a lot to do on a busy machine.
     #[must_use]
     pub fn checking_within(self, timeout: Duration) -> Self {
         Self { policy_checks_timeout: Some(timeout), ..self }
     }
 
-    /// With audits of objects that exist, whose reports have this format: `openreports` or `wgpolicy`. The time between two scans is longer
-    /// than a test.
+    /// Audits objects, with reports of this format: `openreports` or `wgpolicy`. The time between two scans is longer than a test.
     #[must_use]
     pub fn auditing(self, format: &str) -> Self {
         Self { audit: Some(format.to_owned()), ..self }

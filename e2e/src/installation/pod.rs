@@ -1,4 +1,4 @@
-//! A pod of the product: an object in the API, and its containers as processes of this machine.
+//! A pod of the product: an object in the API, with processes of this machine as its containers.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -42,7 +42,7 @@ pub struct Pod {
     pub(super) mounts: Vec<(String, Mutex<Mount>)>,
     pub(super) rhythm: Rhythm,
     pub(super) is_ready: AtomicBool,
-    /// Whether the kubelet is gone: nothing is restarted any more, or reported to the API server.
+    /// Whether the kubelet is gone, so that nothing is restarted or reported to the API server.
     pub(super) is_alone: AtomicBool,
     /// Whether the kubelet's thread has ended.
     pub(super) has_ended: AtomicBool,
@@ -55,7 +55,7 @@ pub(super) struct Container {
     pub(super) process: Process,
     pub(super) probes: SocketAddr,
     pub(super) restarts: AtomicU32,
-    /// Whether it is not started again when it ends.
+    /// Whether it stays down when it ends.
     pub(super) stays_down: AtomicBool,
 }
 
@@ -81,7 +81,7 @@ impl Pod {
         self.address
     }
 
-    /// A folder of its own: `volume`, `private`, `tls`, `paths`, `siblings`, `token` and kubeconfigs are below it.
+    /// The pod's own folder, with `volume`, `private`, `tls`, `paths`, `siblings`, `token` and kubeconfigs.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -135,7 +135,7 @@ impl Pod {
         self.container(program).restarts.load(Ordering::SeqCst)
     }
 
-    /// Whether all its programs said that they are ready when they were last asked.
+    /// Whether all its programs were ready at the last probe.
     pub fn is_ready(&self) -> bool {
         self.is_ready.load(Ordering::SeqCst)
     }
@@ -143,7 +143,7 @@ impl Pod {
     /// Waits until it is ready.
     ///
     /// # Panics
-    /// When it is not in time, or a program refuses its settings; shows what the probes said.
+    /// When it is not ready in time, or a program refuses its settings; shows the answers of the probes.
     pub fn wait_ready(&self) {
         let start = Instant::now();
         while !self.is_ready() {
@@ -172,7 +172,7 @@ impl Pod {
     /// Kills a program. It is started again, as by a kubelet.
     pub fn kill(&self, program: Program) {
         self.container(program).process.kill();
-        // Before the kubelet sees it: who waits until the pod is ready waits for the next start.
+        // Done before the kubelet sees it, so that a test that waits for the pod to be ready waits for the next start.
         self.is_ready.store(false, Ordering::SeqCst);
     }
 
@@ -197,7 +197,7 @@ impl Pod {
         container.process.start_again();
     }
 
-    /// Stops a program where it is (`SIGSTOP`). The pod is not ready for long then.
+    /// Pauses a program (`SIGSTOP`). Soon afterwards the pod is not ready any longer.
     pub fn pause(&self, program: Program) {
         self.container(program).process.signal(Signal::STOP);
     }
@@ -220,8 +220,8 @@ impl Pod {
         stand_in::pod_path(&self.namespace, &self.name)
     }
 
-    /// Deletes it as `kubectl delete` does: the object is terminating, the programs are asked to end and have 30 s, then the
-    /// object goes. Returns when all that is done.
+    /// Deletes the pod as `kubectl delete` does: the object is terminating, the programs are asked to end and have 30 s for
+    /// it, then the object is removed. Returns when all this is done.
     ///
     /// # Panics
     /// When the API server does not answer.
@@ -232,14 +232,14 @@ impl Pod {
         eventually(&format!("the end of pod {}", self.name), || self.has_ended.load(Ordering::SeqCst).then_some(()));
     }
 
-    /// Loses its node: the programs are killed, and the API server is not informed. [`Pod::mark_not_ready`] is what the controllers of a
-    /// cluster do then, and [`Pod::delete_object`] what an administrator does.
+    /// Simulates the loss of its node: the programs are killed, and the API server is not informed. Afterwards, [`Pod::mark_not_ready`]
+    /// does what the controllers of a cluster do, and [`Pod::delete_object`] what an administrator does.
     pub fn lose_node(&self) {
         self.let_go();
         self.kill_all();
     }
 
-    /// Says in the object that the pod is not ready.
+    /// Writes into the object that the pod is not ready.
     ///
     /// # Panics
     /// When the API server refuses it.
@@ -268,12 +268,12 @@ impl Pod {
         if let Some(thread) = lock(&self.thread).take()
             && thread.thread().id() != thread::current().id()
         {
-            // A kubelet that failed has written why to standard error.
+            // A kubelet that failed has written the cause to standard error.
             let _ = thread.join();
         }
     }
 
-    /// Asks all programs to end, and kills those that have not after the grace period.
+    /// Asks all programs to end, and kills those that still run after the grace period.
     pub(super) fn terminate(&self) {
         thread::scope(|scope| {
             for container in &self.containers {
@@ -294,13 +294,13 @@ impl Pod {
         }
     }
 
-    /// The last lines of its programs.
+    /// The last lines that its programs wrote.
     pub(super) fn last_words(&self) -> String {
         self.containers.iter().map(|container| container.process.last_words(150)).collect()
     }
 }
 
-/// The files of a Secret's `data`.
+/// The files in the `data` of a Secret.
 pub(super) fn secret_files(secret: &Value) -> BTreeMap<String, Vec<u8>> {
     use base64::Engine as _;
     let data = secret["data"].as_object().into_iter().flatten();

@@ -12,14 +12,14 @@ use crate::source::Source;
 use crate::wait::LIMIT;
 use crate::{example, guest, guest_with};
 
-/// How long an evaluation may take, in seconds, where no test is about that: the programs are debug builds, and share the machine. Three
+/// How long an evaluation may take, in seconds, if a test is not about that: the programs are debug builds, and share the machine. Three
 /// mutating policies of one webhook fit into half a minute.
 const EVALUATION: u32 = 9;
-/// How long an API server waits for a webhook, in seconds: as long as it can.
+/// How long an API server waits for a webhook, in seconds: the longest that it allows.
 const WEBHOOK: u32 = 30;
 
-/// A builder of a policy. It begins with the creation of pods, mode protect, failurePolicy Fail, a module that accepts everything, and
-/// time limits for a busy machine.
+/// A builder of a policy. Its defaults are the creation of pods, mode protect, failurePolicy Fail, a module that accepts everything,
+/// and time limits for a busy machine.
 #[derive(Debug, Clone)]
 pub struct Policy {
     manifest: Value,
@@ -77,7 +77,7 @@ impl Policy {
         Self { module: Some(bytes.into()), ..self }
     }
 
-    /// Uses a module address as it is; no module is put there.
+    /// Uses this module address as it is; no module is added to the source.
     #[must_use]
     pub fn at(self, url: &str) -> Self {
         Self { module: None, ..self }.with(&json!({ "spec": { "module": url } }))
@@ -97,7 +97,7 @@ impl Policy {
         self
     }
 
-    /// On the creation of these resources of the core group instead of pods.
+    /// Makes it apply to the creation of these resources of the core group, instead of pods.
     #[must_use]
     pub fn on(self, resources: &[&str]) -> Self {
         let rule = json!({
@@ -116,7 +116,7 @@ impl Policy {
         self.manifest["metadata"]["namespace"].as_str()
     }
 
-    /// Kind and name, as kubectl takes them: `clusterpolicies.policies.portcullis.dev/NAME`.
+    /// Kind and name in kubectl's form: `clusterpolicies.policies.portcullis.dev/NAME`.
     pub fn reference(&self) -> String {
         format!("{}.policies.portcullis.dev/{}", self.plural(), self.name())
     }
@@ -169,7 +169,7 @@ impl Policy {
         }
     }
 
-    /// Status and message of the API server to this policy, which it does not store.
+    /// The status and the message of the API server's answer to a dry run of this policy.
     ///
     /// # Panics
     /// When no API server answers.
@@ -181,7 +181,7 @@ impl Policy {
         (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// The complete manifest. Its module is put into the source first; the address depends only on the module's bytes.
+    /// The complete manifest. Its module is added to the source first; the address depends only on the module's bytes.
     pub fn manifest(&self, source: &Source) -> Value {
         let mut manifest = self.manifest.clone();
         if let Some(module) = &self.module {

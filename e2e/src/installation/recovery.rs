@@ -1,4 +1,4 @@
-//! I3: whether a row of the fault catalogue is right again as soon as it says.
+//! I3: whether the product works again as soon as a row of the fault catalogue says.
 
 use std::iter;
 
@@ -8,36 +8,38 @@ use super::{Installation, Pod};
 use crate::wait::eventually;
 
 impl Installation<'_> {
-    /// This moment, from which the time of something is measured. What the programs of the installation take from then on counts. What
-    /// others take does not: other tests and their installations, this test, and the control plane, which all of them share.
+    /// The current moment, from which a time is measured. From then on, the time that the programs of the installation take counts.
+    /// The time of other programs does not: other tests and their installations, this test, and the control plane, which all of them
+    /// share.
     pub fn moment(&self) -> Moment {
         Moment::now(self.pods().iter().flat_map(|pod| pod.pids()))
     }
 
-    /// Waits until there is something, and says whether it came within the bound of the row that the test is named after.
+    /// Waits until `look` returns something. The result is an error if it came later than the bound of the row that the
+    /// test is named after.
     ///
     /// # Errors
     /// When it took longer.
     ///
     /// # Panics
-    /// When it does not come at all, or the test is named after no row with a bound.
+    /// When it does not come at all, or the test is not named after a row with a bound.
     pub fn recovers<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> Result<T, String> {
         self.recovers_since(&self.moment(), what, look)
     }
 
-    /// The same, where the time is measured from an earlier moment on.
+    /// [`Installation::recovers`], with the time measured from an earlier moment.
     ///
     /// # Errors
     /// When it took longer.
     ///
     /// # Panics
-    /// When it does not come at all, or the test is named after no row with a bound.
+    /// When it does not come at all, or the test is not named after a row with a bound.
     pub fn recovers_since<T>(&self, since: &Moment, what: &str, look: impl FnMut() -> Option<T>) -> Result<T, String> {
         let found = eventually(what, look);
         bound().check(what, since, &self.moment()).map(|()| found)
     }
 
-    /// [`Installation::recovers`], where it is not tried again.
+    /// [`Installation::recovers`], for a test that makes only one attempt.
     ///
     /// # Panics
     /// When it comes too late, or not at all.
@@ -52,14 +54,15 @@ fn bound() -> Bound {
 }
 
 impl Pod {
-    /// The ids of its programs that run.
+    /// The process ids of its running programs.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.containers.iter().filter_map(|container| container.process.pid()).collect()
     }
 }
 
-/// Waits until there is something in a cluster whose node runs the programs, and asserts that it came within the bound of the row that the
-/// test is named after. Which processes of the node are the tested ones is not known here, so what they take does not count either.
+/// Waits until `look` returns something in a cluster whose node runs the programs, and asserts that it came within the bound of the row
+/// that the test is named after. It is not known here which processes of the node are the tested ones, so their time does not count
+/// either.
 ///
 /// # Panics
 /// When it comes too late, or not at all.

@@ -1,19 +1,19 @@
-//! How often a kubelet looks.
+//! The intervals of a kubelet.
 
 use std::time::Duration;
 
-/// How often a kubelet looks.
+/// The intervals of a kubelet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rhythm {
-    /// The time between two looks at containers.
+    /// The interval at which it checks the containers.
     pub(super) pace: Duration,
-    /// The time between two questions to the API server, for the pod and its Secrets.
+    /// The interval at which it asks the API server for the pod and its Secrets.
     pub(super) ask: Duration,
 }
 
 impl Rhythm {
-    /// So that tests wait little.
+    /// Short intervals, so that tests wait little.
     pub(super) const QUICK: Self = Self { pace: Duration::from_millis(100), ask: Duration::from_millis(400) };
-    /// For many pods.
+    /// Long intervals, for many pods.
     pub(super) const LEISURE: Self = Self { pace: Duration::from_secs(1), ask: Duration::from_secs(5) };
 }

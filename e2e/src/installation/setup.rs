@@ -45,30 +45,30 @@ impl PodSetup {
         self.env(program, "PORTCULLIS_FAILPOINTS", points)
     }
 
-    /// Lets a program use the API server at this address, for instance that of a [`crate::Proxy`].
+    /// Makes a program use the API server at this address, for instance that of a [`crate::Proxy`].
     #[must_use]
     pub fn through(mut self, program: Program, address: SocketAddr) -> Self {
         self.servers.push((program, address));
         self
     }
 
-    /// Lets its programs use this API server; they are counted from 1.
+    /// Makes its programs use this API server; they are counted from 1.
     #[must_use]
     pub fn at_api_server(mut self, number: u8) -> Self {
         self.api_server = Some(number);
         self
     }
 
-    /// Its loader serves other loaders, and asks those of the pods at these addresses, with the certificates that the controller makes
-    /// for loaders.
+    /// Makes its loader serve other loaders, and ask those of the pods at these addresses, with the certificates that the controller
+    /// makes for loaders.
     #[must_use]
     pub fn with_siblings(mut self, others: &[Ipv4Addr]) -> Self {
         self.siblings = Some(others.to_vec());
         self
     }
 
-    /// Lets its kubelet look at it once a second and at its object every five, about as real ones do. By default that is several times a
-    /// second, which is too much for the machine where there are dozens of pods.
+    /// Makes its kubelet check the containers once a second and the object every five seconds, about as often as real ones. By default
+    /// it does so several times a second, which is too much for the machine if there are dozens of pods.
     #[must_use]
     pub fn at_leisure(mut self) -> Self {
         self.is_at_leisure = true;

@@ -10,7 +10,7 @@ use crate::Error;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// What the kubelet limits and counts, in version 2 for each group to be passed on to those below it.
+/// The resources that the kubelet limits and counts. In version 2, each group must pass them on to the groups below it.
 const CONTROLLERS: [&str; 6] = ["cpuset", "cpu", "io", "memory", "hugetlb", "pids"];
 
 /// How long a group may be busy after its last process has been killed.
@@ -31,8 +31,8 @@ pub(super) fn make(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// In version 2, lets groups below have the controllers. Those that this machine has not are not missed; version 1 has no such
-/// file.
+/// In version 2, lets groups below have the controllers. Controllers that this machine does not have are skipped; version 1
+/// does not have this file.
 fn pass_on(group: &Path) {
     let control = group.join("cgroup.subtree_control");
     for controller in CONTROLLERS.iter().filter(|_| control.exists()) {
@@ -40,12 +40,12 @@ fn pass_on(group: &Path) {
     }
 }
 
-/// Removes the group with those below it. Their processes have been killed.
+/// Removes the group with those below it. Their processes have been killed before.
 pub(super) fn remove(name: &str) -> Result<(), Error> {
     hierarchies(Path::new(ROOT)).iter().try_for_each(|hierarchy| remove_tree(&hierarchy.join(name)))
 }
 
-/// Files of a group go with it, so only folders are removed, the innermost first.
+/// Files of a group vanish with it, so only folders are removed, the innermost first.
 fn remove_tree(group: &Path) -> Result<(), Error> {
     let Ok(entries) = fs::read_dir(group) else { return Ok(()) };
     for entry in entries.flatten() {
@@ -65,7 +65,8 @@ fn remove_tree(group: &Path) -> Result<(), Error> {
     }
 }
 
-/// The roots of all hierarchies: of version 2 alone, or one for each controller of version 1 and perhaps one of version 2.
+/// The roots of all hierarchies: only one of version 2, or one for each controller of version 1 and perhaps one of version
+/// 2.
 fn hierarchies(root: &Path) -> Vec<PathBuf> {
     let is_hierarchy = |path: &Path| path.join("cgroup.procs").exists();
     if is_hierarchy(root) {

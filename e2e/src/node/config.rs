@@ -1,4 +1,4 @@
-//! The settings of the parts of a node: command lines and files. All of them follow from the layout.
+//! The settings of the parts of a node: command lines and files. All of them are derived from the layout.
 
 use std::path::Path;
 
@@ -80,9 +80,9 @@ pub(crate) fn files(layout: &Layout, node: &Node, plugins: &str) -> Vec<(&'stati
 }
 
 fn containerd(plugins: &str) -> String {
-    // Version 2 is read by containerd 1.5 and newer, 2.x included. Without `restrict_oom_score_adj` every pod fails where the
-    // node may not make a process safer from the kernel's lack of memory than itself (no CAP_SYS_RESOURCE). A profile of AppArmor
-    // would stay in the kernel after the node.
+    // Version 2 is read by containerd 1.5 and newer, including 2.x. Without `restrict_oom_score_adj`, every pod fails on a
+    // machine where the node may not protect a process from the kernel's OOM killer better than itself (no CAP_SYS_RESOURCE). An
+    // AppArmor profile would stay in the kernel after the node.
     format!(
         r#"version = 2
 root = "{root}"
@@ -115,8 +115,8 @@ runtime_type = "io.containerd.runc.v2"
     )
 }
 
-/// Each pod has a link of its own to the node, which routes. On a bridge, a pod that calls a service whose pod is on the same
-/// bridge gets its answers around the node, with the wrong sender, unless the kernel has br_netfilter.
+/// Each pod has its own link to the node, which routes. On a bridge, the answer to a pod that calls a service with a pod on
+/// the same bridge would bypass the node and have the wrong sender, unless the kernel has br_netfilter.
 fn pod_network(layout: &Layout) -> Value {
     let (first, last) = layout.network.pod_range();
     json!({
@@ -160,7 +160,7 @@ fn kubelet(layout: &Layout, node: &Node) -> Value {
         "podLogsDir": inside(&format!("{NAME}/pods")),
         "volumePluginDir": inside(&format!("{NAME}/volume-plugins")),
         "makeIPTablesUtilChains": false,
-        // How full the machine's disk is says nothing about the test, and images cannot be pulled again.
+        // A full disk of the machine must not affect the test, and images cannot be pulled again.
         "evictionHard": { "memory.available": "50Mi", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%" },
         "imageGCHighThresholdPercent": 100,
         // Tests kill a container again and again, and wait until it is back.

@@ -1,4 +1,4 @@
-//! An image of one static program, made without an engine: an archive as `docker save` writes it.
+//! An image of one static program, made without a container engine: an archive as `docker save` writes it.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub(super) fn of_program(reference: &str, program: &Path, args: &[&str]) -> Resu
     Ok(archive(&files.map(|(name, content)| (name, content, 0o644))))
 }
 
-/// Files by name, content and mode.
+/// A tar archive of these files, given by name, content and mode.
 fn archive(files: &[(&str, &[u8], u32)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, content, mode) in files {

@@ -1,4 +1,4 @@
-//! Images for the node, through containerd's own tool.
+//! Imports images into the node, through containerd's own tool.
 
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
@@ -28,13 +28,13 @@ pub(crate) fn import_archive(node: u32, archive: &Path) -> Result<(), Error> {
     import(node, file).map_err(failed)
 }
 
-/// An unnamed file, which need not be removed.
+/// A temporary file without a name, which need not be removed.
 fn tempfile() -> std::io::Result<File> {
     let file: OwnedFd = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC)?;
     Ok(File::from(file))
 }
 
-/// Through standard input, as the node need not see the folder.
+/// Imports through standard input, because the node does not see the archive's folder.
 fn import(node: u32, archive: File) -> Result<(), String> {
     let mut ctr = ctr(node);
     let output = ctr.args(["images", "import", "-"]).stdin(archive).output().map_err(|error| error.to_string())?;

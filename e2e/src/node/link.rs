@@ -12,7 +12,7 @@ const INSIDE: &str = "eth0";
 
 /// Makes the link to the node whose first process this is, with routes on both sides.
 pub(crate) fn make(network: Network, node: u32) -> Result<(), Error> {
-    // That of a node that ended a moment ago may be there still.
+    // The link of a node that has just ended may still be there.
     remove(network)?;
     let (outside, process) = (network.interface(), node.to_string());
     outer(&["link", "add", &outside, "type", "veth", "peer", "name", INSIDE, "netns", &process])?;
@@ -39,7 +39,7 @@ pub(crate) fn remove(network: Network) -> Result<(), Error> {
     Ok(())
 }
 
-/// There is no way to anywhere but the control plane. Services have a route too, as a process of the node asks for one before
+/// There are routes to the control plane only. Services have a route too, because a process of the node needs one before
 /// kube-proxy's rules choose an endpoint.
 fn inner_steps(network: Network) -> Vec<Vec<String>> {
     let words = |text: String| text.split(' ').map(str::to_owned).collect();
@@ -52,7 +52,7 @@ fn inner_steps(network: Network) -> Vec<Vec<String>> {
     ]
 }
 
-/// API servers talk to the node and to pods from an address that these know a way back to.
+/// API servers talk to the node and to pods from an address for which these have a route back.
 fn outer_steps(network: Network) -> Vec<Vec<String>> {
     let words = |text: String| text.split(' ').map(str::to_owned).collect();
     let (node, own, outside) = (network.node(), network.host(1), network.interface());

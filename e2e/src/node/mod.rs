@@ -1,9 +1,9 @@
 //! The node of a cluster: a real kubelet with containerd and kube-proxy, in namespaces of its own.
 //!
-//! One process is the first of a mount, network, process and host name namespace (`node-init`, see `kubernetes/node.go`); all else of the
-//! node enters these. When it ends, in whatever way, the kernel ends every process of the node, pods included, and with the last of
-//! them go mounts, interfaces, routes and packet filter rules. Outside are a folder, a control group, and one end of a link, which
-//! [`Node::remove`] removes.
+//! One process is the first of a mount, network, process and host name namespace (`node-init`, see `kubernetes/node.go`); all other
+//! processes of the node enter these. When it ends, in whatever way, the kernel ends every process of the node, including pods, and with
+//! the last of them mounts, interfaces, routes and packet filter rules vanish. Outside are a folder, a control group, and one end of a
+//! link, which [`Node::remove`] removes.
 //!
 //! ```text
 //! control plane, 198.18.N.0/24 ── link ── node, 198.19.N.254 ── pods, 198.19.N.130 …
@@ -38,17 +38,18 @@ impl Node {
         for name in ["", "cni"] {
             files::make_folder(&paths::folder(layout).join(name))?;
         }
-        // It is from an earlier start.
+        // The file of an earlier start.
         files::remove(&paths::ready(layout))?;
         for (name, text) in config::files(layout, self, &needs::network_plugins()?) {
             files::write(&paths::folder(layout).join(name), &text)?;
         }
-        // A power cut leaves no groups. Kubelet would ask for three seconds after the containers of each.
+        // After a power cut there are no groups. If these stayed, the kubelet would ask for three seconds after the
+        // containers of each.
         cgroup::remove(&self.cgroup)?;
         cgroup::make(&self.cgroup)
     }
 
-    /// Removes everything but the folder. Its processes have ended.
+    /// Removes everything except the folder. The processes must have ended.
     pub(crate) fn remove(&self, network: Network) -> Result<(), Error> {
         link::remove(network)?;
         cgroup::remove(&self.cgroup)

@@ -1,4 +1,4 @@
-//! What a machine must have for a node, beside what a control plane takes.
+//! What a machine must have for a node, in addition to what a control plane needs.
 
 use std::env;
 use std::fs;
@@ -17,10 +17,10 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("nsenter", "util-linux"),
 ];
 
-/// Where distributions and the upstream project put plugins of pod networks.
+/// The folders where distributions and the upstream project install plugins of pod networks.
 const PLUGIN_FOLDERS: [&str; 3] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"];
 
-/// Those of the plugins that are used.
+/// The plugins that are used.
 const PLUGINS: [&str; 3] = ["loopback", "ptp", "host-local"];
 
 /// Fails with the list of what is missing.
@@ -54,7 +54,7 @@ fn is_on_path(program: &str) -> bool {
     env::split_paths(&super::spawn::path()).any(|folder| folder.join(program).is_file())
 }
 
-/// Whether `/proc/self/uid_map` says that all users are themselves.
+/// Whether `/proc/self/uid_map` maps every user id to itself.
 fn is_of_machine(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }

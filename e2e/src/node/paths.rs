@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 
 use crate::layout::Layout;
 
-/// The name of the node; a cluster has one at most.
+/// The name of the node; a cluster has at most one.
 pub(crate) const NAME: &str = "node-1";
 
-/// The image of pods that are nothing but a test, which also holds the namespaces of every pod. Its program can `serve` at port
-/// 8080, `get` a URL, and `lookup` a name.
+/// The image of pods that are only tests, and of the container that holds the namespaces of every pod. Its program can `serve`
+/// at port 8080, `get` a URL, and `lookup` a name.
 pub const POD_IMAGE: &str = "localhost/portcullis/pod:1";
 
 /// The path of the cluster's folder on the node, where `kubernetes/node.go` mounts it.
 const INSIDE: &str = "/run/cluster";
 
-/// The folder of the node, in that of the cluster.
+/// The folder of the node, below that of the cluster.
 pub(crate) fn folder(layout: &Layout) -> PathBuf {
     layout.file(NAME)
 }

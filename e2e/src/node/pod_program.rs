@@ -1,18 +1,18 @@
-//! The program of pods that are nothing but a test, and of the container that holds the namespaces of every pod.
+//! The program of pods that are only tests, and of the container that holds the namespaces of every pod.
 
 use std::path::PathBuf;
 
 use crate::go::GoProgram;
 use crate::{Cache, Error};
 
-/// What is built.
+/// The sources to build.
 const SOURCES: [(&str, &str); 2] =
     [("main.go", include_str!("../../pod/main.go")), ("go.mod", include_str!("../../pod/go.mod"))];
 
-/// The program, built. It is static.
+/// The built program, which is static.
 #[derive(Debug, Clone)]
 pub struct PodProgram {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! How the parts of a node are started: the first in new namespaces, the others in those.
+//! Starts the parts of a node: the first in new namespaces, the others in the same ones.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,11 +11,11 @@ use crate::component::Component;
 /// The kinds of namespaces, as flags of `unshare` and of `nsenter`.
 const NAMESPACES: [&str; 5] = ["--net", "--mount", "--pid", "--uts", "--ipc"];
 
-/// Where the programs of Kubernetes are inside. `kubernetes/node.go` mounts them there.
+/// The folder of Kubernetes' programs on the node. `kubernetes/node.go` mounts it there.
 const PROGRAMS: &str = "/run/kubernetes";
 
-/// The command that becomes a component, but for its arguments. Parts of a node other than the first enter the namespaces of this
-/// process.
+/// The command that becomes a component, without the component's arguments. All parts of a node except the first enter the
+/// namespaces of the process `node`.
 pub(crate) fn command(kubernetes: &Kubernetes, component: Component, node: Option<u32>) -> Command {
     let mut command = match (component, node) {
         (Component::Node, _) => {
@@ -43,7 +43,7 @@ pub(crate) fn command(kubernetes: &Kubernetes, component: Component, node: Optio
     command
 }
 
-/// A command that runs what follows on the node of this first process.
+/// A command that runs further arguments as a command on the node with this first process.
 pub(crate) fn enter(node: u32) -> Command {
     let mut command = Command::new("nsenter");
     command.args(["--target", &node.to_string()]).args(NAMESPACES).arg("--");
@@ -51,7 +51,7 @@ pub(crate) fn enter(node: u32) -> Command {
     command
 }
 
-/// Where programs are looked for: where this process does, and where those of an administrator are.
+/// The folders to find programs in: this process's, and those of an administrator.
 pub(crate) fn path() -> OsString {
     let mut folders: Vec<_> =
         env::var_os("PATH").iter().flat_map(|path| env::split_paths(path).collect::<Vec<_>>()).collect();
@@ -59,7 +59,7 @@ pub(crate) fn path() -> OsString {
     env::join_paths(folders).expect("the folders are those of a path")
 }
 
-/// The process that `unshare` or `nsenter` has started as its only child, which is the component, as the machine counts processes.
+/// The process id, on this machine, of the component that `unshare` or `nsenter` has started as its only child.
 pub(crate) fn process_inside(starter: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{starter}/task/{starter}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()

@@ -18,7 +18,7 @@ impl Cluster {
         import_archive(self.node_process(), archive).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// The names of the images on the node, and their digests, as `ctr images list` tells them.
+    /// The names of the images on the node, and their digests, as listed by `ctr images list`.
     ///
     /// # Panics
     /// When there is no node.
@@ -48,7 +48,7 @@ impl Cluster {
         self.run_on_node(kill).expect("the end of a container");
     }
 
-    /// What containerd calls a container: another after each restart.
+    /// The id of a container in containerd, which is a new one after each restart.
     ///
     /// # Panics
     /// When there is no such container.

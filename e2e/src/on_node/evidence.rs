@@ -26,13 +26,13 @@ impl Drop for Evidence<'_> {
 }
 
 impl Cluster {
-    /// Keeps evidence in this folder when the test fails before the guard goes.
+    /// Keeps evidence in this folder if the test fails before the guard is dropped.
     #[must_use]
     pub fn evidence(&self, folder: impl Into<PathBuf>) -> Evidence<'_> {
         Evidence { cluster: self, folder: folder.into() }
     }
 
-    /// Writes to a new folder: `objects.yaml` with all objects but Secrets, `events.txt` in order, `pods.txt` with the output of
+    /// Writes to a new folder: `objects.yaml` with all objects except Secrets, `events.txt` in order, `pods.txt` with the output of
     /// `kubectl describe`, `components/` with the logs of components, and `pods/` with those of all containers, and of earlier ones that
     /// the kubelet has kept. What the API does not return is left out.
     ///
@@ -61,12 +61,12 @@ impl Cluster {
     }
 }
 
-/// Not Secrets, not even those of a test; and events have their own file.
+/// Secrets are not kept, not even those of a test; and events have a file of their own.
 fn is_kept(kind: &str) -> bool {
     !kind.is_empty() && kind != "secrets" && !kind.starts_with("events") && !kind.contains(' ')
 }
 
-/// Copies a folder with all that is in it; one that is not there is empty. Files may go meanwhile.
+/// Copies a folder with its content; a folder that does not exist counts as empty. Files may vanish in the meantime.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let Ok(entries) = fs::read_dir(from) else { return Ok(()) };
     fs::create_dir_all(to)?;

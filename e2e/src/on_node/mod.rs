@@ -1,4 +1,4 @@
-//! What tests do to the node of a cluster and see on it.
+//! What tests do to the node of a cluster, and what they read from it.
 
 mod containers;
 mod evidence;

@@ -1,14 +1,15 @@
-//! The node, and all of a cluster, ended and started again with what they have stored.
+//! Ends the node, or the whole cluster, and starts it again with its stored data.
 
 use crate::Cluster;
 use crate::component::Component;
 
 impl Cluster {
-    /// Ends the node as a power cut would: all of its processes at once, those of pods included. What is on its disk stays.
+    /// Ends the node as a power cut would: all of its processes at once, including those of pods. The data on its disk
+    /// stay.
     pub fn cut_node(&self) {
         self.kill(Component::Node);
         for component in Component::OF_NODE {
-            // They have ended with the first process, and are to be forgotten.
+            // They have ended with the first process already; this removes them from the records.
             self.kill(component);
         }
     }
@@ -24,7 +25,7 @@ impl Cluster {
         self.wait_for_node().unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Restarts kubelet and containerd, as an update of a node does. Containers go on.
+    /// Restarts kubelet and containerd, as an update of a node does. Containers run on.
     ///
     /// # Panics
     /// When they do not come back.
@@ -38,7 +39,7 @@ impl Cluster {
         self.wait_for_node().unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Ends every process of the cluster, as a power cut of all machines would. What is stored stays.
+    /// Ends every process of the cluster, as a power cut of all machines would. Stored data stay.
     pub fn cut_all(&self) {
         for component in Component::in_order(&self.layout) {
             self.cut(component);

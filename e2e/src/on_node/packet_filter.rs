@@ -1,4 +1,4 @@
-//! Temporary rules of the node's packet filter: to cut a pod off from API servers, or to enforce NetworkPolicies.
+//! Temporary rules of the node's packet filter, which cut a pod off from API servers or enforce NetworkPolicies.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,13 +12,13 @@ pub struct Rules<'c> {
 }
 
 impl Cluster {
-    /// Puts chains and sets, as nft(8) reads them, into a table of this name on the node. A table that is there already is replaced.
+    /// Puts chains and sets, in the syntax of nft(8), into a table of this name on the node. An existing table is replaced.
     ///
     /// # Panics
-    /// When there is no node, or the rules cannot be read.
+    /// When there is no node, or the rules are not valid.
     pub fn filter_packets(&self, table: &str, chains: &str) -> Rules<'_> {
         let rules = Rules { cluster: self, table: format!("inet portcullis-{table}") };
-        // In one transaction: one cannot delete what is not there.
+        // It is created first, in the same transaction, as a table that does not exist cannot be deleted.
         let text = format!("table {0}; delete table {0}; table {0} {{\n{chains}\n}}", rules.table);
         self.run_on_node(["nft", &text]).expect("rules of the packet filter");
         rules
@@ -36,13 +36,13 @@ impl Cluster {
 
 impl Drop for Rules<'_> {
     fn drop(&mut self) {
-        // They may have gone with the node.
+        // The rules may be gone with the node.
         let words: Vec<_> = ["nft", "delete", "table"].into_iter().chain(self.table.split(' ')).collect();
         let _ = self.cluster.run_on_node(words);
     }
 }
 
-/// Where packets are forwarded kube-proxy has put the address of an API server into those for the service.
+/// By the time packets are forwarded, kube-proxy has replaced the service's address with that of an API server.
 fn cut(pods: &[IpAddr], servers: &[SocketAddr]) -> String {
     let mut rules = String::new();
     for pod in pods {

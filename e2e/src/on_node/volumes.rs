@@ -9,9 +9,9 @@ use crate::{Cluster, files};
 const LABEL: &str = "portcullis-test-volumes";
 
 impl Cluster {
-    /// Makes a StorageClass and so many volumes of it, on the node's disk, which outlive pods and the node's processes. They exist
-    /// before the claims: there is no provisioner. They are of the kind `local`, which a pod's `fsGroup` gets, as it does with those of clouds
-    /// and unlike `hostPath`. Names of volumes begin with that of the class.
+    /// Makes a StorageClass and `count` volumes of it, on the node's disk; they outlive pods and the node's processes. They exist before the
+    /// claims, as there is no provisioner. They are of the kind `local`: a pod's `fsGroup` applies to them, as to volumes of clouds, unlike
+    /// `hostPath`. The names of volumes begin with that of the class.
     ///
     /// # Panics
     /// When there is no node, or the API server refuses.
@@ -45,10 +45,10 @@ impl Cluster {
         self.apply(&list.to_string()).expect("volumes");
     }
 
-    /// Removes what [`Cluster::make_volumes`] made. What is on the disk stays until the cluster goes.
+    /// Removes what [`Cluster::make_volumes`] made. The data on the disk stay until the cluster is removed.
     ///
     /// # Panics
-    /// When a claim still has one of them, or the API server refuses.
+    /// When a claim still has one of the volumes, or the API server refuses.
     pub fn remove_volumes(&self, class: &str) {
         let label = format!("{LABEL}={class}");
         let delete = ["delete", "persistentvolumes,storageclasses", "--selector", &label, "--timeout=240s"];

@@ -11,11 +11,11 @@ pub(super) struct Head {
 /// Where a body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Length {
-    /// After so many bytes.
+    /// After this many bytes.
     Known(u64),
-    /// It comes in chunks, the last of which is empty.
+    /// After an empty chunk; it comes in chunks.
     Chunked,
-    /// With the connection.
+    /// At the end of the connection.
     Open,
 }
 
@@ -45,7 +45,7 @@ impl Head {
         self.word(1).parse().unwrap_or(0)
     }
 
-    /// Where the body of a request ends: there is none unless the head tells of one.
+    /// Where the body of a request ends: there is no body unless the head announces one.
     pub(super) fn request_length(&self) -> Length {
         self.length().unwrap_or(Length::Known(0))
     }
@@ -65,7 +65,7 @@ impl Head {
         self.header("content-length")?.parse().ok().map(Length::Known)
     }
 
-    /// The bytes of the head with other values for some headers; an empty value leaves a header out.
+    /// The bytes of the head with other values for some headers; an empty value removes a header.
     pub(super) fn render(&self, changes: &[(&str, &str)]) -> Vec<u8> {
         let is_changed = |name: &str| changes.iter().any(|(changed, _)| changed.eq_ignore_ascii_case(name));
         let kept = self.headers.iter().filter(|(name, _)| !is_changed(name));
@@ -76,7 +76,7 @@ impl Head {
     }
 }
 
-/// The first head of a buffer, which it is taken from; nothing while it is not whole.
+/// Takes the first head from a buffer; `None` while it is not complete.
 pub(super) fn take_head(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
     let end = buffer.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = buffer[..end].to_vec();
@@ -84,7 +84,7 @@ pub(super) fn take_head(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
     Some(head)
 }
 
-/// The first chunk of a buffer with all that frames it, which it is taken from; nothing while it is not whole.
+/// Takes the first chunk with its framing from a buffer; `None` while it is not complete.
 pub(super) fn take_chunk(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
     let line = buffer.windows(2).position(|window| window == b"\r\n")?;
     let size = std::str::from_utf8(&buffer[..line]).ok()?;
@@ -93,7 +93,7 @@ pub(super) fn take_chunk(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
     (buffer.len() >= whole).then(|| buffer.drain(..whole).collect())
 }
 
-/// A chunk of its own.
+/// A chunk with these data.
 pub(super) fn chunk(data: &str) -> Vec<u8> {
     format!("{:x}\r\n{data}\r\n", data.len()).into_bytes()
 }

@@ -1,7 +1,8 @@
 //! Rig APX: a scripted proxy between one program and an API server. It speaks TLS on both sides, passes requests on unchanged, and
 //! applies rules to those that match.
 //!
-//! A program goes through it by its kubeconfig ([`crate::PodSetup::through`]); its own token goes on to the API server.
+//! A program uses it through its kubeconfig ([`crate::PodSetup::through`]); the program's own token is passed on to the
+//! API server.
 
 mod message;
 mod relay;
@@ -26,7 +27,7 @@ use crate::Cluster;
 use crate::lock;
 use shared::{Shared, Watch};
 
-/// A proxy. It ends when this goes, with all connections through it.
+/// A proxy. It ends when this is dropped, with all connections through it.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -70,7 +71,7 @@ impl Proxy {
                     break;
                 }
                 let shared = Arc::clone(&accepting);
-                // An error is one side's hanging up.
+                // An error means that one side has closed the connection.
                 thread::spawn(move || drop(relay::serve(&shared, stream)));
             }
         });
@@ -87,7 +88,7 @@ impl Proxy {
         *lock(&self.shared.upstream) = api_server;
     }
 
-    /// Adds a rule. The first that matches a request counts.
+    /// Adds a rule. The first rule that matches a request applies.
     pub fn rule(&self, rule: Rule) {
         lock(&self.shared.rules).push(rule);
     }
@@ -108,18 +109,18 @@ impl Proxy {
         self.requests().into_iter().filter(|one| one.method == method && one.path.contains(part)).collect()
     }
 
-    /// Puts an event into all open watches whose path has this part, and says how many that are: a whole watch event, like
-    /// `{"type": "ERROR", "object": {…, "code": 410}}`.
+    /// Inserts an event into all open watches whose path has this part, and returns how many these are. The event is a
+    /// complete one, like `{"type": "ERROR", "object": {…, "code": 410}}`.
     pub fn inject(&self, part: &str, event: &Value) -> usize {
         self.each(part, |watch| lock(&watch.injected).push(event.clone()))
     }
 
-    /// Cuts all open watches whose path has this part, and says how many that were.
+    /// Cuts all open watches whose path has this part, and returns how many these were.
     pub fn cut(&self, part: &str) -> usize {
         self.each(part, |watch| watch.is_cut.store(true, Ordering::SeqCst))
     }
 
-    /// How many watches are open whose path has this part.
+    /// The number of open watches whose path has this part.
     pub fn watches(&self, part: &str) -> usize {
         self.each(part, |_| ())
     }
@@ -131,18 +132,18 @@ impl Proxy {
         matching.map(|watch| act(watch)).count()
     }
 
-    /// From now on watches whose path has this part stay open and say nothing, until [`Proxy::clear`]. What the API server sends
-    /// meanwhile is not lost.
+    /// Makes watches whose path has this part stay open but silent, until [`Proxy::clear`]. What the API server sends in the
+    /// meantime is not lost.
     pub fn hold(&self, part: &str) {
         lock(&self.shared.held).push(part.to_owned());
     }
 
-    /// Cuts every connection, and hangs up on new ones.
+    /// Cuts every connection, and closes new ones at once.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
     }
 
-    /// Serves again.
+    /// Serves again, after [`Proxy::close`].
     pub fn open(&self) {
         self.shared.is_closed.store(false, Ordering::SeqCst);
     }
@@ -152,7 +153,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.has_ended.store(true, Ordering::SeqCst);
         self.close();
-        // The listener looks when somebody connects.
+        // The listener checks whether it should end whenever a client connects.
         let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
     }
 }

@@ -15,19 +15,19 @@ use super::rule::{Action, decide};
 use super::shared::{Shared, Watch};
 use crate::lock;
 
-/// How often a waiting connection looks at what the test wants.
+/// The interval at which a waiting connection checks what the test wants.
 const PACE: Duration = Duration::from_millis(25);
 
-/// No head and no chunk is longer, in bytes.
+/// The longest head or chunk, in bytes.
 const MAX_PIECE: usize = 64 << 20;
 
-/// A side of the connection, with what was read of it and not yet used.
+/// A side of the connection, with the bytes that were read from it and not used yet.
 struct Side<S> {
     stream: S,
     buffer: Vec<u8>,
 }
 
-/// What a look at a side gave.
+/// The result of reading from a side.
 #[derive(PartialEq)]
 enum Look {
     Bytes,
@@ -45,13 +45,13 @@ impl<S: Read> Side<S> {
                 if self.buffer.len() > MAX_PIECE { Err(ErrorKind::FileTooLarge.into()) } else { Ok(Look::Bytes) }
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(Look::Nothing),
-            // Go ends connections without a farewell.
+            // Go ends TLS connections without a close_notify.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(Look::End),
             Err(error) => Err(error),
         }
     }
 
-    /// Reads until `take` finds something in the buffer. Nothing when the side ends, or the proxy does.
+    /// Reads until `take` finds something in the buffer. `None` when the side ends, or the proxy does.
     fn wait_for<T>(&mut self, shared: &Shared, take: impl Fn(&mut Vec<u8>) -> Option<T>) -> io::Result<Option<T>> {
         loop {
             if let Some(found) = take(&mut self.buffer) {
@@ -97,7 +97,7 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream) -> io::Result<()> {
     client.stream.flush()
 }
 
-/// The chunks of a body, with all that frames them.
+/// The chunks of a body, with their framing.
 fn chunks(shared: &Shared, client: &mut Client) -> io::Result<Option<Vec<u8>>> {
     let mut body = Vec::new();
     loop {
@@ -109,7 +109,7 @@ fn chunks(shared: &Shared, client: &mut Client) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Deals with one request, and says whether the connection goes on.
+/// Handles one request, and returns whether the connection goes on.
 fn request(shared: &Shared, client: &mut Client, head: &Head, body: &[u8]) -> io::Result<bool> {
     let (method, path) = (head.word(0), head.word(1));
     let number = shared.came(method, path, head.header("accept").unwrap_or_default(), body);
@@ -156,7 +156,7 @@ fn connect(shared: &Shared) -> io::Result<Upstream> {
     Ok(Side { stream: StreamOwned::new(connection, stream), buffer: Vec::new() })
 }
 
-/// Passes the body of an answer on, and says whether the client's connection goes on.
+/// Passes on the body of an answer, and returns whether the client's connection goes on.
 fn pass_on(
     shared: &Shared,
     client: &mut Client,
@@ -207,7 +207,7 @@ fn is_watch(path: &str) -> bool {
         .is_some_and(|(_, query)| query.split('&').any(|pair| matches!(pair, "watch" | "watch=1" | "watch=true")))
 }
 
-/// Passes events on, and puts those of the test between them.
+/// Passes on events, and inserts those of the test.
 fn pass_watch(shared: &Shared, client: &mut Client, upstream: &mut Upstream, watch: &Watch) -> io::Result<bool> {
     let mut has_ended = false;
     loop {
@@ -236,7 +236,7 @@ fn pass_watch(shared: &Shared, client: &mut Client, upstream: &mut Upstream, wat
     }
 }
 
-/// Whether the client has ended the connection, which it does not use otherwise during a watch.
+/// Whether the client has closed the connection. During a watch it does not send anything.
 fn has_hung_up(client: &Client) -> bool {
     let socket = &client.stream.sock;
     let looked = socket.set_nonblocking(true).and_then(|()| socket.peek(&mut [0]));

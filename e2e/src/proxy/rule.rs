@@ -22,7 +22,7 @@ pub(super) enum Action {
     Answer(u16, Vec<(String, String)>, String),
     /// End the connection, without the API server.
     Cut,
-    /// Let the API server execute the request, and end the connection within its answer.
+    /// Let the API server execute the request, and end the connection in the middle of its answer.
     CutAnswer,
     /// Never answer.
     Hang,
@@ -35,7 +35,7 @@ impl Rule {
         Self { method, part, left: None, delay: Duration::ZERO, action: Action::Pass }
     }
 
-    /// Limits the rule to the first requests that match.
+    /// Limits the rule to the first `number` requests that match.
     #[must_use]
     pub fn times(self, number: u32) -> Self {
         Self { left: Some(number), ..self }
@@ -74,7 +74,7 @@ impl Rule {
         Self { action: Action::Answer(code, Vec::new(), body.to_string()), ..self }
     }
 
-    /// With a header, like `Retry-After`.
+    /// Adds a header, like `Retry-After`.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         if let Action::Answer(_, headers, _) = &mut self.action {
@@ -89,7 +89,7 @@ impl Rule {
         Self { action: Action::Cut, ..self }
     }
 
-    /// Lets the API server do it, and ends the connection within its answer.
+    /// Lets the API server execute the request, and ends the connection in the middle of its answer.
     #[must_use]
     pub fn cut_answer(self) -> Self {
         Self { action: Action::CutAnswer, ..self }
@@ -106,7 +106,7 @@ impl Rule {
     }
 }
 
-/// Applies the first matching rule and counts it: how long to wait, and what to do then.
+/// Applies the first matching rule and counts that. Returns how long to wait, and what to do then.
 pub(super) fn decide(rules: &mut [Rule], method: &str, path: &str) -> (Duration, Action) {
     let Some(rule) = rules.iter_mut().find(|rule| rule.matches(method, path)) else {
         return (Duration::ZERO, Action::Pass);

@@ -14,17 +14,17 @@ use crate::lock;
 /// A request that went through the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// `GET` and so on.
+    /// The method, for instance `GET`.
     pub method: String,
     /// The path, with its query.
     pub path: String,
-    /// Its header `Accept`; empty where it has none.
+    /// Its header `Accept`; empty if it has none.
     pub accept: String,
     /// Its body, as far as it is text.
     pub body: String,
     /// When it came.
     pub at: Instant,
-    /// The status of the answer, from a rule or the API server; absent while there is none, and when it was cut.
+    /// The status of the answer, from a rule or the API server; absent while there is no answer, and if it was cut.
     pub status: Option<u16>,
 }
 

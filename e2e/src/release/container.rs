@@ -43,7 +43,7 @@ impl Container {
 
     fn signal(&self, signal: Signal) {
         if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
-            // It may have ended since.
+            // It may have ended in the meantime.
             let _ = rustix::process::kill_process(pid, signal);
         }
     }
@@ -120,7 +120,7 @@ impl Drop for Frozen {
     }
 }
 
-/// The id of a pod's container that runs, as its runtime knows it.
+/// The runtime's id of a running container of a pod.
 fn id(pod: &Value, name: &str) -> Option<String> {
     let containers = pod["status"]["containerStatuses"].as_array()?;
     let container = containers.iter().find(|container| container["name"] == name)?;
@@ -129,7 +129,7 @@ fn id(pod: &Value, name: &str) -> Option<String> {
     Some(id.to_owned())
 }
 
-/// `NSpid` lists the numbers of a process from the outermost namespace of ids to its own.
+/// `NSpid` lists the ids of a process, from the outermost process namespace to its own.
 fn is_first_of_its_namespace(status: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
     let numbers: Vec<&str> = line.split_whitespace().collect();

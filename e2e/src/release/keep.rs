@@ -1,4 +1,4 @@
-//! Keeps what helps to find out why a test failed.
+//! Keeps information that helps to find out why a test failed.
 
 use std::env;
 use std::fs;
@@ -14,7 +14,7 @@ impl Release<'_> {
     pub fn keep(&self, test: &str) -> PathBuf {
         let parent = env::var_os(FOLDER).map_or_else(|| crate::repository().join("target/e2e"), PathBuf::from);
         let folder = parent.join(test);
-        // The evidence of an earlier run would be mistaken for this one's.
+        // Evidence of an earlier run could be mistaken for this one's.
         let _ = fs::remove_dir_all(&folder);
         if let Err(error) = fs::create_dir_all(&folder) {
             eprintln!("failed to create {}: {error}", folder.display());

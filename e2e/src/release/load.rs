@@ -18,7 +18,7 @@ use crate::{eventually_within, lock};
 /// The least and the largest number of concurrent callers. Each waits for the answer to its call.
 const CALLERS: (u32, u32) = (8, 24);
 
-/// With as many callers the pace is kept if each call takes so long.
+/// The usual time of a call, for which that many callers keep the pace.
 const USUAL: Duration = Duration::from_millis(100);
 
 /// The outcome of one call.
@@ -30,7 +30,7 @@ pub struct Answer {
     pub message: String,
     /// When it was sent.
     pub sent: Instant,
-    /// When the answer had arrived.
+    /// When the answer arrived.
     pub answered: Instant,
 }
 
@@ -56,12 +56,12 @@ struct Shared {
 #[derive(Default)]
 struct Answers {
     made: usize,
-    /// The outcomes that were not taken yet.
+    /// The outcomes that have not been taken yet.
     left: Vec<Answer>,
 }
 
 impl Load {
-    /// Posts a body to a path so many times a second, as far as the machine can, on connections that stay open.
+    /// Posts a body to a path `per_second` times a second, as far as the machine can, on connections that stay open.
     pub(crate) fn start(api: &Api, path: String, body: &Value, per_second: u32) -> Self {
         let start = Instant::now();
         let shared = Arc::new(Shared {
@@ -80,10 +80,10 @@ impl Load {
         Self { callers: callers.collect(), shared, per_second, start }
     }
 
-    /// Ends it, a second after now, tells what became of each call that was not taken, and prints how many a second there were.
+    /// Ends it one second from now, returns the outcomes that were not taken, and prints how many calls per second there were.
     ///
     /// # Panics
-    /// When a caller has.
+    /// When a caller has panicked.
     pub fn end(mut self) -> Vec<Answer> {
         thread::sleep(Duration::from_secs(1));
         self.shared.is_done.store(true, Ordering::SeqCst);
@@ -96,25 +96,25 @@ impl Load {
         answers.left
     }
 
-    /// [`Load::end`], but not before so many calls were made.
+    /// [`Load::end`], but not before this many calls were made.
     ///
     /// # Panics
-    /// When they were not in time, as API servers answer none.
+    /// When they were not made in time, because API servers do not answer.
     pub fn end_after(self, calls: usize) -> Vec<Answer> {
         self.wait_for(calls);
         self.end()
     }
 
-    /// Waits until so many calls were made.
+    /// Waits until this many calls were made.
     ///
     /// # Panics
-    /// When they were not in time, as API servers answer none.
+    /// When they were not made in time, because API servers do not answer.
     pub fn wait_for(&self, calls: usize) {
         let is_enough = || (lock(&self.shared.answers).made >= calls).then_some(());
         eventually_within(LIMIT * 2, &format!("{calls} calls"), is_enough);
     }
 
-    /// What became of each call since this was asked last.
+    /// The outcome of each call since the last time this was called.
     pub fn take(&self) -> Vec<Answer> {
         std::mem::take(&mut lock(&self.shared.answers).left)
     }
@@ -131,7 +131,8 @@ fn callers(per_second: u32) -> u32 {
     per_second.div_ceil((Duration::from_secs(1).as_millis() / USUAL.as_millis()) as u32).clamp(least, most)
 }
 
-/// When a call is made, of which the next one was due then. A late caller does not catch up, as calls would then come in bursts.
+/// When a call is made, if it was due at `due`; also sets when the next one is due. A late caller does not catch up, as calls
+/// would then come in bursts.
 fn turn(due: &mut Instant, pace: Duration, now: Instant) -> Instant {
     let turn = now.max(*due);
     *due = turn + pace;
@@ -156,7 +157,7 @@ impl Shared {
         }
     }
 
-    /// On the connection that is open, or else on a new one to the first API server that takes it.
+    /// Calls on the open connection, or on a new one to the first API server that accepts it.
     fn call(&self, open: &mut Option<(Connection, Vec<u8>)>) -> io::Result<(u16, Vec<u8>)> {
         let (mut connection, request) = match open.take() {
             Some(open) => open,
@@ -184,7 +185,7 @@ impl Shared {
     }
 }
 
-/// What an API server said; it is not read when the call was done.
+/// The API server's message. It is not read if the call succeeded.
 fn message(code: u16, body: &[u8]) -> String {
     let read = || serde_json::from_slice::<Value>(body).unwrap_or_default()["message"].as_str().map(str::to_owned);
     if code < 300 { String::new() } else { read().unwrap_or_default() }

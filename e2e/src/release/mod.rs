@@ -25,7 +25,7 @@ use crate::{Cluster, Output, Rules, eventually_within};
 /// How long pods may take to start, all of them, on a busy machine.
 const START: Duration = Duration::from_secs(600);
 
-/// The same for helm.
+/// How long helm may take.
 const HELM_LIMIT: &str = "10m";
 
 /// A release of the chart. Namespace, release and policy server have the same name. It stays when this is dropped.
@@ -59,7 +59,7 @@ impl<'s> Release<'s> {
         &self.name
     }
 
-    /// The server of modules for its policies.
+    /// The source of modules for its policies.
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -84,7 +84,7 @@ impl<'s> Release<'s> {
         self.helm("upgrade", chart, values)
     }
 
-    /// `helm uninstall`, which waits until all has gone.
+    /// `helm uninstall`, which waits until everything is gone.
     pub fn uninstall(&self) -> Output {
         self.site.helm(["uninstall", &self.name, "--namespace", &self.name, "--wait", "--timeout", HELM_LIMIT], "")
     }
@@ -120,7 +120,7 @@ impl<'s> Release<'s> {
         values
     }
 
-    /// Waits until there are so many replicas, all of them ready and in the service, and no others that end.
+    /// Waits until there are exactly this many replicas, all of them ready and in the service, and no terminating ones.
     ///
     /// # Panics
     /// When the time is up; shows the state of the pods.
@@ -139,7 +139,7 @@ impl<'s> Release<'s> {
         }
     }
 
-    /// Waits until there are so many controllers, all of them ready, and no others that end.
+    /// Waits until there are exactly this many controllers, all of them ready, and no terminating ones.
     ///
     /// # Panics
     /// When the time is up.
@@ -165,7 +165,7 @@ impl<'s> Release<'s> {
         self.items(&format!("/api/v1/namespaces/{}/pods?labelSelector={label}", self.name))
     }
 
-    /// How many replicas the service has that are ready.
+    /// The number of ready replicas in the service.
     pub fn endpoints(&self) -> usize {
         let label = format!("kubernetes.io%2Fservice-name%3D{SERVICE}");
         let slices = self
@@ -190,7 +190,7 @@ impl<'s> Release<'s> {
     /// Enforces NetworkPolicies for all present pods, on the node of the release's cluster.
     ///
     /// # Panics
-    /// When they contain something that is not understood.
+    /// When they contain a field that is not supported.
     pub fn enforce<'c>(&self, cluster: &'c Cluster, policies: &[Value]) -> Rules<'c> {
         let (pods, namespaces) = (self.items("/api/v1/pods"), self.items("/api/v1/namespaces"));
         cluster.filter_packets("policies", &network_policies::chains(policies, &pods, &namespaces))
@@ -216,8 +216,8 @@ impl<'s> Release<'s> {
         self.site.kubectl([&["--namespace", &self.name], &args[..]].concat())
     }
 
-    /// Makes a namespace for the objects of a test; policies of [`Release::cluster_policy`] look there and nowhere else.
-    /// Returns its name.
+    /// Makes a namespace for the objects of a test; policies of [`Release::cluster_policy`] match only objects in such
+    /// namespaces. Returns its name.
     ///
     /// # Panics
     /// When the API server refuses it.
@@ -238,7 +238,7 @@ impl<'s> Release<'s> {
         Policy::cluster(name, &self.name)
     }
 
-    /// `kubectl apply` of a policy, after its module was put where the policy says it is.
+    /// `kubectl apply` of a policy, after its module was added to the source.
     pub fn apply(&self, policy: &Policy) -> Output {
         let manifest = policy.manifest(&self.source).to_string();
         self.site.kubectl_with(["apply", "--filename=-"], &manifest)
@@ -260,7 +260,7 @@ impl<'s> Release<'s> {
     /// Removes every policy of this policy server.
     ///
     /// # Panics
-    /// When one does not go.
+    /// When one is not removed in time.
     pub fn delete_policies(&self) {
         let group = "/apis/policies.portcullis.dev/v1alpha1";
         let mut paths = Vec::new();
@@ -272,7 +272,7 @@ impl<'s> Release<'s> {
                 paths.push(format!("{group}{home}/{kind}/{}", name.unwrap_or_default()));
             }
         }
-        // All at once, as each of them goes after some pauses.
+        // All at once, because each of them takes some pauses to vanish.
         for path in &paths {
             let deleted = self.api().delete(path, None).expect("an API server answers");
             assert!(deleted.is_ok() || deleted.code == 404, "{path}: {} {}", deleted.code, deleted.body["message"]);
@@ -282,14 +282,14 @@ impl<'s> Release<'s> {
         }
     }
 
-    /// `kubectl create` of a small pod that is never scheduled. With `extra` fields of its `metadata` and `spec` merged in.
+    /// `kubectl create` of a small pod that is never scheduled. The fields of `extra` are merged into it.
     pub fn create_pod(&self, namespace: &str, name: &str, extra: &Value) -> Output {
         let mut pod = pod(namespace, name);
         merge(&mut pod, extra);
         self.site.kubectl_with(["create", "--filename=-"], &pod.to_string())
     }
 
-    /// Creates pods in dry runs, so many a second, until the load is ended.
+    /// Creates pods in dry runs, `per_second` times a second, until the load is ended.
     pub fn load(&self, namespace: &str, per_second: u32) -> Load {
         let pod = json!({ "metadata": { "name": null, "generateName": "tried-" } });
         let mut body = self::pod(namespace, "tried");
@@ -303,7 +303,7 @@ impl<'s> Release<'s> {
     }
 }
 
-/// A pod that no scheduler takes.
+/// A pod that is never scheduled.
 fn pod(namespace: &str, name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": namespace },
@@ -314,7 +314,7 @@ fn pod(namespace: &str, name: &str) -> Value {
     })
 }
 
-/// Whether all containers of a pod are ready, and it does not end.
+/// Whether all containers of a pod are ready, and it is not terminating.
 fn is_ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_ready = conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");

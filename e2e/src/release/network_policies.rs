@@ -1,8 +1,8 @@
-//! NetworkPolicies as rules of a packet filter, since no component of the node enforces them.
+//! Enforces NetworkPolicies by rules of a packet filter, since no component of the node does.
 //!
-//! Their meaning is that of the API: a pod that policies select takes, or makes, the connections that one of them allows and no
-//! others. Answers pass, and so does what comes from the pod's own node, like probes, which is not forwarded. A field that
-//! is not understood here fails the test.
+//! Their meaning is that of the API: a pod that policies select accepts, or makes, only the connections that one of them
+//! allows. Answers pass, and so does traffic from the pod's own node, like probes, which is not forwarded. A field that is not
+//! supported here fails the test.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ impl Direction {
         }
     }
 
-    /// The field of a packet with the address of the pod itself, and that with its peer's.
+    /// The field of a packet with the address of the pod itself, and the field with its peer's.
     fn addresses(self) -> (&'static str, &'static str) {
         match self {
             Self::In => ("ip daddr", "ip saddr"),
@@ -34,7 +34,8 @@ impl Direction {
 /// Chains in the syntax of nft(8) that enforce these policies for these pods, at their present addresses.
 pub(super) fn chains(policies: &[Value], pods: &[Value], namespaces: &[Value]) -> String {
     let all = Pods { pods, namespaces };
-    // Connections are rejected and not dropped, so that nothing waits for them, and in a way that no program of a pod uses.
+    // Connections are rejected and not dropped, so that nothing waits for them, and with a code that no program of a pod
+    // causes.
     let refusal = "    reject with icmpx type admin-prohibited\n";
     let (mut forward, mut chains) = (String::new(), String::new());
     for pod in pods {
@@ -111,7 +112,7 @@ fn allowed(policy: &Value, direction: Direction, pod: &Value, all: &Pods<'_>) ->
     lines
 }
 
-/// What a packet to a port has.
+/// The match for packets to a port; `None` if the pod does not have it.
 fn port(port: &Value, direction: Direction, pod: &Value) -> Option<String> {
     understood(port, &["port", "protocol"]);
     let protocol = port["protocol"].as_str().unwrap_or("TCP");
@@ -155,7 +156,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Fails when an object has other fields than these.
+/// Fails if an object has other fields than these.
 fn understood(object: &Value, fields: &[&str]) {
     let others: Vec<_> =
         object.as_object().into_iter().flatten().filter(|(name, _)| !fields.contains(&name.as_str())).collect();
@@ -176,7 +177,7 @@ mod tests {
         })
     }
 
-    /// The chains for one policy, on a server among others.
+    /// The chains for one policy, which selects one server among several pods.
     fn chains_of(spec: Value) -> String {
         let pods = [pod("one", "server", "10.0.0.1"), pod("one", "other", "10.0.0.2"), pod("two", "other", "10.0.0.3")];
         let namespaces = ["one", "two"].map(|name| json!({ "metadata": { "name": name, "labels": { "name": name } } }));
@@ -217,7 +218,7 @@ mod tests {
         ] {
             assert_eq!(lines(&chains_of(rule(peer)), "return"), [expected]);
         }
-        // Nobody is meant, which is not everybody.
+        // A selector that matches no pod must not mean all pods.
         let nobody = json!({ "podSelector": { "matchLabels": { "app": "nobody" } } });
         assert_eq!(lines(&chains_of(rule(nobody)), "return"), <[&str; 0]>::default());
     }

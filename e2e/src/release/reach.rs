@@ -38,7 +38,7 @@ impl Container {
 
     fn try_to(&self, program: &PodProgram, words: &[&str]) -> Reach {
         let mut enter = Command::new("nsenter");
-        // Settings of proxies are not for pods.
+        // Proxy settings must not apply in a pod's network.
         enter.env_clear().env("PATH", crate::node::path());
         enter.args(["--target", &self.pid().to_string(), "--net", "--"]).arg(&program.path).args(words);
         let output = enter.stdin(Stdio::null()).output();
@@ -47,7 +47,7 @@ impl Container {
     }
 }
 
-/// An answer may be an error of HTTP, or none of HTTP at all: it is an answer.
+/// An error of HTTP, or bytes that are not HTTP, also count as an answer.
 fn reach(said: &str) -> Reach {
     let says = |words: &[&str]| words.iter().any(|words| said.contains(words));
     if says(&["no route to host"]) {

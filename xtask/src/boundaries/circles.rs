@@ -1,9 +1,9 @@
 //! Modules of a crate use each other in one direction.
 //!
-//! Modules that stand side by side, each taken together with everything below it, must not use each other in a circle: then
-//! any of them can be read, tested and moved without the others that it does not need. A module and those inside it are one
-//! thing in this, so a parent may use its children and they may use it. Uses are followed through re-exports to the file that
-//! defines a name, so a parent that re-exports its children hides no circle among them. Tests are left out.
+//! Sibling modules, each taken together with everything below it, must not use each other in a circle: then any of them can
+//! be read, tested and moved without the siblings that it does not need. A module and those inside it count as one here, so a
+//! parent may use its children and they may use it. Uses are followed through re-exports to the file that defines a name, so
+//! a parent that re-exports its children does not hide a circle among them. Tests are left out.
 //!
 //! [`syn`] reads the files. Arguments of macros count where they are expressions.
 
@@ -18,16 +18,16 @@ use syn::{Attribute, Item, Token, UseTree};
 use crate::files::TextFile;
 use crate::workspace::Package;
 
-/// Crates that still have circles. One that has none any more must leave the list.
+/// Crates that still have circles. A crate without circles must be removed from the list.
 pub(super) const NOT_YET: [&str; 0] = [];
 
-/// A path below the root of a crate, such as `["plan", "claims"]`. The root's is empty.
+/// A path below the root of a crate, such as `["plan", "claims"]`. The root's path is empty.
 type Name = Vec<String>;
 
 #[derive(Debug, Default)]
 struct Module {
     file: PathBuf,
-    /// What the names that it imports or re-exports stand for.
+    /// The imported and re-exported names, and the paths for which they stand.
     imports: BTreeMap<String, Name>,
     /// Everything that it names, as written, with `crate`, `self` and `super` already resolved.
     uses: BTreeSet<Name>,
@@ -36,7 +36,7 @@ struct Module {
 /// The modules of a crate, by their paths.
 type Modules = BTreeMap<Name, Module>;
 
-/// What the check is called; the crates that it passes over are in it.
+/// The title of the check, which names the crates that it skips.
 pub(super) fn title() -> String {
     if NOT_YET.is_empty() {
         return "boundaries: circles".to_owned();
@@ -129,7 +129,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The path below the root, where the words begin with `crate`, `self`, `super` or a name that the module has.
+    /// The path below the root, if the words begin with `crate`, `self`, `super` or a name in the module.
     fn resolve(&self, words: &[String]) -> Option<Name> {
         let mut base = self.name.clone();
         let mut rest = words;
@@ -202,7 +202,7 @@ impl Visit<'_> for Reader<'_> {
     }
 }
 
-/// The paths of a `use`, each with the name that it brings in.
+/// The paths of a `use`, each with the name that it introduces.
 fn flat(tree: &UseTree) -> Vec<(Vec<String>, String)> {
     let behind = |word: &syn::Ident, rest: Vec<(Vec<String>, String)>| {
         let word = word.to_string();
@@ -232,7 +232,8 @@ fn definer(modules: &Modules, path: &[String], depth: usize) -> Option<Name> {
             continue;
         }
         let Some(import) = modules.get(&at).and_then(|module| module.imports.get(word)) else { return Some(at) };
-        // Re-exports of re-exports end; a foreign crate's name resolves to itself and stands below no module.
+        // Chains of re-exports have an end here; the name of another crate resolves to itself and is not below any
+        // module.
         if depth == 8 || import[..] == path[..=index] {
             return None;
         }
@@ -241,7 +242,7 @@ fn definer(modules: &Modules, path: &[String], depth: usize) -> Option<Name> {
     Some(at)
 }
 
-/// A sentence for each circle among modules that stand side by side.
+/// A sentence for each circle among sibling modules.
 fn circles_of(modules: &Modules) -> Vec<String> {
     // By parent: which child uses which, with a file that does.
     let mut graphs: BTreeMap<Name, BTreeMap<String, BTreeMap<String, &Path>>> = BTreeMap::new();
@@ -275,7 +276,7 @@ fn circles_of(modules: &Modules) -> Vec<String> {
     problems
 }
 
-/// The shortest way from one to another over at least one use.
+/// The shortest path from one to another, with at least one use.
 fn way(graph: &BTreeMap<String, BTreeMap<String, &Path>>, from: &str, to: &str) -> Option<Vec<String>> {
     let mut ways = std::collections::VecDeque::from([vec![from.to_owned()]]);
     let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What ARCHITECTURE.md promises, checked: each rule returns what breaks it, a sentence each.
+//! Checks the promises of ARCHITECTURE.md: each rule returns its violations, one sentence each.
 
 mod circles;
 mod named_tests;
@@ -17,10 +17,10 @@ use crate::files;
 use crate::step::{Step, run_all, summary};
 use crate::workspace::Workspace;
 
-/// What the names of these steps begin with.
+/// The prefix of the names of these steps.
 pub(crate) const ALONE: &str = "builds alone: ";
 
-/// Runs all rules, the building of each crate alone included.
+/// Runs all rules, including the building of each crate alone.
 pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
     let mut steps = rules(workspace);
     steps.extend(builds_alone(workspace));
@@ -48,12 +48,12 @@ pub(crate) fn rules(workspace: &Workspace) -> Vec<Step<'_>> {
     ]
 }
 
-/// Each crate by itself: what it needs it must name, and not get through a neighbour that is built with it.
+/// Builds each crate alone: it must name what it needs, and not get it through another crate that is built with it.
 pub(crate) fn builds_alone(workspace: &Workspace) -> Vec<Step<'_>> {
     let variants = workspace.packages.iter().flat_map(|package| package.variants());
     variants
         .map(|variant| {
-            // Lints too: what one feature leaves unused is used by another.
+            // With lints, because code that one feature leaves unused may be used by another.
             let mut command = workspace.cargo("clippy");
             command.args(["--quiet", "--no-deps"]).args(variant.args()).args(["--", "--deny", "warnings"]);
             Step::command(format!("{ALONE}{}", variant.label()), command)

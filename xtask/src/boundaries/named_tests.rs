@@ -1,4 +1,4 @@
-//! Pages that name tests as their evidence: each of these tests exists. Whether they run and pass is counted by the test run.
+//! Pages that name tests as their evidence: each of these tests must exist. The test run counts whether they run and pass.
 
 use std::collections::BTreeSet;
 

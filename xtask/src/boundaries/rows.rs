@@ -1,5 +1,5 @@
-//! The fault catalogue (docs/design/faults.md): each of its rows has a test named after it, or a line in `tests/faults/untested.txt` that
-//! says why not. Whether the tests run and pass is counted by the test run.
+//! The fault catalogue (docs/design/faults.md): each of its rows has a test named after it, or a line in `tests/faults/untested.txt` with
+//! the reason why not. The test run counts whether the tests run and pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ pub(super) fn check(files: &[TextFile]) -> Vec<String> {
     problems
 }
 
-/// Where the list of rows and the page differ.
+/// The differences between the list of rows and the page.
 fn differences(rows: &[String], page: &[String]) -> Vec<String> {
     let mut problems = Vec::new();
     for row in rows {

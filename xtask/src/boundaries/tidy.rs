@@ -1,18 +1,18 @@
-//! Files: short, opened by a sentence, and free of the machine they were written on.
+//! Files must be short, begin with a sentence, and not name paths of the machine on which they were written.
 
 use crate::files::TextFile;
 use crate::workspace::Package;
 
-/// In a longer file there is usually a second idea to find.
+/// A longer file usually has a second idea in it.
 const MAX_LINES: usize = 500;
 
 /// Files that may be longer, each with its reason.
 const LONG: [(&str, &str); 0] = [];
 
-/// A path that stands for any, in tests and documents.
+/// A path that stands for any user's folder, in tests and documents.
 const NOBODYS: &str = "/home/me";
 
-// Spelled in two parts, so that this file breaks no rule.
+// Written in two parts, so that this file does not break the rule.
 const MACHINE_PATHS: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
 pub(super) fn check(packages: &[Package], files: &[TextFile]) -> Vec<String> {
@@ -54,7 +54,7 @@ fn too_long(file: &TextFile) -> Option<String> {
 fn machine_paths(file: &TextFile) -> Vec<String> {
     let names_one = |line: &str| {
         MACHINE_PATHS.iter().any(|path| {
-            // `a/home/b` and `https://host/home/` name no folder of a machine.
+            // `a/home/b` and `https://host/home/` are not paths of a machine.
             let is_inner = |at: usize| line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-}".contains(c));
             line.match_indices(path).any(|(at, _)| !is_inner(at) && !line[at..].starts_with(NOBODYS))
         })

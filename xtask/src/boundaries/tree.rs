@@ -1,4 +1,4 @@
-//! What a program must never link, by its dependency tree.
+//! What a program must never link, checked in its dependency tree.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ struct Rule {
 enum Ban {
     /// The package of this name.
     Package(&'static str),
-    /// Every package whose name begins so.
+    /// Every package whose name begins with this.
     Prefix(&'static str),
     /// This feature of this package.
     Feature(&'static str, &'static str),
@@ -115,7 +115,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// What of a tree breaks the rule.
+/// The violations of the rule in a tree.
 fn broken(rule: &Rule, tree: &BTreeSet<Node>) -> Vec<String> {
     let mut problems = Vec::new();
     for node in tree {

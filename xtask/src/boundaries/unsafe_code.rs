@@ -1,15 +1,15 @@
-//! Unsafe code: forbidden in every crate, but for one block of the evaluator.
+//! Unsafe code is forbidden in every crate, except for one block of the evaluator.
 
 use crate::files::TextFile;
 use crate::workspace::Package;
 
-/// The crate that loads precompiled modules, which cannot be done otherwise.
+/// The crate that loads precompiled modules, which needs unsafe code.
 const EXCEPTION_ROOT: &str = "evaluator/src/lib.rs";
 
 /// The file with the block.
 const EXCEPTION: &str = "evaluator/src/volume/artifact.rs";
 
-// Spelled in two parts, so that this file breaks no rule.
+// Written in two parts, so that this file does not break the rule.
 const FORBID: &str = concat!("#![forbid(", "unsafe_code)]");
 const PERMISSIONS: [&str; 2] = [concat!("allow(", "unsafe_code"), concat!("expect(", "unsafe_code")];
 const KEYWORD: &str = concat!("un", "safe");
@@ -22,7 +22,7 @@ pub(super) fn check(packages: &[Package], files: &[TextFile]) -> Vec<String> {
             problems.push(format!("{} lacks {FORBID}", root.display()));
         }
     }
-    // The guests are no members: their protocol is one of raw memory, and the sandbox holds them.
+    // Guests are not checked: their protocol needs raw memory, and they run in a sandbox.
     for file in files.iter().filter(|file| file.is_rust() && !file.path.starts_with("guests")) {
         let (blocks, allowed) = count(&file.text);
         let expected = usize::from(file.path.as_os_str() == EXCEPTION);
@@ -49,7 +49,7 @@ fn count(text: &str) -> (usize, usize) {
         .filter(|line| !line.starts_with("//"))
         .fold(String::with_capacity(text.len()), |code, line| code + line + "\n");
     let uses = ["{", "fn ", "impl ", "extern "].iter().map(|next| code.matches(&format!("{KEYWORD} {next}")).count());
-    // Attributes are broken into lines where their reason is long.
+    // Attributes with a long reason are broken into several lines.
     let dense: String = code.split_whitespace().collect();
     let permissions = PERMISSIONS.iter().map(|permission| dense.matches(permission).count());
     (uses.sum(), permissions.sum())

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use self::values::Setting;
 
-/// Where the chart is in the repository.
+/// The folder of the chart in the repository.
 const FOLDER: &str = "helm";
 /// The path of the values.
 const VALUES: &str = "helm/values.yaml";
@@ -39,7 +39,7 @@ pub(crate) fn made(root: &Path, version: &str) -> Result<Vec<Made>> {
     ])
 }
 
-/// The chart's metadata with this version, which is that of the programs too.
+/// The chart's metadata with this version, which is also that of the programs.
 fn versioned(chart: &str, version: &str) -> Result<String> {
     let mut count = 0;
     let mut lines = Vec::new();

@@ -6,12 +6,12 @@ use anyhow::{Context as _, Result};
 
 use super::values::Setting;
 
-/// Where the table begins.
+/// The line before the table.
 const BEGIN: &str = "<!-- Made by `cargo xtask generate` from values.yaml, down to the next mark. -->\n";
-/// Where it ends.
+/// The line after the table.
 const END: &str = "<!-- The end of what is made. -->\n";
 
-/// The README with this table instead of its present one.
+/// The README with this table instead of its current one.
 pub(super) fn with_table(readme: &str, settings: &[Setting]) -> Result<String> {
     let (before, rest) = readme.split_once(BEGIN).with_context(|| format!("there is no line {BEGIN:?}"))?;
     let (_, after) = rest.split_once(END).with_context(|| format!("there is no line {END:?}"))?;

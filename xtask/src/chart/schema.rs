@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::values::Setting;
 
-/// The text of the schema's file. Unknown keys are refused, so that typing errors are noticed.
+/// The text of the schema's file. Unknown keys are refused, so that typing mistakes are noticed.
 pub(super) fn of(settings: &[Setting]) -> String {
     let mut root = mapping("Settings of the chart. Made by `cargo xtask generate` from values.yaml.");
     for setting in settings {
@@ -13,7 +13,7 @@ pub(super) fn of(settings: &[Setting]) -> String {
     let mut schema = Map::new();
     schema.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
     schema.extend(root);
-    // The values that a parent chart sets for all of its charts.
+    // The values that a parent chart sets for all of its subcharts.
     schema["properties"]["global"] = json!({ "type": "object" });
     format!("{:#}\n", Value::Object(schema))
 }

@@ -1,4 +1,4 @@
-//! The fault catalogue as its page has it, and the rows that tests are named after.
+//! The fault catalogue, read from its page, and the rows that tests are named after.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub(crate) const PAGE: &str = "docs/design/faults.md";
 /// The list of the rows without a test.
 pub(crate) const UNTESTED: &str = "tests/faults/untested.txt";
 
-/// What a test of a row is called before the row: `fault_l09_truncated_blob`.
+/// The prefix of the names of tests of a row: `fault_l09_truncated_blob`.
 pub(crate) const PREFIX: &str = concat!("fault", "_");
 
 /// One row of the catalogue.
@@ -58,7 +58,7 @@ fn rows(page: &str) -> Vec<Row> {
     rows
 }
 
-/// Lines like `L05 needs a registry`, after the row their reason; `#` begins a comment.
+/// Lines like `L05 needs a registry`: a row, then its reason. `#` begins a comment.
 pub(crate) fn untested(text: &str) -> BTreeMap<String, String> {
     let line = |line: &str| {
         let (row, reason) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -67,7 +67,7 @@ pub(crate) fn untested(text: &str) -> BTreeMap<String, String> {
     text.lines().map(str::trim).filter(|text| !text.is_empty() && !text.starts_with('#')).map(line).collect()
 }
 
-/// The rows that the name of a test begins with; `fault_v01_v02_…` stands for two.
+/// The rows at the beginning of a test's name; `fault_v01_v02_…` stands for two.
 pub(crate) fn rows_of(test: &str) -> Vec<String> {
     test.strip_prefix(PREFIX).map_or_else(Vec::new, |name| name.split('_').map_while(row).collect())
 }

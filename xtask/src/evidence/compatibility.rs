@@ -1,4 +1,4 @@
-//! The page `docs/compatibility.md`: each feature of Kubewarden, what becomes of it here, and the tests that show it.
+//! The page `docs/compatibility.md`: each feature of Kubewarden, whether it exists here, and the tests that show it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ pub(crate) const PATH: &str = "docs/compatibility.md";
 /// The path of the features.
 pub(crate) const FEATURES: &str = "tests/compatibility.yaml";
 
-/// What stands above the tables.
+/// The text above the tables.
 const HEAD: &str = "# Compatibility with Kubewarden\n\n\
     <!-- Written by `cargo xtask generate` from tests/compatibility.yaml. -->\n\n\
     What a policy, a file or a client made for Kubewarden 1.36 meets here. *Works* means as upstream, to the letter of its texts where clients may compare\n\
@@ -37,7 +37,7 @@ struct Section {
 struct Feature {
     feature: String,
     here: Here,
-    /// Empty where it does not differ.
+    /// How it differs; empty if it does not.
     #[serde(default)]
     differs: String,
     /// The names of test functions.
@@ -45,7 +45,7 @@ struct Feature {
     tests: Vec<String>,
 }
 
-/// What becomes of a feature.
+/// Whether and how a feature exists here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 enum Here {
     #[serde(rename = "works")]

@@ -1,4 +1,4 @@
-//! How many rows a whole run has shown: those of the fault catalogue, and those of the pages that name tests.
+//! How many rows a complete run has shown: those of the fault catalogue, and those of the pages that name tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,17 +8,17 @@ use super::runs::{Run, Verdict};
 use super::sources::{self, Source};
 use crate::files::TextFile;
 
-/// What a whole run has shown.
+/// The result of a complete run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
-    /// One line for the catalogue and for each page, one for each test whose skip leaves a row shown in part, and one for each test that
-    /// should have run and did not.
+    /// One line for the catalogue and for each page, one for each test whose skip leaves a row only partly shown, and one for each test
+    /// that should have run but did not.
     pub(crate) lines: Vec<String>,
     /// How many tests did not run.
     pub(crate) missing: u64,
 }
 
-/// What tests say about a row.
+/// What the tests of a row show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Shown {
     /// All its tests ran and passed.
@@ -31,7 +31,7 @@ enum Shown {
     Failed,
 }
 
-/// Counts what these tests have shown. `left_out` has parts of the paths of files whose tests were skipped as a whole.
+/// Counts what these tests have shown. `left_out` has parts of the paths of files whose tests were all skipped.
 pub(crate) fn count(files: &[TextFile], runs: &[Run], left_out: &[&str]) -> Count {
     let sources = sources::tests(files);
     let mut tally = Tally::new(&sources, runs, left_out);
@@ -95,13 +95,13 @@ fn line(what: &str, rows: &[(String, Shown)]) -> String {
 /// The outcomes of all tests, by the names of their functions.
 struct Tally<'r> {
     verdicts: BTreeMap<&'r str, Vec<Verdict>>,
-    /// How many functions of a name there are, without those that were left out.
+    /// How many functions have each name, without those that were left out.
     expected: BTreeMap<&'r str, usize>,
-    /// Names of which some function was left out.
+    /// The names of which at least one function was left out.
     left_out: BTreeSet<&'r str>,
     /// Tests that were skipped, with the rows that other tests have shown.
     in_part: BTreeMap<String, BTreeSet<String>>,
-    /// Tests that stand for a row and did not run.
+    /// The tests that stand for a row but did not run.
     missing: BTreeSet<String>,
 }
 
@@ -127,7 +127,8 @@ impl<'r> Tally<'r> {
         tally
     }
 
-    /// A row is shown when all its tests passed, and in part when some were skipped. One that failed or did not run counts alone.
+    /// A row is shown if all its tests passed, and shown in part if some were skipped. If one failed or did not run, the row is
+    /// not shown.
     fn row<'t>(&mut self, row: &str, tests: impl Iterator<Item = &'t str>) -> Shown {
         let tests: Vec<_> = tests.map(|test| (test, self.test(test))).collect();
         let (Some(best), Some(worst)) =
@@ -144,7 +145,7 @@ impl<'r> Tally<'r> {
         Shown::InPart
     }
 
-    /// Several functions may have one name: all must have passed.
+    /// Several functions may have one name: then all must have passed.
     fn test(&mut self, test: &str) -> Shown {
         let verdicts = self.verdicts.get(test).map(Vec::as_slice).unwrap_or_default();
         let expected = self.expected.get(test).copied().unwrap_or(0);

@@ -12,7 +12,7 @@ use crate::files;
 /// The path of the page.
 pub(crate) const PATH: &str = "docs/faults.md";
 
-/// What stands above the tables.
+/// The text above the tables.
 const HEAD: &str = "# Faults and their tests\n\n\
     <!-- Written by `cargo xtask generate`. -->\n\n\
     What can break and what users see then, from the [fault catalogue](design/faults.md), and the tests that break it. The catalogue also has\n\

@@ -5,7 +5,7 @@ use crate::files::TextFile;
 /// The pages.
 pub(crate) const PAGES: [&str; 2] = ["docs/compatibility.md", "docs/security.md"];
 
-/// Shorter words in backticks are no names of tests.
+/// Shorter words in backticks are not names of tests.
 const SHORTEST: usize = 12;
 
 /// The longest title of a row, in characters.

@@ -1,7 +1,7 @@
-//! Each test that ran, in what the test runners wrote.
+//! The tests that ran, parsed from the output of the test runners.
 //!
-//! libtest writes `test path::name ... ok`, in several pieces, and Go `--- PASS: TestName (0.00s)`. Between two pieces there may be a whole
-//! line of a test itself, which says that it was skipped, why it fails or what it measured (`crates/testkit/src/told.rs`).
+//! libtest writes `test path::name ... ok`, in several pieces, and Go writes `--- PASS: TestName (0.00s)`. Between two pieces there may be
+//! a whole line of a test itself, which says that it was skipped, why it fails or what it measured (`crates/testkit/src/told.rs`).
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ pub(crate) enum Verdict {
     Skipped,
 }
 
-/// One test that ran, or that its runner passed over.
+/// One test that ran, or that its runner skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// Its path within its binary, `module::name`.
     pub(crate) test: String,
     pub(crate) verdict: Verdict,
-    /// Why it was skipped, or the place and message of its first panic. Empty when nothing is known.
+    /// Why it was skipped, or the place and message of its first panic. Empty if nothing is known.
     pub(crate) words: String,
-    /// Whether its runner counts it as passed, while the test itself says that it was skipped.
+    /// Whether its runner counts it as passed, although the test itself reported that it was skipped.
     pub(crate) is_skipped_inside: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn parse(output: &str) -> Vec<Run> {
     let mut reader = Reader::default();
     let mut begun = String::new();
     for line in output.split_inclusive('\n') {
-        // Without the test's own line the pieces before and after it are one line again.
+        // Without the test's own line, the pieces before and after it form one line again.
         if let Some((before, own)) = own_line(line) {
             begun += before;
             reader.note(own);
@@ -55,13 +55,13 @@ pub(crate) fn parse(output: &str) -> Vec<Run> {
     runs
 }
 
-/// The lines that tell of a panic, whole.
+/// The complete lines that report a panic.
 pub(crate) fn panics(output: &str) -> impl Iterator<Item = &str> {
     let panic = |line| own_line(line).filter(|(_, own)| own.kind == Kind::Panic).map(|(_, own)| own.line);
     output.lines().filter_map(panic)
 }
 
-/// What a line of a test tells.
+/// What a line of a test reports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Skip,
@@ -77,7 +77,7 @@ struct Own<'o> {
     words: &'o str,
 }
 
-/// What a test wrote in this line itself, and what stands before it: nothing, or a piece of libtest's.
+/// The line that a test itself wrote, and the text before it: nothing, or a piece of libtest's output.
 fn own_line(line: &str) -> Option<(&str, Own<'_>)> {
     let own = |at: usize, mark: &str, kind: Kind| {
         let line = line[at..].trim_end();
@@ -95,9 +95,9 @@ fn own_line(line: &str) -> Option<(&str, Own<'_>)> {
 #[derive(Default)]
 struct Reader {
     runs: Vec<Run>,
-    /// The test whose name was the last that libtest wrote, without an outcome yet.
+    /// The test whose name libtest wrote last, if it has no outcome yet.
     waiting: Option<String>,
-    /// Reasons of tests that say that they are skipped.
+    /// The reasons of tests that reported that they were skipped.
     skips: BTreeMap<String, String>,
     /// The first panic in each test's thread.
     panics: BTreeMap<String, String>,
@@ -112,7 +112,7 @@ impl Reader {
         let told = match own.kind {
             Kind::Skip => &mut self.skips,
             Kind::Panic => &mut self.panics,
-            // For people only.
+            // Only for readers of the log.
             Kind::Note => return,
         };
         told.entry(own.test.to_owned()).or_insert_with(|| own.words.to_owned());

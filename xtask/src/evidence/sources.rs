@@ -1,6 +1,6 @@
-//! The tests of the repository, as its sources have them.
+//! The tests of the repository, found in its sources.
 //!
-//! [`syn`] reads the files, so that a name in a comment or in a text is not taken for a test.
+//! [`syn`] parses the files, so that a name in a comment or in a string does not count as a test.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct Source {
     pub(crate) file: String,
 }
 
-/// The tests of all files, sorted by name. A file that the compiler could not read either has none.
+/// The tests of all files, sorted by name. Files that do not parse have no tests.
 pub(crate) fn tests(files: &[TextFile]) -> Vec<Source> {
     let mut all = Vec::new();
     for file in files.iter().filter(|file| file.is_rust() && file.text.contains("test")) {

@@ -1,5 +1,5 @@
-//! An image as one file that every engine takes: an OCI image layout with docker's `manifest.json` beside its index, both
-//! about the same blobs.
+//! An image as one file that every container engine reads: an OCI image layout with docker's `manifest.json` beside its
+//! index, both about the same blobs.
 //!
 //! Formats: <https://github.com/opencontainers/image-spec> v1.1, and
 //! <https://github.com/moby/docker-image-spec> v1.2 for `manifest.json`.
@@ -99,7 +99,7 @@ fn image_config(config: &Config<'_>, layer: &Blob) -> Value {
         "architecture": config.architecture,
         "os": "linux",
         "config": run,
-        // The layer is not compressed, so that its digest is that of its content.
+        // The layer is not compressed, so that its digest is also that of its content.
         "rootfs": { "type": "layers", "diff_ids": [layer.name()] },
         "history": [{ "created": created, "created_by": "cargo xtask images" }],
     })

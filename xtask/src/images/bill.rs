@@ -1,4 +1,4 @@
-//! The bill of materials of an image: what is linked into its program, as CycloneDX 1.6.
+//! The bill of materials of an image: the packages that are linked into its program, as CycloneDX 1.6.
 //!
 //! Format: <https://cyclonedx.org/docs/1.6/json/>. Names of packages are package URLs, <https://github.com/package-url/purl-spec>.
 
@@ -42,7 +42,7 @@ fn component(package: &Package, kind: &str) -> Value {
         component["hashes"] = json!([{ "alg": "SHA-256", "content": checksum }]);
     }
     if let Some(license) = &package.license {
-        // Old packages write a slash where SPDX says OR.
+        // Old packages separate licences by a slash, for which SPDX has OR.
         let expression = license.replace(" OR ", "/").replace('/', " OR ");
         component["licenses"] = json!([{ "expression": expression }]);
     }

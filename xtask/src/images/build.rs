@@ -1,4 +1,4 @@
-//! Builds static programs, which need no libraries of the system that they run on.
+//! Builds static programs, which do not need libraries of the system on which they run.
 
 use std::env;
 use std::fs;
@@ -55,7 +55,7 @@ impl Target {
     }
 }
 
-/// The rest of the line of `rustc -vV` that begins with this.
+/// The rest of the line of `rustc -vV` that begins with these words.
 pub(super) fn version_line(words: &str) -> Result<String> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc).arg("-vV").output().context("failed to start rustc")?;
@@ -120,7 +120,7 @@ fn flags(workspace: &Workspace) -> [String; 4] {
     ]
 }
 
-/// Whether a program is static, that is no segment of its ELF file names a dynamic loader.
+/// Whether a program is static, that is, no segment of its ELF file names a dynamic loader.
 fn is_static(program: &[u8]) -> Option<bool> {
     /// The segment with the path of a dynamic loader, `PT_INTERP`.
     const INTERPRETER: u32 = 3;
@@ -128,7 +128,7 @@ fn is_static(program: &[u8]) -> Option<bool> {
         let bytes = program.get(at..at.checked_add(size)?)?;
         Some(bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
     };
-    // An ELF file of 64 bits, little-endian.
+    // It must be a 64-bit little-endian ELF file.
     if !program.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }

@@ -1,4 +1,4 @@
-//! The one layer of an image: a tar with the program, and certificate authorities if it needs them.
+//! The only layer of an image: a tar archive with the program, and certificate authorities if it needs them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) fn tar(files: &BTreeMap<&str, (u32, &[u8])>, epoch: u64) -> Result<Ve
             Some(file) => (EntryType::Regular, file),
             None => (EntryType::Directory, (0o755, &[][..])),
         };
-        // Without names of users and properties of the disk, so that it is the same everywhere.
+        // Without names of users and properties of the disk, so that the archive is the same everywhere.
         let mut header = Header::new_ustar();
         header.set_entry_type(kind);
         header.set_mode(mode);

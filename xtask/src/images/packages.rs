@@ -1,4 +1,4 @@
-//! The packages that a program is made of, as cargo knows them.
+//! The packages that a program is built from, according to cargo.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use crate::workspace::Workspace;
 /// The name and version of a package, which identify it here.
 pub(super) type Key = (String, String);
 
-/// One package, as its author describes it.
+/// One package, with the metadata of its author.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Package {
     pub(super) name: String,
@@ -118,7 +118,7 @@ impl Package {
     }
 }
 
-/// The standard library, and the C library if it is that of this machine.
+/// The standard library, and the C library if this machine's is used.
 fn system(target: &Target) -> Result<Vec<(&'static str, String)>> {
     let mut system = vec![("rust-std", build::version_line("release: ")?)];
     if build::version_line("host: ")? != target.triple() {
@@ -133,7 +133,7 @@ fn system(target: &Target) -> Result<Vec<(&'static str, String)>> {
     Ok(system)
 }
 
-/// `ldd (Debian GLIBC 2.36-9+deb12u14) 2.36`: the version as the distribution has it, where it says so.
+/// The version in `ldd (Debian GLIBC 2.36-9+deb12u14) 2.36`: that of the distribution, if it is there.
 fn glibc_version(words: &str) -> Option<String> {
     let line = words.lines().next()?;
     let packaged = line.split_once("GLIBC ").and_then(|(_, rest)| rest.split_once(')')).map(|(version, _)| version);
@@ -168,7 +168,7 @@ fn parse_metadata(metadata: &Value) -> Option<BTreeMap<Key, Package>> {
         );
     }
     for node in metadata["resolve"]["nodes"].as_array()? {
-        // A kind is null where code of the package itself calls the other: neither its tests nor what builds it.
+        // A kind is null if the package's own code uses the dependency, and not only its tests or its build script.
         let is_normal = |dependency: &&Value| {
             dependency["dep_kinds"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind["kind"].is_null()))
         };

@@ -25,7 +25,7 @@ mod tests {
 
     #[test]
     fn times_are_those_of_date() {
-        // What `date --utc --date=@… +%FT%TZ` says.
+        // The output of `date --utc --date=@… +%FT%TZ`.
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");

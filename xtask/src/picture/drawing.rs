@@ -1,4 +1,5 @@
-//! A terminal as SVG. Commands and outputs appear one after the other; who asks for less motion sees all of it at once.
+//! A terminal as SVG. Commands and outputs appear one after the other; for users who prefer reduced motion, all of it
+//! is shown at once.
 
 use std::fmt::Write as _;
 
@@ -8,10 +9,10 @@ const CHARACTER: f64 = 7.8;
 const LINE: usize = 19;
 const MARGIN: usize = 16;
 const TITLE_BAR: usize = 34;
-/// From a command to its output, in seconds.
+/// The time from a command to its output, in seconds.
 const OUTPUT_DELAY: f64 = 0.6;
 
-/// Words that tell a state, and their colours.
+/// Words that name a state, and their colours.
 const COLOURS: [(&str, &str); 5] = [
     ("ServingPrevious", "#e3b341"),
     ("SettingsInvalid", "#ff7b72"),
@@ -20,7 +21,7 @@ const COLOURS: [(&str, &str); 5] = [
     ("\"generation\": \"1\"", "#79c0ff"),
 ];
 
-/// What was typed and printed so far.
+/// The commands and outputs so far.
 #[derive(Default)]
 pub(super) struct Screen {
     lines: Vec<Line>,
@@ -35,13 +36,13 @@ struct Line {
 }
 
 impl Screen {
-    /// A command, typed so many seconds after what was shown last.
+    /// Adds a command, which is typed `pause` seconds after the last line.
     pub(super) fn command(&mut self, text: &str, pause: f64) {
         self.time += pause;
         self.push(text, true);
     }
 
-    /// What it printed.
+    /// Adds the output of a command.
     pub(super) fn output(&mut self, text: &str) {
         self.time += OUTPUT_DELAY;
         for line in text.lines() {
@@ -97,7 +98,7 @@ impl Screen {
     }
 }
 
-/// Lines that fit, broken at spaces where there are any; those that follow the first are indented.
+/// The text broken into lines that fit, at spaces if possible; all lines but the first are indented.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = text.to_owned();

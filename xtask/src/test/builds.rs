@@ -1,4 +1,4 @@
-//! The builds before the tests: only what the selected tests need.
+//! The builds before the tests: only those that the selected tests need.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::{cluster, guests, test_images, tools};
 const MUTANTS: &str = "mutants";
 
 impl<'a> Plan<'a> {
-    /// The steps that build tests and what they need. If one of them fails, no test is run.
+    /// Adds the steps that build tests and what they need. If one of them fails, no test is run.
     pub(super) fn builds(&mut self, needs: &[Need]) -> Result<()> {
         let (executables, workspace) = (self.executables, self.workspace);
         self.add_needed(Step::check("build: tests", move || executables.build(workspace)).gate());
@@ -27,7 +27,7 @@ impl<'a> Plan<'a> {
             self.add_needed(Step::command("build: mutants", mutants).gate().within(LIMIT_OF_BUILDS));
         }
         if needs.contains(&Need::Images) {
-            // Before the programs, as these static ones are linked to the same paths.
+            // This comes before the programs, because these static ones are linked to the same paths.
             let images = test_images::command(workspace)?;
             self.add_needed(Step::command("build: images", images).shown().gate().within(LIMIT_OF_BUILDS));
         }
@@ -52,7 +52,8 @@ impl<'a> Plan<'a> {
         self.add_needed(Step::commands("cluster: clean up", move || clusters(executables, &["down", "--abandoned"])));
     }
 
-    /// The folder of guests that are built for tests, apart from the committed modules, with which a test compares them.
+    /// The folder of guests that are built for tests. It is not that of the committed modules, with which a test
+    /// compares them.
     pub(super) fn guests_dir(&self) -> PathBuf {
         self.workspace.target.join("guests/built")
     }

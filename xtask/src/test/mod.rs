@@ -1,4 +1,4 @@
-//! All tests: the cheap ones first, those of the real programs last.
+//! All tests: the quick ones first, those of the real programs last.
 
 mod builds;
 mod real;
@@ -53,7 +53,7 @@ pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
     Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What the tests have shown, if all of them were wanted and the build is not broken.
+/// The results of the tests, if all of them were wanted and the build is not broken.
 fn shown(workspace: &Workspace, wanted: &Wanted, done: &[Done]) -> Result<Count> {
     let is_whole = wanted.filter.is_empty() && wanted.args.is_empty();
     if !is_whole || done.iter().any(|step| step.outcome == Outcome::NotRun) {
@@ -76,11 +76,11 @@ struct Plan<'a> {
 /// Tests that run when everything is built.
 struct Tests<'a> {
     step: Step<'a>,
-    /// What they start or read.
+    /// The things that they start or read.
     needs: &'static [Need],
 }
 
-/// What tests start or read.
+/// A thing that tests start or read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Need {
     Programs,
@@ -122,7 +122,7 @@ impl<'a> Plan<'a> {
     }
 
     fn advisories(&mut self) {
-        // Whether the database can be fetched is tried only if the step is selected.
+        // Whether the database can be fetched is checked only if the step is selected.
         if self.wanted.list {
             self.add(Step::skip(deny::ADVISORIES, ""));
         } else if self.selects(deny::ADVISORIES) {
@@ -226,7 +226,7 @@ impl<'a> Plan<'a> {
         command
     }
 
-    /// Where these commands build.
+    /// The target folder of these commands.
     fn guests_target(&self) -> PathBuf {
         self.workspace.target.join("guests/build")
     }

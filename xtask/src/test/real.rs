@@ -18,10 +18,10 @@ pub(super) const CLUSTER_TESTS: &str = "e2e/tests/";
 /// The tests of the chart's output, alerts included.
 const CHART_TESTS: &str = "chart";
 
-/// The longest that a step of cluster tests may take. The longest of them takes a quarter of it on two cores.
+/// The longest that a step of cluster tests may take. The slowest one takes a quarter of this on two cores.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
 
-/// Black-box tests that run alone on the machine.
+/// The black-box tests that need the machine to themselves.
 const ALONE: &str = "alone";
 
 /// Black-box tests with registries, which are all in modules of this name.
@@ -31,7 +31,7 @@ const REGISTRIES: &str = "registries::";
 const REGISTRIES_FILE: &str = "/registries.rs";
 
 impl<'a> Plan<'a> {
-    /// The longest tests come first, so that they do not run alone at the end.
+    /// The slowest tests come first, so that they do not run alone at the end.
     pub(super) fn real_tests(&self) -> Result<Vec<Tests<'a>>> {
         if self.wanted.no_cluster {
             return Ok(self.black_box());
@@ -57,7 +57,7 @@ impl<'a> Plan<'a> {
         all
     }
 
-    /// Black-box tests that must run alone.
+    /// The black-box tests that must run alone.
     pub(super) fn alone(&self) -> Tests<'a> {
         let (name, mut args) = ("black-box: tests that compare times", self.args());
         if !self.wanted.list && self.selects(name) {
@@ -155,8 +155,8 @@ impl<'a> Plan<'a> {
         .within(LIMIT)
     }
 
-    /// A step that is skipped with what is missing, if this machine cannot run a node; on Debian as root, packages are installed first.
-    /// The tests in `folder` are left out then.
+    /// A step that is skipped, and says what is missing, if this machine cannot run a node; as root on Debian, packages are installed
+    /// first. The tests in `folder` are left out then.
     fn skipped_without_node(&self, name: &str, what: &str, folder: &'static str) -> Option<Tests<'a>> {
         if self.wanted.list || !self.selects(name) {
             return None;

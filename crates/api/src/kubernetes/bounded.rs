@@ -123,7 +123,7 @@ impl<'de> Visitor<'de> for Levels {
                     list.push(item);
                 }
             }
-            // What is ignored is passed over without recursion.
+            // Ignored values are skipped without recursion.
             None => while items.next_element::<IgnoredAny>()?.is_some() {},
         }
         Ok(list.into())
@@ -172,7 +172,7 @@ mod tests {
         let list = format!(r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{},{}]}}"#, policy(1000), policy(2));
         let list: ObjectList<BoundedObject> = serde_json::from_str(&list).expect("reads");
         assert_eq!(list.items[1].0.data, json!({"spec": {"settings": {"a": {"a": 1}}}}));
-        // Deeper than the 100 levels that a loader takes.
+        // Deeper than the 100 levels that a loader accepts.
         assert!(depth(&list.items[0].0.data["spec"]["settings"]) > 100);
         let event: WatchEvent<BoundedObject> =
             serde_json::from_str(&format!(r#"{{"type":"ADDED","object":{}}}"#, policy(1000))).expect("reads");

@@ -1,4 +1,4 @@
-//! The API server, asked for guests.
+//! The API server, read on behalf of guests.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,20 +32,21 @@ use super::watches::{Watched, Watches, failed_to_list};
 use crate::cache::Answer;
 use crate::{ContextNeed, Contexts, Metrics, ProvideError, Record};
 
-/// Most kinds whose address is remembered.
+/// The most kinds whose address is cached.
 const KINDS: u64 = 1024;
-/// How long the address of a kind is remembered.
+/// How long the address of a kind is cached.
 const KNOWN: Duration = Duration::from_secs(300);
-/// Documents of objects for policies in Rego, in bytes, all together.
+/// The size of all cached documents for policies in Rego together, in bytes.
 const DOCUMENTS: u64 = 32 << 20;
-/// How long a document is kept that nobody asks for.
+/// How long a document that is not asked for stays cached.
 const UNUSED: Duration = Duration::from_secs(60);
-/// How long the API server may take to say which kinds it has, before the policy waits for it in its status.
+/// How long the broker waits for the API server to say which kinds it has, before it reports that in the policy's
+/// status.
 const DISCOVERY: Duration = Duration::from_secs(10);
-/// How long it is remembered that a kind does not exist, or could not be looked up.
+/// How long it is cached that a kind does not exist, or could not be looked up.
 const UNKNOWN: Duration = Duration::from_secs(5);
 
-/// The API server, and what is remembered of it.
+/// The API server, with what is cached of it.
 pub(crate) struct Cluster {
     server: Result<ApiServer, String>,
     places: Cache<ContextAwareResource, Result<Place, NoPlace>>,
@@ -57,7 +58,7 @@ pub(crate) struct Cluster {
 /// A document of objects: its form, and its kinds with the versions of their collections.
 type Document = (Form, Vec<(ContextAwareResource, u64)>);
 
-/// Why it is not known where the objects of a kind are.
+/// Why the address of a kind is not known.
 #[derive(Debug, Clone)]
 struct NoPlace {
     reason: ContextReason,
@@ -117,10 +118,10 @@ impl Cluster {
         }
     }
 
-    /// Answers a call whose right was checked.
+    /// Answers a call for which the policy was found to have the right.
     ///
     /// # Errors
-    /// When the API server has no such thing, refuses, or does not answer.
+    /// When the API server does not have what is asked for, refuses, or does not answer.
     pub(crate) async fn read(&self, policy: &PolicyId, read: Read) -> Answer {
         match read {
             Read::List(query) => self.list(policy, query).await,
@@ -129,7 +130,8 @@ impl Cluster {
         }
     }
 
-    /// All objects of these kinds, as data of a policy in Rego. They are arranged again only when one of them has changed.
+    /// All objects of these kinds, as data of a policy in Rego. The document is rendered again only when one of the
+    /// objects has changed.
     ///
     /// # Errors
     /// When a kind cannot be listed, or there are too many objects.
@@ -156,7 +158,7 @@ impl Cluster {
         self.documents.get_with((form, versions), render).await
     }
 
-    /// Ends the watches that are not wanted any longer.
+    /// Ends the watches that are no longer wanted.
     pub(crate) fn sweep(&self) {
         self.watches.sweep();
     }
@@ -171,7 +173,7 @@ impl Cluster {
         Watches::wait(self.watch(policy, query).await?, &kind, SELECT_LESS).await?.list(&kind)
     }
 
-    /// The watch of what a query selects. One that is running counts even while nobody can say where the objects are.
+    /// The watch of what a query selects. A running watch is used even while discovery fails.
     async fn watch(&self, policy: &PolicyId, query: ListQuery) -> Result<Arc<Watched>, ProvideError> {
         match self.watches.find(&query) {
             Some(found) => Ok(found),
@@ -179,7 +181,7 @@ impl Cluster {
         }
     }
 
-    /// Where the objects that a query selects are.
+    /// The collection of the objects that a query selects.
     async fn collection(&self, query: ListQuery) -> Result<Collection, ProvideError> {
         let client = self.client()?;
         let place = self.place(&query.kind).await?;
@@ -192,7 +194,7 @@ impl Cluster {
         Ok(Collection { query, client: client.clone(), place })
     }
 
-    /// Begins the watches of what policies need, keeps them, and says what is wrong with each.
+    /// Begins the watches that policies need, keeps them in use, and returns what is wrong with each.
     pub(crate) async fn keep(&self, needs: &HashSet<ContextNeed>) -> Contexts {
         self.refusals().retain(needs);
         let kept = needs.iter().map(async |need| (need.clone(), self.problem(need).await));
@@ -289,7 +291,7 @@ impl Cluster {
         Ok(Bytes::from(review_reply(status).to_string()))
     }
 
-    /// Where the objects of a kind are, by discovery.
+    /// Where the objects of a kind are, found by discovery.
     async fn place(&self, kind: &ContextAwareResource) -> Result<Place, NoPlace> {
         let client = self.client().map_err(NoPlace::not_synced)?;
         let find = async {
@@ -313,12 +315,12 @@ impl Cluster {
     }
 }
 
-/// A failed call of the API server.
+/// The error for guests when a call of the API server failed.
 pub(super) fn failed(error: kube::Error) -> ProvideError {
     ProvideError::failed(CallError::from(error))
 }
 
-/// A verdict as guests read it; what is absent is left out.
+/// A verdict in the form that guests read; absent fields are left out.
 fn review_reply(status: SubjectAccessReviewStatus) -> Value {
     let mut reply = json!({ "allowed": status.allowed });
     if let Some(denied) = status.denied {

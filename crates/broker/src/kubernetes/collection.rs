@@ -1,4 +1,4 @@
-//! A collection of the API server, and its events.
+//! A collection of objects of the API server, and its events.
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
@@ -11,7 +11,7 @@ use portcullis_kubernetes::{Failures, watch};
 
 use super::read::ListQuery;
 
-/// Objects of one page of a list.
+/// How many objects one page of a list has.
 const PAGE: u32 = 500;
 
 /// A collection that a guest asks for.
@@ -29,7 +29,7 @@ pub(super) struct Place {
 }
 
 impl Collection {
-    /// What happens to its objects, for ever, after a list of them.
+    /// The events of the collection's objects, without end: first a list of them, then each change.
     pub(super) fn events(self, failures: Failures) -> BoxStream<'static, Event<DynamicObject>> {
         let Self { query, client, place: Place { resource, .. } } = self;
         let ListQuery { namespace, label_selector, field_selector, .. } = query;
@@ -53,7 +53,8 @@ fn api<K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>>(
     }
 }
 
-/// Objects of which only the metadata is known. The kind that they name is that of metadata, and not theirs.
+/// Objects with nothing but their metadata. Their type says that they are metadata, and not what kind of object they
+/// belong to.
 fn as_objects(event: Event<PartialObjectMeta<DynamicObject>>) -> Event<DynamicObject> {
     let object = |object: PartialObjectMeta<DynamicObject>| DynamicObject {
         types: None,

@@ -11,10 +11,10 @@ use serde_json::value::RawValue;
 use super::objects::Key;
 use crate::ProvideError;
 
-/// What helps against too many objects. Rules in Rego have neither selectors nor field masks.
+/// What helps when there are too many objects. Rules in Rego have neither selectors nor field masks.
 pub(super) const READ_LESS: &str = "remove kinds that the rules do not read from contextAwareResources, or judge by a module that selects \
                                     what it lists";
-/// Most kinds that an error names.
+/// The most kinds that an error names.
 const MOST_NAMED: usize = 4;
 
 /// How the objects are arranged.
@@ -33,7 +33,7 @@ pub(super) struct Listed<'a> {
     /// The kind's name in addresses, like `pods`.
     pub(super) plural: &'a str,
     pub(super) is_namespaced: bool,
-    /// In the order of their keys.
+    /// The objects, in the order of their keys.
     pub(super) objects: Vec<(Key, Arc<RawValue>)>,
 }
 
@@ -57,7 +57,7 @@ struct Inventory<'a> {
 }
 
 impl Form {
-    /// The form for modules of this mode; none for those that call their host.
+    /// The form for modules of this mode; `None` for modules that call their host.
     pub(crate) fn of(mode: ExecutionMode) -> Option<Self> {
         match mode {
             ExecutionMode::Opa => Some(Self::Opa),
@@ -84,7 +84,7 @@ impl Listed<'_> {
 /// The document, as JSON.
 ///
 /// # Errors
-/// When the form has no place for all of the kinds.
+/// When the form cannot hold all of the kinds.
 pub(super) fn render(form: Form, kinds: &[Listed<'_>]) -> Result<Bytes, ProvideError> {
     let json = match form {
         Form::Opa => serde_json::to_vec(&opa(kinds)?),
@@ -126,10 +126,10 @@ fn gatekeeper<'a>(kinds: &'a [Listed<'_>]) -> Inventory<'a> {
     inventory
 }
 
-/// Checks that a document of `total` bytes is a reply; `sizes` are those of its kinds.
+/// Checks that a document of `total` bytes fits in a reply; `sizes` are the sizes of its kinds.
 ///
 /// # Errors
-/// When it is too large; names the largest kinds.
+/// When it is too large. The error names the largest kinds.
 pub(super) fn check_size(sizes: &[(&ContextAwareResource, usize)], total: usize) -> Result<(), ProvideError> {
     if total <= BROKER_MAX_REPLY {
         return Ok(());
@@ -154,7 +154,7 @@ mod tests {
         ContextAwareResource { api_version: api_version.to_owned(), kind: kind.to_owned() }
     }
 
-    /// Objects that have nothing but their number, in the order of the keys.
+    /// Objects with only a number in them, in the order of the keys.
     fn objects(keys: &[(&str, &str)]) -> Vec<(Key, Arc<RawValue>)> {
         let object = |(number, (namespace, name)): (usize, &(&str, &str))| {
             let json = RawValue::from_string(format!("{{\"n\":{number}}}")).expect("JSON");

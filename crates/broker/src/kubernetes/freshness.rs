@@ -7,13 +7,13 @@ use kube::discovery::ApiResource;
 use portcullis_contract::{ContextAwareResource, ContextProblem, ContextReason};
 use portcullis_kubernetes::CallError;
 
-/// How long a watch may fail before its objects count as old. API servers restart within that.
+/// How long a watch may fail before its objects count as old. An API server restarts within this time.
 const STALE: Duration = Duration::from_secs(60);
 
 /// What is known of a collection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
-    /// Not all objects have come yet; and why, if something failed.
+    /// Not all objects have come yet. The failure is that of the last try, if one failed.
     Incomplete(Option<Failed>),
     /// All objects are here.
     Complete,
@@ -34,18 +34,18 @@ impl Failed {
     }
 }
 
-/// Failures of a watch in a row.
+/// Consecutive failures of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Outage {
     /// When the first one came.
     pub(super) since: Instant,
-    /// The same by the clock.
+    /// When the first one came, as wall-clock time.
     pub(super) time: Timestamp,
     /// The cause of the first one.
     pub(super) why: String,
 }
 
-/// What a failed call means for those who need the objects.
+/// What a failed call means for policies that need the objects.
 pub(super) fn reason_of(error: &CallError) -> ContextReason {
     match error.code() {
         Some(401 | 403) => ContextReason::ContextForbidden,
@@ -54,8 +54,8 @@ pub(super) fn reason_of(error: &CallError) -> ContextReason {
     }
 }
 
-/// What is wrong with the objects that a watch keeps. One that works is never old, however long nothing has changed: API server and
-/// watch confirm each other by bookmarks, and a watch without them begins again.
+/// What is wrong with the objects that a watch keeps. While the watch works they are never old, however long nothing has changed:
+/// API server and watch exchange bookmarks, and a watch that gets none begins again.
 pub(super) fn problem(
     kind: &ContextAwareResource,
     resource: &ApiResource,
@@ -71,13 +71,13 @@ pub(super) fn problem(
                 ContextReason::ContextKindUnknown => "install its CustomResourceDefinition again".to_owned(),
                 _ => "it is tried again".to_owned(),
             };
-            // The rule comes first, as a long message is cut at its end.
+            // The rule comes first, because a long message is cut at its end.
             (failed.reason, format!("{advice}: {}", failed.why))
         }
         State::Refused(why) => (ContextReason::ContextTooLarge, format!("{why}; read fewer kinds, or less of them")),
         State::Complete => {
             let outage = outage.filter(|outage| now.saturating_duration_since(outage.since) >= STALE)?;
-            // A point in time and not an age: a status is not written again as time passes.
+            // A point in time, not an age, so that the status is not written again as time passes.
             let time = outage.time.strftime("%Y-%m-%dT%H:%M:%SZ");
             (ContextReason::ContextStale, format!("known as of {time}, since when the watch fails: {}", outage.why))
         }

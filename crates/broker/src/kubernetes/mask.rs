@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The annotation in which kubectl keeps what was applied; a second copy of the object.
+/// The annotation in which kubectl keeps the applied manifest: a second copy of the object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Removes what only tools need: who manages which field, and kubectl's copy of the object.
@@ -16,17 +16,18 @@ pub(crate) fn trim(object: &mut Value) {
     }
 }
 
-/// Whether the metadata of an object has all that the masks name.
+/// Whether the masks name only fields of an object's metadata.
 pub(crate) fn is_of_metadata(masks: &[String]) -> bool {
     let is_known = |mask: &String| matches!(mask.split('.').next(), Some("metadata" | "apiVersion" | "kind"));
     !masks.is_empty() && masks.iter().all(is_known)
 }
 
-/// Masks as a tree: a field that is kept has none below it.
+/// Masks as a tree: a field that is kept whole has no children.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Kept(BTreeMap<String, Kept>);
 
-/// Keeps the fields that dotted masks name, with all below them; the elements of a list are each masked alike. No mask keeps all.
+/// Keeps the fields that dotted masks name, with everything below them; each element of a list is masked in the same way. Without
+/// masks, everything is kept.
 pub(crate) fn keep(object: &mut Value, masks: &[String]) {
     if masks.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! `kubernetes/*`: objects of the API server, and what others may do there.
+//! `kubernetes/*`: objects of the API server, and what users may do there.
 
 mod cluster;
 mod collection;

@@ -1,4 +1,4 @@
-//! The objects of a collection, as they are kept.
+//! The objects of a collection, in the form in which they are kept.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::mask;
 
-/// What helps against collections that are too large.
+/// What helps when a collection is too large.
 pub(super) const SELECT_LESS: &str = "select fewer objects by labels, or fewer fields by field_masks";
-/// What an object takes beside its JSON, in bytes.
+/// The memory that an object takes besides its JSON, in bytes.
 const OVERHEAD: u64 = 256;
-/// Counts the changes of all collections, so that each state of one has a number of its own.
+/// Counts the changes of all collections, so that each state of a collection has a unique number.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// Why a collection cannot be read, or is watched no longer.
+/// Why a collection cannot be read, or is no longer watched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CollectionError {
-    /// Nobody has asked for it for a while, or no policy may read it.
+    /// It was not asked for in a while, or no policy may read it.
     #[error("its watch has ended")]
     Ended,
-    /// The list, with this many bytes, fits no reply.
+    /// The list has this many bytes and does not fit in a reply.
     #[error("the list has {0} bytes, the limit is {BROKER_MAX_REPLY}; {SELECT_LESS}")]
     LongList(usize),
     /// This collection alone has more than this many bytes.
@@ -47,27 +47,27 @@ impl From<serde_json::Error> for CollectionError {
     }
 }
 
-/// Namespace and name of an object; the namespace is empty where it has none.
+/// Namespace and name of an object; the namespace is empty for cluster-scoped objects.
 pub(super) type Key = (String, String);
 
 /// The objects of a collection, as JSON.
 #[derive(Default)]
 pub(super) struct Objects {
     pub(super) current: BTreeMap<Key, Arc<RawValue>>,
-    /// Those of a list that is not complete.
+    /// The objects of a new list that is not complete yet.
     next: Option<BTreeMap<Key, Arc<RawValue>>>,
-    /// Whether `current` are all: not before the first list, nor after the end.
+    /// Whether `current` has all objects: false before the first list is complete, and after the watch has ended.
     is_complete: bool,
     /// The number of the last change.
     pub(super) version: u64,
     pub(super) bytes: u64,
-    /// The length of all objects, once it was asked for, until one changes.
+    /// The length of all objects as JSON; computed when asked for, and `None` after a change.
     length: Option<usize>,
-    /// The same for the last reply.
+    /// The last list for guests; `None` after a change.
     rendered: Option<Bytes>,
 }
 
-/// A list as guests read it.
+/// A list in the form that guests read.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct List<'a> {
@@ -101,10 +101,10 @@ impl Objects {
         Ok(reply)
     }
 
-    /// The bytes of all objects as JSON.
+    /// The length of all objects as JSON, in bytes.
     ///
     /// # Errors
-    /// When these are not all objects.
+    /// When not all objects are known.
     pub(super) fn length(&mut self) -> Result<usize, CollectionError> {
         if !self.is_complete {
             return Err(CollectionError::Ended);
@@ -113,7 +113,7 @@ impl Objects {
         Ok(*self.length.get_or_insert_with(sum))
     }
 
-    /// Takes an event. Whether the collection is complete now.
+    /// Applies an event. Returns whether the collection is complete now.
     pub(super) fn take(
         &mut self,
         event: Event<DynamicObject>,
@@ -121,7 +121,7 @@ impl Objects {
         masks: &[String],
     ) -> Result<bool, CollectionError> {
         match event {
-            // What is known stays known until the new list is complete; both count.
+            // The known objects stay until the new list is complete; the bytes of both count.
             Event::Init => {
                 let dropped = self.next.replace(BTreeMap::new());
                 self.bytes -= dropped.iter().flatten().map(size).sum::<u64>();
@@ -157,7 +157,7 @@ impl Objects {
         Ok(true)
     }
 
-    /// Forgets everything; gives how many bytes that were.
+    /// Drops all objects; returns how many bytes they took.
     pub(super) fn clear(&mut self) -> u64 {
         std::mem::take(self).bytes
     }
@@ -172,7 +172,7 @@ fn key(object: &DynamicObject) -> Key {
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
-/// An object as it is kept. Objects of a list do not say what they are, so that is added.
+/// An object in the form in which it is kept. Objects in a list do not name their type, so it is added.
 fn kept(
     mut object: DynamicObject,
     resource: &ApiResource,

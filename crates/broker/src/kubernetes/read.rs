@@ -1,4 +1,4 @@
-//! What a guest asks of the API server.
+//! Parses what a guest asks of the API server.
 
 use portcullis_contract::{Capability, ContextAwareResource};
 use serde::Deserialize;
@@ -6,9 +6,9 @@ use serde::Deserialize;
 use super::mask;
 use crate::ProvideError;
 
-/// Longest name, selector or mask, in bytes.
+/// The longest name, selector or mask, in bytes.
 const LONGEST: usize = 4096;
-/// Most masks of one call.
+/// The most masks of one call.
 const MOST_MASKS: usize = 256;
 
 /// A call of `kubernetes/*`.
@@ -18,16 +18,16 @@ pub(crate) enum Read {
     List(ListQuery),
     /// One object.
     Get(GetQuery),
-    /// Whether somebody may do something.
+    /// Whether a user may do something.
     Review(ReviewQuery),
 }
 
-/// Which objects are listed. Also what tells watches apart.
+/// Which objects are listed. There is one watch for each query.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ListQuery {
     /// Their kind.
     pub kind: ContextAwareResource,
-    /// Their namespace; none for all.
+    /// Their namespace; `None` for all namespaces.
     pub namespace: Option<String>,
     pub label_selector: Option<String>,
     pub field_selector: Option<String>,
@@ -38,23 +38,23 @@ pub(crate) struct ListQuery {
 }
 
 impl ListQuery {
-    /// All objects of a kind, as they are.
+    /// Selects all objects of a kind, whole.
     pub(crate) fn whole(kind: ContextAwareResource) -> Self {
         let (masks, metadata_only) = (Vec::new(), false);
         Self { kind, namespace: None, label_selector: None, field_selector: None, masks, metadata_only }
     }
 
-    /// The metadata of all objects of a kind, to see whether they can be watched.
+    /// Selects the metadata of all objects of a kind, to find out whether they can be watched.
     pub(crate) fn probe(kind: ContextAwareResource) -> Self {
         Self { metadata_only: true, ..Self::whole(kind) }
     }
 
-    /// Whether it selects all objects of its kind, as they are.
+    /// Whether it selects all objects of its kind, whole.
     pub(crate) fn is_whole(&self) -> bool {
         *self == Self::whole(self.kind.clone())
     }
 
-    /// Whether nobody reads what it selects.
+    /// Whether its only purpose is to find out that the objects can be watched.
     pub(crate) fn is_probe(&self) -> bool {
         *self == Self::probe(self.kind.clone())
     }
@@ -65,7 +65,7 @@ impl ListQuery {
 pub(crate) struct GetQuery {
     pub kind: ContextAwareResource,
     pub name: String,
-    /// Its namespace; none for objects without one.
+    /// Its namespace; `None` for cluster-scoped objects.
     pub namespace: Option<String>,
     /// The fields that are kept; empty keeps all.
     pub masks: Vec<String>,
@@ -89,7 +89,7 @@ pub(crate) struct SubjectAccess {
     pub resource_attributes: ResourceAttributes,
 }
 
-/// What somebody wants to do with a resource.
+/// What a user wants to do with a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct ResourceAttributes {
     #[serde(default)]
@@ -106,7 +106,7 @@ pub(crate) struct ResourceAttributes {
     pub version: Option<String>,
 }
 
-/// A list or an object as guests write it.
+/// The fields of a list or get call as guests write them.
 #[derive(Deserialize)]
 struct Fields {
     api_version: String,
@@ -134,10 +134,10 @@ impl Fields {
 }
 
 impl Read {
-    /// Reads the payload of a call.
+    /// Parses the payload of a call.
     ///
     /// # Errors
-    /// When it is not of the form, or a part of it is too long.
+    /// When it does not have the form of such a call, or a part of it is too long.
     pub(crate) fn parse(capability: Capability, payload: &[u8]) -> Result<Self, ProvideError> {
         if capability == Capability::CanI {
             return serde_json::from_slice(payload).map(Self::Review).map_err(ProvideError::failed);
@@ -169,7 +169,7 @@ impl Read {
         Ok(Self::List(ListQuery { kind, namespace, label_selector, field_selector, masks, metadata_only }))
     }
 
-    /// The kind that it reads.
+    /// The kind that is read; `None` for a question about rights.
     pub(crate) fn kind(&self) -> Option<&ContextAwareResource> {
         match self {
             Self::List(list) => Some(&list.kind),
@@ -178,7 +178,7 @@ impl Read {
         }
     }
 
-    /// The namespace that a question about rights is about: empty for all of them and for what has none.
+    /// The namespace that a question about rights names: empty for all namespaces and for cluster-scoped resources.
     pub(crate) fn namespace_of_review(&self) -> Option<&str> {
         match self {
             Self::Review(review) => {
@@ -188,7 +188,7 @@ impl Read {
         }
     }
 
-    /// Whether earlier answers do not count. Lists have a memory of their own.
+    /// Whether the answer must not come from the cache of answers. Lists are answered from their watches instead.
     pub(crate) fn skips_cache(&self) -> bool {
         match self {
             Self::List(_) => true,

@@ -1,5 +1,5 @@
-//! Kinds whose objects are too many to keep. Finding that out costs as much as a list, so it is tried again after pauses that grow, and
-//! what was found stands meanwhile. Pure.
+//! Kinds with more objects than can be kept. Finding that out costs as much as a list, so it is tried again after pauses that grow, and
+//! the problem stands in the meantime. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const FIRST: Duration = Duration::from_secs(60);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// What was refused, by what needs it.
+/// The refused collections, by the need for which they were tried.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(HashMap<ContextNeed, Refusal>);
 
@@ -21,17 +21,17 @@ pub(super) struct Refusals(HashMap<ContextNeed, Refusal>);
 struct Refusal {
     problem: ContextProblem,
     pause: Duration,
-    /// When it may be tried again.
+    /// When the collection may be tried again.
     again: Instant,
 }
 
 impl Refusals {
-    /// The problem that stands, where it is too early to try again.
+    /// The problem that stands, while it is too early to try again.
     pub(super) fn standing(&self, need: &ContextNeed, now: Instant) -> Option<ContextProblem> {
         self.0.get(need).filter(|refusal| now < refusal.again).map(|refusal| refusal.problem.clone())
     }
 
-    /// What to report of a watch with this problem: while a new try is under way, what stood before it.
+    /// What to report for a watch with this problem. While a new try is under way, the earlier problem is reported.
     pub(super) fn report(
         &mut self,
         need: &ContextNeed,
@@ -65,7 +65,7 @@ impl Refusals {
         }
     }
 
-    /// Forgets what nobody needs any longer.
+    /// Drops the entries that are no longer needed.
     pub(super) fn retain(&mut self, needs: &HashSet<ContextNeed>) {
         self.0.retain(|need, _| needs.contains(need));
     }

@@ -1,8 +1,8 @@
 //! Collections that are watched, so that a list costs no call of the API server.
 //!
-//! A watch begins with the first list, or before it for what a policy is known to read, and serves all policies that ask the same. A list
-//! waits until the watch has all objects: no guest sees a part of them. A watch that nobody has asked for a while, or that no policy may
-//! read any longer, ends.
+//! A watch begins with the first list, or earlier for the objects that a policy is known to read, and serves all policies that ask the
+//! same. A list waits until the watch has all objects: no guest sees only some of them. A watch that was not asked for in a while, or
+//! that no policy may read any longer, ends.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -29,23 +29,24 @@ use super::read::ListQuery;
 use crate::cache::Answer;
 use crate::{Metrics, ProvideError, Record};
 
-/// Largest collection, in bytes, as it is kept.
+/// The largest collection, in bytes as they are kept.
 const LARGEST: u64 = 64 << 20;
-/// All collections together, in bytes.
+/// The size of all collections together, in bytes.
 const ALL: u64 = 192 << 20;
-/// How far above that collections may grow that were complete before, in bytes: another's new list must not end them.
+/// How far above `ALL` complete collections may grow by changes, in bytes, so that the new list of another one does not
+/// end them.
 const GROWTH: u64 = 16 << 20;
-/// Most collections at the same time.
+/// The most collections at the same time.
 const MOST: usize = 256;
-/// Most collections that begin before anybody asks: the rest is for questions.
+/// The most collections that begin before a guest asks for them. The others are kept free for guests that ask.
 const MOST_UNASKED: usize = MOST * 3 / 4;
-/// Most collections that one policy began.
+/// The most collections that one policy may begin.
 const MOST_OF_ONE: usize = 32;
-/// How long a watch goes on without a question.
+/// How long a watch goes on without being asked for.
 const UNUSED: Duration = Duration::from_secs(600);
-/// The same for one that failed before it was complete.
+/// The same for a watch that failed before it was complete.
 const FAILED: Duration = Duration::from_secs(5);
-/// How long it stands that a collection is too large: finding out costs as much as a list.
+/// How long a collection counts as too large before it is tried again: finding out costs as much as a list.
 const REFUSED: Duration = Duration::from_secs(60);
 
 /// All watches.
@@ -61,14 +62,14 @@ pub(super) struct Watched {
     pub(super) place: Place,
     objects: Mutex<Objects>,
     state: tokio::sync::watch::Sender<State>,
-    /// Since when the watch fails, if it does.
+    /// The failures of the watch since it last worked, if it fails now.
     outage: Mutex<Option<Outage>>,
     used: Mutex<Instant>,
     task: Mutex<Option<AbortHandle>>,
     bytes: Arc<AtomicU64>,
-    /// The policy that asked first; none for what is watched before anyone asks.
+    /// The policy that asked first; `None` if the watch began before a guest asked.
     begun_by: Option<PolicyId>,
-    /// Whether it only shows that the objects can be watched, and keeps none.
+    /// Whether the watch only shows that the objects can be watched. It keeps none of them.
     is_probe: bool,
 }
 
@@ -77,10 +78,10 @@ impl Watches {
         Self { running: Mutex::default(), record, metrics, bytes: Arc::default() }
     }
 
-    /// A watch, once it knows all objects. The advice is for collections that are too large.
+    /// Waits until a watch knows all objects. The advice is for collections that are too large.
     ///
     /// # Errors
-    /// When they cannot be listed, or are too many.
+    /// When the objects cannot be listed, or are too many.
     pub(super) async fn wait(
         watched: Arc<Watched>,
         kind: &ContextAwareResource,
@@ -98,7 +99,7 @@ impl Watches {
         }
     }
 
-    /// The watch of these objects that goes on, if there is one. It counts as used.
+    /// The running watch of these objects, if there is one. It counts as used.
     pub(super) fn find(&self, query: &ListQuery) -> Option<Arc<Watched>> {
         let running = self.running();
         let found = running.get(query).filter(|found| !found.has_expired())?;
@@ -106,7 +107,7 @@ impl Watches {
         Some(Arc::clone(found))
     }
 
-    /// The watch of these objects. It begins now if nobody began it before.
+    /// The watch of these objects, which begins now unless it is running already.
     ///
     /// # Errors
     /// When there are too many watches.
@@ -118,14 +119,15 @@ impl Watches {
         if let Some(found) = self.find(&collection.query) {
             return Ok(found);
         }
-        // Not for each list: it looks at the grants of all policies.
+        // Only for a new watch and not for each list, as it looks at the grants of all policies.
         self.sweep();
         let mut running = self.running();
-        // Another list may have begun it meanwhile.
+        // Another call may have begun it in the meantime.
         if let Some(found) = running.get(&collection.query) {
             return Ok(Arc::clone(found));
         }
-        // A policy with selectors made of requests begins one after the other: its oldest makes room.
+        // A policy that builds selectors from requests begins one watch after the other: its oldest watch is ended to
+        // make room.
         let is_own = |watched: &Watched| policy.is_some() && watched.begun_by.as_ref() == policy;
         let own = running.iter().filter(|(query, watched)| is_own(watched) && !query.is_whole());
         if own.clone().count() >= MOST_OF_ONE
@@ -158,7 +160,7 @@ impl Watches {
         Ok(watched)
     }
 
-    /// Ends the watches that are not wanted any longer.
+    /// Ends the watches that are no longer wanted.
     pub(super) fn sweep(&self) {
         let mut running = self.running();
         running.retain(|query, watched| watched.is_wanted(query, &self.record));
@@ -182,7 +184,7 @@ pub(super) fn failed_to_list(kind: &ContextAwareResource, why: impl Display) -> 
     ProvideError::failed(format!("failed to list {}/{}: {why}", kind.api_version, kind.kind))
 }
 
-/// Keeps a collection as the API server has it.
+/// Keeps a collection up to date until it must be refused.
 async fn follow(watched: Arc<Watched>, collection: Collection) {
     let (masks, resource) = (collection.query.masks.clone(), collection.place.resource.clone());
     let (failing, working) = (Arc::clone(&watched), Arc::clone(&watched));
@@ -200,11 +202,11 @@ async fn follow(watched: Arc<Watched>, collection: Collection) {
 }
 
 impl Watched {
-    /// Whether it was not used for so long that it ends.
+    /// Whether it has not been used for so long that it should end.
     fn has_expired(&self) -> bool {
         let limit = match *self.state.borrow() {
             State::Complete | State::Incomplete(None) => UNUSED,
-            // A watch that was begun before anybody asked keeps the pauses of its own tries.
+            // A watch that began before a guest asked keeps the pauses between its own tries.
             State::Incomplete(Some(_)) if self.begun_by.is_none() => UNUSED,
             State::Incomplete(Some(_)) => FAILED,
             State::Refused(_) => REFUSED,
@@ -217,13 +219,13 @@ impl Watched {
     }
 
     fn note_use(&self) {
-        // A refusal stands for a while, however often it is asked for.
+        // A refusal stands for a while, however often the collection is asked for.
         if !matches!(*self.state.borrow(), State::Refused(_)) {
             *lock(&self.used) = Instant::now();
         }
     }
 
-    /// Whether it goes on. One that is not wanted has ended afterwards.
+    /// Whether the watch is still wanted. If not, this ends it.
     fn is_wanted(&self, query: &ListQuery, record: &Record) -> bool {
         let is_wanted = !self.has_expired() && record.reads(&query.kind);
         if !is_wanted {
@@ -236,7 +238,7 @@ impl Watched {
         if let Some(task) = lock(&self.task).take() {
             task.abort();
         }
-        // A list that still waits for it waits in vain.
+        // A list that still waits for this watch gets an error.
         self.failed(Failed::ended());
         let mut objects = self.objects();
         let bytes = objects.clear();
@@ -249,7 +251,7 @@ impl Watched {
                 *before = Some(failed);
                 true
             }
-            // What is known stays known.
+            // The known objects can still be used.
             State::Complete | State::Refused(_) => false,
         });
     }
@@ -268,7 +270,7 @@ impl Watched {
         lock(&self.outage)
     }
 
-    /// What is wrong with the objects, for those who read all of them.
+    /// What is wrong with the objects, for policies that read all of them.
     pub(super) fn problem(&self, kind: &ContextAwareResource) -> Option<ContextProblem> {
         let state = self.state.borrow().clone();
         problem(kind, &self.place.resource, &state, self.outage().as_ref(), Instant::now())
@@ -278,7 +280,7 @@ impl Watched {
         lock(&self.objects)
     }
 
-    /// Takes an event. An error ends the watch.
+    /// Applies an event. An error ends the watch.
     fn take(
         &self,
         event: Event<DynamicObject>,
@@ -325,7 +327,7 @@ impl Watched {
         self.objects().render(kind)
     }
 
-    /// A number that changes with the objects, and how many bytes they have together as JSON.
+    /// A number that changes with the objects, and their length as JSON in bytes.
     ///
     /// # Errors
     /// When the watch has ended.

@@ -1,4 +1,4 @@
-//! What to do about a Lease. Pure.
+//! Decides what to do about a Lease. Pure.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ pub struct LeaseSettings {
     pub identity: String,
 }
 
-/// The holder and renewal that were seen last, and when they were first seen, on the local clock.
+/// The holder and the renewal that were seen last, and when, by the local clock, they were first seen.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     last: Option<(String, Option<MicroTime>, Instant)>,
@@ -37,7 +37,7 @@ pub(super) enum Step {
 }
 
 impl Seen {
-    /// What to do about `found`, the Lease as it is now.
+    /// What to do about `found`, which is the Lease as it is now.
     pub(super) fn step(
         &mut self,
         settings: &LeaseSettings,
@@ -72,7 +72,8 @@ impl Seen {
         Step::Replace(Box::new(lease))
     }
 
-    /// Whether this holder has been seen without a renewal for too long. Other changes of the object are no sign of life.
+    /// Whether this holder has been seen without a renewal for too long. Other changes of the object do not count as a
+    /// sign of life.
     fn is_silent(&mut self, holder: String, renewal: Option<MicroTime>, now: Instant) -> bool {
         match &self.last {
             Some((who, when, since)) if *who == holder && *when == renewal => now.duration_since(*since) > DURATION,
@@ -84,7 +85,7 @@ impl Seen {
     }
 }
 
-/// The Lease given up, so that another may take it at once; `None` if another holds it.
+/// The Lease with its holder removed, so that another program may take it at once; `None` if another program holds it.
 pub(super) fn given_up(mut lease: Lease, identity: &str) -> Option<Lease> {
     let spec = lease.spec.as_mut()?;
     if spec.holder_identity.as_deref() != Some(identity) {
@@ -136,7 +137,7 @@ mod tests {
         seen.step(&settings(), found, now, Timestamp::UNIX_EPOCH)
     }
 
-    /// The holder after the step; `None` if another goes on holding it.
+    /// The holder after the step; `None` if another program goes on holding it.
     fn holder(step: &Step) -> Option<&str> {
         match step {
             Step::Create(lease) | Step::Replace(lease) => lease.spec.as_ref()?.holder_identity.as_deref(),
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn a_silent_holder_loses_it_after_fifteen_seconds_seen_from_here() {
         let (start, mut seen) = (Instant::now(), Seen::default());
-        // Neither a renewal from the future nor the days that the object speaks of help it.
+        // Neither a renewal time in the future nor the long duration in the object keeps the Lease.
         let lease = || held_by("pod-b", "2099-01-01T00:00:00.000000Z");
         assert_eq!(step(&mut seen, lease(), start), Step::Wait);
         assert_eq!(step(&mut seen, lease(), start + DURATION), Step::Wait);

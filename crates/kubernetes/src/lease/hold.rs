@@ -1,4 +1,4 @@
-//! Asking for a Lease, keeping it, and giving it up.
+//! Takes a Lease, keeps it, and gives it up.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,13 @@ use super::leadership::LeadershipSender;
 use super::{LOOK, RENEW, TRUSTED, TURN_LIMIT};
 use crate::{CallError, Failures};
 
-/// Longest time for giving a Lease up: a program that ends does not wait for an API server that is away.
+/// Longest time for giving up a Lease: a program that ends does not wait for an API server that is unavailable.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(2);
-/// Pauses after failures: short, as the Lease must not end while the API server is well again.
+/// Pauses after failures. They are short, so that the Lease does not end although the API server is available again.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(250), longest: Duration::from_secs(2) };
 
-/// Asks for the Lease, keeps it, and gives it up when `end` is over. `sender` gets until when this program leads.
+/// Takes the Lease, keeps it, and gives it up when `end` completes. `sender` gets the time until which this program
+/// leads.
 pub async fn hold_lease(
     client: Client,
     settings: LeaseSettings,
@@ -45,7 +46,7 @@ async fn keep(leases: &Api<Lease>, settings: &LeaseSettings, sender: &Leadership
         let turn = turn.map_or(Err(CallError::TimedOut), |turn| turn.map_err(CallError::from));
         let until = match &turn {
             Ok(holds) => holds.then(|| begun + TRUSTED),
-            // What is held stays held until its own time is over.
+            // A Lease that is held stays held until its time is over.
             Err(_) => sender.until(),
         };
         sender.set(until);
@@ -62,7 +63,7 @@ async fn keep(leases: &Api<Lease>, settings: &LeaseSettings, sender: &Leadership
                 failures.over();
                 failed = 0;
                 match holds {
-                    // Counted from the begin, so that a slow API server makes renewals no rarer.
+                    // Counted from the beginning of the turn, so that a slow API server does not make renewals rarer.
                     true => RENEW.saturating_sub(begun.elapsed()),
                     false => LOOK.mul_f64(0.8 + 0.2 * fastrand::f64()),
                 }
@@ -77,18 +78,18 @@ async fn keep(leases: &Api<Lease>, settings: &LeaseSettings, sender: &Leadership
     }
 }
 
-/// Reads the Lease, and creates, takes or renews it. Whether it is held then.
+/// Reads the Lease, and creates, takes or renews it. Returns whether it is held then.
 async fn turn(leases: &Api<Lease>, settings: &LeaseSettings, seen: &mut Seen) -> kube::Result<bool> {
     let found = leases.get_opt(&settings.name).await?;
     match seen.step(settings, found, Instant::now(), Timestamp::now()) {
         Step::Wait => Ok(false),
         Step::Create(lease) => is_written(leases.create(&PostParams::default(), &lease).await),
-        // Only the version that was read.
+        // Replaces only the version that was read.
         Step::Replace(lease) => is_written(leases.replace(&settings.name, &PostParams::default(), &lease).await),
     }
 }
 
-/// False when another program was faster: the next turn shows which.
+/// Whether the write succeeded. False if another program was faster; the next turn shows which.
 fn is_written(answer: kube::Result<Lease>) -> kube::Result<bool> {
     match answer {
         Ok(_) => Ok(true),
@@ -119,14 +120,14 @@ mod tests {
     use crate::Leadership;
     use crate::client::limited;
 
-    /// One Lease, as an API server keeps it. The tests of clusters have real ones.
+    /// One Lease, stored as an API server does. The tests in clusters use real ones.
     #[derive(Default)]
     struct Stored {
         lease: Option<Value>,
         version: u32,
-        /// Status codes with which the next calls are refused.
+        /// The status codes with which the next calls are refused.
         refusals: VecDeque<u16>,
-        /// Labels of failures.
+        /// The labels of the failures.
         failed: Vec<String>,
     }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
-/// Where the task that holds a Lease sets until when this program leads.
+/// Set by the task that holds a Lease: the time until which this program leads.
 #[derive(Debug, Clone)]
 pub struct LeadershipSender(watch::Sender<Option<Instant>>);
 
@@ -13,27 +13,27 @@ pub struct LeadershipSender(watch::Sender<Option<Instant>>);
 pub struct Leadership(watch::Receiver<Option<Instant>>);
 
 impl Leadership {
-    /// The two ends. This program does not lead yet.
+    /// The two ends. The program does not lead yet.
     pub fn new() -> (LeadershipSender, Self) {
         let (sender, receiver) = watch::channel(None);
         (LeadershipSender(sender), Self(receiver))
     }
 
-    /// Whether it leads now. False as soon as its time has run out, whatever became of the renewal.
+    /// Whether this program leads now. False as soon as its time is over, whatever the state of the renewal.
     pub fn is_held(&self) -> bool {
         self.0.borrow().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Waits until it leads.
+    /// Waits until this program leads.
     pub async fn held(&mut self) {
         while !self.is_held() {
             self.changed().await;
         }
     }
 
-    /// Waits until a renewal, a loss, or the end of its time. For ever when nothing can change any more.
+    /// Waits until a renewal, a loss, or the end of the time. Waits for ever if nothing can change any more.
     pub async fn changed(&mut self) {
-        // Not marked as seen: what was set since the last call counts as a change.
+        // The value is not marked as seen: what was set since the last call counts as a change.
         let until = *self.0.borrow();
         let over = async {
             match until.filter(|until| *until > Instant::now()) {
@@ -49,12 +49,12 @@ impl Leadership {
 }
 
 impl LeadershipSender {
-    /// Until when this program leads; `None` if it does not.
+    /// The time until which this program leads; `None` if it does not lead.
     pub(super) fn until(&self) -> Option<Instant> {
         self.0.borrow().filter(|until| Instant::now() < *until)
     }
 
-    /// Sets until when this program leads. Returns what was set before.
+    /// Sets the time until which this program leads. Returns the previous one.
     pub(super) fn set(&self, until: Option<Instant>) -> Option<Instant> {
         self.0.send_replace(until)
     }

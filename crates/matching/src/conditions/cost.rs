@@ -1,4 +1,4 @@
-//! Which expressions are evaluated at all, and how much an evaluation takes at most.
+//! Which expressions are evaluated at all, and how much an evaluation costs at most.
 
 use cel::IdedExpr;
 use cel::common::ast::{CallExpr, EntryExpr, Expr, operators};
@@ -8,7 +8,7 @@ use serde_json::Value;
 pub(super) const MAX_DEPTH: u16 = 48;
 /// Largest object on which expressions are evaluated, in bytes.
 const MAX_OBJECT: u64 = 256 << 10;
-/// Most steps of all conditions of a policy together; each handles a piece of the object.
+/// Most steps for all conditions of a policy together; each step handles a piece of the object.
 pub(super) const MAX_STEPS: u64 = 2_000_000;
 /// How much of an object is handled in one step, in bytes.
 const PIECE: u64 = 64;
@@ -37,9 +37,9 @@ const OPERATORS: [&str; 19] = [
     operators::IN,
     operators::NOT_STRICTLY_FALSE,
 ];
-/// Methods that mean the same.
+/// Methods that mean the same here as in an API server.
 const METHODS: [&str; 4] = ["contains", "endsWith", "size", "startsWith"];
-/// The function that means the same.
+/// The function that means the same here as in an API server.
 const FUNCTION: &str = "size";
 
 /// How large an object is.
@@ -85,28 +85,28 @@ pub(super) struct Cost {
     parts: u64,
     /// How deep its loops are nested.
     loops: u32,
-    /// How many of its parts make lists or mappings of what may be large.
+    /// How many of its parts make lists or mappings from values that may be large.
     copies: u64,
-    /// The number of entries of the longest list or mapping that is written in it.
+    /// The number of entries of the longest list or mapping that is written in the expression.
     longest: u64,
 }
 
 impl Cost {
-    /// The cost of an expression; nothing where it has parts that are not evaluated here.
+    /// The cost of an expression; `None` if it has parts that are not evaluated here.
     pub(super) fn of(expression: &IdedExpr) -> Option<Self> {
         let mut cost = Self::default();
         cost.add(expression, 0, 0)?;
         Some(cost)
     }
 
-    /// Whether an evaluation takes linear time and copies nothing: without loops, and without lists and texts that it makes.
+    /// Whether an evaluation takes linear time and copies nothing: it has no loops, and makes no lists or texts.
     pub(super) fn is_brief(&self) -> bool {
         self.loops == 0 && self.copies == 0
     }
 
-    /// The most steps that an evaluation takes; nothing where it might take too much memory.
+    /// The most steps that an evaluation takes; `None` if it might take too much memory.
     pub(super) fn steps(&self, size: Size) -> Option<u64> {
-        // What the expression itself makes has at most so many entries for each copy that it takes.
+        // A value that the expression itself makes has at most this many entries for each copy.
         let longest = size.longest.max(self.longest).saturating_mul(self.copies + 1);
         let rounds = longest.saturating_pow(self.loops);
         let steps = rounds.saturating_mul(self.parts).saturating_mul(size.bytes / PIECE + 1);

@@ -1,13 +1,13 @@
-//! What of a request depends on who makes it, and which expressions would take its absence for an answer.
+//! The parts of a request that depend on its user, and the expressions that would get a wrong value without them.
 
 use cel::IdedExpr;
 use cel::common::ast::{EntryExpr, Expr};
 
-/// The fields of a request that depend on who makes it.
+/// The fields of a request that depend on the user who makes it.
 pub(super) const FIELDS: [&str; 2] = ["options", "userInfo"];
 
 /// Whether an expression could be true or false because these fields are missing: it asks whether one of them is there, or takes the request as a
-/// whole. All others fail where they read one.
+/// whole. All other expressions fail when they read one.
 pub(super) fn needs_requester(expression: &IdedExpr) -> bool {
     match &expression.expr {
         Expr::Ident(_) => is_request(expression),

@@ -1,7 +1,7 @@
-//! A process gives up what it will never need: files, connections, other programs.
+//! Takes from a process the rights that it will never need: to files, connections and other programs.
 //!
-//! Landlock limits files and TCP, a seccomp filter allows the system calls of a list and no other, and no-new-privileges makes
-//! both stick. All three bind the calling thread and those it starts later, so [`Confinement::apply`] runs before any other
+//! Landlock limits files and TCP, a seccomp filter allows only the system calls of a list, and no-new-privileges makes both
+//! permanent. All three bind the calling thread and those it starts later, so [`Confinement::apply`] runs before any other
 //! thread exists.
 
 mod system_calls;
@@ -13,19 +13,19 @@ use landlock::{
     RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus, Scope,
 };
 
-/// The newest Landlock that is asked for; an older kernel does what it can.
+/// The newest Landlock version that is asked for; an older kernel enforces what it supports.
 const LANDLOCK: ABI = ABI::V6;
 
-/// What stays allowed.
+/// The access that stays allowed.
 #[derive(Debug, Clone, Default)]
 pub struct Confinement {
-    /// Folders and files that may be read, with all below them. One that does not exist is left out.
+    /// Folders and files that may be read, with everything below them. A path that does not exist is skipped.
     pub read: Vec<PathBuf>,
-    /// Folders that may be read and written, with all below them.
+    /// Folders that may be read and written, with everything below them.
     pub write: Vec<PathBuf>,
 }
 
-/// What the kernel made of it.
+/// How much of the confinement the kernel enforces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfinementReport {
     /// `full`, `partial` (an older kernel), or `none` with the cause.
@@ -35,16 +35,16 @@ pub struct ConfinementReport {
 }
 
 impl ConfinementReport {
-    /// Whether everything is in force.
+    /// Whether the confinement is fully in force.
     pub fn is_full(&self) -> bool {
         self.landlock == "full" && self.seccomp == "on"
     }
 }
 
 impl Confinement {
-    /// Confines the process. What the kernel does not support is left out, and reported.
+    /// Confines the process. What the kernel does not support is skipped and reported.
     pub fn apply(&self) -> ConfinementReport {
-        // Landlock first: the filter allows none of its system calls.
+        // Landlock first, because the filter does not allow Landlock's system calls.
         let landlock = self.landlock().unwrap_or_else(|error| format!("none: {error}"));
         let seccomp = system_calls::restrict().map_or_else(|error| format!("none: {error}"), |()| "on".to_owned());
         ConfinementReport { landlock, seccomp }

@@ -1,8 +1,9 @@
-//! The system calls that a process keeps: an allow list, made from what the programs do (see the test that traces them).
+//! The system calls that a process may still make: an allow list, made from what the programs do (see the test that
+//! traces them).
 //!
-//! Everything else is answered EPERM, so that code which asks for something it can do without goes on. That leaves out, without
-//! naming them: other programs and processes, connections and listeners, mounts in the old way and the new, namespaces, kernel
-//! modules, kexec, keys, io_uring, eBPF, and the numbers of other calling conventions (x32, 32-bit).
+//! All other calls fail with EPERM, so that code that can do without a call goes on. That excludes, without naming them: other
+//! programs and processes, connections and listeners, mounts in the old way and the new, namespaces, kernel modules, kexec,
+//! keys, io_uring, eBPF, and the numbers of other calling conventions (x32, 32-bit).
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -40,14 +41,14 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_setpriority,
     libc::SYS_sigaltstack,
     libc::SYS_tgkill,
-    // Time and chance.
+    // Time and random numbers.
     libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
     libc::SYS_getrandom,
     libc::SYS_gettimeofday,
     libc::SYS_nanosleep,
-    // What the process may know of itself.
+    // What the process may ask about itself.
     libc::SYS_getcwd,
     libc::SYS_getegid,
     libc::SYS_geteuid,
@@ -56,7 +57,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_getuid,
     libc::SYS_sysinfo,
     libc::SYS_uname,
-    // Files, within what Landlock leaves.
+    // Files, as far as Landlock allows them.
     libc::SYS_close,
     libc::SYS_copy_file_range,
     libc::SYS_dup,
@@ -102,7 +103,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_inotify_rm_watch,
     libc::SYS_pipe2,
     libc::SYS_ppoll,
-    // Connections that others make, on ports that were opened before.
+    // Connections of clients, on ports that were opened before.
     libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_getpeername,
@@ -116,7 +117,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_shutdown,
 ];
 
-/// What only this architecture has: calls that newer ones have in another form, and that C libraries still use.
+/// Calls of this architecture only: newer architectures have them in another form, and C libraries here still use them.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_HERE: &[libc::c_long] = &[
     libc::SYS_access,
@@ -136,14 +137,14 @@ const ALLOWED_HERE: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
-/// Asks `/proc/self/pagemap`, which is opened before, for pages that were written: `_IOWR('f', 16, struct pm_scan_arg)` of the kernel's
-/// `linux/fs.h`. It tells about the memory of this process only, and can change nothing but the tracking of writes.
+/// Asks `/proc/self/pagemap`, which was opened before, for pages that were written: `_IOWR('f', 16, struct pm_scan_arg)` of the
+/// kernel's `linux/fs.h`. It reads about the memory of this process only, and can change nothing but the tracking of writes.
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 
 /// Binds the calling thread, and those it starts from now on, to the list.
 ///
 /// # Errors
-/// When the kernel takes no filter.
+/// When the kernel does not accept the filter.
 pub(super) fn restrict() -> Result<(), Box<dyn Error>> {
     for program in programs()? {
         seccompiler::apply_filter(&program)?;
@@ -151,13 +152,13 @@ pub(super) fn restrict() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The filters in the order in which they are applied. The kernel asks all of them, and the strictest answer counts.
+/// The filters in the order in which they are applied. The kernel runs all of them, and the strictest answer applies.
 fn programs() -> Result<[BpfProgram; 2], Box<dyn Error>> {
     Ok([without_clone3()?, only_allowed()?])
 }
 
-/// Answers `clone3` as a kernel that does not have it. Its flags lie in memory, where no filter can look; a C library then
-/// starts threads by `clone`, and by no other answer.
+/// Answers `clone3` like a kernel that does not have it. The flags of `clone3` are in memory, where no filter can look;
+/// and only with this answer does a C library start threads by `clone` instead.
 fn without_clone3() -> Result<BpfProgram, Box<dyn Error>> {
     let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     program(rules, SeccompAction::Allow, SeccompAction::Errno(u32::try_from(libc::ENOSYS)?))
@@ -166,25 +167,26 @@ fn without_clone3() -> Result<BpfProgram, Box<dyn Error>> {
 fn only_allowed() -> Result<BpfProgram, Box<dyn Error>> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.iter().chain(ALLOWED_HERE).map(|call| (*call, Vec::new())).collect();
-    // Left to the other filter.
+    // The other filter decides about it.
     rules.insert(libc::SYS_clone3, Vec::new());
     let thread = u64::try_from(libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND)?;
     rules.insert(libc::SYS_clone, vec![argument(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(thread), thread)?]);
-    // Pairs and sockets that stay on this machine; Landlock says which of them can be reached.
+    // Socket pairs and sockets that stay on this machine; Landlock decides which of them can be reached.
     let unix = u64::try_from(libc::AF_UNIX)?;
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
         rules.insert(call, vec![argument(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, unix)?]);
     }
-    // Of this process and no other.
+    // Limits of this process only.
     rules.insert(libc::SYS_prlimit64, vec![argument(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, 0)?]);
     let any_of = |index, values: &[u64]| -> Result<Vec<SeccompRule>, Box<dyn Error>> {
         values.iter().map(|value| argument(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, *value)).collect()
     };
-    // The names of threads and of memory.
+    // Setting the names of threads and of memory.
     let names =
         [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA].map(|name| u64::try_from(name).unwrap_or(u64::MAX));
     rules.insert(libc::SYS_prctl, any_of(0, &names)?);
-    // Non-blocking, closed on exec, how much there is to read, whether it is a terminal, and which pages of its own memory were written.
+    // Non-blocking, close on exec, the number of bytes to read, whether it is a terminal, and which pages of its own memory were
+    // written.
     let questions = [libc::FIONBIO, libc::FIOCLEX, libc::FIONREAD, libc::TCGETS, PAGEMAP_SCAN];
     rules.insert(libc::SYS_ioctl, any_of(1, &questions)?);
     program(rules, SeccompAction::Errno(u32::try_from(libc::EPERM)?), SeccompAction::Allow)

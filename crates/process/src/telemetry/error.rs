@@ -1,4 +1,4 @@
-//! Why telemetry is not exported. The texts are for the log, and quote no header and no login.
+//! Why telemetry is not exported. The texts are for the log, so they quote neither headers nor logins.
 
 /// A variable that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -11,10 +11,10 @@ pub enum OtlpError {
         /// Its value.
         text: String,
     },
-    /// The endpoint, of this variable, has no scheme or no host.
+    /// The endpoint in this variable has no scheme or no host.
     #[error("{0} is no URL that begins with http:// or https://")]
     Endpoint(String),
-    /// Collectors speak another protocol there.
+    /// Collectors speak another protocol than the configured one at this port.
     #[error("{variable} is {text:?}, which is not supported; set http/protobuf{}", port(.text))]
     Protocol {
         /// The variable.
@@ -22,7 +22,7 @@ pub enum OtlpError {
         /// Its value.
         text: String,
     },
-    /// This variable has something else than headers.
+    /// The value of this variable is not a list of headers.
     #[error("{0} is not a list like key=value,key2=value2")]
     Headers(String),
     /// The timeout is not a number.
@@ -33,7 +33,7 @@ pub enum OtlpError {
         /// Its value.
         text: String,
     },
-    /// The file of certificate authorities cannot be read, or has none.
+    /// The file of certificate authorities cannot be read, or has none in it.
     #[error("OTEL_EXPORTER_OTLP_CERTIFICATE: {path}: {problem}")]
     Certificate {
         /// The file.
@@ -41,15 +41,15 @@ pub enum OtlpError {
         /// What is wrong with it.
         problem: String,
     },
-    /// No client can be made; the cause.
+    /// No client can be made, with the cause.
     #[error("no client for OTLP: {0}")]
     Client(String),
-    /// The client does not take the URL of the endpoint.
+    /// The client does not accept the URL of the endpoint.
     #[error("the OTLP endpoint is no URL")]
     Url,
 }
 
-/// What helps where another protocol is asked for.
+/// What helps if another protocol is configured.
 fn port(protocol: &str) -> &'static str {
     if protocol == "grpc" { "; collectors take it on port 4318, and grpc on 4317" } else { "" }
 }
@@ -65,10 +65,10 @@ pub enum ExportError {
     Unreachable {
         /// Its URL, without a login.
         place: String,
-        /// What happened.
+        /// The cause.
         cause: String,
     },
-    /// The collector rejects them.
+    /// The collector rejects the telemetry.
     #[error("{place} answers {status}")]
     Rejected {
         /// Its URL, without a login.
@@ -76,7 +76,7 @@ pub enum ExportError {
         /// The status of its answer.
         status: http::StatusCode,
     },
-    /// The broker does not take them; its reason.
+    /// The broker does not accept the telemetry, with its reason.
     #[error("{0}")]
     Broker(String),
 }

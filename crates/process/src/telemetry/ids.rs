@@ -3,8 +3,8 @@
 use opentelemetry::trace::{SpanId, TraceId};
 use opentelemetry_sdk::trace::IdGenerator;
 
-/// Ids that ask the kernel for nothing but what the standard library's hash maps ask it for. The SDK's own generator may open
-/// `/dev/urandom`, which a program that has shut itself in may not.
+/// Makes ids from the random numbers that the standard library's hash maps use. The SDK's own generator may open
+/// `/dev/urandom`, which a confined program may not.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ids;
 

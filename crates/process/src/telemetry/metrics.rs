@@ -22,17 +22,17 @@ use crate::telemetry::resource::{attributes, resource};
 use crate::telemetry::{ExportError, Outlet};
 use crate::{Shutdown, VERSION, counters, supervised};
 
-/// The interval, if `OTEL_METRIC_EXPORT_INTERVAL` says none.
+/// The interval, unless `OTEL_METRIC_EXPORT_INTERVAL` sets another.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// The shortest one.
+/// The shortest interval.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// Series of one metric in one export.
+/// The most series of one metric in one export.
 const SERIES: usize = 500;
 
-/// Exports all metrics of `registry` for ever, in the name of `program`. Counts exports in the registry itself.
+/// Exports all metrics of `registry` as those of `program`, again and again. Counts exports in the registry itself.
 ///
 /// # Errors
-/// When the registry has a metric of this name.
+/// When the registry already has a metric of this name.
 pub fn export_metrics(
     program: &'static str,
     registry: Registry,
@@ -68,7 +68,7 @@ struct Exporter<O> {
 }
 
 impl<O: Outlet + 'static> Exporter<O> {
-    /// Never returns.
+    /// Exports again and again. Never returns.
     async fn run(self: Arc<Self>) {
         let mut log = LogOnce::default();
         let mut turns = tokio::time::interval_at(tokio::time::Instant::now() + self.interval, self.interval);
@@ -91,7 +91,7 @@ impl<O: Outlet + 'static> Exporter<O> {
 
     async fn export(self: &Arc<Self>) -> Result<(), ExportError> {
         let exporter = Arc::clone(self);
-        // It takes a while where there are many series, and must not hold up the requests that share this thread.
+        // Encoding takes a while if there are many series, and must not hold up the requests that share this thread.
         let encode = move || bodies(&exporter.registry.gather(), &exporter.resource, exporter.start, now());
         let encoded = tokio::task::spawn_blocking(encode).await;
         for body in encoded.map_err(ExportError::Encode)? {
@@ -101,7 +101,7 @@ impl<O: Outlet + 'static> Exporter<O> {
     }
 }
 
-/// The interval that the environment says, in milliseconds; none if it says something else.
+/// The interval that the environment sets, in milliseconds; `None` if the text is not a valid interval.
 fn interval(text: Option<&str>) -> Option<Duration> {
     match text.map(str::trim) {
         None | Some("") => Some(INTERVAL),
@@ -115,7 +115,7 @@ fn now() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Encoded exports of all metrics, each small enough.
+/// Encoded exports of all metrics, each within the size limit.
 fn bodies(families: &[MetricFamily], resource: &[KeyValue], start: u64, now: u64) -> Vec<Bytes> {
     let (mut bodies, mut metrics, mut size) = (Vec::new(), Vec::new(), 0);
     let converted = families.iter().flat_map(|family| {
@@ -123,7 +123,7 @@ fn bodies(families: &[MetricFamily], resource: &[KeyValue], start: u64, now: u64
     });
     for metric in converted {
         let length = metric.encoded_len() + 8;
-        // What is around the metrics is small.
+        // The fields around the metrics fit in the 64 KiB that are kept free.
         if size + length > MAX_EXPORT - (64 << 10) && !metrics.is_empty() {
             bodies.push(request(std::mem::take(&mut metrics), resource));
             size = 0;
@@ -150,7 +150,7 @@ fn request(metrics: Vec<Metric>, resource: &[KeyValue]) -> Bytes {
     request.encode_to_vec().into()
 }
 
-/// Some series of a metric; none for kinds that no program has.
+/// Some series of a metric; `None` for kinds of metrics that no program has.
 fn converted(family: &MetricFamily, series: &[Series], start: u64, now: u64) -> Option<Metric> {
     let temporality = AggregationTemporality::Cumulative.into();
     let numbers = |value: fn(&Series) -> f64, since: u64| -> Vec<NumberDataPoint> {
@@ -184,7 +184,7 @@ fn converted(family: &MetricFamily, series: &[Series], start: u64, now: u64) -> 
     })
 }
 
-/// Prometheus counts all values up to a bound, OTLP those between two bounds.
+/// Prometheus counts all values up to a bound, OTLP counts those between two bounds.
 fn histogram(series: &Series, start: u64, now: u64) -> HistogramDataPoint {
     let histogram = series.get_histogram();
     let count = histogram.get_sample_count();
@@ -203,7 +203,7 @@ fn histogram(series: &Series, start: u64, now: u64) -> HistogramDataPoint {
     }
 }
 
-/// Labels as attributes. Empty ones are left out: to Prometheus they are the same as absent ones.
+/// Labels as attributes. Empty ones are left out: to Prometheus they are the same as missing ones.
 fn labels(pairs: &[LabelPair]) -> Vec<KeyValue> {
     let pairs = pairs.iter().filter(|pair| !pair.value().is_empty());
     let attribute = |pair: &LabelPair| KeyValue {

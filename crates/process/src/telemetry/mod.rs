@@ -5,8 +5,8 @@
 //!  registry, each minute ──────────────────┘
 //! ```
 //!
-//! Nothing here waits for a collector but the task that exports. Where it is away or slow, spans are dropped and counted. No setting of it
-//! ends a program: one that cannot be used is logged, and its signal is not exported.
+//! Nothing here waits for a collector except the task that exports. If the collector is unavailable or slow, spans are dropped and
+//! counted. A bad setting never ends a program: it is logged, and its signal is not exported.
 
 mod error;
 mod ids;
@@ -28,11 +28,12 @@ pub use post::{Collectors, OtlpClient};
 pub use settings::{OtlpSettings, OtlpTarget, is_off};
 pub use traces::{Traces, adopt_parent};
 
-/// The way to the collector.
+/// Sends telemetry to the collector, directly or through the broker.
 pub trait Outlet: Send + Sync {
-    /// Sends an encoded `ExportTraceServiceRequest` or `ExportMetricsServiceRequest`, always the same of the two, of at most [`portcullis_contract::MAX_EXPORT`] bytes.
+    /// Sends an encoded `ExportTraceServiceRequest` or `ExportMetricsServiceRequest`, always the same of the two, of at most
+    /// [`portcullis_contract::MAX_EXPORT`] bytes.
     ///
     /// # Errors
-    /// When the collector does not take it.
+    /// When the collector does not accept it.
     fn send(&self, body: Bytes) -> impl Future<Output = Result<(), ExportError>> + Send;
 }

@@ -1,4 +1,4 @@
-//! The way to the collector for a program that may make connections.
+//! Posts to the collector, for a program that may make connections.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -13,14 +13,14 @@ use crate::telemetry::{ExportError, OtlpError, OtlpSettings, OtlpTarget, Outlet,
 /// The collectors that the environment names.
 #[derive(Clone, Default)]
 pub struct Collectors {
-    /// That of spans.
+    /// The collector of spans; `None` if they are not exported.
     pub traces: Option<OtlpClient>,
-    /// That of metrics.
+    /// The collector of metrics; `None` if they are not exported.
     pub metrics: Option<OtlpClient>,
 }
 
 impl Collectors {
-    /// Those of the environment. What cannot be used of it is logged, and its signal is not exported.
+    /// The collectors of the environment. A setting that cannot be used is logged, and its signal is not exported.
     pub fn from_env() -> Self {
         let settings = OtlpSettings::from_env();
         for variable in &settings.ignored {
@@ -29,10 +29,10 @@ impl Collectors {
         Self { traces: client("spans", settings.traces), metrics: client("metrics", settings.metrics) }
     }
 
-    /// Exports the metrics of a program for ever, if they are to be.
+    /// Exports the metrics of a program again and again, if metrics are exported at all.
     ///
     /// # Errors
-    /// When the registry has a metric of the same name as that which counts exports.
+    /// When the registry already has a metric with the name of the counter of exports.
     pub fn export_metrics(&self, program: &'static str, registry: &Registry) -> prometheus::Result<()> {
         match self.metrics.clone() {
             Some(client) => export_metrics(program, registry.clone(), client),
@@ -50,12 +50,12 @@ fn client(what: &str, target: Result<Option<OtlpTarget>, OtlpError>) -> Option<O
     })
 }
 
-/// Posts to one URL, and to no other.
+/// Posts to one URL only.
 #[derive(Clone)]
 pub struct OtlpClient {
     client: reqwest::Client,
     target: OtlpTarget,
-    /// For the log, since the URL may have a login.
+    /// Scheme, host and port, for the log: the URL may have a login.
     place: String,
 }
 
@@ -83,7 +83,7 @@ impl OtlpClient {
                 certificates.collect::<Result<_, _>>().map_err(|error| unusable(error.to_string()))?;
             builder = builder.tls_certs_only(certificates);
         } else if target.url.starts_with("http:") {
-            // It is never asked over TLS, and where it runs there may be no certificate authority at all, which is an error otherwise.
+            // It never uses TLS, and a container may have no certificate authorities at all, which would otherwise be an error.
             builder = builder.tls_certs_only([]);
         }
         let client = builder.build();
@@ -109,7 +109,7 @@ impl Outlet for OtlpClient {
             let cause = if error.is_timeout() { "no answer in time".to_owned() } else { root_cause(&error) };
             ExportError::Unreachable { place: self.place.clone(), cause }
         })?;
-        // What else the collector says is not read.
+        // The rest of the collector's answer is not read.
         let status = response.status();
         let rejected = || ExportError::Rejected { place: self.place.clone(), status };
         status.is_success().then_some(()).ok_or_else(rejected)

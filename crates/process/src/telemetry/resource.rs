@@ -1,4 +1,4 @@
-//! Which program, of which pod, telemetry is about.
+//! The program and pod that telemetry is about.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,8 @@ use opentelemetry_sdk::trace::IdGenerator as _;
 use super::ids::Ids;
 use crate::VERSION;
 
-/// What `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` say, and the program's name where they say none. A random id tells two processes apart.
+/// The attributes in `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`, or the program's name if there are none. A random id distinguishes two
+/// processes.
 pub(super) fn resource(program: &'static str) -> Resource {
     static INSTANCE: OnceLock<String> = OnceLock::new();
     let instance = INSTANCE.get_or_init(|| Ids.new_trace_id().to_string());
@@ -26,7 +27,7 @@ pub(super) fn resource(program: &'static str) -> Resource {
     if has("service.name") { resource } else { resource.with_service_name(program) }.build()
 }
 
-/// The same in the form that is exported.
+/// The same attributes in the form that is exported.
 pub(super) fn attributes(resource: &Resource) -> ResourceAttributesWithSchema {
     ResourceAttributesWithSchema::from(resource)
 }

@@ -1,4 +1,4 @@
-//! What the environment says about OTLP. Pure, but for reading it.
+//! The settings of OTLP in the environment. Pure, except for reading it.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use portcullis_contract::Signal;
 
 use super::error::OtlpError;
 
-/// The time for one export, if `OTEL_EXPORTER_OTLP_TIMEOUT` says none.
+/// The time limit of one export, unless `OTEL_EXPORTER_OTLP_TIMEOUT` sets another.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest time that may be said.
+/// The longest time limit that can be set.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Exporters that are not OTLP and need nothing here: `/metrics` is there for Prometheus in any case.
+/// Values of the exporter variables that need nothing here: `/metrics` is there for Prometheus in any case.
 const NO_EXPORTER: [&str; 2] = ["none", "prometheus"];
 
-/// What ends the names of variables that the specification has and nothing here reads.
+/// The ends of the names of variables that are in the specification but not supported here.
 const UNSUPPORTED: [&str; 3] = ["CLIENT_CERTIFICATE", "CLIENT_KEY", "COMPRESSION"];
 
-/// Samplers of the SDK; the last one, with `always_on`, is used where another is asked for.
+/// Samplers of the SDK. The last one, with `always_on`, is used if another is set.
 const SAMPLERS: [&str; 6] = [
     "always_on",
     "always_off",
@@ -29,14 +29,15 @@ const SAMPLERS: [&str; 6] = [
     "parentbased_always_on",
 ];
 
-/// Where OTLP goes. One signal does not depend on what is said about the other.
+/// Where OTLP goes. The settings of one signal do not affect the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtlpSettings {
-    /// Where spans go; none where they are not exported. The error is about the first variable that cannot be used.
+    /// The collector of spans; `None` if they are not exported. The error is about the first variable that cannot be
+    /// used.
     pub traces: Result<Option<OtlpTarget>, OtlpError>,
-    /// Where metrics go, likewise.
+    /// The collector of metrics, in the same form.
     pub metrics: Result<Option<OtlpTarget>, OtlpError>,
-    /// Names of variables that are set and have no effect here.
+    /// The names of variables that are set and have no effect here.
     pub ignored: Vec<String>,
 }
 
@@ -45,11 +46,11 @@ pub struct OtlpSettings {
 pub struct OtlpTarget {
     /// `http` or `https`, with the path. It may have a login.
     pub url: String,
-    /// What is sent along, for instance a token. Its values are secret.
+    /// Headers to send, for instance with a token. Their values are secret.
     pub headers: HeaderMap,
-    /// Longest time of one export.
+    /// Longest time for one export.
     pub timeout: Duration,
-    /// A PEM file with the authorities of the collector's certificate; none for those of the system.
+    /// A PEM file with the authorities of the collector's certificate; `None` for those of the system.
     pub certificate: Option<String>,
 }
 
@@ -74,7 +75,7 @@ impl OtlpSettings {
         Self::of(|name| std::env::var(name).ok())
     }
 
-    /// The same of any variables.
+    /// Reads the settings from any variables.
     pub fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
         let set = |name: &str| filled(variable(name));
         if is_disabled(&set) {
@@ -85,7 +86,7 @@ impl OtlpSettings {
         for (signal, target) in [(Signal::Traces, &traces), (Signal::Metrics, &metrics)] {
             if matches!(target, Ok(Some(_))) {
                 let found = UNSUPPORTED.iter().filter_map(|what| either(&set, signal, what));
-                // To ask for no compression has the effect that it should.
+                // Without compression, "none" is already in effect.
                 ignored.extend(found.filter(|(_, text)| text != "none").map(|(name, _)| name));
             }
         }
@@ -95,13 +96,13 @@ impl OtlpSettings {
     }
 }
 
-/// Whether the environment switches the export of this signal off, whatever else is set.
+/// Whether the environment switches off the export of this signal, whatever else is set.
 pub fn is_off(signal: Signal) -> bool {
     let set = |name: &str| filled(std::env::var(name).ok());
     is_disabled(&set) || exporter(&set, signal) == Ok(false)
 }
 
-/// What is wrong with the variables of the sampler, if anything is.
+/// What is wrong with the variables of the sampler; `None` if they are valid.
 pub(super) fn sampler_problem(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let set = |name: &str| filled(variable(name));
     let sampler = set("OTEL_TRACES_SAMPLER")?;
@@ -115,12 +116,12 @@ pub(super) fn sampler_problem(variable: impl Fn(&str) -> Option<String>) -> Opti
         .then(|| format!("OTEL_TRACES_SAMPLER_ARG is {share:?}, want a number from 0 to 1 like 0.01"))
 }
 
-/// An empty variable counts as none, as the specification wants it.
+/// An empty variable counts as absent, as the specification demands.
 fn filled(text: Option<String>) -> Option<String> {
     text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// What a signal is called in names of variables.
+/// The part of a variable's name that stands for a signal.
 fn name(signal: Signal) -> &'static str {
     match signal {
         Signal::Traces => "TRACES",
@@ -146,7 +147,7 @@ fn exporter(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<boo
     }
 }
 
-/// The name of the variable that is set, and its value: that of the signal goes before the common one.
+/// The name and value of the variable that is set: the signal's own variable takes precedence over the common one.
 fn either(set: &impl Fn(&str) -> Option<String>, signal: Signal, what: &str) -> Option<(String, String)> {
     let own = format!("OTEL_EXPORTER_OTLP_{}_{what}", name(signal));
     let common = format!("OTEL_EXPORTER_OTLP_{what}");
@@ -181,7 +182,7 @@ fn target(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<Optio
     let timeout = match either("TIMEOUT") {
         Some((variable, text)) => {
             let Ok(milliseconds) = text.parse::<u64>() else { return Err(OtlpError::Timeout { variable, text }) };
-            // By the specification, 0 is no limit.
+            // By the specification, 0 means no limit.
             if milliseconds == 0 { LONGEST_TIMEOUT } else { Duration::from_millis(milliseconds).min(LONGEST_TIMEOUT) }
         }
         None => TIMEOUT,
@@ -189,7 +190,7 @@ fn target(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<Optio
     Ok(Some(OtlpTarget { url, headers, timeout, certificate: either("CERTIFICATE").map(|(_, path)| path) }))
 }
 
-/// A header of the list; its value has percent signs in place of what may not stand in a list.
+/// A header of the list. In its value, characters that are not allowed in a list are percent-encoded.
 fn header(pair: &str) -> Option<(HeaderName, HeaderValue)> {
     let (key, value) = pair.split_once('=')?;
     let mut bytes = value.trim().bytes();
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(of(&[("OTEL_EXPORTER_OTLP_ENDPOINT", " ")]), Ok(None));
         assert_eq!(of(&[COMMON, ("OTEL_SDK_DISABLED", "True")]), Ok(None));
         assert_eq!(of(&[COMMON, ("OTEL_TRACES_EXPORTER", "none")]), Ok(None));
-        // Without an endpoint, the protocol that something else was given is no matter.
+        // Without an endpoint, a protocol that is not supported does not matter.
         assert_eq!(of(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]), Ok(None));
     }
 

@@ -1,4 +1,4 @@
-//! Spans: from `tracing` into a queue, and from there in batches to an outlet.
+//! Takes spans from `tracing` into a queue, and from there in batches to an outlet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,11 +32,11 @@ use crate::telemetry::resource::{attributes, resource};
 use crate::telemetry::settings::sampler_problem;
 use crate::{Shutdown, counters, supervised};
 
-/// Spans that wait to be exported. Beyond it they are dropped.
+/// The most spans that wait to be exported. Further spans are dropped.
 const QUEUE: usize = 2048;
 /// The most spans of one export.
 const BATCH: usize = 512;
-/// How long a span waits for others to be exported with.
+/// How long a span waits for others that are exported with it.
 const GATHER: Duration = Duration::from_secs(1);
 /// The length of a `traceparent` of version 00.
 const TRACEPARENT: usize = 55;
@@ -49,7 +49,7 @@ pub struct Traces {
     resource: ResourceAttributesWithSchema,
 }
 
-/// What ends goes into the queue, or nowhere. It never waits.
+/// Puts finished spans into the queue, or drops them if it is full. It never waits.
 #[derive(Debug)]
 struct Queue {
     finished: mpsc::Sender<SpanData>,
@@ -75,8 +75,8 @@ impl SpanProcessor for Queue {
 }
 
 impl Traces {
-    /// The spans of the program of this name, if `OTEL_SERVICE_NAME` gives it no other. Sampler and resource are those that the environment
-    /// names. It starts no thread.
+    /// The spans of the program of this name, unless `OTEL_SERVICE_NAME` gives it another. The environment sets sampler and resource. This
+    /// does not start a thread.
     pub fn new(program: &'static str) -> Self {
         let (sender, finished) = mpsc::channel(QUEUE);
         let dropped = Arc::<AtomicU64>::default();
@@ -91,7 +91,7 @@ impl Traces {
         Self { provider, finished, dropped, resource: attributes }
     }
 
-    /// What hands the spans of our crates over; events stay with the log.
+    /// The layer that hands over the spans of our crates. Events only go to the log.
     pub(crate) fn layer<S>(&self) -> Box<dyn Layer<S> + Send + Sync>
     where
         S: tracing::Subscriber + for<'span> tracing_subscriber::registry::LookupSpan<'span> + Send + Sync,
@@ -106,10 +106,10 @@ impl Traces {
         layer.with_filter(ours).boxed()
     }
 
-    /// Exports spans for ever. Counts them in `registry`.
+    /// Exports spans again and again. Counts them in `registry`.
     ///
     /// # Errors
-    /// When the registry has metrics of these names.
+    /// When the registry already has metrics of these names.
     pub fn export(self, registry: &Registry, outlet: impl Outlet + 'static) -> prometheus::Result<()> {
         let spans = counters(
             registry,
@@ -123,7 +123,7 @@ impl Traces {
         if let Some(problem) = sampler_problem(|name| std::env::var(name).ok()) {
             tracing::warn!(problem, "the sampler of spans is not the one that was asked for");
         }
-        // The lock is held for ever, or until a panic.
+        // The task holds the lock until it panics; then the next task takes it.
         let (traces, work) = (Arc::new(Mutex::new(self)), Arc::new((counters, outlet)));
         supervised("the export of spans", &Shutdown::default(), move || {
             let (traces, work) = (Arc::clone(&traces), Arc::clone(&work));
@@ -183,7 +183,7 @@ struct Counters {
     dropped: IntCounter,
 }
 
-/// Encoded exports, each small enough, with their numbers of spans. A span that is too large by itself is dropped.
+/// Encoded exports, each within the size limit, with their numbers of spans. A span that alone is too large is dropped.
 fn bodies(batch: Vec<SpanData>, resource: &ResourceAttributesWithSchema, counters: &Counters) -> Vec<(Bytes, u64)> {
     let count = batch.len();
     let request =
@@ -198,7 +198,7 @@ fn bodies(batch: Vec<SpanData>, resource: &ResourceAttributesWithSchema, counter
     fit.into_iter().map(|body| (body, 1)).collect()
 }
 
-/// The one header that is taken from a stranger.
+/// The only header whose content is taken from a client that is not trusted.
 struct TraceParent<'a>(&'a str);
 
 impl Extractor for TraceParent<'_> {
@@ -211,11 +211,11 @@ impl Extractor for TraceParent<'_> {
     }
 }
 
-/// Makes `span` a child of the span that the request's `traceparent` names. Nothing happens without one, with several, and with one of another
-/// form. `tracestate` and `baggage` are not read.
+/// Makes `span` a child of the span that the request's `traceparent` names. Does nothing if there is no such header, several, or one of
+/// another form. `tracestate` and `baggage` are not read.
 pub fn adopt_parent(span: &tracing::Span, headers: &HeaderMap) {
     if let Some(parent) = parent(headers).filter(|_| !span.is_disabled()) {
-        // An error says that spans are not exported, which is just as well.
+        // An error means that spans are not exported, and then there is nothing to do.
         let _ = span.set_parent(parent);
     }
 }
@@ -237,7 +237,7 @@ mod tests {
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    /// Keeps what it gets, or refuses it.
+    /// Keeps the bodies that it gets, and accepts or refuses them.
     #[derive(Clone, Default)]
     struct Collector {
         bodies: Arc<std::sync::Mutex<Vec<Bytes>>>,
@@ -313,7 +313,7 @@ mod tests {
             let span = tracing::debug_span!(target: "portcullis::test", "admission", policy = "cluster/a");
             adopt_parent(&span, &headers(&[PARENT]));
             let _inner = span.in_scope(|| tracing::debug_span!(target: "portcullis::test", "evaluation").entered());
-            // What other crates do is not ours to tell.
+            // Spans of other crates are not exported.
             let _other = tracing::info_span!(target: "hyper", "connection").entered();
         });
         assert_eq!(exported(traces, &collector).await.exported.get(), 2);

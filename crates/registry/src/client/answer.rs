@@ -1,4 +1,4 @@
-//! What an answer that is not a module means.
+//! Turns an answer that is not a module into an error.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use portcullis_contract::Reason;
 use crate::resolve::RefusedAddress;
 use crate::{FetchError, tls};
 
-/// Longest wait that a source can ask for.
+/// Longest wait that a source can ask for. A longer one is shortened to this.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// Something took too long.
+/// The error for something that took too long.
 pub(crate) fn slow(host: &str, what: &str, after: Duration) -> FetchError {
     FetchError::new(Reason::RegistryTimeout, format!("{host}: {what} for {} s", after.as_secs_f64()))
 }
 
-/// A transport error, by its kind.
+/// The error for a transport error, by its kind.
 pub(crate) fn failed(host: &str, error: reqwest::Error, in_body: bool, after_redirect: bool) -> FetchError {
-    // The URL may hold a query, which is often a secret.
+    // The URL may hold a query, which is often secret.
     let error = error.without_url();
     if let Some(cause) = tls::find::<rustls::Error>(&error) {
         let text = match cause {
-            // What came instead of TLS does not help.
+            // The bytes that came instead of TLS do not help the user.
             rustls::Error::InvalidMessage(_) => format!("{host}: {}", tls::explain(cause)),
             cause => format!("{host}: {}: {cause}", tls::explain(cause)),
         };
@@ -39,7 +39,7 @@ pub(crate) fn failed(host: &str, error: reqwest::Error, in_body: bool, after_red
     if error.is_timeout() {
         return FetchError::new(Reason::RegistryTimeout, format!("{host}: no connection in time"));
     }
-    // The variant that says so is private to the HTTP client, so that its text is all there is.
+    // The variant for this is private to the HTTP client, so only its text shows it.
     if cause.contains("proxy authorization required") {
         return FetchError::new(
             Reason::Unauthorized,
@@ -52,7 +52,7 @@ pub(crate) fn failed(host: &str, error: reqwest::Error, in_body: bool, after_red
     }
 }
 
-/// An answer that is not a module.
+/// The error for an answer that is not a module.
 pub(crate) fn refused(host: &str, status: StatusCode, headers: &HeaderMap) -> FetchError {
     let retry_after = headers.get(RETRY_AFTER).and_then(|value| retry_after(value.to_str().ok()?));
     let (reason, text) = match status {
@@ -73,7 +73,7 @@ pub(crate) fn refused(host: &str, status: StatusCode, headers: &HeaderMap) -> Fe
     error
 }
 
-/// Seconds, or a date of HTTP.
+/// Reads a number of seconds, or an HTTP date.
 fn retry_after(value: &str) -> Option<Duration> {
     let wait = match value.trim().parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),

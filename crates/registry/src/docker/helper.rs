@@ -1,4 +1,4 @@
-//! Credential helpers: programs of the machine that know logins, `docker-credential-<name>` as Docker calls them.
+//! Credential helpers: programs on the machine that know logins, which Docker calls `docker-credential-<name>`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,17 +12,17 @@ use tokio::process::{Child, Command};
 
 use super::Credential;
 
-/// Longest time of a helper.
+/// Longest time for a helper.
 pub(super) const LONGEST: Duration = Duration::from_secs(10);
 /// Longest answer, in bytes.
 const LARGEST: u64 = 64 << 10;
-/// The loader's own settings are kept from helpers, and so are logins at the collector: what these variables begin with.
+/// The prefixes of variables that helpers do not get: the loader's own settings, and logins at the collector.
 const OURS: [&str; 2] = ["PORTCULLIS_", "OTEL_EXPORTER_OTLP_"];
 
-/// Why a helper gave no login. Never with what it wrote.
+/// Why a helper gave no login. It never contains the helper's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum HelperError {
-    /// No such program.
+    /// There is no such program.
     #[error("is not on the PATH of this program")]
     Absent,
     /// It cannot be run.
@@ -31,16 +31,16 @@ pub(super) enum HelperError {
     /// Its output cannot be read.
     #[error("does not answer")]
     Unreadable,
-    /// It ended with a status that says so.
+    /// It ended with a failure status, which means that it has no login.
     #[error("has no login for it")]
     NoLogin,
-    /// Something else than a login.
+    /// Its output is not a login.
     #[error("gives something that is not a login")]
     Malformed,
-    /// An answer without end.
+    /// Its output is too long.
     #[error("gives more than {LARGEST} bytes")]
     TooLong,
-    /// It still runs.
+    /// It takes too long.
     #[error("takes longer than {} s", .0.as_secs_f64())]
     Slow(Duration),
 }
@@ -68,7 +68,7 @@ pub(super) async fn ask(program: &OsStr, server: &str, longest: Duration) -> Res
     let mut group = ProcessGroup(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw));
     let answer = tokio::time::timeout(longest, talk(child, server)).await;
     let answer = answer.map_err(|_| HelperError::Slow(longest))??;
-    // What it leaves behind on purpose, an agent for instance, may stay.
+    // A process that it leaves behind on purpose, for instance an agent, may stay.
     group.0 = None;
     let answer: Answer = serde_json::from_slice(&answer).map_err(|_| HelperError::Malformed)?;
     Ok(match answer.username.as_str() {
@@ -79,7 +79,7 @@ pub(super) async fn ask(program: &OsStr, server: &str, longest: Duration) -> Res
 
 async fn talk(mut child: Child, server: &str) -> Result<Vec<u8>, HelperError> {
     if let Some(mut input) = child.stdin.take() {
-        // One that does not want to know the host answers anyway.
+        // A helper that does not read the host may still answer.
         let _ = input.write_all(server.as_bytes()).await;
     }
     let mut answer = Vec::new();
@@ -94,13 +94,13 @@ async fn talk(mut child: Child, server: &str) -> Result<Vec<u8>, HelperError> {
     if status.success() { Ok(answer) } else { Err(HelperError::NoLogin) }
 }
 
-/// Processes that end with this.
+/// A process group that is killed when this is dropped.
 struct ProcessGroup(Option<Pid>);
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // It may have ended by itself just now.
+            // The group may have ended by itself just now.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks a shell script.
+    /// Asks a helper that is a shell script.
     async fn asked(script: &str, longest: Duration) -> Result<Credential, HelperError> {
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("helper");
@@ -122,7 +122,7 @@ mod tests {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).expect("sets");
         loop {
             match ask(program.as_os_str(), "registry.example", longest).await {
-                // Another test of this process had the file open when it started a program.
+                // Another test of this process had the script open for writing while it started a program.
                 Err(HelperError::Start(io::ErrorKind::ExecutableFileBusy)) => {}
                 result => return result,
             }

@@ -1,4 +1,4 @@
-//! What a registry says when it wants a login: `WWW-Authenticate`.
+//! Parses a registry's demand for a login: `WWW-Authenticate`.
 
 use http::HeaderMap;
 use http::header::WWW_AUTHENTICATE;
@@ -8,9 +8,9 @@ use http::header::WWW_AUTHENTICATE;
 pub(super) enum Challenge {
     /// User and password with each request.
     Basic,
-    /// A token, from the service at `realm`.
+    /// A token from the service at `realm`.
     Bearer {
-        /// An address.
+        /// The address of the token service.
         realm: String,
         /// The registry's name at that service.
         service: Option<String>,
@@ -20,7 +20,7 @@ pub(super) enum Challenge {
 }
 
 impl Challenge {
-    /// The first challenge that is known.
+    /// The first challenge of a known kind.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()).find_map(Self::parse)
     }
@@ -46,7 +46,7 @@ impl Challenge {
     }
 }
 
-/// `a="b",c=d` as pairs. Commas in quotes do not part.
+/// Parses `a="b",c=d` into pairs. Commas in quotes do not separate.
 fn parameters(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = text;

@@ -6,27 +6,27 @@ use std::str::FromStr;
 use portcullis_contract::Digest;
 use serde::{Deserialize, Serialize};
 
-/// The host of names that have none, and the one that answers for it.
+/// The host of names without a host, and the host that answers for it.
 const HUB: &str = "docker.io";
 const HUB_API: &str = "registry-1.docker.io";
-/// Longest repository, in bytes, by the specification.
+/// Longest repository, in bytes, according to the specification.
 const LONGEST: usize = 255;
 
 /// An artifact in a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Image {
-    /// `host` or `host:port`.
+    /// The registry, as `host` or `host:port`.
     pub host: String,
-    /// For instance `policies/no-privileged`.
+    /// The repository, for instance `policies/no-privileged`.
     pub repository: String,
-    /// Absent where a digest alone names the artifact.
+    /// The tag; absent if only a digest names the artifact.
     pub tag: Option<String>,
-    /// The manifest's digest; it wins over the tag.
+    /// The manifest's digest; it takes precedence over the tag.
     pub digest: Option<Digest>,
 }
 
-/// A name that cannot be read.
+/// A name that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ImageError(&'static str);
@@ -37,7 +37,7 @@ impl Image {
         if self.host == HUB { HUB_API } else { &self.host }
     }
 
-    /// What the manifest is asked for by: the digest, or the tag.
+    /// The last part of the manifest's address: the digest, or the tag.
     pub fn pointer(&self) -> String {
         match (&self.digest, &self.tag) {
             (Some(digest), _) => digest.to_string(),
@@ -46,7 +46,7 @@ impl Image {
         }
     }
 
-    /// As a policy names it, without its digest.
+    /// The name as in a policy, without its digest.
     pub fn address_with_tag(&self) -> String {
         match &self.tag {
             Some(tag) => format!("{}:{tag}", self.address()),
@@ -54,7 +54,7 @@ impl Image {
         }
     }
 
-    /// Host and repository, for lists of what is allowed.
+    /// Host and repository, for the lists of allowed addresses.
     pub fn address(&self) -> String {
         format!("registry://{}/{}", self.host, self.repository)
     }
@@ -90,7 +90,7 @@ impl TryFrom<String> for Image {
 impl FromStr for Image {
     type Err = ImageError;
 
-    /// Reads a name, with or without `registry://` before it. Short names expand as those of container images do.
+    /// Parses a name, with or without `registry://` before it. Short names are expanded like those of container images.
     fn from_str(text: &str) -> Result<Self, ImageError> {
         let text = text.strip_prefix("registry://").or_else(|| text.strip_prefix("oci://")).unwrap_or(text);
         let (name, digest) = match text.split_once('@') {
@@ -100,7 +100,7 @@ impl FromStr for Image {
             ),
             None => (text, None),
         };
-        // A colon before the last slash is that of a port.
+        // A colon before the last slash belongs to a port.
         let after_slash = name.rfind('/').map_or(0, |slash| slash + 1);
         let (name, tag) = match name[after_slash..].split_once(':') {
             Some((last, tag)) => (&name[..after_slash + last.len()], Some(tag)),
@@ -146,7 +146,7 @@ fn is_tag(tag: &str) -> bool {
 }
 
 fn is_host(host: &str) -> bool {
-    // What the URL parser takes for the same host and port; it knows addresses and names.
+    // Valid if the URL parser, which knows addresses and names, reads the same host and port.
     let Ok(url) = url::Url::parse(&format!("https://{host}/")) else { return false };
     url.username().is_empty()
         && url.password().is_none()

@@ -1,4 +1,4 @@
-//! From a challenge and a login to the header that a registry wants.
+//! Makes the header that a registry wants from a challenge and a login.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -19,15 +19,15 @@ use crate::{Credential, DockerConfig, FetchError, Redirects, Request, Web, Whole
 
 /// Largest answer of a token service, in bytes.
 const LARGEST: u64 = 256 << 10;
-/// How long a token counts where its service does not say.
+/// How long a token is valid if its service does not say.
 const DEFAULT_LIFE: Duration = Duration::from_secs(60);
 /// Most tokens that are kept.
 const MAX_TOKENS: usize = 256;
 
-/// What a token is for: host, repository, and whether it is for a push.
+/// The scope of a token: host, repository, and whether it is for a push.
 type Scope = (String, String, bool);
 
-/// Headers that worked, until they expire or the file of logins is another.
+/// The headers that worked, until they expire or the file of logins changes.
 #[derive(Default)]
 pub(super) struct Logins {
     known: Mutex<HashMap<Scope, Known>>,
@@ -37,7 +37,7 @@ struct Known {
     header: HeaderValue,
     until: Instant,
     file: Option<Stamp>,
-    /// What to say when a token that was had without a login is refused.
+    /// The error for when a token that was issued without a login is refused.
     without_login: Option<FetchError>,
 }
 
@@ -51,7 +51,7 @@ struct TokenAnswer {
 }
 
 impl Logins {
-    /// The header that worked last.
+    /// The header that worked last, if it has not expired and the file of logins has not changed.
     pub(super) fn known(&self, docker: Option<&DockerConfig>, image: &Image, push: bool) -> Option<HeaderValue> {
         let file = docker.and_then(DockerConfig::stamp);
         let known = lock(&self.known);
@@ -59,16 +59,16 @@ impl Logins {
         (known.until > Instant::now() && known.file == file).then(|| known.header.clone())
     }
 
-    /// The header did not work. Gives what is missing, where it was an anonymous one.
+    /// Drops a header that did not work. Returns what is missing if it was made without a login.
     pub(super) fn forget(&self, image: &Image, push: bool) -> Option<FetchError> {
         let mut known = lock(&self.known);
         known.remove(&scope(image, push))?.without_login
     }
 
-    /// Answers a challenge.
+    /// Answers a challenge with a header.
     ///
     /// # Errors
-    /// `CredentialsMissing` without a login, `Unauthorized` with one that is refused, and what the token service says.
+    /// `CredentialsMissing` without a login, `Unauthorized` if a login is refused, or the error of the token service.
     pub(super) async fn log_in(
         &self,
         web: &Web,
@@ -77,7 +77,7 @@ impl Logins {
         push: bool,
         challenge: Option<Challenge>,
     ) -> Result<HeaderValue, FetchError> {
-        // Before it is read: a file that changes meanwhile is read again.
+        // Taken before the file is read, so that a file that changes in between is read again.
         let file = docker.and_then(DockerConfig::stamp);
         let login = match docker {
             Some(docker) => docker.credential(&image.host).await,
@@ -95,7 +95,7 @@ impl Logins {
                 return Err(FetchError::new(Reason::Unauthorized, text));
             }
             (Some(Challenge::Bearer { realm, service, scope }), login) => {
-                // Without a login a token service may still give a token for what is public.
+                // Without a login, a token service may still give a token for public repositories.
                 let (login, trouble) = match login {
                     Ok(Some(login)) => (Some(login), None),
                     Ok(None) => (None, Some(missing(image, docker))),
@@ -143,7 +143,7 @@ impl TokenRequest<'_> {
         let no_service = |text: String| FetchError::new(Reason::Unauthorized, text);
         let mut url = Url::parse(&self.realm)
             .map_err(|_| no_service(format!("{} names a token service that is not an address", image.host)))?;
-        // A login never goes where the registry itself would not be asked.
+        // A login is never sent to an address at which the registry itself would not be asked.
         if url.scheme() != "https" && !web.is_plain(&image.host) {
             return Err(no_service(format!("{} names a token service without TLS", image.host)));
         }
@@ -171,11 +171,11 @@ impl TokenRequest<'_> {
             }
         };
         let host = host_of(&url);
-        // Tokens are not modules.
+        // A token is not a module, so its redirects may lead anywhere.
         let mut request = Request { redirects: Redirects::Anywhere, ..request };
         request.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         let answer = web.send(&request).await.map_err(|error| FetchError {
-            // A token service on a forbidden address is the registry's doing, like a redirect.
+            // If the token service has a forbidden address, that is the registry's doing, like a redirect.
             reason: if error.reason == Reason::SourceNotAllowed { Reason::RedirectRefused } else { error.reason },
             ..error
         })?;
@@ -192,7 +192,7 @@ impl TokenRequest<'_> {
         let not_a_token = || no_service(format!("the token service {host} gives something that is not a token"));
         let answer: TokenAnswer = serde_json::from_slice(&body.finish().0).map_err(|_| not_a_token())?;
         let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty()).ok_or_else(not_a_token)?;
-        // Some seconds less, for the way.
+        // Some seconds less, to allow for the time of the request.
         let life = answer.expires_in.map_or(DEFAULT_LIFE, Duration::from_secs).saturating_sub(Duration::from_secs(5));
         Ok((bearer(&token).map_err(|_| not_a_token())?, life.min(Duration::from_secs(3600))))
     }
@@ -215,7 +215,7 @@ fn missing(image: &Image, docker: Option<&DockerConfig>) -> FetchError {
     FetchError::new(Reason::CredentialsMissing, text)
 }
 
-/// Why the file gave no login, for users who did not know that one is needed.
+/// The error when the file gave no login, for users who did not know that one is needed.
 fn wanted_by(image: &Image, error: &FetchError) -> FetchError {
     FetchError::new(error.reason, format!("{} wants a login: {}", image.host, error.message))
 }

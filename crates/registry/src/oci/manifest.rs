@@ -1,4 +1,4 @@
-//! Manifests of modules: what is taken, and what is made for a push.
+//! Manifests of modules: which ones are accepted, and how one is made for a push.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 pub const CONFIG_TYPE: &str = "application/vnd.wasm.config.v1+json";
 /// The media type of a module.
 pub const LAYER_TYPE: &str = "application/vnd.wasm.content.layer.v1+wasm";
-/// Manifests of Docker, which have the same form.
+/// The media type of Docker's manifests, which have the same form.
 const DOCKER_MANIFEST_TYPE: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_LIST_TYPE: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 
@@ -25,13 +25,13 @@ const DOCKER_LIST_TYPE: &str = "application/vnd.docker.distribution.manifest.lis
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
-    /// What it is.
+    /// The media type.
     pub media_type: String,
     /// The digest of its bytes.
     pub digest: Digest,
     /// Its size in bytes.
     pub size: u64,
-    /// What else is said of it.
+    /// The annotations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub annotations: BTreeMap<String, String>,
 }
@@ -41,17 +41,17 @@ pub struct Descriptor {
 pub struct Manifest {
     /// The digest of its bytes.
     pub digest: Digest,
-    /// As they came.
+    /// The bytes as they came.
     pub bytes: Vec<u8>,
-    /// What it says.
+    /// The parsed content.
     pub content: Content,
 }
 
-/// What a manifest says.
+/// The content of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Content {
-    /// Always 2.
+    /// The version of the form; always 2.
     pub schema_version: u32,
     /// The manifest's own type.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -60,19 +60,19 @@ pub struct Content {
     pub config: Descriptor,
     /// The blobs.
     pub layers: Vec<Descriptor>,
-    /// The manifest that this one is about, in signatures and other additions.
+    /// In signatures and other additions: the manifest that this one is about.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub subject: Option<Descriptor>,
-    /// Repeats the module's metadata.
+    /// The annotations, which repeat the module's metadata.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub annotations: BTreeMap<String, String>,
 }
 
 impl Manifest {
-    /// Reads the bytes of a manifest.
+    /// Parses a manifest.
     ///
     /// # Errors
-    /// `ManifestUnsupported` when the bytes are not a manifest, or an index.
+    /// `ManifestUnsupported` when the bytes are not a manifest, or are an index.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, FetchError> {
         let refused = |text: String| FetchError::new(Reason::ManifestUnsupported, text);
         #[derive(Deserialize)]
@@ -98,10 +98,10 @@ impl Manifest {
         Ok(Self { digest: Digest::of(&bytes), bytes, content })
     }
 
-    /// The one layer that is the module.
+    /// The only layer, which is the module.
     ///
     /// # Errors
-    /// `ManifestUnsupported` when there is not exactly one, or it is something else.
+    /// `ManifestUnsupported` when there is not exactly one layer, or it is not a module.
     pub fn module(&self) -> Result<&Descriptor, FetchError> {
         let refused = |text: String| Err(FetchError::new(Reason::ManifestUnsupported, text));
         let is_module = |layer: &&Descriptor| layer.media_type == LAYER_TYPE;

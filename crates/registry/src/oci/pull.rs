@@ -1,4 +1,4 @@
-//! Bringing a manifest or a blob from a registry.
+//! Fetches a manifest or a blob from a registry.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -14,7 +14,8 @@ use super::login::Logins;
 use super::{Image, MAX_MANIFEST, Manifest};
 use crate::{DockerConfig, FetchError, Receive, Redirects, Request, Web, Whole, client, host_of};
 
-/// What is asked for as a manifest. Indexes are named too, so that one is refused by its name and not by a 404.
+/// The media types to accept for a manifest. Indexes are included, so that an index is refused as such and not by a
+/// 404.
 const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json, \
      application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json";
 
@@ -23,17 +24,17 @@ pub struct Registry {
     pub(super) web: Web,
     docker: Option<DockerConfig>,
     logins: Logins,
-    /// Hosts that were found to speak plain HTTP.
+    /// Whether each known host speaks plain HTTP.
     plain: Mutex<HashMap<String, bool>>,
 }
 
 impl Registry {
-    /// A caller that logs in with what `docker` has.
+    /// A client that logs in with the logins of `docker`.
     pub fn new(web: Web, docker: Option<DockerConfig>) -> Self {
         Self { web, docker, logins: Logins::default(), plain: Mutex::default() }
     }
 
-    /// What it asks with.
+    /// The HTTP client.
     pub fn web(&self) -> &Web {
         &self.web
     }
@@ -41,7 +42,7 @@ impl Registry {
     /// The manifest of an image, checked against its digest.
     ///
     /// # Errors
-    /// When it cannot be had, is too large, is another, or none of a module.
+    /// When it cannot be fetched, is too large, has another digest, or is not a module's.
     pub async fn manifest(&self, image: &Image) -> Result<Manifest, FetchError> {
         Manifest::parse(self.manifest_bytes(image).await?.0)
     }
@@ -49,9 +50,9 @@ impl Registry {
     /// The manifest of any image, or its index: the bytes, checked against the digest that the image names, and their digest.
     ///
     /// # Errors
-    /// When it cannot be had, is too large, or is another.
+    /// When it cannot be fetched, is too large, or has another digest.
     pub async fn manifest_bytes(&self, image: &Image) -> Result<(Vec<u8>, Digest), FetchError> {
-        // A tag is the registry's word for a content; a digest is checked below.
+        // What a tag refers to, only the registry says; a digest is checked below.
         let redirects = if image.digest.is_some() { Redirects::Anywhere } else { Redirects::Allowed };
         let answer = self.get(image, &format!("manifests/{}", image.pointer()), MANIFESTS, redirects).await?;
         let mut body = Whole::new("the manifest", MAX_MANIFEST);
@@ -66,19 +67,19 @@ impl Registry {
         }
     }
 
-    /// A blob. Its digest is for the receiver to check.
+    /// A blob. The receiver must check its digest.
     ///
     /// # Errors
-    /// When it cannot be had whole.
+    /// When it cannot be fetched completely.
     pub async fn blob(&self, image: &Image, digest: &Digest, receive: &mut impl Receive) -> Result<(), FetchError> {
         let answer = self.get(image, &format!("blobs/{digest}"), "*/*", Redirects::Anywhere).await?;
         self.web.body(&image.host, answer, receive).await
     }
 
-    /// Whether the repository of an image has a blob. What the registry has for other repositories does not count.
+    /// Whether the repository of an image has a blob. Blobs in other repositories of the registry do not count.
     ///
     /// # Errors
-    /// When the registry does not say.
+    /// When the registry does not give a clear answer.
     pub async fn has_blob(&self, image: &Image, digest: &Digest) -> Result<bool, FetchError> {
         let request = Request { method: Method::HEAD, redirects: Redirects::Anywhere, ..Request::get(placeholder()) };
         let answer = self.ask(image, &format!("blobs/{digest}"), request, false).await?;
@@ -102,7 +103,7 @@ impl Registry {
         if answer.status().is_success() { Ok(answer) } else { Err(self.refused(image, &answer)) }
     }
 
-    /// An answer that is not what was asked for.
+    /// The error for an answer that is not what was asked for.
     pub(super) fn refused(&self, image: &Image, answer: &reqwest::Response) -> FetchError {
         let (host, status) = (host_of(answer.url()), answer.status());
         let error = client::refused(&host, status, answer.headers());
@@ -113,7 +114,7 @@ impl Registry {
             let text = format!("{}; {} redirects there, and a login is never sent on", error.message, image.host);
             return FetchError { message: text, ..error };
         }
-        // Without a login, the message says already what is missing.
+        // Without a login, the message already says what is missing.
         let text = match (status, &self.docker) {
             (StatusCode::UNAUTHORIZED, Some(docker)) => {
                 format!("{host} refuses the login that {} has for it (status 401)", docker.path().display())
@@ -126,7 +127,7 @@ impl Registry {
         FetchError { retry_after: error.retry_after, ..FetchError::new(error.reason, text) }
     }
 
-    /// Asks the registry, logging in where it wants that. `path` is below the repository.
+    /// Asks the registry, and logs in if it demands that. `path` is below the repository.
     pub(super) async fn ask(
         &self,
         image: &Image,
@@ -161,7 +162,7 @@ impl Registry {
         Err(last.unwrap_or_else(|| FetchError::new(Reason::InternalError, "no scheme is left to ask with")))
     }
 
-    /// Asks one address, logging in where that is wanted.
+    /// Asks one address, and logs in if it demands that.
     pub(super) async fn ask_at(
         &self,
         image: &Image,
@@ -173,7 +174,7 @@ impl Registry {
         }
         let mut answer = self.web.send(&request).await?;
         let asked = host_of(&request.url);
-        // The login is for the host that was asked, and not for the target of a redirect.
+        // The login is only for the host that was asked, and not for the target of a redirect.
         let is_asked = |answer: &reqwest::Response| host_of(answer.url()) == asked;
         if answer.status() == StatusCode::UNAUTHORIZED && is_asked(&answer) {
             self.logins.forget(image, push);
@@ -184,7 +185,7 @@ impl Registry {
         }
         let is_refused =
             matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) && is_asked(&answer);
-        // Registries give anyone a token, and say only then that it is good for nothing here.
+        // Registries give a token to any client, and only now say that it does not give the right to this.
         match is_refused.then(|| self.logins.forget(image, push)).flatten() {
             Some(missing) => Err(missing),
             None => Ok(answer),
@@ -197,7 +198,7 @@ fn is_other_protocol(reason: Reason) -> bool {
     matches!(reason, Reason::TLSFailed | Reason::RegistryUnreachable | Reason::BlobTruncated)
 }
 
-/// Replaced before it is used.
+/// An address that is replaced before it is used.
 pub(super) fn placeholder() -> Url {
     Url::parse("https://localhost/").expect("is an address")
 }

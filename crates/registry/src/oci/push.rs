@@ -1,4 +1,4 @@
-//! Bringing a module to a registry.
+//! Pushes a module to a registry.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, LOCATION};
@@ -10,10 +10,10 @@ use super::{Image, MANIFEST_TYPE, Manifest, Registry};
 use crate::{FetchError, Request, client, host_of};
 
 impl Registry {
-    /// Pushes a module with its manifest, and gives the manifest's digest.
+    /// Pushes a module with its manifest, and returns the manifest's digest.
     ///
     /// # Errors
-    /// When the registry does not take it.
+    /// When the registry does not accept it.
     pub async fn push(&self, image: &Image, module: Vec<u8>, manifest: &Manifest) -> Result<Digest, FetchError> {
         self.push_blob(image, Bytes::from_static(b"{}")).await?;
         self.push_blob(image, Bytes::from(module)).await?;
@@ -24,13 +24,13 @@ impl Registry {
     /// Pushes a manifest under the image's tag, or its digest.
     ///
     /// # Errors
-    /// When the registry does not take it.
+    /// When the registry does not accept it.
     pub async fn push_manifest(&self, image: &Image, manifest: &Manifest) -> Result<(), FetchError> {
         let pointer = image.tag.clone().unwrap_or_else(|| manifest.digest.to_string());
         self.put_manifest(image, &pointer, MANIFEST_TYPE, manifest.bytes.clone()).await
     }
 
-    /// Puts a manifest of any type under a tag or its digest.
+    /// Pushes a manifest of any media type under a tag or its digest.
     pub(super) async fn put_manifest(
         &self,
         image: &Image,
@@ -43,10 +43,10 @@ impl Registry {
         taken(self.ask(image, &format!("manifests/{pointer}"), request, true).await?)
     }
 
-    /// Pushes a blob, unless it is there.
+    /// Pushes a blob, unless the registry has it already.
     ///
     /// # Errors
-    /// When the registry does not take it.
+    /// When the registry does not accept it.
     pub async fn push_blob(&self, image: &Image, bytes: Bytes) -> Result<(), FetchError> {
         let digest = Digest::of(&bytes);
         let head = Request { method: Method::HEAD, ..Request::get(placeholder()) };
@@ -69,7 +69,7 @@ impl Registry {
         let mut request = put(bytes);
         request.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         request.url = url;
-        // The login is for the registry, and not for hosts that it names.
+        // The login is only for the registry, and not for other hosts that it names.
         taken(if same_host { self.ask_at(image, request, true).await? } else { self.web.send(&request).await? })
     }
 }

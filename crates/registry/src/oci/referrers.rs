@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{INDEX_TYPE, Image, MANIFEST_TYPE, MAX_MANIFEST, Manifest, Registry};
 use crate::{FetchError, Redirects, Whole};
 
-/// The type of a configuration that says nothing. Some clients put it where the type of the artifact belongs.
+/// The media type of an empty configuration. Some clients put it where the type of the artifact belongs.
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
 
 #[derive(Deserialize)]
@@ -25,11 +25,11 @@ struct Referrer {
 }
 
 impl Registry {
-    /// The manifests about the one with this digest whose artifact type begins with `kind`, or is absent. A registry that
-    /// keeps no such list has it under a tag that clients agreed on.
+    /// The manifests about the one with this digest whose artifact type begins with `kind`, or is absent. If the registry
+    /// does not keep such a list itself, clients keep it under an agreed tag.
     ///
     /// # Errors
-    /// When the list cannot be fetched; a registry without a list counts as an empty one.
+    /// When the list cannot be fetched; a missing list counts as an empty one.
     pub async fn referrers(&self, image: &Image, digest: &Digest, kind: &str) -> Result<Vec<Digest>, FetchError> {
         let list = match self.list(image, &format!("referrers/{digest}")).await? {
             None => self.list(image, &format!("manifests/{}", tag(digest))).await?,
@@ -39,11 +39,11 @@ impl Registry {
         Ok(of_kind(index.map_err(|_| no_index(image))?.unwrap_or(Index { manifests: Vec::new() }), kind))
     }
 
-    /// Puts an artifact that was pushed on the list of those about its subject, where the registry does not do so itself. Who
-    /// else does so at the same time may be lost from the list.
+    /// Adds a pushed artifact to the list of those about its subject, if the registry does not do that itself. An entry that
+    /// another client adds at the same time may be lost.
     ///
     /// # Errors
-    /// When the list cannot be had or put.
+    /// When the list cannot be fetched or pushed.
     pub async fn list_referrer(&self, image: &Image, artifact: &Manifest) -> Result<(), FetchError> {
         let Some(subject) = &artifact.content.subject else { return Ok(()) };
         let subject = subject.digest;
@@ -69,7 +69,7 @@ impl Registry {
     }
 }
 
-/// The tag of the list, where there is no other.
+/// The tag of the list, if the registry keeps no list itself.
 fn tag(subject: &Digest) -> String {
     format!("sha256-{}", subject.hex())
 }
@@ -79,7 +79,7 @@ fn no_index(image: &Image) -> FetchError {
     FetchError::new(Reason::ManifestUnsupported, text)
 }
 
-/// The list with this artifact on it too. `Some(None)` where it is there already, nothing where the list cannot be read.
+/// The list with this artifact added. `Some(None)` if it is there already, `None` if the list cannot be parsed.
 fn with(list: Option<&[u8]>, artifact: &Manifest) -> Option<Option<Vec<u8>>> {
     let empty = || json!({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": []});
     let mut list = list.map_or_else(|| Some(empty()), |list| serde_json::from_slice(list).ok())?;

@@ -1,4 +1,4 @@
-//! Where other loaders are, and which of them to ask.
+//! Where other loaders are, and which of them are asked.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +11,7 @@ const MOST: usize = 8;
 /// Where other loaders are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerAddress {
-    /// One, at this address.
+    /// One loader, at this address.
     Address(SocketAddr),
     /// All addresses that this name has at the moment, like a headless Service's.
     Name {
@@ -22,7 +22,7 @@ pub enum PeerAddress {
     },
 }
 
-/// A text that is no place.
+/// A text that is not the address of a loader.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not the address of a loader: want an address or a name with a port, like 10.0.0.7:8444 or siblings.portcullis.svc:8444"
@@ -54,8 +54,8 @@ impl fmt::Display for PeerAddress {
     }
 }
 
-/// The loaders to ask, in this order: each once, not this one, and no more than a few. `start` says where to begin, so that not
-/// all ask the same one first.
+/// The loaders to ask, in this order: each once, without this one, and only a few. `start` says where to begin, so that not all
+/// loaders ask the same one first.
 pub(super) fn choose(found: Vec<SocketAddr>, own: &BTreeSet<SocketAddr>, start: u64) -> Vec<SocketAddr> {
     let unique: BTreeSet<SocketAddr> = found.into_iter().filter(|address| !own.contains(address)).collect();
     let mut others: Vec<SocketAddr> = unique.into_iter().collect();

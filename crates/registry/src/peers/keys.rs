@@ -1,4 +1,4 @@
-//! The certificates by which loaders know each other, read again whenever their files change.
+//! The certificates by which loaders recognise each other, read again whenever their files change.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,8 @@ const LARGEST: u64 = 1 << 20;
 const FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
 
 /// A folder with `tls.crt`, `tls.key` and `ca.crt`: one authority that serves loaders only, and one name in all their
-/// certificates. The files may come later, and change; while they cannot be used, their last good content counts.
+/// certificates. The files may come later, and change; while they cannot be used, their last usable content stays in
+/// use.
 #[derive(Clone)]
 pub struct PeerKeys {
     folder: PathBuf,
@@ -30,12 +31,12 @@ pub struct PeerKeys {
     known: Arc<Mutex<Known>>,
 }
 
-/// A name that no certificate can have.
+/// A name that cannot be in a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a DNS name: want for instance {example}", example = super::PEER_NAME)]
 pub struct PeerNameError(String);
 
-/// Files that make no certificates to use.
+/// Files that do not make usable certificates.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum KeysError {
     #[error("{}: {kind}", path.display())]
@@ -44,7 +45,7 @@ enum KeysError {
     NoCertificate(&'static str),
     #[error("tls.key: it holds no key")]
     NoKey,
-    /// The files are read, and TLS cannot use what is in them; `files` are their names.
+    /// The files were read, but TLS cannot use their content; `files` are their names.
     #[error("{files}: {problem}")]
     Unusable { files: &'static str, problem: String },
 }
@@ -55,19 +56,19 @@ impl KeysError {
     }
 }
 
-/// Both sides of a connection.
+/// The TLS configurations for both sides of a connection.
 #[derive(Clone)]
 pub struct PeerTls {
-    /// The side that is asked: a caller must have a certificate of the same authority, with the same name.
+    /// For the loader that is asked: a caller must have a certificate of the same authority, with the same name.
     pub server: Arc<ServerConfig>,
-    /// The side that asks.
+    /// For the loader that asks.
     pub client: Arc<ClientConfig>,
 }
 
-/// What was read last.
+/// The content that was read last.
 #[derive(Default)]
 struct Known {
-    /// The digest of the bytes that `tls` was made of.
+    /// The digest of the bytes from which `tls` was made.
     print: Option<Digest>,
     tls: Option<PeerTls>,
     /// The problem that was logged last.
@@ -75,7 +76,7 @@ struct Known {
 }
 
 impl PeerKeys {
-    /// The files of this folder, which need not be there yet. `name` is the DNS name in the certificate of every loader.
+    /// The files of this folder, which need not exist yet. `name` is the DNS name in the certificate of every loader.
     ///
     /// # Errors
     /// When that is not a DNS name.
@@ -92,9 +93,10 @@ impl PeerKeys {
         self.name.to_str().into_owned()
     }
 
-    /// Both sides, as the files are now. Nothing until there have been files that can be used; the log says why.
+    /// The TLS configurations for the files as they are now. `None` until there have been usable files; the log says
+    /// why.
     pub fn tls(&self) -> Option<PeerTls> {
-        // Files of which one was swapped meanwhile do not fit together; the next look finds them whole.
+        // If a file was swapped in the meantime, the files do not match; the second try reads all of the new ones.
         let read = read(&self.folder).or_else(|_| read(&self.folder));
         let mut known = lock(&self.known);
         let problem = match read {
@@ -128,7 +130,8 @@ impl fmt::Debug for PeerKeys {
 
 /// The bytes of the files and a digest of them all.
 fn read(folder: &Path) -> Result<(Digest, [Vec<u8>; 3]), KeysError> {
-    // A mounted Secret is a folder of links through `..data`, which is swapped as a whole: all are read behind it.
+    // A mounted Secret is a folder of links through `..data`, which is swapped as a whole. So all files are read from
+    // the target of that link.
     let data = folder.join("..data");
     let folder = data.canonicalize().or_else(|_| folder.canonicalize());
     let folder = folder.map_err(|error| KeysError::Unreadable { path: data.with_file_name(""), kind: error.kind() })?;
@@ -177,7 +180,7 @@ fn certificates(file: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
     }
 }
 
-/// Accepts clients whose certificate has this name, and is of an authority that `inner` knows.
+/// Accepts clients whose certificate has this name, and is issued by an authority that `inner` knows.
 #[derive(Debug)]
 struct Named {
     inner: Arc<dyn ClientCertVerifier>,

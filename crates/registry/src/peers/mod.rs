@@ -1,4 +1,4 @@
-//! Modules, manifests and signatures from the loaders beside this one, by digest, over mutual TLS.
+//! Fetches modules, manifests and signatures from other loaders, by digest, over mutual TLS.
 
 mod address;
 mod keys;
@@ -17,7 +17,7 @@ pub use self::keys::{PeerKeys, PeerNameError, PeerTls};
 use crate::resolve::GuardedResolver;
 use crate::{FetchError, Receive, Web, client};
 
-/// The name in the certificate of every loader, where nothing else was said.
+/// The name in the certificate of every loader, unless another one is set.
 pub const PEER_NAME: &str = "portcullis-sibling";
 /// Longest time for a connection, and to the head of an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,8 +32,8 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// The loaders at these places but this one, which is at `own`. Names are looked up each time, with `name_server`
-    /// or with the name server of the system.
+    /// The loaders at these places except this one, which is at `own`. Names are looked up each time, by `name_server`
+    /// or the system's name server.
     pub fn new(
         places: Vec<PeerAddress>,
         own: BTreeSet<SocketAddr>,
@@ -44,16 +44,17 @@ impl Peers {
             PeerAddress::Name { host, .. } => Some(host.clone()),
             PeerAddress::Address(_) => None,
         });
-        // The installation itself chose these names: they may lead inside.
+        // The installation itself chose these names, so they may lead to private addresses.
         let resolver = GuardedResolver::fresh(names.collect(), name_server);
         Self { places, own, keys, resolver }
     }
 
-    /// Brings what has a digest from the first loader that has it, within the time of one download. `kind` is `modules`,
-    /// `manifests` or `proofs`; `receive` makes a receiver for one attempt. The caller checks the digest, as with any other source.
+    /// Fetches the content of a digest from the first loader that has it, within the time limit of one download. `kind` is
+    /// `modules`, `manifests` or `proofs`; `receive` makes a receiver for one attempt. The caller checks the digest, as with any
+    /// other source.
     ///
     /// # Errors
-    /// What the last one said. `NotFound` where there is no loader to ask.
+    /// The error of the last loader. `NotFound` if there is no loader to ask.
     pub async fn fetch<R: Receive>(
         &self,
         web: &Web,

@@ -1,4 +1,5 @@
-//! Signatures in Sigstore's own bundles: a statement about the manifest, its signer, and the log's entry.
+//! Signatures in Sigstore's own bundles: a statement about the manifest, its signer, and the entry in the transparency
+//! log.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +15,15 @@ use super::refusal::Refusal;
 use super::signed::{Certificate, Entry, Signed};
 use super::trust::{Logged, TrustRoot};
 
-/// What a statement says that is a signature and no other attestation: of a test, of where something was built, of a flaw.
+/// The type of a statement that is a signature, and not another attestation, for instance of a test, a build or a
+/// vulnerability.
 const SIGNATURE: &str = "https://sigstore.dev/cosign/sign/v1";
 /// The form of such statements.
 const STATEMENT: &str = "https://in-toto.io/Statement/v1";
-/// Most certificates that come with one signature.
+/// Most certificates in one signature.
 const MOST: usize = 8;
 
-/// A statement, as far as it matters here.
+/// The fields of a statement that are used here.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Statement {
@@ -38,7 +40,7 @@ struct Subject {
     annotations: Option<BTreeMap<String, Value>>,
 }
 
-/// Reads a bundle that was found beside a manifest. Nothing when it says nothing about this manifest, or is no signature.
+/// Reads a bundle that was found beside a manifest. `None` if it is not about this manifest, or is not a signature.
 pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) -> Option<Signed> {
     if !layer.media_type.starts_with(BUNDLE) || layer.body.len() as u64 > MAX_BUNDLE {
         return None;
@@ -58,7 +60,7 @@ pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) 
         signature: envelope.signature.sig.as_bytes().to_vec(),
         annotations,
         certificate,
-        // What it holds is checked for a certificate of an authority of the trust root, not for one of one's own.
+        // The check above covers the entry for certificates of the trust root. For a certificate of one's own it is not read.
         entry: Entry::InBundle,
     })
 }
@@ -68,7 +70,7 @@ fn check(bundle: &Bundle, manifest: &Digest, trust: &TrustRoot) -> Result<Identi
     trust.check(digest, bundle, Logged::Included)
 }
 
-/// What a statement that signs this manifest says besides.
+/// The annotations of a statement that signs this manifest; `None` for any other statement.
 fn said(payload: &[u8], manifest: &Digest) -> Option<BTreeMap<String, Value>> {
     let statement: Statement = serde_json::from_slice(payload).ok()?;
     if statement.form != STATEMENT || statement.predicate_type != SIGNATURE {

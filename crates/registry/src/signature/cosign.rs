@@ -18,9 +18,9 @@ use crate::{FetchError, Whole};
 
 /// The media type of a statement.
 pub(super) const STATEMENT_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// Where its signature is, in base64.
+/// The annotation with its signature, in base64.
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
-/// What a statement says it is.
+/// The type that a statement names.
 const KIND: &str = "cosign container image signature";
 /// Largest statement, in bytes.
 const MAX_STATEMENT: u64 = 64 << 10;
@@ -47,7 +47,7 @@ struct ImageOf {
     docker_manifest_digest: Digest,
 }
 
-/// The signatures under the tag, unchecked; empty where there are none.
+/// The signatures under the tag, unchecked; empty if there are none.
 ///
 /// # Errors
 /// `SignatureInvalid` when the tag names something else, `SignatureUnavailable` when they cannot be fetched now.
@@ -72,7 +72,7 @@ pub(super) async fn fetch(registry: &Registry, image: &Image, manifest: &Digest)
     Ok(layers)
 }
 
-/// One of the signatures; nothing where the layer is not one.
+/// One of the signatures; `None` if the layer is not a signature.
 async fn statement(registry: &Registry, place: &Image, layer: &Descriptor) -> Result<Option<Layer>, FetchError> {
     if !layer.annotations.contains_key(SIGNATURE) || layer.size > MAX_STATEMENT {
         return Ok(None);
@@ -84,7 +84,7 @@ async fn statement(registry: &Registry, place: &Image, layer: &Descriptor) -> Re
     Ok((digest == layer.digest).then(|| Layer { media_type: layer.media_type.clone(), annotations, body }))
 }
 
-/// A statement and its signature, if it is one about this manifest. Statements about another digest, and other documents, do not count.
+/// A statement and its signature, if it is about this manifest. Statements about another digest, and other documents, give `None`.
 pub(super) fn read(layer: &Layer, manifest: &Digest, trust: &Result<TrustRoot, NoTrustRoot>) -> Option<Signed> {
     let Layer { media_type, annotations, body } = layer;
     if media_type != STATEMENT_TYPE || body.len() as u64 > MAX_STATEMENT {
@@ -105,7 +105,7 @@ pub(super) fn read(layer: &Layer, manifest: &Digest, trust: &Result<TrustRoot, N
     Some(Signed { message, signature, annotations, certificate, entry })
 }
 
-/// What is known of the log entry beside a signature over a statement with this digest.
+/// The log entry that comes with a signature over a statement with this digest.
 fn entry(
     annotations: &BTreeMap<String, String>,
     statement: &Digest,

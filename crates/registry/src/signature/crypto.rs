@@ -1,6 +1,8 @@
-//! The arithmetic behind certificates and logs: ring, as everywhere here, given to the verifier of Sigstore.
+//! The cryptography behind certificates and transparency logs: ring, as everywhere here, handed to the verifier of
+//! Sigstore.
 //!
-//! ring checks no signature over a digest alone, which the verifier asks for; there the curves of RustCrypto do it.
+//! ring cannot check a signature over a digest alone, which the verifier needs; for that the curves of RustCrypto are
+//! used.
 
 use p256::ecdsa::signature::hazmat::PrehashVerifier as _;
 use ring::digest::{self, Context};
@@ -14,9 +16,9 @@ use sigstore_verify::crypto::{
 };
 use sigstore_verify::types::HashAlgorithm;
 
-/// Makes the verifier use this. Later calls do nothing.
+/// Makes the verifier use this cryptography. Later calls do nothing.
 pub(super) fn install() {
-    // An earlier call installed the same: nothing else here installs one.
+    // An error means that an earlier call has installed it: nothing else here installs one.
     let _ = install_default_provider(&Ring);
 }
 

@@ -1,13 +1,13 @@
-//! The errors of the verifier in plain words.
+//! Explains the errors of the verifier in plain words.
 
 use sigstore_verify::{CertificateError, Error, TimestampError, TransparencyLogError};
 
 use super::refusal::Refusal;
 
-/// Longest cause that is quoted, in bytes. It may hold what a stranger wrote.
+/// Longest cause that is quoted, in bytes. It may hold untrusted text.
 const LONGEST: usize = 200;
 
-/// The words for an error of the verifier.
+/// The refusal for an error of the verifier.
 pub(super) fn refusal(error: &Error) -> Refusal {
     let (text, cause) = match error {
         Error::Certificate(error) => certificate(error),

@@ -9,7 +9,7 @@ use super::requirement::{Signer, Subject, with_slash};
 
 /// The issuer of the identities of GitHub's workflows.
 const GITHUB: &str = "https://token.actions.githubusercontent.com";
-/// Where its repositories are.
+/// The prefix of the addresses of GitHub's repositories.
 const GITHUB_REPOSITORIES: &str = "https://github.com/";
 
 /// The identity of a signer, from a certificate that was checked together with the signature against the trust root.
@@ -56,7 +56,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// `owner/repository` from the two extensions of a certificate that may hold it. Nothing when they disagree.
+/// The `owner/repository` from the two extensions of a certificate that may hold it. `None` if they disagree.
 pub(super) fn repository(workflow: Option<&str>, source: Option<&str>) -> Option<String> {
     let from_source = source.and_then(|uri| uri.strip_prefix(GITHUB_REPOSITORIES));
     let name = match (workflow, source) {
@@ -72,7 +72,7 @@ pub(super) fn repository(workflow: Option<&str>, source: Option<&str>) -> Option
     name.filter(is_name).map(str::to_owned)
 }
 
-/// Whether an address is below a prefix: as it is written, and also after `..` and the like are resolved.
+/// Whether an address is below a prefix, both as it is written and after `..` and the like are resolved.
 fn is_below(subject: &str, prefix: &str) -> bool {
     let Some(prefix) = with_slash(prefix) else { return false };
     let (Ok(subject_url), Ok(prefix_url)) = (Url::parse(subject), Url::parse(&prefix)) else { return false };

@@ -16,7 +16,7 @@ use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey {
     kind: Kind,
-    /// As ring wants it: a point, or the two numbers of RSA.
+    /// The key in ring's form: a point, or the two numbers of RSA.
     bytes: Vec<u8>,
 }
 
@@ -31,10 +31,10 @@ enum Kind {
 /// A text that is not a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// It is something else, or damaged.
+    /// It is not PEM, or damaged.
     #[error("the key is not PEM of a public key")]
     NotPem,
-    /// The kind of key is not supported.
+    /// This kind of key is not supported.
     #[error("the key is none of ECDSA P-256 or P-384, Ed25519 and RSA")]
     Kind,
 }
@@ -84,7 +84,7 @@ impl PublicKey {
         Ok(Self { kind, bytes: info.subject_public_key.data.to_vec() })
     }
 
-    /// Whether `signature` is this key's, over `message`.
+    /// Whether this key made `signature` over `message`.
     pub fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
         let algorithms: &[&'static dyn VerificationAlgorithm] = match self.kind {
             Kind::P256 => &[&ECDSA_P256_SHA256_ASN1],

@@ -1,4 +1,5 @@
-//! What cosign writes beside a signature in the `.sig` artifact, as one bundle: certificate, chain and log entry.
+//! Turns what cosign writes beside a signature in the `.sig` artifact into one bundle: certificate, chain and log
+//! entry.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +16,11 @@ use super::PublicKey;
 use super::refusal::Refusal;
 use super::trust::TrustRoot;
 
-/// The certificate, in PEM.
+/// The annotation with the certificate, in PEM.
 pub(super) const CERTIFICATE: &str = "dev.sigstore.cosign/certificate";
-/// Those between it and the root, and perhaps the root.
+/// The annotation with the certificates between it and the root, and perhaps the root.
 const CHAIN: &str = "dev.sigstore.cosign/chain";
-/// The log's entry with its promise.
+/// The annotation with the log's entry and its promise.
 const LOG_ENTRY: &str = "dev.sigstore.cosign/bundle";
 /// Longest of these texts, in bytes.
 const LONGEST: usize = 64 << 10;
@@ -33,7 +34,7 @@ struct LogEntry {
     payload: Payload,
 }
 
-/// In the order in which a log signs it: by name.
+/// The fields in the order in which a log signs them: by name.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Payload {
@@ -80,16 +81,16 @@ struct RecordKey {
     content: String,
 }
 
-/// What a log promises about a signature.
+/// A log's promise about a signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Promise {
-    /// The key that signed, of the entry's certificate or by itself.
+    /// The key that signed, from the entry's certificate or by itself in the entry.
     pub(super) key: PublicKey,
     /// When the log took the entry, in seconds since 1970.
     pub(super) time: i64,
 }
 
-/// What kind of entry a body is.
+/// The kind of entry in a body.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Kind {
@@ -97,7 +98,7 @@ struct Kind {
     api_version: String,
 }
 
-/// The bundle of a signature over a statement with this digest. Nothing where there is no certificate.
+/// The bundle of a signature over a statement with this digest. `None` if there is no certificate.
 ///
 /// # Errors
 /// What is wrong with the annotations.
@@ -147,15 +148,15 @@ pub(super) fn bundle(
     serde_json::from_value(bundle).map(Some).map_err(|_| Refusal::UnreadableEntry)
 }
 
-/// Whether an entry of a transparency log comes with a signature.
+/// Whether a signature comes with an entry of a transparency log.
 pub(super) fn has_entry(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(LOG_ENTRY).is_some_and(|entry| !entry.is_empty())
 }
 
-/// What a log of the trust root promises about this signature over a statement with this digest. Nothing where no entry comes with it.
+/// The promise of a log of the trust root about this signature over a statement with this digest. `None` if no entry comes with it.
 ///
 /// # Errors
-/// When the entry cannot be read, is about something else, or no log of the trust root has signed the promise.
+/// When the entry cannot be parsed, is about something else, or no log of the trust root has signed the promise.
 pub(super) fn promise(
     annotations: &BTreeMap<String, String>,
     statement: &Digest,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Material {
     /// The layers, in the order of the registry: statements of cosign, then bundles.
     pub(super) layers: Vec<Layer>,
-    /// Why there may be more, which could not be fetched now.
+    /// Why there may be more signatures, which could not be fetched now; `None` if all are here.
     #[serde(skip)]
     pub(super) incomplete: Option<String>,
 }
@@ -20,18 +20,18 @@ pub struct Material {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Layer {
-    /// What it is.
+    /// The media type.
     pub(super) media_type: String,
     /// The annotations: the signature, and what proves the signer's identity.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub(super) annotations: BTreeMap<String, String>,
-    /// What was signed; base64 in JSON.
+    /// The signed bytes; base64 in JSON.
     #[serde(serialize_with = "encode", deserialize_with = "decode")]
     pub(super) body: Vec<u8>,
 }
 
 impl Material {
-    /// Whether there is no signature at all.
+    /// Whether there are no signatures at all.
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
     }

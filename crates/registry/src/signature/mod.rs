@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Signers have a public key, or a certificate that an authority of the trust root gave them for the minute in which they
-//! signed. Such a certificate counts only together with what logs of the trust root say of it and of the signature. Nothing
-//! is asked of those logs: what comes with a signature must suffice, and what cannot be checked lets nothing through.
+//! signed. Such a certificate counts only if logs of the trust root attest both it and the signature. These logs are not
+//! asked over the network: the data that come with a signature must suffice, and a signature that cannot be checked is not
+//! accepted.
 
 mod bundle;
 mod cosign;
@@ -46,7 +47,7 @@ use portcullis_contract::Reason;
 use crate::FetchError;
 use crate::oci::Image;
 
-/// The error where signatures cannot be fetched. Only a failure that may pass becomes `SignatureUnavailable`.
+/// The error when signatures cannot be fetched. Only a failure that may pass becomes `SignatureUnavailable`.
 fn unavailable(image: &Image, error: FetchError) -> FetchError {
     let reason = if error.reason.class().is_retryable() { Reason::SignatureUnavailable } else { error.reason };
     let text = format!("the signatures of {image} cannot be had: {}", error.message);

@@ -1,9 +1,9 @@
 //! Why a signature by a certificate does not count.
 
-/// Why a signature by a certificate does not count. Messages list these beside what was asked for.
+/// Why a signature by a certificate does not count. Messages list these beside the required signers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    /// There is no certificate, or there are several, where one belongs.
+    /// There is no certificate, or there are several, where there must be exactly one.
     #[error("its certificate is not one")]
     NotOneCertificate,
     /// The text is not PEM.
@@ -29,19 +29,19 @@ pub(super) enum Refusal {
     /// The entry of the transparency log has another form.
     #[error("its entry of the transparency log cannot be read")]
     UnreadableEntry,
-    /// There is an entry of the transparency log, and the trust root that is configured cannot be used.
+    /// There is an entry of the transparency log, but the configured trust root cannot be used.
     #[error("its entry of the transparency log cannot be checked without the trust root")]
     UncheckedEntry,
-    /// A Sigstore bundle, where a log entry for a certificate of one's own is required.
+    /// It is in a Sigstore bundle, while a log entry for a certificate of one's own is required.
     #[error(
         "it is in a Sigstore bundle, whose log entry does not count for a certificate of one's own: sign with cosign's \
          older form (--new-bundle-format=false)"
     )]
     InBundle,
-    /// The verifier said yes without having looked at the certificate.
+    /// The verifier accepted it without having checked the certificate.
     #[error("its certificate was not checked")]
     Unchecked,
-    /// The signature lacks something that says who signed, or when.
+    /// The signature lacks something that shows the signer or the time.
     #[error("{0}")]
     Lacks(&'static str),
     /// The verifier refused it.

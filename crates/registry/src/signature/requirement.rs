@@ -20,13 +20,13 @@ const MOST: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Requirement {
-    /// `v1`, in a file.
+    /// The version of the form: `v1`, only in a file.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     api_version: Option<String>,
-    /// Each of them.
+    /// Signers who must all have signed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub all_of: Option<Vec<Signer>>,
-    /// Some of them.
+    /// Signers, a minimum number of which must have signed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub any_of: Option<AnyOf>,
 }
@@ -51,13 +51,13 @@ pub enum Signer {
         /// The signer's name, for messages.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         owner: Option<String>,
-        /// PEM.
+        /// The public key, in PEM.
         key: String,
-        /// What the signature must say besides.
+        /// Annotations that the signature must have too.
         #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
         annotations: BTreeMap<String, String>,
     },
-    /// The holder of a certificate that was checked before. Files and policies name none.
+    /// The holder of a certificate that was checked before. Files and policies cannot name such a signer.
     #[serde(skip)]
     Certificate {
         /// The key of the certificate, in PEM.
@@ -66,9 +66,9 @@ pub enum Signer {
         not_before: i64,
         /// When the certificate expires, in seconds since 1970.
         not_after: i64,
-        /// Whether a transparency log must say that it was signed within that time.
+        /// Whether a transparency log must attest that it was signed within that time.
         must_be_logged: bool,
-        /// What the signature must say besides.
+        /// Annotations that the signature must have too.
         annotations: BTreeMap<String, String>,
     },
     /// An identity that an issuer vouches for.
@@ -77,7 +77,7 @@ pub enum Signer {
         issuer: String,
         /// The identity, or its prefix.
         subject: Subject,
-        /// What the signature must say besides.
+        /// Annotations that the signature must have too.
         #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
         annotations: BTreeMap<String, String>,
     },
@@ -85,71 +85,71 @@ pub enum Signer {
     GithubAction {
         /// The repository's owner.
         owner: String,
-        /// The repository.
+        /// The repository; `None` for any of the owner's.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         repo: Option<String>,
-        /// What the signature must say besides.
+        /// Annotations that the signature must have too.
         #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
         annotations: BTreeMap<String, String>,
     },
 }
 
-/// The identities of an issuer that count.
+/// The accepted identities of an issuer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Subject {
-    /// This one.
+    /// This identity.
     Equal(String),
     /// All addresses below this one.
     UrlPrefix(String),
 }
 
-/// A requirement that makes no sense.
+/// A requirement that is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequirementError {
-    /// Not of the form.
+    /// It does not have the right form.
     #[error("{0}")]
     Form(String),
     /// No signer is named.
     #[error("config is missing signatures in both allOf and anyOff list")]
     Nobody,
-    /// More signatures than signers.
+    /// It demands more signatures than there are signers.
     #[error("anyOf: minimumMatches is {wanted}, and there are {there} signatures: want 1 to {there}")]
     Minimum {
-        /// What is asked for.
+        /// The number of signatures that it demands.
         wanted: u32,
-        /// How many there are.
+        /// The number of signers.
         there: usize,
     },
-    /// Too many signers.
+    /// There are too many signers.
     #[error("more than {MOST} signatures")]
     TooMany,
-    /// A public key that cannot be read.
+    /// A public key cannot be parsed.
     #[error("pubKey {owner}: {error}")]
     Key {
         /// The name of its signer.
         owner: String,
-        /// Why it cannot be read.
+        /// Why it cannot be parsed.
         error: KeyError,
     },
-    /// A part of a signer that would match no identity, or all of them.
+    /// A part of a signer would match no identity, or all of them.
     #[error("{signer}: {problem}")]
     Signer {
         /// The signer with that part.
         signer: String,
-        /// Why, and what is wanted.
+        /// What is wrong, and what is wanted.
         problem: &'static str,
     },
 }
 
-/// Whether what is asked for is there.
+/// Whether a requirement is met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is.
+    /// It is met.
     Met,
-    /// It is not, whatever else may be found.
+    /// It is not met, whatever else may be found.
     Unmet(String),
-    /// It may be; these could not be checked.
+    /// It may be met: these signatures could not be checked.
     Unknown(String),
 }
 
@@ -166,20 +166,20 @@ fn one() -> u32 {
 }
 
 impl Requirement {
-    /// Takes a policy's `signatures`.
+    /// Parses a policy's `signatures`.
     ///
     /// # Errors
-    /// When they make no sense.
+    /// When they are not valid.
     pub fn from_value(value: Value) -> Result<Self, RequirementError> {
         let form =
             |error: serde_json::Error| RequirementError::Form(portcullis_contract::clean(&error.to_string(), 300));
         serde_json::from_value::<Self>(value).map_err(form)?.checked()
     }
 
-    /// Takes the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// When it makes no sense.
+    /// When it is not valid.
     pub fn from_yaml(text: &str) -> Result<Self, RequirementError> {
         let form = |error: portcullis_yaml::ReadError| {
             RequirementError::Form(portcullis_contract::clean(&error.to_string(), 300))
@@ -191,7 +191,7 @@ impl Requirement {
     /// Reads a file.
     ///
     /// # Errors
-    /// When it cannot be read or makes no sense.
+    /// When it cannot be read or is not valid.
     pub fn read(path: &Path) -> Result<Self, RequirementError> {
         let failed = |problem: String| RequirementError::Form(format!("{}: {problem}", path.display()));
         let real = path.canonicalize().map_err(|error| failed(error.kind().to_string()))?;
@@ -200,18 +200,18 @@ impl Requirement {
         Self::from_yaml(&text).map_err(|error| failed(error.to_string()))
     }
 
-    /// One signer.
+    /// The requirement of one signer.
     ///
     /// # Errors
-    /// When the signer makes no sense.
+    /// When the signer is not valid.
     pub fn signer(signer: Signer) -> Result<Self, RequirementError> {
         Self::all_of(vec![signer])
     }
 
-    /// All of these signers.
+    /// The requirement of all of these signers.
     ///
     /// # Errors
-    /// When there is none, or one makes no sense.
+    /// When there is none, or one is not valid.
     pub fn all_of(signers: Vec<Signer>) -> Result<Self, RequirementError> {
         Self { api_version: None, all_of: Some(signers), any_of: None }.checked()
     }
@@ -222,12 +222,12 @@ impl Requirement {
         self.all_of.iter().flatten().chain(some)
     }
 
-    /// Whether a signer without a key of its own is named.
+    /// Whether a signer without a key is named.
     pub fn needs_trust_root(&self) -> bool {
         self.signers().any(Signer::needs_trust_root)
     }
 
-    /// Whether a trust root says something about a signer that is named.
+    /// Whether a trust root matters for any signer that is named.
     pub(super) fn uses_trust_root(&self) -> bool {
         self.signers().any(|signer| !matches!(signer, Signer::PubKey { .. }))
     }
@@ -253,7 +253,7 @@ impl Requirement {
         Ok(self)
     }
 
-    /// Decides, given whether each signer has signed.
+    /// Decides whether the requirement is met, given whether each signer has signed.
     pub(super) fn decide(&self, found: impl Fn(&Signer) -> Found) -> Verdict {
         let (mut missing, mut unknown) = (Vec::new(), Vec::new());
         for signer in self.all_of.iter().flatten() {
@@ -292,7 +292,7 @@ impl Signer {
         }
     }
 
-    /// What the signature must say besides.
+    /// Annotations that the signature must have too.
     pub(super) fn annotations(&self) -> &BTreeMap<String, String> {
         match self {
             Self::PubKey { annotations, .. }
@@ -348,7 +348,7 @@ impl fmt::Display for Signer {
     }
 }
 
-/// What a prefix means: everything below it, with a slash between. Nothing where the prefix is no address.
+/// The prefix with a slash at its end, so that only addresses below it match. `None` if the prefix is not an address.
 pub(super) fn with_slash(prefix: &str) -> Option<String> {
     let url = Url::parse(prefix).ok()?;
     let has_more = url.query().is_some() || url.fragment().is_some();

@@ -14,28 +14,28 @@ use super::{PublicKey, Signer};
 /// A statement about the manifest in question, with its signature.
 #[derive(Debug)]
 pub(super) struct Signed {
-    /// The bytes that are signed.
+    /// The signed bytes.
     pub message: Vec<u8>,
     /// The signature over them.
     pub signature: Vec<u8>,
-    /// What the statement says besides.
+    /// The annotations of the statement.
     pub annotations: BTreeMap<String, Value>,
     /// The signer's certificate.
     pub certificate: Certificate,
-    /// What a transparency log says of it.
+    /// Its entry in a transparency log.
     pub entry: Entry,
 }
 
 /// What is known of a signature's entry in a transparency log.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// There is no entry, or no trust root is configured that could tell which logs count.
+    /// There is no entry, or no trust root is configured that names the logs to trust.
     None,
     /// The signature is in a Sigstore bundle, whose entry is not read for a certificate of one's own.
     InBundle,
-    /// There is an entry that does not count, for this reason.
+    /// There is an entry, but it does not count, for this reason.
     Refused(Refusal),
-    /// What a log of the trust root promises.
+    /// The promise of a log of the trust root.
     Promised(Promise),
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Certificate {
     Proved(Identity),
 }
 
-/// How the signer is known.
+/// The evidence by which a signer is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evidence {
     /// The signature is by the public key of the requirement.
@@ -59,24 +59,24 @@ pub enum Evidence {
     Certificate(Identity),
 }
 
-/// A required signer, and how it is known that this one has signed.
+/// A required signer, and the evidence that this signer has signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
     /// The required signer.
     pub signer: String,
-    /// How it is known.
+    /// The evidence.
     pub evidence: Evidence,
 }
 
 impl Certificate {
-    /// From the outcome of a check.
+    /// The certificate, from the outcome of a check.
     pub(super) fn of(checked: Result<Identity, Refusal>) -> Self {
         checked.map_or_else(Self::Refused, Self::Proved)
     }
 }
 
 impl Signed {
-    /// Whether `signer` has signed this, with the required annotations.
+    /// Whether `signer` has signed this, with the required annotations; `None` if not.
     pub(super) fn is_by(&self, signer: &Signer) -> Option<Evidence> {
         if !self.says_what_is_required(signer) {
             return None;
@@ -95,8 +95,8 @@ impl Signed {
         }
     }
 
-    /// Why this does not count for a signer whose certificate was checked before. Nothing for other signers, whose
-    /// refusals are in [`Certificate::Refused`], and where the annotations are what is missing.
+    /// Why this does not count for a signer whose certificate was checked before. `None` for other signers, whose
+    /// refusals are in [`Certificate::Refused`], and if only the annotations are missing.
     pub(super) fn refusal(&self, signer: &Signer) -> Option<Refusal> {
         let Signer::Certificate { key, not_before, not_after, must_be_logged, .. } = signer else { return None };
         if !self.says_what_is_required(signer) {
@@ -105,7 +105,7 @@ impl Signed {
         self.check_key(key, *not_before..=*not_after, *must_be_logged).err()
     }
 
-    /// Whether the annotations are there that `signer` must have signed too.
+    /// Whether this has the signed annotations that `signer` requires.
     fn says_what_is_required(&self, signer: &Signer) -> bool {
         let says = |(name, value): (&String, &String)| {
             self.annotations.get(name).and_then(Value::as_str).is_some_and(|said| said == value)
@@ -114,7 +114,7 @@ impl Signed {
     }
 
     /// Checks that the key of a certificate has signed this, and that this was logged within the certificate's
-    /// validity. An entry that is there must be right, whether one is required or not.
+    /// validity. If there is an entry, it must be right, whether one is required or not.
     fn check_key(&self, key: &str, validity: RangeInclusive<i64>, must_be_logged: bool) -> Result<(), Refusal> {
         let key = PublicKey::from_pem(key).map_err(|_| Refusal::Lacks("the certificate's key cannot be used"))?;
         if !key.has_signed(&self.message, &self.signature) {

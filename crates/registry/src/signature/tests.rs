@@ -1,4 +1,4 @@
-//! Signatures of a Sigstore of the tests' own, and everything that may be wrong with them.
+//! Signatures of the tests' own Sigstore, and everything that may be wrong with them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -91,7 +91,7 @@ fn l21_only_the_right_key_over_the_right_digest_counts() {
     refused(&Material::default(), &by(""), &none, "no signatures found");
     assert!(ask(&signed(statement(), &ours), &by(", annotations: {env: prod}"), &none).is_ok());
     refused(&signed(statement(), &ours), &by(", annotations: {env: test}"), &none, "pubKey");
-    // Newer versions of cosign put what a key signs into a bundle too.
+    // Newer versions of cosign also put signatures by a key into a bundle.
     let sigstore = Sigstore::new();
     let leaf = sigstore.leaf(&Holder::workflow("org/repo"));
     let mut bundle = sigstore.bundle(&leaf, &manifest(), SIGN, json!({"env": "prod"}));
@@ -137,7 +137,7 @@ fn l21_an_identity_counts_that_a_certificate_proves() {
                 "allOf: [{{kind: genericIssuer, issuer: '{GITHUB}', subject: {{equal: 'https://github.com/org/repo'}}}}]"
             ),
         ] {
-            // The error names the identity that did sign.
+            // The error names the identity that has signed.
             refused(material, wanted, &trust, "one of https://github.com/org/repo/");
         }
     }
@@ -148,7 +148,7 @@ fn l21_an_identity_counts_that_a_certificate_proves() {
     };
     assert!(ask(&signed, &wants("me@example.com"), &trust).is_ok());
     refused(&signed, &wants("you@example.com"), &trust, "me@example.com by https://accounts.example");
-    // A neighbour's name that begins as ours does.
+    // Another organisation whose name begins like ours.
     let evil = sigstore.leaf(&Holder::workflow("org-evil/repo"));
     let signed = beside(statement(), sigstore.annotations(&evil, &statement()));
     let prefix = format!(
@@ -209,14 +209,14 @@ fn l21_log_entries_that_prove_nothing() {
         refused(&with(&sigstore, body, at), WORKFLOW, &trust, "something else");
     }
     refused(&with(&other, &body, at), WORKFLOW, &trust, "no transparency log of the trust root");
-    // The certificate has ended long since, and that does not matter; what matters is when it was logged.
+    // The certificate has expired long ago, but that does not matter: what matters is when the signature was logged.
     refused(&with(&sigstore, &body, leaf.from + 3600), WORKFLOW, &trust, "was not valid when it was signed");
     refused(&with(&sigstore, &body, leaf.from - 60), WORKFLOW, &trust, "was not valid when it was signed");
     let no_kind = json!({"kind": "other", "apiVersion": "0.0.1"}).to_string();
     refused(&with(&sigstore, no_kind.as_bytes(), at), WORKFLOW, &trust, "cannot be read");
     refused(&with(&sigstore, b"no JSON", at), WORKFLOW, &trust, "cannot be read");
 
-    // A signature of another key beside a good certificate and a log entry that agrees.
+    // A signature of another key, with a good certificate and a matching log entry.
     let forged = second.sign(&statement());
     let body = hashed_record(&statement(), &forged, &leaf.pem());
     let material = beside(statement(), sigstore.annotations_with(&leaf, &forged, &body, at));
@@ -311,7 +311,7 @@ fn l22_what_cannot_be_known_lets_nothing_through() {
         let away = judge(&material, Some(Path::new("/nowhere")));
         assert_eq!(away.reason, Reason::SignatureUnavailable);
         assert!(away.message.contains("/nowhere"), "{away}");
-        // With a trust root that says who it is, and part of the signatures away.
+        // With a trust root that identifies the signer: first all signatures, then with some that could not be fetched.
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("trusted_root.json");
         std::fs::write(&file, sigstore.trusted_root().to_string()).expect("writes");
@@ -349,7 +349,7 @@ fn a_trust_root_says_what_it_lacks() {
         let error = read(&root).expect_err(words);
         assert!(error.contains(words), "{error}");
     }
-    // Each authority and log in it counts only for its own period.
+    // Each authority and log in it is valid only for its own period.
     let leaf = sigstore.leaf(&Holder::workflow("org/repo"));
     let [older, newer] = both(&sigstore, &leaf);
     let ended = json!({"start": "2020-01-01T00:00:00Z", "end": "2021-01-01T00:00:00Z"});
@@ -398,18 +398,18 @@ fn a_certificate_of_ones_own_counts_with_its_key_and_with_a_log_entry_in_its_tim
     let mut bare = whole.clone();
     bare.remove("dev.sigstore.cosign/bundle");
     assert_eq!((judged(&bare, &plain, &trust), judged(&bare, &logged, &trust)), (Ok(()), invalid));
-    // A trust root that is configured and cannot be used: an entry that is there cannot be checked.
+    // A trust root that is configured but cannot be used: an entry that is there cannot be checked.
     let unusable = TrustRoot::from_json(b"{}").map_err(NoTrustRoot::Unusable);
     assert_eq!(judged(&whole, &plain, &unusable), unavailable);
     assert_eq!((judged(&bare, &plain, &unusable), judged(&bare, &logged, &unusable)), (Ok(()), unavailable));
     let other = sigstore.leaf(&Holder::workflow("org/repo"));
     assert_eq!(judged(&whole, &wants(&other, false, from + 600), &unusable), invalid, "it has not signed at all");
-    // A Sigstore bundle says nothing about such a certificate.
+    // A Sigstore bundle proves nothing about such a certificate.
     let newer = in_bundle(&sigstore.bundle(&leaf, &manifest(), SIGN, json!({"env": "prod"})));
     assert!(judge(&newer, &plain, &trust).is_ok());
     let error = judge(&newer, &logged, &trust).expect_err("no entry counts");
     assert!(error.reason == Reason::SignatureInvalid && error.message.contains("in a Sigstore bundle"), "{error}");
-    // An entry that is there must be right, whether one is required or not.
+    // If there is an entry, it must be right, whether one is required or not.
     let refused = |annotations: &BTreeMap<String, String>, leaf: &Leaf, not_after, words: &str| {
         for must_be_logged in [true, false] {
             let wanted = wants(leaf, must_be_logged, not_after);

@@ -1,6 +1,7 @@
-//! The trust root: which authorities give certificates to signers, and which logs attest when.
+//! The trust root: which authorities issue certificates to signers, and which logs attest the time of signatures.
 //!
-//! It is a file (`trusted_root.json` of Sigstore), and nothing is asked over the network: what is not in it is not trusted.
+//! It is a file (`trusted_root.json` of Sigstore). Nothing is fetched over the network: what is not in the file is not
+//! trusted.
 
 use std::path::Path;
 
@@ -21,10 +22,10 @@ use super::{PublicKey, crypto, explain};
 
 /// Largest file, in bytes.
 const LARGEST: u64 = 1 << 20;
-/// Most log entries, timestamps or certificates that come with one signature. Each may cost the check of a signature.
+/// Most log entries, timestamps or certificates with one signature. Each may cost the check of a signature.
 const MOST: usize = 8;
 
-/// Authorities and logs that are trusted.
+/// The authorities and logs that are trusted.
 pub struct TrustRoot {
     verifier: Verifier,
     logs: Vec<Log>,
@@ -36,18 +37,18 @@ struct Log {
     /// The digest of its key.
     id: Digest,
     key: PublicKey,
-    /// Since when its key counts, in seconds since 1970.
+    /// When its key becomes valid, in seconds since 1970.
     from: i64,
-    /// Until when.
+    /// When its key expires, in seconds since 1970.
     until: i64,
 }
 
 impl Log {
-    /// Reads a log of a trust root; nothing where its key is of a kind that is not known.
+    /// Reads a log of a trust root; `None` if its key is of an unknown kind.
     fn read(log: &Value) -> Option<Self> {
         let key = &log["publicKey"];
         let der = STANDARD.decode(key["rawBytes"].as_str()?).ok()?;
-        // A time that cannot be read lets nothing count.
+        // A log with a time that cannot be parsed is not trusted.
         let time = |text: &Value| Some(text.as_str()?.parse::<Timestamp>().ok()?.as_second());
         let from = time(&key["validFor"]["start"])?;
         let until = match &key["validFor"]["end"] {
@@ -77,7 +78,7 @@ pub(super) enum NoTrustRoot {
 /// What proves that a signature is in a transparency log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Logged {
-    /// The log's signed promise, which is all that cosign keeps beside a signature with a tag of its own.
+    /// The log's signed promise, the only proof that cosign keeps beside a signature with a tag of its own.
     Promise,
     /// A proof of inclusion in a tree whose head the log has signed.
     Included,
@@ -87,7 +88,7 @@ impl TrustRoot {
     /// Reads a file: a `trusted_root.json`, or a client's trust configuration that holds one.
     ///
     /// # Errors
-    /// When it cannot be read, makes no sense, or has nothing to check certificates with.
+    /// When it cannot be read, is malformed, or has nothing to check certificates with.
     pub fn read(path: &Path) -> Result<Self, TrustRootError> {
         let failed = |problem: &str| TrustRootError(format!("{}: {problem}", path.display()));
         // Mounted files are symbolic links.
@@ -96,10 +97,10 @@ impl TrustRoot {
         Self::from_json(&bytes).map_err(|TrustRootError(problem)| failed(&problem))
     }
 
-    /// Takes the content of such a file.
+    /// Parses the content of such a file.
     ///
     /// # Errors
-    /// When it makes no sense, or has nothing to check certificates with.
+    /// When it is malformed, or has nothing to check certificates with.
     pub fn from_json(json: &[u8]) -> Result<Self, TrustRootError> {
         crypto::install();
         let form = |error: &dyn std::error::Error| {
@@ -126,7 +127,7 @@ impl TrustRoot {
         Ok(Self { verifier, logs })
     }
 
-    /// The key of the log with this id, if it counts at a time in seconds since 1970.
+    /// The key of the log with this id, if it is valid at a time in seconds since 1970.
     pub(super) fn log(&self, id: &[u8], time: i64) -> Option<&PublicKey> {
         let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         let is_it = |log: &&Log| log.id.hex() == hex && (log.from..=log.until).contains(&time);
@@ -135,7 +136,7 @@ impl TrustRoot {
 
     /// Checks a signature and all that came with it: the certificate's chain to an authority of the root at the time of the
     /// signature, its purpose, its entry in a certificate transparency log, the log's entry about this signature, and the
-    /// signature itself. Gives the signer's identity, or why it is not known.
+    /// signature itself. Returns the signer's identity, or why it is not known.
     pub(super) fn check<'a>(
         &self,
         artifact: impl Into<Artifact<'a>>,
@@ -151,12 +152,12 @@ impl TrustRoot {
         let policy = VerificationPolicy::any_identity();
         let policy = match logged {
             Logged::Included => policy,
-            // What remains checked is the promise: without one that a log of the root has signed, no time is known, and
-            // no certificate counts.
+            // The promise is still checked: without one that a log of the root has signed, no time is known, and the
+            // certificate does not count.
             Logged::Promise => policy.skip_tlog_unsafe(),
         };
         let result = self.verifier.verify(artifact, bundle, &policy).map_err(|error| explain::refusal(&error))?;
-        // The policy above promises both; a verifier that forgot one must not open the door.
+        // The policy above demands both; a verifier that skipped one must not be believed.
         if !result.certificate_verified() || !result.sct_verified() {
             return Err(Refusal::Unchecked);
         }

@@ -1,4 +1,4 @@
-//! Whether a manifest is signed as a requirement says.
+//! Checks whether a manifest is signed as a requirement demands.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const MOST_SHOWN: usize = 4;
 /// Longest text about one signature, in bytes.
 const MAX_SHOWN: usize = 400;
 
-/// Fetches the signatures of a manifest and checks that they meet `requirement`. Gives the proofs.
+/// Fetches the signatures of a manifest and checks that they meet `requirement`. Returns the proofs.
 ///
 /// # Errors
 /// Those of [`fetch`] and [`Material::judge`].
@@ -33,10 +33,11 @@ pub async fn verify(
     fetch(registry, image, manifest).await?.judge(image, manifest, requirement, trust_root)
 }
 
-/// The signatures beside a manifest, unchecked; empty where there are none.
+/// The signatures beside a manifest, unchecked; empty if there are none.
 ///
 /// # Errors
-/// `SignatureInvalid` when the place holds something else, `SignatureUnavailable` when they cannot be fetched now.
+/// `SignatureInvalid` when the place of the signatures holds something else, `SignatureUnavailable` when they cannot be
+/// fetched now.
 pub async fn fetch(registry: &Registry, image: &Image, manifest: &Digest) -> Result<Material, FetchError> {
     let mut layers = cosign::fetch(registry, image, manifest).await?;
     let incomplete = match referrers::fetch(registry, image, manifest).await {
@@ -44,7 +45,7 @@ pub async fn fetch(registry: &Registry, image: &Image, manifest: &Digest) -> Res
             layers.extend(bundles);
             None
         }
-        // Those that came may suffice.
+        // The signatures that were fetched may suffice.
         Err(error) if !layers.is_empty() => Some(error.message),
         Err(error) => return Err(error),
     };
@@ -52,11 +53,11 @@ pub async fn fetch(registry: &Registry, image: &Image, manifest: &Digest) -> Res
 }
 
 impl Material {
-    /// Checks that these signatures of the manifest with this digest meet `requirement`, and gives the proofs. No network is needed. `trust_root` is the file of a [`TrustRoot`], which signers by certificate need; it is read
-    /// each time.
+    /// Checks that these signatures of the manifest with this digest meet `requirement`, and returns the proofs. No network is needed. `trust_root`
+    /// is the file of a [`TrustRoot`], which signers by certificate need; it is read each time.
     ///
     /// # Errors
-    /// `SignatureInvalid` when it does not, `SignatureUnavailable` when that cannot be known.
+    /// `SignatureInvalid` when they do not, `SignatureUnavailable` when that cannot be known.
     pub fn judge(
         &self,
         image: &Image,
@@ -99,7 +100,7 @@ impl Material {
     }
 }
 
-/// `no_trust` is the reason why there is no trust root; absent where there is one.
+/// Decides. `no_trust` is the reason why there is no trust root; `None` if there is one.
 fn decide(
     image: &Image,
     signed: &[Signed],

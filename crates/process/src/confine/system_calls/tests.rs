@@ -3,12 +3,12 @@ use std::process::Command;
 
 use super::*;
 
-/// The bit by which x86-64 numbers become those of x32, which take the same ways into the kernel.
+/// The bit that turns an x86-64 number into one of x32, for which the kernel runs the same code.
 const X32: i64 = 0x4000_0000;
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 
-/// What the kernel makes of a system call.
+/// The answer of a filter to a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Allowed,
@@ -16,7 +16,8 @@ enum Answer {
     Killed,
 }
 
-/// Runs a filter as the kernel does: the instructions that seccompiler writes, over the number and the arguments of a call.
+/// Runs a filter as the kernel does. It knows the instructions that seccompiler writes, on the number and the arguments of
+/// a call.
 fn run(program: &BpfProgram, architecture: u32, call: i64, arguments: [u64; 6]) -> Answer {
     let mut data = [0_u32; 16];
     data[0] = u32::try_from(call).expect("a number of a system call");
@@ -91,7 +92,7 @@ fn what_is_not_on_the_list_is_refused_whatever_its_arguments() {
         } else {
             refused(call);
         }
-        // Allowed or not: the number is another in x32.
+        // Refused even if the call itself is allowed: x32 has another number.
         refused(call | X32);
     }
 }
@@ -132,7 +133,7 @@ fn arguments_decide_where_they_must() {
 }
 
 /// Takes the filters from its environment, binds itself to them as [`restrict`] does, and makes each call of its arguments
-/// (`name:number,argument,…`). A script, since no Rust without `unsafe` makes a system call by its number.
+/// (`name:number,argument,…`). It is a script, because Rust without `unsafe` cannot make a system call by its number.
 const SCRIPT: &str = r#"
     my ($prctl, $seccomp) = split /,/, $ENV{CALLS};
     my @filters = map { pack 'H*', $_ } split /,/, $ENV{FILTERS};
@@ -149,7 +150,7 @@ const SCRIPT: &str = r#"
     }
 "#;
 
-/// Part of row Z19: the kernel itself is asked.
+/// A part of row Z19: asks the kernel itself.
 #[test]
 fn the_kernel_refuses_what_is_not_on_the_list() {
     if Command::new("perl").arg("-v").output().is_err() {

@@ -24,7 +24,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// `tls.crt`, `tls.key` and `ca.crt` of a program with this name, for these usages, that trusts this authority.
+    /// The `tls.crt`, `tls.key` and `ca.crt` of a program with this name, for these usages, that trusts this authority.
     fn files(&self, name: &str, usages: &[ExtendedKeyUsagePurpose]) -> [String; 3] {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
         params.extended_key_usages = usages.to_vec();
@@ -56,7 +56,7 @@ fn tls(files: &[String; 3]) -> PeerTls {
     keys(folder.path()).tls().expect("good files")
 }
 
-/// Whether one may ask the other.
+/// Whether one may ask the other, by a TLS handshake.
 fn may_ask(asks: &PeerTls, asked: &PeerTls) -> bool {
     let name = ServerName::try_from(NAME).expect("a name");
     let mut client = Connection::from(ClientConnection::new(Arc::clone(&asks.client), name).expect("a connection"));
@@ -65,7 +65,7 @@ fn may_ask(asks: &PeerTls, asked: &PeerTls) -> bool {
     agreed && !client.is_handshaking() && !server.is_handshaking()
 }
 
-/// Brings what one has to say to the other. Whether that one goes on.
+/// Carries the waiting bytes of one side to the other. Returns false if that side refuses them.
 fn carry(from: &mut Connection, to: &mut Connection) -> bool {
     let mut bytes = Vec::new();
     while from.wants_write() {
@@ -86,7 +86,7 @@ fn h18_only_loaders_of_the_installation_are_asked_and_answered() {
     let (siblings, webhooks) = (Authority::new("siblings"), Authority::new("webhooks"));
     let loader = tls(&siblings.sibling());
     assert!(may_ask(&tls(&siblings.sibling()), &loader));
-    // Trusts the authority that loaders trust, but shows another certificate.
+    // It trusts the authority of the loaders, but shows another certificate.
     let trusting = |files: [String; 3]| {
         let [certificate, key, _] = files;
         tls(&[certificate, key, siblings.pem.clone()])
@@ -113,7 +113,7 @@ fn w12_both_authorities_count_while_one_takes_over_from_the_other() {
     assert!(!may_ask(&tls(&old.sibling()), &tls(&new.sibling())));
 }
 
-/// As the kubelet does it: files are links through `..data`, which is swapped.
+/// A folder as the kubelet mounts it: files are links through `..data`, which is swapped.
 struct Mounted {
     folder: TempDir,
     count: u32,
@@ -128,7 +128,7 @@ impl Mounted {
         symlink(&new, root.join("..tmp")).expect("links");
         fs::rename(root.join("..tmp"), root.join("..data")).expect("swaps");
         for name in FILES {
-            // They stay the same links.
+            // These links stay the same.
             let _ = symlink(Path::new("..data").join(name), root.join(name));
         }
     }
