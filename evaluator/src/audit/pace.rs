@@ -2,29 +2,42 @@
 
 use std::time::{Duration, Instant};
 
+/// The shortest pause that is made: timers count in milliseconds, and a shorter one would take longer than it should. Shorter ones add up.
+const SHORTEST: Duration = Duration::from_millis(10);
+
 /// The pauses between audits, by which they take no more than a share of one core's time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
     percent: u32,
-    /// When the next audit may begin; none before the first one.
-    next: Option<Instant>,
+    /// The pause that is due since the end of the last audit.
+    due: Duration,
+    /// When the last audit ended; `None` before the first one.
+    end: Option<Instant>,
 }
 
 impl Pace {
-    /// Pauses for a share in percent, clamped to 1 to 100.
+    /// A share in percent; what is beyond 1 to 100 counts as the nearest of them.
     pub(super) fn new(percent: u8) -> Self {
-        Self { percent: u32::from(percent).clamp(1, 100), next: None }
+        Self { percent: u32::from(percent).clamp(1, 100), due: Duration::ZERO, end: None }
     }
 
-    /// Notes that an audit ended at `end` and took `time`.
-    pub(super) fn took(&mut self, end: Instant, time: Duration) {
+    /// Notes the time of an audit.
+    pub(super) fn took(&mut self, begin: Instant, end: Instant) {
+        let time = end.saturating_duration_since(begin);
         let pause = time.saturating_mul(100 - self.percent) / self.percent;
-        self.next = end.checked_add(pause);
+        self.due = self.left(begin).saturating_add(pause);
+        self.end = Some(end);
     }
 
-    /// How long the next audit waits.
+    /// How long the next audit waits: for the whole pause that is due, or not at all while that is short.
     pub(super) fn pause(&self, now: Instant) -> Duration {
-        self.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(now))
+        let left = self.left(now);
+        if left < SHORTEST { Duration::ZERO } else { left }
+    }
+
+    /// What is left of the pause that is due. The time in which nobody asked counts as a pause.
+    fn left(&self, now: Instant) -> Duration {
+        self.end.map_or(Duration::ZERO, |end| self.due.saturating_sub(now.saturating_duration_since(end)))
     }
 }
 
@@ -38,8 +51,8 @@ mod tests {
     fn pause(percent: u8) -> Duration {
         let (mut pace, now) = (Pace::new(percent), Instant::now());
         assert_eq!(pace.pause(now), Duration::ZERO, "nothing was asked yet");
-        pace.took(now, SECOND);
-        pace.pause(now)
+        pace.took(now, now + SECOND);
+        pace.pause(now + SECOND)
     }
 
     #[test]
@@ -54,16 +67,26 @@ mod tests {
     #[test]
     fn time_that_passed_meanwhile_counts() {
         let (mut pace, now) = (Pace::new(25), Instant::now());
-        pace.took(now, SECOND);
-        assert_eq!(pace.pause(now + 2 * SECOND), SECOND);
+        pace.took(now, now + SECOND);
+        assert_eq!(pace.pause(now + 3 * SECOND), SECOND);
         assert_eq!(pace.pause(now + 10 * SECOND), Duration::ZERO);
+        pace.took(now + 10 * SECOND, now + 11 * SECOND);
+        assert_eq!(pace.pause(now + 11 * SECOND), 3 * SECOND, "a pause that was too long is no credit");
     }
 
     #[test]
-    fn an_audit_that_takes_for_ever_stops_nothing() {
-        let (mut pace, now) = (Pace::new(1), Instant::now());
-        pace.took(now, Duration::MAX);
-        // The end of this pause is beyond what an `Instant` can be, so there is no pause.
-        assert_eq!(pace.pause(now), Duration::ZERO);
+    fn short_pauses_add_up_to_one_that_a_timer_can_measure() {
+        let (mut pace, mut now) = (Pace::new(25), Instant::now());
+        let (audit, mut paused) = (Duration::from_millis(1), Duration::ZERO);
+        for _ in 0..1000 {
+            let pause = pace.pause(now);
+            assert!(pause.is_zero() || pause >= SHORTEST, "{pause:?}");
+            paused += pause;
+            now += pause;
+            pace.took(now, now + audit);
+            now += audit;
+        }
+        // The last ones are still due.
+        assert!(paused <= 3 * SECOND && paused > 3 * SECOND - 2 * SHORTEST, "{paused:?}");
     }
 }

@@ -48,11 +48,14 @@ impl Worker {
     /// Works until nobody can ask any more.
     pub(crate) async fn run(mut self, admission: Admission) {
         while let Some(job) = self.jobs.recv().await {
-            sleep(self.pace.pause(Instant::now())).await;
+            let pause = self.pace.pause(Instant::now());
+            // Even a sleep of no time takes a millisecond.
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
             let begin = Instant::now();
             work(&admission, job).await;
-            let end = Instant::now();
-            self.pace.took(end, end.saturating_duration_since(begin));
+            self.pace.took(begin, Instant::now());
         }
     }
 }
