@@ -55,6 +55,7 @@ fn the_webhook_that_checks_policies_follows_authority_key_of_paths_and_timeout()
     }
     assert_eq!(stage.actions(), ["change checks"]);
     stage.check_webhook();
+    assert_eq!(stage.actions(), NOTHING);
     stage.rules.check_timeout = Some(20);
     assert_eq!(stage.actions(), ["change checks"]);
 }
