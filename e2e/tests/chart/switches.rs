@@ -177,19 +177,19 @@ fn helm_test_asks_the_installation_with_an_account_that_may_do_nothing_else() {
 
 #[test]
 fn policies_are_checked_when_they_are_applied_only_if_a_value_says_so() {
-    for (values, mode) in [
-        (json!({}), "off"),
-        (json!({ "policyChecks": { "mode": "warn" } }), "warn"),
-        (json!({ "policyChecks": { "mode": "deny" } }), "deny"),
+    for (values, mode, timeout) in [
+        (json!({}), "off", "10s"),
+        (json!({ "policyChecks": { "mode": "warn" } }), "warn", "10s"),
+        (json!({ "policyChecks": { "mode": "deny", "timeout": "30s" } }), "deny", "30s"),
     ] {
         let objects = render(&values);
         let checks = |name: &str| {
             let flags = args(container(&objects, name)).into_iter();
             flags.filter(|flag| flag.contains("checks")).map(str::to_owned).collect::<Vec<_>>()
         };
-        for program in ["controller", "loader"] {
-            assert_eq!(checks(program), [format!("--policy-checks={mode}")], "{program}");
-        }
+        let (mode, timeout) = (format!("--policy-checks={mode}"), format!("--policy-checks-timeout={timeout}"));
+        assert_eq!(checks("controller"), [mode.clone(), timeout]);
+        assert_eq!(checks("loader"), [mode]);
         for program in ["evaluator", "reporter"] {
             assert_eq!(checks(program), Vec::<String>::new(), "{program}");
         }
