@@ -81,7 +81,7 @@ impl Item {
         Ok(Self { id, object: serde_json::to_value(policy)? })
     }
 
-    /// The text at a JSON pointer, made safe to show; `None` if there is none.
+    /// The text at a JSON pointer, made safe to show; `None` if no text is there.
     pub fn text(&self, pointer: &str) -> Option<String> {
         text(self.object.pointer(pointer)?)
     }
@@ -91,7 +91,7 @@ impl Item {
         self.object.pointer(pointer)?.as_i64()
     }
 
-    /// The list at a JSON pointer; empty if there is none.
+    /// The list at a JSON pointer; empty if no list is there.
     pub fn list(&self, pointer: &str) -> &[Value] {
         self.object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }

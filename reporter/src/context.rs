@@ -30,7 +30,7 @@ pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportContext> {
     policies.iter().filter_map(entry).take(ReplicaReportSpec::MAX_CONTEXT).collect()
 }
 
-/// The problem that one replica reports for the newest generation; none if there is none.
+/// The problem that one replica reports for the newest generation; `None` if it reports none.
 pub(crate) fn of(facts: &Facts<'_>, replica: &Replica<'_>) -> Option<Context> {
     let mut entries = replica.heard()?.context.iter();
     let found = entries.find(|one| one.policy_uid == facts.uid && one.generation == facts.generation)?;

@@ -21,7 +21,7 @@ pub(super) fn values(object: &Value, fields: &mut Fields<'_>) -> Value {
     values
 }
 
-/// The setting of the chart that means the same; `None` if there is none.
+/// The setting of the chart that means the same; `None` if the chart has no such setting.
 fn renamed(field: &str) -> Option<&'static str> {
     Some(match field {
         "replicas" => "server.replicas",

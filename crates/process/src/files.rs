@@ -72,7 +72,7 @@ pub fn publish(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
         .map_err(FileError::new("write", &temporary));
     let published = written.and_then(|()| fs::rename(&temporary, path).map_err(FileError::new("rename to", path)));
     if published.is_err() {
-        // Nothing can be done about a leftover that cannot be removed; its name shows that it is temporary.
+        // A failure is ignored: the name of a file that stays behind shows that it is temporary.
         let _ = fs::remove_file(&temporary);
     }
     published

@@ -10,7 +10,7 @@ use crate::loopback;
 
 /// Largest state document that is read, in bytes.
 const LARGEST: usize = 64 << 20;
-/// How long the other program may wait for a change before it answers that there is none.
+/// How long the other program may hold a request open until its state changes.
 const WAIT: Duration = Duration::from_secs(1);
 /// Longest time for an answer in addition to [`WAIT`]: a program that hangs is noticed after three seconds.
 const PATIENCE: Duration = Duration::from_secs(2);

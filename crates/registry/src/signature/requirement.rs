@@ -211,7 +211,7 @@ impl Requirement {
     /// The requirement of all of these signers.
     ///
     /// # Errors
-    /// When there is none, or one is not valid.
+    /// When the list of signers is empty, or a signer is not valid.
     pub fn all_of(signers: Vec<Signer>) -> Result<Self, RequirementError> {
         Self { api_version: None, all_of: Some(signers), any_of: None }.checked()
     }
