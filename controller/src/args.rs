@@ -5,13 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use portcullis_contract::MAX_CHECK_TIME;
 use portcullis_kubernetes::{Access, is_object_name};
 use portcullis_process::{LogArgs, PolicyChecks, SettingError, parse_duration};
 
 use crate::certificates::CertificateArgs;
-
-/// The longest timeout that a webhook may have.
-const LONGEST_CHECK: Duration = Duration::from_secs(30);
 
 /// Keeps the revisions of policies, the webhooks that call them, and the certificates of one policy server. Several may run; the one
 /// that holds the Lease writes.
@@ -171,7 +169,7 @@ impl Args {
         if !(1..=256).contains(&self.parallel_writes) {
             return Err(SettingError::new("--parallel-writes", "want 1 to 256"));
         }
-        if !(Duration::from_secs(1)..=LONGEST_CHECK).contains(&self.policy_checks_timeout) {
+        if !(Duration::from_secs(1)..=MAX_CHECK_TIME).contains(&self.policy_checks_timeout) {
             let problem = "want 1s to 30s: API servers wait for no webhook longer";
             return Err(SettingError::new("--policy-checks-timeout", problem));
         }

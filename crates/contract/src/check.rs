@@ -3,6 +3,8 @@
 //! The loader adds the policy to its manifest under an id of its own ([`PolicyId::is_check`](crate::PolicyId::is_check)), without a match
 //! group, so that no webhook calls it. Whether loader and evaluator can load it is the answer.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Failure, Reason};
@@ -12,6 +14,9 @@ pub const CHECK_PATH: &str = "check";
 
 /// The most policies that a replica checks at the same time.
 pub const MAX_CHECKS: usize = 16;
+
+/// The longest time of a check: the largest `timeoutSeconds` that a webhook can have (admissionregistration.k8s.io/v1).
+pub const MAX_CHECK_TIME: Duration = Duration::from_secs(30);
 
 /// The question, from evaluator to loader. The body of its frame is the policy, as JSON; it has at most
 /// [`BROKER_MAX_PAYLOAD`](crate::BROKER_MAX_PAYLOAD) bytes. The body of the reply is a [`CheckVerdict`].

@@ -37,7 +37,9 @@ pub use broker::{
     Signal, decode_frame, encode_frame,
 };
 pub use capability::{Capability, UnknownCapability, is_granted, not_granted};
-pub use check::{BrokerCheck, CHECK_PATH, CheckFailure, CheckOutcome, CheckVerdict, MAX_CHECKS, PolicyCheck};
+pub use check::{
+    BrokerCheck, CHECK_PATH, CheckFailure, CheckOutcome, CheckVerdict, MAX_CHECK_TIME, MAX_CHECKS, PolicyCheck,
+};
 pub use context::{ContextProblem, ContextReason};
 pub use digest::{Digest, DigestError, Hasher};
 pub use failure::Failure;

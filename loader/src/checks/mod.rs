@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use kube::Client;
 use portcullis_broker::CheckRequest;
 use portcullis_contract::{
-    CheckOutcome, CheckVerdict, EvaluatorState, LoaderPolicy, MAX_CHECKS, PolicyCheck, PolicyId,
+    CheckOutcome, CheckVerdict, EvaluatorState, LoaderPolicy, MAX_CHECK_TIME, MAX_CHECKS, PolicyCheck, PolicyId,
 };
 use portcullis_util::{lock, set_if_new};
 use tokio::runtime::Handle;
@@ -39,8 +39,6 @@ use crate::input::{Applied, Desired, NotTried};
 const STAYS: Duration = Duration::from_secs(10);
 /// Most candidates that stay after their checks; the oldest goes first.
 const MOST_STAY: usize = 16;
-/// Longest time of a check: no API server waits longer for a webhook.
-const LONGEST: Duration = Duration::from_secs(30);
 /// A check leaves one part in this many of its time for sending the answer back.
 const LEFT_FOR_REPLY: u32 = 20;
 
@@ -92,7 +90,7 @@ struct Times {
 
 impl Times {
     fn of(begun: Instant, check: PolicyCheck) -> Self {
-        let time = Duration::from_millis(check.millis).min(LONGEST);
+        let time = Duration::from_millis(check.millis).min(MAX_CHECK_TIME);
         Self { place: time / 2, impact: begun + time / 2, all: begun + (time - time / LEFT_FOR_REPLY) }
     }
 }

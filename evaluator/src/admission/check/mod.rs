@@ -5,7 +5,7 @@ mod places;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_contract::{CheckOutcome, CheckVerdict};
+use portcullis_contract::{CheckOutcome, CheckVerdict, MAX_CHECK_TIME};
 
 use self::places::{NoPlace, Places};
 use super::answer_by;
@@ -17,9 +17,8 @@ use crate::review::applied::AppliedPolicy;
 use crate::verdict::answer::Answer;
 use crate::verdict::check;
 
-/// How long an API server waits if the request does not say so, and the longest that a webhook's `timeoutSeconds` can be.
+/// How long an API server waits if the request does not say so.
 const PATIENCE: Duration = Duration::from_secs(10);
-const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Checks of policies that are applied.
 pub(crate) struct Checks {
@@ -41,7 +40,7 @@ impl Checks {
         let (outcome, answer) = match review.applied_policy() {
             None => ("skipped", check::admitted()),
             Some(policy) => {
-                let timeout = timeout.unwrap_or(PATIENCE).min(LONGEST_PATIENCE);
+                let timeout = timeout.unwrap_or(PATIENCE).min(MAX_CHECK_TIME);
                 self.asked(&policy, answer_by(arrived, Some(timeout)).unwrap_or(arrived)).await
             }
         };
