@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use portcullis_api::revision::POLICY_SERVER_LABEL;
-use portcullis_contract::{ADMIT_PATH, GroupId, MARKER_PATH, MatchPart, PathKey, WebhookKind};
+use portcullis_contract::{
+    ADMIT_PATH, Digest, GroupId, MARKER_PATH, MatchPart, PathKey, RuleWithOperations, WebhookKind,
+};
 use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
 use serde_json::{Value, json};
 
@@ -54,8 +56,7 @@ pub struct Desired {
 /// The webhook configuration of a group, with this timeout.
 pub fn desired(installation: &Installation, group: &GroupId, part: &MatchPart, timeout_seconds: u32) -> Desired {
     let client = |root: &str| client_config(installation, &installation.path_key.path(root, group));
-    let mut entries = vec![
-        json!({
+    let admit = json!({
             "name": format!("{group}.policies.portcullis.dev"),
             "admissionReviewVersions": ["v1"],
             "clientConfig": client(ADMIT_PATH),
@@ -67,7 +68,10 @@ pub fn desired(installation: &Installation, group: &GroupId, part: &MatchPart, t
             "failurePolicy": part.failure_policy,
             "sideEffects": part.side_effects.as_deref().unwrap_or("None"),
             "timeoutSeconds": timeout_seconds,
-        }),
+    });
+    let value = marker_value_of(group, part.kind, &admit);
+    let mut entries = vec![
+        admit,
         json!({
             "name": format!("marker.{group}.policies.portcullis.dev"),
             "admissionReviewVersions": ["v1"],
@@ -77,7 +81,7 @@ pub fn desired(installation: &Installation, group: &GroupId, part: &MatchPart, t
             "matchPolicy": "Equivalent",
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": installation.namespace}},
             "objectSelector": {},
-            "matchConditions": exclude::marker(group, &installation.username),
+            "matchConditions": exclude::marker(&value, &installation.username),
             "failurePolicy": "Ignore",
             "sideEffects": "None",
             "timeoutSeconds": 5,
@@ -112,6 +116,31 @@ pub fn kept(installation: &Installation, kind: WebhookKind, group: &GroupId, ent
 /// The timeout of a webhook, in seconds.
 pub fn waits(entries: &Entries) -> u64 {
     entries[0]["timeoutSeconds"].as_u64().unwrap_or(0)
+}
+
+/// The value of the annotation that the marker of this entry has. An API server that knows an earlier version of the webhook wants another
+/// value, so what it proves is that it calls this version. The address and its authorities are not part of it: they are followed even where
+/// nobody knows the rest.
+fn marker_value_of(group: &GroupId, kind: WebhookKind, admit: &Value) -> String {
+    let mut admit = admit.clone();
+    admit["clientConfig"] = json!({});
+    let version = Digest::of(canonical(kind, Value::from(vec![admit])).to_string().as_bytes()).hex();
+    format!("{group}.{}", &version[..16])
+}
+
+/// The rules by which a webhook with this match part is called.
+pub fn rules(part: &MatchPart) -> Vec<RuleWithOperations> {
+    exclude::rules(part)
+}
+
+/// The rules by which API servers with these entries call the policies.
+pub fn registered(entries: &Entries) -> Vec<RuleWithOperations> {
+    serde_json::from_value(entries[0]["rules"].clone()).unwrap_or_default()
+}
+
+/// The value of [`crate::marker::MARKER_ANNOTATION`] with which an API server that knows these entries calls the marker's webhook.
+pub fn marker_value(entries: &Entries) -> Option<&str> {
+    entries.as_array()?.iter().find_map(exclude::marker_value)
 }
 
 /// What API servers call: this path of the evaluators.
@@ -206,9 +235,25 @@ mod tests {
         assert_eq!(admit["clientConfig"]["caBundle"], "UEVN");
         assert_eq!(admit["failurePolicy"], "Fail");
         assert_eq!(admit["rules"][0]["operations"], json!(["CREATE", "UPDATE"]));
-        assert_eq!(admit["matchConditions"].as_array().map(Vec::len), Some(OWN_CONDITIONS + 1));
+        assert_eq!(admit["matchConditions"], json!([{"name": "mine", "expression": "true"}]));
         assert_eq!(marker["failurePolicy"], "Ignore");
         assert_eq!(marker["clientConfig"]["service"]["path"], format!("/marker/{group}"));
+    }
+
+    #[test]
+    fn each_version_of_a_webhook_has_a_marker_of_its_own() {
+        let group = group_id(&part());
+        let value = |part: &MatchPart, timeout: u32| {
+            let entries = desired(&installation(), &group, part, timeout).entries;
+            marker_value(&entries).expect("a marker").to_owned()
+        };
+        assert!(value(&part(), 10).starts_with(&format!("{group}.")));
+        assert_eq!(value(&part(), 10), value(&part(), 10));
+        assert_ne!(value(&part(), 10), value(&part(), 11));
+        let mut wider = part();
+        wider.rules[0].resources.push("services".into());
+        assert_ne!(value(&part(), 10), value(&wider, 10));
+        assert_eq!(registered(&desired(&installation(), &group, &wider, 10).entries), rules(&wider));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use portcullis_process::failpoint;
 use serde_json::{Value, json};
 
 use crate::action::Action;
+use crate::desired::marker_value;
 use crate::event::{Events, kind};
 use crate::marker::Prover;
 use crate::memory::{ConditionValue, WebhookRejection};
@@ -69,7 +70,10 @@ impl Executor {
             return Err(Failed::overtaken("this controller no longer leads"));
         }
         if let Action::Prove { group, revision, webhook } = action {
-            let proof = self.prover.prove(group, revision, PATIENCE).await;
+            let (_, entries) = webhook;
+            // Entries of a revision that nobody can read may be those of an earlier release, whose marker was the group.
+            let value = marker_value(entries).unwrap_or(group.as_str());
+            let proof = self.prover.prove(group, revision, value, PATIENCE).await;
             let value = proof.err().map(|unproven| {
                 let (status, reason) = unproven.problem.condition();
                 ConditionValue { status, reason, message: unproven.to_string() }

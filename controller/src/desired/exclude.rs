@@ -2,40 +2,77 @@
 //!
 //! A namespace selector does not skip cluster-scoped objects, so match conditions do that.
 
-use portcullis_contract::{GroupId, MatchPart};
+use portcullis_contract::{MatchPart, RuleWithOperations};
 use serde_json::{Value, json};
 
 use super::selector;
 use crate::marker::MARKER_ANNOTATION;
 
-/// The number of match conditions that we add to a webhook. The API server allows 64, of which users have 60.
+/// The largest number of match conditions that we add to a webhook. The API server allows 64, of which users have 60.
 pub const OWN_CONDITIONS: usize = CONDITIONS.len();
 
 /// The label of every namespace with its name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+/// What is before the value of the annotation in the match condition of a marker.
+const BEFORE_VALUE: &str = " == '";
 
-const CONDITIONS: [(&str, &str); 4] = [
-    (
-        "portcullis.dev/own-kinds",
-        "request.resource.group != 'policies.portcullis.dev' && !(request.resource.group == 'apiextensions.k8s.io' \
-         && has(request.name) && request.name.endsWith('.policies.portcullis.dev'))",
-    ),
-    ("portcullis.dev/access-reviews", "!(request.resource.group in ['authentication.k8s.io', 'authorization.k8s.io'])"),
-    (
-        "portcullis.dev/node-leases",
-        "!(request.resource.group == 'coordination.k8s.io' && has(request.namespace) \
-         && request.namespace == 'kube-node-lease')",
-    ),
-    (
-        "portcullis.dev/kubelets",
-        "!(request.resource.group == '' && request.resource.resource == 'nodes' \
-         && has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups)",
-    ),
+/// A match condition of our own.
+struct Exclusion {
+    name: &'static str,
+    expression: &'static str,
+    /// The API groups about which it decides.
+    groups: &'static [&'static str],
+    /// The only resource about which it decides; `None` for all of these groups.
+    resource: Option<&'static str>,
+}
+
+const CONDITIONS: [Exclusion; 4] = [
+    Exclusion {
+        name: "portcullis.dev/own-kinds",
+        expression: "request.resource.group != 'policies.portcullis.dev' && !(request.resource.group == 'apiextensions.k8s.io' \
+                     && has(request.name) && request.name.endsWith('.policies.portcullis.dev'))",
+        groups: &["policies.portcullis.dev", "apiextensions.k8s.io"],
+        resource: None,
+    },
+    Exclusion {
+        name: "portcullis.dev/access-reviews",
+        expression: "!(request.resource.group in ['authentication.k8s.io', 'authorization.k8s.io'])",
+        groups: &["authentication.k8s.io", "authorization.k8s.io"],
+        resource: None,
+    },
+    Exclusion {
+        name: "portcullis.dev/node-leases",
+        expression: "!(request.resource.group == 'coordination.k8s.io' && has(request.namespace) \
+                     && request.namespace == 'kube-node-lease')",
+        groups: &["coordination.k8s.io"],
+        resource: None,
+    },
+    Exclusion {
+        name: "portcullis.dev/kubelets",
+        expression: "!(request.resource.group == '' && request.resource.resource == 'nodes' \
+                     && has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups)",
+        groups: &[""],
+        resource: Some("nodes"),
+    },
 ];
 
-/// Our own match conditions, then those of the policies.
+impl Exclusion {
+    /// Whether a rule matches something about which the condition decides. An API server evaluates the conditions of a webhook for each
+    /// request that its rules match, which costs it a tenth of a millisecond each; so a webhook has only those that can matter.
+    fn matters(&self, rule: &RuleWithOperations) -> bool {
+        let is_group = |group: &String| group == "*" || self.groups.contains(&group.as_str());
+        let is_resource = |pattern: &String| {
+            let name = pattern.split('/').next().unwrap_or_default();
+            self.resource.is_none_or(|resource| name == "*" || name == resource)
+        };
+        rule.api_groups.iter().any(is_group) && rule.resources.iter().any(is_resource)
+    }
+}
+
+/// Our own match conditions, as far as they matter to the rules, then those of the policies.
 pub(super) fn conditions(part: &MatchPart) -> Vec<Value> {
-    let own = CONDITIONS.iter().map(|(name, expression)| json!({"name": name, "expression": expression}));
+    let own = CONDITIONS.iter().filter(|own| part.rules.iter().any(|rule| own.matters(rule)));
+    let own = own.map(|one| json!({"name": one.name, "expression": one.expression}));
     let theirs = part.match_conditions.iter().map(|one| json!({"name": one.name, "expression": one.expression}));
     own.chain(theirs).collect()
 }
@@ -61,7 +98,7 @@ pub(super) fn namespaces(part: &MatchPart, own: &str) -> Value {
 }
 
 /// The rules, with sorted lists, as the group's id does not depend on their order.
-pub(super) fn rules(part: &MatchPart) -> Vec<Value> {
+pub(super) fn rules(part: &MatchPart) -> Vec<RuleWithOperations> {
     let sorted = |list: &[String]| {
         let mut list = list.to_vec();
         list.sort();
@@ -75,19 +112,19 @@ pub(super) fn rules(part: &MatchPart) -> Vec<Value> {
             (Some(_), "Cluster") => return None,
             (Some(_), _) => "Namespaced",
         };
-        Some(json!({
-            "apiGroups": sorted(&rule.api_groups),
-            "apiVersions": sorted(&rule.api_versions),
-            "resources": sorted(&rule.resources),
-            "operations": sorted(&rule.operations),
-            "scope": scope,
-        }))
+        Some(RuleWithOperations {
+            api_groups: sorted(&rule.api_groups),
+            api_versions: sorted(&rule.api_versions),
+            resources: sorted(&rule.resources),
+            operations: sorted(&rule.operations),
+            scope: Some(scope.to_owned()),
+        })
     });
     rules.collect()
 }
 
-/// The match conditions of a marker: a dry-run request by the controller itself, about this group.
-pub(super) fn marker(group: &GroupId, username: &str) -> Vec<Value> {
+/// The match conditions of a marker: a dry-run request by the controller itself, with this value of the annotation.
+pub(super) fn marker(value: &str, username: &str) -> Vec<Value> {
     // A JSON string is also a CEL string.
     let user = Value::from(username);
     [
@@ -97,12 +134,19 @@ pub(super) fn marker(group: &GroupId, username: &str) -> Vec<Value> {
             "marker",
             format!(
                 "has(object.metadata.annotations) && '{MARKER_ANNOTATION}' in object.metadata.annotations \
-                 && object.metadata.annotations['{MARKER_ANNOTATION}'] == '{group}'"
+                 && object.metadata.annotations['{MARKER_ANNOTATION}']{BEFORE_VALUE}{value}'"
             ),
         ),
     ]
     .map(|(name, expression)| json!({"name": name, "expression": expression}))
     .to_vec()
+}
+
+/// The value of the marker's annotation that the match conditions of an entry want.
+pub(super) fn marker_value(entry: &Value) -> Option<&str> {
+    let conditions = entry["matchConditions"].as_array()?;
+    let condition = conditions.iter().find(|condition| condition["name"] == "marker")?;
+    condition["expression"].as_str()?.rsplit_once(BEFORE_VALUE)?.1.strip_suffix('\'')
 }
 
 #[cfg(test)]
@@ -128,7 +172,7 @@ mod tests {
     fn a_policy_stays_in_its_namespace() {
         let mut part = MatchPart { namespace: Some("team-a".into()), ..part() };
         assert_eq!(namespaces(&part, "portcullis")["matchExpressions"][0]["values"], json!(["team-a"]));
-        assert_eq!(rules(&part)[0]["scope"], "Namespaced");
+        assert_eq!(rules(&part)[0].scope.as_deref(), Some("Namespaced"));
         part.rules[0].scope = Some("Cluster".into());
         assert!(rules(&part).is_empty());
     }
@@ -136,14 +180,40 @@ mod tests {
     #[test]
     fn there_is_room_for_sixty_conditions_of_users() {
         const { assert!(OWN_CONDITIONS + 60 <= 64) };
-        assert_eq!(conditions(&part()).len(), OWN_CONDITIONS + 1);
+    }
+
+    #[test]
+    fn a_webhook_has_the_conditions_that_matter_to_its_rules() {
+        let conditions = |group: &str, resource: &str| {
+            let mut part = part();
+            part.rules[0].api_groups = vec![group.to_owned()];
+            part.rules[0].resources = vec![resource.to_owned()];
+            let names = conditions(&part).iter().map(|one| one["name"].to_string()).collect::<Vec<_>>().join(" ");
+            names.replace("portcullis.dev/", "").replace('"', "")
+        };
+        let all = "own-kinds access-reviews node-leases kubelets mine";
+        for (group, resource, expected) in [
+            ("", "pods", "mine"),
+            ("apps", "*/*", "mine"),
+            ("", "nodes/status", "kubelets mine"),
+            ("", "*", "kubelets mine"),
+            ("*", "*/status", all),
+            ("*", "deployments", "own-kinds access-reviews node-leases mine"),
+            ("policies.portcullis.dev", "policies", "own-kinds mine"),
+            ("apiextensions.k8s.io", "customresourcedefinitions", "own-kinds mine"),
+            ("authorization.k8s.io", "subjectaccessreviews", "access-reviews mine"),
+            ("coordination.k8s.io", "leases", "node-leases mine"),
+        ] {
+            assert_eq!(conditions(group, resource), expected, "{group} {resource}");
+        }
     }
 
     #[test]
     fn a_marker_is_asked_by_the_controller_only() {
-        let group = "0123456789abcdef".parse().expect("a group");
-        let conditions = marker(&group, "system:serviceaccount:a:b");
+        let conditions = marker("0123456789abcdef", "system:serviceaccount:a:b");
         assert_eq!(conditions[0]["expression"], "request.userInfo.username == \"system:serviceaccount:a:b\"");
         assert!(conditions[2]["expression"].as_str().is_some_and(|text| text.ends_with("== '0123456789abcdef'")));
+        assert_eq!(marker_value(&json!({"matchConditions": conditions})), Some("0123456789abcdef"));
+        assert_eq!(marker_value(&json!({})), None);
     }
 }

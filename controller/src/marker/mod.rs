@@ -2,7 +2,7 @@
 //!
 //! Each webhook configuration has a second entry that is only called for the controller's own dry-run change of a revision that carries
 //! [`MARKER_ANNOTATION`]. The evaluator denies it with a message that names the group. That denial is the proof. If the change passes, this
-//! API server has not seen the webhook yet, or could not call it.
+//! API server has not seen this version of the webhook yet, or could not call it.
 //!
 //! ```text
 //!  EndpointSlice `kubernetes` ──► each API server ── dry-run patch ──► webhook entry ──► evaluator, /marker/<group>
@@ -16,5 +16,5 @@ mod prover;
 pub use proof::{ProofProblem, Unproven, retry_after};
 pub use prover::Prover;
 
-/// Annotation of a revision in a dry run: the match group whose webhook is to be proven.
+/// Annotation of a revision in a dry run: the match group and the version of its webhook that is to be proven.
 pub const MARKER_ANNOTATION: &str = "policies.portcullis.dev/marker";

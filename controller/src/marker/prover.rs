@@ -45,17 +45,23 @@ impl Prover {
     }
 
     /// Asks each API server until it has proven that it calls the group's webhook, or `patience` is over. The revision with this name
-    /// carries the marker, in a dry run only.
+    /// carries the marker with this value, in a dry run only.
     ///
     /// # Errors
     /// The most serious problem at the end, and the API server that has it.
-    pub async fn prove(&self, group: &GroupId, revision: &str, patience: Duration) -> Result<(), Unproven> {
+    pub async fn prove(
+        &self,
+        group: &GroupId,
+        revision: &str,
+        value: &str,
+        patience: Duration,
+    ) -> Result<(), Unproven> {
         let start = Instant::now();
         let mut tries = 0;
         let mut left = self.servers().await.map_err(|problem| self.unproven(problem))?;
         let servers = left.len();
         loop {
-            let answers = join_all(left.iter().map(|server| self.ask(server, group, revision))).await;
+            let answers = join_all(left.iter().map(|server| self.ask(server, group, revision, value))).await;
             let failed: Vec<_> =
                 left.into_iter().zip(answers).filter_map(|(one, said)| Some((one, said.err()?))).collect();
             let Some((server, problem)) = failed.iter().max_by_key(|(_, problem)| problem.weight()) else {
@@ -72,10 +78,10 @@ impl Prover {
         }
     }
 
-    async fn ask(&self, server: &Server, group: &GroupId, revision: &str) -> Result<(), ProofProblem> {
+    async fn ask(&self, server: &Server, group: &GroupId, revision: &str, value: &str) -> Result<(), ProofProblem> {
         let revisions = Api::<ControllerRevision>::namespaced(server.client.clone(), &self.namespace);
         let params = PatchParams { dry_run: true, ..PatchParams::default() };
-        let patch = Patch::Merge(json!({ "metadata": { "annotations": { MARKER_ANNOTATION: group } } }));
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": { MARKER_ANNOTATION: value } } }));
         match tokio::time::timeout(LIMIT, revisions.patch_metadata(revision, &params, &patch)).await {
             Ok(answer) => judge(answer, group),
             Err(_) => Err(ProofProblem::Unreachable(format!("no answer within {LIMIT:?}"))),

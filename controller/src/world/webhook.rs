@@ -82,7 +82,8 @@ pub fn webhook_prefix(policy_server: &str) -> String {
     format!("portcullis-{policy_server}-")
 }
 
-/// Entries as the types of this release write them, without fields that a newer API server adds.
+/// Entries as the types of this release write them, without fields that a newer API server adds, and without empty lists, which API servers
+/// leave out.
 pub(crate) fn canonical(kind: WebhookKind, entries: Value) -> Entries {
     fn through<T: serde::de::DeserializeOwned + serde::Serialize>(entries: &Value) -> Option<Value> {
         let typed: Vec<T> = serde_json::from_value(entries.clone()).ok()?;
@@ -92,7 +93,15 @@ pub(crate) fn canonical(kind: WebhookKind, entries: Value) -> Entries {
         WebhookKind::Validating => through::<ValidatingWebhook>(&entries),
         WebhookKind::Mutating => through::<MutatingWebhook>(&entries),
     };
-    Arc::new(typed.unwrap_or(entries))
+    let mut entries = typed.unwrap_or(entries);
+    for entry in entries.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        for list in ["rules", "matchConditions"] {
+            if entry.get(list).and_then(Value::as_array).is_some_and(Vec::is_empty) {
+                entry.shift_remove(list);
+            }
+        }
+    }
+    Arc::new(entries)
 }
 
 #[cfg(test)]
@@ -115,6 +124,19 @@ mod tests {
         assert!(webhook("renamed", ours).is_ours("one"));
         assert!(!webhook("portcullis-one-two-0123456789abcdef", json!({})).concerns("one"));
         assert!(!webhook("theirs", json!({POLICY_SERVER_LABEL: "one"})).concerns("one"));
+    }
+
+    #[test]
+    fn an_empty_list_is_none_at_all() {
+        let entry = |lists: Value| {
+            let mut entry =
+                json!({"name": "a", "admissionReviewVersions": ["v1"], "clientConfig": {}, "sideEffects": "None"});
+            entry.as_object_mut().expect("an object").extend(lists.as_object().expect("an object").clone());
+            canonical(WebhookKind::Validating, json!([entry]))
+        };
+        assert_eq!(entry(json!({"rules": [], "matchConditions": []})), entry(json!({})));
+        let condition = json!([{"name": "c", "expression": "true"}]);
+        assert_eq!(entry(json!({"matchConditions": condition}))[0]["matchConditions"], condition);
     }
 
     #[test]

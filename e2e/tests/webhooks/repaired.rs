@@ -26,10 +26,8 @@ fn fault_w02_a_webhook_that_is_edited_emptied_or_deleted_is_repaired() {
         portcullis_e2e_merge(&mut entries[0], &change);
         json!({ "webhooks": entries })
     };
-    let mut more = webhook["webhooks"][0]["matchConditions"].clone();
-    if let Some(more) = more.as_array_mut() {
-        more.push(json!({ "name": "off", "expression": "false" }));
-    }
+    let mut more = webhook["webhooks"][0]["matchConditions"].as_array().cloned().unwrap_or_default();
+    more.push(json!({ "name": "off", "expression": "false" }));
     let edits = [
         json!({ "webhooks": [] }),
         entry(json!({ "failurePolicy": "Ignore" })),
