@@ -76,8 +76,8 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_WEBHOOKS_PER_NAMESPACE", value_name = "NUMBER", default_value_t = 20)]
     pub webhooks_per_namespace: usize,
 
-    /// Registers one webhook for validating policies that differ in object selector and match conditions only. The evaluators judge both
-    /// for each policy, as the API server would. It counts for each policy from its next edit.
+    /// Registers one webhook for validating policies of the same API groups and versions. The evaluators judge the rest of their rules, object
+    /// selector and match conditions for each policy, as the API server would. It counts for each policy from its next edit.
     #[arg(long, env = "PORTCULLIS_SHARED_WEBHOOKS")]
     pub shared_webhooks: bool,
 

@@ -57,14 +57,7 @@ pub(super) fn value(
         if group.may_register || remembered.is_some_and(|remembered| remembered.right.is_some()) {
             return None;
         }
-        if policy.is_suspended {
-            return Some(ConditionValue::not_configured(
-                "Suspended",
-                "a suspended policy is not registered; it will be when it is resumed".to_owned(),
-            ));
-        }
-        let text = "no webhook is registered until every replica serves the policy and knows its newest generation";
-        return Some(ConditionValue::not_configured(WAITING, text.to_owned()));
+        return Some(waiting(policy));
     };
     if !group.is_right {
         if !trusts(found, group) {
@@ -80,15 +73,30 @@ pub(super) fn value(
     if unproven.is_some() {
         return unproven;
     }
+    if newest.content.as_ref().is_ok_and(|content| !group.calls_for(content)) {
+        // Other policies share the webhook, which is not called for the rules of this one yet.
+        let is_ready = !policy.is_suspended && policy.status.everywhere >= policy.generation;
+        return (!is_ready && group.is_proven).then(|| waiting(policy));
+    }
     let mut message = format!("webhook configuration {} of match group {id}", found.name);
     if newest.content.as_ref().is_ok_and(|content| content.shared) {
-        message.push_str("; it is shared, and the policy server applies objectSelector and matchConditions");
+        message.push_str("; it is shared, and the policy server applies rules, objectSelector and matchConditions");
     }
     // The webhook is called, which is what this condition is about; `Accepted` says that the policy is not served.
     let more = problem.map(|problem| format!("; it stays as it is: {problem}"));
     let more = more.or_else(|| group.turns.complaint(found.kind).map(|complaint| format!("; {complaint}")));
     let message = format!("{message}{}", more.unwrap_or_default());
     group.is_proven.then_some(ConditionValue { status: Truth::True, reason: "Registered", message })
+}
+
+/// The condition of a policy that no webhook is called for, and for which none will be until it changes.
+fn waiting(policy: &PolicyView) -> ConditionValue {
+    if policy.is_suspended {
+        let text = "a suspended policy is not registered; it will be when it is resumed";
+        return ConditionValue::not_configured("Suspended", text);
+    }
+    let text = "no webhook is registered until every replica serves the policy and knows its newest generation";
+    ConditionValue::not_configured(WAITING, text)
 }
 
 /// Whether each entry trusts an authority in use. While authorities change, both are in use for a time.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_api::{PolicyReference, Truth};
-use portcullis_contract::{GroupId, MatchPart, WebhookKind};
+use portcullis_contract::{GroupId, MatchPart, RuleWithOperations, WebhookKind};
+use portcullis_matching::rules::{covers, intersection, resources, union};
 
 use super::quota::Quota;
 use super::revision::{self, Planned};
@@ -13,10 +14,13 @@ use super::rules::{Decision, Now, Rules};
 use super::turns::{Turns, longest_turn};
 use super::webhook_quota::WebhookQuota;
 use crate::action::Action;
-use crate::desired::{Desired, desired, kept, waits};
+use crate::desired::{self, Desired, desired, kept, waits};
 use crate::event::PolicyWarning;
 use crate::memory::{ConditionValue, GroupMemory, Memory};
-use crate::world::{Content, PolicyView, RevisionView, WebhookView, World, webhook_name, webhook_prefix};
+use crate::world::{Content, Entries, PolicyView, RevisionView, WebhookView, World, webhook_name, webhook_prefix};
+
+/// The most resources in the rules of a shared webhook, which an API server compares with every request.
+const MOST_RESOURCES: usize = 256;
 
 /// When to ask the API server again about a webhook that it refused.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
@@ -38,8 +42,12 @@ pub(super) struct Groups<'w> {
 /// A match group.
 pub(super) struct Group<'w> {
     kind: WebhookKind,
-    /// Its match part; `None` if no member's revision can be read.
+    /// Its match part; `None` if no member's revision can be read. Where members share the webhook, the rules are theirs.
     part: Option<Arc<MatchPart>>,
+    /// The members of a shared webhook.
+    sharing: Vec<Sharing>,
+    /// The resources in the rules of these members.
+    resources: BTreeSet<(String, String)>,
     /// The time that its members need.
     pub(super) turns: Turns<'w>,
     /// The policies that need the webhook: those that are not being deleted and have not moved to another group.
@@ -60,6 +68,16 @@ pub(super) struct Group<'w> {
     pub(super) is_right: bool,
     /// Whether every API server has proven that it calls this webhook, or an earlier version of it.
     pub(super) is_proven: bool,
+    /// The rules of the version that every API server has proven to call.
+    proven_rules: Vec<RuleWithOperations>,
+}
+
+/// A generation of a policy that shares a webhook.
+struct Sharing {
+    /// The match part of its own.
+    own: Arc<MatchPart>,
+    /// Whether it should be called: all replicas serve it, or it was called before.
+    is_called: bool,
 }
 
 impl<'w> Groups<'w> {
@@ -120,12 +138,17 @@ impl<'w> Groups<'w> {
             group.first.get_or_insert(&policy.reference);
             group.marker.get_or_insert(&revision.name);
             let condition = policy.status.webhook.as_ref();
-            group.was_registered |= condition
+            let is_configured = condition
                 .is_some_and(|one| one.status == Truth::True && one.observed_generation == revision.generation);
             // The condition may be about a later generation by now.
-            group.was_registered |= revision.marks.served && !policy.is_suspended;
+            let was_registered = is_configured || revision.marks.served && !policy.is_suspended;
             let is_newest = revision.generation == policy.generation;
-            group.may_register |= is_newest && !policy.is_suspended && policy.status.everywhere >= policy.generation;
+            let may_register = is_newest && !policy.is_suspended && policy.status.everywhere >= policy.generation;
+            group.was_registered |= was_registered;
+            group.may_register |= may_register;
+            if let Some(content) = content.filter(|content| content.shared && content.group == *id) {
+                group.share(content, was_registered || may_register);
+            }
         }
         self.has_unknown |= revision.groups().next().is_none()
             && policy.is_some_and(|policy| revision.generation != policy.generation || says_nothing(policy));
@@ -156,7 +179,9 @@ impl<'w> Groups<'w> {
     ) {
         let mut planned = revision::plan(policy, revisions);
         planned.content = planned.content.map(|content| {
-            let content = content.sharing(rules.shares_webhooks && content.may_share());
+            let shared = content.sharing(true);
+            let shares = rules.shares_webhooks && content.may_share() && self.has_room(&shared);
+            let content = if shares { shared } else { content.sharing(false) };
             let place = (uid.to_owned(), policy.generation);
             let shard = *memory.placed.entry(place).or_insert_with(|| self.place(uid, &content, revisions, rules));
             content.in_shard(shard)
@@ -203,9 +228,19 @@ impl<'w> Groups<'w> {
         own.into_iter().chain(0..).find(fits).unwrap_or(0)
     }
 
+    /// Whether the webhook can have the rules of one more policy.
+    fn has_room(&self, shared: &Content) -> bool {
+        let Some(group) = self.get(&shared.group) else { return true };
+        let more = resources(&shared.own.rules);
+        group.resources.len() + more.difference(&group.resources).count() <= MOST_RESOURCES
+    }
+
     /// Notes that a policy needs the webhook of this content, although no revision says so.
     fn need(&mut self, uid: &'w str, policy: &'w PolicyView, content: &Content, rules: &Rules) {
         let group = self.group(&content.group, content.part.kind, Some(&content.part));
+        if content.shared {
+            group.share(content, false);
+        }
         group.turns.add(uid, content.turn(rules.policy_timeout));
         group.turns.wait(content.timeout_seconds);
         group.first.get_or_insert(&policy.reference);
@@ -216,6 +251,8 @@ impl<'w> Groups<'w> {
         let group = self.groups.entry(id.clone()).or_insert_with(|| Group {
             kind,
             part: None,
+            sharing: Vec::new(),
+            resources: BTreeSet::new(),
             turns: Turns::default(),
             claims: BTreeSet::new(),
             may_register: false,
@@ -226,6 +263,7 @@ impl<'w> Groups<'w> {
             desired: None,
             is_right: false,
             is_proven: false,
+            proven_rules: Vec::new(),
         });
         if let (None, Some(part)) = (&group.part, part) {
             group.kind = part.kind;
@@ -252,8 +290,9 @@ impl<'w> Groups<'w> {
             }
             if let Ok(installation) = &rules.installation {
                 let known = remembered.right.as_ref().or(group.found.map(|found| &found.entries));
-                group.desired = match &group.part {
-                    Some(part) => Some(desired(installation, id, part, group.turns.seconds(group.kind))),
+                let registered = group.found.map(|found| &found.entries).or(remembered.right.as_ref());
+                group.desired = match group.webhook_part(registered) {
+                    Some(part) => Some(desired(installation, id, &part, group.turns.seconds(group.kind))),
                     None => known.map(|entries| kept(installation, group.kind, id, entries)),
                 };
                 let desired = group.desired.as_ref();
@@ -261,6 +300,9 @@ impl<'w> Groups<'w> {
                     desired.is_some_and(|desired| group.found.is_some_and(|found| desired.is(found, installation)));
             }
             group.is_proven = remembered.proven.is_some() && remembered.unproven.is_none();
+            if let Some((_, entries)) = remembered.proven.as_ref().filter(|_| !group.sharing.is_empty()) {
+                group.proven_rules = desired::registered(entries);
+            }
         }
     }
 
@@ -270,7 +312,7 @@ impl<'w> Groups<'w> {
         memory.moved.retain(|uid, _| world.policies.contains_key(uid));
         for (uid, policy) in world.policies.iter().filter(|(_, policy)| !policy.is_deleting) {
             let Some(revisions) = world.revisions.get(uid) else { continue };
-            let newest = newest_group(policy, revisions);
+            let newest = newest_content(policy, revisions);
             let has_moved = newest.is_some_and(|newest| self.is_settled(newest, policy));
             if has_moved {
                 memory.moved.insert(uid.clone(), policy.generation);
@@ -279,7 +321,7 @@ impl<'w> Groups<'w> {
             for id in revisions.values().filter(|revision| revision.is_in_force()).flat_map(RevisionView::groups) {
                 let Some(group) = self.groups.get_mut(id) else { continue };
                 let has_left = has_moved || had_moved && group.found.is_none();
-                if !has_left || Some(id) == newest {
+                if !has_left || newest.is_some_and(|newest| *id == newest.group) {
                     group.claims.insert(uid);
                 }
             }
@@ -287,8 +329,8 @@ impl<'w> Groups<'w> {
     }
 
     /// Whether every API server calls every replica for this policy in its newest group.
-    pub(super) fn is_settled(&self, newest: &GroupId, policy: &PolicyView) -> bool {
-        let is_called = self.groups.get(newest).is_some_and(|group| group.is_right && group.is_proven);
+    pub(super) fn is_settled(&self, newest: &Content, policy: &PolicyView) -> bool {
+        let is_called = self.get(&newest.group).is_some_and(|group| group.is_right && group.calls_for(newest));
         is_called && policy.status.everywhere >= policy.generation
     }
 
@@ -383,6 +425,38 @@ impl<'w> Groups<'w> {
 }
 
 impl<'w> Group<'w> {
+    /// Notes a member of a shared webhook.
+    fn share(&mut self, content: &Content, is_called: bool) {
+        self.resources.extend(resources(&content.own.rules));
+        self.sharing.push(Sharing { own: Arc::clone(&content.own), is_called });
+    }
+
+    /// The match part of the webhook; `None` if no member's revision can be read. Where members share the webhook, it has the rules of those
+    /// that should be called. An edit of rules leaves no gap: what the new rules and the registered ones both match stays until all replicas
+    /// serve the edit.
+    fn webhook_part(&self, registered: Option<&Entries>) -> Option<Arc<MatchPart>> {
+        let part = self.part.as_ref()?;
+        if self.sharing.is_empty() {
+            return Some(Arc::clone(part));
+        }
+        let rules = |is_called| {
+            let members = self.sharing.iter().filter(move |member| member.is_called == is_called);
+            union(&members.flat_map(|member| desired::rules(&member.own)).collect::<Vec<_>>())
+        };
+        let (called, others) = (rules(true), rules(false));
+        let registered = registered.map(desired::registered).unwrap_or_default();
+        let kept = intersection(&registered, &others);
+        let together = union(called.iter().chain(&kept));
+        // A webhook that nobody needs to be called by yet is tried with the rules that it will have.
+        let rules = if together.is_empty() { others } else { together };
+        Some(Arc::new(MatchPart { rules, ..(**part).clone() }))
+    }
+
+    /// Whether every API server has proven that it calls the webhook for the requests that this member is about.
+    pub(super) fn calls_for(&self, content: &Content) -> bool {
+        self.is_proven && (!content.shared || covers(&self.proven_rules, &desired::rules(&content.own)))
+    }
+
     fn remember(&self, remembered: &mut GroupMemory, now: Now) {
         let was_found = std::mem::replace(&mut remembered.was_found, self.found.is_some());
         match self.found {
@@ -487,10 +561,12 @@ fn same_id(group: &GroupId) -> ConditionValue {
     ConditionValue::not_configured("SpecInvalid", text)
 }
 
-/// The group of a policy's newest generation, if its revision exists and can be read.
-pub(super) fn newest_group<'w>(policy: &PolicyView, revisions: &'w BTreeMap<i64, RevisionView>) -> Option<&'w GroupId> {
-    let newest = revisions.get(&policy.generation)?;
-    newest.content.as_ref().ok().map(|content| &content.group)
+/// The content of a policy's newest generation, if its revision exists and can be read.
+pub(super) fn newest_content<'w>(
+    policy: &PolicyView,
+    revisions: &'w BTreeMap<i64, RevisionView>,
+) -> Option<&'w Content> {
+    revisions.get(&policy.generation)?.content.as_ref().ok()
 }
 
 /// Whether the match part of the newest generation does not follow from the policy itself.

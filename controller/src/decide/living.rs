@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use portcullis_api::PolicyReference;
 use portcullis_api::revision::{DELETED_ANNOTATION, PINNED_DIGEST_ANNOTATION, SERVED_ANNOTATION, WITHDRAWN_ANNOTATION};
 
-use super::groups::{Groups, newest_group};
+use super::groups::{Groups, newest_content};
 use super::rules::{Decision, Now, Rules};
 use super::{condition, revision, unreadable};
 use crate::action::Action;
@@ -67,7 +67,7 @@ fn mark(
     now: Now,
     decision: &mut Decision,
 ) {
-    let newest = newest_group(policy, revisions);
+    let newest = newest_content(policy, revisions);
     for revision in revisions.values() {
         let (generation, marks) = (revision.generation, &revision.marks);
         let mut more = BTreeMap::new();
@@ -93,7 +93,8 @@ fn mark(
             let uid = &policy.reference.uid;
             // Every group is asked, even if one keeps the revision, because asking starts its wait.
             let mut keep_it = revision.groups().collect::<Vec<_>>();
-            keep_it.retain(|group| *group != newest && !groups.may_leave(group, uid, memory, rules, now, decision));
+            keep_it
+                .retain(|group| **group != newest.group && !groups.may_leave(group, uid, memory, rules, now, decision));
             // A revision whose group is unknown may be called in any, until the policy is called in its newest group.
             let is_clear = revision.groups().next().is_some() || groups.is_settled(newest, policy);
             if is_clear && keep_it.is_empty() {

@@ -4,6 +4,7 @@ mod groups;
 mod policies;
 mod policy_checks;
 mod revisions;
+mod shared;
 mod turns;
 mod unreadable;
 mod webhook_quota;

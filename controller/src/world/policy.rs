@@ -73,11 +73,11 @@ pub struct StatusView {
 pub struct Content {
     /// The match group.
     pub group: GroupId,
-    /// The match part of the group, which its webhook has.
+    /// The match part of the group, which its webhook has. Where the webhook is shared, its rules name groups and versions only.
     pub part: Arc<MatchPart>,
     /// The policy's own match part. It differs from `part` if the webhook is shared.
     pub own: Arc<MatchPart>,
-    /// Whether the webhook is shared with policies of other object selectors and match conditions, which the evaluators judge.
+    /// Whether the webhook is shared with policies of other rules, object selectors and match conditions, which the evaluators judge.
     pub shared: bool,
     /// The shard of the match part that the group is.
     pub shard: u32,
@@ -179,10 +179,10 @@ impl Content {
         Self { group: shard_id(&part, 0), part, shared, shard: 0, ..self.clone() }
     }
 
-    /// Whether the policy can share a webhook with others: it has an object selector or match conditions, and evaluators can judge both as an
+    /// Whether the policy can share a webhook with others: evaluators can judge its rules, its object selector and its match conditions as an
     /// API server does. Mutating policies have a webhook for each match part, since API servers look at the object again before each.
     pub fn may_share(&self) -> bool {
-        shared_part(&self.own).is_some_and(|webhook| webhook != *self.own)
+        shared_part(&self.own).is_some()
     }
 
     /// The same content in another shard.

@@ -1,5 +1,6 @@
 //! Match groups: policies whose match part is the same to the letter share one webhook (docs/design/overview.md, section 3).
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fmt::Write as _;
 use std::str::FromStr;
@@ -78,6 +79,9 @@ pub struct MatchPart {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberMatch {
+    /// The rules; empty for all requests of the webhook.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub rules: Vec<RuleWithOperations>,
     /// A LabelSelector on the object; absent selects every object.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub object_selector: Option<Value>,
@@ -87,14 +91,26 @@ pub struct MemberMatch {
 }
 
 impl MatchPart {
-    /// The part that this policy shares with policies that differ only in object selector and match conditions, and the rest,
-    /// which is its own.
+    /// The part that this policy shares with policies that differ only in resources, operations and scope of their rules, in object selector
+    /// and match conditions; and the rest, which is its own. The rules of the shared part name groups and versions only: the webhook has the
+    /// rules of all its members.
     pub fn shared(&self) -> (Self, MemberMatch) {
         let own = MemberMatch {
+            rules: self.rules.clone(),
             object_selector: self.object_selector.clone(),
             match_conditions: self.match_conditions.clone(),
         };
-        (Self { object_selector: None, match_conditions: Vec::new(), ..self.clone() }, own)
+        let versions = self.rules.iter().map(|rule| (sorted(&rule.api_groups), sorted(&rule.api_versions)));
+        let versions: BTreeSet<_> = versions.collect();
+        let rules = versions.into_iter().map(|(api_groups, api_versions)| RuleWithOperations {
+            api_groups,
+            api_versions,
+            resources: Vec::new(),
+            operations: Vec::new(),
+            scope: None,
+        });
+        let rules = rules.collect();
+        (Self { rules, object_selector: None, match_conditions: Vec::new(), ..self.clone() }, own)
     }
 }
 
@@ -175,12 +191,6 @@ impl MatchPart {
     }
 
     fn canonical(&self) -> Value {
-        let sorted = |list: &[String]| {
-            let mut list = list.to_vec();
-            list.sort();
-            list.dedup();
-            Value::from(list)
-        };
         let rules: Vec<Value> = self
             .rules
             .iter()
@@ -215,6 +225,14 @@ impl MatchPart {
             "sideEffects": self.side_effects.as_deref().unwrap_or("None"),
         })
     }
+}
+
+/// The words of a list in order, each once.
+fn sorted(list: &[String]) -> Vec<String> {
+    let mut list = list.to_vec();
+    list.sort();
+    list.dedup();
+    list
 }
 
 /// JSON with sorted keys and no white space.
@@ -296,6 +314,21 @@ mod tests {
     }
 
     #[test]
+    fn a_shared_part_names_groups_and_versions_once() {
+        let mut one = pods();
+        one.object_selector = Some(serde_json::json!({"matchLabels": {"a": "b"}}));
+        let mut other = pods();
+        other.rules[0].resources = vec!["services".into(), "pods/exec".into()];
+        other.rules[0].operations = vec!["*".into()];
+        other.rules.push(RuleWithOperations { scope: Some("Namespaced".into()), ..pods().rules.remove(0) });
+        let (part, own) = other.shared();
+        assert_eq!(part, one.shared().0);
+        assert_eq!((part.rules.len(), own.rules), (1, other.rules.clone()));
+        other.rules[1].api_versions.push("v2".into());
+        assert_ne!(group_id(&other.shared().0), group_id(&part));
+    }
+
+    #[test]
     fn each_part_makes_a_difference() {
         let mut parts = vec![pods()];
         let mut change = |f: fn(&mut MatchPart)| {
@@ -312,7 +345,7 @@ mod tests {
         change(|p| p.namespace_selector = Some(serde_json::json!({"matchLabels": {"a": "b"}})));
         change(|p| p.match_conditions.push(MatchCondition { name: "x".into(), expression: "true".into() }));
         change(|p| p.rules[0].resources.push("services".into()));
-        let ids: std::collections::BTreeSet<_> = parts.iter().map(group_id).collect();
+        let ids: BTreeSet<_> = parts.iter().map(group_id).collect();
         assert_eq!(ids.len(), parts.len());
     }
 }

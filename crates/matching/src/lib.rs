@@ -9,6 +9,7 @@ mod existing;
 mod member;
 mod request;
 mod resource;
+pub mod rules;
 mod scope;
 mod selector;
 

@@ -1,4 +1,4 @@
-//! Which requests of a shared webhook a member is asked about: its object selector and its match conditions.
+//! Which requests of a shared webhook a member is asked about: its rules, its object selector and its match conditions.
 //!
 //! Only what means the same here as in an API server is judged, so that a policy that shares a webhook is asked about the same requests
 //! as with a webhook of its own. Only the metadata of an object is read, so that a large object costs neither time nor memory. A policy
@@ -6,22 +6,26 @@
 
 use std::cell::OnceCell;
 
-use portcullis_contract::{MatchPart, MemberMatch, WebhookKind};
+use portcullis_contract::{MatchPart, MemberMatch, RuleWithOperations, WebhookKind};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::conditions::{Conditions, Decision, Subject};
+use crate::request::Asked;
+use crate::rules;
 use crate::selector::{Labels, Selector, labels};
 
-/// An object selector and match conditions that are judged here.
+/// Rules, an object selector and match conditions that are judged here.
 #[derive(Debug)]
 pub struct MemberMatcher {
+    /// Empty for all requests.
+    rules: Vec<RuleWithOperations>,
     objects: Selector,
     conditions: Conditions,
 }
 
-/// Largest object selector and match conditions of a member, as JSON, in bytes. Manifests and webhooks hold those of all members.
+/// Largest rules, object selector and match conditions of a member, as JSON, in bytes. Manifests and webhooks hold those of all members.
 const LARGEST_MEMBER: usize = 4 << 10;
 /// Most metadata of an object that conditions are evaluated on, in bytes. API servers store much less.
 const MAX_METADATA: usize = 1 << 20;
@@ -31,9 +35,16 @@ const MAX_METADATA: usize = 1 << 20;
 pub struct AdmissionRequest<'a> {
     object: Option<&'a str>,
     old: Option<&'a str>,
-    request: Box<dyn Fn() -> String + 'a>,
+    json: Box<dyn Fn() -> String + 'a>,
+    request: OnceCell<Option<Request>>,
     metadata: OnceCell<Option<[Metadata; 2]>>,
     subject: OnceCell<Option<Subject>>,
+}
+
+/// The request of an AdmissionReview without its objects.
+struct Request {
+    json: Value,
+    asked: Asked,
 }
 
 /// The part of an object that is read.
@@ -54,28 +65,40 @@ struct Partial<'a> {
     metadata: Option<&'a RawValue>,
 }
 
-/// The match part of the webhook that a policy with this part can share: the part without object selector and match conditions. `None` if
-/// the policy needs a webhook of its own, because it may change objects, or because only an API server can judge its selector or
-/// conditions.
+/// The match part of the webhook that a policy with this part can share ([`MatchPart::shared`]). `None` if the policy needs a webhook of its
+/// own: it may change objects, only an API server can judge its selector or conditions, its rules are not of the same groups and versions,
+/// or an API server might refuse them.
+///
+/// With the same groups and versions in all rules, the version in which an API server sends an object does not depend on the rules of the
+/// other members (`matchPolicy: Equivalent`).
 pub fn shared_part(part: &MatchPart) -> Option<MatchPart> {
     let (webhook, member) = part.shared();
     let may_share = part.kind == WebhookKind::Validating
+        && webhook.rules.len() == 1
+        && rules::are_plain(&part.rules)
         && serde_json::to_string(&member).is_ok_and(|json| json.len() <= LARGEST_MEMBER)
         && MemberMatcher::of(&member).is_some();
     may_share.then_some(webhook)
 }
 
 impl MemberMatcher {
-    /// Parses the selector and conditions of a member; `None` if only an API server can judge them.
+    /// Parses the rules, the selector and the conditions of a member; `None` if only an API server can judge them.
     pub fn of(member: &MemberMatch) -> Option<Self> {
         let objects = member.object_selector.as_ref().map_or(Ok(Selector::default()), Selector::parse).ok()?;
-        Some(Self { objects, conditions: Conditions::for_requests(&member.match_conditions)? })
+        let conditions = Conditions::for_requests(&member.match_conditions)?;
+        Some(Self { rules: member.rules.clone(), objects, conditions })
     }
 
     /// Whether a member is asked about a request. As in an API server, one false condition excludes the request, and one that is neither
     /// true nor false matters only if none is false. An object that cannot be parsed here, for instance because it is nested too deeply,
     /// gives "unknown" and is never excluded.
     pub fn decide(&self, request: &AdmissionRequest<'_>) -> Decision {
+        if !self.rules.is_empty() {
+            let Some(Request { asked, .. }) = request.request() else { return Decision::Unknown("rules".to_owned()) };
+            if !rules::matches(&self.rules, asked) {
+                return Decision::Excluded;
+            }
+        }
         if !self.objects.is_empty() {
             let Some(both) = request.metadata() else { return Decision::Unknown("objectSelector".to_owned()) };
             if !both.iter().filter_map(Metadata::labels).any(|labels| self.objects.selects(labels)) {
@@ -91,10 +114,20 @@ impl MemberMatcher {
 }
 
 impl<'a> AdmissionRequest<'a> {
-    /// A request about these objects, which are JSON. `request` makes the JSON of the AdmissionReview's request without
+    /// A request about these objects, which are JSON. `json` makes the JSON of the AdmissionReview's request without
     /// them.
-    pub fn new(object: Option<&'a str>, old: Option<&'a str>, request: impl Fn() -> String + 'a) -> Self {
-        Self { object, old, request: Box::new(request), metadata: OnceCell::new(), subject: OnceCell::new() }
+    pub fn new(object: Option<&'a str>, old: Option<&'a str>, json: impl Fn() -> String + 'a) -> Self {
+        let (request, metadata, subject) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Self { object, old, json: Box::new(json), request, metadata, subject }
+    }
+
+    /// The request without its objects; `None` if it cannot be parsed.
+    fn request(&self) -> Option<&Request> {
+        let read = || {
+            let json = serde_json::from_str(&(self.json)()).ok()?;
+            Some(Request { asked: Asked::read(&json)?, json })
+        };
+        self.request.get_or_init(read).as_ref()
     }
 
     /// The metadata of the object and of the old object; `None` if they cannot be parsed.
@@ -104,9 +137,8 @@ impl<'a> AdmissionRequest<'a> {
 
     fn subject(&self) -> Option<&Subject> {
         let subject = self.subject.get_or_init(|| {
-            let request = serde_json::from_str(&(self.request)()).ok()?;
             let [object, old] = self.metadata()?;
-            Some(Subject::new(&request, &object.object(), &old.object()))
+            Some(Subject::new(&self.request()?.json, &object.object(), &old.object()))
         });
         subject.as_ref()
     }
@@ -159,6 +191,7 @@ mod tests {
         let conditions =
             numbered.map(|(n, &text)| MatchCondition { name: format!("c{n}"), expression: text.to_owned() });
         MemberMatcher::of(&MemberMatch {
+            rules: Vec::new(),
             object_selector: (!selector.is_null()).then_some(selector),
             match_conditions: conditions.collect(),
         })

@@ -38,6 +38,20 @@ impl Asked {
         }
     }
 
+    /// Reads the request of an AdmissionReview; `None` if a field that API servers always send is missing.
+    pub(crate) fn read(request: &Value) -> Option<Self> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let resource = &request["resource"];
+        Some(Self {
+            group: text(&resource["group"])?,
+            version: text(&resource["version"])?,
+            resource: text(&resource["resource"])?,
+            subresource: text(&request["subResource"]).unwrap_or_default(),
+            operation: text(&request["operation"])?,
+            namespace: text(&request["namespace"]).unwrap_or_default(),
+        })
+    }
+
     /// Whether the request replaces an object.
     pub(crate) fn is_update(&self) -> bool {
         self.operation == "UPDATE"
@@ -80,7 +94,8 @@ pub fn about(user: &str, asked: &Asked, kind: &str, name: &str, raw: &str) -> Ve
     .into()
 }
 
-/// Whether a rule of a policy matches a request, as rules of webhooks do. The rule's `scope` is not considered.
+/// Whether a rule of a policy matches a request, as rules of webhooks do. The rule's `scope` is not considered
+/// ([`crate::rules::matches`] considers it).
 pub fn matches_rule(rule: &RuleWithOperations, asked: &Asked) -> bool {
     let any = |list: &[String], value: &str| list.iter().any(|entry| entry == "*" || entry == value);
     let resource = |pattern: &String| match pattern.split_once('/') {

@@ -1,4 +1,4 @@
-//! Policies that differ in object selector and match conditions only share a webhook, and are asked about the same requests as before.
+//! Policies that differ in rules, object selector and match conditions share a webhook, and are asked about the same requests as before.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::scene::{Scene, quick};
 /// A condition that is always true, and which an API server alone can judge: a policy that has it keeps a webhook of its own.
 const OWN: &str = "'a'.matches('a')";
 
-/// Object selectors and match conditions of all sorts.
+/// Rules, object selectors and match conditions of all sorts.
 fn parts() -> Vec<Value> {
     let selector = |selector: Value| json!({ "objectSelector": selector });
     let when = |expressions: &[&str]| {
@@ -22,6 +22,10 @@ fn parts() -> Vec<Value> {
     let expression = |key: &str, operator: &str, values: Value| {
         selector(json!({ "matchExpressions": [{ "key": key, "operator": operator, "values": values }] }))
     };
+    let rule = |resources: Value, operations: Value, scope: &str| json!({ "apiGroups": [""], "apiVersions": ["v1"], "resources": resources, "operations": operations, "scope": scope });
+    let rules = |rules: Value| json!({ "rules": rules });
+    let mut labelled = rules(json!([rule(json!(["pods"]), json!(["UPDATE"]), "*")]));
+    labelled["objectSelector"] = json!({ "matchLabels": { "app": "bank" } });
     let mut both = selector(json!({ "matchLabels": { "app": "shop" } }));
     both["matchConditions"] = when(&["request.operation != 'DELETE'"])["matchConditions"].clone();
     vec![
@@ -40,6 +44,17 @@ fn parts() -> Vec<Value> {
         when(&["!has(request.subResource) && request.resource.resource == 'configmaps'"]),
         when(&["size(object.metadata.name) > 2 && request.dryRun == false && oldObject != null"]),
         both,
+        rules(json!([rule(json!(["configmaps"]), json!(["*"]), "*")])),
+        rules(json!([rule(json!(["*"]), json!(["DELETE"]), "Namespaced")])),
+        rules(json!([rule(json!(["*/*"]), json!(["UPDATE", "CREATE"]), "*")])),
+        rules(json!([rule(json!(["pods/*"]), json!(["CREATE"]), "*")])),
+        rules(json!([
+            rule(json!(["pods"]), json!(["CREATE"]), "Namespaced"),
+            rule(json!(["configmaps", "pods"]), json!(["DELETE"]), "*"),
+        ])),
+        labelled,
+        // Nothing in this test is cluster-scoped.
+        rules(json!([rule(json!(["*"]), json!(["*"]), "Cluster")])),
     ]
 }
 
@@ -80,7 +95,7 @@ fn policies_that_share_a_webhook_are_asked_about_the_same_requests_as_with_one_o
     scene.webhooks(count + 1);
     let object = scene.installation.object(&policies[0]).expect("it is there");
     let message = condition(&object, "WebhookConfigured").expect("a condition")["message"].to_string();
-    assert!(message.contains("it is shared, and the policy server applies objectSelector"), "{message}");
+    assert!(message.contains("it is shared, and the policy server applies rules, objectSelector"), "{message}");
 
     let namespace = scene.namespace.as_str();
     let mut outputs = Vec::new();
@@ -115,8 +130,8 @@ fn policies_that_share_a_webhook_are_asked_about_the_same_requests_as_with_one_o
         assert_eq!(of('s'), of('p'), "{what}:\n{}", output.stderr);
         seen.extend(asked);
     }
-    // Each part matched something but the one that wants another user.
-    assert_eq!(seen.len(), 2 * (count - 1), "{seen:?}");
+    // Each part matched something but the one that wants another user and the one that wants another scope.
+    assert_eq!(seen.len(), 2 * (count - 2), "{seen:?}");
 }
 
 #[test]
@@ -141,6 +156,38 @@ fn an_edit_of_a_selector_changes_no_shared_webhook_and_acts_at_once() {
     assert!(create("five", "mill").contains("the first"));
     let [after] = scene.webhooks(1).try_into().expect("one");
     assert_eq!(before["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"]);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn an_edit_of_rules_changes_a_shared_webhook_and_a_ready_policy_is_called() {
+    let scene = Scene::with("shared-rules", 2, quick().env(Program::Controller, "PORTCULLIS_SHARED_WEBHOOKS", "true"));
+    let on = |policy: Policy, resources: &[&str]| {
+        let rule =
+            json!({ "apiGroups": [""], "apiVersions": ["v1"], "resources": resources, "operations": ["CREATE"] });
+        policy.field("rules", json!([rule]))
+    };
+    let first = scene.installation.cluster_policy("shared-rules-a").denying("the first");
+    let second = scene.installation.cluster_policy("shared-rules-b").denying("the second");
+    scene.installation.apply_ready(&[on(first, &["pods"]), on(second.clone(), &["configmaps"])]);
+    scene.webhooks(1);
+    let pod = |name: &str| scene.installation.create_pod(&scene.namespace, name, &json!({})).stderr;
+    let map = |name: &str| scene.installation.create_config_map(&scene.namespace, name).stderr;
+    assert!(pod("one").contains("the first") && !pod("one").contains("the second"));
+    assert!(map("one").contains("the second") && !map("one").contains("the first"));
+    // Each time the policy is Ready, every API server calls it for its new rules.
+    for (round, resources) in
+        [["configmaps", "pods"], ["configmaps", "services"], ["pods", "configmaps"]].iter().enumerate()
+    {
+        scene.installation.apply_ready(&[on(second.clone(), resources)]);
+        let refused = pod(&format!("edited-{round}"));
+        assert!(refused.contains("the first"), "{refused}");
+        assert_eq!(refused.contains("the second"), resources.contains(&"pods"), "{refused}");
+        assert!(map(&format!("edited-{round}")).contains("the second"), "both generations match it");
+    }
+    scene.installation.apply_ready(&[on(second, &["services"])]);
+    eventually("the end of the old rules", || map("last").is_empty().then_some(()));
+    scene.webhooks(1);
 }
 
 #[test]

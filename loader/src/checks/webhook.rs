@@ -42,18 +42,20 @@ pub(super) fn added(
     let is_near = |other: &Matched| other.part.namespace == part.namespace && other.part.kind == part.kind;
     let webhook = |part| {
         let shared = if shares_webhooks { shared_part(part) } else { None };
+        let is_shared = shared.is_some();
         let part = shared.map_or(Cow::Borrowed(part), Cow::Owned);
-        (group_id(&part), part)
+        (group_id(&part), part, is_shared)
     };
     let near = others.iter().filter(|(_, other)| is_near(other));
     let mut near: Vec<_> = near.map(|(id, other)| (id, webhook(&other.part))).collect();
-    let (group, part) = webhook(part);
-    if near.iter().any(|(_, (other, _))| *other == group) {
+    let (group, part, is_shared) = webhook(part);
+    if near.iter().any(|(_, (other, _, _))| *other == group) {
         return None;
     }
-    near.retain(|(other, _)| *other != id);
+    // The rules of a shared webhook are those of all its members, so they compare with those of another shared one only.
+    near.retain(|(other, (_, _, shares))| *other != id && *shares == is_shared);
     let mut seen = BTreeSet::new();
-    let changes = near.iter().filter(|(_, (group, _))| seen.insert(group)).filter_map(|(id, (_, other))| {
+    let changes = near.iter().filter(|(_, (group, _, _))| seen.insert(group)).filter_map(|(id, (_, other, _))| {
         let (change, text) = change(&part, other)?;
         Some((change, *id, text))
     });

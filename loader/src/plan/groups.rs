@@ -205,6 +205,7 @@ mod tests {
     fn what_members_of_a_shared_webhook_are_matched_by_outlives_a_restart() {
         let (mut groups, now) = (Groups::default(), Instant::now());
         let own = MemberMatch {
+            rules: vec![],
             object_selector: Some(serde_json::json!({"matchLabels": {"a": "b"}})),
             match_conditions: vec![],
         };

@@ -266,7 +266,7 @@ fn planned(stage: &mut Stage) -> Value {
 #[test]
 fn policies_of_different_selectors_and_conditions_share_a_webhook_where_evaluators_can_judge_them() {
     let mut stage = Stage::new();
-    let plain = stage.group(&policy("plain"));
+    let plain = stage.content(&policy("plain")).expect("a content").sharing(true).group;
     let on = |app: &str| policy("a").spec("objectSelector", json!({"matchLabels": {"app": app}}));
     let conditions = |text: &str| policy("a").spec("matchConditions", json!([{"name": "c", "expression": text}]));
     let group_of = |object: &Value| object["metadata"]["labels"]["policies.portcullis.dev/match-group"].clone();
@@ -275,12 +275,16 @@ fn policies_of_different_selectors_and_conditions_share_a_webhook_where_evaluato
         stage.put(policy);
         planned(&mut stage)
     };
-    for shared in [on("shop"), on("bank"), conditions("request.userInfo.username != 'me'")] {
+    let elsewhere = policy("a").on("services");
+    for shared in [policy("a"), elsewhere, on("shop"), on("bank"), conditions("request.userInfo.username != 'me'")] {
         let object = planned_for(true, shared);
         assert_eq!((&object["data"]["shared"], group_of(&object)), (&json!(true), json!(plain.as_str())));
     }
     let unjudged = conditions("authorizer.group('').resource('pods').check('get').allowed()");
-    for (shares, alone) in [(false, on("shop")), (true, unjudged), (true, on("shop").spec("mutating", json!(true)))] {
+    let rule = |version: &str| json!({"apiGroups": [""], "apiVersions": [version], "resources": ["pods"], "operations": ["CREATE"]});
+    let versions = policy("a").spec("rules", json!([rule("v1"), rule("v2")]));
+    let mutating = on("shop").spec("mutating", json!(true));
+    for (shares, alone) in [(false, on("shop")), (true, unjudged), (true, mutating), (true, versions)] {
         let object = planned_for(shares, alone);
         assert!(object["data"]["shared"].is_null() && group_of(&object) != json!(plain.as_str()), "{object}");
     }

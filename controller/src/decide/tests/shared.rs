@@ -1,0 +1,141 @@
+//! Webhooks that policies of different rules share.
+
+use portcullis_contract::WebhookKind;
+use serde_json::json;
+
+use super::*;
+use crate::desired::Desired;
+
+impl Stage {
+    fn sharing() -> Self {
+        let mut stage = Self::new();
+        stage.rules.shares_webhooks = true;
+        stage
+    }
+
+    /// A policy with a revision that shares its webhook, with these marks.
+    fn share(&mut self, policy: &P, marks: &[&str]) {
+        let content = self.content(policy).expect("a content").sharing(true);
+        self.put(policy.clone());
+        let group = (content.group, content.part.kind);
+        self.revision_changed(policy, marks, Some(&group), |object| object["data"]["shared"] = json!(true));
+    }
+
+    /// The resources in the rules of the webhook that is to be written; `None` if none is.
+    fn written(&mut self) -> Option<(Box<Desired>, String)> {
+        let desired = self.decide().into_iter().find_map(|action| match action {
+            Action::TryWebhook { desired, .. }
+            | Action::CreateWebhook { desired, .. }
+            | Action::ChangeWebhook { desired, .. } => Some(desired),
+            _ => None,
+        })?;
+        let rules = crate::desired::registered(&desired.entries);
+        let words: BTreeSet<_> = rules.into_iter().flat_map(|rule| rule.resources).collect();
+        Some((desired, words.into_iter().collect::<Vec<_>>().join(" ")))
+    }
+
+    /// Writes that webhook, and proves it if `is_proven`.
+    fn write(&mut self, group: &GroupId, is_proven: bool) -> String {
+        let (desired, words) = self.written().expect("a webhook to write");
+        let mut object = desired.object.clone();
+        object["metadata"]["uid"] = json!("uid-of-webhook");
+        self.take(Collection::Webhooks(WebhookKind::Validating), object);
+        if is_proven {
+            self.prove(group.clone());
+        }
+        words
+    }
+
+    fn shared_group(&self, policy: &P) -> GroupId {
+        self.content(policy).expect("a content").sharing(true).group
+    }
+}
+
+#[test]
+fn a_shared_webhook_has_the_rules_of_the_members_that_all_replicas_serve() {
+    let mut stage = Stage::sharing();
+    let (first, second) = (policy("a").everywhere(), policy("b").on("services"));
+    let group = stage.shared_group(&first);
+    assert_eq!(group, stage.shared_group(&second));
+    stage.share(&first, &["served"]);
+    stage.share(&second, &[]);
+    assert_eq!(stage.write(&group, true), "pods");
+    let actions = stage.actions();
+    assert!(actions.contains(&"a True Registered at 1".to_owned()), "{actions:?}");
+    stage.pass(6);
+    let actions = stage.actions();
+    assert!(actions.contains(&"b False WaitingForReplicas at 1".to_owned()), "{actions:?}");
+
+    stage.put(second.clone().everywhere());
+    assert_eq!(stage.write(&group, false), "pods services");
+    let actions = stage.actions();
+    assert!(actions.contains(&"prove with a-1".to_owned()), "{actions:?}");
+    assert!(!actions.iter().any(|action| action.starts_with("b True")), "not called for it yet: {actions:?}");
+    stage.prove(group);
+    let actions = stage.actions();
+    assert!(actions.contains(&"b True Registered at 1".to_owned()), "{actions:?}");
+
+    // Replicas that fail later change nothing.
+    stage.put(second);
+    assert!(stage.written().is_none());
+}
+
+#[test]
+fn an_edit_of_rules_leaves_no_gap_in_what_both_generations_match() {
+    let mut stage = Stage::sharing();
+    let on = |resources: &[&str]| {
+        let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": resources, "operations": ["CREATE"]});
+        policy("a").spec("rules", json!([rule]))
+    };
+    let before = on(&["pods", "services"]).everywhere();
+    let group = stage.shared_group(&before);
+    stage.share(&before, &["served"]);
+    assert_eq!(stage.write(&group, true), "pods services");
+    let edited = on(&["services", "secrets"]).generation(2);
+    stage.share(&before, &["served", "withdrawn"]);
+    stage.share(&edited, &[]);
+    assert_eq!(stage.write(&group, true), "services");
+    assert!(stage.written().is_none());
+    let wildcard = on(&["*/*"]).generation(3);
+    stage.share(&edited, &["withdrawn"]);
+    stage.share(&wildcard, &[]);
+    assert!(stage.written().is_none(), "what is registered is within the new rules");
+    stage.put(wildcard.everywhere());
+    assert_eq!(stage.write(&group, true), "*/*");
+}
+
+#[test]
+fn a_deleted_member_takes_its_rules_with_it() {
+    let mut stage = Stage::sharing();
+    let (first, second) = (policy("a").everywhere(), policy("b").on("services").everywhere());
+    let group = stage.shared_group(&first);
+    stage.share(&first, &["served"]);
+    stage.share(&second, &["served"]);
+    assert_eq!(stage.write(&group, true), "pods services");
+    stage.put(second.deleting());
+    assert_eq!(stage.write(&group, true), "pods");
+}
+
+#[test]
+fn a_policy_for_which_a_shared_webhook_has_no_room_has_its_own() {
+    let mut stage = Stage::sharing();
+    let on = |name: &str, resources: Vec<String>| {
+        let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": resources, "operations": ["CREATE"]});
+        policy(name).spec("rules", json!([rule]))
+    };
+    let many = |from: u32, to: u32| (from..to).map(|number| format!("r{number}")).collect::<Vec<_>>();
+    for (name, from) in [("a", 0), ("b", 100)] {
+        stage.share(&on(name, many(from, from + 100)).everywhere(), &["served"]);
+    }
+    let mut shares = |resources: Vec<String>| {
+        stage.put(on("c", resources));
+        let actions = stage.decide();
+        let object = actions.iter().find_map(|action| match action {
+            Action::CreateRevision { object, .. } => Some(object),
+            _ => None,
+        });
+        object.expect("a revision")["data"]["shared"] == json!(true)
+    };
+    assert!(shares(many(50, 256)));
+    assert!(!shares(many(50, 257)));
+}
