@@ -24,7 +24,8 @@ use portcullis_broker::CheckRequest;
 use portcullis_contract::{
     CheckOutcome, CheckVerdict, EvaluatorState, LoaderPolicy, MAX_CHECK_TIME, MAX_CHECKS, PolicyCheck, PolicyId,
 };
-use portcullis_util::{lock, set_if_new};
+use portcullis_process::set_if_new;
+use portcullis_util::lock;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{timeout, timeout_at};
