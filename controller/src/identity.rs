@@ -7,7 +7,8 @@ use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use portcullis_util::{Backoff, set_if_new};
+use portcullis_process::set_if_new;
+use portcullis_util::Backoff;
 use tokio::sync::watch;
 
 use crate::memory::ConditionValue;

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_contract::EvaluatorState;
 use portcullis_e2e::Pod;
+use portcullis_util::lock;
 
 /// The timeout of a request, longer than a long poll.
 const SILENCE: Duration = Duration::from_secs(40);
@@ -57,10 +58,6 @@ impl Drop for Follower {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
-}
-
-fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn note(state: &EvaluatorState, seen: &Mutex<Seen>) -> u64 {

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use portcullis_util::Backoff;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::console::Console;
 use crate::child::{ChildSpec, Running, quoted};
 
-/// First pause before a program is started again; it doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The pauses before a program is started again.
+const PAUSES: Backoff = Backoff { shortest: Duration::from_millis(200), longest: Duration::from_secs(10) };
 /// A program that ran for this long begins with the first pause again.
 const STEADY: Duration = Duration::from_secs(60);
 
@@ -37,7 +37,7 @@ impl Supervised {
 
 async fn keep(spec: ChildSpec, mut running: Running, console: Console, mut stopped: oneshot::Receiver<Duration>) {
     let program = spec.program;
-    let mut pause = FIRST_PAUSE;
+    let mut starts = 1_u32;
     loop {
         let since = Instant::now();
         let (status, tail) = tokio::select! {
@@ -48,23 +48,26 @@ async fn keep(spec: ChildSpec, mut running: Running, console: Console, mut stopp
             console.through(None).await;
         }
         if since.elapsed() >= STEADY {
-            pause = FIRST_PAUSE;
+            starts = 1;
         }
         let log = spec.log.as_ref().map(|log| format!(" (log: {})", log.display())).unwrap_or_default();
         console.print(&format!("The {program} ended: {status}; it is started again{log}{}", quoted(&tail))).await;
         running = loop {
             let restart = async {
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(PAUSES.bound(starts)).await;
                 Running::start(&spec).await
             };
             let result = tokio::select! {
                 result = restart => result,
                 _ = &mut stopped => return,
             };
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            starts = starts.saturating_add(1);
             match result {
                 Ok(running) => break running,
-                Err(error) => console.print(&format!("{error}\nIt is tried again in {} ms.", pause.as_millis())).await,
+                Err(error) => {
+                    let pause = PAUSES.bound(starts).as_millis();
+                    console.print(&format!("{error}\nIt is tried again in {pause} ms.")).await;
+                }
             }
         };
         if spec.speaks {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::Client;
-use portcullis_util::set_if_new;
+use portcullis_process::set_if_new;
 use prometheus::IntCounter;
 use tokio::sync::watch;
 

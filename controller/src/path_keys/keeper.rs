@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use portcullis_contract::{PathKey, PathKeys};
-use portcullis_util::set_if_new;
+use portcullis_process::set_if_new;
 use prometheus::IntCounter;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::watch;

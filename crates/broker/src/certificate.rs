@@ -1,5 +1,7 @@
 //! Certificates of signers that a guest names: their keys, and the chains that vouch for them.
 
+use std::fmt::Display;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
@@ -32,13 +34,12 @@ impl Certificate {
     /// lead to it.
     pub(crate) fn check(certificate: &[u8], chain: Option<&[Vec<u8>]>, now: Timestamp) -> Result<Self, ProvideError> {
         let der = der(certificate);
-        let failed = |text: String| ProvideError::failed(format!("certificate: {text}"));
-        let (_, parsed) = parse_x509_certificate(&der).map_err(|error| failed(error.to_string()))?;
+        let (_, parsed) = parse_x509_certificate(&der).map_err(failed)?;
         check_usage(&parsed, chain.is_some())?;
         let validity = parsed.validity();
         let (not_before, not_after) = (validity.not_before.timestamp(), validity.not_after.timestamp());
         if now.as_second() < not_before {
-            return Err(failed("it is being used before its validity date".to_owned()));
+            return Err(failed("it is being used before its validity date"));
         }
         if let Some(chain) = chain {
             verify(&der, chain, now)?;
@@ -51,17 +52,21 @@ impl Certificate {
 
 /// Checks what the certificate is for: signatures, if it says that at all, and with a chain the signing of code.
 fn check_usage(certificate: &X509Certificate<'_>, has_chain: bool) -> Result<(), ProvideError> {
-    let failed = |text: String| ProvideError::failed(format!("certificate: {text}"));
-    let usage = certificate.key_usage().map_err(|error| failed(error.to_string()))?;
+    let usage = certificate.key_usage().map_err(failed)?;
     if usage.is_some_and(|usage| !usage.value.digital_signature()) {
-        return Err(failed("its key usage does not include digitalSignature".to_owned()));
+        return Err(failed("its key usage does not include digitalSignature"));
     }
-    let purposes = certificate.extended_key_usage().map_err(|error| failed(error.to_string()))?;
+    let purposes = certificate.extended_key_usage().map_err(failed)?;
     if has_chain && purposes.is_none_or(|purposes| !purposes.value.code_signing) {
         let text = "its extended key usage does not include codeSigning, which is needed with a certificate_chain";
-        return Err(failed(text.to_owned()));
+        return Err(failed(text));
     }
     Ok(())
+}
+
+/// What is wrong with the certificate itself.
+fn failed(problem: impl Display) -> ProvideError {
+    ProvideError::failed(format!("certificate: {problem}"))
 }
 
 /// Checks that the chain vouches for the certificate. Authorities may be for anything; what the certificate itself is for is checked by

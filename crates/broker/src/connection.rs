@@ -10,6 +10,7 @@ use portcullis_contract::{
     BROKER_MAX_FRAME, BROKER_MAX_PAYLOAD, BROKER_MAX_REPLY, BrokerMessage, BrokerOutcome, BrokerReply, MAX_EXPORT,
     decode_frame, encode_frame,
 };
+use portcullis_util::Backoff;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -20,10 +21,8 @@ use crate::check::Checks;
 use crate::exports::Exports;
 use crate::{ProvideError, Socket};
 
-/// The pause between two tries to connect.
-const PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause, which is reached when connections end as soon as they are made.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The pauses between two tries to connect; only connections that end as soon as they are made lead to longer ones.
+const PAUSES: Backoff = Backoff { shortest: Duration::from_millis(100), longest: Duration::from_secs(5) };
 /// A connection that lasted this long has worked, so the next pause is a short one.
 const SETTLED: Duration = Duration::from_secs(1);
 /// Replies that wait to be written; each becomes a frame when its turn comes. A call whose reply finds no room waits, while the
@@ -42,19 +41,20 @@ pub(crate) struct Handlers {
 /// Answers the evaluator's calls, and connects again whenever the connection ends. Never returns.
 pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, handlers: Arc<Handlers>) {
     let user = socket.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
-    let (mut refused, mut pause) = (false, PAUSE);
+    // A connection that has worked begins the tries again.
+    let (mut refused, mut tries) = (false, 1_u32);
     loop {
         if let Some(stream) = connect(&socket.path, user, &mut refused).await {
             let connected = Instant::now();
             // An evaluator that refuses this program accepts the connection and closes it at once.
-            if pause == PAUSE {
+            if tries == 1 {
                 tracing::info!(socket = %socket.path.display(), "connected to the evaluator");
             }
             answer(stream, &admission, &handlers).await;
-            pause = if connected.elapsed() > SETTLED { PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            tries = if connected.elapsed() > SETTLED { 1 } else { tries.saturating_add(1) };
             tracing::debug!("the evaluator ended the connection; connecting again");
         }
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(PAUSES.bound(tries)).await;
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use hickory_resolver::TokioResolver;
+use hickory_resolver::net::NetError;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
@@ -35,18 +36,16 @@ impl Names {
         if host.is_empty() || host.len() > LONGEST {
             return Err(ProvideError::failed(format!("want the name of a host, of 1 to {LONGEST} bytes")));
         }
-        let failed = |error: &dyn std::fmt::Display| ProvideError::failed(format!("failed to look up {host}: {error}"));
-        let resolver =
-            self.resolver.get_or_try_init(|| async { self.build() }).await.map_err(|error| failed(&error))?;
-        let found = resolver.lookup_ip(host.as_str()).await.map_err(|error| failed(&error))?;
+        let failed = |error: NetError| ProvideError::failed(format!("failed to look up {host}: {error}"));
+        let resolver = self.resolver.get_or_try_init(|| async { self.build() }).await.map_err(failed)?;
+        let found = resolver.lookup_ip(host.as_str()).await.map_err(failed)?;
         let mut ips: Vec<String> = found.iter().take(MOST).map(|ip| ip.to_string()).collect();
         ips.sort();
         Ok(Bytes::from(json!({ "ips": ips }).to_string()))
     }
 
-    fn build(&self) -> Result<TokioResolver, String> {
-        let builder = portcullis_registry::resolver(self.name_server).map_err(|error| error.to_string())?;
-        builder.build().map_err(|error| error.to_string())
+    fn build(&self) -> Result<TokioResolver, NetError> {
+        portcullis_registry::resolver(self.name_server)?.build()
     }
 }
 

@@ -8,7 +8,7 @@ use portcullis_contract::{
     Candidate, Capability, ContextAwareResource, ExecutionMode, Manifest, NamedModule, PolicyId, is_granted,
 };
 
-use portcullis_util::set_if_new;
+use portcullis_process::set_if_new;
 use tokio::sync::watch;
 
 use crate::{ContextNeed, Contexts, ProvideError};

@@ -79,6 +79,23 @@ pub enum QuestionError {
     Root(webpki::Error),
 }
 
+/// Why a certificate is not trusted. The texts are for guests.
+#[derive(Debug, thiserror::Error)]
+enum Distrust {
+    /// The time of the check is after its validity.
+    #[error("Certificate is being used after its expiration date")]
+    Expired,
+    /// The time of the check is before its validity.
+    #[error("Certificate is being used before its validity date")]
+    NotYetValid,
+    /// It does not lead to an authority that Mozilla trusts.
+    #[error("Certificate not trusted: {0}")]
+    Mozilla(webpki::Error),
+    /// It does not lead to the root of the chain in the question.
+    #[error("Certificate is not trusted by the provided cert chain")]
+    Chain,
+}
+
 /// Any key usage will do.
 struct AnyUsage;
 
@@ -94,15 +111,13 @@ impl ExtendedKeyUsageValidator for AnyUsage {
 /// When the question, or a certificate in it, cannot be read.
 pub fn is_trusted(payload: &[u8]) -> Result<Vec<u8>, QuestionError> {
     let request: Request = serde_json::from_slice(payload).map_err(QuestionError::Form)?;
-    let trusted = match judge(&request)? {
-        Ok(()) => Response { trusted: true, reason: String::new() },
-        Err(reason) => Response { trusted: false, reason },
-    };
-    serde_json::to_vec(&trusted).map_err(QuestionError::Form)
+    let distrust = judge(&request)?;
+    let reason = distrust.as_ref().map(Distrust::to_string).unwrap_or_default();
+    serde_json::to_vec(&Response { trusted: distrust.is_none(), reason }).map_err(QuestionError::Form)
 }
 
-/// Whether the certificate can be trusted, or why not.
-fn judge(request: &Request) -> Result<Result<(), String>, QuestionError> {
+/// Why the certificate is not trusted; `None` if it is.
+fn judge(request: &Request) -> Result<Option<Distrust>, QuestionError> {
     let chain = request.cert_chain.as_deref();
     if let Some(chain) = chain.filter(|chain| chain.len() > MAX_CHAIN) {
         return Err(QuestionError::Chain(chain.len()));
@@ -112,19 +127,17 @@ fn judge(request: &Request) -> Result<Result<(), String>, QuestionError> {
         Some(text) => text.parse::<Timestamp>().map_err(QuestionError::Time)?,
     };
     let certificate = request.cert.der()?;
-    if let Err(reason) = within_validity(&certificate, time)? {
-        return Ok(Err(reason));
+    if let Some(distrust) = outside_validity(&certificate, time)? {
+        return Ok(Some(distrust));
     }
     let Some(chain) = chain else {
-        let verified = verify(&certificate, &MOZILLA, &[], time);
-        return Ok(verified.map_err(|error| format!("Certificate not trusted: {error}")));
+        return Ok(verify(&certificate, &MOZILLA, &[], time).err().map(Distrust::Mozilla));
     };
     let chain = chain.iter().map(Certificate::der).collect::<Result<Vec<_>, _>>()?;
-    let not_trusted = || Err("Certificate is not trusted by the provided cert chain".to_owned());
     // The root comes last.
-    let Some((root, intermediates)) = chain.split_last() else { return Ok(not_trusted()) };
+    let Some((root, intermediates)) = chain.split_last() else { return Ok(Some(Distrust::Chain)) };
     let anchor = anchor_from_trusted_cert(root).map_err(QuestionError::Root)?;
-    Ok(verify(&certificate, &[anchor], intermediates, time).or_else(|_| not_trusted()))
+    Ok(verify(&certificate, &[anchor], intermediates, time).err().map(|_| Distrust::Chain))
 }
 
 /// Checks that a certificate leads to one of the anchors at this time. The key usage of the certificates in between
@@ -145,15 +158,15 @@ pub fn verify(
     path.map(drop)
 }
 
-fn within_validity(certificate: &CertificateDer<'_>, time: Timestamp) -> Result<Result<(), String>, QuestionError> {
+fn outside_validity(certificate: &CertificateDer<'_>, time: Timestamp) -> Result<Option<Distrust>, QuestionError> {
     let (_, parsed) = parse_x509_certificate(certificate).map_err(QuestionError::Certificate)?;
     let (validity, time) = (parsed.validity(), time.as_second());
     Ok(if time > validity.not_after.timestamp() {
-        Err("Certificate is being used after its expiration date".to_owned())
+        Some(Distrust::Expired)
     } else if time < validity.not_before.timestamp() {
-        Err("Certificate is being used before its validity date".to_owned())
+        Some(Distrust::NotYetValid)
     } else {
-        Ok(())
+        None
     })
 }
 

@@ -23,6 +23,7 @@ mod log;
 #[cfg(feature = "client")]
 mod loopback;
 mod metrics;
+mod newest;
 mod permits;
 #[cfg(feature = "client")]
 mod poster;
@@ -45,6 +46,7 @@ pub use listen::listen;
 pub use live::{Beat, Liveness};
 pub use log::{LogArgs, LogFormat};
 pub use metrics::{counter, counters, gauge, gauges, registered};
+pub use newest::set_if_new;
 #[cfg(feature = "client")]
 pub use poster::{Answer, PostError, Poster};
 pub use probe::{ProbeServer, ProbeSources};

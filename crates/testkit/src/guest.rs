@@ -6,10 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use portcullis_util::lock;
 use serde_json::{Value, json};
 use wasm_encoder::{CustomSection, Section as _};
-
-use crate::wait::lock;
 
 /// The guest of a file in `guests/wat`, by its name without `.wat`, as a module with metadata.
 ///

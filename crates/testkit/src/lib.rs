@@ -16,6 +16,7 @@ pub use disk::bytes_below;
 pub use guest::{example, guest, guest_with, large_module, rego, repository, wat};
 pub use http::{Asked, Reply, exchange};
 pub use moment::Moment;
+pub use portcullis_util::lock;
 pub use stalls::Stalls;
 pub use told::{note, skip, tell_of_panics};
-pub use wait::{eventually_seen, eventually_within, lock, never};
+pub use wait::{eventually_seen, eventually_within, never};

@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::lock;
+use portcullis_util::lock;
 
 /// How long the watching thread sleeps at a time.
 const NAP: Duration = Duration::from_millis(20);

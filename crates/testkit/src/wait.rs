@@ -1,7 +1,6 @@
-//! Waits for conditions, and for locks.
+//! Waits for conditions.
 
 use std::fmt::{Debug, Display};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,9 +43,4 @@ pub fn never<T: Debug>(time: Duration, what: &str, mut look: impl FnMut() -> Opt
         }
         thread::sleep(PACE);
     }
-}
-
-/// Locks a mutex even if a thread that held it has failed: that thread reports the failure.
-pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

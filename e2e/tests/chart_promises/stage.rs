@@ -1,9 +1,10 @@
 //! The release that tests share, and one test's turn on it.
 
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::thread;
 
 use portcullis_e2e::{Answer, Cluster, Helm, Output, Release, Site, note, skip};
+use portcullis_testkit::lock;
 use serde_json::{Value, json};
 
 /// How many replicas a test finds.
@@ -44,7 +45,7 @@ pub(crate) struct Stage {
 fn set(release: &Release<'_>, values: &Value) {
     /// Those that it has; nothing after an upgrade that failed.
     static SETTINGS: LazyLock<Mutex<Value>> = LazyLock::new(|| Mutex::new(json!({})));
-    let mut settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut settings = lock(&SETTINGS);
     if *settings != *values {
         *settings = Value::Null;
         release.upgrade(&Helm::chart().display().to_string(), values).expect("other settings");
@@ -55,7 +56,7 @@ fn set(release: &Release<'_>, values: &Value) {
 /// Waits for the turn of a test.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&TURN)
 }
 
 impl Stage {

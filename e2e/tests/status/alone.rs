@@ -1,9 +1,10 @@
 //! Tests that would disturb the others have a cluster of their own.
 
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use portcullis_e2e::{Api, Cluster, Options, PodSetup, Program, eventually_within, never};
+use portcullis_testkit::lock;
 use serde_json::{Value, json};
 
 use crate::stage::{SOON, Stage};
@@ -25,7 +26,7 @@ fn definition(found: &Value) -> Value {
 /// One test's turn on the cluster: they would disturb each other too.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&TURN)
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
+use portcullis_util::lock;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::schedule::Schedule;
@@ -54,7 +55,7 @@ impl Scheduler {
     }
 
     fn lock(&self) -> MutexGuard<'_, Schedule<Arc<Slot>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) mod reply;
 pub(crate) mod text;
 mod warnings;
 
-pub(crate) use apply::apply_patch;
+pub(crate) use apply::{PatchError, apply_patch};
 
 use std::collections::BTreeMap;
 

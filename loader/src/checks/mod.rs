@@ -23,8 +23,10 @@ use kube::Client;
 use portcullis_broker::CheckRequest;
 use portcullis_contract::{
     CheckOutcome, CheckVerdict, EvaluatorState, LoaderPolicy, MAX_CHECK_TIME, MAX_CHECKS, PolicyCheck, PolicyId,
+    PolicyIdError,
 };
-use portcullis_util::{lock, set_if_new};
+use portcullis_process::set_if_new;
+use portcullis_util::lock;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{timeout, timeout_at};
@@ -222,7 +224,7 @@ impl Checks {
     async fn tried(self: &Arc<Self>, applied: Applied, subject: &Subject, times: Times) -> CheckVerdict {
         let trial = match timeout(times.place, self.begin(applied)).await {
             Ok(Ok(trial)) => trial,
-            Ok(Err(text)) => return CheckVerdict::unknown(None, text),
+            Ok(Err(error)) => return CheckVerdict::unknown(None, error.to_string()),
             Err(_) => return CheckVerdict::unknown(None, "too many policies are being checked on this replica"),
         };
         let settled = timeout_at(times.all.into(), self.settled(&trial.id)).await;
@@ -242,10 +244,10 @@ impl Checks {
     }
 
     /// Waits for a place, and adds the candidate to those that are tried.
-    async fn begin(self: &Arc<Self>, applied: Applied) -> Result<Trial, String> {
+    async fn begin(self: &Arc<Self>, applied: Applied) -> Result<Trial, PolicyIdError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let id = PolicyId::check(applied.namespace.as_deref(), number).map_err(|error| error.to_string())?;
-        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|error| error.to_string())?;
+        let id = PolicyId::check(applied.namespace.as_deref(), number)?;
+        let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
         let candidate = Arc::new(applied.tried_as(id.clone()));
         self.trials.send_modify(|trials| Arc::make_mut(trials).push(candidate));
         Ok(Trial { checks: Arc::clone(self), id, _place: place })

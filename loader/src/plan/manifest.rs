@@ -95,9 +95,13 @@ impl Publication {
         self.forced = true;
     }
 
-    /// The volume takes writes again after a failure. The manifest is written at once, and policies that are ready no longer fail because of it.
-    pub(super) fn volume_works(&mut self) {
-        self.attempts.volume_works();
+    /// An attempt of other work succeeded. If that work had failed at the volume, the volume takes writes again: the manifest is written at once,
+    /// and policies that are ready no longer fail because of it.
+    pub(super) fn note_success<T>(&mut self, work: &mut Attempts<T>, result: T) {
+        if work.has_failed_at_volume() {
+            self.attempts.volume_works();
+        }
+        work.succeed(result);
     }
 
     pub(super) fn number(&self) -> u64 {

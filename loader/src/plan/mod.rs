@@ -298,10 +298,7 @@ impl Plan {
         let users = users.filter(|(_, parts)| !parts.is_empty());
         match result {
             Ok(digest) => {
-                if module.has_failed_at_volume() {
-                    self.publication.volume_works();
-                }
-                module.succeed(digest);
+                self.publication.note_success(module, digest);
                 // The fetch has checked that the module is allowed.
                 self.admissions.grant(reference, digest);
                 for (policy, parts) in users {
@@ -354,10 +351,7 @@ impl Plan {
                     compilation.published_in = None;
                     self.publication.force();
                 }
-                if compilation.attempts.has_failed_at_volume() {
-                    self.publication.volume_works();
-                }
-                compilation.attempts.succeed(record);
+                self.publication.note_success(&mut compilation.attempts, record);
             }
             Ok(Prepared::NoModule) => {
                 let references = self.policies.values().flat_map(|policy| {

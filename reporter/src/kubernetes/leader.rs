@@ -20,7 +20,7 @@ use portcullis_api::kubernetes::BoundedObject;
 use portcullis_api::{EventType, PolicyStatus};
 use portcullis_contract::PolicyId;
 use portcullis_kubernetes::{CallError, Failures, Leadership, Retry};
-use portcullis_util::set_if_new;
+use portcullis_process::set_if_new;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;

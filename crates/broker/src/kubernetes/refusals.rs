@@ -5,13 +5,12 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{ContextProblem, ContextReason};
+use portcullis_util::Backoff;
 
 use crate::ContextNeed;
 
-/// The first pause.
-const FIRST: Duration = Duration::from_secs(60);
-/// The longest pause.
-const LONGEST: Duration = Duration::from_secs(3600);
+/// The pauses between tries.
+const PAUSES: Backoff = Backoff { shortest: Duration::from_secs(60), longest: Duration::from_secs(3600) };
 
 /// The refused collections, by the need for which they were tried.
 #[derive(Debug, Default)]
@@ -20,7 +19,8 @@ pub(super) struct Refusals(HashMap<ContextNeed, Refusal>);
 #[derive(Debug)]
 struct Refusal {
     problem: ContextProblem,
-    pause: Duration,
+    /// How often the collection was refused in a row.
+    tries: u32,
     /// When the collection may be tried again.
     again: Instant,
 }
@@ -41,17 +41,12 @@ impl Refusals {
         match problem.as_ref().map(|problem| problem.reason) {
             Some(ContextReason::ContextTooLarge) => {
                 let problem = problem?;
-                match self.0.get_mut(need) {
-                    Some(refusal) if now >= refusal.again => {
-                        refusal.pause = (refusal.pause * 2).min(LONGEST);
-                        refusal.again = now + refusal.pause;
-                        refusal.problem = problem.clone();
-                    }
-                    Some(_) => {}
-                    None => {
-                        let refusal = Refusal { problem: problem.clone(), pause: FIRST, again: now + FIRST };
-                        self.0.insert(need.clone(), refusal);
-                    }
+                let first = || Refusal { problem: problem.clone(), tries: 0, again: now };
+                let refusal = self.0.entry(need.clone()).or_insert_with(first);
+                if now >= refusal.again {
+                    refusal.tries = refusal.tries.saturating_add(1);
+                    refusal.again = now + PAUSES.bound(refusal.tries);
+                    refusal.problem = problem.clone();
                 }
                 Some(problem)
             }

@@ -18,7 +18,8 @@ use kube::discovery::ApiResource;
 use kube::runtime::watcher::Event;
 use portcullis_contract::{ContextAwareResource, ContextProblem, PolicyId};
 use portcullis_kubernetes::{CallError, Failures};
-use portcullis_util::{lock, set_if_new};
+use portcullis_process::set_if_new;
+use portcullis_util::lock;
 use serde_json::value::RawValue;
 use tokio::task::AbortHandle;
 

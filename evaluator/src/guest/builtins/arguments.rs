@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::BuiltinError;
+
 /// As many arguments as the module gave; the builtin may expect more or fewer.
 pub(in super::super) struct Arguments {
     values: Vec<Value>,
@@ -18,28 +20,28 @@ impl Arguments {
         self.seed
     }
 
-    pub(super) fn value(&self, place: usize) -> Result<&Value, String> {
-        self.values.get(place).ok_or_else(|| format!("argument {} is missing", place + 1))
+    pub(super) fn value(&self, place: usize) -> Result<&Value, BuiltinError> {
+        self.values.get(place).ok_or(BuiltinError::Missing(place + 1))
     }
 
-    pub(super) fn text(&self, place: usize) -> Result<&str, String> {
+    pub(super) fn text(&self, place: usize) -> Result<&str, BuiltinError> {
         self.value(place)?.as_str().ok_or_else(|| is_no("string", place))
     }
 
-    pub(super) fn integer(&self, place: usize) -> Result<i64, String> {
+    pub(super) fn integer(&self, place: usize) -> Result<i64, BuiltinError> {
         integer(self.value(place)?).ok_or_else(|| is_no("whole number", place))
     }
 
-    pub(super) fn list(&self, place: usize) -> Result<&[Value], String> {
+    pub(super) fn list(&self, place: usize) -> Result<&[Value], BuiltinError> {
         self.value(place)?.as_array().map(Vec::as_slice).ok_or_else(|| is_no("list", place))
     }
 
-    pub(super) fn object(&self, place: usize) -> Result<&Map<String, Value>, String> {
+    pub(super) fn object(&self, place: usize) -> Result<&Map<String, Value>, BuiltinError> {
         self.value(place)?.as_object().ok_or_else(|| is_no("object", place))
     }
 
     /// A text, or a list of texts.
-    pub(super) fn texts(&self, place: usize) -> Result<Vec<&str>, String> {
+    pub(super) fn texts(&self, place: usize) -> Result<Vec<&str>, BuiltinError> {
         match self.value(place)? {
             Value::String(text) => Ok(vec![text]),
             Value::Array(list) => {
@@ -60,6 +62,6 @@ pub(super) fn integer(value: &Value) -> Option<i64> {
     })
 }
 
-fn is_no(what: &str, place: usize) -> String {
-    format!("argument {} is no {what}", place + 1)
+pub(super) fn is_no(expected: &'static str, place: usize) -> BuiltinError {
+    BuiltinError::Type { number: place + 1, expected }
 }

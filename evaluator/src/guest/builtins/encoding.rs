@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
-use super::{Arguments, MAX_ITEMS, Outcome};
+use super::{Arguments, BuiltinError, MAX_ITEMS, Outcome};
 
 pub(super) fn base64url_no_pad(arguments: &Arguments) -> Outcome {
     Ok(URL_SAFE_NO_PAD.encode(arguments.text(0)?).into())
@@ -16,10 +16,11 @@ pub(super) fn hex_encode(arguments: &Arguments) -> Outcome {
 
 pub(super) fn hex_decode(arguments: &Arguments) -> Outcome {
     let digits: Option<Vec<u32>> = arguments.text(0)?.chars().map(|digit| digit.to_digit(16)).collect();
-    let digits =
-        digits.filter(|digits| digits.len() % 2 == 0).ok_or("it is not made of pairs of hexadecimal digits")?;
+    let digits = digits.filter(|digits| digits.len() % 2 == 0);
+    let digits = digits.ok_or(BuiltinError::Form("it is not made of pairs of hexadecimal digits"))?;
     let bytes = digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).expect("two digits"));
-    Ok(text(bytes.collect())?.into())
+    let text = String::from_utf8(bytes.collect());
+    text.map(Value::String).map_err(|_| BuiltinError::Form("what it says is no UTF-8"))
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {
@@ -43,6 +44,7 @@ pub(super) fn urlquery_decode(arguments: &Arguments) -> Outcome {
 }
 
 pub(super) fn urlquery_encode_object(arguments: &Arguments) -> Outcome {
+    let odd = || BuiltinError::Form("a value is neither a string nor a list of strings");
     let mut query = form_urlencoded::Serializer::new(String::new());
     let mut names: Vec<_> = arguments.object(0)?.iter().collect();
     names.sort_unstable_by_key(|(name, _)| *name);
@@ -51,10 +53,10 @@ pub(super) fn urlquery_encode_object(arguments: &Arguments) -> Outcome {
             Value::String(value) => drop(query.append_pair(name, value)),
             Value::Array(values) => {
                 for value in values {
-                    query.append_pair(name, value.as_str().ok_or("a value is neither a string nor a list of strings")?);
+                    query.append_pair(name, value.as_str().ok_or_else(odd)?);
                 }
             }
-            _ => return Err("a value is neither a string nor a list of strings".to_owned()),
+            _ => return Err(odd()),
         }
     }
     Ok(query.finish().into())
@@ -64,7 +66,7 @@ pub(super) fn urlquery_decode_object(arguments: &Arguments) -> Outcome {
     let mut object = Map::new();
     for (number, (name, value)) in form_urlencoded::parse(arguments.text(0)?.as_bytes()).enumerate() {
         if number == MAX_ITEMS {
-            return Err(format!("it has more than {MAX_ITEMS} parts"));
+            return Err(BuiltinError::TooMany { what: "it", parts: "parts" });
         }
         let values = object.entry(name.into_owned()).or_insert_with(|| Value::Array(Vec::new()));
         values.as_array_mut().expect("only lists are put in").push(value.into_owned().into());
@@ -78,15 +80,11 @@ pub(super) fn yaml_is_valid(arguments: &Arguments) -> Outcome {
 }
 
 pub(super) fn yaml_marshal(arguments: &Arguments) -> Outcome {
-    portcullis_yaml::write(arguments.value(0)?).map(Value::String).map_err(|error| error.to_string())
+    Ok(portcullis_yaml::write(arguments.value(0)?)?.into())
 }
 
 pub(super) fn yaml_unmarshal(arguments: &Arguments) -> Outcome {
-    portcullis_yaml::read(arguments.text(0)?).map_err(|error| format!("it is not YAML: {error}"))
-}
-
-fn text(bytes: Vec<u8>) -> Result<String, String> {
-    String::from_utf8(bytes).map_err(|_| "what it says is no UTF-8".to_owned())
+    portcullis_yaml::read(arguments.text(0)?).map_err(BuiltinError::Yaml)
 }
 
 #[cfg(test)]

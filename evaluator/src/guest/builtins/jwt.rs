@@ -4,20 +4,22 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
-use super::{Arguments, Outcome};
+use super::{Arguments, BuiltinError, Outcome};
 
 /// Header, claims, and the signature in hexadecimal digits.
 pub(super) fn decode(arguments: &Arguments) -> Outcome {
     let parts: Vec<&str> = arguments.text(0)?.split('.').collect();
     let [header, claims, signature] = parts[..] else {
-        return Err("it does not have the three parts of a JWS in compact form".to_owned());
+        return Err(BuiltinError::Form("it does not have the three parts of a JWS in compact form"));
     };
     let bytes = |part: &str| {
-        URL_SAFE_NO_PAD.decode(part.trim_end_matches('=')).map_err(|_| "a part is no base64url".to_owned())
+        let decoded = URL_SAFE_NO_PAD.decode(part.trim_end_matches('='));
+        decoded.map_err(|_| BuiltinError::Form("a part is no base64url"))
     };
-    let object = |part: &str| -> Result<Value, String> {
-        let value: Value = serde_json::from_slice(&bytes(part)?).map_err(|_| "a part is not JSON".to_owned())?;
-        if value.is_object() { Ok(value) } else { Err("a part is not a JSON object".to_owned()) }
+    let object = |part: &str| -> Outcome {
+        let value: Value =
+            serde_json::from_slice(&bytes(part)?).map_err(|_| BuiltinError::Form("a part is not JSON"))?;
+        Some(value).filter(Value::is_object).ok_or(BuiltinError::Form("a part is not a JSON object"))
     };
     let signature = super::encoding::hex(&bytes(signature)?);
     Ok(Value::Array(vec![object(header)?, object(claims)?, signature.into()]))

@@ -7,6 +7,7 @@
 mod arguments;
 mod crypto;
 mod encoding;
+mod error;
 mod jwt;
 mod network;
 mod object;
@@ -21,9 +22,11 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::Value;
 
 pub(super) use self::arguments::Arguments;
+pub(super) use self::error::BuiltinError;
+use super::CallError;
 
 /// What a builtin gives: a value, or what is wrong with its arguments.
-type Outcome = Result<Value, String>;
+type Outcome = Result<Value, BuiltinError>;
 /// The function of a builtin.
 type Run = fn(&Arguments) -> Outcome;
 
@@ -59,7 +62,10 @@ pub(super) const MAX_TEXT: usize = 2 << 20;
 fn list(items: impl Iterator<Item = Value>) -> Outcome {
     let mut items = items;
     let list: Vec<Value> = items.by_ref().take(MAX_ITEMS).collect();
-    if items.next().is_some() { Err(format!("the result has more than {MAX_ITEMS} items")) } else { Ok(list.into()) }
+    match items.next() {
+        Some(_) => Err(BuiltinError::TooMany { what: "the result", parts: "items" }),
+        None => Ok(list.into()),
+    }
 }
 
 /// Host memory that a builtin takes at most, in bytes, for arguments of `bytes` bytes of JSON: a list of small objects takes the most for
@@ -70,7 +76,7 @@ pub(super) fn memory_for(bytes: usize) -> u64 {
 }
 
 /// The builtins that a module names, by the module's numbers for them. The error names those that this host does not have.
-pub(super) fn find(names: BTreeMap<String, i32>) -> Result<HashMap<i32, Builtin>, String> {
+pub(super) fn find(names: BTreeMap<String, i32>) -> Result<HashMap<i32, Builtin>, CallError> {
     let (mut found, mut missing) = (HashMap::new(), Vec::new());
     for (name, id) in names {
         match ALL.iter().find(|(known, _)| *known == name) {
@@ -88,7 +94,7 @@ pub(super) fn find(names: BTreeMap<String, i32>) -> Result<HashMap<i32, Builtin>
     let no_network = ["http.send", "net.lookup_ip_addr"];
     let why = if missing.iter().any(|name| no_network.contains(&&**name)) { "; policies have no network" } else { "" };
     missing.truncate(16);
-    Err(format!("Missing Rego builtins: {}{why}", missing.join(", ")))
+    Err(CallError::Unsupported(format!("Missing Rego builtins: {}{why}", missing.join(", "))))
 }
 
 /// All builtins by name. Upstream knows two without their prefix, so these have both names.
@@ -156,10 +162,10 @@ const ALL: &[(&str, Run)] = &[
 ];
 
 #[cfg(test)]
-pub(super) fn run(name: &str, arguments: Value) -> Outcome {
+pub(super) fn run(name: &str, arguments: Value) -> Result<Value, String> {
     let (_, run) = ALL.iter().find(|(known, _)| *known == name).expect("a builtin");
     let Value::Array(values) = arguments else { panic!("a list of arguments") };
-    run(&Arguments::new(values, 7))
+    run(&Arguments::new(values, 7)).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -170,7 +176,7 @@ mod tests {
     fn what_this_host_does_not_have_is_named() {
         let names = |names: &[&str]| names.iter().zip(1..).map(|(name, id)| ((*name).to_owned(), id)).collect();
         assert_eq!(find(names(&["sprintf", "trace"])).expect("both").len(), 2);
-        let error = |list: &[&str]| find(names(list)).err().expect("one is missing");
+        let error = |list: &[&str]| find(names(list)).err().expect("one is missing").to_string();
         assert_eq!(error(&["sprintf", "graphql.parse", "x.y"]), "Missing Rego builtins: graphql.parse, x.y");
         assert_eq!(error(&["http.send"]), "Missing Rego builtins: http.send; policies have no network");
         let many: Vec<String> = (0..500).map(|number| format!("{number:0>200}")).collect();

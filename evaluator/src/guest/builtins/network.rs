@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Arguments, Outcome};
+use super::{Arguments, BuiltinError, Outcome};
 
 /// Whether a network contains another network, or an address.
 pub(super) fn cidr_contains(arguments: &Arguments) -> Outcome {
@@ -21,11 +21,11 @@ pub(super) fn cidr_is_valid(arguments: &Arguments) -> Outcome {
     Ok(arguments.value(0)?.as_str().is_some_and(|text| network(text).is_ok()).into())
 }
 
-fn network(text: &str) -> Result<IpNet, String> {
-    text.parse().map_err(|_| "an argument is no network in CIDR notation".to_owned())
+fn network(text: &str) -> Result<IpNet, BuiltinError> {
+    text.parse().map_err(|_| BuiltinError::Form("an argument is no network in CIDR notation"))
 }
 
-fn network_or_address(text: &str) -> Result<IpNet, String> {
+fn network_or_address(text: &str) -> Result<IpNet, BuiltinError> {
     text.parse::<IpAddr>().map(IpNet::from).or_else(|_| network(text))
 }
 

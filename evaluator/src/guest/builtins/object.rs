@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use super::{Arguments, Outcome};
+use super::{Arguments, BuiltinError, Outcome};
 use crate::verdict::apply_patch;
 
 pub(super) fn patch(arguments: &Arguments) -> Outcome {
-    apply_patch(arguments.value(0)?.clone(), arguments.list(1)?).map_err(|error| error.to_string())
+    Ok(apply_patch(arguments.value(0)?.clone(), arguments.list(1)?)?)
 }
 
 /// Whether all of the second is in the first, at every depth.
@@ -32,7 +32,7 @@ pub(super) fn union_n(arguments: &Arguments) -> Outcome {
     let mut all = Value::Object(Map::new());
     for object in arguments.list(0)? {
         if !object.is_object() {
-            return Err("argument 1 is not a list of objects".to_owned());
+            return Err(BuiltinError::Form("argument 1 is not a list of objects"));
         }
         unite(&mut all, object);
     }

@@ -4,7 +4,8 @@ use regex::Regex;
 use regex_automata::nfa::thompson::{Compiler, Config};
 use serde_json::Value;
 
-use super::{Arguments, MAX_TEXT, Outcome, list};
+use super::arguments::is_no;
+use super::{Arguments, BuiltinError, MAX_TEXT, Outcome, list};
 
 /// The most memory of a compiled expression, in bytes.
 const MAX_SIZE: usize = 1 << 20;
@@ -43,7 +44,7 @@ pub(super) fn replace(arguments: &Arguments) -> Outcome {
         found.expand(with, &mut replaced);
         last = whole.end();
         if replaced.len() > MAX_TEXT {
-            return Err(format!("the result is above {MAX_TEXT} bytes"));
+            return Err(BuiltinError::TooLong);
         }
     }
     replaced += &text[last..];
@@ -57,14 +58,15 @@ pub(super) fn template_match(arguments: &Arguments) -> Outcome {
         let mut characters = arguments.text(place)?.chars();
         match (characters.next(), characters.next()) {
             (Some(character), None) => Ok(character),
-            _ => Err(format!("argument {} is no single character", place + 1)),
+            _ => Err(is_no("single character", place)),
         }
     };
     let (start, end) = (one(2)?, one(3)?);
     let mut pattern = String::from("^");
     let mut rest = template;
     while let Some((plain, after)) = rest.split_once(start) {
-        let closing = closing(after, start, end).ok_or("the template has a delimiter without its counterpart")?;
+        let closing = closing(after, start, end);
+        let closing = closing.ok_or(BuiltinError::Form("the template has a delimiter without its counterpart"))?;
         pattern += &regex::escape(plain);
         pattern += &format!("({})", &after[..closing]);
         rest = &after[closing + end.len_utf8()..];
@@ -90,12 +92,12 @@ fn closing(text: &str, start: char, end: char) -> Option<usize> {
     None
 }
 
-fn compiled(pattern: &str, text: usize) -> Result<Regex, String> {
-    let odd = || "it is no regular expression, or too large a one".to_owned();
+fn compiled(pattern: &str, text: usize) -> Result<Regex, BuiltinError> {
+    let odd = || BuiltinError::Form("it is no regular expression, or too large a one");
     let config = Config::new().nfa_size_limit(Some(MAX_SIZE));
     let nfa = Compiler::new().configure(config).build(pattern).map_err(|_| odd())?;
     if nfa.states().len().saturating_mul(text) > MAX_WORK {
-        return Err("the regular expression is too large for a text of this length".to_owned());
+        return Err(BuiltinError::TooMuchWork("the regular expression is too large for a text of this length"));
     }
     regex::RegexBuilder::new(pattern).size_limit(MAX_SIZE).dfa_size_limit(MAX_SIZE).build().map_err(|_| odd())
 }

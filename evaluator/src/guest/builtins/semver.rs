@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use ::semver::Version;
 
-use super::{Arguments, Outcome};
+use super::{Arguments, BuiltinError, Outcome};
 
 pub(super) fn is_valid(arguments: &Arguments) -> Outcome {
     Ok(arguments.value(0)?.as_str().is_some_and(|text| Version::parse(text).is_ok()).into())
@@ -13,7 +13,7 @@ pub(super) fn is_valid(arguments: &Arguments) -> Outcome {
 /// -1, 0 or 1. Build metadata does not count.
 pub(super) fn compare(arguments: &Arguments) -> Outcome {
     let version = |place: usize| {
-        Version::parse(arguments.text(place)?).map_err(|error| format!("argument {} is no version: {error}", place + 1))
+        Version::parse(arguments.text(place)?).map_err(|source| BuiltinError::Version { number: place + 1, source })
     };
     Ok(match version(0)?.cmp_precedence(&version(1)?) {
         Ordering::Less => -1,

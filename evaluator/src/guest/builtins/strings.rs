@@ -7,7 +7,7 @@ use std::str::Chars;
 use serde_json::Value;
 
 use super::arguments::integer;
-use super::{Arguments, MAX_TEXT, Outcome, list};
+use super::{Arguments, BuiltinError, MAX_TEXT, Outcome, list};
 
 /// Widest field and longest fraction of `sprintf`; Go's own limit is a million.
 const MAX_WIDTH: usize = 1024;
@@ -46,7 +46,7 @@ pub(super) fn log_line(result: &[u8]) -> Option<String> {
 pub(super) fn indexof_n(arguments: &Arguments) -> Outcome {
     let (text, part) = (arguments.text(0)?, arguments.text(1)?);
     if part.is_empty() {
-        return Err("argument 2 is empty".to_owned());
+        return Err(BuiltinError::Form("argument 2 is empty"));
     }
     let (mut characters, mut last) = (0, 0);
     list(text.match_indices(part).map(|(index, _)| {
@@ -75,7 +75,7 @@ pub(super) fn any_suffix(arguments: &Arguments) -> Outcome {
 fn any(arguments: &Arguments, is_it: impl Fn(&str, &str) -> bool) -> Outcome {
     let (texts, parts) = (arguments.texts(0)?, arguments.texts(1)?);
     if texts.len().saturating_mul(parts.len()) > 10_000_000 {
-        return Err("the lists are too long together".to_owned());
+        return Err(BuiltinError::TooMuchWork("the lists are too long together"));
     }
     Ok(texts.iter().any(|text| parts.iter().any(|part| is_it(text, part))).into())
 }
@@ -99,7 +99,7 @@ pub(super) fn sprintf(arguments: &Arguments) -> Outcome {
     let mut characters = format.chars().peekable();
     while let Some(character) = characters.next() {
         if text.len() > MAX_TEXT {
-            return Err(format!("the result is above {MAX_TEXT} bytes"));
+            return Err(BuiltinError::TooLong);
         }
         if character != '%' {
             text.push(character);
@@ -136,13 +136,13 @@ pub(super) fn sprintf(arguments: &Arguments) -> Outcome {
 }
 
 /// The width or precision that comes next in a format; 0 where there is none.
-fn number(characters: &mut Peekable<Chars<'_>>) -> Result<usize, String> {
+fn number(characters: &mut Peekable<Chars<'_>>) -> Result<usize, BuiltinError> {
     let mut number = 0;
     while let Some(digit) = characters.peek().and_then(|digit| digit.to_digit(10)) {
         characters.next();
         number = number * 10 + digit as usize;
         if number > MAX_WIDTH {
-            return Err(format!("a width or precision of the format is above {MAX_WIDTH}"));
+            return Err(BuiltinError::Width(MAX_WIDTH));
         }
     }
     Ok(number)

@@ -5,10 +5,11 @@ mod layout;
 use jiff::civil::DateTime;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Span, Timestamp, Unit, Zoned};
+use portcullis_contract::clean;
 use serde_json::{Value, json};
 
 use super::arguments::integer;
-use super::{Arguments, Outcome};
+use super::{Arguments, BuiltinError, Outcome};
 
 /// The layout of [`format`] where none is given.
 const RFC3339_NANO: &str = "2006-01-02T15:04:05.999999999Z07:00";
@@ -22,7 +23,7 @@ pub(super) fn parse_rfc3339(arguments: &Arguments) -> Outcome {
     // Strict: RFC 3339 has a T, seconds and an offset, and no names of zones.
     let is_strict = text.len() >= 20 && text.as_bytes()[10].eq_ignore_ascii_case(&b'T') && !text.contains('[');
     let moment = is_strict.then(|| text.parse::<Timestamp>().ok()).flatten();
-    nanoseconds(moment.ok_or("it is no time of RFC 3339")?)
+    nanoseconds(moment.ok_or(BuiltinError::Form("it is no time of RFC 3339"))?)
 }
 
 /// Parses a time by one of Go's layouts, such as `2006-01-02`.
@@ -33,7 +34,7 @@ pub(super) fn parse(arguments: &Arguments) -> Outcome {
 /// Parses a duration as Go writes it: `1h15m30.5s`, `-1.5h`, `300ms`.
 pub(super) fn parse_duration(arguments: &Arguments) -> Outcome {
     let text = arguments.text(0)?;
-    let odd = || "it is not a duration such as 1h30m".to_owned();
+    let odd = || BuiltinError::Form("it is not a duration such as 1h30m");
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1, rest),
         None => (1, text.strip_prefix('+').unwrap_or(text)),
@@ -52,7 +53,8 @@ pub(super) fn parse_duration(arguments: &Arguments) -> Outcome {
         sum = sum.checked_add(times(number, size).ok_or_else(odd)?).ok_or_else(odd)?;
         rest = after;
         if rest.is_empty() {
-            return i64::try_from(sign * sum).map(Value::from).map_err(|_| "the duration is too long".to_owned());
+            let sum = i64::try_from(sign * sum).map(Value::from);
+            return sum.map_err(|_| BuiltinError::Range("the duration is too long"));
         }
     }
 }
@@ -87,7 +89,7 @@ pub(super) fn weekday(arguments: &Arguments) -> Outcome {
 pub(super) fn add_date(arguments: &Arguments) -> Outcome {
     let moment = moment(arguments.value(0)?)?;
     let (years, months, days) = (arguments.integer(1)?, arguments.integer(2)?, arguments.integer(3)?);
-    let too_far = || "the result is out of range".to_owned();
+    let too_far = || BuiltinError::Range("the result is out of range");
     let count =
         i64::from(moment.year()).checked_add(years).and_then(|years| years.checked_mul(12)).ok_or_else(too_far)?;
     let count =
@@ -106,7 +108,7 @@ pub(super) fn diff(arguments: &Arguments) -> Outcome {
     let (one, other) = (moment(arguments.value(0)?)?, moment(arguments.value(1)?)?);
     let other = other.with_time_zone(one.time_zone().clone());
     let (from, to) = if one <= other { (one, other) } else { (other, one) };
-    let span = from.until((Unit::Year, &to)).map_err(|_| "the moments are too far apart".to_owned())?;
+    let span = from.until((Unit::Year, &to)).map_err(|_| BuiltinError::Range("the moments are too far apart"))?;
     let parts = [
         i64::from(span.get_years()),
         span.get_months().into(),
@@ -122,7 +124,7 @@ pub(super) fn diff(arguments: &Arguments) -> Outcome {
 pub(super) fn format(arguments: &Arguments) -> Outcome {
     let value = arguments.value(0)?;
     let layout = match value.get(2) {
-        Some(layout) => layout.as_str().ok_or("the layout is no string")?,
+        Some(layout) => layout.as_str().ok_or(BuiltinError::Form("the layout is no string"))?,
         None => RFC3339_NANO,
     };
     Ok(layout::format(named(layout), &moment(value)?)?.into())
@@ -145,26 +147,29 @@ fn named(layout: &str) -> &str {
     }
 }
 
-fn moment(value: &Value) -> Result<Zoned, String> {
+fn moment(value: &Value) -> Result<Zoned, BuiltinError> {
     let (value, zone) = match value {
         Value::Array(parts) => (parts.first().unwrap_or(&Value::Null), parts.get(1)),
         value => (value, None),
     };
-    let nanoseconds = integer(value).ok_or("a time is no whole number of nanoseconds")?;
-    let timestamp = Timestamp::from_nanosecond(nanoseconds.into()).map_err(|_| "a time is out of range".to_owned())?;
-    let zone = match zone.map(|zone| zone.as_str().ok_or("a time zone is no string")).transpose()? {
+    let nanoseconds = integer(value).ok_or(BuiltinError::Form("a time is no whole number of nanoseconds"))?;
+    let timestamp = Timestamp::from_nanosecond(nanoseconds.into());
+    let timestamp = timestamp.map_err(|_| BuiltinError::Range("a time is out of range"))?;
+    let zone = zone.map(|zone| zone.as_str().ok_or(BuiltinError::Form("a time zone is no string"))).transpose()?;
+    let zone = match zone {
         None | Some("" | "UTC" | "Local") => TimeZone::UTC,
         // Not the machine's database: it may be missing, and this program may not read its files.
         Some(name) => {
-            let known = TimeZoneDatabase::bundled().get(name);
-            known.map_err(|_| format!("{} is no time zone", portcullis_contract::clean(name, 64)))?
+            let unknown = |_| BuiltinError::Unknown { word: clean(name, 64), expected: "time zone" };
+            TimeZoneDatabase::bundled().get(name).map_err(unknown)?
         }
     };
     Ok(timestamp.to_zoned(zone))
 }
 
 fn nanoseconds(moment: Timestamp) -> Outcome {
-    i64::try_from(moment.as_nanosecond()).map(Value::from).map_err(|_| "the time is out of range".to_owned())
+    let nanoseconds = i64::try_from(moment.as_nanosecond()).map(Value::from);
+    nanoseconds.map_err(|_| BuiltinError::Range("the time is out of range"))
 }
 
 #[cfg(test)]

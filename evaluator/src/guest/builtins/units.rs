@@ -4,10 +4,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use serde_json::{Number, Value};
 
-use super::{Arguments, Outcome};
-
-/// Longest range.
-const MAX_RANGE: u64 = 100_000;
+use super::{Arguments, BuiltinError, MAX_ITEMS, Outcome};
 
 /// A quantity with an SI or binary unit, as Kubernetes writes resources: `10k`, `100m`, `1Gi`.
 pub(super) fn parse(arguments: &Arguments) -> Outcome {
@@ -18,7 +15,7 @@ pub(super) fn parse(arguments: &Arguments) -> Outcome {
         // Here, unlike below, case matters: milli and mega.
         unit => factor(&if unit.ends_with('i') { unit.to_lowercase() } else { unit.replace('M', "m") })
             .filter(|_| unit != "m")
-            .ok_or_else(|| format!("{unit} is no unit"))?,
+            .ok_or_else(|| unknown(unit, "unit"))?,
     };
     number_of(number * factor)
 }
@@ -29,10 +26,15 @@ pub(super) fn parse_bytes(arguments: &Arguments) -> Outcome {
     let unit = unit.to_lowercase();
     let unit = unit.strip_suffix('b').unwrap_or(&unit);
     let factor = if unit.is_empty() { Some(1.0) } else { factor(unit) };
-    number_of((number * factor.ok_or_else(|| format!("{unit} is no unit of bytes"))?).trunc())
+    number_of((number * factor.ok_or_else(|| unknown(unit, "unit of bytes"))?).trunc())
 }
 
-fn split(text: &str) -> Result<(f64, String), String> {
+fn unknown(word: &str, expected: &'static str) -> BuiltinError {
+    BuiltinError::Unknown { word: word.to_owned(), expected }
+}
+
+fn split(text: &str) -> Result<(f64, String), BuiltinError> {
+    let odd = || BuiltinError::Form("it is not a number with a unit");
     let text = text.trim_matches('"');
     let is_unit = |character: char| character.is_ascii_alphabetic() && !matches!(character, 'e' | 'E');
     // An exponent is a part of the number, if a number follows: `1e3` and `1E`.
@@ -43,9 +45,9 @@ fn split(text: &str) -> Result<(f64, String), String> {
         None => (number, text[end..].to_owned()),
     };
     if unit.contains(char::is_whitespace) || number.is_empty() {
-        return Err("it is not a number with a unit".to_owned());
+        return Err(odd());
     }
-    Ok((number.parse().map_err(|_| "it is not a number with a unit".to_owned())?, unit))
+    Ok((number.parse().map_err(|_| odd())?, unit))
 }
 
 fn factor(unit: &str) -> Option<f64> {
@@ -58,15 +60,16 @@ fn factor(unit: &str) -> Option<f64> {
 fn number_of(value: f64) -> Outcome {
     #[expect(clippy::cast_possible_truncation, reason = "whole and within 2^63")]
     let whole = (value.fract() == 0.0 && value.abs() < 9e18).then(|| Number::from(value as i64));
-    whole.or_else(|| Number::from_f64(value)).map(Value::Number).ok_or_else(|| "it is too large".to_owned())
+    whole.or_else(|| Number::from_f64(value)).map(Value::Number).ok_or(BuiltinError::Range("it is too large"))
 }
 
 pub(super) fn range_step(arguments: &Arguments) -> Outcome {
     let (from, to, step) = (arguments.integer(0)?, arguments.integer(1)?, arguments.integer(2)?);
-    let step = u64::try_from(step).ok().filter(|step| *step > 0).ok_or("the step is not above zero")?;
+    let step = u64::try_from(step).ok().filter(|step| *step > 0);
+    let step = step.ok_or(BuiltinError::Form("the step is not above zero"))?;
     let count = from.abs_diff(to) / step;
-    if count >= MAX_RANGE {
-        return Err(format!("the range has more than {MAX_RANGE} numbers"));
+    if count >= MAX_ITEMS as u64 {
+        return Err(BuiltinError::TooMany { what: "the range", parts: "numbers" });
     }
     let at = |index: u64| {
         let offset = i64::try_from(index * step).unwrap_or(i64::MAX);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use wasmtime::{AsContextMut, Caller, ExternType, Linker, Module, Store};
 
-use super::super::builtins::{self, MAX_TEXT};
+use super::super::builtins::{self, BuiltinError, MAX_TEXT};
 use super::super::error::quote;
 use super::super::linear_memory::{exported, index};
 use super::super::{CallError, Context, MAX_REPLY};
@@ -151,7 +151,7 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
     let found = caller.data().rego.builtins.get(&id).copied();
     let builtin =
         found.ok_or_else(|| CallError::Trap(format!("the module calls the builtin {id}, which it did not name")))?;
-    let failed = |text: String| CallError::Guest(format!("{}: {text}", builtin.name));
+    let failed = |error: BuiltinError| CallError::Guest(format!("{}: {error}", builtin.name));
     let too_large = || CallError::Limit(format!("{}: its values are above {MAX_TEXT} bytes", builtin.name));
     let (mut values, mut size) = (Vec::with_capacity(arguments.len()), 0);
     for argument in arguments {
@@ -161,11 +161,10 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
     }
     caller.data_mut().growth.reserve(builtins::memory_for(size)).await?;
     let seed = caller.data_mut().rego.seed.get();
-    let done = offload::work(size, move || {
-        let values: Result<Vec<Value>, _> = values.iter().map(|text| decode_any(text)).collect();
-        let values = values.map_err(|error| error.to_string())?;
+    let done = offload::work(size, move || -> Result<Vec<u8>, BuiltinError> {
+        let values = values.iter().map(|text| decode_any(text)).collect::<Result<Vec<Value>, _>>()?;
         let value = (builtin.run)(&builtins::Arguments::new(values, seed))?;
-        serde_json::to_vec(&value).map_err(|error| error.to_string())
+        Ok(serde_json::to_vec(&value)?)
     });
     let text = done.await.map_err(failed)?;
     if text.len() > MAX_TEXT {

@@ -78,8 +78,7 @@ impl RegoGuest {
         let known = match self.builtins.get() {
             Some(known) => Arc::clone(known),
             None => {
-                let names = abi::builtins(store).await?;
-                let found = builtins::find(names).map_err(CallError::Unsupported)?;
+                let found = builtins::find(abi::builtins(store).await?)?;
                 Arc::clone(self.builtins.get_or_init(|| Arc::new(found)))
             }
         };

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use portcullis_contract::{CandidateContent, Failure, PolicyEntry, Reason, Refused, ReplicaState};
+use portcullis_util::Backoff;
 use tokio::task::AbortHandle;
 
 use crate::guest::loaded::{Content, Loaded};
@@ -15,8 +16,8 @@ use crate::volume::error_share::ErrorShare;
 use crate::volume::load::LoadError;
 use crate::volume::plan::{self, Key, Known, Next, RefusedCandidate};
 
-/// The longest pause before a candidate whose failure may pass is tried again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// The pauses before a candidate whose failure may pass is tried again.
+const PAUSES: Backoff = Backoff { shortest: Duration::from_secs(1), longest: Duration::from_secs(300) };
 
 /// The state of one policy of the manifest.
 pub(crate) struct PolicyState {
@@ -102,7 +103,7 @@ impl PolicyState {
             }
         }
         let retry_at = failure.class().is_retryable().then(|| {
-            let pause = pause(failure.attempts);
+            let pause = PAUSES.bound(failure.attempts);
             failure.next_retry_time = Timestamp::now().checked_add(pause).ok();
             Instant::now() + pause
         });
@@ -239,19 +240,13 @@ fn awaiting(entry: &PolicyEntry) -> Failure {
     Failure { next_retry_time, ..Failure::new(generation, Reason::AwaitingManifest, text) }
 }
 
-/// The pause after so many attempts: one second, doubled with each.
-fn pause(attempts: u32) -> Duration {
-    let doublings = attempts.saturating_sub(1).min(16);
-    Duration::from_secs(1_u64 << doublings).min(LONGEST_PAUSE)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn pauses_double_up_to_five_minutes() {
-        let seconds: Vec<_> = [1, 2, 3, 9, 10, u32::MAX].map(|n| pause(n).as_secs()).into();
+        let seconds: Vec<_> = [1, 2, 3, 9, 10, u32::MAX].map(|n| PAUSES.bound(n).as_secs()).into();
         assert_eq!(seconds, [1, 2, 4, 256, 300, 300]);
     }
 }

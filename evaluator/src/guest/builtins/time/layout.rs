@@ -3,6 +3,8 @@
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::{Timestamp, Zoned};
 
+use super::super::BuiltinError;
+
 /// The parts of a layout, each with the directive of strftime for it. A longer part comes before a shorter one that it begins with.
 const PARTS: [(&str, &str); 28] = [
     ("January", "%B"),
@@ -71,11 +73,11 @@ fn fraction(layout: &str) -> Option<(usize, bool)> {
     (is_end && count <= 9).then_some((count, first == '9'))
 }
 
-pub(super) fn format(layout: &str, moment: &Zoned) -> Result<String, String> {
+pub(super) fn format(layout: &str, moment: &Zoned) -> Result<String, BuiltinError> {
     let mut text = String::new();
     let show = |format: &str| {
         let shown = jiff::fmt::strtime::format(format, moment);
-        shown.map_err(|_| "the layout cannot be shown".to_owned())
+        shown.map_err(|_| BuiltinError::Form("the layout cannot be shown"))
     };
     for piece in pieces(layout) {
         match piece {
@@ -97,8 +99,8 @@ pub(super) fn format(layout: &str, moment: &Zoned) -> Result<String, String> {
 }
 
 /// Parses a time by a layout. Parts that the layout lacks are those of the first moment of the year 0 in UTC, as in Go.
-pub(super) fn parse(layout: &str, text: &str) -> Result<Timestamp, String> {
-    let odd = || "the time does not fit its layout".to_owned();
+pub(super) fn parse(layout: &str, text: &str) -> Result<Timestamp, BuiltinError> {
+    let odd = || BuiltinError::Form("the time does not fit its layout");
     let pieces = pieces(super::named(layout));
     let mut format = String::new();
     let mut text = text.to_owned();
