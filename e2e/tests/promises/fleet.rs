@@ -14,9 +14,8 @@ use portcullis_e2e::{
 };
 use serde_json::Value;
 
-/// Replicas, each three programs of a test build on cores that they share with other tests. `PORTCULLIS_TEST_REPLICAS=50` makes it the
-/// whole rows.
-const REPLICAS: usize = 12;
+/// Replicas, each three programs of a test build on cores that they share with other tests.
+const REPLICAS: usize = 50;
 /// So many start at a time, as they do where a Deployment grows in steps, or nodes have to be found.
 const WAVE: usize = 7;
 /// Until all of them are ready.
@@ -39,8 +38,6 @@ fn add(installation: &Installation<'_>) -> Arc<Pod> {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
-    let wanted = std::env::var("PORTCULLIS_TEST_REPLICAS").ok().and_then(|count| count.parse().ok());
-    let replicas: usize = wanted.unwrap_or(REPLICAS);
     Cluster::demand_own_network();
     // One of its own: the pods of the other tests leave too few addresses.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
@@ -60,21 +57,21 @@ fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
         let stop = Stop(&done);
         let start = Instant::now();
         let mut added = Vec::new();
-        while added.len() + 1 < replicas {
-            let wave: Vec<_> = (added.len() + 1..replicas).take(WAVE).map(|_| add(&installation)).collect();
+        while added.len() + 1 < REPLICAS {
+            let wave: Vec<_> = (added.len() + 1..REPLICAS).take(WAVE).map(|_| add(&installation)).collect();
             eventually_within(LONG, "a wave of replicas", || wave.iter().all(|pod| pod.is_ready()).then_some(()));
             added.extend(wave);
         }
-        eventually_within(LONG, "their endpoints", || (installation.endpoints() == replicas).then_some(()));
+        eventually_within(LONG, "their endpoints", || (installation.endpoints() == REPLICAS).then_some(()));
         let full = eventually_within(LONG, "all of them in the status", || {
-            let is_full = |object: &Value| object["status"]["summary"] == format!("{replicas}/{replicas}");
+            let is_full = |object: &Value| object["status"]["summary"] == format!("{REPLICAS}/{REPLICAS}");
             installation.object(&policy).filter(is_full)
         });
-        note(&format!("{replicas} replicas after {:.1?}", start.elapsed()));
-        assert_eq!(full["status"]["replicaCounts"]["current"], replicas);
+        note(&format!("{REPLICAS} replicas after {:.1?}", start.elapsed()));
+        assert_eq!(full["status"]["replicaCounts"]["current"], REPLICAS);
         // The source is asked once by each, or again where the machine stood still.
         let asked = source.requests("/judged.wasm").len();
-        assert!((replicas..=replicas + replicas / 10).contains(&asked), "{asked} requests for the module");
+        assert!((REPLICAS..=REPLICAS + REPLICAS / 10).contains(&asked), "{asked} requests for the module");
         assert!(added.iter().all(|pod| pod.restarts(Program::Evaluator) == 0));
 
         thread::scope(|leaving| {

@@ -57,6 +57,8 @@ pub(super) fn added(
     let mut seen = BTreeSet::new();
     let changes = near.iter().filter(|(_, (group, _, _))| seen.insert(group)).filter_map(|(id, (_, other, _))| {
         let (change, text) = change(&part, other)?;
+        // The one rule of a shared part stands for all rules of the policy.
+        let text = if is_shared { text.replacen("spec.rules[0]", "spec.rules[*]", 1) } else { text };
         Some((change, *id, text))
     });
     let (_, id, text) = changes.min()?;
@@ -373,8 +375,10 @@ mod tests {
         assert_eq!(own(&selecting("a"), part()), None);
         let mut more = selecting("b");
         more.rules[0].operations = words_of(&["CREATE", "UPDATE"]);
+        assert_eq!(own(&selecting("a"), more.clone()), None, "nor do operations matter");
+        more.rules.iter_mut().for_each(|rule| rule.api_versions = words_of(&["v1", "v2"]));
         let text = own(&selecting("a"), more).expect("a warning");
-        assert!(text.contains("operations [CREATE, UPDATE] as in cluster/p0"), "{text}");
+        assert!(text.contains("with spec.rules[*].apiVersions [v1, v2] as in cluster/p0"), "{text}");
         // Only API servers can judge this condition, so the policy has a webhook of its own.
         let mut alone = part();
         alone.match_conditions = vec![condition("authorizer.group('').resource('pods').check('get').allowed()")];
