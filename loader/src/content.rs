@@ -151,7 +151,7 @@ pub(crate) struct Body {
     /// Whether this is a member of a policy group that the group's expression never calls.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub uncalled: bool,
-    /// The resources of the rules, each as [`crate::declared::resource`] writes it, for comparison with the module's metadata. Empty for
+    /// The resources of the rules, each as [`crate::declared::resources`] writes it, for comparison with the module's metadata. Empty for
     /// policies that no webhook calls, and for members of a group.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub resources: Vec<String>,

@@ -15,7 +15,7 @@ pub struct Declared {
     pub mutating: Option<bool>,
     /// Whether it takes raw requests instead of admission requests.
     pub raw: bool,
-    /// The resources of its rules, each as [`resource`] writes it. Empty where it names none, or too many to compare.
+    /// The resources of its rules, each as [`resources`] writes it. Empty where it names none, or too many to compare.
     pub resources: Vec<String>,
     /// The host capabilities that it calls, as paths or patterns.
     pub host_capabilities: Vec<String>,
@@ -61,7 +61,7 @@ impl From<Unbounded> for Declared {
     }
 }
 
-/// An API group and a resource in one text, for instance `apps/deployments`, `/pods` or `/pods/exec`.
-pub(crate) fn resource(group: &str, resource: &str) -> String {
-    format!("{group}/{resource}")
+/// Each API group with each resource of a rule, in one text, for instance `apps/deployments`, `/pods` or `/pods/exec`.
+pub(crate) fn resources(groups: &[String], resources: &[String]) -> impl Iterator<Item = String> {
+    groups.iter().flat_map(move |group| resources.iter().map(move |resource| format!("{group}/{resource}")))
 }

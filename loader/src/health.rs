@@ -73,16 +73,17 @@ impl Check {
     }
 
     fn answer(&self) -> Response {
-        let mut response = (status(self.code), self.line()).into_response();
-        if let Some(seconds) = self.retry_after {
-            response.headers_mut().insert(RETRY_AFTER, seconds.into());
-        }
-        response
+        respond(self.code, self.line(), self.retry_after)
     }
 }
 
-fn status(code: u16) -> StatusCode {
-    StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+fn respond(code: u16, text: String, retry_after: Option<u64>) -> Response {
+    let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = (status, text).into_response();
+    if let Some(seconds) = retry_after {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    response
 }
 
 async fn policies(State(feed): State<StateFeed<LoaderState>>, RawQuery(query): RawQuery) -> Response {
@@ -135,13 +136,8 @@ fn all(mut checks: Vec<Check>, query: &str) -> Response {
         text.push_str(&check.line());
     }
     writeln!(text, "{}", if worst == 200 { "ok" } else { "failed" }).expect("writing to a String never fails");
-    let mut response = (status(worst), text).into_response();
-    if worst == 503
-        && let Some(seconds) = checks.iter().filter_map(|check| check.retry_after).min()
-    {
-        response.headers_mut().insert(RETRY_AFTER, seconds.into());
-    }
-    response
+    let retry_after = checks.iter().filter_map(|check| check.retry_after).min();
+    respond(worst, text, retry_after.filter(|_| worst == 503))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod slots;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{Digest, Manifest, Reason, Stage};
@@ -157,8 +157,8 @@ impl JobRunner {
     /// What stays when the volume is full.
     pub(crate) fn keep(&self, keep: Keep) {
         self.volume.room().own(keep.owners.clone());
-        self.too_large().retain(|digest, _| keep.digests.contains(digest));
-        self.just_fetched().retain(|digest, at| !keep.digests.contains(digest) && at.elapsed() < UNKNOWN);
+        lock(&self.too_large).retain(|digest, _| keep.digests.contains(digest));
+        lock(&self.just_fetched).retain(|digest, at| !keep.digests.contains(digest) && at.elapsed() < UNKNOWN);
         *lock(&self.keep) = keep;
     }
 
@@ -249,13 +249,9 @@ impl JobRunner {
         self.metrics.fetched_bytes.inc_by(bytes);
         let reservation = reservation.ok_or_else(|| mistake(Reason::InternalError, "keeping a module"))?;
         let volume = Arc::clone(&self.volume);
-        self.just_fetched().insert(digest, Instant::now());
+        lock(&self.just_fetched).insert(digest, Instant::now());
         blocking(move || volume.keep_module(temporary, &digest, reservation)).await??;
         Ok(digest)
-    }
-
-    fn just_fetched(&self) -> MutexGuard<'_, HashMap<Digest, Instant>> {
-        lock(&self.just_fetched)
     }
 
     async fn prepare(&self, digest: Digest, anew: bool, context: &Arc<JobContext>) -> Result<Prepared, AttemptError> {
@@ -281,7 +277,7 @@ impl JobRunner {
     async fn compile(&self, digest: Digest, context: &JobContext) -> Result<ArtifactRecord, AttemptError> {
         let temporary = self.volume.temporary();
         let reserve = || self.volume.room().reserve(context.claims());
-        let at_least = self.too_large().get(&digest).copied().unwrap_or(0);
+        let at_least = lock(&self.too_large).get(&digest).copied().unwrap_or(0);
         reserve().check(at_least)?;
         let module = self.volume.module(&digest);
         let start = Instant::now();
@@ -294,18 +290,14 @@ impl JobRunner {
             Ok(compiled) => compiled,
             Err(failure) => {
                 if failure.reason == Reason::VolumeFull {
-                    self.too_large().insert(digest, size.read().0);
+                    lock(&self.too_large).insert(digest, size.read().0);
                 }
                 return Err(failure.into());
             }
         };
-        self.too_large().remove(&digest);
+        lock(&self.too_large).remove(&digest);
         let volume = Arc::clone(&self.volume);
         Ok(blocking(move || volume.publish_artifact(temporary, &digest, &compiled, reservation)).await??)
-    }
-
-    fn too_large(&self) -> MutexGuard<'_, HashMap<Digest, u64>> {
-        lock(&self.too_large)
     }
 
     /// Publishes a manifest and returns its number.
@@ -347,7 +339,7 @@ impl JobRunner {
 
     /// Removes from the volume what need not stay, and returns how many files were removed.
     pub(crate) async fn prune(&self, mut keep: Keep) -> usize {
-        let mut just_fetched = self.just_fetched().clone();
+        let mut just_fetched = lock(&self.just_fetched).clone();
         just_fetched.retain(|_, at| at.elapsed() < UNKNOWN);
         keep.digests.extend(just_fetched.into_keys());
         let volume = Arc::clone(&self.volume);

@@ -16,6 +16,17 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// The resource `namespaces`.
+    pub fn namespaces() -> Self {
+        Self {
+            group: String::new(),
+            version: "v1".to_owned(),
+            name: "namespaces".to_owned(),
+            kind: "Namespace".to_owned(),
+            namespaced: false,
+        }
+    }
+
     /// `group/version`, or the version for the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }

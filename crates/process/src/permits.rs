@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use portcullis_util::lock;
@@ -61,7 +61,7 @@ impl Permits {
 
     /// Lists a new connection. There is always room for it: at the limit, another connection is closed.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Permit {
-        let mut open = self.open();
+        let mut open = lock(&self.open);
         if open.connections.len() >= self.limit
             && let Some(key) = first_to_go(open.connections.iter().map(Connection::candidate).collect()).first()
             && let Some(connection) = open.connections.remove(key)
@@ -79,10 +79,6 @@ impl Permits {
         open.next += 1;
         open.connections.insert(key, Arc::clone(&connection));
         Permit { permits: Arc::clone(self), connection, key }
-    }
-
-    fn open(&self) -> MutexGuard<'_, Open> {
-        lock(&self.open)
     }
 
     fn now(&self) -> u64 {
@@ -113,7 +109,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.permits.open().connections.remove(&self.key);
+        lock(&self.permits.open).connections.remove(&self.key);
     }
 }
 

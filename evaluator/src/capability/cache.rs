@@ -7,7 +7,7 @@
 //! most. No tenant gives way to one that keeps more, and no policy to another of its tenant that keeps more.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{PolicyId, Tenant};
@@ -105,7 +105,7 @@ struct GetReply<'a> {
 impl PolicyCache {
     /// An empty cache of a policy.
     pub(crate) fn new(caches: &Arc<Caches>, policy: &PolicyId) -> Self {
-        let mut shared = caches.lock();
+        let mut shared = lock(&caches.0);
         shared.newest += 1;
         Self { caches: Arc::clone(caches), tenant: Tenant::of(policy), number: shared.newest }
     }
@@ -124,7 +124,7 @@ impl PolicyCache {
             Some(format!("the value has {} bytes, the limit is {MAX_VALUE}", value.len()))
         } else {
             let until = now + Duration::from_secs(ttl).min(MAX_TTL);
-            let is_kept = self.caches.lock().keep(self, &key, value.into(), until, now);
+            let is_kept = lock(&self.caches.0).keep(self, &key, value.into(), until, now);
             (!is_kept).then(|| "there is no room, and no policy keeps more than its share".to_owned())
         };
         let message = refusal.as_deref().unwrap_or("Operation successful");
@@ -138,7 +138,7 @@ impl PolicyCache {
     pub(crate) fn get(&self, payload: &[u8], now: Instant) -> Result<Vec<u8>, LinkFailure> {
         let GetRequest { key } = decode(payload)?;
         // The reply is written without the lock, for which others wait.
-        let value = self.caches.lock().value(self.number, &key, now);
+        let value = lock(&self.caches.0).value(self.number, &key, now);
         let message = if value.is_some() { "Value found" } else { "Value not found" };
         Ok(encode(&GetReply { code: 0, message, value: value.as_deref().unwrap_or_default() }))
     }
@@ -146,15 +146,9 @@ impl PolicyCache {
 
 impl Drop for PolicyCache {
     fn drop(&mut self) {
-        let removed = self.caches.lock().remove(self.number);
+        let removed = lock(&self.caches.0).remove(self.number);
         // Freed without the lock.
         drop(removed);
-    }
-}
-
-impl Caches {
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        lock(&self.0)
     }
 }
 
@@ -315,7 +309,7 @@ mod tests {
 
     /// Keeps twenty values of 200 KiB, each for longer than the one before, and says how many were kept.
     fn flood(cache: &PolicyCache, now: Instant) -> usize {
-        let mut shared = cache.caches.lock();
+        let mut shared = lock(&cache.caches.0);
         let keep = |n: u64| {
             let until = now + Duration::from_secs(10 + n);
             shared.keep(cache, &format!("k{n}"), vec![7; 200 * KIB].into(), until, now)
@@ -324,7 +318,7 @@ mod tests {
     }
 
     fn kept(caches: &Arc<Caches>, tenant: Option<&str>) -> usize {
-        let shared = caches.lock();
+        let shared = lock(&caches.0);
         let counted: usize =
             shared.caches.values().flat_map(|cache| &cache.entries).map(|(k, e)| cost(k, &e.value)).sum();
         assert_eq!(counted, shared.caches.values().map(|cache| cache.bytes).sum::<usize>(), "the account is right");
@@ -390,7 +384,7 @@ mod tests {
         small.iter().for_each(|key| drop(set(&one, key, &[], 5, now)));
         assert!(kept(&caches, None) <= POLICY, "small entries count too");
         assert_eq!(set(&one, "after", &[7; 200 * KIB], 5, now + Duration::from_secs(6))["code"], 0);
-        let keys: Vec<_> = caches.lock().caches[&one.number].entries.keys().map(|key| key.to_string()).collect();
+        let keys: Vec<_> = lock(&caches.0).caches[&one.number].entries.keys().map(|key| key.to_string()).collect();
         assert!(keys.iter().all(|key| !key.starts_with("small")), "what has expired is removed first");
     }
 
@@ -401,7 +395,7 @@ mod tests {
         let _: usize = team.iter().map(|cache| flood(cache, now)).sum();
         assert!(kept(&caches, Some("team")) <= TENANT);
         for cache in &team {
-            assert_ne!(caches.lock().bytes(cache.number), 0, "each policy has its share");
+            assert_ne!(lock(&caches.0).bytes(cache.number), 0, "each policy has its share");
         }
         let many: Vec<_> = (0..60).map(|n| cache(&caches, &format!("namespaced/n{}/p{}", n / 4, n % 4))).collect();
         let _: usize = many.iter().map(|cache| flood(cache, now)).sum();
@@ -417,7 +411,7 @@ mod tests {
     fn where_nobody_keeps_more_a_value_is_refused() {
         let (caches, now) = (Arc::<Caches>::default(), Instant::now());
         let keep = |cache: &PolicyCache, key: &str, size: usize| {
-            caches.lock().keep(cache, key, vec![7; size].into(), now + Duration::from_secs(5), now)
+            lock(&caches.0).keep(cache, key, vec![7; size].into(), now + Duration::from_secs(5), now)
         };
         let team: Vec<_> = (0..40).map(|n| cache(&caches, &format!("namespaced/team/b{n}"))).collect();
         let kept: Vec<_> = team.iter().map(|cache| keep(cache, "k", 200 * KIB)).collect();

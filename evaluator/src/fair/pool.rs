@@ -1,6 +1,6 @@
 //! A stock that tasks can wait for, shared by a [`Rule`].
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use portcullis_process::eviction::Source;
@@ -72,13 +72,7 @@ impl SourcePool {
 
     /// Whether any claim waits.
     pub(crate) fn is_waited_for(&self) -> bool {
-        self.lock().is_waited_for()
-    }
-}
-
-impl<R: Rule> Pool<R> {
-    fn lock(&self) -> MutexGuard<'_, R> {
-        lock(&self.rule)
+        lock(&self.rule).is_waited_for()
     }
 }
 
@@ -89,7 +83,7 @@ where
 {
     /// Takes what is asked for, if it can be had at once.
     pub(crate) fn try_take(self: &Arc<Self>, claim: &R::Claim) -> Option<Permit<O>> {
-        let grant = self.lock().take(claim);
+        let grant = lock(&self.rule).take(claim);
         grant.map(|grant| self.permit(grant))
     }
 
@@ -104,7 +98,7 @@ where
     ) -> Result<Permit<O>, NothingLeft> {
         let (waiter, permit) = oneshot::channel();
         let ticket = {
-            let mut rule = self.lock();
+            let mut rule = lock(&self.rule);
             if let Some(grant) = rule.take(claim) {
                 drop(rule);
                 return Ok(self.permit(grant));
@@ -124,7 +118,7 @@ where
     /// Meets as many claims in the queue as it can.
     fn serve(self: &Arc<Self>) {
         loop {
-            let mut rule = self.lock();
+            let mut rule = lock(&self.rule);
             let Some((grant, waiter)) = rule.next() else {
                 let given_up = rule.give_up();
                 drop(rule);
@@ -136,7 +130,7 @@ where
             drop(rule);
             if let Err(mut permit) = waiter.send(self.permit(grant)) {
                 // The task has gone. Its part is given back here, since dropping the permit would call this function again.
-                self.lock().give_back(&permit.owner, std::mem::take(&mut permit.amount));
+                lock(&self.rule).give_back(&permit.owner, std::mem::take(&mut permit.amount));
             }
         }
     }
@@ -153,7 +147,7 @@ where
     R: Rule<Owner = O, Waiter = oneshot::Sender<Permit<O>>> + Send + 'static,
 {
     fn give_back(self: Arc<Self>, owner: &O, amount: u64) {
-        self.lock().give_back(owner, amount);
+        lock(&self.rule).give_back(owner, amount);
         self.serve();
     }
 }
@@ -180,7 +174,7 @@ impl<O> Drop for Permit<O> {
 
 impl<R: Rule> Drop for Queued<'_, R> {
     fn drop(&mut self) {
-        self.pool.lock().leave(self.claim, self.ticket);
+        lock(&self.pool.rule).leave(self.claim, self.ticket);
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use portcullis_process::eviction::Source;
@@ -92,7 +92,7 @@ impl Connections {
     /// Lists a new connection. If there are too many, [`eviction::order`] says which one goes; if all are being answered, the new one is
     /// refused.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Listed> {
-        let mut open = self.open();
+        let mut open = lock(&self.open);
         if open.states.len() >= self.limit {
             self.closed.inc();
             if !open.close_one() {
@@ -110,7 +110,7 @@ impl Connections {
 
     /// Closes an eighth of the connections, in the same order, to free descriptors.
     pub(crate) fn make_room(&self) {
-        let mut open = self.open();
+        let mut open = lock(&self.open);
         for _ in 0..open.states.len().div_ceil(8) {
             if open.close_one() {
                 self.closed.inc();
@@ -123,7 +123,7 @@ impl Connections {
         let mut ticks = tokio::time::interval(SWEEP);
         loop {
             ticks.tick().await;
-            let mut open = self.open();
+            let mut open = lock(&self.open);
             let Open { states, known, crowded, .. } = &mut *open;
             let now = Instant::now();
             for state in states.values() {
@@ -154,27 +154,23 @@ impl Connections {
 
     /// Asks every connection to end after the request that is under way.
     pub(crate) fn finish(&self) {
-        self.open().states.values().for_each(|state| state.finish());
+        lock(&self.open).states.values().for_each(|state| state.finish());
     }
 
     /// Wakes the tasks of all connections.
     pub(crate) fn wake(&self) {
-        self.open().states.values().for_each(|state| state.wake());
+        lock(&self.open).states.values().for_each(|state| state.wake());
     }
 
     /// Waits until no connection is left.
     pub(crate) async fn gone(&self) {
         loop {
             let empty = self.empty.notified();
-            if self.open().states.is_empty() {
+            if lock(&self.open).states.is_empty() {
                 return;
             }
             empty.await;
         }
-    }
-
-    fn open(&self) -> MutexGuard<'_, Open> {
-        lock(&self.open)
     }
 }
 
@@ -250,14 +246,14 @@ impl Listed {
     pub(crate) fn answered(&self, is_review: bool) {
         self.state.idle();
         if is_review && self.state.proven() {
-            self.connections.open().known.add(self.state.source(), Instant::now());
+            lock(&self.connections.open).known.add(self.state.source(), Instant::now());
         }
     }
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        let mut open = self.connections.open();
+        let mut open = lock(&self.connections.open);
         open.states.remove(&self.key);
         if open.states.is_empty() {
             self.connections.empty.notify_waiters();

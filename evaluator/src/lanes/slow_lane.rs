@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -53,10 +53,6 @@ impl Scheduler {
             slot.task.wake();
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Schedule<Arc<Slot>>> {
-        lock(&self.0)
-    }
 }
 
 impl PartialEq for Slot {
@@ -84,7 +80,7 @@ impl<F> Scheduled<F> {
         who: Arc<Claimant>,
         is_long: Option<Arc<AtomicBool>>,
     ) -> Self {
-        order.lock().enter(&who);
+        lock(&order.0).enter(&who);
         let slot = Arc::new(Slot {
             has_turn: AtomicBool::new(false),
             wants: AtomicBool::new(false),
@@ -96,7 +92,7 @@ impl<F> Scheduled<F> {
 
     /// Ends a turn. If the evaluation wants another one, it is queued before the next turns are given.
     fn end_turn(&mut self, turn: TurnUsage, wants: bool) {
-        let mut turns = self.order.lock();
+        let mut turns = lock(&self.order.0);
         self.slot.has_turn.store(false, Ordering::SeqCst);
         turns.end(&self.who, turn);
         if wants {
@@ -115,7 +111,7 @@ impl<F: Future> Future for Scheduled<F> {
         this.slot.task.register(cx.waker());
         if !this.is_queued {
             this.is_queued = true;
-            let mut turns = this.order.lock();
+            let mut turns = lock(&this.order.0);
             turns.ask(&this.who, Arc::clone(&this.slot));
             Scheduler::serve(&mut turns);
         }
@@ -140,7 +136,7 @@ impl<F: Future> Future for Scheduled<F> {
 
 impl<F> Drop for Scheduled<F> {
     fn drop(&mut self) {
-        let mut turns = self.order.lock();
+        let mut turns = lock(&self.order.0);
         if self.slot.has_turn.swap(false, Ordering::SeqCst) {
             turns.end_unused(&self.who, Duration::ZERO);
         }

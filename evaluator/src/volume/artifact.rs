@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use portcullis_contract::{Artifact, Digest};
 use portcullis_engine::RunningEngine;
@@ -76,7 +76,7 @@ impl Artifacts {
         enforced: bool,
         artifact: &Artifact,
     ) -> Result<Arc<Module>, ArtifactError> {
-        let slot = Arc::clone(self.lock().entry(artifact.sha256).or_default());
+        let slot = Arc::clone(lock(&self.slots).entry(artifact.sha256).or_default());
         if let Some(code) = slot.try_lock().ok().and_then(|code| code.upgrade()) {
             return Ok(code);
         }
@@ -100,17 +100,13 @@ impl Artifacts {
     /// Removes private copies and slots of artifacts that are neither in `needed` nor in use.
     pub(crate) fn prune(&self, needed: &HashSet<Digest>) {
         // The lock is held to the end, so that no load begins a copy that is about to be removed.
-        let mut slots = self.lock();
+        let mut slots = lock(&self.slots);
         slots.retain(|digest, slot| {
             // A load that holds the slot is about to fill it.
             let is_in_use = Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|code| code.strong_count() > 0);
             needed.contains(digest) || is_in_use
         });
         self.copies.retain(&slots.keys().chain(needed).copied().collect());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Slot>> {
-        lock(&self.slots)
     }
 
     /// Copies if needed, checks and maps. Blocks.

@@ -5,7 +5,7 @@
 //! ClusterPolicies.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use portcullis_contract::{Digest, Tenant, allowance, part};
 use portcullis_util::lock;
@@ -70,7 +70,7 @@ impl PrivateRoom {
     /// # Errors
     /// When there is no room for it.
     pub(crate) fn take(&self, digest: Digest, bytes: u64, requester: Requester<'_>) -> Result<(), NoRoom> {
-        let mut copies = self.lock();
+        let mut copies = lock(&self.copies);
         let has = copies.get(&digest).map_or(0, |copy| copy.bytes);
         if bytes > has {
             let used = copies.values().map(|copy| copy.bytes).sum();
@@ -95,16 +95,12 @@ impl PrivateRoom {
 
     /// Gives back the room of a copy that does not exist (any longer).
     pub(crate) fn give_back(&self, digest: &Digest) {
-        self.lock().remove(digest);
+        lock(&self.copies).remove(digest);
     }
 
     /// Gives back the room of all other copies.
     pub(crate) fn retain(&self, left: &HashSet<Digest>) {
-        self.lock().retain(|digest, _| left.contains(digest));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Held>> {
-        lock(&self.copies)
+        lock(&self.copies).retain(|digest, _| left.contains(digest));
     }
 }
 

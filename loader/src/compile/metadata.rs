@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::CompileFailure;
-use crate::declared::{Declared, MAX_ENTRIES, Unbounded, resource};
+use crate::declared::{Declared, MAX_ENTRIES, Unbounded, resources};
 
 /// Name of the custom section.
 pub(super) const SECTION: &str = "io.kubewarden.metadata";
@@ -45,9 +45,7 @@ struct Rule {
 pub(super) fn declared(section: Option<&[u8]>) -> Declared {
     let Some(metadata) = section.and_then(|section| decode(section).ok()) else { return Declared::default() };
     let rules: Vec<Rule> = serde_json::from_value(metadata.rules).unwrap_or_default();
-    let pairs = rules.iter().flat_map(|rule| {
-        rule.api_groups.iter().flat_map(|group| rule.resources.iter().map(|name| resource(group, name)))
-    });
+    let pairs = rules.iter().flat_map(|rule| resources(&rule.api_groups, &rule.resources));
     Declared::from(Unbounded {
         has_section: true,
         mutating: metadata.mutating.as_bool(),

@@ -12,7 +12,7 @@ use super::decode::decode;
 use super::policy_group::policy_group;
 use super::settings::settings;
 use crate::content::{Body, DesiredPolicy, Head, hash};
-use crate::declared::resource;
+use crate::declared::resources;
 use crate::problem::Problem;
 use crate::source::Reference;
 
@@ -177,16 +177,12 @@ pub(super) fn judge(
                     .map_err(|problem| problem.below("spec."))?
             }
         };
-        let rules = &spec.rules;
-        let pairs = rules.iter().flat_map(|rule| {
-            rule.api_groups.iter().flat_map(|group| rule.resources.iter().map(|name| resource(group, name)))
-        });
-        let resources = pairs.take(MAX_RESOURCES).collect();
+        let pairs = spec.rules.iter().flat_map(|rule| resources(&rule.api_groups, &rule.resources));
         Ok(Body {
             mutating: spec.mutating,
+            resources: pairs.take(MAX_RESOURCES).collect(),
             message: spec.message,
             timeout_eval_seconds: spec.timeout_eval_seconds,
-            resources,
             ..body
         })
     })();

@@ -8,7 +8,7 @@ use portcullis_registry::signature::{Material, Requirement};
 
 use super::{JobContext, JobRunner, blocking};
 use crate::plan::AttemptError;
-use crate::source::{Fetched, Sink, SourceError};
+use crate::source::{Fetched, Sink, SourceError, not_written};
 use crate::store::{MAX_SIGNATURES, Temporary};
 
 impl JobRunner {
@@ -146,12 +146,7 @@ impl JobRunner {
     }
 
     pub(super) fn sink(&self, temporary: &Temporary, context: &JobContext) -> Result<Sink, SourceError> {
-        let file = temporary.open().map_err(|error| {
-            SourceError::new(
-                crate::volume_error::volume_reason(&error),
-                format!("failed to write to the volume: {error}"),
-            )
-        })?;
+        let file = temporary.open().map_err(|error| not_written(&error))?;
         let reservation = self.volume.room().reserve(context.claims());
         Ok(Sink::new(Some((file, reservation)), self.max_module_size, Arc::clone(&context.bytes)))
     }

@@ -55,9 +55,7 @@ impl Hosts {
 
     /// Orders waiting jobs again, after the tenants that need them have changed.
     pub(super) fn renew(&self) {
-        let known = lock(&self.known);
-        let slots: Vec<Arc<Slots>> = known.values().map(|host| Arc::clone(&host.slots)).collect();
-        drop(known);
+        let slots: Vec<Arc<Slots>> = lock(&self.known).values().map(|host| Arc::clone(&host.slots)).collect();
         slots.iter().for_each(Slots::renew);
     }
 

@@ -1,6 +1,6 @@
 //! A [`Queue`] that jobs can wait in.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use portcullis_contract::Tenant;
 use portcullis_util::lock;
@@ -38,7 +38,7 @@ impl Slots {
     /// Waits for a turn of the job with this context.
     pub(super) async fn turn(self: &Arc<Self>, context: &Arc<JobContext>) -> Slot {
         let (sender, slot) = oneshot::channel();
-        let ticket = self.lock().wait(context.claims(), Waiting { context: Arc::clone(context), slot: sender });
+        let ticket = lock(&self.0).wait(context.claims(), Waiting { context: Arc::clone(context), slot: sender });
         let _leave = LeaveOnDrop { slots: self, ticket };
         self.serve();
         slot.await.expect("a waiting job gets a slot, or has left the queue")
@@ -46,34 +46,30 @@ impl Slots {
 
     /// Orders waiting jobs again, after the tenants that need them have changed.
     pub(super) fn renew(self: &Arc<Self>) {
-        self.lock().renew(|waiting| waiting.context.claims());
+        lock(&self.0).renew(|waiting| waiting.context.claims());
         self.serve();
     }
 
     /// Gives free slots to waiting jobs.
     fn serve(self: &Arc<Self>) {
         loop {
-            let Some((tenant, waiting)) = self.lock().next() else { return };
+            let Some((tenant, waiting)) = lock(&self.0).next() else { return };
             // If the job has gone meanwhile, the slot is dropped here, which gives it back. That needs the lock, which must be free by then.
             drop(waiting.slot.send(Slot { slots: Arc::clone(self), tenant }));
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queue<Waiting>> {
-        lock(&self.0)
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.lock().give_back(&self.tenant);
+        lock(&self.slots.0).give_back(&self.tenant);
         self.slots.serve();
     }
 }
 
 impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
-        let left = self.slots.lock().leave(self.ticket);
+        let left = lock(&self.slots.0).leave(self.ticket);
         drop(left);
     }
 }

@@ -9,6 +9,7 @@ use portcullis_contract::{
 };
 
 use super::Plan;
+use super::attempts::Attempts;
 use super::policy::Policy;
 use crate::content::Body;
 use crate::mismatch::mismatches;
@@ -144,37 +145,18 @@ impl Plan {
     fn phase_of(&self, part: &Body, pin: Option<Digest>) -> (Phase, Option<Activity>) {
         let fetching = || {
             let module = part.reference.as_ref().and_then(|reference| self.modules.get(reference));
-            match module {
-                Some(module) if module.has_failed() => (Phase::Failed, None),
-                Some(module) => match module.activity() {
-                    Some(activity) => (Phase::Fetching, Some(activity.clone())),
-                    None => (Phase::Queued, None),
-                },
-                None => (Phase::Queued, None),
-            }
+            phase_of_work(module, Phase::Fetching)
         };
         if let Some(digest) = pin.filter(|digest| !self.is_admitted(part, digest)) {
-            return match self.admission(part, &digest) {
-                Some(admission) if admission.has_failed() => (Phase::Failed, None),
-                Some(admission) => match admission.activity() {
-                    Some(activity) => (Phase::Fetching, Some(activity.clone())),
-                    None => (Phase::Queued, None),
-                },
-                None => (Phase::Queued, None),
-            };
+            return phase_of_work(self.admission(part, &digest), Phase::Fetching);
         }
         let Some(compilation) = pin.and_then(|digest| self.artifacts.get(&digest)) else { return fetching() };
         if compilation.attempts.result().is_some() {
             (Phase::Published, None)
         } else if compilation.no_module {
             fetching()
-        } else if compilation.attempts.has_failed() {
-            (Phase::Failed, None)
         } else {
-            match compilation.attempts.activity() {
-                Some(activity) => (Phase::Compiling, Some(activity.clone())),
-                None => (Phase::Queued, None),
-            }
+            phase_of_work(Some(&compilation.attempts), Phase::Compiling)
         }
     }
 
@@ -209,6 +191,17 @@ impl Plan {
     fn users_of<'p>(&'p self, reference: &'p Reference) -> impl Iterator<Item = &'p PolicyId> {
         let users = self.policies.iter().filter(move |(_, policy)| !policy.parts_at(reference).is_empty());
         users.map(|(id, _)| id)
+    }
+}
+
+/// How far a piece of work is; `running` is the phase of an attempt that runs.
+fn phase_of_work<T>(work: Option<&Attempts<T>>, running: Phase) -> (Phase, Option<Activity>) {
+    match work {
+        Some(work) if work.has_failed() => (Phase::Failed, None),
+        work => match work.and_then(Attempts::activity) {
+            Some(activity) => (running, Some(activity.clone())),
+            None => (Phase::Queued, None),
+        },
     }
 }
 

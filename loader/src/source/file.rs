@@ -49,9 +49,7 @@ impl FileSource {
             _ => unreadable(path, &error),
         })
     }
-}
 
-impl FileSource {
     /// Writes the module's bytes into `sink` while they are read.
     ///
     /// # Errors

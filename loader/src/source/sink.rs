@@ -74,9 +74,9 @@ impl Sink {
         let mut reservation = None;
         if let Some((mut file, room)) = self.file {
             let is_synced = self.kind == Kind::Artifact;
-            file.flush().await.map_err(|error| volume(&error))?;
+            file.flush().await.map_err(|error| not_written(&error))?;
             if is_synced {
-                file.sync_all().await.map_err(|error| volume(&error))?;
+                file.sync_all().await.map_err(|error| not_written(&error))?;
             }
             reservation = Some(room);
         }
@@ -117,7 +117,7 @@ impl Receive for Sink {
         self.hasher.update(bytes);
         if let Some((file, reservation)) = &mut self.file {
             reservation.grow_to(self.bytes).map_err(no_room)?;
-            file.write_all(bytes).await.map_err(|error| volume(&error))?;
+            file.write_all(bytes).await.map_err(|error| not_written(&error))?;
         }
         Ok(())
     }
@@ -127,7 +127,8 @@ fn no_room(error: VolumeError) -> SourceError {
     SourceError::new(error.reason, error.message)
 }
 
-fn volume(error: &std::io::Error) -> SourceError {
+/// The error for a file that cannot be written on the volume.
+pub(crate) fn not_written(error: &std::io::Error) -> SourceError {
     SourceError::new(crate::volume_error::volume_reason(error), format!("failed to write to the volume: {error}"))
 }
 

@@ -170,6 +170,14 @@ impl Volume {
         Temporary { path: self.root.join("tmp").join(format!("{}-{number}", std::process::id())) }
     }
 
+    /// Writes a whole file, by rename.
+    fn put(&self, path: &Path, bytes: &[u8]) -> Result<(), VolumeError> {
+        let temporary = self.temporary();
+        let write = temporary.open().and_then(|mut file| file.write_all(bytes));
+        write.map_err(files::FileError::new("write", path))?;
+        temporary.publish(path)
+    }
+
     /// The path of a module.
     pub(crate) fn module(&self, digest: &Digest) -> PathBuf {
         self.root.join(module_name(digest))

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use portcullis_contract::Digest;
@@ -32,10 +31,7 @@ impl Volume {
         if path.exists() {
             return Ok(());
         }
-        let temporary = self.temporary();
-        let write = temporary.open().and_then(|mut file| file.write_all(&manifest.bytes));
-        write.map_err(files::FileError::new("write", &path))?;
-        temporary.publish(&path)
+        self.put(&path, &manifest.bytes)
     }
 
     /// Removes manifests and signatures of modules that are gone, except for `wanted` modules (in hex), which may be on their way.

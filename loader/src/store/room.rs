@@ -5,7 +5,7 @@
 //! the namespaces in equal parts. ClusterPolicies and what served before may use all that is free, all others as much as [`allowance`] says.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use portcullis_contract::{Digest, Reason, Tenant, allowance, part};
 use portcullis_util::lock;
@@ -59,7 +59,7 @@ impl Room {
 
     /// Begins a file that these tenants need. No room is taken yet.
     pub(crate) fn reserve(self: &Arc<Self>, claims: Arc<Claims>) -> Reservation {
-        let mut usage = self.lock();
+        let mut usage = lock(&self.usage);
         usage.counter += 1;
         let number = usage.counter;
         usage.writing.insert(number, (Arc::clone(&claims), 0));
@@ -68,12 +68,12 @@ impl Room {
 
     /// Sets which tenants own which modules.
     pub(crate) fn own(&self, owners: Owners) {
-        self.lock().owners = owners;
+        lock(&self.usage).owners = owners;
     }
 
     /// Forgets a file that was removed.
     pub(super) fn forget(&self, name: &str) {
-        let mut usage = self.lock();
+        let mut usage = lock(&self.usage);
         usage.files.remove(name);
         usage.changed.insert(name.to_owned(), None);
     }
@@ -81,9 +81,9 @@ impl Room {
     /// Updates which files there are. Blocks while `count` counts them.
     pub(super) fn measure<E>(&self, count: impl FnOnce() -> Result<HashMap<String, Entry>, E>) -> Result<(), E> {
         let _one_at_a_time = lock(&self.measuring);
-        self.lock().changed.clear();
+        lock(&self.usage).changed.clear();
         let mut files = count()?;
-        let mut usage = self.lock();
+        let mut usage = lock(&self.usage);
         for (name, entry) in std::mem::take(&mut usage.changed) {
             match entry {
                 Some(entry) => files.insert(name, entry),
@@ -93,10 +93,6 @@ impl Room {
         usage.files = files;
         Ok(())
     }
-
-    fn lock(&self) -> MutexGuard<'_, Usage> {
-        lock(&self.usage)
-    }
 }
 
 impl Reservation {
@@ -105,7 +101,7 @@ impl Reservation {
     /// # Errors
     /// `VolumeFull` when the tenants that need the file may have no more.
     pub(crate) fn grow_to(&mut self, bytes: u64) -> Result<(), VolumeError> {
-        let mut usage = self.room.lock();
+        let mut usage = lock(&self.room.usage);
         let has = usage.writing.get(&self.number).map_or(0, |(_, has)| *has);
         if bytes <= has {
             return Ok(());
@@ -125,7 +121,7 @@ impl Reservation {
     /// # Errors
     /// `VolumeFull` when the tenants that need the file may have no more.
     pub(crate) fn check(&self, bytes: u64) -> Result<(), VolumeError> {
-        let usage = self.room.lock();
+        let usage = lock(&self.room.usage);
         let has = usage.writing.get(&self.number).map_or(0, |(_, has)| *has);
         let most = has.saturating_add(usage.allowance(self.room.size, &self.claims));
         if bytes > most { Err(usage.refusal(self.room.size, &self.claims)) } else { Ok(()) }
@@ -133,7 +129,7 @@ impl Reservation {
 
     /// Counts the file under its final name, in place of the reservation.
     pub(super) fn settle(self, name: String, module: Digest, bytes: u64) {
-        let mut usage = self.room.lock();
+        let mut usage = lock(&self.room.usage);
         usage.files.insert(name.clone(), (Some(module), bytes));
         usage.changed.insert(name, Some((Some(module), bytes)));
         let tenants = self.claims.iter().map(|(tenant, _)| tenant.clone());
@@ -143,7 +139,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.room.lock().writing.remove(&self.number);
+        lock(&self.room.usage).writing.remove(&self.number);
     }
 }
 
@@ -264,7 +260,7 @@ mod tests {
             Ok::<_, ()>(HashMap::from([("goes".to_owned(), (None, 50 * MIB))]))
         };
         room.measure(count).expect("counts");
-        assert_eq!(room.lock().used(), 40 * MIB);
+        assert_eq!(lock(&room.usage).used(), 40 * MIB);
     }
 
     #[test]

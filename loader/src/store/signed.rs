@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write as _;
 
 use portcullis_contract::Digest;
 use portcullis_process::files;
@@ -77,10 +76,7 @@ impl Volume {
             places.insert(place);
         }
         let text = serde_json::to_vec(&KeptSignatures { places, signatures }).expect("has text keys only");
-        let temporary = self.temporary();
-        let write = temporary.open().and_then(|mut file| file.write_all(&text));
-        write.map_err(files::FileError::new("write", &path))?;
-        temporary.publish(&path)
+        self.put(&path, &text)
     }
 
     /// The manifests that name a module and whose signatures are kept; if there are many, only some of them.

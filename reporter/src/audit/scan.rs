@@ -145,13 +145,7 @@ impl Scanner {
         if !plan.needs_namespaces() {
             return namespaces;
         }
-        let resource = Resource {
-            group: String::new(),
-            version: "v1".to_owned(),
-            name: "namespaces".to_owned(),
-            kind: "Namespace".to_owned(),
-            namespaced: false,
-        };
+        let resource = Resource::namespaces();
         let mut pages = Pages::of(&self.client, &resource, &mut self.failures);
         loop {
             match pages.next().await {

@@ -1,7 +1,7 @@
 //! The API server, read on behalf of guests.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -196,7 +196,7 @@ impl Cluster {
 
     /// Begins the watches that policies need, keeps them in use, and returns what is wrong with each.
     pub(crate) async fn keep(&self, needs: &HashSet<ContextNeed>) -> Contexts {
-        self.refusals().retain(needs);
+        lock(&self.refusals).retain(needs);
         let kept = needs.iter().map(async |need| (need.clone(), self.problem(need).await));
         Contexts(join_all(kept).await.into_iter().collect())
     }
@@ -204,7 +204,7 @@ impl Cluster {
     async fn problem(&self, need: &ContextNeed) -> Option<ContextProblem> {
         let kind = &need.kind;
         let query = if need.whole { ListQuery::whole(kind.clone()) } else { ListQuery::probe(kind.clone()) };
-        let standing = self.refusals().standing(need, Instant::now());
+        let standing = lock(&self.refusals).standing(need, Instant::now());
         let watched = match (self.watches.find(&query), standing) {
             (Some(found), _) => Ok(found),
             (None, Some(problem)) => return Some(problem),
@@ -214,11 +214,7 @@ impl Cluster {
             Ok(watched) => watched.problem(kind),
             Err(no_watch) => Some(no_watch.problem(kind)),
         };
-        self.refusals().report(need, problem, Instant::now())
-    }
-
-    fn refusals(&self) -> MutexGuard<'_, Refusals> {
-        lock(&self.refusals)
+        lock(&self.refusals).report(need, problem, Instant::now())
     }
 
     async fn begin(&self, query: ListQuery) -> Result<Arc<Watched>, NoPlace> {

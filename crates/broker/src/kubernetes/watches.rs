@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -102,7 +102,7 @@ impl Watches {
 
     /// The running watch of these objects, if there is one. It counts as used.
     pub(super) fn find(&self, query: &ListQuery) -> Option<Arc<Watched>> {
-        let running = self.running();
+        let running = lock(&self.running);
         let found = running.get(query).filter(|found| !found.has_expired())?;
         found.note_use();
         Some(Arc::clone(found))
@@ -122,7 +122,7 @@ impl Watches {
         }
         // Only for a new watch and not for each list, as it looks at the grants of all policies.
         self.sweep();
-        let mut running = self.running();
+        let mut running = lock(&self.running);
         // Another call may have begun it in the meantime.
         if let Some(found) = running.get(&collection.query) {
             return Ok(Arc::clone(found));
@@ -163,14 +163,10 @@ impl Watches {
 
     /// Ends the watches that are no longer wanted.
     pub(super) fn sweep(&self) {
-        let mut running = self.running();
+        let mut running = lock(&self.running);
         running.retain(|query, watched| watched.is_wanted(query, &self.record));
         self.metrics.watches.set(i64::try_from(running.len()).unwrap_or(i64::MAX));
         self.metrics.watched_bytes.set(i64::try_from(self.bytes.load(Ordering::Relaxed)).unwrap_or(i64::MAX));
-    }
-
-    fn running(&self) -> MutexGuard<'_, HashMap<ListQuery, Arc<Watched>>> {
-        lock(&self.running)
     }
 }
 
@@ -241,7 +237,7 @@ impl Watched {
         }
         // A list that still waits for this watch gets an error.
         self.failed(Failed::ended());
-        let mut objects = self.objects();
+        let mut objects = lock(&self.objects);
         let bytes = objects.clear();
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -260,25 +256,17 @@ impl Watched {
     fn call_failed(&self, error: &CallError) {
         let why = error.to_string();
         self.failed(Failed { reason: reason_of(error), why: why.clone() });
-        self.outage().get_or_insert_with(|| Outage { since: Instant::now(), time: Timestamp::now(), why });
+        lock(&self.outage).get_or_insert_with(|| Outage { since: Instant::now(), time: Timestamp::now(), why });
     }
 
     fn works(&self) {
-        *self.outage() = None;
-    }
-
-    fn outage(&self) -> MutexGuard<'_, Option<Outage>> {
-        lock(&self.outage)
+        *lock(&self.outage) = None;
     }
 
     /// What is wrong with the objects, for policies that read all of them.
     pub(super) fn problem(&self, kind: &ContextAwareResource) -> Option<ContextProblem> {
         let state = self.state.borrow().clone();
-        problem(kind, &self.place.resource, &state, self.outage().as_ref(), Instant::now())
-    }
-
-    fn objects(&self) -> MutexGuard<'_, Objects> {
-        lock(&self.objects)
+        problem(kind, &self.place.resource, &state, lock(&self.outage).as_ref(), Instant::now())
     }
 
     /// Applies an event. An error ends the watch.
@@ -292,7 +280,7 @@ impl Watched {
             return Ok(());
         }
         let most = if matches!(event, Event::Apply(_) | Event::Delete(_)) { ALL + GROWTH } else { ALL };
-        let mut objects = self.objects();
+        let mut objects = lock(&self.objects);
         let before = objects.bytes;
         let taken = objects.take(event, resource, masks).and_then(|is_complete| {
             let (now, all) = (objects.bytes, self.bytes.load(Ordering::Relaxed));
@@ -325,7 +313,7 @@ impl Watched {
     }
 
     fn render(&self, kind: &ContextAwareResource) -> Result<Bytes, CollectionError> {
-        self.objects().render(kind)
+        lock(&self.objects).render(kind)
     }
 
     /// A number that changes with the objects, and their length as JSON in bytes.
@@ -333,7 +321,7 @@ impl Watched {
     /// # Errors
     /// When the watch has ended.
     pub(super) fn version(&self) -> Result<(u64, usize), CollectionError> {
-        let mut objects = self.objects();
+        let mut objects = lock(&self.objects);
         Ok((objects.version, objects.length()?))
     }
 
@@ -342,7 +330,7 @@ impl Watched {
     /// # Errors
     /// When the watch has ended.
     pub(super) fn snapshot(&self) -> Result<Vec<(Key, Arc<RawValue>)>, CollectionError> {
-        let mut objects = self.objects();
+        let mut objects = lock(&self.objects);
         objects.length()?;
         Ok(objects.current.iter().map(|(key, json)| (key.clone(), Arc::clone(json))).collect())
     }
@@ -418,8 +406,8 @@ mod tests {
         assert_eq!(names(&watched), ["b", "c"]);
         take(&watched, Event::InitDone).expect("room");
         assert_eq!(names(&watched), ["d"]);
-        let kept = watched.objects().current.iter().map(size).sum::<u64>();
-        assert_eq!((watched.objects().bytes, watched.bytes.load(Ordering::Relaxed)), (kept, kept));
+        let kept = lock(&watched.objects).current.iter().map(size).sum::<u64>();
+        assert_eq!((lock(&watched.objects).bytes, watched.bytes.load(Ordering::Relaxed)), (kept, kept));
         watched.end();
         assert_eq!(watched.bytes.load(Ordering::Relaxed), 0);
         let ended = Err(CollectionError::Ended);
@@ -433,7 +421,7 @@ mod tests {
             take(&probe, event).expect("room");
         }
         assert_eq!(*probe.state.borrow(), State::Complete);
-        assert_eq!((probe.objects().bytes, probe.bytes.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!((lock(&probe.objects).bytes, probe.bytes.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]
@@ -449,11 +437,11 @@ mod tests {
         watched.call_failed(&refused(500));
         watched.call_failed(&refused(503));
         assert_eq!(*watched.state.borrow(), State::Complete, "what is known stays known");
-        let outage = watched.outage().clone().expect("it fails");
+        let outage = lock(&watched.outage).clone().expect("it fails");
         assert_eq!(outage.why, refused(500).to_string(), "since the first failure");
         assert_eq!(watched.problem(&pods()), None, "not for so long that it matters");
         watched.works();
-        assert_eq!(*watched.outage(), None);
+        assert_eq!(*lock(&watched.outage), None);
     }
 
     #[test]

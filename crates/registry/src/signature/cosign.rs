@@ -57,13 +57,7 @@ pub(super) async fn fetch(registry: &Registry, image: &Image, manifest: &Digest)
     let list = match registry.manifest(&place).await {
         Ok(list) => list,
         Err(error) if error.reason == Reason::NotFound => return Ok(Vec::new()),
-        Err(error) if error.reason == Reason::ManifestUnsupported => {
-            return Err(FetchError::new(
-                Reason::SignatureInvalid,
-                format!("the signatures of {image}: {}", error.message),
-            ));
-        }
-        Err(error) => return Err(super::unavailable(image, error)),
+        Err(error) => return Err(super::unlisted(image, error)),
     };
     let mut layers = Vec::new();
     for layer in list.content.layers.iter().filter(|layer| layer.media_type == STATEMENT_TYPE).take(MAX_SIGNATURES) {

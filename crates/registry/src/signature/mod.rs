@@ -53,3 +53,13 @@ fn unavailable(image: &Image, error: FetchError) -> FetchError {
     let text = format!("the signatures of {image} cannot be had: {}", error.message);
     FetchError { retry_after: error.retry_after, ..FetchError::new(reason, text) }
 }
+
+/// The error when the list of signatures cannot be read, or is something else.
+fn unlisted(image: &Image, error: FetchError) -> FetchError {
+    match error.reason {
+        Reason::ManifestUnsupported => {
+            FetchError::new(Reason::SignatureInvalid, format!("the signatures of {image}: {}", error.message))
+        }
+        _ => unavailable(image, error),
+    }
+}

@@ -21,16 +21,9 @@ pub(super) const MAX_BUNDLES: usize = 32;
 /// `SignatureInvalid` when the registry's list of them cannot be parsed, `SignatureUnavailable` when they cannot be fetched
 /// now.
 pub(super) async fn fetch(registry: &Registry, image: &Image, manifest: &Digest) -> Result<Vec<Layer>, FetchError> {
-    let artifacts = match bundles(registry, image, manifest).await {
-        Ok(artifacts) => artifacts,
-        Err(error) if error.reason == Reason::ManifestUnsupported => {
-            let text = format!("the signatures of {image}: {}", error.message);
-            return Err(FetchError::new(Reason::SignatureInvalid, text));
-        }
-        Err(error) => return Err(super::unavailable(image, error)),
-    };
+    let artifacts = bundles(registry, image, manifest).await;
     let mut layers = Vec::new();
-    for artifact in artifacts {
+    for artifact in artifacts.map_err(|error| super::unlisted(image, error))? {
         layers.extend(bundle(registry, image, &artifact).await.map_err(|error| super::unavailable(image, error))?);
     }
     Ok(layers)

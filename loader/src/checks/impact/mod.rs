@@ -175,8 +175,8 @@ impl Impact {
         let selected = match scope.namespaces() {
             Some(selector) if !kinds.is_empty() => match namespaces(client, &selector.query()).await {
                 Ok(names) => Some(names.into_iter().collect()),
-                Err(error) if error.code() == Some(403) => return tally.forbid(&resource_of_namespaces()),
-                Err(_) => return tally.miss(&resource_of_namespaces()),
+                Err(error) if error.code() == Some(403) => return tally.forbid(&Resource::namespaces()),
+                Err(_) => return tally.miss(&Resource::namespaces()),
             },
             _ => None,
         };
@@ -393,17 +393,6 @@ fn is_secret(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.name == "secrets"
 }
 
-/// The resource `namespaces`, for messages.
-fn resource_of_namespaces() -> Resource {
-    Resource {
-        group: String::new(),
-        version: "v1".to_owned(),
-        name: "namespaces".to_owned(),
-        kind: "Namespace".to_owned(),
-        namespaced: false,
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -429,7 +418,7 @@ pub(super) mod tests {
         let named = |group: &str, name: &str| Resource {
             group: group.to_owned(),
             name: name.to_owned(),
-            ..resource_of_namespaces()
+            ..Resource::namespaces()
         };
         assert!(is_secret(&named("", "secrets")));
         assert!(!is_secret(&named("", "configmaps")) && !is_secret(&named("example.com", "secrets")));

@@ -68,18 +68,18 @@ pub(super) enum UnknownOwner {
 /// When neither content nor labels name the policy.
 pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
     let text = object.data.as_ref().map_or("null", |data| data.get());
-    let document =
-        portcullis_yaml::json_documents(text).map_err(|error| error.to_string()).and_then(|mut documents| {
-            if documents.is_empty() { Err("data: it is empty".to_owned()) } else { Ok(documents.remove(0)) }
-        });
     let (metadata, nothing) = (&object.metadata, BTreeMap::new());
+    let name = metadata.name.clone().unwrap_or_default();
+    let document = match portcullis_yaml::json_documents(text) {
+        Ok(documents) => documents.into_iter().next().ok_or_else(|| damaged(&name, "data: it is empty")),
+        Err(error) => Err(damaged(&name, &error.to_string())),
+    };
     let labels = metadata.labels.as_ref().unwrap_or(&nothing);
     let value = document.as_ref().map_or(&Value::Null, |document| &document.value);
     let Some((policy, generation)) = identity(value, labels, object.revision) else {
         return Err(UnknownOwner::NotNamed);
     };
     let id = policy.id().map_err(UnknownOwner::BadName)?;
-    let name = metadata.name.clone().unwrap_or_default();
     let problem = value["problem"].as_str().map(|text| clean(text, Failure::MAX_MESSAGE));
     let part = match_part(&policy, value);
     let shared = part.as_ref().filter(|_| value["shared"].as_bool().unwrap_or(false)).map(|(part, _)| part.shared());
@@ -90,10 +90,7 @@ pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
     let label = labelled_group(labels);
     let mut head = readable(value);
     head.group = own.clone().or_else(|| label.clone());
-    let body = match document {
-        Ok(document) => content(&policy, document, &name),
-        Err(text) => Err(damaged(&name, &text)),
-    };
+    let body = document.and_then(|document| content(&policy, document, &name));
     // Mode, failure policy and suspend still apply; the rest is unknown.
     let body = problem.map_or(body, |text| Err(Problem::new(Reason::SpecInvalid, text)));
     let hash = match &body {
