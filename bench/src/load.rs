@@ -110,6 +110,11 @@ impl Target {
     }
 }
 
+/// Whether a response is a verdict. Where a server could not get one, the code is 500 or more.
+pub(crate) fn is_judged(response: &serde_json::Value) -> bool {
+    response["status"]["code"].as_u64().is_none_or(|code| code < 500)
+}
+
 /// One open connection.
 pub(crate) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
@@ -199,5 +204,20 @@ mod trust {
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
             self.0.signature_verification_algorithms.supported_schemes()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_denial_is_a_verdict_and_a_failure_is_not() {
+        assert!(is_judged(&json!({"allowed": true})));
+        assert!(is_judged(&json!({"allowed": false, "auditAnnotations": {"generation": "1"}})));
+        assert!(is_judged(&json!({"allowed": false, "status": {"message": "no", "code": 403}})));
+        assert!(!is_judged(&json!({"allowed": false, "status": {"message": "policy a: Overloaded: …", "code": 503}})));
     }
 }
