@@ -122,10 +122,7 @@ impl Benchmark {
 /// Runs all benchmarks, even if one of them fails.
 async fn all(output: &Output) -> anyhow::Result<()> {
     let mut failed = Vec::new();
-    for name in Args::command().get_subcommands().map(|command| command.get_name().to_owned()) {
-        if ["all", "help"].contains(&&*name) {
-            continue;
-        }
+    for name in names() {
         eprintln!("{name}");
         let one = Args::try_parse_from(["bench", &name])?.benchmark;
         if let Err(error) = one.run(output).await {
@@ -135,4 +132,25 @@ async fn all(output: &Output) -> anyhow::Result<()> {
     }
     anyhow::ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
+}
+
+/// The names of all benchmarks.
+fn names() -> Vec<String> {
+    let command = Args::command();
+    let names = command.get_subcommands().map(|command| command.get_name().to_owned());
+    names.filter(|name| !["all", "help"].contains(&name.as_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_benchmark_runs_without_arguments_and_has_a_place_for_its_figures() {
+        Args::command().debug_assert();
+        for name in names() {
+            assert!(Args::try_parse_from(["bench", &name]).is_ok(), "{name}");
+            assert!(page::has_place(&name), "{name}");
+        }
+    }
 }
