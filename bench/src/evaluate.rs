@@ -159,12 +159,12 @@ impl Args {
         body: &Bytes,
         rounds: &mut Rounds,
     ) -> anyhow::Result<()> {
-        let before = evaluator.map(Evaluator::cpu);
+        let before = evaluator.map(Evaluator::cpu).transpose()?;
         let load = target.load(callers, self.time, body).await?;
         #[expect(clippy::cast_precision_loss, reason = "far fewer calls than a float has exact integers")]
         let calls = load.latency.len().max(1) as f64;
         if let (Some(evaluator), Some(before)) = (evaluator, before) {
-            rounds.cpu.push((evaluator.cpu() - before).as_secs_f64() * 1e3 / calls);
+            rounds.cpu.push((evaluator.cpu()? - before).as_secs_f64() * 1e3 / calls);
         }
         rounds.per_second.push(calls / load.time.as_secs_f64());
         rounds.p50.push(load.latency.quantile(0.5));
