@@ -37,6 +37,15 @@ pub(crate) struct Load {
     pub(crate) time: Duration,
 }
 
+impl Load {
+    /// How many answers came each second.
+    pub(crate) fn per_second(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "far fewer calls than a float has exact integers")]
+        let answers = self.latency.len() as f64;
+        answers / self.time.as_secs_f64()
+    }
+}
+
 impl Target {
     /// A target from a URL.
     pub(crate) fn parse(url: &str) -> anyhow::Result<Self> {

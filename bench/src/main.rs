@@ -10,6 +10,7 @@ mod applies;
 mod audit;
 mod canary;
 mod crowd;
+mod echo;
 mod evaluate;
 mod floor;
 mod isolation;
@@ -20,6 +21,7 @@ mod pod;
 mod propagate;
 mod report;
 mod review;
+mod rounds;
 mod scale;
 mod slope;
 mod start;
@@ -55,6 +57,12 @@ enum Benchmark {
     All,
     /// One evaluation in bare wasmtime, in this process: the lower limit for every server.
     Floor(floor::Args),
+    /// Answers over TLS for a suspended policy, with 1, 8 and 64 callers: what a request costs before any guest is asked.
+    ///
+    /// The real evaluator reads each review and finds the policy like any other, and admits the request without asking its guest. So the
+    /// difference to `evaluate --workloads rust` is the cost of asking a guest.
+    #[command(after_help = "Example:\n  cargo xtask bench echo --callers 1,8 --rounds 3")]
+    Echo(echo::Args),
     /// Answers over TLS by the real evaluator, with 1, 8 and 64 callers.
     Evaluate(evaluate::Args),
     /// From the rename of a manifest to the first answer of the new generation, under load.
@@ -104,6 +112,7 @@ impl Benchmark {
         match self {
             Self::All => Box::pin(all(output)).await,
             Self::Floor(floor) => floor.run(output),
+            Self::Echo(echo) => echo.run(output).await,
             Self::Evaluate(evaluate) => evaluate.run(output).await,
             Self::Swap(swap) => swap.run(output).await,
             Self::Start(start) => start.run(output).await,

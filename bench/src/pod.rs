@@ -14,6 +14,9 @@ use portcullis_process::files;
 use crate::load::Target;
 use crate::usage::{Memory, Usage};
 
+/// How long a loader may take to compile a few modules.
+pub(crate) const FILL: Duration = Duration::from_secs(120);
+
 /// A folder of policies, with the other folders that the programs need; it is removed at the end.
 pub(crate) struct Folder {
     root: tempfile::TempDir,
