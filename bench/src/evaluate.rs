@@ -11,7 +11,7 @@ use bytes::Bytes;
 use clap::ValueEnum as _;
 use serde::Serialize;
 
-use crate::load::{Target, is_judged};
+use crate::load::{Outcome, Target};
 use crate::pod::{FILL, Folder, Program, examples};
 use crate::report::{Output, print};
 use crate::rounds::{Figures, Rounds, Server};
@@ -97,7 +97,7 @@ impl Args {
         for Server { name, target, .. } in servers {
             let answer = target.connect().await?.ask(body.clone()).await?;
             let expected = if admits { "admit" } else { "deny" };
-            let is_expected = answer["allowed"] == admits && is_judged(&answer);
+            let is_expected = answer["allowed"] == admits && Outcome::of(&answer) == Outcome::Judged;
             ensure!(is_expected, "{name} does not {expected} what {policy} is asked about: {answer}");
         }
         let measured = self.rounds.measure(servers, &body).await?;

@@ -76,12 +76,12 @@ impl Args {
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 let load = canary.load(1, self.time, &body).await?;
                 stop.store(true, Ordering::Relaxed);
-                rounds.offender_answers += attack.await??.latency.len();
-                rounds.p50.push(load.latency.quantile(0.5));
-                rounds.p99.push(load.latency.quantile(0.99));
-                rounds.largest.push(load.latency.quantile(1.0));
-                rounds.per_second.push(load.per_second());
-                rounds.errors += load.errors;
+                rounds.offender_answers += attack.await??.answers();
+                rounds.p50.push(load.judged.quantile(0.5));
+                rounds.p99.push(load.judged.quantile(0.99));
+                rounds.largest.push(load.judged.quantile(1.0));
+                rounds.per_second.push(load.judged_per_second());
+                rounds.errors += load.unjudged();
             }
         }
         let undisturbed = all.first().map_or(1.0, |rounds| median(rounds.p99.clone()));

@@ -16,6 +16,8 @@ mod floor;
 mod isolation;
 mod load;
 mod metrics;
+mod overload;
+mod pace;
 mod page;
 mod pod;
 mod propagate;
@@ -71,6 +73,13 @@ enum Benchmark {
     Start(start::Args),
     /// The latency of other policies while some callers run an endless loop.
     Isolation(isolation::Args),
+    /// Many more requests than can be judged: how many are judged, how soon the others are refused, and what it does to memory.
+    ///
+    /// Some callers show how many requests can be judged each second. Then requests come at five times that rate, whatever becomes of them,
+    /// and at the end the callers ask again. The policy computes for some milliseconds, so that sending requests, which happens on
+    /// the same machine, costs little beside judging them.
+    #[command(after_help = "Example:\n  cargo xtask bench overload --factor 10 --time 10s --work 20")]
+    Overload(overload::Args),
     /// Creating pods through a real API server, with policies in one webhook or in one each.
     Admission(admission::Args),
     /// Policies that one user applies many times a second, with `policyChecks.mode: deny`, and what admission feels of it.
@@ -117,6 +126,7 @@ impl Benchmark {
             Self::Swap(swap) => swap.run(output).await,
             Self::Start(start) => start.run(output).await,
             Self::Isolation(isolation) => isolation.run(output).await,
+            Self::Overload(overload) => overload.run(output).await,
             Self::Admission(admission) => admission.run(output).await,
             Self::Applies(applies) => applies.run(output).await,
             Self::Audit(audit) => audit.run(output).await,

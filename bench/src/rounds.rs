@@ -47,6 +47,7 @@ pub(crate) struct Figures {
     per_second: f64,
     /// Processor time per request; `None` if it is not known.
     cpu_ms: Option<f64>,
+    /// Calls without a verdict.
     errors: usize,
 }
 
@@ -94,13 +95,13 @@ impl Measured {
     /// Adds a round, in which the server used this processor time.
     fn add(&mut self, load: &Load, cpu: Option<Duration>) {
         #[expect(clippy::cast_precision_loss, reason = "far fewer calls than a float has exact integers")]
-        let calls = load.latency.len().max(1) as f64;
-        self.p50.push(load.latency.quantile(0.5));
-        self.p99.push(load.latency.quantile(0.99));
-        self.p99_9.push(load.latency.quantile(0.999));
-        self.per_second.push(load.per_second());
-        self.cpu.extend(cpu.map(|cpu| cpu.as_secs_f64() * 1e3 / calls));
-        self.errors += load.errors;
+        let answers = load.answers().max(1) as f64;
+        self.p50.push(load.judged.quantile(0.5));
+        self.p99.push(load.judged.quantile(0.99));
+        self.p99_9.push(load.judged.quantile(0.999));
+        self.per_second.push(load.judged_per_second());
+        self.cpu.extend(cpu.map(|cpu| cpu.as_secs_f64() * 1e3 / answers));
+        self.errors += load.unjudged();
     }
 
     fn figures(self, callers: usize) -> Figures {
@@ -122,7 +123,7 @@ mod tests {
 
     fn load(ms: u64) -> Load {
         let mut load = Load { errors: 1, time: Duration::from_millis(10 * ms), ..Load::default() };
-        (0..10).for_each(|_| load.latency.push(Duration::from_millis(ms)));
+        (0..10).for_each(|_| load.judged.push(Duration::from_millis(ms)));
         load
     }
 
