@@ -3,7 +3,6 @@
 //! Goals: p50 at most 0.30 ms and p99.9 at most 3 ms with one caller (P2); at most 25 % above the floor in processor time (P3). With
 //! `--url`, another server of the same protocol is measured too, interleaved with this one. A host call that the broker answers from its
 //! cache adds at most 0.2 ms.
-//! answers from its memory adds at most 0.2 ms.
 
 use std::time::Duration;
 
@@ -12,28 +11,17 @@ use bytes::Bytes;
 use clap::ValueEnum as _;
 use serde::Serialize;
 
-use crate::load::Target;
-use crate::pod::{Evaluator, Folder, Program, examples};
-use crate::report::{Output, median, print};
+use crate::load::{Outcome, Target};
+use crate::pod::{FILL, Folder, Program, examples};
+use crate::report::{Output, print};
+use crate::rounds::{Figures, Rounds, Server};
 use crate::workload::Workload;
-
-/// How long a loader may take to compile the measured modules.
-const FILL: Duration = Duration::from_secs(120);
 
 /// The settings.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The number of concurrent callers.
-    #[arg(long, value_delimiter = ',', default_value = "1,8,64")]
-    callers: Vec<usize>,
-
-    /// How long a round takes.
-    #[arg(long, default_value = "3s", value_parser = portcullis_process::parse_duration)]
-    time: Duration,
-
-    /// The number of rounds; the medians of their figures are printed.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    #[command(flatten)]
+    rounds: Rounds,
 
     /// Another server to measure too, for instance https://127.0.0.1:3000.
     #[arg(long)]
@@ -61,24 +49,8 @@ pub(crate) struct Args {
 struct Row {
     policy: String,
     server: String,
-    callers: usize,
-    per_second: f64,
-    p50_ms: f64,
-    p99_ms: f64,
-    p99_9_ms: f64,
-    cpu_ms: Option<f64>,
-    errors: usize,
-}
-
-/// The figures of all rounds of one row.
-#[derive(Default)]
-struct Rounds {
-    per_second: Vec<f64>,
-    p50: Vec<f64>,
-    p99: Vec<f64>,
-    p99_9: Vec<f64>,
-    cpu: Vec<f64>,
-    errors: usize,
+    #[serde(flatten)]
+    figures: Figures,
 }
 
 impl Args {
@@ -90,13 +62,13 @@ impl Args {
             folder.policy("measured", &std::fs::read(&path)?, &serde_json::from_str(&self.settings)?, false)?;
             folder.fill(&folder.path("volume"), 1, FILL)?;
             let evaluator = folder.evaluator(&folder.path("volume"), &folder.path("private"))?;
-            let mut servers = vec![("portcullis".to_owned(), evaluator.target("cluster/measured"), Some(&evaluator))];
+            let mut servers = vec![Server::portcullis(evaluator.target("cluster/measured"), &evaluator)];
             if let Some(url) = &self.url {
                 let target = Target::parse(&format!("{}/validate/{}", url.trim_end_matches('/'), self.policy_id))?;
-                servers.push((url.clone(), target, None));
+                servers.push(Server { name: url.clone(), target, evaluator: None });
             }
             let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            self.measure(&name, &servers, &mut rows).await?;
+            self.measure(&name, true, &servers, &mut rows).await?;
             return print(output, "evaluate", &rows);
         }
         let workloads = if self.workloads.is_empty() { Workload::value_variants() } else { &self.workloads };
@@ -108,8 +80,8 @@ impl Args {
             let evaluator = folder.evaluator(&volume, &folder.path("private"))?;
             let target = evaluator.at(workload.path(&manifest)?);
             let _broker = if workload.needs_broker() { Some(connected(&folder, &target).await?) } else { None };
-            let servers = [("portcullis".to_owned(), target, Some(&evaluator))];
-            self.measure(&workload.name(), &servers, &mut rows).await?;
+            let servers = [Server::portcullis(target, &evaluator)];
+            self.measure(&workload.name(), workload.admits(), &servers, &mut rows).await?;
         }
         print(output, "evaluate", &rows)
     }
@@ -117,58 +89,19 @@ impl Args {
     async fn measure(
         &self,
         policy: &str,
-        servers: &[(String, Target, Option<&Evaluator>)],
+        admits: bool,
+        servers: &[Server<'_>],
         rows: &mut Vec<Row>,
     ) -> anyhow::Result<()> {
         let body = Bytes::from(crate::review::pod(false));
-        for (server, target, _) in servers {
+        for Server { name, target, .. } in servers {
             let answer = target.connect().await?.ask(body.clone()).await?;
-            ensure!(answer["allowed"] == true, "{server} does not admit what {policy} is asked about: {answer}");
+            let expected = if admits { "admit" } else { "deny" };
+            let is_expected = answer["allowed"] == admits && Outcome::of(&answer) == Outcome::Judged;
+            ensure!(is_expected, "{name} does not {expected} what {policy} is asked about: {answer}");
         }
-        for callers in &self.callers {
-            let mut rounds: Vec<Rounds> = servers.iter().map(|_| Rounds::default()).collect();
-            for _ in 0..self.rounds {
-                for ((_, target, evaluator), rounds) in servers.iter().zip(&mut rounds) {
-                    self.round(target, *evaluator, *callers, &body, rounds).await?;
-                }
-            }
-            for ((server, ..), rounds) in servers.iter().zip(rounds) {
-                rows.push(Row {
-                    policy: policy.to_owned(),
-                    server: server.clone(),
-                    callers: *callers,
-                    per_second: median(rounds.per_second),
-                    p50_ms: median(rounds.p50),
-                    p99_ms: median(rounds.p99),
-                    p99_9_ms: median(rounds.p99_9),
-                    cpu_ms: (!rounds.cpu.is_empty()).then(|| median(rounds.cpu)),
-                    errors: rounds.errors,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    async fn round(
-        &self,
-        target: &Target,
-        evaluator: Option<&Evaluator>,
-        callers: usize,
-        body: &Bytes,
-        rounds: &mut Rounds,
-    ) -> anyhow::Result<()> {
-        let before = evaluator.map(Evaluator::cpu);
-        let load = target.load(callers, self.time, body).await?;
-        #[expect(clippy::cast_precision_loss, reason = "far fewer calls than a float has exact integers")]
-        let calls = load.latency.len().max(1) as f64;
-        if let (Some(evaluator), Some(before)) = (evaluator, before) {
-            rounds.cpu.push((evaluator.cpu() - before).as_secs_f64() * 1e3 / calls);
-        }
-        rounds.per_second.push(calls / load.time.as_secs_f64());
-        rounds.p50.push(load.latency.quantile(0.5));
-        rounds.p99.push(load.latency.quantile(0.99));
-        rounds.p99_9.push(load.latency.quantile(0.999));
-        rounds.errors += load.errors;
+        let measured = self.rounds.measure(servers, &body).await?;
+        rows.extend(measured.into_iter().map(|(server, figures)| Row { policy: policy.to_owned(), server, figures }));
         Ok(())
     }
 }

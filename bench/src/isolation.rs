@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::pod::{Folder, assemble, examples};
+use crate::pod::{FILL, Folder, assemble, examples};
 use crate::report::{Output, median, print};
 
 /// The settings.
@@ -58,7 +58,7 @@ impl Args {
         folder.policy("endless", &assemble(&text)?, &serde_json::json!({}), false)?;
         let canary = std::fs::read(examples().join("modules/no-privileged.wasm"))?;
         folder.policy("canary", &canary, &serde_json::json!({}), false)?;
-        folder.fill(&folder.path("volume"), 2, Duration::from_secs(120))?;
+        folder.fill(&folder.path("volume"), 2, FILL)?;
         let evaluator = folder.evaluator(&folder.path("volume"), &folder.path("private"))?;
         let body = Bytes::from(crate::review::pod(false));
         let (canary, endless) = (evaluator.target("cluster/canary"), evaluator.target("cluster/endless"));
@@ -76,13 +76,12 @@ impl Args {
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 let load = canary.load(1, self.time, &body).await?;
                 stop.store(true, Ordering::Relaxed);
-                rounds.offender_answers += attack.await??.latency.len();
-                rounds.p50.push(load.latency.quantile(0.5));
-                rounds.p99.push(load.latency.quantile(0.99));
-                rounds.largest.push(load.latency.quantile(1.0));
-                #[expect(clippy::cast_precision_loss, reason = "far fewer calls than a float has exact integers")]
-                rounds.per_second.push(load.latency.len() as f64 / load.time.as_secs_f64());
-                rounds.errors += load.errors;
+                rounds.offender_answers += attack.await??.answers();
+                rounds.p50.push(load.judged.quantile(0.5));
+                rounds.p99.push(load.judged.quantile(0.99));
+                rounds.largest.push(load.judged.quantile(1.0));
+                rounds.per_second.push(load.judged_per_second());
+                rounds.errors += load.unjudged();
             }
         }
         let undisturbed = all.first().map_or(1.0, |rounds| median(rounds.p99.clone()));

@@ -10,6 +10,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -29,12 +30,76 @@ pub(crate) struct Target {
 /// The results of callers.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
-    /// How long each answer took.
-    pub(crate) latency: Samples,
+    /// How long verdicts took.
+    pub(crate) judged: Samples,
+    /// How long refusals took.
+    pub(crate) refused: Samples,
+    /// How long other answers without a verdict took.
+    pub(crate) failed: Samples,
     /// The number of calls without an AdmissionReview as answer.
     pub(crate) errors: usize,
     /// The duration of the load.
     pub(crate) time: Duration,
+}
+
+/// The meaning of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is a verdict.
+    Judged,
+    /// There is no verdict for now, for instance since the server has too many requests: code 503.
+    Refused,
+    /// There is no verdict for another reason, for instance since the policy's time was over: any other code from 500 on.
+    Failed,
+}
+
+impl Outcome {
+    /// The meaning of an answer's `response`.
+    pub(crate) fn of(response: &Value) -> Self {
+        match response["status"]["code"].as_u64() {
+            Some(503) => Self::Refused,
+            Some(500..) => Self::Failed,
+            _ => Self::Judged,
+        }
+    }
+}
+
+impl Load {
+    /// Adds a call.
+    pub(crate) fn add(&mut self, answer: &anyhow::Result<Value>, took: Duration) {
+        match answer.as_ref().map(Outcome::of) {
+            Ok(Outcome::Judged) => self.judged.push(took),
+            Ok(Outcome::Refused) => self.refused.push(took),
+            Ok(Outcome::Failed) => self.failed.push(took),
+            Err(_) => self.errors += 1,
+        }
+    }
+
+    /// The number of answers of any kind.
+    pub(crate) fn answers(&self) -> usize {
+        self.judged.len() + self.refused.len() + self.failed.len()
+    }
+
+    /// The number of calls without a verdict.
+    pub(crate) fn unjudged(&self) -> usize {
+        self.refused.len() + self.failed.len() + self.errors
+    }
+
+    /// How many verdicts came each second.
+    pub(crate) fn judged_per_second(&self) -> f64 {
+        self.per_second(self.judged.len())
+    }
+
+    /// How many calls there were each second.
+    pub(crate) fn sent_per_second(&self) -> f64 {
+        self.per_second(self.answers() + self.errors)
+    }
+
+    fn per_second(&self, calls: usize) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "far fewer calls than a float has exact integers")]
+        let calls = calls as f64;
+        calls / self.time.as_secs_f64()
+    }
 }
 
 impl Target {
@@ -87,12 +152,10 @@ impl Target {
                     let mut load = Load::default();
                     while !stop.load(Ordering::Relaxed) && longest.is_none_or(|longest| start.elapsed() < longest) {
                         let begin = Instant::now();
-                        match connection.ask(body.clone()).await {
-                            Ok(_) => load.latency.push(begin.elapsed()),
-                            Err(_) => {
-                                load.errors += 1;
-                                tokio::time::sleep(Duration::from_millis(10)).await;
-                            }
+                        let answer = connection.ask(body.clone()).await;
+                        load.add(&answer, begin.elapsed());
+                        if answer.is_err() {
+                            tokio::time::sleep(Duration::from_millis(10)).await;
                         }
                     }
                     load
@@ -102,7 +165,9 @@ impl Target {
         let mut all = Load::default();
         for task in tasks {
             let load = task.await?;
-            all.latency.extend(load.latency);
+            all.judged.extend(load.judged);
+            all.refused.extend(load.refused);
+            all.failed.extend(load.failed);
             all.errors += load.errors;
         }
         all.time = start.elapsed();
@@ -119,7 +184,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Sends a review and returns the answer's `response`.
-    pub(crate) async fn ask(&mut self, body: Bytes) -> anyhow::Result<serde_json::Value> {
+    pub(crate) async fn ask(&mut self, body: Bytes) -> anyhow::Result<Value> {
         let request = http::Request::post(&self.path)
             .header(http::header::HOST, &self.host)
             .header(http::header::CONTENT_TYPE, "application/json")
@@ -129,8 +194,13 @@ impl Connection {
         let status = answer.status();
         let body = answer.into_body().collect().await?.to_bytes();
         anyhow::ensure!(status.is_success(), "status {status}: {}", String::from_utf8_lossy(&body));
-        let mut review: serde_json::Value = serde_json::from_slice(&body)?;
+        let mut review: Value = serde_json::from_slice(&body)?;
         Ok(review["response"].take())
+    }
+
+    /// Whether the server has not closed it.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.sender.is_closed()
     }
 }
 
@@ -199,5 +269,33 @@ mod trust {
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
             self.0.signature_verification_algorithms.supported_schemes()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_denial_is_a_verdict_and_a_failure_is_not() {
+        let code = |code: u16| Outcome::of(&json!({"allowed": false, "status": {"message": "no", "code": code}}));
+        assert_eq!([code(403), code(500), code(503)], [Outcome::Judged, Outcome::Failed, Outcome::Refused]);
+        assert_eq!(Outcome::of(&json!({"allowed": true})), Outcome::Judged);
+        assert_eq!(Outcome::of(&json!({"allowed": false, "auditAnnotations": {}})), Outcome::Judged);
+    }
+
+    #[test]
+    fn calls_are_counted_by_their_outcome() {
+        let mut load = Load { time: Duration::from_secs(2), ..Load::default() };
+        let codes = [None, None, Some(403), Some(500), Some(503), Some(503)];
+        for code in codes {
+            load.add(&Ok(json!({"status": {"code": code}})), Duration::from_millis(1));
+        }
+        load.add(&Err(anyhow::anyhow!("no answer")), Duration::ZERO);
+        assert_eq!((load.judged.len(), load.refused.len(), load.failed.len(), load.errors), (3, 2, 1, 1));
+        assert_eq!((load.answers(), load.unjudged()), (6, 4));
+        assert_eq!((load.judged_per_second(), load.sent_per_second()), (1.5, 3.5));
     }
 }

@@ -10,16 +10,20 @@ mod applies;
 mod audit;
 mod canary;
 mod crowd;
+mod echo;
 mod evaluate;
 mod floor;
 mod isolation;
 mod load;
 mod metrics;
+mod overload;
+mod pace;
 mod page;
 mod pod;
 mod propagate;
 mod report;
 mod review;
+mod rounds;
 mod scale;
 mod slope;
 mod start;
@@ -55,6 +59,12 @@ enum Benchmark {
     All,
     /// One evaluation in bare wasmtime, in this process: the lower limit for every server.
     Floor(floor::Args),
+    /// Answers over TLS for a suspended policy, with 1, 8 and 64 callers: what a request costs before any guest is asked.
+    ///
+    /// The real evaluator reads each review and finds the policy like any other, and admits the request without asking its guest. So the
+    /// difference to `evaluate --workloads rust` is the cost of asking a guest.
+    #[command(after_help = "Example:\n  cargo xtask bench echo --callers 1,8 --rounds 3")]
+    Echo(echo::Args),
     /// Answers over TLS by the real evaluator, with 1, 8 and 64 callers.
     Evaluate(evaluate::Args),
     /// From the rename of a manifest to the first answer of the new generation, under load.
@@ -63,6 +73,13 @@ enum Benchmark {
     Start(start::Args),
     /// The latency of other policies while some callers run an endless loop.
     Isolation(isolation::Args),
+    /// Many more requests than can be judged: how many are judged, how soon the others are refused, and what it does to memory.
+    ///
+    /// Some callers show how many requests can be judged each second. Then requests come at five times that rate, whatever becomes of them,
+    /// and at the end the callers ask again. The policy computes for some milliseconds, so that sending requests, which happens on
+    /// the same machine, costs little beside judging them.
+    #[command(after_help = "Example:\n  cargo xtask bench overload --factor 10 --time 10s --work 20")]
+    Overload(overload::Args),
     /// Creating pods through a real API server, with policies in one webhook or in one each.
     Admission(admission::Args),
     /// Policies that one user applies many times a second, with `policyChecks.mode: deny`, and what admission feels of it.
@@ -104,10 +121,12 @@ impl Benchmark {
         match self {
             Self::All => Box::pin(all(output)).await,
             Self::Floor(floor) => floor.run(output),
+            Self::Echo(echo) => echo.run(output).await,
             Self::Evaluate(evaluate) => evaluate.run(output).await,
             Self::Swap(swap) => swap.run(output).await,
             Self::Start(start) => start.run(output).await,
             Self::Isolation(isolation) => isolation.run(output).await,
+            Self::Overload(overload) => overload.run(output).await,
             Self::Admission(admission) => admission.run(output).await,
             Self::Applies(applies) => applies.run(output).await,
             Self::Audit(audit) => audit.run(output).await,
@@ -122,10 +141,7 @@ impl Benchmark {
 /// Runs all benchmarks, even if one of them fails.
 async fn all(output: &Output) -> anyhow::Result<()> {
     let mut failed = Vec::new();
-    for name in Args::command().get_subcommands().map(|command| command.get_name().to_owned()) {
-        if ["all", "help"].contains(&&*name) {
-            continue;
-        }
+    for name in names() {
         eprintln!("{name}");
         let one = Args::try_parse_from(["bench", &name])?.benchmark;
         if let Err(error) = one.run(output).await {
@@ -135,4 +151,25 @@ async fn all(output: &Output) -> anyhow::Result<()> {
     }
     anyhow::ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
+}
+
+/// The names of all benchmarks.
+fn names() -> Vec<String> {
+    let command = Args::command();
+    let names = command.get_subcommands().map(|command| command.get_name().to_owned());
+    names.filter(|name| !["all", "help"].contains(&name.as_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_benchmark_runs_without_arguments_and_has_a_place_for_its_figures() {
+        Args::command().debug_assert();
+        for name in names() {
+            assert!(Args::try_parse_from(["bench", &name]).is_ok(), "{name}");
+            assert!(page::has_place(&name), "{name}");
+        }
+    }
 }

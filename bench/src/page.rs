@@ -43,6 +43,13 @@ pub(crate) fn record(benchmark: &str, rows: &[Value]) -> anyhow::Result<()> {
     )
 }
 
+/// Whether a page has a place for a benchmark.
+#[cfg(test)]
+pub(crate) fn has_place(benchmark: &str) -> bool {
+    let text = |page: &str| fs::read_to_string(repository().join(page)).unwrap_or_default();
+    PAGES.into_iter().any(|page| replaced(&text(page), benchmark, "").is_some())
+}
+
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the repository").to_owned()
 }

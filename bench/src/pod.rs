@@ -12,6 +12,10 @@ use portcullis_contract::{MANIFEST_FILE, MANIFEST_MAX_BYTES, Manifest};
 use portcullis_process::files;
 
 use crate::load::Target;
+use crate::usage::{Memory, Usage};
+
+/// How long a loader may take to compile a few modules.
+pub(crate) const FILL: Duration = Duration::from_secs(120);
 
 /// A folder of policies, with the other folders that the programs need; it is removed at the end.
 pub(crate) struct Folder {
@@ -154,19 +158,13 @@ impl Evaluator {
     }
 
     /// The processor time used so far.
-    pub(crate) fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.program.child.id())).unwrap_or_default();
-        // Fields 14 and 15, counted after the name, which may contain anything.
-        let behind = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let ticks: u64 = behind.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-        Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1))
+    pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
+        Ok(Usage::of(self.program.child.id())?.cpu)
     }
 
-    /// A line of `/proc/<pid>/status` in KiB, for instance `RssAnon`.
-    pub(crate) fn memory_kib(&self, line: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.program.child.id())).unwrap_or_default();
-        let value = status.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(':'));
-        value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+    /// The memory that it has now.
+    pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
+        Memory::of(self.program.child.id())
     }
 }
 

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::pod::{Folder, examples};
 use crate::report::{Output, median, print};
+use crate::usage::mib;
 use crate::variant::variant;
 
 /// The settings.
@@ -76,8 +77,9 @@ impl Args {
                 }
                 let evaluator = folder.evaluator(&volume, &private)?;
                 ready.push(evaluator.until_ready.as_secs_f64() * 1e3);
-                anonymous.push(mib(evaluator.memory_kib("RssAnon")));
-                file.push(mib(evaluator.memory_kib("RssFile")));
+                let memory = evaluator.memory()?;
+                anonymous.push(mib(memory.anonymous));
+                file.push(mib(memory.file));
             }
             rows.push(Row {
                 start,
@@ -90,10 +92,4 @@ impl Args {
         }
         print(output, "start", &rows)
     }
-}
-
-fn mib(kib: u64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "memory is far below 2^53 KiB")]
-    let kib = kib as f64;
-    kib / 1024.0
 }

@@ -1,4 +1,4 @@
-//! The resources that a process has used so far.
+//! The processor time that a process has used, and the memory that it has.
 
 use std::fs;
 use std::time::Duration;
@@ -26,12 +26,36 @@ impl Usage {
     }
 }
 
-/// The anonymous memory that a process has now, in bytes.
-pub(crate) fn anonymous_memory(pid: u32) -> anyhow::Result<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).context("a process that is measured has ended")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    Ok(kib.context("the kernel does not tell how much anonymous memory a process has")? << 10)
+/// The resident memory of a process, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// All of its memory.
+    pub(crate) resident: u64,
+    /// The part that belongs to no file.
+    pub(crate) anonymous: u64,
+    /// The part that is mapped from files, which the kernel may drop.
+    pub(crate) file: u64,
+}
+
+impl Memory {
+    /// The memory that a process of this machine has now.
+    pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).context("a process that is measured has ended")?;
+        Self::parse(&text).context("the kernel does not report how much memory a process has")
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let bytes = |name: &str| {
+            let kib = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            Some(kib.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+        };
+        Some(Self { resident: bytes("VmRSS")?, anonymous: bytes("RssAnon")?, file: bytes("RssFile")? })
+    }
+}
+
+/// Bytes in MiB.
+pub(crate) fn mib(bytes: u64) -> f64 {
+    f64::from(u32::try_from(bytes >> 10).unwrap_or(u32::MAX)) / 1024.0
 }
 
 /// The fields after the name, which is in parentheses; the first is number 3.
@@ -63,6 +87,15 @@ mod tests {
         let usage = Usage::parse(text).expect("reads");
         assert_eq!(usage.cpu.as_millis() * u128::from(rustix::param::clock_ticks_per_second()), 300_000);
         assert!(Usage::of(std::process::id()).is_ok());
-        assert!(anonymous_memory(std::process::id()).is_ok_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        let text = "Name:\ta\nVmHWM:\t   900 kB\nVmRSS:\t   700 kB\nRssAnon:\t   500 kB\nRssFile:\t   199 kB\nRssShmem:\t     1 kB\n";
+        let memory = Memory { resident: 700 << 10, anonymous: 500 << 10, file: 199 << 10 };
+        assert_eq!(Memory::parse(text), Some(memory));
+        assert_eq!(Memory::parse("Name:\ta\nState:\tZ (zombie)\n"), None);
+        assert!(Memory::of(std::process::id()).is_ok_and(|memory| memory.anonymous > 0));
+        assert_eq!(mib(3 << 19), 1.5);
     }
 }

@@ -47,6 +47,11 @@ impl Workload {
         self == Self::HostCall
     }
 
+    /// Whether it admits the review. The guest that asks its host denies every request, with the host's answers as the message.
+    pub(crate) fn admits(self) -> bool {
+        !matches!(self, Self::NoHostCall | Self::HostCall)
+    }
+
     /// Writes its policies, and returns how many there are.
     pub(crate) fn put(self, folder: &Folder) -> anyhow::Result<usize> {
         let one = |path: &str, settings: &Value, mutating: bool| {

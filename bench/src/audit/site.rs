@@ -185,7 +185,7 @@ impl<'c> Site<'c> {
     /// The anonymous memory of a program of the pod, in bytes.
     pub(super) fn memory(&self, program: Program) -> anyhow::Result<u64> {
         let pid = self.pod.program(program).pid().with_context(|| format!("{program} has ended"))?;
-        usage::anonymous_memory(pid)
+        Ok(usage::Memory::of(pid)?.anonymous)
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::report::{Samples, median};
+use crate::usage::mib;
 
 /// The creates of one round.
 #[derive(Debug, Default)]
@@ -91,10 +92,6 @@ impl Point {
         let figures: Vec<f64> = self.batches.iter().filter_map(figure).collect();
         (!figures.is_empty()).then(|| median(figures))
     }
-}
-
-fn mib(bytes: u64) -> f64 {
-    f64::from(u32::try_from(bytes >> 10).unwrap_or(u32::MAX)) / 1024.0
 }
 
 #[cfg(test)]

@@ -277,7 +277,7 @@ impl<'c> Site<'c> {
 
     /// The memory of the API server, before and after a garbage collection, which this causes.
     pub(super) fn api_server_memory(&self) -> anyhow::Result<Memory> {
-        let resident = usage::anonymous_memory(self.api_server)?;
+        let resident = usage::Memory::of(self.api_server)?.anonymous;
         let (code, _) = self.installation.api().text("/debug/pprof/heap?gc=1").map_err(anyhow::Error::msg)?;
         ensure!(code == 200, "the API server does not collect its garbage: {code}");
         let live = self.api_server_metrics()?.sum("go_gc_heap_live_bytes", &[]);

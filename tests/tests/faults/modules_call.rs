@@ -136,7 +136,8 @@ fn fault_m16_endless_recursion_where_threads_have_small_stacks() {
     let policies = ["recursion", "recursion_with_host_calls"]
         .map(|guest| Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(20));
     policies.iter().for_each(|policy| folder.put(policy));
-    let size: u64 = std::env::var("PORTCULLIS_TEST_STACK_KIB").map_or(512, |size| size.parse().expect("a number of KiB"));
+    let size: u64 =
+        std::env::var("PORTCULLIS_TEST_STACK_KIB").map_or(512, |size| size.parse().expect("a number of KiB"));
     let setup = Pod::on(&folder).env(Program::Evaluator, "RUST_MIN_STACK", &(size << 10).to_string());
     let limited = format!("ulimit -s {size} && exec \"$@\"");
     let pod = setup.through(Program::Evaluator, &["sh", "-c", &limited, "sh"]).start();
