@@ -1,12 +1,13 @@
 //! Match groups: their members, the webhooks that they should have, and when a webhook is deleted.
 
+mod webhook;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use portcullis_api::{PolicyReference, Truth};
 use portcullis_contract::{GroupId, MatchPart, RuleWithOperations, WebhookKind};
-use portcullis_matching::rules::{covers, intersection, resources, union};
+use portcullis_matching::rules::resources;
 
 use super::quota::Quota;
 use super::revision::{self, Planned};
@@ -15,15 +16,11 @@ use super::turns::{Turns, longest_turn};
 use super::webhook_quota::WebhookQuota;
 use crate::action::Action;
 use crate::desired::{self, Desired, desired, kept, waits};
-use crate::event::PolicyWarning;
 use crate::memory::{ConditionValue, GroupMemory, Memory};
-use crate::world::{Content, Entries, PolicyView, RevisionView, WebhookView, World, webhook_name, webhook_prefix};
+use crate::world::{Content, PolicyView, RevisionView, WebhookView, World, webhook_name, webhook_prefix};
 
 /// The most resources in the rules of a shared webhook, which an API server compares with every request.
 const MOST_RESOURCES: usize = 256;
-
-/// When to ask the API server again about a webhook that it refused.
-const REFUSED_FOR: Duration = Duration::from_secs(600);
 
 /// All match groups that a revision in force names.
 #[derive(Default)]
@@ -421,134 +418,6 @@ impl<'w> Groups<'w> {
                 decision.act(Action::DeleteWebhook { kind: *kind, name: name.clone(), uid: found.uid.clone() });
             }
         }
-    }
-}
-
-impl<'w> Group<'w> {
-    /// Notes a member of a shared webhook.
-    fn share(&mut self, content: &Content, is_called: bool) {
-        self.resources.extend(resources(&content.own.rules));
-        self.sharing.push(Sharing { own: Arc::clone(&content.own), is_called });
-    }
-
-    /// The match part of the webhook; `None` if no member's revision can be read. Where members share the webhook, it has the rules of those
-    /// that should be called. An edit of rules leaves no gap: what the new rules and the registered ones both match stays until all replicas
-    /// serve the edit.
-    fn webhook_part(&self, registered: Option<&Entries>) -> Option<Arc<MatchPart>> {
-        let part = self.part.as_ref()?;
-        if self.sharing.is_empty() {
-            return Some(Arc::clone(part));
-        }
-        let rules = |is_called| {
-            let members = self.sharing.iter().filter(move |member| member.is_called == is_called);
-            union(&members.flat_map(|member| desired::rules(&member.own)).collect::<Vec<_>>())
-        };
-        let (called, others) = (rules(true), rules(false));
-        let registered = registered.map(desired::registered).unwrap_or_default();
-        let kept = intersection(&registered, &others);
-        let together = union(called.iter().chain(&kept));
-        // A webhook that nobody needs to be called by yet is tried with the rules that it will have.
-        let rules = if together.is_empty() { others } else { together };
-        Some(Arc::new(MatchPart { rules, ..(**part).clone() }))
-    }
-
-    /// Whether every API server has proven that it calls the webhook for the requests that this member is about.
-    pub(super) fn calls_for(&self, content: &Content) -> bool {
-        self.is_proven && (!content.shared || covers(&self.proven_rules, &desired::rules(&content.own)))
-    }
-
-    fn remember(&self, remembered: &mut GroupMemory, now: Now) {
-        let was_found = std::mem::replace(&mut remembered.was_found, self.found.is_some());
-        match self.found {
-            Some(found) => {
-                remembered.gone = None;
-                remembered.deleted = None;
-                if self.is_right {
-                    remembered.right = Some(Arc::clone(&found.entries));
-                    remembered.refused = None;
-                }
-            }
-            None => {
-                if was_found {
-                    remembered.gone = Some(now.instant);
-                }
-                if self.claims.is_empty() {
-                    // A policy that joins the group later registers it again.
-                    remembered.right = None;
-                    remembered.proven = None;
-                    remembered.unproven = None;
-                }
-            }
-        }
-    }
-
-    fn prove(
-        &self,
-        id: &GroupId,
-        found: &WebhookView,
-        desired: &Desired,
-        remembered: &GroupMemory,
-        decision: &mut Decision,
-    ) {
-        let webhook = (found.uid.clone(), Arc::clone(&desired.entries));
-        if remembered.proven.as_ref() == Some(&webhook) && remembered.unproven.is_none() {
-            return;
-        }
-        if let Some(revision) = self.marker {
-            decision.act(Action::Prove { group: id.clone(), revision: revision.to_owned(), webhook });
-        }
-    }
-
-    fn change(
-        &self,
-        id: &GroupId,
-        found: &WebhookView,
-        desired: &Desired,
-        remembered: &mut GroupMemory,
-        decision: &mut Decision,
-    ) {
-        // If the webhook was right before and has not changed, we want something else now. Otherwise something else changed it.
-        let is_edited = remembered.right.as_ref().is_some_and(|right| *right != found.entries);
-        if is_edited {
-            remembered.proven = None;
-        }
-        let repaired = is_edited.then(|| self.repair_warning(&desired.name, "was changed")).flatten();
-        decision.act(Action::ChangeWebhook {
-            group: id.clone(),
-            desired: Box::new(desired.clone()),
-            version: found.version.clone(),
-            repaired,
-        });
-    }
-
-    fn create(&self, id: &GroupId, desired: &Desired, remembered: &mut GroupMemory, now: Now, decision: &mut Decision) {
-        let (group, desired) = (id.clone(), Box::new(desired.clone()));
-        // Once registered, it stays registered: failing replicas must not switch off the policies.
-        if remembered.right.is_some() || self.was_registered {
-            let repaired = self.repair_warning(&desired.name, "was deleted");
-            decision.act(Action::CreateWebhook { group, desired, repaired });
-            return;
-        }
-        let is_old = |at| now.instant.duration_since(at) >= REFUSED_FOR;
-        match &remembered.tried {
-            Some(Err(refusal)) if !is_old(refusal.at) => decision.wake_at(refusal.at + REFUSED_FOR),
-            Some(Ok(())) => {
-                if self.may_register {
-                    decision.act(Action::CreateWebhook { group, desired, repaired: None });
-                }
-            }
-            Some(Err(_)) | None => decision.act(Action::TryWebhook { group, desired }),
-        }
-    }
-
-    fn repair_warning(&self, name: &str, what: &str) -> Option<PolicyWarning> {
-        let policy = self.first?;
-        let others = match self.claims.len() {
-            0 | 1 => String::new(),
-            count => format!("; it calls {count} policies"),
-        };
-        let note = format!("webhook configuration {name} {what} by somebody else and has been repaired{others}");
-        Some(PolicyWarning { policy: policy.clone(), reason: "WebhookRepaired", note })
     }
 }
 

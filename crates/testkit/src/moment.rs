@@ -13,6 +13,18 @@ use crate::Stalls;
 /// times as long as alone.
 const MOST: f64 = 0.95;
 
+/// How many calls of a canary may be late because of the machine in any case: it may stand still for a moment in the shortest test.
+const EXCUSED: u64 = 3;
+
+/// Beyond these, one call in this many may be.
+const ONE_IN: u64 = 50;
+
+/// How many calls of a canary may be late because of the machine beside this many that were in time. At fifty calls per second, one late
+/// call in fifty takes half of the time.
+pub fn most_excused(in_time: u64) -> u64 {
+    EXCUSED + in_time / ONE_IN
+}
+
 /// How long before a measurement a stall still counts: work that piled up in it is done during the measurement.
 const JUST_BEFORE: Duration = Duration::from_secs(1);
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use portcullis_testkit::{Moment, note};
+use portcullis_testkit::{Moment, most_excused, note};
 use serde_json::json;
 
 use super::{Installation, Pod};
@@ -129,7 +129,7 @@ impl<T> Heard<T> {
     /// Prints how many answers there were and how long the slowest took, and returns the answers.
     ///
     /// # Panics
-    /// When an answer was late (I1).
+    /// When an answer was late, or more were late because of the machine than any machine excuses (I1).
     pub fn in_time(self) -> Vec<T> {
         let Self { answers, slowest, excused, late } = self;
         let count = answers.len();
@@ -138,6 +138,10 @@ impl<T> Heard<T> {
             late.len()
         ));
         assert!(late.is_empty(), "{} answers of the canary were late (I1), the first {}", late.len(), late[0]);
+        assert!(
+            excused as u64 <= most_excused((count - excused) as u64),
+            "{excused} of {count} answers of the canary were late, which no busy machine excuses (I1)"
+        );
         answers
     }
 }
@@ -223,5 +227,14 @@ mod tests {
     #[should_panic(expected = "1 answers of the canary were late (I1), the first x")]
     fn one_late_answer_is_too_many() {
         Heard { answers: vec![1], slowest: Duration::ZERO, excused: 0, late: vec!["x".to_owned()] }.in_time();
+    }
+
+    #[test]
+    #[should_panic(expected = "14 of 514 answers of the canary were late, which no busy machine excuses (I1)")]
+    fn a_busy_machine_does_not_excuse_everything() {
+        let heard =
+            |excused| Heard { answers: vec![1; 500 + excused], slowest: Duration::ZERO, excused, late: Vec::new() };
+        assert_eq!(heard(13).in_time().len(), 513);
+        heard(14).in_time();
     }
 }
