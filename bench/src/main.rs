@@ -15,6 +15,7 @@ mod evaluate;
 mod floor;
 mod isolation;
 mod load;
+mod memory;
 mod metrics;
 mod overload;
 mod pace;
@@ -71,6 +72,12 @@ enum Benchmark {
     Swap(swap::Args),
     /// From the start of an evaluator to ready, on a filled volume.
     Start(start::Args),
+    /// The memory of an evaluator with 1 to 1000 idle policies, over one module and over 100.
+    ///
+    /// Each policy has settings of its own, and nothing is asked before memory is read. What a policy needs is the difference to the line with
+    /// fewer policies, divided by the number of those that came in between: what every evaluator needs is in both.
+    #[command(after_help = "Example:\n  cargo xtask bench memory --policies 1,500 --modules 50")]
+    Memory(memory::Args),
     /// The latency of other policies while some callers run an endless loop.
     Isolation(isolation::Args),
     /// Many more requests than can be judged: how many are judged, how soon the others are refused, and what it does to memory.
@@ -125,6 +132,7 @@ impl Benchmark {
             Self::Evaluate(evaluate) => evaluate.run(output).await,
             Self::Swap(swap) => swap.run(output).await,
             Self::Start(start) => start.run(output).await,
+            Self::Memory(memory) => memory.run(output).await,
             Self::Isolation(isolation) => isolation.run(output).await,
             Self::Overload(overload) => overload.run(output).await,
             Self::Admission(admission) => admission.run(output).await,

@@ -16,6 +16,8 @@ use crate::usage::{Memory, Usage};
 
 /// How long a loader may take to compile a few modules.
 pub(crate) const FILL: Duration = Duration::from_secs(120);
+/// How long a loader may take to compile hundreds of modules.
+pub(crate) const FILL_MANY: Duration = Duration::from_secs(1800);
 
 /// A folder of policies, with the other folders that the programs need; it is removed at the end.
 pub(crate) struct Folder {
@@ -35,6 +37,12 @@ impl Folder {
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
+    }
+
+    /// Removes everything from one of its folders.
+    pub(crate) fn clear(&self, name: &str) -> anyhow::Result<()> {
+        std::fs::remove_dir_all(self.path(name))?;
+        Ok(std::fs::create_dir(self.path(name))?)
     }
 
     /// Adds a cluster policy `name` for pods, with its module.

@@ -4,12 +4,11 @@
 //! anonymous memory at most 64 MiB, all at most 192 MiB.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::pod::{Folder, examples};
+use crate::pod::{FILL_MANY, Folder, examples};
 use crate::report::{Output, median, print};
 use crate::usage::mib;
 use crate::variant::variant;
@@ -64,7 +63,7 @@ impl Args {
         let volume = self.volume.clone().unwrap_or_else(|| folder.path("volume"));
         std::fs::create_dir_all(&volume)?;
         eprintln!("filling the volume with {} modules", self.modules);
-        folder.fill(&volume, self.modules, Duration::from_secs(1800))?;
+        folder.fill(&volume, self.modules, FILL_MANY)?;
 
         let mut rows = Vec::new();
         let private = folder.path("private");
@@ -72,8 +71,7 @@ impl Args {
             let (mut ready, mut anonymous, mut file) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..self.rounds {
                 if fresh {
-                    std::fs::remove_dir_all(&private)?;
-                    std::fs::create_dir(&private)?;
+                    folder.clear("private")?;
                 }
                 let evaluator = folder.evaluator(&volume, &private)?;
                 ready.push(evaluator.until_ready.as_secs_f64() * 1e3);
