@@ -153,6 +153,15 @@ impl Api {
         self.send("DELETE", path, "application/json", &options.to_string())
     }
 
+    /// Tries to delete an object, in a dry run.
+    ///
+    /// # Errors
+    /// When no server answers.
+    pub fn try_delete(&self, path: &str) -> Result<Reply, String> {
+        // A body with options would count instead of the query.
+        self.send("DELETE", &format!("{path}?dryRun=All"), "", "")
+    }
+
     /// The text at a path, for instance a log or what a pod answers through the API server, and the HTTP status.
     ///
     /// # Errors

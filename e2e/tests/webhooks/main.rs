@@ -8,6 +8,7 @@ mod deleted;
 mod failure_policy;
 mod fences;
 mod first;
+mod generated;
 mod locked_out;
 mod many;
 mod mutating;
