@@ -138,10 +138,20 @@ impl<'a> AdmissionRequest<'a> {
     fn subject(&self) -> Option<&Subject> {
         let subject = self.subject.get_or_init(|| {
             let [object, old] = self.metadata()?;
-            Some(Subject::new(&self.request()?.json, &object.object(), &old.object()))
+            Some(Subject::new(&for_conditions(&self.request()?.json), &object.object(), &old.object()))
         });
         subject.as_ref()
     }
+}
+
+/// The variable `request` of match conditions. Where an API server converted the object to the version of a rule, its kind is the converted
+/// one as in the AdmissionReview, and its resource is the one that was requested.
+fn for_conditions(request: &Value) -> Value {
+    let mut request = request.clone();
+    if let Some(requested) = request.get("requestResource").filter(|requested| requested.is_object()) {
+        request["resource"] = requested.clone();
+    }
+    request
 }
 
 impl Metadata {
@@ -236,6 +246,29 @@ mod tests {
             let matcher = matcher(Value::Null, &[good]).unwrap_or_else(|| panic!("{good} is judged"));
             assert_eq!(decide(&matcher, Some(WEB), None), Decision::Matches, "{good}");
         }
+    }
+
+    #[test]
+    fn conditions_see_the_requested_resource_and_rules_the_converted_one() {
+        let decide = |resource: &str, condition: &str| {
+            let rule =
+                json!({"apiGroups": ["apps"], "apiVersions": ["v1"], "resources": [resource], "operations": ["*"]});
+            let condition = json!({"name": "c", "expression": condition});
+            let member = json!({"rules": [rule], "matchConditions": [condition]});
+            let member: MemberMatch = serde_json::from_value(member).expect("a member");
+            let request = || {
+                json!({"operation": "CREATE", "namespace": "team", "userInfo": {},
+                       "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
+                       "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
+                       "requestResource": {"group": "extensions", "version": "v1beta1", "resource": "deployments"}})
+                .to_string()
+            };
+            MemberMatcher::of(&member).expect("judged").decide(&AdmissionRequest::new(Some(WEB), None, request))
+        };
+        assert_eq!(decide("deployments", "request.resource.group == 'extensions'"), Decision::Matches);
+        assert_eq!(decide("deployments", "request.resource.version == 'v1'"), Decision::Excluded);
+        assert_eq!(decide("deployments", "request.kind.group == 'apps'"), Decision::Matches);
+        assert_eq!(decide("replicasets", "true"), Decision::Excluded);
     }
 
     #[test]
