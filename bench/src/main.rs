@@ -27,6 +27,7 @@ mod review;
 mod rounds;
 mod scale;
 mod slope;
+mod soak;
 mod start;
 mod swap;
 mod usage;
@@ -87,6 +88,9 @@ enum Benchmark {
     /// the same machine, costs little beside judging them.
     #[command(after_help = "Example:\n  cargo xtask bench overload --factor 10 --time 10s --work 20")]
     Overload(overload::Args),
+    /// Load for ten minutes, or hours, with edits meanwhile, a line for each minute: what grows is a leak or a slowdown.
+    #[command(after_help = "Example:\n  cargo xtask bench soak --time 8h --line 30m")]
+    Soak(soak::Args),
     /// Creating pods through a real API server, with policies in one webhook or in one each.
     Admission(admission::Args),
     /// Policies that one user applies many times a second, with `policyChecks.mode: deny`, and what admission feels of it.
@@ -135,6 +139,7 @@ impl Benchmark {
             Self::Memory(memory) => memory.run(output).await,
             Self::Isolation(isolation) => isolation.run(output).await,
             Self::Overload(overload) => overload.run(output).await,
+            Self::Soak(soak) => soak.run(output).await,
             Self::Admission(admission) => admission.run(output).await,
             Self::Applies(applies) => applies.run(output).await,
             Self::Audit(audit) => audit.run(output).await,

@@ -164,7 +164,7 @@ fn answered_by(response: &serde_json::Value) -> Option<i64> {
 }
 
 /// Each generation requires a label of its own, so that a denial shows which settings it comes from.
-fn settings(generation: i64) -> serde_json::Value {
+pub(crate) fn settings(generation: i64) -> serde_json::Value {
     serde_json::json!({"labels": [label(generation)]})
 }
 
@@ -174,25 +174,38 @@ fn label(generation: i64) -> String {
 
 /// Makes the next generation of the policy: other settings, or the module of the third policy and back.
 fn next(manifest: &mut Manifest, change: &str, generation: i64) -> anyhow::Result<()> {
-    manifest.number += 1;
-    let find =
-        |name: &str| manifest.policies.iter().position(|policy| policy.id.as_str() == name).context("a policy is gone");
-    let (policy, other) = (find(&format!("cluster/{change}"))?, find("cluster/other")?);
-    manifest.policies[policy].generation = generation;
+    let name = format!("cluster/{change}");
     if change == "settings" {
-        let CandidateContent::Module(module) = &mut manifest.policies[policy].candidates[0].content else {
-            anyhow::bail!("the policy is a group");
-        };
-        module.settings = serde_json::value::to_raw_value(&settings(generation))?;
-    } else {
-        let spare = manifest.policies[other].candidates[0].clone();
-        let used = std::mem::replace(&mut manifest.policies[policy].candidates[0], spare);
-        manifest.policies[other].candidates[0] = used;
-        // The spare policy keeps its generation; only its artifact is a different one.
-        let kept = manifest.policies[other].generation + 1;
-        manifest.policies[other].generation = kept;
-        manifest.policies[other].candidates[0].generation = kept;
+        return edit_settings(manifest, &name, generation);
     }
+    manifest.number += 1;
+    let (policy, other) = (position(manifest, &name)?, position(manifest, "cluster/other")?);
+    let spare = manifest.policies[other].candidates[0].clone();
+    let used = std::mem::replace(&mut manifest.policies[policy].candidates[0], spare);
+    manifest.policies[other].candidates[0] = used;
+    // The spare policy keeps its generation; only its artifact is a different one.
+    let kept = manifest.policies[other].generation + 1;
+    manifest.policies[other].generation = kept;
+    manifest.policies[other].candidates[0].generation = kept;
+    manifest.policies[policy].generation = generation;
     manifest.policies[policy].candidates[0].generation = generation;
     Ok(())
+}
+
+/// Makes the next generation of a policy, with other settings.
+pub(crate) fn edit_settings(manifest: &mut Manifest, policy: &str, generation: i64) -> anyhow::Result<()> {
+    manifest.number += 1;
+    let policy = position(manifest, policy)?;
+    let policy = &mut manifest.policies[policy];
+    let CandidateContent::Module(module) = &mut policy.candidates[0].content else {
+        anyhow::bail!("the policy is a group");
+    };
+    module.settings = serde_json::value::to_raw_value(&settings(generation))?;
+    policy.generation = generation;
+    policy.candidates[0].generation = generation;
+    Ok(())
+}
+
+fn position(manifest: &Manifest, name: &str) -> anyhow::Result<usize> {
+    manifest.policies.iter().position(|policy| policy.id.as_str() == name).context("a policy is gone")
 }
