@@ -6,11 +6,11 @@ use portcullis_contract::Reason;
 use portcullis_tests::{Answer, FLOODED, Folder, Pod, Policy, Program, Review, eventually, heavy};
 use serde_json::{Value, json};
 
-/// Each guest fails for this reason whenever it is called, by name and with this text; with `failurePolicy: Ignore` the request passes
-/// with a warning. The policy's health does not change, and other policies keep working.
+/// Asserts that each guest fails for this reason whenever it is called, with this text; with `failurePolicy: Ignore` the request is
+/// admitted with a warning. The policy's health does not change, and other policies still work.
 fn assert_fails(reason: Reason, guests: &[(&str, &str)]) {
     let folder = Folder::with_canary();
-    // What fails by itself has all the time that it may need on a busy machine.
+    // A guest that fails by itself gets all the time that it may need on a busy machine.
     let seconds = if reason == Reason::EvaluationTimedOut { 3 } else { 20 };
     let strict = |guest: &str| Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(seconds);
     let lax = |guest: &str| Policy::cluster(&format!("{}-lax", guest.replace('_', "-"))).guest(guest).timeout(seconds);
@@ -37,7 +37,7 @@ fn assert_fails(reason: Reason, guests: &[(&str, &str)]) {
     }
 }
 
-/// What docs/design/policy-abi.md fixes for a trap.
+/// The beginning of the message for a trap, as docs/design/policy-abi.md specifies it.
 const TRAPPED: &str = "internal server error: Guest call failure: ";
 const TIMED_OUT: &str = "Policy execution interrupted because it exceeded the allowed execution time";
 
@@ -91,7 +91,7 @@ fn fault_m13_endless_loop() {
         answer.assert_not_judged(&review, id, Reason::EvaluationTimedOut);
         assert!(answer.verdict().message.ends_with(TIMED_OUT), "{answer:?}");
 
-        // The canary is asked meanwhile. On a busy machine a hundred may be over before its answer comes.
+        // The canary gets answers in the meantime. On a busy machine the hundred calls may be over before it does.
         eventually("an answer of the canary beside a hundred calls", || {
             let before = pod.canary().answers();
             let answers = pod.client().ask_at_once(100, id, &review);
@@ -127,8 +127,8 @@ fn fault_m16_endless_recursion() {
     assert_fails(Reason::EvaluationTrapped, &guests.map(|guest| (guest, "call stack exhausted")));
 }
 
-/// Guests run on stacks of a size of their own, half of which is left for host functions. The stacks of the program's threads, here half as
-/// large as by default, make no difference.
+/// Guests run on stacks of a fixed size, half of which is left for host functions. The stacks of the program's threads, which are half
+/// as large as by default here, make no difference.
 #[test]
 fn fault_m16_endless_recursion_where_threads_have_small_stacks() {
     let folder = Folder::with_canary();
@@ -203,7 +203,7 @@ fn fault_m19_answers_of_many_megabytes() {
     const ROUNDS: usize = 50;
     assert_fails(Reason::ResponseTooLarge, &[("answer_10mib", ""), ("wasi_stdout_flood", "")]);
 
-    // Of 2,000 MiB that the guest answers, nothing stays.
+    // After 2,000 MiB of answers, memory has not grown.
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("talks").guest("answer_10mib").timeout(20));
     let pod = Pod::on(&folder).start();
@@ -264,7 +264,7 @@ fn fault_m22_mutations_that_are_none() {
     }
 }
 
-/// Objects of many shapes as request and as mutation: whatever patch is sent leads from the one to the other.
+/// Objects of many shapes, as request and as mutation: the patch always turns the one into the other.
 #[test]
 fn fault_m22_a_patch_leads_where_it_should() {
     let shapes = [
@@ -366,7 +366,7 @@ fn fault_m25_floods_of_log_lines() {
     eventually(series, || (pod.metric(series) > 0.0).then_some(()));
     let lines = pod.evaluator().lines();
     let bytes: usize = lines.iter().map(String::len).sum();
-    // The guests wrote 30 MiB and more.
+    // The guests wrote at least 30 MiB.
     assert!(bytes < 8 << 20, "{bytes} bytes of logs");
     let longest = lines.iter().map(String::len).max().unwrap_or(0);
     assert!(longest < 16 << 10, "a line of {longest} bytes");
@@ -401,7 +401,7 @@ fn fault_m29_panic_in_a_host_function() {
         pod.ask(&lax.id(), &review).assert_ignored(&review, &lax.id(), Reason::InternalError);
         assert_eq!(pod.metric("portcullis_panics_total") as usize, (round + 1) * all.len());
     }
-    // The guests trap unless their calls are answered as they should be.
+    // The guests trap unless their calls get the right answers.
     for policy in all {
         let id = policy.id();
         assert!(pod.ask(&id, &review).verdict().allowed, "{id}");
