@@ -1,4 +1,4 @@
-//! The API server calls a webhook at a process that stands in for a pod, by the name of its service.
+//! The API server calls a webhook in a process that stands in for a pod, by the name of its service.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{cluster, is_routed};
 
-/// The service, and who may never be asked about: the test itself, but for one namespace.
+/// A namespace, with a service account and a service.
 const OBJECTS: &str = "
 apiVersion: v1
 kind: Namespace
@@ -30,7 +30,7 @@ metadata: { name: guard, namespace: gate }
 spec: { selector: { app: guard }, ports: [{ port: 443, targetPort: 8443 }] }
 ";
 
-/// Answers every AdmissionReview with no, and with this sentence.
+/// Denies every AdmissionReview with this message.
 fn refuse(listener: TcpListener, config: Arc<ServerConfig>, why: &'static str) {
     for socket in listener.incoming().map_while(Result::ok) {
         let connection = ServerConnection::new(Arc::clone(&config)).unwrap();

@@ -1,7 +1,7 @@
-//! Many whole replicas come and go while requests are judged: rows K02 and K03.
+//! Many replicas with all programs come and go under load: rows K02 and K03.
 //!
-//! Each replica is the three real programs, as processes of this machine. Threads of the test stand in for their kubelets: they mount, probe,
-//! restart and end them. Five pods with real kubelets are in `tests/chart_promises/scaling.rs`.
+//! Each replica consists of the three real programs, as processes of this machine. Threads of the test stand in for their kubelets: they
+//! mount, probe, restart and end them. `tests/chart_promises/scaling.rs` tests five pods with a real kubelet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,15 +14,15 @@ use portcullis_e2e::{
 };
 use serde_json::Value;
 
-/// Replicas, each three programs of a test build on cores that they share with other tests. `PORTCULLIS_TEST_REPLICAS=50` makes it the
-/// whole rows.
+/// The number of replicas, each with three programs of a test build, on cores that they share with other tests.
+/// `PORTCULLIS_TEST_REPLICAS=50` tests the number in the rows.
 const REPLICAS: usize = 12;
-/// So many start at a time, as they do where a Deployment grows in steps, or nodes have to be found.
+/// How many replicas start at a time, as if a Deployment grows in steps or pods wait for nodes.
 const WAVE: usize = 7;
-/// Until all of them are ready.
+/// The time limit until all of them are ready.
 const LONG: Duration = Duration::from_secs(600);
 
-/// Ends the requests, also where the test fails meanwhile.
+/// Ends the requests when it is dropped, also if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -31,7 +31,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A replica for few requests, whose kubelet does not ask all the time.
+/// Adds a replica that is set for few requests, and whose kubelet sends few probes.
 fn add(installation: &Installation<'_>) -> Arc<Pod> {
     installation.add_replica_with(PodSetup::default().at_leisure().flag(Program::Evaluator, "--instances", 8))
 }
@@ -42,20 +42,20 @@ fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
     let wanted = std::env::var("PORTCULLIS_TEST_REPLICAS").ok().and_then(|count| count.parse().ok());
     let replicas: usize = wanted.unwrap_or(REPLICAS);
     Cluster::demand_own_network();
-    // One of its own: the pods of the other tests leave too few addresses.
+    // The test needs a cluster of its own, because the pods of other tests leave too few addresses.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
     let installation = Installation::start(cluster, InstallationOptions::named("fleet")).with(1);
     let shop = installation.make_namespace("shop");
     let source = installation.source();
     source.put("/judged.wasm", guest_with("deny_text", b"judged"));
     let policy = installation.cluster_policy("fleet").at(&source.url("/judged.wasm"));
-    // On a machine that is as busy as this, an evaluation may have to wait.
+    // The machine is so busy that an evaluation may have to wait.
     let policy = policy.field("timeoutEvalSeconds", 20).field("timeoutSeconds", 25);
     installation.apply_ready(std::slice::from_ref(&policy));
 
     let (done, listener) = (AtomicBool::new(false), installation.listener());
     let answers = thread::scope(|scope| {
-        // All evaluators of the fleet share the cores with the one that answers.
+        // The limit is longer than usual, because all evaluators of the fleet share the cores with the one that answers.
         let asking = scope.spawn(|| listener.hear(FLOODED, &done, || installation.try_pod(&shop)));
         let stop = Stop(&done);
         let start = Instant::now();
@@ -72,7 +72,7 @@ fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
         });
         note(&format!("{replicas} replicas after {:.1?}", start.elapsed()));
         assert_eq!(full["status"]["replicaCounts"]["current"], replicas);
-        // The source is asked once by each, or again where the machine stood still.
+        // Each replica fetches the module once, or again if the machine stood still.
         let asked = source.requests("/judged.wasm").len();
         assert!((replicas..=replicas + replicas / 10).contains(&asked), "{asked} requests for the module");
         assert!(added.iter().all(|pod| pod.restarts(Program::Evaluator) == 0));
@@ -93,7 +93,7 @@ fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
         asking.join().unwrap()
     });
     let answers = answers.in_time();
-    // A replica that answers has loaded the policy, and none leaves with a request.
+    // Every replica that got requests had loaded the policy, and none ended before it had answered them.
     let wrong: Vec<_> = answers.iter().filter(|(code, message)| *code != 403 || !message.contains("judged")).collect();
     assert!(wrong.is_empty(), "{} of {} requests: {:?}", wrong.len(), answers.len(), wrong[0]);
     assert!(answers.len() > 100, "{} requests prove nothing", answers.len());

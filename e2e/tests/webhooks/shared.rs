@@ -1,4 +1,4 @@
-//! Policies that differ in object selector and match conditions only share a webhook, and are asked about the same requests as before.
+//! Policies that differ only in object selector and match conditions share a webhook, and are asked about the same requests as without sharing.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::cluster;
 use crate::scene::{Scene, quick};
 
-/// A condition that is always true, and which an API server alone can judge: a policy that has it keeps a webhook of its own.
+/// A condition that is always true and that only an API server can evaluate: a policy that has it keeps a webhook of its own.
 const OWN: &str = "'a'.matches('a')";
 
-/// Object selectors and match conditions of all sorts.
+/// Object selectors and match conditions of many kinds.
 fn parts() -> Vec<Value> {
     let selector = |selector: Value| json!({ "objectSelector": selector });
     let when = |expressions: &[&str]| {
@@ -43,7 +43,7 @@ fn parts() -> Vec<Value> {
     ]
 }
 
-/// Policies that warn about every request, of which half share a webhook: `s0` has the match part of `p0`, and so on.
+/// Policies that warn about every request, in pairs with the same match part: `s0` shares a webhook, `p0` has one of its own, and so on.
 fn policies(scene: &Scene) -> Vec<Policy> {
     let rules = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods", "configmaps"],
                          "operations": ["CREATE", "UPDATE", "DELETE"] }]);
@@ -115,7 +115,7 @@ fn policies_that_share_a_webhook_are_asked_about_the_same_requests_as_with_one_o
         assert_eq!(of('s'), of('p'), "{what}:\n{}", output.stderr);
         seen.extend(asked);
     }
-    // Each part matched something but the one that wants another user.
+    // Each part matched a request, except the one that wants another user.
     assert_eq!(seen.len(), 2 * (count - 1), "{seen:?}");
 }
 
