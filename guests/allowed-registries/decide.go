@@ -34,7 +34,7 @@ func parseSettings(input []byte) (settings, error) {
 	return s, nil
 }
 
-// checkEntry refuses entries that could never match, or not as their author thinks.
+// checkEntry refuses entries that could never match, or would not match as their author expects.
 func checkEntry(entry string) error {
 	host, path, hasPath := strings.Cut(entry, "/")
 	lastSegment := path[strings.LastIndex(path, "/")+1:]
@@ -53,12 +53,12 @@ func checkEntry(entry string) error {
 	return nil
 }
 
-// image is where one image is named, and its reference.
+// image is the reference of one image, and the place that names it.
 type image struct {
 	where, reference string
 }
 
-// decide names every image that no entry covers.
+// decide accepts the images if entries cover all of them, and otherwise names each one that no entry covers.
 func decide(s settings, images []image) verdict {
 	var refused []string
 	for _, image := range images {
@@ -102,12 +102,12 @@ func repository(reference string) string {
 
 const dockerHub = "docker.io"
 
-// isHost tells the first segment of a reference apart from a user of Docker Hub.
+// isHost reports whether the first segment of a reference is a host, and not a user of Docker Hub.
 func isHost(segment string) bool {
 	return segment == "localhost" || strings.ContainsAny(segment, ".:") || strings.ToLower(segment) != segment
 }
 
-// canonicalHost is one spelling for hosts that are the same registry.
+// canonicalHost returns the same spelling for all hosts that are the same registry.
 func canonicalHost(host string) string {
 	host = strings.ToLower(host)
 	if host == "index.docker.io" {

@@ -11,7 +11,7 @@ type request struct {
 	Object json.RawMessage
 }
 
-// images lists all images of the object, none for kinds that are no workloads.
+// images lists all images of the object. Only workloads have any.
 func (r request) images() ([]image, error) {
 	if len(r.Object) == 0 || !isWorkload(r.Kind.Group, r.Kind.Kind) {
 		return nil, nil
@@ -50,7 +50,7 @@ type container struct {
 	Name, Image string
 }
 
-// images appends those of this part and of all parts below. An empty one is left out: the
+// images appends the images of this part and of all parts below. An empty one is left out: the
 // API server refuses it in a pod, and in a template it is filled in later.
 func (p *part) images(found []image) []image {
 	if p == nil {

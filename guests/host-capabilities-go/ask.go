@@ -13,7 +13,7 @@ import (
 	"github.com/kubewarden/policy-sdk-go/pkg/capabilities/oci/verify_v2"
 )
 
-// ask makes the call and gives the answer as the host wrote it, or as far as the SDK has read it.
+// ask makes the call and returns the answer as the host wrote it, or as much as the SDK reads of it.
 func (c call) ask(host *capabilities.Host) (string, error) {
 	switch {
 	case c.LookupHost != nil:
@@ -56,7 +56,7 @@ func (c call) ask(host *capabilities.Host) (string, error) {
 	}
 }
 
-// text is what the SDK has read, as JSON again.
+// text turns what the SDK has read into JSON again.
 func text(answer any, err error) (string, error) {
 	if err != nil {
 		return "", err
@@ -65,7 +65,7 @@ func text(answer any, err error) (string, error) {
 	return string(bytes), err
 }
 
-// pem is a certificate as the SDK takes it.
+// pem returns a certificate in the SDK's type.
 func pem(text string) crypto.Certificate {
 	return crypto.Certificate{Encoding: crypto.Pem, Data: []rune(text)}
 }

@@ -1,5 +1,5 @@
-// Command host-capabilities-go asks its host for what its settings say, by the functions of Kubewarden's SDK for
-// Go, and denies. The answers are the message, and one by one the audit annotations call-0, call-1 and so on; with
+// Command host-capabilities-go asks its host for what its settings say, with the functions of Kubewarden's SDK for
+// Go, and denies. The message holds all answers, the audit annotations call-0, call-1 and so on hold one each. With
 // swallow it does not mention them, like a policy that handles errors badly. It is the guest host-capabilities in
 // another language and execution mode.
 package main
@@ -68,11 +68,11 @@ func validate(input []byte, out io.Writer) error {
 	return json.NewEncoder(out).Encode(deny(answers, settings.Swallow))
 }
 
-// longest is how long an answer may be that is shown as it is, in bytes: the host cuts longer texts.
+// longest is the largest answer that is shown as it is, in bytes: the host cuts longer texts.
 const longest = 1024
 
-// show is an answer as the verdict has it. Of a longer one it is the length and the digest, by which a test knows
-// that all of it came.
+// show returns an answer as it appears in the verdict. A longer one is shown by its length and digest, from which a
+// test knows that all of it arrived.
 func show(answer string, err error) string {
 	switch {
 	case err != nil:
@@ -90,7 +90,7 @@ type denial struct {
 	AuditAnnotations map[string]string `json:"audit_annotations,omitempty"`
 }
 
-// deny makes a verdict of the answers, or one that keeps them to itself.
+// deny makes a verdict that shows the answers, or one that hides them.
 func deny(answers []string, swallow bool) denial {
 	message := "something is wrong"
 	if swallow {

@@ -16,7 +16,7 @@ type settings struct {
 	Swallow bool   `json:"swallow"`
 }
 
-// call is one call of the host: exactly one of its fields.
+// call is one call of the host. Exactly one of its fields is set.
 type call struct {
 	LookupHost        *string      `json:"lookupHost"`
 	ManifestDigest    *string      `json:"manifestDigest"`
@@ -36,19 +36,19 @@ type (
 	listInOne   = kubernetes.ListResourcesByNamespaceRequest
 )
 
-// keys are those that must have signed an image.
+// keys is an image, and the keys that must have signed it.
 type keys struct {
 	Image string   `json:"image"`
 	Keys  []string `json:"keys"`
 }
 
-// certificate is one in PEM, with the chain to its root.
+// certificate is a certificate and the chain to its root, in PEM.
 type certificate struct {
 	Certificate string   `json:"certificate"`
 	Chain       []string `json:"chain"`
 }
 
-// raw is any call, by its names and its payload.
+// raw is any call, with its names and its payload.
 type raw struct {
 	Namespace string          `json:"namespace"`
 	Operation string          `json:"operation"`
@@ -71,7 +71,7 @@ func parseSettings(input []byte) (settings, error) {
 	return s, nil
 }
 
-// count says how many calls are named, of which there should be one.
+// count returns the number of calls that are named, which should be one.
 func (c call) count() int {
 	count := 0
 	fields := reflect.ValueOf(c)

@@ -1,5 +1,5 @@
-# Denies pods that mount a path of the node, but for the prefixes in the settings. For execution mode `opa`: the entrypoint gives the
-# response of an AdmissionReview, and the settings are `data`.
+# Denies pods that mount a path of the node, except below the prefixes in the settings. For execution mode `opa`: the entrypoint returns
+# the response of an AdmissionReview, and the settings are `data`.
 package kubewarden.host_paths
 
 main := {"response": response}

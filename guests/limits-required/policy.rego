@@ -1,5 +1,5 @@
-# Denies objects in namespaces that have no LimitRange, but for namespaces with the label of the settings. For execution mode `opa` with
-# objects of the cluster: they are `data.kubernetes`, by plural, and by namespace where they have one.
+# Denies objects in namespaces that have no LimitRange, except in namespaces with the label in the settings. For execution mode `opa` with
+# objects of the cluster: they are in `data.kubernetes`, by plural and, if they have one, by namespace.
 package kubewarden.limits_required
 
 main := {"response": response}
@@ -18,7 +18,7 @@ denied contains sprintf("namespace %s has no LimitRange", [namespace]) if {
 	not is_exempt(namespace)
 }
 
-# A namespace that the API server has and this policy does not know would be a fault of its host.
+# If this policy does not know a namespace that exists, its host is at fault.
 denied contains sprintf("namespace %s is not known", [namespace]) if {
 	namespace := input.request.namespace
 	not data.kubernetes.namespaces[namespace]

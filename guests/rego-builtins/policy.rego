@@ -1,4 +1,4 @@
-# Calls the builtin that the object names, with the arguments that it has, and denies with the result as its message: for tests.
+# Calls the builtin that the object names, with the object's arguments, and denies with the result as the message: for tests.
 package builtins
 
 main := {"response": {"uid": input.request.uid, "allowed": false, "status": {"message": json.marshal(result)}}}

@@ -1,5 +1,5 @@
-# Denies an object whose name a LimitRange of another namespace has, or a namespace. For execution mode `gatekeeper` with objects of the
-# cluster: they are `data.inventory`.
+# Denies an object with the name of a namespace, or of a LimitRange in another namespace. For execution mode `gatekeeper` with objects of
+# the cluster: they are in `data.inventory`.
 package unique_names
 
 name := input.review.object.metadata.name

@@ -10,7 +10,7 @@
   (global $calls (mut i32) (i32.const 48))
 
   (func (export "__guest_call") (param $op_len i32) (param $len i32) (result i32)
-    ;; Digits as characters, from "0" on; the one in memory is the one in the answer.
+    ;; The digits are characters, from "0" on. The one in memory is part of the answer.
     (global.set $calls (i32.add (global.get $calls) (i32.const 1)))
     (i32.store8 (i32.const 98) (global.get $calls))
     (i32.store8 (i32.const 116) (i32.add (i32.load8_u (i32.const 116)) (i32.const 1)))

@@ -22,7 +22,7 @@
       (local.set $x (i64.xor (local.get $x) (i64.shl (local.get $x) (i64.const 17))))
       (local.set $round (i32.add (local.get $round) (i32.const 1)))
       (br_if $more (i32.lt_u (local.get $round) (i32.const 40000000))))
-    ;; Never so, but the rounds cannot be left out.
+    ;; This is never true, but keeps a compiler from leaving out the rounds.
     (if (i64.eqz (local.get $x)) (then unreachable))
     (call $respond (i32.const 32) (i32.const 17))
     (i32.const 1)))

@@ -24,7 +24,7 @@
     (if (i32.eq (local.get $op_len) (i32.const 17)) ;; validate_settings
       (then (call $respond (i32.const 0) (i32.const 14)) (return (i32.const 1))))
     ;; validate
-    ;; Text from 65536 on, the same as a message of 1 KiB at 4096 and one of 1 MiB at 1245184.
+    ;; The text starts at 65536. A message with 1 KiB of it is at 4096, and one with 1 MiB at 1245184.
     (memory.fill (i32.const 65536) (i32.const 120) (i32.const 1048576))
     (memory.copy (i32.const 4096) (i32.const 512) (i32.const 27))
     (memory.fill (i32.const 4123) (i32.const 120) (i32.const 1024))

@@ -8,7 +8,7 @@
   (func (export "opa_malloc") (param i32) (result i32) (i32.const 4096))
   (func (export "opa_json_parse") (param i32 i32) (result i32) (i32.const 4096))
   (func (export "opa_json_dump") (param $value i32) (result i32)
-    ;; But for the names of the builtins, which the host asks for when the policy is loaded.
+    ;; Except for the names of the builtins, which the host asks for when the policy is loaded.
     (if (i32.ne (local.get $value) (i32.const 1024))
       (then (drop (call $builtin1 (i32.const 7) (i32.const 0) (i32.const 0)))))
     (local.get $value))

@@ -41,7 +41,7 @@
       (then (call $respond (i32.const 16) (i32.const 4)) (return (i32.const 1))))
     (if (i32.eq (local.get $op_len) (i32.const 17)) ;; validate_settings
       (then
-        ;; The payload at 65536; behind it the answer, six bytes for one at worst.
+        ;; The payload is at 65536. The answer follows it, with up to six bytes for each byte.
         (drop (memory.grow (i32.add (i32.shr_u (i32.mul (local.get $len) (i32.const 7)) (i32.const 16)) (i32.const 1))))
         (call $request (i32.const 1024) (i32.const 65536))
         (local.set $answer (i32.add (i32.const 65536) (local.get $len)))

@@ -17,7 +17,7 @@
         (return)))
     (local.set $len (call $read (i32.const 65536)))
     (local.set $answer (i32.add (i32.const 65536) (local.get $len)))
-    ;; The answer behind the input, six bytes for one at worst.
+    ;; The answer follows the input, with up to six bytes for each byte.
     (drop (memory.grow (i32.shr_u (i32.mul (local.get $len) (i32.const 6)) (i32.const 16))))
     (memory.copy (local.get $answer) (i32.const 640) (i32.const 29))
     (local.set $end

@@ -21,7 +21,7 @@
       (drop
         (call $host_call (i32.const 352) (i32.const 10) (i32.const 368) (i32.const 3)
           (i32.const 384) (i32.const 18) (i32.const 512) (i32.const 22)))
-      ;; Up to 64 KiB, which is all there is, but for the request at first.
+      ;; Reads up to 64 KiB: the reply and, at first, the request before it.
       (i32.store (i32.const 0) (i32.const 65536))
       (i32.store (i32.const 4) (i32.const 65536))
       (drop (call $fd_read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))

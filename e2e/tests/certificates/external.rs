@@ -1,4 +1,4 @@
-//! Certificates that somebody else makes, as cert-manager does, and row H14.
+//! External certificates, like those of cert-manager, and row H14.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::secrets::{self, Secrets, bundles};
 use crate::{ROTATION, cluster, denying, events, hurried};
 
-/// Writes the Secret as cert-manager does: with a certificate that has this much of its life left, which is a third of it.
+/// Writes the Secret like cert-manager, with a certificate that has this much time left.
 fn put(installation: &Installation<'_>, issuer: &Issuer, left: Duration) {
     let texts = issuer.issue(installation.namespace(), left);
     let data: serde_json::Map<String, Value> =
@@ -51,7 +51,7 @@ fn certificates_of_cert_manager_are_followed() {
     let before = Secrets::of(&installation);
     assert_eq!(before.authority, "", "no authority is made");
 
-    // While no webhook can be made to trust another authority, pods do not get its certificate.
+    // Without a controller, webhooks cannot be made to trust another authority, so pods do not get its certificate.
     controller.stop(Program::Controller);
     put(&installation, &second, month);
     never(Duration::from_secs(2), "another certificate for the pods", || {
@@ -59,7 +59,7 @@ fn certificates_of_cert_manager_are_followed() {
     });
     controller.start(Program::Controller);
     let now = eventually("the pods' new certificate", || {
-        // Webhooks are looked at after the Secret: what they trust then they trusted with it at the latest.
+        // Webhooks are read after the Secret. It is written only once they trust both authorities, so they must trust both by now.
         let now = Some(Secrets::of(&installation)).filter(|now| now.leaf != before.leaf)?;
         let is_there = |bundle: &String| bundle.contains(&before.shown) && bundle.contains(&now.shown);
         assert!(bundles(&installation).iter().all(is_there), "both authorities are in every webhook");
@@ -96,7 +96,7 @@ fn fault_h14_a_certificate_near_its_end_is_told() {
     let short = eventually("the time that is left", left);
     assert!((1..=3600).contains(&short), "{short}");
 
-    // After the renewal, there is no warning any more.
+    // After the renewal, the metric is no longer low.
     put(&installation, &issuer, Duration::from_secs(100 * 24 * 3600));
     eventually("the renewed certificate", || left().filter(|left| *left > 3600));
 }

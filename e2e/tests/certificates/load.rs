@@ -1,4 +1,4 @@
-//! Creates that go on while something changes.
+//! Creates that go on while certificates or keys change.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ const CALLERS: usize = 2;
 /// The largest number of wrong answers that are shown.
 const TOLD: usize = 5;
 
-/// A hundred creates of ConfigMaps a second, each of which a policy is to deny.
+/// A hundred creates of ConfigMaps a second, each of which a policy must deny.
 pub(crate) struct Load {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<Heard<()>>>,
@@ -38,7 +38,7 @@ impl Load {
         Self { threads: (0..CALLERS).map(caller).collect(), shared }
     }
 
-    /// Waits for so many more creates.
+    /// Waits for this many more creates.
     pub(crate) fn go_on(&self, calls: usize) {
         let before = self.shared.calls.load(Ordering::SeqCst);
         eventually("creates", || (self.shared.calls.load(Ordering::SeqCst) >= before + calls).then_some(()));

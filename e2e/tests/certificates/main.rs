@@ -1,5 +1,5 @@
-//! The certificates of an installation: made, rotated while requests go on, and taken from others; and the proof that each API
-//! server calls its webhooks.
+//! The certificates of an installation: created, rotated under load, or provided from outside; and the proof that each API server calls
+//! the installation's webhooks.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
@@ -19,23 +19,23 @@ use std::time::Duration;
 use portcullis_e2e::{Cluster, Installation, InstallationOptions, Options, PodSetup, Policy, Program};
 use serde_json::Value;
 
-/// Longest wait for a rotation, whose pauses are the test's own.
+/// The longest wait for a rotation with the pauses of [`hurried`].
 const ROTATION: Duration = Duration::from_secs(240);
 
-/// The cluster of all tests of this binary but those that want two API servers.
+/// The cluster of all tests of this binary except those that need two API servers.
 fn cluster() -> &'static Cluster {
     static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&Options::default()).unwrap());
     &CLUSTER
 }
 
-/// A controller whose pauses are seconds. Within each, API servers and pods must have taken over what changed, also on a machine that
-/// stalls, and a test must have seen it.
+/// A controller with short pauses. They are long enough for API servers and pods to take over a change and for the test to see it, even if
+/// the machine stands still for a while.
 fn hurried() -> PodSetup {
     let flags = [("--ca-pause", "15s"), ("--tls-pause", "15s")];
     flags.into_iter().fold(PodSetup::default(), |setup, (flag, value)| setup.flag(Program::Controller, flag, value))
 }
 
-/// An installation with such a controller and so many replicas, all ready.
+/// An installation with this controller and this many replicas, all ready.
 fn installation<'c>(cluster: &'c Cluster, name: &str, replicas: usize, controller: PodSetup) -> Installation<'c> {
     let installation = Installation::start(cluster, InstallationOptions::named(name));
     installation.start_controller_with(controller);
@@ -46,20 +46,20 @@ fn installation<'c>(cluster: &'c Cluster, name: &str, replicas: usize, controlle
     installation
 }
 
-/// A policy that denies every ConfigMap in the namespaces of an installation, and what it says.
+/// A policy that denies every ConfigMap in the namespaces of an installation, and the message of its denials.
 fn denying(installation: &Installation<'_>) -> (Policy, String) {
     let text = format!("not in {}", installation.namespace());
     let name = format!("{}-deny", installation.namespace());
     (installation.cluster_policy(&name).on(&["configmaps"]).denying(&text), text)
 }
 
-/// An installation with a policy that denies, in force.
+/// An installation with an enforced policy that denies.
 struct Serving<'c> {
     installation: Installation<'c>,
     /// A namespace in which the policy denies ConfigMaps.
     namespace: String,
     policy: Policy,
-    /// What the policy says.
+    /// The message of the policy's denials.
     text: String,
 }
 

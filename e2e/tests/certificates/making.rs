@@ -1,4 +1,4 @@
-//! Certificates that the controller makes, and Secrets that it leaves alone.
+//! Certificates that the controller creates, and Secrets that it leaves alone.
 
 use portcullis_e2e::{Installation, InstallationOptions, Program, eventually, never};
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn an_installation_gets_its_certificates() {
     assert!(ca > 364 * day && ca <= 365 * day, "{ca}");
     assert!(serving > 89 * day && serving <= 90 * day, "{serving}");
 
-    // A deleted serving certificate is made again; nothing else changes.
+    // A deleted serving certificate is created again; nothing else changes.
     installation.api().delete(&secrets::path(&installation, "tls"), None).unwrap().expect("a deleted Secret");
     let again = eventually("another serving certificate", || {
         Some(Secrets::of(&installation)).filter(|now| now.are_settled() && now.leaf != made.leaf)
@@ -52,7 +52,7 @@ fn an_installation_gets_its_certificates() {
     assert!(controller.program(Program::Controller).lines().iter().all(|line| !line.contains(secret)));
 }
 
-/// A Secret of that name which somebody else made is not overwritten.
+/// A Secret of that name that the controller did not create is not overwritten.
 #[test]
 #[ignore = "starts a cluster"]
 fn a_secret_of_somebody_else_is_left_alone() {
@@ -70,7 +70,7 @@ fn a_secret_of_somebody_else_is_left_alone() {
     assert!(controller.program(Program::Controller).is_alive());
 }
 
-/// Two controllers at the same time make one authority.
+/// Two controllers that start at the same time create only one authority.
 #[test]
 #[ignore = "starts a cluster"]
 fn two_controllers_make_one_authority() {

@@ -1,4 +1,4 @@
-//! Rows Z12 and Z15: paths of webhooks have a code that strangers do not know, and its key changes while requests go on.
+//! Rows Z12 and Z15: paths of webhooks contain a code that strangers do not know, and its key changes under load.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _, Write as _};
@@ -15,10 +15,10 @@ use crate::load::Load;
 use crate::secrets::{bundles, path, text};
 use crate::{ROTATION, Serving, cluster, hurried, serving};
 
-/// Releases before this one had paths without a code.
+/// The variable that makes the controller register paths without a code, like earlier releases.
 const PLAIN: (&str, &str) = ("PORTCULLIS_PLAIN_PATHS", "true");
 
-/// The lines of the Secret, and the paths of all webhooks.
+/// The lines of the Secret of keys, and the paths of all webhooks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Paths {
     keys: Vec<String>,
@@ -35,7 +35,7 @@ impl Paths {
         Self { keys: text(&secret, "keys").lines().map(str::to_owned).collect(), registered: registered.collect() }
     }
 
-    /// The key, where nothing is under way and every webhook has its path.
+    /// The key, if no change is under way and every webhook has a path of its form.
     fn settled(&self) -> Option<&str> {
         let [only] = self.keys.as_slice() else { return None };
         let key = only.strip_prefix("current ")?;
@@ -61,7 +61,7 @@ fn settled(installation: &Installation<'_>, other_than: &str) -> (String, Paths)
     })
 }
 
-/// The status of a POST without a body to the first replica, which is asked again where the machine was too busy for an answer.
+/// The status of a POST of an empty JSON object to the first replica. It is sent again if the machine was too busy for an answer.
 fn ask(installation: &Installation<'_>, path: &str) -> u16 {
     eventually("an answer of a replica", || try_to_ask(installation, path).ok())
 }
@@ -87,7 +87,7 @@ fn try_to_ask(installation: &Installation<'_>, path: &str) -> io::Result<u16> {
     Ok(str::from_utf8(&status[9..]).unwrap().parse().unwrap())
 }
 
-/// Nothing that people read contains a key, or the code of a path.
+/// Asserts that objects, events, logs and metrics do not contain a key or the code of a path.
 fn assert_untold(installation: &Installation<'_>, policy: &str, paths: &Paths) {
     let events = format!("/apis/events.k8s.io/v1/namespaces/{}/events", installation.namespace());
     let mut said = vec![installation.api().find(policy).unwrap().to_string()];
@@ -107,7 +107,7 @@ fn assert_untold(installation: &Installation<'_>, policy: &str, paths: &Paths) {
     }
 }
 
-/// A key that is replaced again and again. A change takes two of the pauses.
+/// A controller that replaces the key of paths every minute. A change takes two of its pauses.
 fn quick() -> PodSetup {
     hurried().flag(Program::Controller, "--path-key-age", "60s")
 }
@@ -162,7 +162,7 @@ fn fault_z12_z15_an_installation_without_codes_gets_them_and_gives_them_up_under
     restart(None);
     let (_, coded) = settled(&installation, "plain");
     installation.wait_for(&policy, "WebhookConfigured", "True");
-    // Evaluators look at their files once a second, and the files are mounted.
+    // This takes a moment: the Secret is mounted, and evaluators read the files once a second.
     eventually("the paths without a code to be closed", || {
         before.registered.iter().all(|path| ask(&installation, path) == 404).then_some(())
     });

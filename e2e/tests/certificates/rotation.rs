@@ -1,4 +1,4 @@
-//! Rows H16 and W12: certificates change while requests go on, and none of them fails.
+//! Rows H16 and W12: certificates change under load, and no request fails.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::{ROTATION, Serving, cluster, hurried, serving};
 #[ignore = "starts a cluster"]
 fn fault_h16_certificate_and_authority_rotate_under_load() {
     Cluster::demand_own_network();
-    // A certificate is renewed when a third of its time is left, and one of the old authority must last until the new one has issued
-    // another: for a pause, and what a busy machine takes.
+    // A certificate is renewed when a third of its lifetime is left. One of the old authority must then last until the new authority has
+    // issued another: for a pause, plus the delays of a busy machine.
     let flags = [("--ca-lifetime", "200s"), ("--tls-lifetime", "100s")];
     let setup = flags.into_iter().fold(hurried(), |setup, (flag, value)| setup.flag(Program::Controller, flag, value));
     let Serving { installation, namespace, policy, text } = serving(cluster(), "rotation", 2, setup);

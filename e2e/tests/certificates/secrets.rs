@@ -1,4 +1,4 @@
-//! What the two Secrets of an installation hold.
+//! The content of the Secrets of an installation: of an authority, and of a serving certificate.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// The Secrets at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Secrets {
-    /// `ca.crt` of the authority's Secret; empty where there is none.
+    /// `ca.crt` of the authority's Secret; empty if there is none.
     pub(crate) authority: String,
     /// `previous.crt` of the authority's Secret.
     pub(crate) previous: String,
@@ -19,12 +19,12 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Those for webhooks.
+    /// The Secrets for webhooks.
     pub(crate) fn of(installation: &Installation<'_>) -> Self {
         Self::named(installation, "ca", "tls")
     }
 
-    /// Those for loaders.
+    /// The Secrets for loaders.
     pub(crate) fn of_siblings(installation: &Installation<'_>) -> Self {
         Self::named(installation, "siblings-ca", "siblings")
     }
@@ -51,18 +51,18 @@ pub(crate) fn path(installation: &Installation<'_>, kind: &str) -> String {
     format!("/api/v1/namespaces/{}/secrets/{}", installation.namespace(), name(installation, kind))
 }
 
-/// Its name.
+/// The name of that Secret.
 pub(crate) fn name(installation: &Installation<'_>, kind: &str) -> String {
     format!("portcullis-{}-{kind}", installation.policy_server())
 }
 
-/// One text of a Secret.
+/// A value of a Secret as text; empty if there is none.
 pub(crate) fn text(secret: &Value, key: &str) -> String {
     let bytes = secret["data"][key].as_str().map(|text| STANDARD.decode(text).unwrap());
     bytes.map(|bytes| String::from_utf8(bytes).unwrap()).unwrap_or_default()
 }
 
-/// Replaces texts of a Secret.
+/// Replaces values of a Secret.
 pub(crate) fn put(installation: &Installation<'_>, kind: &str, texts: &[(&str, &str)]) {
     let data: serde_json::Map<String, Value> =
         texts.iter().map(|(key, text)| ((*key).to_owned(), STANDARD.encode(text).into())).collect();

@@ -1,4 +1,4 @@
-//! Loaders that help each other, with certificates of an authority that certifies only loaders.
+//! Loaders that give modules to each other, with certificates of an authority that certifies only loaders.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -18,8 +18,8 @@ fn helping() -> PodSetup {
     hurried().env(Program::Controller, "PORTCULLIS_SIBLINGS", "true")
 }
 
-/// Asks a loader for a module that it does not have, with the certificate of the Secret `kind` and trust in the authority of the loaders.
-/// Returns the first line of the answer, or why there is none.
+/// Asks a loader for a module that it does not have, as a client with the certificate of the Secret `kind` that trusts the authority of the
+/// loaders. Returns the first line of the answer, or why there is none.
 fn ask(installation: &Installation<'_>, loader: Ipv4Addr, kind: &str) -> Result<String, String> {
     let secret = installation.api().find(&secrets::path(installation, kind)).unwrap();
     let mut roots = RootCertStore::empty();
@@ -80,7 +80,7 @@ fn fault_w12_loaders_have_an_authority_of_their_own_that_is_replaced_with_overla
 #[ignore = "starts a cluster"]
 fn fault_k05_a_new_pod_gets_its_modules_from_another_while_their_source_is_away() {
     let installation = installation(cluster(), "siblings", 0, helping());
-    // Pods are there before the certificates are.
+    // This pod may start before the certificates exist.
     let first = installation.add_replica_with(PodSetup::default().with_siblings(&[]));
     let (policy, _) = denying(&installation);
     installation.apply_ready(std::slice::from_ref(&policy));
@@ -91,12 +91,12 @@ fn fault_k05_a_new_pod_gets_its_modules_from_another_while_their_source_is_away(
         |pod: &portcullis_e2e::Pod| pod.loopback(Program::Evaluator, &health).is_some_and(|(code, _)| code == 200);
     eventually("the second pod to serve the policy", || serves(&second).then_some(()));
 
-    // Certificates of another authority are refused on either side.
+    // Both sides refuse certificates of another authority.
     eventually("an answer to a loader", || {
         ask(&installation, first.address(), "siblings").ok().map(|line| assert!(line.contains(" 404 "), "{line}"))
     });
     eventually("a refusal of the webhooks' certificate, which is no client's", || {
-        // On a busy machine there may be no answer at all for a while.
+        // On a busy machine the connection may time out first.
         let refused = ask(&installation, first.address(), "tls").expect_err("nobody else is answered");
         ["alert", "reset", "pipe"].iter().any(|word| refused.to_lowercase().contains(word)).then_some(())
     });

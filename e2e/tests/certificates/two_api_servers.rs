@@ -1,4 +1,4 @@
-//! Row W09: two API servers, one of which is late, or gone.
+//! Row W09: two API servers, one of which hangs or is stopped.
 
 use std::cell::Cell;
 use std::thread;
@@ -11,16 +11,17 @@ use serde_json::{Value, json};
 
 use crate::{Serving, hurried, installation, serving};
 
-/// How long a policy is looked at that must not become Ready, and for how long of it its webhook must have been there.
+/// How long a policy must not become Ready.
 const LOOK: Duration = Duration::from_secs(8);
+/// How long its webhook must have existed in that time.
 const PROOF: Duration = Duration::from_secs(2);
-/// The longest look, where the policy's webhook does not come.
+/// How long the policy is watched if its webhook is not created.
 const LONGEST: Duration = Duration::from_secs(60);
-/// How often it is tried: on a busy machine, an API server that hangs may count as gone before there is a webhook.
+/// The number of attempts: on a busy machine, an API server that hangs may be taken out of the list before there is a webhook.
 const ROUNDS: usize = 5;
 
-/// Whether both API servers are published, which are those that Ready is about. One that hangs is taken out of the list by the other
-/// after five seconds or more, and comes back to it only when it goes on.
+/// Whether both API servers are in the list of published addresses, which Ready is about. One that hangs is taken out of the list by the
+/// other after at least five seconds, and comes back only when it runs again.
 fn are_both_published(installation: &Installation<'_>) -> bool {
     let slice = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
     let slice = installation.api().at(1).find(slice).expect("the addresses of the API servers");
@@ -34,13 +35,13 @@ fn is_ready(object: &Value) -> bool {
     })
 }
 
-/// Asserts that a policy is not Ready while the second API server hangs. False where that proves nothing: that one was taken out of the
-/// list before the policy's webhook had been there for a while.
+/// Asserts that a policy is not Ready while the second API server hangs. Returns false if that proves nothing, because the API server was
+/// taken out of the list before the policy's webhook had existed for a while.
 fn stays_unready(installation: &Installation<'_>, policy: &Policy) -> bool {
     let (start, mut registered) = (Instant::now(), None);
     loop {
         let object = installation.api().at(1).find(&policy.path()).expect("the policy");
-        // Asked after the policy: who is still in the list was in it when the policy became Ready.
+        // The list is read after the policy: an API server that is still in it was in it when the policy became Ready.
         let are_both = are_both_published(installation);
         assert!(
             !(are_both && is_ready(&object)),
@@ -68,7 +69,7 @@ fn fault_w09_ready_means_that_both_api_servers_call() {
     let namespace = installation.make_namespace("shop");
     let is_proven = (0..ROUNDS).any(|round| {
         let text = format!("not in round {round}");
-        // Each has a webhook of its own.
+        // The condition differs in each round, so that each policy has a webhook of its own.
         let conditions = json!([{ "name": "round", "expression": format!("'{round}' != ''") }]);
         let policy = installation.cluster_policy(&format!("both-{round}")).on(&["configmaps"]).denying(&text);
         let policy = policy.field("matchConditions", conditions);
@@ -78,7 +79,7 @@ fn fault_w09_ready_means_that_both_api_servers_call() {
         }
         eventually("both API servers in the list", || are_both_published(&installation).then_some(()));
 
-        // While the second one hangs it is unknown whether it calls webhooks, whatever the first one does.
+        // While the second API server hangs, it is unknown whether it calls webhooks, whatever the first one does.
         cluster.pause(Component::ApiServer(2));
         installation.apply(&policy).expect("the policy");
         let is_proof = stays_unready(&installation, &policy);
@@ -120,7 +121,7 @@ fn fault_w09_an_api_server_that_is_gone_takes_no_status_away_and_is_not_waited_f
         let ready = condition(&object, "Ready").cloned()?;
         (ready["reason"] != "Active").then_some(ready)
     });
-    // Another match group, whose webhook has to be proven at the API servers that there are.
+    // Another match group, whose webhook has to be proven only at the API server that is left.
     let second = installation.cluster_policy("gone-second").on(&["secrets"]).denying("no secrets");
     installation.apply(&second).expect("the policy");
     installation.wait_for(&second, "Ready", "True");

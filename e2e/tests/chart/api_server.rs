@@ -1,4 +1,4 @@
-//! A real API server accepts the whole chart, and helm installs, upgrades and removes it.
+//! A real API server accepts the whole chart, and Helm installs, upgrades and removes it.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{cluster, everything, helm, render};
 
-/// A namespace under the strictest pod security.
+/// Creates a namespace with the strictest pod security.
 fn make_namespace(cluster: &Cluster, name: &str) {
     let labels =
         json!({ "pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/warn": "restricted" });
@@ -15,19 +15,19 @@ fn make_namespace(cluster: &Cluster, name: &str) {
     cluster.apply(&namespace.to_string()).expect("a namespace");
 }
 
-/// Runs helm at the cluster, with values.
+/// Runs a Helm command with the chart and these values.
 fn at_cluster(cluster: &Cluster, command: &[&str], values: &Value) -> Output {
     let chart = Helm::chart().display().to_string();
     let args = command.iter().copied().chain([chart.as_str(), "--values", "-"]);
     helm().run(Some(&cluster.kubeconfig()), args, &values.to_string())
 }
 
-/// Many objects as one, for kubectl.
+/// Objects as one List, for kubectl.
 fn list(objects: &[Value]) -> String {
     json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string()
 }
 
-/// Everything that is on by default is off, sizes are at their limits, and a name looks like a number.
+/// Values that switch off everything that is on by default, with sizes at their limits and a name that looks like a number.
 fn bare() -> Value {
     json!({
         "policyServer": "1e3",
@@ -60,13 +60,13 @@ fn every_object_passes_the_checks_of_a_real_api_server() {
         let said = cluster().kubectl_as(&cluster().kubeconfig(), dry_run, &list(&others));
         assert!(said.is_ok(), "{}", said.stderr);
         assert_eq!(said.stderr, "", "the API server warns");
-        // Pod security judges pods, so each template is tried as one; the Pod of `helm test` was tried already.
+        // Pod security applies to pods, so each template is tried as a pod. The Pod of `helm test` was tried above.
         let templates = others.iter().filter(|object| !object["spec"]["template"]["spec"].is_null());
         let made = templates.map(|object| {
             let template = &object["spec"]["template"];
             let metadata = json!({ "name": object["metadata"]["name"], "namespace": crate::NAMESPACE, "labels": template["metadata"]["labels"] });
             let mut spec = template["spec"].clone();
-            // The StatefulSet makes the claim.
+            // The StatefulSet would create a claim for this volume.
             if let Some(volumes) = spec["volumes"].as_array_mut() {
                 volumes.retain(|volume| volume["name"] != "volume");
                 volumes.push(json!({ "name": "volume", "emptyDir": {} }));
@@ -84,7 +84,7 @@ fn every_object_passes_the_checks_of_a_real_api_server() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_x08_helm_installs_into_a_strict_namespace_and_upgrades_to_everything() {
-    // Of its own: helm takes no definitions that others have applied.
+    // It needs a cluster of its own, because Helm does not take over definitions that others have applied.
     let cluster = &Cluster::start(&Options::default()).unwrap();
     make_namespace(cluster, "strict");
     let values = json!({ "policyServer": "strict", "server": { "replicas": 2 } });
@@ -93,7 +93,7 @@ fn fault_x08_helm_installs_into_a_strict_namespace_and_upgrades_to_everything() 
     for words in ["rollout status deployment/portcullis-policy-server", "`policyServer: strict`", "kubectl describe"] {
         assert!(installed.stdout.contains(words), "{words}: {}", installed.stdout);
     }
-    // The controllers of Kubernetes make the pods, which pod security admits.
+    // The controllers of Kubernetes create the pods, which pod security admits.
     eventually("two policy servers and two controllers", || {
         let pods = cluster.kubectl(["get", "pods", "--namespace", "strict", "--output=name"]);
         (pods.stdout.lines().count() == 4).then_some(())
@@ -104,7 +104,7 @@ fn fault_x08_helm_installs_into_a_strict_namespace_and_upgrades_to_everything() 
 
     let mut all = everything();
     all["policyServer"] = json!("strict");
-    // The kind of the policy server is not changed by an upgrade of something that serves.
+    // An upgrade must not change the kind of a policy server that is running.
     all["volume"]["persistence"]["enabled"] = json!(false);
     let upgraded = at_cluster(cluster, &["upgrade", "strict", "--namespace", "strict"], &all);
     assert!(upgraded.is_ok(), "{}", upgraded.stderr);
@@ -138,7 +138,7 @@ fn fault_x08_helm_installs_into_a_strict_namespace_and_upgrades_to_everything() 
     }
     // Policies outlive the release.
     cluster.kubectl(["get", "clusterpolicies"]).expect("the definitions");
-    // They belong to the release that made them, until another one takes them over explicitly.
+    // The definitions belong to the release that installed them, until another one takes them over explicitly.
     let take = |more: &[&str]| {
         at_cluster(cluster, &[&["install", "third", "--namespace", "second"], more].concat(), &json!({}))
     };

@@ -1,6 +1,6 @@
-//! The chart: what it renders for which values, what it refuses, and whether a real API server accepts it.
+//! The chart: the objects that it renders, the values that it refuses, and whether a real API server accepts it.
 //!
-//! Most tests run helm alone. Those that need an API server share a cluster without nodes.
+//! Most tests only run Helm. Those that need an API server share a cluster without nodes.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
@@ -20,10 +20,10 @@ use std::sync::LazyLock;
 use portcullis_e2e::{Cache, Cluster, Helm, Options, objects_of};
 use serde_json::{Value, json};
 
-/// The namespace of what is rendered.
+/// The namespace of the rendered objects.
 const NAMESPACE: &str = "gate";
 
-/// Helm, which is built first where it is not in the cache.
+/// Helm, which is built first if it is not in the cache.
 fn helm() -> &'static Helm {
     static HELM: LazyLock<Helm> =
         LazyLock::new(|| Helm::build(&Cache::from_env().unwrap(), &|line| eprintln!("{line}")).unwrap());
@@ -36,7 +36,7 @@ fn cluster() -> &'static Cluster {
     &CLUSTER
 }
 
-/// What the chart renders for these values, hooks included.
+/// The objects that the chart renders for these values, including hooks.
 fn render(values: &Value) -> Vec<Value> {
     let rendered = helm().template("portcullis", NAMESPACE, values);
     assert!(rendered.is_ok(), "{values}: {}", rendered.stderr);
@@ -51,7 +51,8 @@ fn refusal(values: &Value) -> String {
     rendered.stderr
 }
 
-/// All that can be switched on at once. Certificates of cert-manager and monitoring need kinds that a plain cluster does not have.
+/// Values with everything that can be switched on at once, except certificates of cert-manager and monitoring, which need kinds that a plain
+/// cluster does not have.
 fn everything() -> Value {
     json!({
         "policyServer": "edge",
@@ -140,7 +141,7 @@ fn has(objects: &[Value], kind: &str, name: &str) -> bool {
     objects.iter().any(|object| object["kind"] == kind && object["metadata"]["name"] == name)
 }
 
-/// Every pod that objects lead to: the name of the object, and the pod's spec.
+/// The pods of these objects, also by templates: the name of the object, and the pod's spec.
 fn pods(objects: &[Value]) -> Vec<(&str, &Value)> {
     fn pod(object: &Value) -> Option<(&str, &Value)> {
         let spec = match object["kind"].as_str()? {
@@ -158,7 +159,7 @@ fn containers(pod: &Value) -> &[Value] {
     pod["containers"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The container of this name, of the policy server's pods.
+/// The container of this name, in any pod.
 fn container<'o>(objects: &'o [Value], name: &str) -> &'o Value {
     let all = pods(objects).into_iter().flat_map(|(_, pod)| containers(pod));
     let mut found = all.filter(|container| container["name"] == name);

@@ -1,4 +1,4 @@
-//! What Prometheus and Grafana get. The black-box tests check that the metrics of alerts and dashboard exist.
+//! The objects for Prometheus and Grafana. The black-box tests check that the metrics of alerts and dashboard exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -48,7 +48,7 @@ fn every_port_with_metrics_is_read_and_no_other_pod_is() {
             .iter()
             .map(|endpoint| endpoint["port"].as_str().unwrap())
             .collect();
-        // Every container is called like its port of probes and metrics.
+        // Every container has the same name as its port for probes and metrics.
         let there: BTreeSet<_> = pods(&objects)
             .iter()
             .flat_map(|(_, pod)| containers(pod))
@@ -82,7 +82,7 @@ fn who_has_service_monitors_only_reads_the_same_ports_of_the_same_pods() {
     let mut read = BTreeSet::new();
     for service in services {
         let spec = &service["spec"];
-        // No balancing, and pods that are not ready as well.
+        // The Service is headless, and includes pods that are not ready.
         assert_eq!((&spec["clusterIP"], &spec["publishNotReadyAddresses"]), (&json!("None"), &json!(true)));
         let chosen = objects.iter().find(|object| {
             object["kind"] == "Deployment" && object["spec"]["selector"]["matchLabels"] == spec["selector"]

@@ -1,4 +1,4 @@
-//! Names and labels that users choose and that YAML or the chart could misread.
+//! Names and labels of users that YAML or the chart could misread.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use portcullis_e2e::objects_of;
 
 use crate::{find, helm, pods};
 
-/// Every text that an object has below a key of this name, or below a map of this name.
+/// Finds the values of all fields of this name in an object, at any depth. If a field is an object, the values in it are found instead.
 fn below<'o>(object: &'o Value, key: &str, found: &mut Vec<&'o Value>) {
     match object {
         Value::Object(fields) => {
@@ -49,13 +49,13 @@ fn names_that_look_like_numbers_and_truths_stay_names() {
         "args",
     ] {
         let mut found = Vec::new();
-        // A field of this name in a schema is a description of it.
+        // In a schema, a field of this name is a description.
         let ours = objects.iter().filter(|object| object["kind"] != "CustomResourceDefinition");
         ours.for_each(|object| below(object, key, &mut found));
         assert!(!found.is_empty(), "nothing is called {key}");
         for value in found {
             let is_text = value.is_string() || value.as_array().is_some_and(|all| all.iter().all(Value::is_string));
-            // A selector of labels is a map of maps.
+            // A field may also be a selector, which contains objects.
             assert!(
                 is_text || value.is_object() || value["key"].is_string() || value[0]["key"].is_string(),
                 "{key}: {value}"
@@ -78,7 +78,7 @@ fn labels_of_users_are_on_every_object_and_take_the_place_of_none_of_the_charts(
     });
     let rendered = helm().template("portcullis", crate::NAMESPACE, &values);
     assert!(rendered.is_ok(), "{}", rendered.stderr);
-    // This reader refuses a key that is there twice.
+    // This parser refuses duplicate keys.
     let objects = objects_of(&rendered.stdout);
     for object in &objects {
         let labels = &object["metadata"]["labels"];
@@ -103,7 +103,7 @@ fn the_longest_names_that_there_may_be_fit() {
     assert!(rendered.is_ok(), "{}", rendered.stderr);
     for object in objects_of(&rendered.stdout) {
         let name = object["metadata"]["name"].as_str().unwrap();
-        // What becomes the name of a host or a label.
+        // These names become host names or labels.
         let is_short =
             ["Service", "Deployment", "StatefulSet", "Job", "Pod"].map(Value::from).contains(&object["kind"]);
         assert!(name.len() <= if is_short { 52 } else { 253 }, "{} {name}", object["kind"]);

@@ -1,4 +1,4 @@
-//! Which connections are allowed, and at which addresses.
+//! The connections that network policies allow, and the addresses of Services and programs.
 
 use serde_json::{Value, json};
 
@@ -80,7 +80,7 @@ fn who_calls_evaluators_can_be_asked_for_a_certificate() {
     for flag in ["--client-ca=/clients/authorities.pem", "--client-name=kube-apiserver"] {
         assert!(args(evaluator).contains(&flag), "{flag}");
     }
-    // A folder follows changes; a file that is mounted by itself does not.
+    // A mounted folder follows changes of the ConfigMap; a file that is mounted with `subPath` does not.
     let mounts = evaluator["volumeMounts"].as_array().unwrap();
     let mount = mounts.iter().find(|mount| mount["name"] == "clients").unwrap();
     assert_eq!((&mount["mountPath"], &mount["subPath"]), (&json!("/clients"), &Value::Null));
@@ -116,7 +116,7 @@ fn pods_in_the_network_of_their_node_make_room_before_the_next_one_comes() {
     let pod = &spec["template"]["spec"];
     assert_eq!((&pod["hostNetwork"], &pod["dnsPolicy"]), (&json!(true), &json!("ClusterFirstWithHostNet")));
     assert_eq!(spec["strategy"]["rollingUpdate"], json!({ "maxSurge": 0, "maxUnavailable": 1 }));
-    // API servers call pods of the policy server, and nobody else needs it.
+    // Only the pods of the policy server need it, because API servers call them.
     let others = pods(&objects).into_iter().filter(|(name, _)| *name != "portcullis-policy-server");
     assert!(others.into_iter().all(|(_, pod)| pod["hostNetwork"].is_null()));
     assert!(render(&json!({})).iter().all(|object| !object.to_string().contains("hostNetwork")));

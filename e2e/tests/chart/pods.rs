@@ -1,4 +1,4 @@
-//! What the pods of the chart are and may do.
+//! The pods of the chart, and what they may do.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{args, container, containers, everything, find, pods, render};
 
-/// Where clients of an API server look for a token.
+/// The folder in which clients of an API server look for a token.
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 fn both() -> [Vec<Value>; 2] {
@@ -87,7 +87,7 @@ fn the_evaluator_reads_the_volume_and_writes_a_folder_of_its_own_on_disk() {
         let volume = |name: &str| pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == name);
         let private = &volume("private").unwrap()["emptyDir"];
         assert!(private["sizeLimit"].is_string() && private["medium"].is_null());
-        // The folder within is made by the evaluator, since it must belong to it.
+        // The evaluator creates this folder itself, because it must own it.
         assert!(args(container(&objects, "evaluator")).contains(&"--private-dir=/private/copies"));
     }
 }
@@ -142,7 +142,7 @@ fn every_container_is_probed_at_its_own_port_and_a_start_waits_for_livez_alone()
 #[test]
 fn a_pod_has_longer_to_end_than_it_drains() {
     let spec = &find(&render(&json!({})), "Deployment", "portcullis-policy-server")["spec"]["template"]["spec"].clone();
-    // 5 s until every client knows, 20 s for running requests.
+    // 5 s until clients know that the pod ends, and 20 s for running requests.
     assert!(spec["terminationGracePeriodSeconds"].as_u64().unwrap() > 25);
 }
 

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! The rights of the accounts of the chart.
 
 use std::collections::BTreeSet;
 
@@ -150,12 +150,12 @@ fn an_audit_lists_what_the_operator_lists_and_writes_reports_of_one_format() {
     let binding = find(&objects, "ClusterRoleBinding", "portcullis-edge-audit");
     assert_eq!(binding["subjects"][0]["name"], "portcullis-policy-server");
 
-    // Checks of policies that are applied look at objects too, and write nothing.
+    // Checks of applied policies read objects too, but do not write anything.
     let reads = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] }]);
     let objects = render(&json!({ "rbac": { "auditReads": reads } }));
     assert_eq!(rights(find(&objects, "ClusterRole", "portcullis-default-audit")), set(&["/pods list"]));
     assert!(!has(&objects, "ValidatingAdmissionPolicy", "portcullis-default-audit"));
-    // For that they find the namespaces of a namespaceSelector.
+    // To count objects, they must also find the namespaces of a namespaceSelector.
     let checks = |mode: &str, reads: &Value| {
         let checks = json!({ "mode": mode, "impact": true });
         render(&json!({ "policyChecks": checks, "rbac": { "auditReads": reads } }))

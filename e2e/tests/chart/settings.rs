@@ -1,4 +1,4 @@
-//! Settings that helm takes and refuses.
+//! Settings that Helm accepts and refuses.
 
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ fn a_setting_that_cannot_be_is_refused_by_its_name() {
         (json!({ "certificates": { "mode": "none" } }), "/certificates/mode"),
         (json!({ "webhooks": { "pathKeyAge": "monthly" } }), "/webhooks/pathKeyAge"),
         (json!({ "policyChecks": { "mode": "on" } }), "/policyChecks/mode"),
-        // As YAML reads the word off without quotes.
+        // This is how YAML reads `off` without quotes.
         (json!({ "policyChecks": { "mode": false } }), "/policyChecks/mode"),
         (json!({ "audit": { "interval": "hourly" } }), "/audit/interval"),
         (json!({ "audit": { "format": "kyverno" } }), "/audit/format"),
@@ -106,7 +106,7 @@ fn instances_that_have_no_room_in_the_container_are_refused() {
         let words = refusal(&evaluator(limit, memory, instances));
         assert!(words.contains("evaluator.resources.limits.memory") && words.contains(least), "{words}");
     }
-    // Without a limit, none can be too small.
+    // Without a memory limit, any number of instances is accepted.
     render(&json!({ "evaluator": { "resources": { "limits": null } } }));
 }
 
@@ -154,7 +154,7 @@ fn spans_go_to_the_collector_by_the_loader_and_its_headers_to_nobody_else() {
     for flag in ["--export-traces", "--export-metrics", "--kubewarden-metrics"] {
         assert!(args(container(&objects, "evaluator")).contains(&flag), "{flag}");
     }
-    // What may go out has the collector's port, where ports are named at all, for those who post.
+    // If egress ports are restricted, the pods that export may connect to the collector's port.
     let ports = |component: &str| {
         find(&objects, "NetworkPolicy", &format!("portcullis-{component}"))["spec"]["egress"].to_string()
     };
@@ -165,7 +165,7 @@ fn spans_go_to_the_collector_by_the_loader_and_its_headers_to_nobody_else() {
     let objects = render(&traces);
     assert!(names(container(&objects, "loader")).contains(&"OTEL_METRICS_EXPORTER".to_owned()));
     assert!(names(container(&objects, "reporter")).is_empty() && names(container(&objects, "controller")).is_empty());
-    // Where nothing is exported, no program has the address.
+    // If nothing is exported, no program gets the address.
     traces["telemetry"]["otlp"]["evaluator"] = json!(false);
     let objects = render(&traces);
     assert!(["evaluator", "loader", "reporter"].iter().all(|program| names(container(&objects, program)).is_empty()));
@@ -244,7 +244,7 @@ fn what_the_loader_is_told_in_files_is_mounted_as_a_folder_that_follows_changes(
     ] {
         assert!(args(loader).contains(&flag), "{flag}: {:?}", args(loader));
     }
-    // A file that is mounted by itself never changes.
+    // A file that is mounted with `subPath` would never change.
     assert!(!loader["volumeMounts"].to_string().contains("subPath"));
     assert!(!render(&json!({})).iter().any(|object| object["kind"] == "ConfigMap"));
 }

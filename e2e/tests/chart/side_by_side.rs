@@ -8,7 +8,7 @@ use portcullis_e2e::objects_of;
 
 use crate::{everything, helm, render};
 
-/// Kind, namespace and name of what is not in the installation's own namespace.
+/// Kind, namespace and name of the objects outside of the installation's own namespace.
 fn shared(objects: &[Value]) -> BTreeSet<(String, String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let names = objects.iter().map(|object| {

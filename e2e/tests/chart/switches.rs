@@ -1,4 +1,4 @@
-//! What single settings switch on, off, or to something else.
+//! The effects of single settings.
 
 use serde_json::json;
 
@@ -112,7 +112,7 @@ fn the_authority_that_cert_manager_keeps_outlives_what_it_signs() {
         let duration = &find(&objects, "Certificate", name)["spec"]["duration"];
         duration.as_str().and_then(|text| text.strip_suffix('h')).unwrap().parse::<u32>().unwrap()
     };
-    // It is renewed at two thirds of its life; what the old one signed a moment before must not outlive it.
+    // The authority is renewed after two thirds of its lifetime. A certificate that it signed just before must not outlive it.
     assert!(hours("portcullis-policy-server") < hours("portcullis-authority") / 3);
 }
 

@@ -1,4 +1,4 @@
-//! Uninstalling leaves nothing that blocks a cluster.
+//! Uninstalling does not leave anything that blocks a cluster.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{args, cluster, container, find, has, helm, render};
 
-/// The verbs and paths of calls of an account, in their order.
+/// The resources that an account has deleted or patched, in the order of the calls.
 fn writes_of(account: &str) -> Vec<String> {
     let mut events = cluster().audit_events();
     events.retain(|event| {
@@ -54,7 +54,7 @@ fn whoever_applies_what_helm_prints_can_leave_out_what_uninstalls() {
 
 #[test]
 fn what_the_account_may_do_in_the_whole_cluster_is_there_before_it_is_needed() {
-    // A webhook without a server may refuse every object without a namespace.
+    // While a webhook has no server, the API server may refuse all cluster-scoped objects, so these cannot be hooks.
     let objects = render(&json!({}));
     for kind in ["ClusterRole", "ClusterRoleBinding"] {
         let role = find(&objects, kind, "portcullis-default-uninstall");
@@ -76,7 +76,7 @@ fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
     apply(&[json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })]);
     let rendered = crate::helm().template("leaving", namespace, &json!({ "policyServer": "leaving" }));
     let mut objects = portcullis_e2e::objects_of(&rendered.stdout);
-    // Its Pod would wait for a node.
+    // The Job's pod would wait for a node.
     objects.retain(|object| object["kind"] != "Job");
     apply(&objects);
     let definitions = portcullis_e2e::Helm::chart().join("definitions").display().to_string();

@@ -1,4 +1,4 @@
-//! `helm test` says whether the installation works.
+//! `helm test` reports whether the installation works.
 
 use crate::stage::Stage;
 
@@ -17,7 +17,7 @@ fn helm_test_says_that_what_is_installed_works() {
     ] {
         assert!(told.contains(&words), "no {words:?} in\n{told}");
     }
-    // It leaves nothing that could be taken for a part of the installation.
+    // It does not leave objects behind.
     let left = release.kubectl(["get", "pods,serviceaccounts,roles,rolebindings", "--output=name"]);
     assert!(!left.expect("a list").contains("portcullis-test"), "{left:?}");
 }

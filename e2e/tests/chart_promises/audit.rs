@@ -1,4 +1,4 @@
-//! Objects that exist are judged before a policy is stored and audited afterwards, by whichever pod of the chart leads.
+//! Existing objects are checked before a policy is stored, and audited afterwards by the leading pod of the release.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::stage::{REPLICAS, Stage, names};
 
-/// The objects of the test, all of which the policies reject. Writing their reports takes six seconds at least.
+/// The number of objects, all of which the policies reject. Writing their reports takes at least six seconds.
 const OBJECTS: usize = 120;
-/// The label of these objects: Kubernetes puts a ConfigMap of its own into each namespace.
+/// The label of these objects, because Kubernetes puts a ConfigMap of its own into each namespace.
 const COUNTED: &str = "counted";
-/// How often it is tried to delete the pod in the middle of a scan.
+/// The number of attempts to delete the pod in the middle of a scan.
 const ROUNDS: usize = 3;
 
 /// A policy that rejects the objects.
@@ -30,13 +30,13 @@ fn fill(release: &Release<'_>, namespace: &str) {
     }
 }
 
-/// The objects that exist.
+/// The names of the objects that exist.
 fn objects(release: &Release<'_>, namespace: &str) -> BTreeSet<String> {
     let path = format!("/api/v1/namespaces/{namespace}/configmaps?labelSelector={COUNTED}%3Dyes");
     names(&release.api().list(&path)).into_iter().collect()
 }
 
-/// The objects that reports say a policy rejects.
+/// The names of the objects that a policy rejects, by the reports.
 fn reported(release: &Release<'_>, namespace: &str, policy: &Policy) -> BTreeSet<String> {
     let reports = release.api().list(&format!("/apis/openreports.io/v1alpha1/namespaces/{namespace}/reports"));
     let id = format!("cluster/{}", policy.name());
@@ -60,7 +60,7 @@ fn fault_c05_the_pod_that_leads_is_deleted_in_the_middle_of_a_scan_and_the_repor
         "audit": { "enabled": true },
         "policyChecks": { "mode": "deny", "impact": true },
         "rbac": { "auditReads": [{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"] }] },
-        // What a check counts must be counted in time, by a debug build, too.
+        // A debug build, too, must have counted the objects before the check times out.
         "evaluator": { "extraArgs": ["--audit-share=100"] },
     });
     let stage = Stage::with("audit", &settings);
@@ -68,7 +68,7 @@ fn fault_c05_the_pod_that_leads_is_deleted_in_the_middle_of_a_scan_and_the_repor
     release.site().install_open_reports();
     fill(release, &shop);
 
-    // Before there is a policy, the check counts.
+    // Before the policy is stored, the check counts the objects.
     let words =
         format!("{OBJECTS} of {OBJECTS} configmaps in 1 namespace would be denied, for instance {shop}/object-");
     let manifest = labels(release, "audit-tried").manifest(release.source()).to_string();
@@ -85,7 +85,7 @@ fn fault_c05_the_pod_that_leads_is_deleted_in_the_middle_of_a_scan_and_the_repor
         eventually("the middle of a scan", || (!reported(release, &shop, &policy).is_empty()).then_some(()));
         release.kubectl(["delete", "pod", &before, "--wait=false"]).expect("the deletion of a pod");
         eventually("another reporter that leads", || leader(release).filter(|name| *name != before));
-        // On a busy machine, the scan may have been over before.
+        // On a busy machine, the scan may be over by now.
         let is_proof = audit().is_null();
 
         let all = objects(release, &shop);

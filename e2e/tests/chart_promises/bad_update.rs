@@ -1,4 +1,4 @@
-//! A new version that is worse than the last.
+//! A new version of a policy that cannot be loaded.
 
 use portcullis_e2e::condition;
 use serde_json::json;

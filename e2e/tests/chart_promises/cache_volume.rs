@@ -1,4 +1,4 @@
-//! Volumes that outlive pods, siblings, and how a serving installation is switched to either.
+//! Volumes that outlive pods, siblings, and how to switch a running installation to either.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,11 +22,11 @@ fn fault_k05_h18_with_a_volume_or_a_sibling_pods_start_without_the_source_and_sw
     let without = json!({
         "server": { "replicas": REPLICAS }, "controller": { "replicas": 1 }, "siblings": { "enabled": true },
         "crds": { "install": false },
-        // No pod is ready just because it has waited: a ready pod serves every policy.
+        // With this start gate, pods do not become ready just because they have waited: a ready pod serves every policy.
         "evaluator": { "startGate": "30m", "resources": { "requests": { "cpu": "50m" } } },
     });
     let with = {
-        // In an existing cluster, its own storage class.
+        // An existing cluster uses its default storage class.
         let class = site().own_cluster().map_or("", |cluster| {
             cluster.make_volumes(release.namespace(), REPLICAS);
             release.namespace()
@@ -44,7 +44,7 @@ fn fault_k05_h18_with_a_volume_or_a_sibling_pods_start_without_the_source_and_sw
     let claims = release.kubectl(["get", "persistentvolumeclaims", "--output=jsonpath={.items[*].status.phase}"]);
     assert_eq!(claims.expect("the claims"), "Bound Bound");
 
-    // Every pod is deleted, and only the volumes have the module.
+    // All pods are deleted, and only the volumes have the module.
     let before = artifacts(&release);
     release.source().close();
     release.kubectl(["delete", "pods", "--selector", &format!("app.kubernetes.io/name={SERVER}")]).expect("deletions");
@@ -58,7 +58,7 @@ fn fault_k05_h18_with_a_volume_or_a_sibling_pods_start_without_the_source_and_sw
     });
     assert_eq!(artifacts(&release), before, "the files are those from before");
 
-    // New pods with nothing on their disks have only the old ones to ask.
+    // New pods with empty disks can get the module only from the old ones.
     switch(&release, "StatefulSet", &without, &shop);
     release.source().open();
     eventually("claims that go with the StatefulSet", || {
@@ -75,7 +75,7 @@ fn fault_k05_h18_with_a_volume_or_a_sibling_pods_start_without_the_source_and_sw
     }
 }
 
-/// Replaces the policy server of this kind by the other kind under load, as the chart's README says.
+/// Replaces the policy server of kind `old` by the other kind under load, in the way that the chart's README describes.
 fn switch(release: &Release<'_>, old: &str, values: &Value, namespace: &str) {
     let chart = Helm::chart().display().to_string();
     let refused = release.upgrade(&chart, values);
@@ -91,8 +91,8 @@ fn switch(release: &Release<'_>, old: &str, values: &Value, namespace: &str) {
     assert_all(&load.end(), 403);
 }
 
-/// The compiled modules on the volume of each pod, by name, with what the disk calls them: a copy has another number. None where the
-/// node is not this machine.
+/// The artifacts on the volume of each pod, by name, with their inode numbers, which differ for a copy. Empty if the node is not this
+/// machine.
 fn artifacts(release: &Release<'_>) -> BTreeMap<String, BTreeMap<String, u64>> {
     if site().own_cluster().is_none() {
         return BTreeMap::new();
@@ -101,7 +101,7 @@ fn artifacts(release: &Release<'_>) -> BTreeMap<String, BTreeMap<String, u64>> {
         let folder = Container::of(pod, "loader").expect("a loader that runs").path("/volume/artifacts");
         let entries = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap());
         let named = entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry));
-        // Others may be on their way to another name.
+        // Temporary files have other names.
         let modules = named.filter(|(name, _)| name.ends_with(".cwasm"));
         let files: BTreeMap<_, _> = modules.map(|(name, entry)| (name, entry.metadata().unwrap().ino())).collect();
         assert!(!files.is_empty(), "{}", folder.display());

@@ -1,4 +1,4 @@
-//! What code that has broken out of its instance finds in the evaluator of an installed pod.
+//! What code that has broken out of its instance can do in the evaluator of an installed pod.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,15 @@ use serde_json::{Value, json};
 
 use crate::stage::{Stage, own_cluster};
 
-/// The pod in which it is tried.
+/// The name of the pod in which it is tried.
 const POD: &str = "probed";
 
-/// The error of a system call that the evaluator has given up, and of a file that it has given up.
+/// The outcome of a system call that the evaluator's filter refuses.
 const NO_CALL: &str = "refused: Operation not permitted (os error 1)";
+/// The outcome of an access to a file that Landlock refuses.
 const NO_FILE: &str = "refused: Permission denied (os error 13)";
 
-/// One more pod as the Deployment makes them, with this variable for the evaluator. It is deleted when this is dropped.
+/// One more pod with the spec of the Deployment's pods and a variable for the evaluator. It is deleted when this is dropped.
 struct Probed(&'static Release<'static>);
 
 impl Probed {
@@ -25,7 +26,7 @@ impl Probed {
         let containers = spec["containers"].as_array_mut().unwrap();
         let evaluator = containers.iter_mut().find(|container| container["name"] == "evaluator").unwrap();
         evaluator["env"] = json!([{ "name": name, "value": value }]);
-        // Without the labels of the others, it does not count as one of them.
+        // Without the labels of the Deployment's pods, it does not count as one of them.
         let metadata = json!({ "name": POD, "namespace": namespace });
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
         release.site().kubectl_with(["create", "--filename=-"], &pod.to_string()).expect("one more pod");
@@ -36,12 +37,12 @@ impl Probed {
 impl Drop for Probed {
     fn drop(&mut self) {
         let path = format!("/api/v1/namespaces/{}/pods/{POD}", self.0.namespace());
-        // What is left of it ends with the namespace.
+        // If this fails, the pod ends with the namespace.
         let _ = self.0.api().delete(&path, Some(0));
     }
 }
 
-/// What each attempt got, from the evaluator's log; nothing before the last one.
+/// The outcome of each attempt, from the evaluator's log; `None` before the last one.
 fn attempts(release: &Release<'_>) -> Option<BTreeMap<String, String>> {
     let log = release.kubectl(["logs", POD, "--container=evaluator"]);
     let lines: Vec<Value> = log.stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -56,7 +57,7 @@ fn attempts(release: &Release<'_>) -> Option<BTreeMap<String, String>> {
 fn fault_x01_x10_z19_code_in_the_evaluator_of_an_installed_pod_reaches_nothing() {
     let stage = Stage::new("cage");
     if own_cluster("fault_x10").is_none() {
-        // An existing cluster has the images of users, which contain no such attempts.
+        // An existing cluster has the images of users, which do not contain the attempts.
         return;
     }
     let release = stage.release();
@@ -69,7 +70,7 @@ fn fault_x01_x10_z19_code_in_the_evaluator_of_an_installed_pod_reaches_nothing()
     for call in others.into_iter().chain(mounts) {
         assert_eq!(attempts[call], NO_CALL, "{call}: {attempts:#?}");
     }
-    // The container's own limits let it write to both of the first, and read the others.
+    // The container would allow writing to the first two, and reading the others.
     let files =
         ["write beside the private copies", "write to shared memory", "read", "look around", "look for processes"];
     for file in files {
@@ -98,7 +99,7 @@ fn every_evaluator_of_the_installation_says_that_it_is_shut_in_and_the_kernel_ha
         for metric in ["portcullis_landlock_enforced 1", "portcullis_seccomp_enforced 1"] {
             assert!(metrics.lines().any(|line| line == metric), "{name}: no {metric}");
         }
-        // Beside the container runtime's filter, which all have, it has two of its own: the list, and what answers `clone3`.
+        // All containers have the filter of the container runtime. The evaluator has two of its own: the list, and one for `clone3`.
         let filters = |container| Container::of(&pod, container).unwrap().status("Seccomp_filters");
         assert_eq!([filters("evaluator"), filters("loader"), filters("reporter")], ["3", "1", "1"], "{name}");
     }

@@ -1,4 +1,4 @@
-//! Certificates of a release: in Secrets, in webhooks, and in what pods show.
+//! Certificates of a release: in Secrets, in webhooks, and as its pods report them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::stage::names;
 
-/// How often pods are looked at: often enough for changes that take seconds, and no load of its own.
+/// The interval at which pods are checked: often enough for changes that take seconds, and without much load.
 const PACE: Duration = Duration::from_millis(200);
 
 /// The certificates of a release, whose namespace and policy server have the same name.
@@ -27,14 +27,14 @@ impl Certificates<'_> {
         format!("/api/v1/namespaces/{}/secrets/{}", self.0.namespace(), self.name(kind))
     }
 
-    /// One text of a Secret (`ca`, `tls`, `external`, `siblings`); empty where there is none.
+    /// A value of a Secret (`ca`, `tls`, `external`, `siblings`) as text; empty if there is none.
     pub(crate) fn text(self, kind: &str, key: &str) -> String {
         let secret = self.0.api().get(&self.path(kind)).unwrap_or_default();
         let bytes = secret["data"][key].as_str().map(|text| STANDARD.decode(text).unwrap());
         bytes.map(|bytes| String::from_utf8(bytes).unwrap()).unwrap_or_default()
     }
 
-    /// Replaces one text of a Secret.
+    /// Replaces a value of a Secret.
     pub(crate) fn spoil(self, kind: &str, key: &str, text: &str) {
         let data = json!({ "data": { key: STANDARD.encode(text) } });
         self.0.api().patch(&self.path(kind), &data).unwrap().expect("a spoiled Secret");
@@ -74,7 +74,7 @@ impl Certificates<'_> {
         assert!(!bundles.is_empty() && bundles.iter().all(trusts), "{authorities:?} are not all in {bundles:#?}");
     }
 
-    /// When the certificate ends that each pod has taken last, by its log.
+    /// The end of the certificate that each pod has loaded last, by its log.
     fn taken(self) -> BTreeSet<String> {
         let ends = |line: &str| {
             let entry: Value = serde_json::from_str(line).ok()?;
@@ -88,8 +88,8 @@ impl Certificates<'_> {
         names(&self.0.pods()).iter().map(of_pod).collect()
     }
 
-    /// When the certificate ends that all pods have taken. Meanwhile kubelets are made to look at their pods, as a change of a pod does,
-    /// so that what is in a Secret comes to the pods as early as it can; `look` is called again and again.
+    /// Waits until all pods have loaded a certificate other than the one with this end, and returns its end. Annotates the pods in the meantime,
+    /// so that kubelets update their Secrets as early as possible, and calls `look` each time.
     pub(crate) fn wait_taken(self, other_than: &str, mut look: impl FnMut()) -> String {
         let mut count = 0_u32;
         eventually("another certificate in all pods", || {
@@ -107,7 +107,7 @@ impl Certificates<'_> {
         })
     }
 
-    /// What the health check of each pod's evaluator says of its certificate.
+    /// The health check of the certificate in each pod's evaluator: status and text.
     pub(crate) fn health(self) -> Vec<(u16, String)> {
         let of_pod = |name: &String| {
             let path = format!("/api/v1/namespaces/{}/pods/{name}:8081/proxy", self.0.namespace());

@@ -12,7 +12,7 @@ fn fault_k11_a_cluster_with_strict_policies_starts_from_cold() {
     let stage = Stage::new("cold-start");
     let Some(cluster) = own_cluster("fault_k11") else { return };
     let (release, shop) = (stage.release(), stage.namespace());
-    // The webhook matches all objects of all namespaces, which are refused while no replica answers.
+    // The webhook matches all objects in all namespaces, so they are refused while no replica answers.
     let all = json!([{ "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"] }]);
     let policy = release.cluster_policy("cold-start").denying("strict").field("rules", all);
     let policy = policy.with(&json!({ "spec": { "namespaceSelector": null } }));
@@ -20,7 +20,7 @@ fn fault_k11_a_cluster_with_strict_policies_starts_from_cold() {
     let before: Vec<_> = release.pods().iter().filter_map(|pod| Container::of(pod, "evaluator")).collect();
     assert_eq!(before.len(), REPLICAS);
 
-    // One of the pods is to be created again, with an empty disk, while nothing answers.
+    // One of the pods has to be created again, with an empty disk, while no replica answers.
     let old = names(&release.pods());
     cluster.cut_node();
     release.kubectl(["delete", "pod", &old[0], "--wait=false"]).expect("a deletion");
@@ -38,6 +38,6 @@ fn fault_k11_a_cluster_with_strict_policies_starts_from_cold() {
             && object["status"]["replicaCounts"]["current"] == REPLICAS
     });
     assert_denied(&release.create_pod(&shop, "one", &json!({})), "strict");
-    // It would block tests with releases of their own.
+    // The policy would block tests with releases of their own.
     release.delete_policies();
 }

@@ -1,23 +1,23 @@
-//! What each container is and has, as the kernel of its node sees it.
+//! The users, capabilities, mounts and files of each container, as the kernel of its node reports them.
 
 use portcullis_e2e::{Container, eventually};
 use serde_json::Value;
 
 use crate::stage::{Stage, own_cluster};
 
-/// Where a token of the pod's account is mounted.
+/// The folder in which the token of the pod's account is mounted.
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// What a container may have.
+/// What a container is expected to have.
 struct Expected {
     name: &'static str,
     user: &'static str,
     has_token: bool,
-    /// What is mounted for it to read.
+    /// The mounts that it can only read.
     reads: &'static [&'static str],
-    /// What it can write to.
+    /// The mounts that it can write to.
     writes: &'static [&'static str],
-    /// The files of its image.
+    /// The files in its image.
     files: &'static [&'static str],
 }
 
@@ -74,7 +74,7 @@ fn check(pod: &Value, expected: &Expected) {
     let Expected { name, user, has_token, reads, writes, files } = expected;
     let container = eventually("a container that runs", || Container::of(pod, name));
 
-    // Real, effective, saved and of the file system: none of them is another.
+    // The real, effective, saved and file system ids are all the same.
     assert_eq!(container.status("Uid").split_whitespace().collect::<Vec<_>>(), [*user; 4], "{name}");
     assert_eq!(container.status("Gid").split_whitespace().collect::<Vec<_>>(), ["65530"; 4], "{name}");
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
@@ -92,7 +92,7 @@ fn check(pod: &Value, expected: &Expected) {
     let secret =
         container.environment().into_iter().find(|variable| variable.contains("TOKEN") || variable.contains("SECRET"));
     assert_eq!(secret, None, "{name}");
-    // Those of the runtime are virtual; what is left are volumes, and files of the pod like /etc/hosts.
+    // Mounts of the runtime are virtual. The others are volumes, and files of the pod like /etc/hosts.
     let is_virtual = |path: &str| ["/proc", "/sys", "/dev"].iter().any(|folder| path.starts_with(folder));
     let is_of_the_pod = |path: &str| ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"].contains(&path);
     let own = |is_read: bool| {
@@ -107,7 +107,7 @@ fn check(pod: &Value, expected: &Expected) {
     assert_eq!((own(true), own(false)), (reads.to_vec(), writes.to_vec()), "{name}: {mounts:?}");
     assert!(mounts.iter().any(|(path, options)| path == "/" && options.starts_with("ro")), "{name}: {mounts:?}");
 
-    // Mount points that the runtime has made are empty files and folders.
+    // Mount points that the runtime has created are empty files and folders.
     let mut found = container.files().unwrap();
     found.retain(|path| !is_virtual(path));
     assert_eq!(found, *files, "{name}");
@@ -139,7 +139,7 @@ fn fault_x08_pods_are_admitted_where_pod_security_is_restricted() {
     let path = format!("/api/v1/namespaces/{}", release.namespace());
     let namespace = release.api().get(&path).unwrap();
     assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
-    // What does not fit is really refused there: the same pods, as root.
+    // Pods that violate the standard really are refused there.
     let pod = release.create_pod(release.namespace(), "careless", &serde_json::json!({}));
     assert!(!pod.is_ok() && pod.stderr.contains("violates PodSecurity \"restricted"), "{pod:?}");
     assert!(!release.pods().is_empty() && !release.controllers().is_empty());

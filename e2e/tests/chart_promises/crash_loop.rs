@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{REPLICAS, Stage, assert_all, names};
 
-/// A pod whose reporter crashes as soon as it is started. If the test fails, the pod is deleted, so that the next test finds another.
+/// A pod whose reporter crashes as soon as it is started. If the test fails, the pod is deleted, so that the next test gets a new one.
 struct Crashing {
     release: &'static Release<'static>,
     pod: String,
@@ -15,8 +15,8 @@ struct Crashing {
 }
 
 impl Crashing {
-    /// Gives the reporter the image of another program, which refuses the reporter's settings. The image is all that can be changed in a
-    /// pod that runs.
+    /// Gives the reporter the image of another program, which refuses the reporter's settings. Only the image can be changed in a
+    /// running pod.
     fn start(release: &'static Release<'static>, pod: &Value) -> Self {
         let containers = pod["spec"]["containers"].as_array().unwrap();
         let reporter = containers.iter().find(|container| container["name"] == "reporter").unwrap();
@@ -41,7 +41,7 @@ impl Crashing {
         self.release.pods().into_iter().find(|pod| pod["metadata"]["name"] == self.pod)
     }
 
-    /// What the kubelet says about one of its containers.
+    /// The status of one of its containers.
     fn container(&self, name: &str) -> Option<Value> {
         let statuses = self.object()?["status"]["containerStatuses"].as_array()?.clone();
         statuses.into_iter().find(|status| status["name"] == name)
@@ -69,7 +69,7 @@ fn follower(release: &Release<'_>) -> Value {
     pods.into_iter().find(|pod| pod["metadata"]["name"] != leader).unwrap()
 }
 
-/// Whether the policy is active on this many replicas and on no others.
+/// Whether the policy is Active, and this is the number of all replicas that are counted.
 fn is_active(object: &Value, replicas: usize) -> bool {
     object["status"]["summary"] == format!("{replicas}/{replicas}")
         && condition(object, "Ready").is_some_and(|ready| ready["reason"] == "Active")
@@ -78,7 +78,7 @@ fn is_active(object: &Value, replicas: usize) -> bool {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r27_a_reporter_that_crashes_again_and_again_is_told_and_policies_answer() {
-    // Reports that are stale within seconds.
+    // With these flags, reports are stale after seconds.
     let quick = json!({ "reporter": { "extraArgs": ["--heartbeat=1s", "--report-lifetime=6s"] } });
     let stage = Stage::with("crash-loop", &quick);
     let (release, shop) = (stage.release(), stage.namespace());
@@ -93,7 +93,7 @@ fn fault_r27_a_reporter_that_crashes_again_and_again_is_told_and_policies_answer
         let restarts = reporter["restartCount"].as_u64()?;
         (restarts >= 3 && reporter["state"]["waiting"]["reason"] == "CrashLoopBackOff").then_some(())
     });
-    // The kubelet takes the pod out of the service, so it is not counted. Its entry says what has become of it.
+    // The pod is not ready, so the service does not include it and it is not counted. Its entry in the status gives the reason.
     let entry = |object: &Value| {
         let replicas = object["status"]["replicas"].as_array().cloned().unwrap_or_default();
         replicas.into_iter().find(|entry| entry["pod"] == crashing.pod)
@@ -108,7 +108,7 @@ fn fault_r27_a_reporter_that_crashes_again_and_again_is_told_and_policies_answer
     let shown = release.kubectl(["describe", "clusterpolicies.policies.portcullis.dev", policy.name()]);
     let shown = shown.expect("a description");
     assert!(shown.contains("ReportStale") && shown.contains(&crashing.pod), "{shown}");
-    // The evaluator beside it serves as before.
+    // The evaluator in the same pod still serves.
     let path = format!("/api/v1/namespaces/{}/pods/{}:8081/proxy/readyz", release.namespace(), crashing.pod);
     release.kubectl(["get", "--raw", &path]).expect("an evaluator that is ready");
     assert_eq!(crashing.container("evaluator").unwrap()["restartCount"], 0);

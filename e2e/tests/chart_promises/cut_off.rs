@@ -1,4 +1,4 @@
-//! Leaders that reach no API server.
+//! Leaders that cannot reach the API server.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 
 use crate::stage::{REPLICAS, Stage, assert_denied, own_cluster};
 
-/// How long a Lease counts after its last renewal, and what the others, who look every 1.8 s, and a machine that stalls may take.
+/// The limit for new leaders. A Lease is valid for 15 s after its last renewal; the rest is for the other candidates, which check it every
+/// 1.8 s, and for a machine that stands still for a while.
 const LEASE: Duration = Duration::from_secs(15 + 15);
 
-/// Who holds a Lease of the installation: the name of a pod.
+/// The pod that holds a Lease of the installation.
 fn holder(release: &Release<'_>, lease: &str) -> Option<String> {
     let namespace = release.namespace();
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/portcullis-{namespace}-{lease}");
@@ -24,7 +25,7 @@ fn address(pods: &[Value], name: &str) -> IpAddr {
     pod["status"]["podIP"].as_str().unwrap().parse().unwrap()
 }
 
-/// Whether the status is about the newest generation, and so many replicas have it.
+/// Whether the status is about the newest generation, and this many replicas serve it.
 fn has(object: &Value, current: usize) -> bool {
     let is_newest =
         |kind| condition(object, kind).is_some_and(|one| one["observedGeneration"] == object["metadata"]["generation"]);
@@ -55,7 +56,7 @@ fn fault_k06_leaders_that_are_cut_from_the_api_are_followed_and_do_no_harm_when_
         (now[0] != before[0] && now[1] != before[1]).then_some(now)
     });
     assert!(start.elapsed() < LEASE, "{:?}", start.elapsed());
-    // The others continue: an edit becomes a revision, is loaded, and is reported. The pod that is cut off does not see it.
+    // The new leaders work: an edit becomes a revision, is loaded, and is reported. The pod that is cut off does not get it.
     let policy = policy.denying("version two");
     release.apply(&policy).expect("the edit");
     policy.wait_until(&release.api(), "the edit in the status", |object| has(object, REPLICAS - 1));

@@ -1,4 +1,4 @@
-//! One replica is worse than the others.
+//! One replica cannot load a policy.
 
 use portcullis_e2e::{assert_recovers_on_node, condition};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Policies are deleted while API servers call.
+//! Policies are deleted under load.
 
 use portcullis_e2e::eventually;
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::stage::{Stage, assert_all, assert_denied};
 fn fault_e13_a_policy_that_is_deleted_under_load_harms_no_call() {
     let stage = Stage::new("deleted");
     let (release, shop) = (stage.release(), stage.namespace());
-    // The one that goes shares a webhook with one that stays; another that goes has a webhook of its own, which goes too.
+    // One of the deleted policies shares a webhook with one that stays; the other has a webhook of its own, which is deleted too.
     let (stays, goes) = (release.cluster_policy("deleted-stays"), release.cluster_policy("deleted-goes"));
     let goes = goes.example("no-privileged");
     let alone = release.cluster_policy("deleted-alone").field("failurePolicy", "Ignore");
@@ -29,11 +29,11 @@ fn fault_e13_a_policy_that_is_deleted_under_load_harms_no_call() {
     eventually("the end of a webhook", || (release.webhooks().len() < webhooks).then_some(()));
     release.create_pod(&shop, "two", &privileged).expect("a pod that nobody minds any more");
     assert_all(&load.end(), 201);
-    // With Ignore, failures show in no answer.
+    // With Ignore, failed calls do not show in the answers.
     assert_eq!(failed_calls(&stage), before);
 }
 
-/// What API servers have counted of webhooks that did not answer 200, or were passed over.
+/// The metrics of API servers for calls of webhooks that did not get 200, and for calls that failed open.
 fn failed_calls(stage: &Stage) -> Vec<String> {
     let metrics = stage.release().site().kubectl(["get", "--raw", "/metrics"]);
     let metrics = metrics.expect("the metrics");
@@ -42,7 +42,7 @@ fn failed_calls(stage: &Stage) -> Vec<String> {
     assert!(metrics.contains(counts), "an API server counts calls of webhooks");
     let is_failure =
         |line: &&str| line.starts_with(passed_over) || (line.starts_with(counts) && !line.contains("code=\"200\""));
-    // What the controller proves webhooks with is denied when all is well.
+    // The controller's markers are always denied.
     let is_marker = |line: &&str| line.contains("name=\"marker.");
     metrics.lines().filter(|line| is_failure(line) && !is_marker(line)).map(str::to_owned).collect()
 }

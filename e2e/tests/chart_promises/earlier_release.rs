@@ -1,4 +1,4 @@
-//! Another release before, after and beside this one.
+//! Upgrades from an earlier release, rollbacks to it, and pods with programs of both releases.
 
 use portcullis_e2e::{Cache, EarlierRelease, Helm, Policy, Release, Site, condition, skip};
 use serde_json::{Value, json};
@@ -8,8 +8,9 @@ use crate::stage::{assert_all, assert_denied, own_cluster, turn};
 const SERVER: &str = "statefulset/portcullis-policy-server";
 const REPLICAS: usize = 2;
 
-/// Which container runs a program of this release from now on, or that of the earlier one again. Each step changes one container of pods
-/// that run the earlier release at first, and together they are all mixtures: each program beside two of the other release.
+/// The steps of the mixture: a container, and whether it gets the program of this release or that of the earlier one again. Each step
+/// changes one container of pods that run the earlier release at first. Together they are all mixtures: each program beside two of the
+/// other release.
 const STEPS: [(&str, bool); 6] = [
     ("loader", true),
     ("evaluator", true),
@@ -19,14 +20,14 @@ const STEPS: [(&str, bool); 6] = [
     ("loader", true),
 ];
 
-/// What is there before, and must stay.
+/// Objects that must survive all changes.
 struct Kept<'r> {
     release: &'r Release<'r>,
     shop: String,
     policy: Policy,
-    /// The newest generation of this one is bad.
+    /// A policy whose newest generation is broken.
     broken: Policy,
-    /// The volumes of the claims, and the ids of the policies.
+    /// The volumes of the claims, and the uids of the policies.
     facts: Vec<String>,
 }
 
@@ -52,7 +53,7 @@ impl<'r> Kept<'r> {
         facts
     }
 
-    /// Looks until the statuses say of all replicas what they said before, and asserts that everything else is as it was.
+    /// Waits until the statuses report the same for all replicas as before, and asserts that everything else is unchanged.
     fn assert_there(&self) {
         self.release.wait_for_replicas(REPLICAS);
         let api = self.release.api();
@@ -70,7 +71,7 @@ impl<'r> Kept<'r> {
         assert_eq!(restarts(&self.release.pods()), 0, "no program has ended by itself");
     }
 
-    /// Does something under load, of which no call fails.
+    /// Runs `change` under load, and asserts that no call fails.
     fn under_load(&self, change: impl FnOnce()) {
         let load = self.release.load(&self.shop, 20);
         change();
@@ -80,7 +81,7 @@ impl<'r> Kept<'r> {
     }
 }
 
-/// How often containers of these pods were started again.
+/// How often the containers of these pods were restarted.
 fn restarts(pods: &[Value]) -> i64 {
     let containers = pods.iter().filter_map(|pod| pod["status"]["containerStatuses"].as_array()).flatten();
     containers.filter_map(|container| container["restartCount"].as_i64()).sum()
@@ -97,7 +98,7 @@ fn fault_k01_k07_an_earlier_release_before_after_and_beside_this_one_keeps_objec
     if own_cluster("fault_k01, and fault_k07 with an earlier release,").is_none() {
         return;
     }
-    // A cluster of its own, as it begins with the definitions of the earlier release.
+    // The test needs a cluster of its own, because it starts with the definitions of the earlier release.
     let site = Site::with_api_servers(1);
     let cluster = site.own_cluster().expect("it is our own");
     earlier.archives().iter().for_each(|archive| cluster.import_image(archive));

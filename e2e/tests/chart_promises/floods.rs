@@ -7,16 +7,17 @@ use serde_json::{Value, json};
 
 use crate::stage::{Stage, assert_all, own_cluster};
 
-/// Connections to each port: more than it takes.
+/// The number of connections to each port: more than it accepts.
 const CONNECTIONS: &str = "200";
 
-/// How long: `PORTCULLIS_TEST_FLOOD_SECONDS`, or as many probes of each kind as end in a restart or an unready pod.
+/// How long the flood lasts: `PORTCULLIS_TEST_FLOOD_SECONDS`, or a minute, in which enough probes would fail for a restart or an unready
+/// pod.
 fn flood_time() -> Duration {
     let seconds = std::env::var("PORTCULLIS_TEST_FLOOD_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(60))
 }
 
-/// What a kubelet thinks of pods: since when each is ready, and how often its containers were started.
+/// The state of pods by their kubelet: since when each is ready, and how often its containers were restarted.
 fn seen(pods: &[Value]) -> Vec<(String, Value, Vec<Value>)> {
     let of = |pod: &Value| {
         let ready = condition(pod, "Ready").expect("the kubelet has looked at it").clone();
@@ -57,12 +58,12 @@ fn fault_z14_another_pod_floods_the_probe_ports() {
         (condition(&pod, "Ready")?["status"] == "True").then_some(())
     });
 
-    // The pod that floods is there, so its own creation is not refused.
+    // The policy is applied only now, so that it does not deny the pod that floods.
     release.apply_ready(std::slice::from_ref(&policy));
     let load = release.load(&shop, 20);
     let (start, mut generation) = (Instant::now(), 0);
     while start.elapsed() < flood_time() {
-        // Reporting goes on, or this would never become ready.
+        // Reporting works, or the policy would never become Ready.
         generation += 1;
         release.apply_ready(&[policy.clone().denying(&format!("generation {generation}"))]);
     }

@@ -1,11 +1,11 @@
-//! Containers that are killed while API servers call.
+//! Containers that are killed under load.
 
 use portcullis_e2e::{Container, eventually};
 use serde_json::Value;
 
 use crate::stage::{REPLICAS, Stage, assert_all, own_cluster};
 
-/// Calls a second: few enough for debug builds on two cores beside everything else.
+/// The number of calls per second: few enough for debug builds on two cores beside everything else.
 const CALLS: u32 = 20;
 
 fn restarts(pod: &Value, container: &str) -> u64 {
@@ -68,11 +68,11 @@ fn a_killed_evaluator_is_back_soon_and_serves_what_it_served() {
     });
     release.wait_for_replicas(REPLICAS);
     let answers = load.end();
-    // Calls that it was answering break, and so do those that come before its end is known: they are refused, by the policy's
-    // failurePolicy. None is let through.
+    // Calls that it was answering fail, and so do those that are sent to it before its end is known. They are rejected by the policy's
+    // failurePolicy; none is admitted.
     let admitted = answers.iter().filter(|answer| answer.code == Some(201)).count();
     let denied = answers.iter().filter(|answer| answer.message.contains("not here")).count();
     assert_eq!(admitted, 0, "{} calls", answers.len());
-    // Where the container is slow to come back, the other replicas answer all but a third.
+    // Even if the container is slow to come back, the other replicas answer two thirds.
     assert!(denied * 10 > answers.len() * 6, "{denied} of {} calls were judged", answers.len());
 }

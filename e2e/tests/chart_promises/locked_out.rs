@@ -16,7 +16,7 @@ fn fault_w06_a_policy_that_denies_everything_does_not_lock_out_its_own_pods() {
     release.apply_ready(std::slice::from_ref(&policy));
     assert_denied(&release.create_pod(&shop, "one", &json!({})), "nobody may do anything");
 
-    // Server and controller start from nothing.
+    // All pods of the policy server and the controller are replaced.
     let old = names(&[release.pods(), release.controllers()].concat());
     let delete =
         [&["delete", "pods", "--wait=false"][..], &old.iter().map(String::as_str).collect::<Vec<_>>()].concat();
@@ -31,7 +31,8 @@ fn fault_w06_a_policy_that_denies_everything_does_not_lock_out_its_own_pods() {
         denied.stderr.contains("nobody may do anything").then_some(())
     });
 
-    // Own kinds, Leases and reports are left out as well: an edit gets through the API, to every new pod, and into the status.
+    // Portcullis' own kinds, Leases and reports are not affected either: an edit is stored, loaded by every new pod, and reported in the
+    // status.
     release.apply_ready(&[policy.denying("nobody may do anything still")]);
     assert_denied(&release.create_pod(&shop, "three", &json!({})), "nobody may do anything still");
     let definition = "customresourcedefinition/clusterpolicies.policies.portcullis.dev";

@@ -1,7 +1,7 @@
-//! What the chart promises, tried on what helm installs: real kubelet, containers, probes, services and network.
+//! What the chart promises, tested on a real installation with kubelet, containers, probes, services and network.
 //!
-//! All tests but those that end the installation or the cluster share one release, one after the other; each leaves it as it found
-//! it. `cargo xtask e2e` makes the images and runs them.
+//! All tests except those that end the installation or the cluster share one release, one after the other; each leaves it as it found
+//! it. `cargo xtask e2e` builds the images and runs the tests.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 

@@ -1,4 +1,4 @@
-//! What the chart's NetworkPolicies let through, kept by the node's packet filter.
+//! The connections that the chart's NetworkPolicies allow, enforced by the node's packet filter.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,15 +7,16 @@ use serde_json::{Value, json};
 
 use crate::stage::{REPLICAS, Stage, assert_denied, own_cluster};
 
-/// Ports of the API server and of the source of modules, behind their services.
+/// The port of the API server, behind its service.
 const API_SERVER: u16 = 6443;
+/// The port of the source of modules.
 const SOURCE: u16 = 8446;
-/// Where the test's own pods serve.
+/// The port on which the test's own pods serve.
 const SHOP: u16 = 8080;
-/// Where the cluster's DNS answers.
+/// The port of the cluster's DNS.
 const DNS: u16 = 53;
 
-/// A pod, as a client and as a server.
+/// A pod that is a client or a server in this test.
 struct Pod {
     container: Container,
     address: IpAddr,
@@ -27,7 +28,7 @@ impl Pod {
         Some(Self { container: Container::of(pod, container)?, address })
     }
 
-    /// One that serves, with a label to be known by.
+    /// Starts a pod that serves, with its name as a label.
     fn start(release: &Release<'_>, namespace: &str, name: &str) -> Self {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -54,7 +55,7 @@ fn check(program: &PodProgram, flows: &[Flow<'_>]) {
     let wrong: Vec<_> = flows
         .iter()
         .filter_map(|(sentence, from, to, expected)| {
-            // A program may be late, or its answer. What is forbidden never is possible.
+            // The program or its answer may be late, so allowed connections are tried several times. A forbidden connection must never succeed.
             let tries = if *expected == Reach::Forbidden { 1 } else { 5 };
             let mut found = from.container.reach(program, *to);
             for _ in 1..tries {
@@ -69,7 +70,7 @@ fn check(program: &PodProgram, flows: &[Flow<'_>]) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The chart's NetworkPolicies where as little as possible is let through.
+/// The chart's NetworkPolicies with values that allow as little as possible.
 fn narrow(release: &Release<'_>, shop: &str) -> Vec<Value> {
     let namespace = release.namespace();
     let prometheus = json!({
@@ -156,7 +157,7 @@ fn network_policies_let_through_what_the_installation_needs_and_what_they_are_to
 
     eventually("an answer to a lookup", || (lookup(DNS) == answered).then_some(()));
 
-    // With that the product works, on connections that are not older than the rules.
+    // The installation works with these rules. The containers are restarted so that their connections are not older than the rules.
     let before = ["loader", "reporter"].map(|name| (name, Container::of(&pods[0], name).unwrap()));
     before.iter().for_each(|(_, container)| container.kill());
     for (name, old) in before {

@@ -1,5 +1,5 @@
-//! Connections to pods like those of an API server that has just started: each is new, and trusts what webhooks trust then. API servers
-//! that run keep their connections, and would not notice at once what is wrong.
+//! Connections to pods like those of an API server that has just started: each is new, and trusts what webhooks trust at that moment.
+//! Running API servers keep their connections, and would not notice a problem at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,17 +12,17 @@ use crate::certificates::Certificates;
 use crate::stage::own_cluster;
 use crate::tls::connect;
 
-/// Between two rounds over all pods.
+/// The pause between two rounds over all pods.
 const PACE: Duration = Duration::from_millis(200);
 
-/// A connection to each pod, again and again.
+/// Connects to each pod, again and again.
 pub(crate) struct Newcomers {
     is_done: Arc<AtomicBool>,
     thread: Option<JoinHandle<(usize, Vec<String>)>>,
 }
 
 impl Newcomers {
-    /// Begins. Pods of somebody else's cluster cannot be reached; then nobody comes.
+    /// Starts to connect. In an existing cluster, pods cannot be reached, and there are no connections.
     pub(crate) fn start(release: &'static Release<'static>) -> Self {
         let is_done = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&is_done);
@@ -30,7 +30,7 @@ impl Newcomers {
         Self { is_done, thread }
     }
 
-    /// Ends. Each connection was accepted by both sides.
+    /// Stops, and asserts that each connection was accepted by both sides.
     pub(crate) fn end(mut self) {
         self.is_done.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
@@ -47,7 +47,7 @@ impl Drop for Newcomers {
     }
 }
 
-/// How many there were, and what was wrong.
+/// Connects until `is_done` is set. Returns the number of connections, and the problems.
 fn come(release: &'static Release<'static>, is_done: &AtomicBool) -> (usize, Vec<String>) {
     let (certificates, mut count, mut problems) = (Certificates(release), 0, Vec::new());
     let name = format!("portcullis-policy-server.{}.svc", release.namespace());
@@ -57,7 +57,7 @@ fn come(release: &'static Release<'static>, is_done: &AtomicBool) -> (usize, Vec
             let shake = || {
                 certificates.bundles().iter().try_for_each(|bundle| connect(&pod, 8443, &name, bundle, None).map(drop))
             };
-            // What webhooks trust may have changed between asking and calling; it has not done so twice.
+            // The authorities may have changed after they were read, but not twice in a row.
             if let Err(problem) = shake().or_else(|_| shake()) {
                 problems.push(format!("{}: {problem}", pod["metadata"]["name"]));
             }

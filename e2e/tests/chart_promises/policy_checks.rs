@@ -1,4 +1,4 @@
-//! Policies that cannot load are refused when somebody applies them, where the chart says so.
+//! Policies that cannot load are refused when they are applied, if the chart is set so.
 
 use portcullis_e2e::eventually;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn a_policy_that_cannot_load_is_refused_where_the_chart_says_so() {
     assert!(output.is_ok() && !output.stderr.contains("Warning"), "{output:?}");
     good.wait_for(&release.api(), "Ready", "True");
 
-    // Switched off, nobody is asked.
+    // When checks are switched off, the policy is accepted.
     stage.set(&json!({}));
     let is_check = |webhook: &Value| webhook["metadata"]["name"].as_str().is_some_and(|name| name.ends_with("-check"));
     eventually("no webhook for checks", || (!release.webhooks().iter().any(is_check)).then_some(()));

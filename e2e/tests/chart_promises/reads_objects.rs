@@ -14,7 +14,7 @@ fn call(operation: &str, payload: &Value) -> Value {
 fn rights_of_the_chart_are_enough_to_read_objects() {
     let stage = Stage::new("reads-objects");
     let (release, shop) = (stage.release(), stage.namespace());
-    // The namespace of the pod, and what an administrator may do.
+    // The policy reads the namespace of the pod, and asks what an administrator may do.
     let list = json!({ "api_version": "v1", "kind": "Namespace", "label_selector": format!("kubernetes.io/metadata.name={shop}"),
         "field_masks": ["metadata.name"] });
     let review = json!({ "subject_access_review": {
@@ -29,7 +29,7 @@ fn rights_of_the_chart_are_enough_to_read_objects() {
         .field("settings", json!({ "calls": [call("list_resources_all", &list), call("can_i", &review)] }));
     release.apply(&policy).expect("a policy");
 
-    // Without the right, the status says what to grant.
+    // Without the right, the status says which rule to grant.
     let rule = r#"{apiGroups: [""], resources: [namespaces], verbs: [get, list, watch]}"#;
     policy.wait_until(&release.api(), "a condition that names the rule", |object| {
         condition(object, "ContextSynced").is_some_and(|found| {
@@ -38,7 +38,7 @@ fn rights_of_the_chart_are_enough_to_read_objects() {
     });
     release.create_pod(&shop, "nobody-asked", &json!({})).expect("a pod about which nobody is asked");
 
-    // That rule, in the values of the chart.
+    // The same rule is in the values of the chart.
     stage.set(&json!({ "rbac": {
         "contextAwareReads": [{ "apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "list", "watch"] }],
         "accessReviews": true,

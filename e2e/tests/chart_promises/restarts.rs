@@ -1,4 +1,4 @@
-//! The node, or what runs pods on it, ends and comes back.
+//! Restarts of the node, or of kubelet and containerd.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{REPLICAS, Stage, assert_all, assert_denied, names, own_cluster};
 
-/// The evaluators that run.
+/// The running evaluators.
 fn evaluators(release: &Release<'_>) -> Vec<Container> {
     release.pods().iter().filter_map(|pod| Container::of(pod, "evaluator")).collect()
 }
@@ -24,7 +24,7 @@ fn a_restart_of_kubelet_and_containerd_has_no_effect_on_admissions() {
 
     let load = release.load(&shop, 20);
     cluster.restart_kubelet();
-    // Pods are ready by what was said of them before; a new kubelet learns of them in its own time.
+    // The conditions of pods are still those from before; the new kubelet needs a while to find the pods.
     for pod in names(&release.pods()) {
         let logs = ["logs", &pod, "--container=evaluator", "--tail=1"];
         eventually("the kubelet to know its pod again", || release.kubectl(logs).is_ok().then_some(()));
@@ -62,7 +62,7 @@ fn a_node_that_lost_power_comes_back_without_the_source_and_serves_what_it_serve
     release.wait_for_replicas(REPLICAS);
     let answers = load.end();
     let count = |is: &dyn Fn(&portcullis_e2e::Answer) -> bool| answers.iter().filter(|answer| is(answer)).count();
-    // No replica answered for a while; the policy's failurePolicy decided meanwhile.
+    // While no replica answered, the policy's failurePolicy applied.
     assert_eq!(count(&|answer| answer.code == Some(201)), 0, "{} calls", answers.len());
     assert!(count(&|answer| answer.message.contains("failed calling webhook")) > 0, "{} calls", answers.len());
 

@@ -1,11 +1,11 @@
-//! Every pod is replaced while API servers call.
+//! Every pod is replaced under load.
 
 use crate::stage::{REPLICAS, Stage, assert_all, names};
 
-/// Calls a second, as the fault catalogue wants it. A busy machine bears fewer.
+/// The number of calls per second, as in the fault catalogue. A busy machine handles fewer.
 const CALLS: u32 = 200;
 
-/// So many calls are proof enough, however fast they were.
+/// The number of calls that is enough, however fast they were.
 const ENOUGH: usize = 1000;
 
 #[test]

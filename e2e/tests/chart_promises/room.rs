@@ -9,14 +9,15 @@ use serde_json::{Value, json};
 use crate::stage::{Stage, assert_all, names, own_cluster};
 
 const FLOOD: usize = 40;
-/// Bytes of each module, and as many again of what is compiled of it: 160 MiB in all.
+/// The bytes of each module. Artifacts are as large, so together they take 160 MiB.
 const MODULE: usize = 2 << 20;
-/// How long it may take to compile the modules that fit in.
+/// The time limit to compile the modules that there is room for.
 const LONGEST: Duration = Duration::from_secs(600);
-/// Within this time the kubelet looks at the disk again.
+/// A time within which the kubelet checks the disk again.
 const LOOKS: Duration = Duration::from_secs(90);
-/// The kubelet evicts a pod that has more.
+/// The size limit of the volume. The kubelet evicts a pod that exceeds it.
 const VOLUME: u64 = 64 << 20;
+/// The size limit of the folder of private copies.
 const PRIVATE: u64 = 48 << 20;
 
 fn assert_below_limits(pods: &[Value]) {
@@ -37,7 +38,7 @@ fn fault_z08_large_modules_evict_no_pod() {
     let values = json!({ "volume": { "sizeLimit": mib(VOLUME) }, "evaluator": { "privateSizeLimit": mib(PRIVATE) } });
     let stage = Stage::with("room", &values);
     let (release, shop) = (stage.release(), stage.namespace());
-    // Each pod has volumes of its own. With three, compiling takes all that the machine has.
+    // Each pod compiles the modules for its own volume, and with three pods that would take the whole machine.
     release.scale(1);
     release.wait_for_replicas(1);
     let flood = release.make_namespace("flood");
@@ -68,7 +69,7 @@ fn fault_z08_large_modules_evict_no_pod() {
         (full > FLOOD / 2 && served + full == FLOOD).then_some(())
     });
 
-    // Edits of others arrive. Meanwhile the kubelet looks at the disk once more.
+    // Edits of other policies arrive, while the kubelet checks the disk again.
     let start = Instant::now();
     for generation in 1.. {
         release.apply_ready(&[guard(&format!("guard {}", generation % 10))]);

@@ -1,4 +1,4 @@
-//! Certificates change while API servers call: those of the controller, and those of somebody else. Rows H14 to H17.
+//! Certificates change under load: those of the controller, and external ones. Rows H14 to H17.
 
 use std::time::Duration;
 
@@ -9,38 +9,38 @@ use crate::certificates::Certificates;
 use crate::newcomers::Newcomers;
 use crate::stage::{Stage, assert_all, assert_denied};
 
-/// Calls a second.
+/// The number of calls per second.
 const CALLS: u32 = 100;
-/// Longest wait for a rotation, whose pauses are the test's own.
+/// The longest wait for a rotation with the pauses of [`settings`].
 const ROTATION: Duration = Duration::from_secs(240);
-/// A certificate that expires soon, but not before it has reached the pods.
+/// The time left of a certificate that expires soon, but not before it has reached the pods.
 const SHORT: Duration = Duration::from_secs(40);
-/// A certificate that is not about to end.
+/// The time left of a certificate that is not about to expire.
 const LONG: Duration = Duration::from_secs(100 * 24 * 3600);
 
-/// Pauses of seconds, and who makes the certificates.
+/// Values of the chart with short pauses and this mode of certificates.
 fn settings(mode: &str) -> Value {
-    // The last pause is longer than pods take to follow that kubelets are made to look at.
+    // The last pause is longer than pods take to get a change if their kubelet is made to update them.
     let flags = ["--webhook-pause=1s", "--revision-pause=500ms", "--ca-pause=5s", "--tls-pause=15s"];
     json!({ "controller": { "extraArgs": flags }, "certificates": { "mode": mode } })
 }
 
-/// How often containers of the policy server have been started again, all together.
+/// How often the containers of the policy server were restarted, in total.
 fn restarts(release: &Release<'_>) -> u64 {
     let pods = release.pods();
     let statuses = pods.iter().flat_map(|pod| pod["status"]["containerStatuses"].as_array().into_iter().flatten());
     statuses.map(|status| status["restartCount"].as_u64().unwrap()).sum()
 }
 
-/// The release with a policy that denies, before anything changes.
+/// The release with a policy that denies, before certificates change.
 struct Scene {
     stage: Stage,
     /// A namespace for pods.
     shop: String,
     certificates: Certificates<'static>,
-    /// The certificate that all pods show.
+    /// The end of the certificate that all pods have loaded.
     taken: String,
-    /// How often containers were started again so far.
+    /// How often containers were restarted before the test.
     before: u64,
 }
 
@@ -55,7 +55,7 @@ impl Scene {
     }
 }
 
-/// Waits for an event about the Secret that somebody else writes, with these words in its note.
+/// Waits for an event about the external Secret, with these words in its note.
 fn wait_event(certificates: Certificates<'_>, reason: &str, words: &str) {
     let (release, name) = (certificates.0, certificates.name("external"));
     let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", release.namespace());
@@ -83,7 +83,7 @@ fn fault_h14_h15_a_certificate_that_ends_is_told_and_renewed_without_a_restart()
         let ended = |(code, text): &(u16, String)| *code == 500 && text.contains("certificate failed: it ended at ");
         certificates.health().iter().all(ended).then_some(())
     });
-    // Without an answer there is no judgement, and the policy's failurePolicy counts; with one it is the policy's own.
+    // The request is rejected by the policy if its webhook can still be called, and by its failurePolicy if not.
     let pod = release.create_pod(&shop, "one", &json!({}));
     assert!(
         !pod.is_ok() && (pod.stderr.contains("not here") || pod.stderr.contains("failed calling webhook")),
@@ -95,7 +95,7 @@ fn fault_h14_h15_a_certificate_that_ends_is_told_and_renewed_without_a_restart()
     eventually("the policy's own denial", || {
         release.create_pod(&shop, "two", &json!({})).stderr.contains("not here").then_some(())
     });
-    // One pod that has the new one is enough for a denial; each kubelet brings it in its own time.
+    // For the denial, one pod with the new certificate was enough. The others get it when their kubelet updates them.
     eventually("health checks that are good again", || {
         certificates.health().iter().all(|(code, _)| *code == 200).then_some(())
     });
@@ -110,7 +110,7 @@ fn fault_h16_h17_certificates_of_somebody_else_are_followed_under_load_and_given
     let release = stage.release();
     let (load, newcomers) = (release.load(&shop, CALLS), Newcomers::start(release));
 
-    // Certificate and authority change at once, and kubelets are as fast as they can be.
+    // Certificate and authority change at the same time, and kubelets update the pods as early as possible.
     let old = certificates.text("tls", "ca.crt");
     certificates.put(&issuer, LONG - Duration::from_secs(60));
     let new = certificates.text("external", "ca.crt");
@@ -145,7 +145,7 @@ fn fault_h16_h17_the_controllers_certificate_and_authority_rotate_under_load() {
     let old = certificates.text("ca", "ca.crt");
     let (load, newcomers) = (release.load(&shop, CALLS), Newcomers::start(release));
 
-    // What is no pair may come to the pods for a moment; they keep the old one, and take the next.
+    // A certificate with a wrong key may reach the pods for a moment. They keep the old pair, and load the next one.
     certificates.spoil("tls", "tls.key", "noise");
     let taken = certificates.wait_taken(&taken, || {});
     assert_eq!(certificates.text("ca", "ca.crt"), old);

@@ -1,4 +1,4 @@
-//! More and fewer replicas.
+//! The number of replicas changes under load.
 
 use portcullis_e2e::{assert_recovers_on_node, eventually};
 use serde_json::Value;
@@ -24,7 +24,7 @@ fn fault_k02_k03_replicas_come_and_go_without_a_failed_call_and_the_status_follo
     };
     policy.wait_until(&release.api(), "five replicas in the status", |object| is(object, 5));
     release.scale(1);
-    // Pods that end are out of the endpoints at once, and from then on the status follows.
+    // Terminating pods are removed from the endpoints at once, and then from the status.
     eventually("one endpoint", || (release.endpoints() == 1).then_some(()));
     assert_recovers_on_node("one replica in the status", || {
         release.api().get(&policy.path()).filter(|object| is(object, 1))

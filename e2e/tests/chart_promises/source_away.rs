@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::stage::{REPLICAS, Stage, assert_denied};
 
-/// That of the shared release.
+/// The start gate of the shared release.
 const START_GATE: Duration = Duration::from_secs(20);
 
 #[test]
@@ -24,14 +24,14 @@ fn fault_k05_pods_without_a_cache_wait_the_start_gate_and_say_what_is_missing() 
         .kubectl(["delete", "pods", "--selector", "app.kubernetes.io/name=portcullis-policy-server"])
         .expect("deletions");
     release.wait_for_replicas(REPLICAS);
-    // None of them was ready before its gate ended, as the policy was enforced before.
+    // No pod was ready before its start gate ended, because the policy had been enforced before.
     assert!(start.elapsed() >= START_GATE, "ready after {:?}", start.elapsed());
     let object = policy.wait_until(&release.api(), "the reason", |object| {
         condition(object, "Enforced").is_some_and(|enforced| enforced["status"] == "False")
             && condition(object, "Ready").is_some_and(|ready| ready["reason"] == "Error")
     });
     assert!(object.to_string().contains("RegistryUnreachable"), "{object:#}");
-    // It cannot be judged, and its failurePolicy is Fail.
+    // The policy cannot judge the pod, and its failurePolicy is Fail.
     let refused = release.create_pod(&shop, "one", &json!({}));
     assert!(!refused.is_ok() && !refused.stderr.contains("judged"), "{refused:?}");
 

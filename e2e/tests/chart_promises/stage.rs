@@ -1,4 +1,4 @@
-//! The release that tests share, and one test's turn on it.
+//! The release that tests share, and the turns of tests on it.
 
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::thread;
@@ -7,7 +7,7 @@ use portcullis_e2e::{Answer, Cluster, Helm, Output, Release, Site, note, skip};
 use portcullis_testkit::lock;
 use serde_json::{Value, json};
 
-/// How many replicas a test finds.
+/// The number of replicas at the start of a test.
 pub(crate) const REPLICAS: usize = 3;
 
 static SITE: LazyLock<Site> = LazyLock::new(Site::from_env);
@@ -27,13 +27,13 @@ pub(crate) fn site() -> &'static Site {
     &SITE
 }
 
-/// A release of a test's own, beside the shared one, which has the definitions: say `crds.install: false`.
+/// A release for one test beside the shared one. It must not install the definitions again: set `crds.install: false`.
 pub(crate) fn second_release(name: &str) -> Release<'static> {
     LazyLock::force(&SHARED);
     Release::new(&SITE, name)
 }
 
-/// One test's turn: nobody else does anything on the cluster meanwhile. Policies end with it.
+/// The turn of a test, in which no other test uses the cluster. The next turn starts without its policies.
 pub(crate) struct Stage {
     release: &'static Release<'static>,
     test: &'static str,
@@ -41,9 +41,9 @@ pub(crate) struct Stage {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// `helm upgrade` of the shared release, unless it has these settings.
+/// Upgrades the shared release to these values, unless it has them already.
 fn set(release: &Release<'_>, values: &Value) {
-    /// Those that it has; nothing after an upgrade that failed.
+    /// The current values; null after an upgrade that failed.
     static SETTINGS: LazyLock<Mutex<Value>> = LazyLock::new(|| Mutex::new(json!({})));
     let mut settings = lock(&SETTINGS);
     if *settings != *values {
@@ -60,12 +60,12 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
 }
 
 impl Stage {
-    /// The release as all tests have it, with all replicas ready and no policy.
+    /// Waits for the test's turn on the release with the usual values, all replicas ready, and no policy.
     pub(crate) fn new(test: &'static str) -> Self {
         Self::with(test, &json!({}))
     }
 
-    /// The same with other settings of the chart. The next test that wants others sets them.
+    /// The same with other values of the chart. The next test sets its own again.
     pub(crate) fn with(test: &'static str, values: &Value) -> Self {
         let turn = turn();
         let release = &*SHARED;
@@ -83,7 +83,7 @@ impl Stage {
         self.release
     }
 
-    /// `helm upgrade` to other settings.
+    /// Upgrades the release to other values.
     pub(crate) fn set(&self, values: &Value) {
         set(self.release, values);
     }
@@ -94,7 +94,7 @@ impl Stage {
     }
 }
 
-/// Keeps what tells why, when a test with a release of its own fails.
+/// Keeps objects, events and logs of a release if the test fails.
 pub(crate) struct Evidence<'r> {
     pub(crate) release: &'r Release<'static>,
     pub(crate) test: &'static str,
@@ -109,7 +109,7 @@ impl Drop for Evidence<'_> {
     }
 }
 
-/// The cluster, where its node is this machine's; where it is not, `what` of this test is skipped, as it looks into the node.
+/// The cluster, if its node runs on this machine. If not, `what` of this test is marked as skipped, because it needs access to the node.
 pub(crate) fn own_cluster(what: &str) -> Option<&'static Cluster> {
     let own = SITE.own_cluster();
     if own.is_none() {
@@ -118,13 +118,13 @@ pub(crate) fn own_cluster(what: &str) -> Option<&'static Cluster> {
     own
 }
 
-/// Asserts that a request was refused with this text among kubectl's words.
+/// Asserts that a request was denied, and that kubectl shows this text.
 pub(crate) fn assert_denied(output: &Output, text: &str) {
     assert!(!output.is_ok() && output.stderr.contains("denied the request: "), "{output:?}");
     assert!(output.stderr.contains(text), "{output:?}");
 }
 
-/// Asserts that there were some calls and that every one of them got this status. Writes how many there were, and how long the slowest took.
+/// Asserts that there were enough calls and that all of them got this status. Logs how many there were, and how long the slowest took.
 pub(crate) fn assert_all(answers: &[Answer], code: u16) {
     let slowest = answers.iter().map(|answer| answer.answered - answer.sent).max().unwrap_or_default();
     note(&format!("{} calls, the slowest answered after {slowest:.1?}", answers.len()));

@@ -1,4 +1,4 @@
-//! Clients that ask a loader for modules and are not loaders of the installation: row H18.
+//! Clients that ask a loader for modules, but are not loaders of the installation: row H18.
 
 use std::io::{self, Read as _, Write as _};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use crate::certificates::Certificates;
 use crate::stage::own_cluster;
 use crate::tls::{Identity, connect};
 
-/// How long the test's own certificate lasts.
+/// The lifetime of the test's own certificate.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Asserts that loaders of a release with siblings answer who has the certificate of the installation's loaders, and nobody else. Pods of
-/// somebody else's cluster cannot be reached; nothing is tried there.
+/// Asserts that loaders of a release with siblings only answer clients with the certificate of the installation's loaders. In an existing
+/// cluster, pods cannot be reached, and nothing is tried.
 pub(crate) fn are_refused(release: &Release<'static>) {
     if own_cluster("fault_h18").is_none() {
         return;
@@ -38,7 +38,7 @@ pub(crate) fn are_refused(release: &Release<'static>) {
     }
 }
 
-/// The first line of a loader's answer to a question for a module that it has not.
+/// The first line of a loader's answer to a request for a module that it does not have.
 fn ask(release: &Release<'static>, name: &str, identity: Option<Identity>) -> io::Result<String> {
     let bundle = Certificates(release).text("siblings", "ca.crt");
     let mut stream = connect(&release.pods()[0], 8444, name, &bundle, identity.as_ref())?;

@@ -1,14 +1,14 @@
-//! A policy is edited while API servers call.
+//! A policy is edited under load.
 
 use portcullis_e2e::eventually;
 use serde_json::json;
 
 use crate::stage::{Stage, assert_all};
 
-/// Calls a second. A busy machine bears fewer.
+/// The number of calls per second. A busy machine handles fewer.
 const CALLS: u32 = 200;
 
-/// So many calls are proof enough, however fast they were.
+/// The number of calls that is enough, however fast they were.
 const ENOUGH: usize = 500;
 
 #[test]

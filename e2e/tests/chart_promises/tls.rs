@@ -1,4 +1,4 @@
-//! TLS connections to pods, as any client.
+//! TLS connections to pods.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -10,13 +10,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
-/// Longest wait for the other side, on a busy machine.
+/// The longest wait for the other side, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A certificate and its key, as PEM.
 pub(crate) type Identity = (String, String);
 
-/// Connects to a port of a pod and shakes hands. Trusts the authorities of `bundle` (PEM), and those only for `name`.
+/// Connects to a port of a pod and completes the handshake. Trusts only the authorities of `bundle` (PEM), for a certificate with `name`.
 pub(crate) fn connect(
     pod: &Value,
     port: u16,

@@ -1,4 +1,4 @@
-//! What helm installs where there are two API servers.
+//! An installation in a cluster with two API servers.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn fault_w09_what_helm_installs_is_ready_when_both_api_servers_call_and_goes_on_
     if own_cluster("fault_w09").is_none() {
         return;
     }
-    // Of its own: the cluster of the others has one, which is all that they need.
+    // It needs a cluster of its own, because that of the other tests has one API server.
     let site = Site::with_api_servers(2);
     let cluster = site.own_cluster().expect("it is our own");
     let release = Release::new(&site, "two");
@@ -35,7 +35,7 @@ fn fault_w09_what_helm_installs_is_ready_when_both_api_servers_call_and_goes_on_
         );
     }
 
-    // The pods go on at the one that is left, and wait for no other.
+    // The pods go on with the API server that is left, and do not wait for the other.
     cluster.stop(Component::ApiServer(2));
     let edited = configmaps.denying("none at all");
     let secrets = release.cluster_policy("second").on(&["secrets"]).denying("no secrets");

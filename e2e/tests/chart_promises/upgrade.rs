@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::stage::{assert_all, assert_denied, second_release, site, turn};
 
-/// The chart of this repository under a lower version. Its programs are those of today, so this shows no row of the fault catalogue: the
-/// upgrade from an earlier release is in `earlier_release.rs`.
+/// A package of this repository's chart with a lower version. It has the current programs, so this does not prove a row of the fault
+/// catalogue; the upgrade from an earlier release is in `earlier_release.rs`.
 fn previous_chart(folder: &Path) -> String {
     let site = site();
     let (chart, folder) = (Helm::chart().display().to_string(), folder.display().to_string());
@@ -36,7 +36,7 @@ fn an_upgrade_of_the_chart_and_the_way_back_keep_policies_and_what_they_say_and_
 
     let load = release.load(&shop, 20);
     let mut values = small;
-    // Every pod is another one then.
+    // With another log level, every pod is replaced.
     values["logs"] = json!({ "level": "debug" });
     release.upgrade(&Helm::chart().display().to_string(), &values).expect("the upgrade");
     release.wait_for_replicas(2);
@@ -49,7 +49,7 @@ fn an_upgrade_of_the_chart_and_the_way_back_keep_policies_and_what_they_say_and_
     assert_eq!((&object["metadata"]["uid"], &object["metadata"]["generation"]), (&uid, &json!(1)));
     assert_denied(&release.create_pod(&shop, "one", &json!({})), "not here");
 
-    // And back.
+    // A rollback does not fail a call either.
     let load = release.load(&shop, 20);
     let back = release.site().helm(
         ["rollback", release.namespace(), "1", "--namespace", release.namespace(), "--wait", "--timeout", "4m"],

@@ -1,4 +1,4 @@
-//! A cluster answers to the real kubectl, and shares nothing with another.
+//! A cluster works with the real kubectl, and does not share anything with another cluster.
 
 use portcullis_e2e::{Cluster, Options, VERSION, eventually};
 
@@ -72,7 +72,7 @@ fn the_audit_log_tells_who_asked_for_what() {
     let cluster = cluster();
     cluster.kubectl(["create", "namespace", "shop"]).expect("a namespace");
     let is_ours = |event: &serde_json::Value| event["verb"] == "create" && event["objectRef"]["name"] == "shop";
-    // It is written after the answer.
+    // The log is written after the answer.
     let event = eventually("the event", || cluster.audit_events().into_iter().find(is_ours));
     assert_eq!(event["user"]["username"], "admin");
 }

@@ -1,10 +1,10 @@
-//! `cargo xtask cluster`, as a person uses it.
+//! The commands of `cargo xtask cluster`.
 
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// The commands on one cluster, which is taken down at the end in any case.
+/// The commands on one cluster, which is always taken down at the end.
 struct Commands {
     name: String,
 }
@@ -21,7 +21,7 @@ impl Commands {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What `status` says of it.
+    /// The status of the cluster; `None` if it does not exist.
     fn status(&self) -> Option<Value> {
         let output =
             Command::new(env!("CARGO_BIN_EXE_portcullis-e2e")).args(["status", "-o", "json"]).output().unwrap();

@@ -1,4 +1,4 @@
-//! Nothing of a cluster is left: not after its end, and not for long after a crash.
+//! Nothing of a cluster is left after its end, and not for long after a crash.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use portcullis_e2e::{Cache, Cluster, Health, Name, Options, Running, eventually}
 
 use crate::cluster;
 
-/// Ids of all processes that have this folder in their command line, which those of its cluster do.
+/// The ids of all processes that have this folder in their command line, as all processes of its cluster do.
 fn processes_of(folder: &Path) -> Vec<u32> {
     let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let needle = format!("{}/", folder.display());
@@ -19,7 +19,7 @@ fn processes_of(folder: &Path) -> Vec<u32> {
     .collect()
 }
 
-/// How many routes there are to the block of this API server.
+/// The number of routes to the addresses of this cluster.
 fn routes_to(cluster: &Running) -> usize {
     let block = cluster.api_servers[0].trim_start_matches("https://").split(".1:").next().unwrap().to_owned();
     let output = Command::new("ip").args(["route", "show", "table", "local"]).output().unwrap();
@@ -52,7 +52,7 @@ fn the_end_of_a_cluster_leaves_nothing() {
 #[test]
 #[ignore = "starts a cluster"]
 fn a_crash_leaves_no_process_and_the_next_start_removes_the_rest() {
-    // Another process starts a cluster, and is killed in the middle of it.
+    // Another process starts a cluster, and is killed before it is up.
     let name = format!("crashes-{}", std::process::id());
     let mut owner = Command::new(env!("CARGO_BIN_EXE_portcullis-e2e"))
         .args(["up", "--name", &name])
@@ -66,7 +66,7 @@ fn a_crash_leaves_no_process_and_the_next_start_removes_the_rest() {
     assert_ne!(seen.state, Health::Abandoned);
 
     let folder = folder_of(&seen);
-    // A test beside this one may have started a cluster meanwhile, which removes all of it and may take its place.
+    // Another test may have started a cluster in the meantime, which removes what is left and may use the same folder.
     let is_gone =
         |left: Option<&Running>| left.is_none_or(|left| left.processes.iter().all(|one| one.memory.is_none()));
     eventually("the end of its processes", || is_gone(running(&name).as_ref()).then_some(()));

@@ -1,6 +1,6 @@
-//! What other tests rely on: a cluster is real, its own, and gone afterwards.
+//! Tests of the clusters that other tests use: a cluster is real, isolated from others, and completely removed afterwards.
 //!
-//! Each test starts clusters, and the first one ever builds Kubernetes, so they run when they are asked for:
+//! Each test starts clusters, and the very first one builds Kubernetes, so they only run on request:
 //! `cargo test -p portcullis-e2e -- --include-ignored`.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
@@ -18,7 +18,8 @@ fn cluster() -> Cluster {
     Cluster::start(&Options::default()).unwrap()
 }
 
-/// Whether its addresses are not the loopback's; tests that need such addresses take root.
+/// Whether the addresses of the cluster are not those of the loopback device. If they are, the test is marked as skipped: other addresses
+/// need root.
 fn is_routed(cluster: &Cluster) -> bool {
     let routed = !cluster.api_servers()[0].ip().is_loopback();
     if !routed {

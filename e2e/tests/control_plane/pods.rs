@@ -43,7 +43,7 @@ fn a_token_has_the_rights_of_its_account_until_its_pod_goes() {
     assert_eq!(who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/pod-name"][0], "reader-1");
 
     cluster.kubectl(["delete", "pod", "reader-1", "--namespace=shop", "--force"]).expect("the pod goes");
-    // An API server remembers a token for ten seconds.
+    // An API server caches the result for a token for ten seconds.
     eventually("the end of the token", || reads("configmaps").stderr.contains("Unauthorized").then_some(()));
 }
 

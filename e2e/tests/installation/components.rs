@@ -1,4 +1,4 @@
-//! Components that end and come back.
+//! Components that are stopped and started again.
 
 use portcullis_e2e::{Cluster, Component, Options, eventually};
 
@@ -11,7 +11,7 @@ fn an_api_server_ends_and_comes_back_and_the_controllers_go_on() {
     cluster.stop(Component::ApiServer(1));
     assert!(!cluster.kubectl(at(1)).is_ok());
     cluster.kubectl(at(2)).expect("the other one");
-    // Accounts of namespaces are made by a controller.
+    // The service account of a namespace is created by a controller.
     cluster.kubectl(["create", "namespace", "later", "--context=api-server-2"]).expect("a namespace");
     eventually("an account", || cluster.api().get("/api/v1/namespaces/later/serviceaccounts/default"));
 
@@ -25,7 +25,7 @@ fn an_api_server_ends_and_comes_back_and_the_controllers_go_on() {
 #[test]
 #[ignore = "starts a cluster"]
 fn tests_run_in_a_network_of_their_own() {
-    // Otherwise the user's own loopback device would have routes for a while.
+    // Otherwise the machine's own loopback device would have extra routes for a while.
     if std::env::var_os("PORTCULLIS_BIN_DIR").is_some() {
         Cluster::demand_own_network();
     }

@@ -1,4 +1,4 @@
-//! What cluster tests rely on: an installation has the rights of its pods and no others, and the test is a faithful kubelet.
+//! Tests of the installations that cluster tests use: programs have only the rights of their pods, and the test acts like a kubelet.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 

@@ -1,4 +1,4 @@
-//! Pods of an installation.
+//! The pods of an installation.
 
 use portcullis_e2e::{Installation, InstallationOptions, Program, eventually};
 

@@ -1,4 +1,4 @@
-//! A proxy passes everything on, and does what a test tells it to.
+//! A proxy forwards everything, except where a test gives it rules.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn a_proxy_passes_on_and_does_what_rules_say() {
         [Some(201), Some(403), Some(201)]
     );
 
-    // The watch hears what really happens, then what the test puts in, and then nothing.
+    // The watch gets real events, then an injected one, and then its end.
     std::thread::scope(|scope| {
         let watching = scope.spawn(|| kubectl(60, &["get", "configmaps", "--watch-only", "--output=name"]));
         eventually("the watch", || (proxy.watches("/configmaps") == 1).then_some(()));

@@ -1,4 +1,4 @@
-//! Nothing of a node is left: not after its end, and not for long after a crash.
+//! Nothing of a node is left after its end, and not for long after a crash.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -18,12 +18,12 @@ fn process(cluster: &Running, name: &str) -> Option<u32> {
     cluster.processes.iter().find(|process| process.name == name).map(|process| process.pid)
 }
 
-/// The process namespace of a process. As long as it is open, the kernel gives its number to no other namespace.
+/// The process namespace of a process. While it is open, the kernel does not give its number to another namespace.
 fn namespace(pid: u32) -> File {
     File::open(format!("/proc/{pid}/ns/pid")).unwrap()
 }
 
-/// All processes that are on the node of this process namespace, but for those of pods, which have namespaces of their own.
+/// All processes in this process namespace of a node. Those of pods have namespaces of their own.
 fn processes_in(wanted: &File) -> Vec<u32> {
     let wanted = wanted.metadata().unwrap().ino();
     let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -31,7 +31,7 @@ fn processes_in(wanted: &File) -> Vec<u32> {
     pids.filter(|&pid| number(pid) == Some(wanted)).collect()
 }
 
-/// All processes in a control group or in one below it.
+/// All processes in a control group and in those below it.
 fn processes_of(group: &Path) -> Vec<String> {
     let mut found: Vec<_> =
         fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines().map(str::to_owned).collect();
@@ -41,7 +41,7 @@ fn processes_of(group: &Path) -> Vec<String> {
     found
 }
 
-/// Control groups of the node of a cluster in this slot, which this process started.
+/// The control groups of the node of a cluster in this slot that the process `owner` started.
 fn groups(slot: &str, owner: u32) -> Vec<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
     let below = fs::read_dir(root).unwrap().flatten().map(|entry| entry.path());
@@ -75,17 +75,17 @@ fn the_end_of_a_cluster_leaves_nothing_of_its_node() {
     assert_eq!((seen.state, seen.node), (Health::Up, true));
     let (folder, slot) = slot_of(&seen);
     let node = namespace(process(&seen, "node-init").unwrap());
-    // The first process, containerd, kubelet, kube-proxy, and what looks after the pod.
+    // The init process, containerd, kubelet, kube-proxy, and the pod's shim.
     assert!(processes_in(&node).len() >= 5, "{:?}", processes_in(&node));
     assert!(has_interface(&slot));
-    // The pod's program, and what holds its namespaces. A group that is gone has no processes.
+    // The pod's program, and the pause process that holds its namespaces.
     let of_pods = groups(&slot, std::process::id()).iter().map(|group| processes_of(group).len()).max();
     assert_eq!(of_pods, Some(2));
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(&folder.display().to_string()), "mounts of the node are its own:\n{mounts}");
 
     drop(cluster);
-    // The kernel takes namespaces away in its own time.
+    // The kernel needs a while to remove namespaces.
     eventually("the end of all processes of the node", || processes_in(&node).is_empty().then_some(()));
     eventually("the end of its interface", || (!has_interface(&slot)).then_some(()));
     assert!(groups(&slot, std::process::id()).is_empty());

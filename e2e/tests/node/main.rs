@@ -1,6 +1,6 @@
-//! What tests of installed products rely on: a cluster with a node runs pods as any other does, and all of it is gone afterwards.
+//! Tests of the clusters with a node that tests of installations use: they run pods like any cluster, and are completely removed afterwards.
 //!
-//! Each cluster takes root, containerd, runc, plugins of pod networks and nftables, so these tests run when they are asked for:
+//! Each cluster needs root, containerd, runc, plugins of pod networks and nftables, so these tests only run on request:
 //! `cargo xtask test --filter "cluster: tests node"`.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]

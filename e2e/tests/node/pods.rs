@@ -1,4 +1,4 @@
-//! Pods run, and are reached in all the ways that a product and its users rely on.
+//! Pods run, and can be reached by services, names and addresses.
 
 use std::process::Command;
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::cluster;
 use crate::scene::Scene;
 
-/// It ends with the process.
+/// The cluster of most tests here, which ends with the process.
 static SHARED: LazyLock<Cluster> = LazyLock::new(cluster);
 
 #[test]
@@ -31,7 +31,7 @@ fn services_have_names_and_reach_pods() {
     for pod in ["one", "two"] {
         scene.make_pod(pod);
     }
-    // Names and addresses are known to the whole cluster in a moment.
+    // Names and addresses take a moment to reach the whole cluster.
     let lookup = |name: &str| {
         eventually(&format!("the name {name}"), || {
             let found = scene.exec("one", &["lookup", name]);
@@ -50,7 +50,7 @@ fn services_have_names_and_reach_pods() {
     assert_eq!(lookup(&format!("{}.web-pods", pods[0].replace('.', "-"))), pods[0]);
     assert!(!scene.exec("one", &["lookup", "nobody.service"]).is_ok());
 
-    // Both answer, one of them being the pod that asks.
+    // Both pods answer, also the one that sends the request.
     for name in ["one", "two"] {
         eventually(&format!("an answer of {name}"), || {
             (scene.get("one", "http://web") == format!("this is {name}")).then_some(())
@@ -88,7 +88,7 @@ fn a_name_with_more_addresses_than_a_datagram_holds_is_answered_whole() {
 fn pods_reach_the_api_server_and_nothing_beyond_the_cluster() {
     let scene = Scene::new(&SHARED, "ways");
     scene.make_pod("one");
-    // Refusing a stranger is an answer.
+    // The client does not trust the API server's certificate, but an error about it proves that the API server answers.
     eventually("a refusal by the API server", || {
         let asked = scene.exec("one", &["get", "https://kubernetes.default.svc/readyz"]);
         asked.stderr.contains("certificate").then_some(())
@@ -116,7 +116,7 @@ fn images_are_put_on_a_node_from_archives() {
         SHARED.run_on_node(["ctr", "--namespace", "k8s.io", "images"].iter().chain(words).copied())
     };
     ctr(&["tag", POD_IMAGE, "localhost/other:1"]).expect("another name");
-    // The node sees the folder of its cluster there.
+    // This is the path of the cluster's folder on the node.
     ctr(&["export", "/run/cluster/other.tar", "localhost/other:1"]).expect("an archive");
     let has_it = || SHARED.images().iter().any(|image| image == "localhost/other:1");
     let remove = || ctr(&["rm", "localhost/other:1"]).expect("the end of an image").to_owned();
@@ -126,7 +126,7 @@ fn images_are_put_on_a_node_from_archives() {
     SHARED.import_image(&archive);
     assert!(has_it());
 
-    // As a person does it.
+    // The same with the command.
     remove();
     let all = Running::list(&Cache::from_env().unwrap()).unwrap();
     let own = all.iter().find(|one| one.kubeconfig == SHARED.kubeconfig()).unwrap();

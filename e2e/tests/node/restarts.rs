@@ -1,4 +1,4 @@
-//! Parts of a cluster with a node go and come back, and what is stored stays.
+//! Parts of a cluster with a node are stopped and started again, and stored objects remain.
 
 use portcullis_e2e::{Cluster, Component, Options, eventually};
 
@@ -16,7 +16,7 @@ fn containers_go_on_while_kubelet_and_containerd_restart_and_start_anew_with_the
     cluster.restart_kubelet();
     scene.wait_ready("one");
     assert_eq!((scene.restarts("one"), cluster.container_id("node", "one", "web")), (0, first));
-    // The pod is ready by what was said of it before; a new kubelet learns of its pods in its own time.
+    // The condition of the pod may still be that from before; the new kubelet needs a while to find its pods.
     let looks_up = || scene.exec("one", &["lookup", "kubernetes.default"]).is_ok().then_some(());
     eventually("the kubelet to know its pod again", looks_up);
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use portcullis_e2e::{Cluster, Evidence, Output, POD_IMAGE, eventually};
 use serde_json::{Value, json};
 
-/// A namespace of a test.
+/// The namespace of a test.
 pub(crate) struct Scene<'a> {
     cluster: &'a Cluster,
     name: &'a str,
@@ -13,19 +13,19 @@ pub(crate) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// An empty namespace, from which evidence is kept when the test fails.
+    /// Creates an empty namespace, from which evidence is kept if the test fails.
     pub(crate) fn new(cluster: &'a Cluster, name: &'a str) -> Self {
         cluster.kubectl(["create", "namespace", name]).expect("a namespace");
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("evidence").join(name);
         Self { cluster, name, _evidence: cluster.evidence(folder) }
     }
 
-    /// kubectl in this namespace.
+    /// Runs kubectl in this namespace.
     pub(crate) fn kubectl(&self, args: &[&str]) -> Output {
         self.cluster.kubectl(["--namespace", self.name].into_iter().chain(args.iter().copied()))
     }
 
-    /// The service `web`, with a cluster address, and the headless service `web-pods`, both of pods that have the label.
+    /// Creates the service `web`, with a cluster address, and the headless service `web-pods`, both for the pods of [`Scene::make_pod`].
     pub(crate) fn make_services(&self) {
         let service = |name: &str, extra: Value| {
             let mut spec = json!({ "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": 8080 }] });
@@ -38,7 +38,7 @@ impl<'a> Scene<'a> {
             .expect("services");
     }
 
-    /// A pod that serves, with the strictest settings that there are, and waits for its readiness.
+    /// Creates a pod that serves, with the strictest pod security, and waits until it is ready.
     pub(crate) fn make_pod(&self, name: &str) {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -56,7 +56,7 @@ impl<'a> Scene<'a> {
                 }],
             },
         });
-        // The controller that makes service accounts may be a moment behind.
+        // The namespace may not have its service account yet.
         eventually("the pod's creation", || self.cluster.apply(&pod.to_string()).is_ok().then_some(()));
         self.wait_ready(name);
     }
@@ -65,12 +65,12 @@ impl<'a> Scene<'a> {
         self.kubectl(&["wait", "--for=condition=Ready", "--timeout=240s", "pod", pod]).expect("a ready pod");
     }
 
-    /// Runs the pod's program inside once more.
+    /// Runs the pod's program once more inside of it.
     pub(crate) fn exec(&self, pod: &str, args: &[&str]) -> Output {
         self.kubectl(&[&["exec", pod, "--", "/pod"], args].concat())
     }
 
-    /// What an address answers to a pod.
+    /// The answer that a pod gets from an address.
     pub(crate) fn get(&self, pod: &str, url: &str) -> String {
         eventually(&format!("an answer of {url}"), || {
             let output = self.exec(pod, &["get", url]);
@@ -83,7 +83,7 @@ impl<'a> Scene<'a> {
         self.kubectl(&["get", "pod", name, "--output=json"]).json("the pod")
     }
 
-    /// How often the container of a pod was started again.
+    /// How often the container of a pod was restarted.
     pub(crate) fn restarts(&self, pod: &str) -> u64 {
         self.pod(pod)["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or_default()
     }

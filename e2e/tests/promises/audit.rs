@@ -1,4 +1,4 @@
-//! Objects that were there before a policy are audited, and reports say which of them it rejects: compared with what a test counts itself.
+//! Existing objects are audited, and reports name those that a policy rejects. The tests compare the reports with their own counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,13 +10,13 @@ use crate::cluster;
 
 /// The annotation that asks for a scan.
 const REQUESTED: &str = "policies.portcullis.dev/audit-requested-at";
-/// The label of the objects that policies here are about: Kubernetes puts a ConfigMap of its own into each namespace.
+/// The label of the objects that policies here are about, because Kubernetes puts a ConfigMap of its own into each namespace.
 pub(crate) const COUNTED: &str = "counted";
 
-/// An object by namespace and name. The namespace of one in no namespace is empty.
+/// The namespace and the name of an object. The namespace of a cluster-scoped object is empty.
 pub(crate) type Place = (String, String);
 
-/// A kind of reports. Here, those in namespaces are about ConfigMaps, and the others about Namespaces.
+/// A kind of reports. In these tests, namespaced reports are about ConfigMaps, and the others about Namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReportKind {
     Report,
@@ -26,8 +26,8 @@ pub(crate) enum ReportKind {
 }
 
 impl ReportKind {
-    /// The collections in which such reports are about objects of these namespaces, or the one collection of reports in no namespace; each
-    /// with the namespace.
+    /// The paths of the collections with such reports in these namespaces, or of the one collection of cluster-scoped reports, each with its
+    /// namespace.
     fn collections(self, namespaces: &[String]) -> Vec<(String, String)> {
         let (group, plural) = match self {
             Self::Report => ("openreports.io/v1alpha1", "reports"),
@@ -52,23 +52,23 @@ impl ReportKind {
     }
 }
 
-/// An installation that audits objects, without pods.
+/// An installation that audits objects. It has no pods yet.
 pub(crate) fn install(name: &str, format: &str) -> Installation<'static> {
     cluster().install_open_reports();
     Installation::start(cluster(), InstallationOptions::named(name).auditing(format))
 }
 
-/// What a policy of [`labels`] or [`labels_of_namespaces`] says of an object that it rejects.
+/// The message of a policy of [`labels`] or [`labels_of_namespaces`] for an object that it rejects.
 pub(crate) const NO_TEAM: &str = "missing labels: team";
 
-/// A policy that wants the label `team` of ConfigMaps.
+/// A policy that requires the label `team` of ConfigMaps.
 pub(crate) fn labels(installation: &Installation<'_>, name: &str) -> Policy {
     let policy = installation.cluster_policy(name).example("required-labels").on(&["configmaps"]);
     let selector = json!({ "matchLabels": { COUNTED: "yes" } });
     policy.field("settings", json!({ "labels": ["team"] })).field("objectSelector", selector)
 }
 
-/// Makes ConfigMaps, of which `lacks` says by their numbers whether they lack the label.
+/// Creates ConfigMaps. Those for whose number `lacks` returns true lack the label `team`.
 pub(crate) fn fill(installation: &Installation<'_>, namespace: &str, count: usize, lacks: impl Fn(usize) -> bool) {
     for number in 0..count {
         let mut labels = json!({ COUNTED: "yes" });
@@ -84,7 +84,7 @@ pub(crate) fn fill(installation: &Installation<'_>, namespace: &str, count: usiz
     }
 }
 
-/// A policy that wants the label `team` of Namespaces, those that the test has made.
+/// A policy that requires the label `team` of the test's own Namespaces.
 pub(crate) fn labels_of_namespaces(installation: &Installation<'_>, name: &str) -> Policy {
     let policy = installation.cluster_policy(name).example("required-labels").on(&["namespaces"]);
     policy.field("settings", json!({ "labels": ["team"] }))
@@ -98,7 +98,7 @@ pub(crate) fn put_label(installation: &Installation<'_>, path: &str, label: &str
     patched.expect("an API server answers").expect("a label");
 }
 
-/// The objects that a policy of [`labels`] must reject, with their uids, and how many objects there are: counted by brute force.
+/// The objects that a policy of [`labels`] must reject, with their uids, and the number of all objects, by the test's own count.
 pub(crate) fn counted(installation: &Installation<'_>, namespaces: &[String]) -> (BTreeMap<Place, String>, usize) {
     let (mut rejected, mut all) = (BTreeMap::new(), 0);
     for namespace in namespaces {
@@ -129,7 +129,7 @@ pub(crate) fn items(installation: &Installation<'_>, path: &str) -> Vec<Value> {
     installation.api().list(path)
 }
 
-/// All reports of the installation of a kind, with their namespaces.
+/// All reports of a kind that the installation has written, with their namespaces.
 pub(crate) fn reports(
     installation: &Installation<'_>,
     kind: ReportKind,
@@ -147,8 +147,8 @@ pub(crate) fn reports(
     found
 }
 
-/// The objects that reports of a kind say a policy rejects, and what it says of each. Each report is where its object is, and named after
-/// it.
+/// The objects that a policy rejects by the reports of a kind, each with the message. Asserts that each report is in the namespace of its
+/// object, and is named after it.
 pub(crate) fn reported_by(
     installation: &Installation<'_>,
     kind: ReportKind,
@@ -174,14 +174,14 @@ pub(crate) fn reported_by(
     found
 }
 
-/// The objects that Reports say a policy of [`labels`] rejects.
+/// The objects that a policy of [`labels`] rejects by the Reports.
 pub(crate) fn reported(installation: &Installation<'_>, policy: &str, namespaces: &[String]) -> BTreeSet<Place> {
     let found = reported_by(installation, ReportKind::Report, policy, namespaces);
     assert!(found.values().all(|message| message.contains(NO_TEAM)), "{found:?}");
     found.into_keys().collect()
 }
 
-/// Asks for a scan as `portcullis audit --now` does, and returns what it found.
+/// Requests a scan like `portcullis audit --now`, and returns its figures.
 pub(crate) fn scan(installation: &Installation<'_>, policy: &Policy) -> Value {
     let before = installation.object(policy).expect("the policy")["status"]["audit"]["scannedAt"].clone();
     let requested = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos().to_string();
@@ -190,7 +190,7 @@ pub(crate) fn scan(installation: &Installation<'_>, policy: &Policy) -> Value {
     found(installation, policy, "a scan", |audit| audit["scannedAt"] != before)
 }
 
-/// Waits until a scan has found this about a policy.
+/// Waits for a scan with such figures about a policy, and returns them.
 pub(crate) fn found(
     installation: &Installation<'_>,
     policy: &Policy,
@@ -210,8 +210,8 @@ pub(crate) fn wait_exact(installation: &Installation<'_>, policy: &Policy, names
     wait_exact_in(installation, ReportKind::Report, policy, NO_TEAM, &counted, namespaces)
 }
 
-/// Waits until reports of a kind name exactly the objects that were counted as rejected, none of them elsewhere in these namespaces, and
-/// the status of the policy has the same figures. Each report has these words.
+/// Waits until the reports of a kind in these namespaces name exactly the objects that were counted as rejected, each with these words, and
+/// the status of the policy has the same figures.
 pub(crate) fn wait_exact_in<T>(
     installation: &Installation<'_>,
     kind: ReportKind,
@@ -232,7 +232,7 @@ pub(crate) fn wait_exact_in<T>(
     audit
 }
 
-/// How many questions a pod's evaluator has answered.
+/// How many audits a pod's evaluator has answered.
 pub(crate) fn asked(pod: &Pod) -> u64 {
     let (_, text) =
         eventually("metrics", || pod.probe(Program::Evaluator, "/metrics").filter(|(code, _)| *code == 200));
@@ -248,7 +248,7 @@ fn promise_reports_name_the_objects_that_a_policy_rejects_and_no_others() {
     let installation = install("audits", "openreports").with(1);
     let namespaces = ["a", "b", "c"].map(|suffix| installation.make_namespace(suffix));
     for namespace in &namespaces {
-        // One in three lacks the label, and in the third namespace none does.
+        // One in three objects lacks the label; in the third namespace none does.
         fill(&installation, namespace, 100, |number| number % 3 == 0 && *namespace != namespaces[2]);
     }
     let policy = labels(&installation, "audits-labels");
@@ -266,14 +266,14 @@ fn promise_reports_name_the_objects_that_a_policy_rejects_and_no_others() {
         rejected.keys().map(|(namespace, name)| format!("ConfigMap {namespace}/{name}")).collect();
     assert!(examples.iter().all(|example| titles.contains(example.as_str().unwrap())), "{examples:?}");
 
-    // What has not changed is not asked about again.
+    // Objects that have not changed are not audited again.
     let [pod] = installation.replicas().try_into().ok().expect("one replica");
     let before = asked(&pod);
     assert!(before >= 300, "{before}");
     scan(&installation, &policy);
     assert_eq!(asked(&pod), before);
 
-    // One is mended, one gets worse, and one is deleted.
+    // One object gets the label, one loses it, and one is deleted.
     let path = |namespace: &String, name: &str| format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
     put_label(&installation, &path(&namespaces[0], "object-000"), "team", "shop");
     put_label(&installation, &path(&namespaces[2], "object-000"), "team", Value::Null);
@@ -283,14 +283,14 @@ fn promise_reports_name_the_objects_that_a_policy_rejects_and_no_others() {
     wait_exact(&installation, &policy, &namespaces);
     assert_eq!(asked(&pod), before + 2);
 
-    // Another generation is asked about everything.
+    // A new generation is asked about all objects.
     let stricter = policy.clone().field("settings", json!({ "labels": ["team", COUNTED] }));
     installation.apply_ready(std::slice::from_ref(&stricter));
     let audit = found(&installation, &stricter, "a scan of the new generation", |audit| audit["generation"] == 2);
     assert_eq!(audit["checked"], 299, "{audit}");
     wait_exact(&installation, &stricter, &namespaces);
 
-    // With its policy, what it said goes.
+    // When the policy is deleted, its reports are deleted too.
     let removed = installation.api().delete(&policy.path(), None);
     removed.expect("an API server answers").expect("a deletion");
     eventually("the end of all reports", || {
@@ -315,7 +315,7 @@ fn promise_a_policy_of_a_namespace_is_audited_there_and_a_suspended_one_not_at_a
     installation.apply(&suspended).expect("the policy");
     let audit = found(&installation, &own, "its figures", |audit| audit["checked"] == 10);
     assert_eq!(audit["violations"], 3, "{audit}");
-    // So is a policy that only watches.
+    // A policy in mode monitor is audited too.
     wait_exact(&installation, &watching, &namespaces);
     let audit = found(&installation, &suspended, "the reason", |audit| audit["message"].is_string());
     assert_eq!((&audit["generation"], &audit["checked"]), (&json!(0), &json!(0)), "{audit}");
@@ -340,7 +340,7 @@ fn promise_objects_in_no_namespace_have_reports_in_no_namespace() {
         (counted.0.len(), counted.1)
     };
     assert_eq!(exact(), (3, 5));
-    // What the webhook says of a new one is what the report says.
+    // The report has the same message as the webhook for a new object.
     let name = format!("{}-late", installation.namespace());
     let labels = json!({ "portcullis-test": installation.policy_server() });
     let late = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels } });
@@ -351,7 +351,7 @@ fn promise_objects_in_no_namespace_have_reports_in_no_namespace() {
     assert!(found.values().all(|message| refusal.contains(message)), "{refusal}: {found:?}");
     assert!(reports(&installation, ReportKind::Report, &namespaces).is_empty());
 
-    // One is mended, and one gets worse.
+    // One object gets the label, and one loses it.
     put_label(&installation, &path(&namespaces[2]), "team", "shop");
     put_label(&installation, &path(&namespaces[0]), "team", Value::Null);
     scan(&installation, &policy);

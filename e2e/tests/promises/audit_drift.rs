@@ -1,4 +1,4 @@
-//! What policies say of objects changes although nobody edits the objects: the labels of their namespace change, or what the policy reads.
+//! Verdicts on objects change although the objects do not: the labels of their namespace change, or the objects that the policy reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::audit::{
 /// The label by which the policy selects namespaces.
 const STAGE: &str = "stage";
 
-/// The ConfigMaps of a namespace with their versions.
+/// The ConfigMaps of a namespace, with their resource versions.
 fn versions(installation: &Installation<'_>, namespace: &str) -> BTreeMap<Place, Value> {
     let objects = items(installation, &format!("/api/v1/namespaces/{namespace}/configmaps"));
     let version = |object: &Value| {
@@ -44,7 +44,7 @@ fn promise_objects_gain_and_lose_reports_with_the_labels_of_their_namespace() {
     });
     let policy = labels(&installation, "audits-stages-labels").field("namespaceSelector", selector);
     installation.apply_ready(std::slice::from_ref(&policy));
-    // Counted in the namespaces that have the label now, and compared with the reports in both.
+    // Counts the objects in the namespaces that have the label now, and compares with the reports in both.
     let exact = || {
         let is_live = |namespace: &&String| {
             let object = installation.api().find(&format!("/api/v1/namespaces/{namespace}")).expect("the namespace");
@@ -57,14 +57,14 @@ fn promise_objects_gain_and_lose_reports_with_the_labels_of_their_namespace() {
     };
     assert_eq!(exact(), (10, 30));
 
-    // Those of the second namespace join, and the policy is asked about them only.
+    // The objects of the second namespace are added, and the policy is asked only about them.
     let [pod] = installation.replicas().try_into().ok().expect("one replica");
     let questions = asked(&pod);
     put(&namespaces[1], json!("live"));
     scan(&installation, &policy);
     assert_eq!(exact(), (20, 60));
     assert_eq!(asked(&pod), questions + 30);
-    // Those of the first one leave, and nothing is asked.
+    // The objects of the first namespace are removed, and the policy is not asked.
     put(&namespaces[0], json!("test"));
     scan(&installation, &policy);
     assert_eq!(exact(), (10, 30));
@@ -76,8 +76,8 @@ fn promise_objects_gain_and_lose_reports_with_the_labels_of_their_namespace() {
     assert_eq!(before, after, "nobody has edited an object");
 }
 
-/// The ConfigMaps of a namespace whose name a LimitRange of another namespace has, counted by brute force, and how many ConfigMaps there
-/// are.
+/// The ConfigMaps of a namespace that have the name of a LimitRange in another namespace, and the number of all ConfigMaps, by the test's
+/// own count.
 fn taken(installation: &Installation<'_>, namespace: &str) -> (BTreeMap<Place, ()>, usize) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let ranges = items(installation, "/api/v1/limitranges");
@@ -89,7 +89,7 @@ fn taken(installation: &Installation<'_>, namespace: &str) -> (BTreeMap<Place, (
     (found.map(|name| ((namespace.to_owned(), name), ())).collect(), objects.len())
 }
 
-/// The ConfigMaps of a namespace that would be refused if they were made today, with the words of the API server.
+/// The ConfigMaps of a namespace that would be denied if they were created now, with the messages of the API server.
 fn refused(installation: &Installation<'_>, namespace: &str) -> BTreeMap<Place, String> {
     let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
     let mut refused = BTreeMap::new();
@@ -104,7 +104,7 @@ fn refused(installation: &Installation<'_>, namespace: &str) -> BTreeMap<Place, 
         if message.contains("denied the request: ") {
             refused.insert((namespace.to_owned(), name.to_owned()), message);
         } else {
-            // Policies are asked first.
+            // The API server calls policies before it checks whether the object exists.
             assert_eq!((reply.code, &reply.body["reason"]), (409, &json!("AlreadyExists")), "{message}");
         }
     }
@@ -126,7 +126,7 @@ fn promise_a_policy_that_reads_objects_sees_in_the_audit_what_it_sees_at_admissi
         installation.api().create(&path(namespace), &object).expect("an API server answers").expect("a LimitRange");
     };
     [1, 4, 7].into_iter().for_each(|number| make(&mail, number));
-    // One of the same namespace does not count.
+    // A LimitRange in the same namespace does not count.
     make(&shop, 2);
     let policy = installation
         .cluster_policy("audits-context-names")
@@ -148,7 +148,7 @@ fn promise_a_policy_that_reads_objects_sees_in_the_audit_what_it_sees_at_admissi
         let before = asked(&pod);
         scan(&installation, &policy);
         wait_exact_in(&installation, ReportKind::Report, &policy, "has this name", &taken, &namespaces);
-        // Its answers depend on more than object and policy, so that it is asked about each object again.
+        // The verdicts depend on more than object and policy, so the policy is asked about each object again.
         eventually("a question about each object", || (asked(&pod) >= before + 12).then_some(()));
         for (place, message) in reported_by(&installation, ReportKind::Report, &id, &namespaces) {
             assert!(refused[&place].contains(&message), "{place:?}: {message}: {refused:?}");
@@ -157,7 +157,7 @@ fn promise_a_policy_that_reads_objects_sees_in_the_audit_what_it_sees_at_admissi
     };
     assert_eq!(exact(), (3, 12));
 
-    // What the policy reads changes, and no object that it is about.
+    // The objects that the policy reads change, but not those that it judges.
     let before = versions(&installation, &shop);
     for number in [5, 6, 8] {
         make(&mail, number);

@@ -1,4 +1,4 @@
-//! What goes wrong during an audit of objects that exist: rows C05 to C10.
+//! Faults during an audit of existing objects: rows C05 to C10.
 
 use portcullis_e2e::{Installation, PodSetup, Policy, Program, Proxy, Rule, eventually};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::audit::{
 };
 use crate::cluster;
 
-/// A pod whose evaluator spends so little time on audits that a scan of some dozen objects takes a while.
+/// A pod whose evaluator spends so little time on audits that a scan of a few dozen objects takes a while.
 fn slow() -> PodSetup {
     PodSetup::default().flag(Program::Evaluator, "--audit-share", 2)
 }
@@ -33,7 +33,7 @@ fn holder(installation: &Installation<'_>) -> String {
     })
 }
 
-/// How often it is tried to kill a reporter in the middle of a scan.
+/// The number of attempts to kill a reporter in the middle of a scan.
 const ROUNDS: usize = 5;
 
 fn message(audit: &Value) -> &str {
@@ -57,7 +57,7 @@ fn fault_c05_the_leader_dies_in_the_middle_of_a_scan_and_another_one_completes_i
         installation.apply_ready(std::slice::from_ref(&policy));
         eventually("the middle of a scan", || (asked(pod) >= before + 5 || is_over()).then_some(()));
         pod.stop(Program::Reporter);
-        // On a busy machine, the scan may have been over before.
+        // On a busy machine, the scan may be over by now.
         let is_proof = !is_over();
         wait_exact(&installation, &policy, std::slice::from_ref(&namespace));
         if is_proof {
@@ -75,7 +75,7 @@ fn fault_c05_the_leader_dies_in_the_middle_of_a_scan_and_another_one_completes_i
 fn fault_c06_a_list_that_expires_is_begun_again() {
     let installation = install("audit-expired", "openreports");
     let namespace = installation.make_namespace("a");
-    // More than one page.
+    // The objects take more than one page.
     fill(&installation, &namespace, 120, |number| number % 4 == 0);
     let proxy = Proxy::start(cluster());
     let expired = "The provided continue parameter is too old to display a consistent list result.";
@@ -101,7 +101,7 @@ fn fault_c07_objects_that_vanish_during_a_scan_leave_no_report() {
     installation.apply_ready(std::slice::from_ref(&policy));
     let [pod] = installation.replicas().try_into().ok().expect("one replica");
     eventually("the beginning of a scan", || (asked(&pod) >= 2).then_some(()));
-    // Most of them are listed and not asked about yet.
+    // Most of these objects have been listed, but not audited yet.
     for number in 20..40 {
         let path = format!("/api/v1/namespaces/{}/configmaps/object-{number:03}", namespaces[0]);
         installation.api().delete(&path, None).expect("an API server answers").expect("a deletion");
@@ -147,7 +147,7 @@ fn fault_c08_without_the_definitions_of_reports_the_figures_are_right_and_the_st
     let all = counted_namespaces(&installation);
     assert_eq!((all.0.len(), all.1), (2, 3));
     wait_exact_in(&installation, ReportKind::ClusterPolicyReport, &of_namespaces, NO_TEAM, &all, &namespaces);
-    // What is mended loses its report.
+    // Objects that get the label lose their reports.
     let path = format!("/api/v1/namespaces/{namespace}/configmaps/object-000");
     put_label(&installation, &path, "team", "shop");
     put_label(&installation, &format!("/api/v1/namespaces/{namespace}"), "team", "shop");
@@ -159,7 +159,7 @@ fn fault_c08_without_the_definitions_of_reports_the_figures_are_right_and_the_st
     wait_exact_in(&installation, ReportKind::ClusterPolicyReport, &of_namespaces, NO_TEAM, &all, &namespaces);
 }
 
-/// The rights that the chart would give for the older kind of reports.
+/// Grants the rights that the chart would grant for the older kinds of reports.
 fn allow_older_reports(installation: &Installation<'_>) {
     let name = format!("{}-older-reports", installation.policy_server());
     let role = json!({
@@ -211,7 +211,7 @@ fn fault_c09_a_namespace_without_room_for_reports_costs_no_other_its_reports() {
         ((of(&namespaces[0]), of(&namespaces[1])) == (1, 4)).then_some(())
     });
 
-    // With room, the rest comes.
+    // Without the quota, the remaining reports are written.
     installation.api().delete(&path, None).expect("an API server answers").expect("a deletion");
     let complete = || {
         scan(&installation, &policy);
@@ -234,7 +234,7 @@ fn fault_c10_a_kind_that_may_not_be_listed_is_named_and_the_others_are_audited()
     let audit = found(&installation, &both, "its figures", |audit| audit["checked"] == 20);
     assert_eq!((&audit["violations"], &audit["unreadable"]), (&json!(5), &json!(["services"])), "{audit}");
     assert!(message(&audit).contains("could not be listed"), "{audit}");
-    // A policy that is not about it has no gap.
+    // A policy that is not about this kind is not affected.
     let audit = wait_exact(&installation, &other, &namespaces);
     assert_eq!((message(&audit), &audit["unreadable"]), ("", &Value::Null), "{audit}");
     wait_exact(&installation, &both, &namespaces);

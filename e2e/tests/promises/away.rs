@@ -1,4 +1,4 @@
-//! No API server answers for a while: policies judge every request that reaches them, and the status is right soon after.
+//! No API server answers for a while: policies judge every request that reaches them, and the status is right soon afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::assert_denied;
 
-/// Longer than a Lease counts, and than pauses between tries go on growing: after that, ten minutes are no different.
+/// How long no API server answers. It is longer than a Lease is valid and pauses between retries grow, so ten minutes would not be different.
 const AWAY: Duration = Duration::from_secs(25);
 
 const PROGRAMS: [Program; 3] = [Program::Loader, Program::Evaluator, Program::Reporter];
@@ -19,7 +19,7 @@ const PROGRAMS: [Program; 3] = [Program::Loader, Program::Evaluator, Program::Re
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r01_direct_calls_are_judged_while_no_api_server_answers_and_the_status_is_right_soon_after() {
-    // One of its own, as its only API server ends.
+    // The test needs a cluster of its own, because it stops the only API server.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
     let installation = Installation::start(cluster, InstallationOptions::named("away")).with(2);
     let shop = installation.make_namespace("shop");
@@ -28,7 +28,7 @@ fn fault_r01_direct_calls_are_judged_while_no_api_server_answers_and_the_status_
     let replicas = installation.replicas();
     let callers: Vec<_> = replicas.iter().map(|replica| Caller::new(&installation, &webhook, replica)).collect();
     one_round_in_time(|round| {
-        // This one can be loaded only while nobody can hear of it.
+        // This policy can be loaded only while its success cannot be reported.
         let name = format!("away-late-{round}");
         let module = format!("/{name}.wasm");
         let late = installation.cluster_policy(&name).on(&["secrets"]).at(&installation.source().url(&module));

@@ -1,4 +1,4 @@
-//! Policies that read objects of the cluster and ask what others may do, by a real API server.
+//! Policies that read objects of the cluster and ask for the rights of users, with a real API server.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::installation;
 
 const KIND: &str = "LimitRange";
-/// Longest wait until objects count as old, which a watch must have failed a minute for.
+/// The longest wait until objects are reported as stale, for which their watch must have failed for a minute.
 const OLD: Duration = Duration::from_secs(300);
 
 fn raw(capability: &str, payload: &Value) -> Value {
@@ -23,7 +23,7 @@ fn kinds(kinds: &[&str]) -> Value {
     kinds.iter().map(|kind| json!({"apiVersion": "v1", "kind": kind})).collect()
 }
 
-/// A policy that makes these calls and denies, in one namespace; it may read limit ranges.
+/// A policy for one namespace that makes these calls and denies. It may read limit ranges.
 fn asks(installation: &Installation<'_>, namespace: &str, name: &str, calls: &Value) -> Policy {
     installation
         .cluster_policy(name)
@@ -36,7 +36,7 @@ fn asks(installation: &Installation<'_>, namespace: &str, name: &str, calls: &Va
         .on(&["configmaps"])
 }
 
-/// What the policy answers, as kubectl shows it.
+/// The denial of the policy, as kubectl shows it.
 fn answer(installation: &Installation<'_>, namespace: &str) -> String {
     let denied = installation.create_config_map(namespace, "asked");
     assert!(!denied.is_ok(), "{denied:?}");
@@ -55,13 +55,13 @@ fn wait_for(installation: &Installation<'_>, namespace: &str, what: &str, texts:
     });
 }
 
-/// Waits until the condition `ContextSynced` says this.
+/// Waits until the condition `ContextSynced` has this status and reason, and these words in its message.
 fn wait_for_context(installation: &Installation<'_>, policy: &Policy, status: &str, reason: &str, words: &str) {
     let what = format!("ContextSynced={status}, {reason}, {words}");
     installation.wait_for_object(policy, &what, |object| has_context(object, status, reason, words));
 }
 
-/// Whether the condition `ContextSynced` of the newest generation says this.
+/// Whether the condition `ContextSynced` of the newest generation has this status and reason, and these words in its message.
 fn has_context(object: &Value, status: &str, reason: &str, words: &str) -> bool {
     condition(object, "ContextSynced").is_some_and(|found| {
         found["status"] == status
@@ -156,7 +156,7 @@ fn fault_b05_reads_that_the_api_server_refuses() {
     let calls = json!([list("Service"), list("Nothing"), list("Secret"), list(KIND)]);
     let policy = asks(&installation, &shop, "refused", &calls);
     installation.apply_ready(std::slice::from_ref(&policy));
-    // It was enforced, and goes on to be asked with kinds that cannot be read.
+    // The policy was enforced, and still gets requests after an edit to kinds that cannot be read.
     let more = policy.field("contextAwareResources", kinds(&[KIND, "Service", "Nothing"]));
     installation.apply(&more).expect("the policy");
     wait_for_context(&installation, &more, "False", "ContextForbidden", "resources: [services]");
@@ -191,7 +191,7 @@ fn fault_b06_the_api_server_is_away() {
     installation.apply_ready(&[asks(&installation, &shop, "away", &calls)]);
     let listed = r#""items":[{"metadata":{"name":"first"}}]"#;
     wait_for(&installation, &shop, "both answers", &[listed, r#""limits":[{"#]);
-    // All that the policy lists is metadata, so nothing else is asked for.
+    // The policy lists only metadata, so only metadata is requested.
     let lists = eventually("lists and watches, those of the policy and those before its first call", || {
         let lists = proxy.requests_of("GET", "/api/v1/limitranges?");
         (lists.len() >= 4).then_some(lists)
@@ -204,7 +204,7 @@ fn fault_b06_the_api_server_is_away() {
     wait_for(&installation, &shop, "what was made meanwhile", &[r#"{"metadata":{"name":"second"}}"#, r#""limits":[{"#]);
 }
 
-/// A policy in Rego that judges ConfigMaps of one namespace by the objects of these kinds.
+/// A policy in Rego for ConfigMaps of one namespace, which gets the objects of these kinds.
 fn judges(installation: &Installation<'_>, namespace: &str, name: &str, module: &str, kinds: &[&str]) -> Policy {
     installation
         .cluster_policy(name)
@@ -215,7 +215,7 @@ fn judges(installation: &Installation<'_>, namespace: &str, name: &str, module: 
         .on(&["configmaps"])
 }
 
-/// What comes of a ConfigMap that is not kept.
+/// Creates a ConfigMap in a dry run. Returns status and message of the answer.
 fn try_config_map(installation: &Installation<'_>, namespace: &str, name: &str) -> (u16, String) {
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
     let path = format!("/api/v1/namespaces/{namespace}/configmaps?dryRun=All");
@@ -252,18 +252,18 @@ fn rules_in_rego_judge_by_the_objects_of_the_cluster() {
         judges(&installation, &mail, "unique-names", "unique-names", &kinds),
     ];
     installation.apply_ready(&policies);
-    // Mode opa: objects with and without a namespace.
+    // Mode opa, with namespaced and cluster-scoped objects.
     let no_range = format!("namespace {shop} has no LimitRange");
     wait_for_verdict(&installation, &shop, "a", Some(&no_range));
     assert!(!try_config_map(&installation, &shop, "a").1.contains("is not known"));
     limit_range(&installation, &shop, "taken", &shop);
     wait_for_verdict(&installation, &shop, "a", None);
-    // Mode gatekeeper: the same.
+    // Mode gatekeeper, with the same kinds of objects.
     let taken = format!("LimitRange {shop}/taken has this name");
     wait_for_verdict(&installation, &mail, "taken", Some(&taken));
     wait_for_verdict(&installation, &mail, "free", None);
     wait_for_verdict(&installation, &mail, &shop, Some(&format!("Namespace {shop} has this name")));
-    // What changes is seen.
+    // Both see changes of the objects.
     installation.api().delete(&format!("/api/v1/namespaces/{shop}/limitranges/taken"), None).unwrap();
     wait_for_verdict(&installation, &shop, "a", Some(&no_range));
     wait_for_verdict(&installation, &mail, "taken", None);
@@ -309,7 +309,7 @@ fn fault_b07_objects_for_rego_that_the_api_server_refuses_or_are_too_many() {
         let (code, message) = try_config_map(&installation, &cases[2].0, "a");
         (code == 503 && message.contains("the limit is 8388608 (v1/PodTemplate 9")).then_some(())
     });
-    // Fewer objects are right at once.
+    // With fewer objects, the policy judges again.
     installation.api().delete(&format!("{templates}/large-0"), None).unwrap();
     installation.api().delete(&format!("{templates}/large-1"), None).unwrap();
     wait_for_verdict(&installation, &cases[2].0, "a", None);
@@ -327,14 +327,14 @@ fn fault_b08_the_api_server_is_away_when_rego_needs_objects() {
     let policy = judges(&installation, &shop, "rego-away", "limits-required", &["LimitRange", "Namespace"]);
     installation.apply_ready(std::slice::from_ref(&policy));
     let no_range = format!("namespace {shop} has no LimitRange");
-    // Before the first list nothing is known, and so nothing judged.
+    // Before the first list, no objects are known, so the policy does not judge.
     proxy.close();
     pod.kill(Program::Loader);
     wait_for_verdict(&installation, &shop, "a", Some("objects of the cluster are missing"));
     wait_for_context(&installation, &policy, "False", "ContextNotSynced", "v1/LimitRange");
     proxy.open();
     wait_for_verdict(&installation, &shop, "a", Some(&no_range));
-    // What is known counts while it is away again.
+    // While the API server is unreachable again, the policy judges by the known objects.
     proxy.close();
     for _ in 0..3 {
         thread::sleep(Duration::from_secs(1));
@@ -360,7 +360,7 @@ fn fault_b09_policies_wait_for_what_they_read_and_say_what_to_grant() {
         asks(&installation, &mail, "context-calls", &json!([list]))
             .field("contextAwareResources", kinds(&["Namespace"])),
     ];
-    // An API server that does not give the list: they are loaded, and nobody asks them.
+    // While the API server does not answer the list, the policies are loaded but not registered.
     proxy.rule(Rule::on("GET", "/api/v1/namespaces").answer(503, "not now"));
     for policy in &policies {
         installation.apply(policy).expect("the policy");
@@ -387,10 +387,10 @@ fn fault_b09_policies_wait_for_what_they_read_and_say_what_to_grant() {
         installation.wait_for(policy, "ContextSynced", "True");
     }
     wait_for_verdict(&installation, &shop, &mail, Some(&format!("Namespace {mail} has this name")));
-    // All objects for rules in Rego, a probe for guests that call.
+    // One watch is of all objects for rules in Rego, the other is a probe for guests that make calls.
     eventually("two watches", || (proxy.watches("/api/v1/namespaces") == 2).then_some(()));
 
-    // A kind that the API server refuses: the status names it and the rule, and the grant is enough.
+    // If the API server refuses a kind, the status names it and the rule, and granting the rule is enough.
     let policy = judges(&installation, &post, "context-forbidden", "unique-names", &["Endpoints"]);
     installation.apply(&policy).expect("the policy");
     let rule = r#"v1/Endpoints: grant {apiGroups: [""], resources: [endpoints], verbs: [get, list, watch]}"#;
@@ -419,7 +419,7 @@ fn fault_b09_policies_wait_for_what_they_read_and_say_what_to_grant() {
         .wait_for_object(&policy, "what served last", |object| object["status"]["lastServed"]["generation"] == 1);
     assert_eq!(object["metadata"]["generation"], 1);
 
-    // Nobody needs it any longer, nor did in the manifest before.
+    // The watch ends once neither the current manifest nor the previous one needs it.
     eventually("one watch", || (proxy.watches("/api/v1/endpoints") == 1).then_some(()));
     installation.api().delete(&policy.path(), None).unwrap();
     eventually("the end of the policy", || installation.object(&policy).is_none().then_some(()));

@@ -1,4 +1,4 @@
-//! What the author of a policy gets to know at `kubectl apply`, beside whether it loads: rows C11 to C14.
+//! Warnings and errors at `kubectl apply` about policies that load: rows C11 to C14.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,18 +11,19 @@ use serde_json::{Value, json};
 use crate::checks::{await_checks, checking, dry_run, kubectl_dry_run, labels};
 use crate::cluster;
 
-/// ConfigMaps of each of two namespaces, and how many of them have no label.
+/// The number of ConfigMaps in each of two namespaces.
 const OBJECTS: usize = 250;
+/// How many of them lack the label `team`.
 const UNLABELLED: usize = 6;
-/// A word of the objects.
+/// A word in the objects, which must not be shown.
 const SECRET: &str = "hunter2";
 
-/// A rule for the creation of a resource.
+/// A rule for CREATE requests of a resource.
 fn rule(group: &str, version: &str, resource: &str) -> Value {
     json!({ "apiGroups": [group], "apiVersions": [version], "resources": [resource], "operations": ["CREATE"] })
 }
 
-/// kubectl's words about a policy that is admitted and not stored.
+/// What kubectl shows for a dry run of a policy, which must be admitted.
 fn warnings(installation: &Installation<'_>, policy: &Policy) -> String {
     let output = kubectl_dry_run(installation, policy);
     assert!(output.is_ok(), "{output:?}");
@@ -58,7 +59,7 @@ fn fault_c11_rules_that_match_nothing_are_named_with_what_was_meant() {
         assert!(!told.contains("RulesMatchNothing"), "{there}: {told}");
     }
 
-    // A resource that comes later is there at once.
+    // A new resource is known at once.
     let widgets = rule("advice.example.com", "v1", "widgets");
     let told = warnings(&installation, &naming(widgets.clone()));
     assert!(told.contains(r#"no API group "advice.example.com""#), "{told}");
@@ -79,14 +80,14 @@ fn fault_c11_rules_that_match_nothing_are_named_with_what_was_meant() {
     let told = warnings(&installation, &own);
     assert!(told.contains("a Policy is asked about objects in its namespace only, and widgets are in none"), "{told}");
 
-    // A module that changes requests, under a policy that may not.
+    // The module changes requests, but the policy may not.
     let settings = json!({ "cpu": "100m", "memory": "64Mi" });
     let changes = installation.cluster_policy("advice-rules-changes").example("default-resources");
     let told = warnings(&installation, &changes.field("settings", settings));
     assert!(told.contains("Warning: MutatingDiffers: the module changes requests"), "{told}");
 }
 
-/// Whether the API server itself takes a match condition.
+/// Whether the API server itself accepts match conditions in a webhook.
 fn is_taken(installation: &Installation<'_>, conditions: &Value) -> bool {
     let webhook = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
@@ -191,14 +192,14 @@ fn fault_c13_a_webhook_that_one_word_would_save_is_named_and_no_policy_of_others
     let told = warnings(&installation, &on(cluster_policy("two"), &["CREATE"]));
     assert!(told.contains(&words("cluster/advice-webhook-one")), "{told}");
     assert!(!warnings(&installation, &on(cluster_policy("two"), both)).contains("WebhookAdded"));
-    // A tenant learns of the policies of his own namespace only.
+    // A tenant gets to know only policies of their own namespace.
     let told = warnings(&installation, &on(installation.policy(&shop, "two"), &["CREATE"]));
     assert!(told.contains(&words(&format!("namespaced/{shop}/one"))), "{told}");
     let told = warnings(&installation, &on(installation.policy(&bank, "two"), &["CREATE"]));
     assert!(!told.contains("WebhookAdded") && !told.contains("/one"), "{told}");
 }
 
-/// Gives the account of the pods the right to list these resources of the core group.
+/// Grants the account of the pods the right to list these resources of the core group.
 fn let_list(installation: &Installation<'_>, resources: &[&str]) {
     let name = format!("{}-audit-reads", installation.namespace());
     let role = json!({
@@ -233,7 +234,7 @@ fn fill(installation: &Installation<'_>, namespace: &str) {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
-    // Half of the time is for the objects, and other tests run beside this one.
+    // A longer time than usual, because half of it is for the objects, and other tests run beside this one.
     let options =
         InstallationOptions::named("advice-impact").checking_policies("deny").checking_within(Duration::from_secs(30));
     let installation = Installation::start(cluster(), options);
@@ -248,13 +249,13 @@ fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
     let policy =
         labels(&installation, "advice-impact-labels", &json!(["team"])).field("objectSelector", counted.clone());
 
-    // Without the right, the answer says what is missing, and admits the policy.
+    // Without the right to list, the policy is admitted with a warning about what is missing.
     let services = installation.cluster_policy("advice-impact-services").example("required-labels").on(&["services"]);
     let told = warnings(&installation, &services.field("settings", json!({ "labels": ["team"] })));
     assert!(told.contains("what it would do to services is not known: the policy server may not list them"), "{told}");
     let_list(&installation, &["namespaces", "secrets"]);
 
-    // Every object is counted, with and without a place of its own to begin at, and none is quoted.
+    // Every object is counted, and the content of objects is not shown.
     let figures = |policy: &Policy, words: &str| -> Output {
         eventually_seen(LIMIT, &format!("the figures {words:?}"), || {
             let output = kubectl_dry_run(&installation, policy);
@@ -268,14 +269,14 @@ fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
     let warn = policy.clone().field("mode", "warn");
     figures(&warn, "12 of 500 configmaps in 2 namespaces would be denied under protect, for instance ");
 
-    // A tenant gets figures of his own namespace.
+    // A tenant gets figures of their own namespace.
     let own = installation.policy(&shop, "labels").example("required-labels").on(&["configmaps"]);
     let own = own.field("settings", json!({ "labels": ["team"] })).field("objectSelector", counted);
     let output =
         figures(&own, &format!("6 of 250 configmaps in 1 namespace would be denied, for instance {shop}/one-244: "));
     assert!(output.is_ok() && !output.stderr.contains(&bank), "{output:?}");
 
-    // What match conditions leave out is not asked about, and what they do not say without a request is not guessed.
+    // Objects that match conditions exclude are not counted. If that depends on the request, the figures say that it is not known.
     let with_condition = |name: &str, expression: &str| {
         policy.clone().field("matchConditions", json!([{ "name": name, "expression": expression }]))
     };
@@ -291,7 +292,7 @@ fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
                      them out: trusted";
     assert!(!figures(&trusted, not_known).stderr.contains("would be denied"));
 
-    // A policy that admits every object, and one on Secrets, which are never read.
+    // There are no figures for a policy that admits every object, or for Secrets, which are never read.
     let none = installation.cluster_policy("advice-impact-none").on(&["configmaps", "secrets"]);
     let told = warnings(&installation, &none);
     assert!(!told.contains("would be denied") && !told.contains("is not known"), "{told}");
@@ -299,29 +300,29 @@ fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
     let told = warnings(&installation, &denying);
     assert!(!told.contains("would be denied"), "{told}");
 
-    // What is stored keeps its figures in its status; what is only tried leaves no trace there.
+    // The figures of a stored policy are in its status. A dry run does not change them.
     let (stored, first) = applied_with_figures(&installation, &policy, words);
     assert_figures(&first, [&shop, &bank]);
     let wants_more = stored.clone().field("settings", json!({ "labels": ["team", "owner"] }));
     figures(&wants_more, "500 of 500 configmaps in 2 namespaces would be denied, for instance ");
     assert_eq!(installation.object(&stored).expect("the policy")["status"]["impact"], first);
-    // An edit that is stored comes later to the same pod, and its figures are the next ones.
+    // The figures of a stored edit replace them.
     let words = "12 of 500 configmaps in 2 namespaces would be denied under protect, for instance ";
     let (_, next) = applied_with_figures(&installation, &warn, words);
     assert_figures(&next, [&shop, &bank]);
     assert!(next["generation"].as_i64() > first["generation"].as_i64(), "{first} {next}");
-    // Objects that were not asked about are not judged, and the figures are not all.
+    // Objects for which it is not known do not count as judged, and the figures are not complete.
     let (_, last) = applied_with_figures(&installation, &trusted, not_known);
     let counts = ["judged", "total", "denied", "failed"].map(|name| last[name].as_i64());
     assert_eq!((counts, &last["complete"]), ([0, 500, 0, 0].map(Some), &json!(false)), "{last}");
 }
 
-/// Applies a policy until the answer counts every object. Gives it as it was stored, and `status.impact` of this generation.
+/// Applies a policy until the answer has these figures. Returns the policy as it was stored, and `status.impact` of this generation.
 fn applied_with_figures(installation: &Installation<'_>, policy: &Policy, words: &str) -> (Policy, Value) {
     let mut tries = 0;
     let stored = eventually(&format!("the figures {words:?} of what is stored"), || {
         tries += 1;
-        // Another spec each time: what has not changed is not checked.
+        // The spec is different each time, because a policy that has not changed is not checked.
         let policy = policy.clone().field("message", format!("attempt {tries}"));
         let output = installation.apply(&policy);
         assert!(output.is_ok(), "{output:?}");
@@ -335,7 +336,7 @@ fn applied_with_figures(installation: &Installation<'_>, policy: &Policy, words:
     (stored, impact)
 }
 
-/// Every object was counted, and five of those that would be denied are named, without a word of what is in them.
+/// Asserts that every object was counted, and that five of those that would be denied are named, without their content.
 fn assert_figures(impact: &Value, namespaces: [&String; 2]) {
     let counts = ["judged", "total", "denied", "changed", "failed", "namespaces"].map(|name| impact[name].as_i64());
     assert_eq!(counts, [500, 500, 12, 0, 0, 2].map(Some), "{impact}");

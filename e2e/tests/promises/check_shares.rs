@@ -1,4 +1,4 @@
-//! Checks of policies that many users apply at once: row C15.
+//! Many users apply policies that hang at once: row C15.
 
 use std::slice;
 use std::thread;
@@ -7,7 +7,7 @@ use portcullis_e2e::Policy;
 
 use crate::checks::{checking, kubectl_dry_run_by};
 
-/// Users, each with a namespace and a policy that hangs.
+/// The number of users, each with a namespace and a policy that hangs.
 const USERS: usize = 12;
 
 #[test]
@@ -21,7 +21,7 @@ fn fault_c15_candidates_that_hang_in_many_namespaces_keep_no_policy_from_loading
     let hanging: Vec<Policy> = (0..USERS)
         .map(|number| {
             let team = installation.make_namespace(&format!("team-{number}"));
-            // So long that no check sees its end.
+            // The limits are so long that no check waits until they are over.
             installation
                 .policy(&team, "hangs")
                 .guest("settings_loop")
@@ -58,6 +58,6 @@ fn fault_c15_candidates_that_hang_in_many_namespaces_keep_no_policy_from_loading
         judged
     });
     assert!(judged > 20, "{judged} requests meanwhile");
-    // Candidates stay for some seconds, and hang meanwhile.
+    // Candidates stay in the evaluator for some seconds, and still hang now.
     installation.wait_for(&other, "Ready", "True");
 }

@@ -1,4 +1,4 @@
-//! Policies are checked when somebody applies them: rows C01 to C04.
+//! Policies are checked when they are applied: rows C01 to C04.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,19 +9,19 @@ use serde_json::{Value, json};
 
 use crate::installation_with;
 
-/// Policies that are applied at once.
+/// The number of policies that are applied at once.
 const FLOOD: usize = 50;
-/// Another user than the one of the test, who may do the same.
+/// The flags of another user than the test's own, with the same rights.
 const AS_ALICE: [&str; 2] = ["--as=alice", "--as-group=system:masters"];
 
-/// An installation that refuses policies that cannot load, once every API server asks it.
+/// An installation that refuses policies that cannot load. The API server calls its check.
 pub(super) fn checking(name: &str) -> Installation<'static> {
     let installation = installation_with(name, 1, "deny");
     await_checks(&installation, name);
     installation
 }
 
-/// Waits until the API server asks about policies.
+/// Waits until the API server calls the check of policies.
 pub(super) fn await_checks(installation: &Installation<'_>, name: &str) {
     eventually("a refusal of what cannot load", || {
         let policy = labels(installation, &format!("{name}-probe"), &json!([]));
@@ -30,7 +30,7 @@ pub(super) fn await_checks(installation: &Installation<'_>, name: &str) {
     });
 }
 
-/// A policy that wants labels of ConfigMaps.
+/// A policy that requires labels of ConfigMaps.
 pub(super) fn labels(installation: &Installation<'_>, name: &str, labels: &Value) -> Policy {
     let policy = installation.cluster_policy(name).example("required-labels").on(&["configmaps"]);
     policy.field("settings", json!({ "labels": labels }))
@@ -44,7 +44,7 @@ pub(super) fn kubectl_dry_run(installation: &Installation<'_>, policy: &Policy) 
     kubectl_dry_run_by(&[], installation, policy)
 }
 
-/// The same as the user that these flags name.
+/// The same as [`kubectl_dry_run`], as the user that these flags name.
 pub(super) fn kubectl_dry_run_by(user: &[&str], installation: &Installation<'_>, policy: &Policy) -> Output {
     let manifest = policy.manifest(installation.source()).to_string();
     let cluster = installation.cluster();
@@ -66,7 +66,7 @@ fn fault_c01_a_mistake_is_refused_where_it_is_made_and_what_serves_goes_on() {
     let shop = installation.make_namespace("shop");
     let words = "denied the request: SettingsInvalid: Policy settings are invalid: labels is empty";
 
-    // New: neither a dry run nor an apply leaves anything behind.
+    // A new policy is refused, and neither a dry run nor an apply leaves anything behind.
     let bad = labels(&installation, "checks-refuse-labels", &json!([]));
     for output in [kubectl_dry_run(&installation, &bad), installation.apply(&bad)] {
         assert!(!output.is_ok() && output.stderr.contains(words), "{output:?}");
@@ -76,11 +76,11 @@ fn fault_c01_a_mistake_is_refused_where_it_is_made_and_what_serves_goes_on() {
     let output = cluster.kubectl_as(&cluster.kubeconfig(), ["diff", "--filename=-"], &manifest);
     assert!(output.code.is_some_and(|code| code > 1) && output.stderr.contains(words), "{output:?}");
 
-    // An edit: the generation before it goes on.
+    // An edit is refused, and the previous generation goes on serving.
     let good = labels(&installation, "checks-refuse-labels", &json!(["team"]));
     let output = installation.apply(&good);
     assert!(output.is_ok(), "{output:?}");
-    // What the module's author did not expect is a warning.
+    // Rules that the module's metadata does not name are a warning.
     assert!(output.stderr.contains("Warning: RulesDiffer: spec.rules name configmaps"), "{output:?}");
     installation.wait_for(&good, "Ready", "True");
     let output = installation.apply(&bad);
@@ -108,13 +108,13 @@ fn fault_c02_what_may_pass_is_a_warning_and_never_a_refusal() {
     let output = installation.apply(&absent);
     assert!(output.is_ok() && output.stderr.contains("NotFound: "), "{output:?}");
 
-    // The source never answers: the API server gets its answer in time.
+    // If the source never answers, the API server still gets its answer in time.
     let source = installation.source();
     source.answer("/slow.wasm", 200, "", Duration::from_secs(60));
     let output = installation.apply(&installation.cluster_policy("checks-warn-slow").at(&source.url("/slow.wasm")));
     assert!(output.is_ok() && output.stderr.contains("not checked: its module is still being fetched"), "{output:?}");
 
-    // The source is away, and the module was never fetched.
+    // The source is unreachable, and the module was never fetched.
     source.close();
     let away = installation.cluster_policy("checks-warn-away").denying("never fetched").on(&["configmaps"]);
     let output = installation.apply(&away);
@@ -131,7 +131,7 @@ fn fault_c02_what_may_pass_is_a_warning_and_never_a_refusal() {
 fn fault_c03_nobody_is_locked_out_by_a_check() {
     let installation = checking("checks-away");
     let [pod] = installation.replicas().try_into().ok().expect("one replica");
-    // Without a loader, and with none that answers.
+    // The check admits policies if the loader or the evaluator does not answer.
     for break_it in [Program::Loader, Program::Evaluator] {
         pod.pause(break_it);
         let policy = labels(&installation, "checks-away-labels", &json!([]));
@@ -184,10 +184,10 @@ fn fault_c04_a_flood_of_applies_delays_no_request() {
         (judge.join().expect("no panic"), answers)
     });
     assert!(denied > 20, "{denied} requests meanwhile");
-    // Another user's mistake is found in the middle of the flood.
+    // The invalid policy of another user is refused in the middle of the flood.
     let is_refused = |answer: &Output| !answer.is_ok() && answer.stderr.contains("denied the request: SettingsInvalid");
     assert!(answers.iter().any(is_refused), "{answers:?}");
-    // What was tried is not a policy, and is gone.
+    // The candidates of the checks are not policies, and have been removed.
     let health = eventually("only the guard", || {
         let (code, text) = installation.replicas()[0].loopback(Program::Loader, "/healthz/policies?verbose")?;
         (code == 200 && text.contains("cluster/checks-flood-guard")).then_some(text)

@@ -1,14 +1,14 @@
-//! Odd JSON, as a policy sees it and as a real API server decodes it: row H09.
+//! Unusual JSON, as a policy reads it and as a real API server decodes it: row H09.
 //!
-//! An API server decodes what it gets and encodes it again, so that none of this reaches a webhook. A client that
-//! calls an evaluator in another way must not find a text that policies read otherwise than API servers would.
+//! An API server encodes again what it has decoded, so such JSON does not reach a webhook. But if another client calls an evaluator, there
+//! must not be a text that policies read differently from API servers.
 
 use portcullis_e2e::Caller;
 use serde_json::{Value, json};
 
 use crate::installation;
 
-/// JSON and what is nearly JSON.
+/// Pieces of JSON, and of text that is almost JSON.
 fn fragments() -> Vec<Vec<u8>> {
     let numbers = [
         "0",
@@ -99,7 +99,7 @@ fn fragments() -> Vec<Vec<u8>> {
     ];
     let all = numbers.iter().chain(&texts).chain(&objects);
     let mut all: Vec<Vec<u8>> = all.map(|text| text.as_bytes().to_vec()).collect();
-    // No UTF-8: a lone byte, a slash in two bytes, half a pair, a text that is cut, and NUL.
+    // Invalid UTF-8: a lone byte, a slash in two bytes, half a surrogate pair, and a text that is cut off. And NUL bytes.
     for text in [&b"\"\xff\xfe\""[..], b"\"\xc0\xaf\"", b"\"\xed\xa0\x80\"", b"\"\xe2\x82\"", b"\"\0\"", b"\0"] {
         all.push(text.to_vec());
     }
@@ -115,7 +115,7 @@ fn filled(document: &Value, object: &[u8]) -> Vec<u8> {
     [before.as_bytes(), object, after.as_bytes()].concat()
 }
 
-/// Objects with a fragment within them, in several places, and some that are odd as a whole.
+/// Objects with each fragment in several places.
 fn objects() -> Vec<Vec<u8>> {
     let places: [(&[u8], &[u8]); 3] =
         [(b"{\"data\":", b"}"), (b"{\"data\":[false,", b",\"behind\"]}"), (b"{ \"x\" :\r\n{\"y\":\t", b" } }")];
@@ -125,7 +125,7 @@ fn objects() -> Vec<Vec<u8>> {
     within.collect()
 }
 
-/// What is wrong with a document as a whole, by name.
+/// Documents that are invalid as a whole, by what is wrong with them.
 fn odd_as_a_whole(document: &[u8]) -> [(&'static str, Vec<u8>); 6] {
     let behind = |more: &[u8]| [document, more].concat();
     let wide = String::from_utf8(document.to_vec()).unwrap();
@@ -139,7 +139,7 @@ fn odd_as_a_whole(document: &[u8]) -> [(&'static str, Vec<u8>); 6] {
     ]
 }
 
-/// Whether two values are the same to a program that reads numbers as floating point, but for the last digits.
+/// Whether two values are the same, if numbers are floating point and their last digits do not matter.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => {
@@ -157,7 +157,7 @@ fn same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// The object in the payload that the guest has echoed, as a guest in Rust reads it; `None` where it cannot.
+/// The object in the payload that the guest has echoed, as a guest in Rust reads it; `None` if it cannot be read.
 fn read_by_a_guest(answer: &Value) -> Option<Value> {
     let message = answer["response"]["status"]["message"].as_str()?;
     let (_, rest) = message.split_once("\"object\":")?;
@@ -180,7 +180,7 @@ fn fault_h09_what_policies_read_is_what_an_api_server_reads() {
             "object": "PLACE",
         },
     });
-    // Settings of a policy are free-form, so that the API server decodes whatever is there, and says what it has read.
+    // The settings of a policy are free-form, so the API server decodes any JSON in them, and returns what it has read.
     let object = installation.cluster_policy("decoded").field("settings", "PLACE").manifest(installation.source());
     let path = "/apis/policies.portcullis.dev/v1alpha1/clusterpolicies?dryRun=All&fieldValidation=Ignore";
     let api = installation.api();
@@ -205,14 +205,14 @@ fn fault_h09_what_policies_read_is_what_an_api_server_reads() {
                 both += 1;
             }
             (None, None) => neither += 1,
-            // What one of them takes and the other does not is nothing that a guest in Rust reads.
+            // If only one of them accepts the JSON, a guest in Rust cannot read it.
             (there, here) => {
                 assert!(serde_json::from_slice::<Value>(&odd).is_err(), "{shown}: {there:?} and {here:?}");
                 others.push(shown);
             }
         }
     }
-    // Around the object as well.
+    // Documents that are invalid around the object are refused by both.
     let whole = |document: &Value| odd_as_a_whole(&filled(document, br#"{"data":1}"#));
     for ((what, asked), (_, written)) in whole(&review).into_iter().zip(whole(&object)) {
         let (code, answer) = caller.send(&asked).unwrap();

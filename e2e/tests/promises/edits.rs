@@ -1,4 +1,4 @@
-//! Edits of a policy that answers.
+//! Edits of an enforced policy.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -39,7 +39,7 @@ fn an_edit_switches_without_a_failed_or_mixed_call() {
     assert!(message.contains("version two"), "{message}");
 }
 
-/// Waits until every replica goes on with the generation before.
+/// Waits until the status says that the previous generation serves.
 fn wait_for_serving_previous(installation: &Installation<'_>, policy: &Policy) {
     installation.wait_for_object(policy, "ServingPrevious", |object| {
         condition(object, "Ready").is_some_and(|ready| {
@@ -48,7 +48,7 @@ fn wait_for_serving_previous(installation: &Installation<'_>, policy: &Policy) {
     });
 }
 
-/// Waits until a generation is marked as one that served everywhere, which a later replica relies on.
+/// Waits until a generation is marked as one that was enforced. A later replica relies on this mark.
 fn wait_for_served(installation: &Installation<'_>) {
     eventually("a revision that served", || {
         let served = |revision: &serde_json::Value| {

@@ -1,4 +1,4 @@
-//! Policies of one match group are asked together.
+//! The policies of a match group share a webhook.
 
 use serde_json::json;
 

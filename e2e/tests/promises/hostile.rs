@@ -1,4 +1,4 @@
-//! Tenants, sources, modules and strangers that mean harm, before a real API server: rows X09, Z08, Z13 and Z17.
+//! Hostile tenants, sources, modules and strangers, with a real API server: rows X09, Z08, Z13 and Z17.
 
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 
 use crate::{assert_denied, installation, try_pod};
 
-/// Connections that strangers hold at a time; a test build has 4096 places.
+/// The number of connections that strangers hold at a time. A test build allows 4096.
 const HELD: usize = 5000;
-/// How long API servers wait for the webhook in this test. Strangers hold their connections for all of it.
+/// How long API servers wait for the webhook in this test.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Holds connections, a byte now and then on each, and opens another one for each that is closed. Gives how many were opened.
+/// Holds connections with a byte now and then on each, and opens another one for each that is closed. Returns how many were opened.
 fn hold(at: SocketAddr, is_done: &AtomicBool) -> usize {
     let (mut held, mut opened): (Vec<TcpStream>, usize) = (Vec::new(), 0);
     while !is_done.load(Ordering::SeqCst) {
-        // The first byte of a handshake that goes on for ever.
+        // The first byte of a handshake that never ends.
         held.retain_mut(|stream| match stream.write(&[0x16]) {
             Ok(_) => true,
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
@@ -73,7 +73,7 @@ fn fault_z13_an_api_server_is_answered_while_strangers_hold_thousands_of_connect
     assert_eq!(replica.restarts(Program::Evaluator), 0);
 }
 
-/// What `kubectl describe` shows of a policy.
+/// The output of `kubectl describe` for a policy.
 fn described(installation: &Installation<'_>, reference: &str, namespace: &str) -> String {
     let told = installation.cluster().kubectl(["describe", "--namespace", namespace, reference]);
     told.expect("a description");
@@ -104,17 +104,17 @@ fn fault_z17_kubectl_describe_tells_of_a_redirect_that_leaves_the_list_of_source
     assert!(source.requests("/others/m.wasm").is_empty(), "it went where the list does not lead");
 }
 
-/// A terminal code, a line of a log, a bell, a mark that turns the writing around, and markup.
+/// A text with an escape code of terminals, a line break and a forged log line, a bell, a right-to-left override, and markup.
 const UNCLEAN: &str = "no\u{1b}[31m\r\n{\"level\":\"ERROR\",\"message\":\"forged\"}\u{7}\u{202e}<b>";
 
-/// Asserts that a text which a person reads shows nothing but letters.
+/// Asserts that a text for users has no control characters, no right-to-left override, and no line that looks like a log line.
 fn assert_clean(what: &str, text: &str) {
     let is_unclean = |letter: char| (letter.is_control() && letter != '\n') || letter == '\u{202e}';
     assert!(!text.contains(is_unclean), "{what}: {text:?}");
     assert!(!text.lines().any(|line| line.starts_with('{')), "{what} has a line of another: {text:?}");
 }
 
-/// The same for all texts in an object.
+/// Asserts the same for all texts in an object.
 fn assert_all_clean(what: &str, object: &Value) {
     match object {
         Value::String(text) => assert_clean(what, text),
@@ -142,7 +142,7 @@ fn fault_x09_what_modules_and_settings_say_is_clean_in_answers_status_events_and
     assert!(warned.is_ok() && warned.stderr.contains("Warning: "), "{warned:?}");
     assert_clean("what kubectl prints of a warning", &warned.stderr);
 
-    // Settings are refused in the module's own words, and by a module that repeats what the settings say.
+    // One module refuses its settings with a message of its own, and another repeats the settings in its message.
     let refusal = json!({ "valid": false, "message": UNCLEAN }).to_string();
     let refusing = installation.cluster_policy("unclean-refuses").answering("settings_answer", refusal);
     let repeating = installation.cluster_policy("unclean-repeats").guest("settings_echo");
@@ -159,7 +159,7 @@ fn fault_x09_what_modules_and_settings_say_is_clean_in_answers_status_events_and
     }
     let object = installation.object(&refusing).unwrap();
     assert!(object["status"].to_string().contains("[31m"), "the words themselves are shown: {:#}", object["status"]);
-    // Not of the other one: kubectl shows its settings as their author wrote them.
+    // The other policy is not described, because kubectl shows its settings as they were written.
     assert_clean("the description", &described(&installation, &refusing.reference(), "default"));
 
     let events = eventually("the events", || {
@@ -175,7 +175,7 @@ fn fault_x09_what_modules_and_settings_say_is_clean_in_answers_status_events_and
     let replica = installation.replicas().remove(0);
     for program in [Program::Loader, Program::Evaluator, Program::Reporter] {
         for line in replica.program(program).lines().iter().filter(|line| !line.starts_with("--- ")) {
-            // A line of a program that is not JSON must be clean as it is.
+            // A line that is not JSON must be clean as it is.
             let read = serde_json::from_str(line).unwrap_or_else(|_| json!({ "line": line }));
             assert_ne!(read["message"], "forged", "{program}");
             assert_all_clean(&format!("the log of {program}"), &read);

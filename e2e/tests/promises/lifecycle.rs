@@ -1,4 +1,4 @@
-//! Policies that go and come back.
+//! Policies that are deleted and created again.
 
 use portcullis_e2e::eventually;
 use serde_json::json;
@@ -16,7 +16,7 @@ fn a_policy_is_deleted_and_made_again() {
         assert_denied(&installation.create_pod(&shop, "one", &json!({})), "policy cluster/again: not now");
         let delete = ["delete", "--timeout=180s", &policy.reference()];
         installation.cluster().kubectl(delete).expect("a deleted policy");
-        // The API server may call a webhook that was deleted for a moment; its path allows everything then.
+        // The API server may call a deleted webhook for a moment, but its path then allows everything.
         let (code, message) = try_pod(&installation, &shop);
         assert_eq!(code, 201, "round {round}: {message}");
         eventually("nothing left", || {

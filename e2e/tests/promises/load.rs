@@ -1,4 +1,4 @@
-//! Requests that go on while replicas and policies come and go.
+//! Replicas and policies come and go under load.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,10 +8,11 @@ use portcullis_e2e::{Cluster, Heard, IN_TIME, Installation, Program};
 
 use crate::installation;
 
-/// So many callers at the same time; each waits for its answer, and makes 50 calls a second.
+/// The number of callers. Each waits for its answer, and makes 50 calls a second.
 const CALLERS: usize = 3;
 
-/// Calls while `act` runs and for a second more, and returns what the API server said, each time within a second.
+/// Makes calls while `act` runs and for a second longer. Asserts that they are answered in time, and returns the answers of the API
+/// server.
 fn answers_during(installation: &Installation<'_>, namespace: &str, act: impl FnOnce()) -> Vec<(u16, String)> {
     let (is_done, listener) = (AtomicBool::new(false), installation.listener());
     thread::scope(|scope| {
@@ -63,7 +64,7 @@ fn fault_e13_a_policy_that_is_deleted_under_load_harms_no_call() {
     let installation = installation("deleted", 2);
     let shop = installation.make_namespace("shop");
     let (stays, goes) = (installation.cluster_policy("deleted-stays"), installation.cluster_policy("deleted-goes"));
-    // The one that goes is alone in its match group as well: another version of the same resources.
+    // One of the deleted policies shares its match group with one that stays; the other is alone in its group, because of its matchPolicy.
     let alone = installation.cluster_policy("deleted-alone").field("matchPolicy", "Exact");
     installation.apply_ready(&[stays, goes.clone(), alone.clone()]);
 

@@ -1,4 +1,4 @@
-//! `kubectl apply` enforces: what a user sees, in kubectl's own output, with the real programs behind a real API server.
+//! Tests of what users see in the output of kubectl, with the real programs behind a real API server.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
@@ -28,12 +28,12 @@ use std::sync::LazyLock;
 
 use portcullis_e2e::{Cluster, Installation, InstallationOptions, Options, Output};
 
-/// An installation with a controller and so many replicas, in the cluster of all tests of this binary.
+/// An installation with a controller and this many replicas, in the cluster that the tests of this binary share.
 fn installation(name: &str, replicas: usize) -> Installation<'static> {
     Installation::start(cluster(), InstallationOptions::named(name)).with(replicas)
 }
 
-/// The same with checks of policies that are applied.
+/// The same with checks of applied policies in this mode.
 fn installation_with(name: &str, replicas: usize, policy_checks: &str) -> Installation<'static> {
     let options = InstallationOptions::named(name).checking_policies(policy_checks);
     Installation::start(cluster(), options).with(replicas)
@@ -44,13 +44,13 @@ fn cluster() -> &'static Cluster {
     &CLUSTER
 }
 
-/// Asserts that a request was refused with this text among kubectl's words.
+/// Asserts that a request was denied, and that kubectl shows this text.
 fn assert_denied(output: &Output, text: &str) {
     assert!(!output.is_ok() && output.stderr.contains("denied the request: "), "{output:?}");
     assert!(output.stderr.contains(text), "{output:?}");
 }
 
-/// Tries to create a pod without creating it: the status and the message of the API server.
+/// Creates a pod in a dry run. Returns the status and the message of the API server.
 fn try_pod(installation: &Installation<'_>, namespace: &str) -> (u16, String) {
     installation.try_pod(namespace)
 }

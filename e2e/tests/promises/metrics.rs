@@ -1,4 +1,4 @@
-//! What the programs of a cluster show at `/metrics` is what `docs/metrics.md` tells.
+//! The metrics of all programs in a cluster are those that `docs/metrics.md` describes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::{assert_denied, installation};
 
 const PAGE: &str = include_str!("../../../docs/metrics.md");
 
-/// Type and labels of each metric of the page.
+/// The type and the labels of each metric on the page.
 fn documented() -> BTreeMap<&'static str, (&'static str, BTreeSet<&'static str>)> {
     let rows = PAGE.lines().filter(|line| line.starts_with("| `portcullis_"));
     rows.map(|row| {
@@ -20,7 +20,7 @@ fn documented() -> BTreeMap<&'static str, (&'static str, BTreeSet<&'static str>)
     .collect()
 }
 
-/// The names of labels of a series.
+/// The names of the labels of a series.
 fn labels(series: &str) -> BTreeSet<&str> {
     let labels = series.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(labels, _)| labels);
     let names = labels.split("\",").filter_map(|label| Some(label.split_once('=')?.0));

@@ -1,4 +1,4 @@
-//! Policies that let everything pass, with and without a word.
+//! Policies whose denials admit, with and without a warning.
 
 use portcullis_e2e::{Output, eventually};
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ fn ignore_with_nothing_usable_admits_with_a_warning() {
         revisions.iter().any(marked).then_some(())
     });
 
-    // A pod that starts with nothing, and nothing to be had anywhere.
+    // A new pod starts with an empty volume, and the source is unreachable.
     let old = installation.replicas();
     installation.source().close();
     installation.add_replica().wait_ready();

@@ -1,4 +1,4 @@
-//! Policy groups at a real API server: refused or taken at apply, judged, pinned by member, and the same on a second replica.
+//! Policy groups with a real API server: their verdicts, the digests of their members, a second replica, and a broken expression.
 
 use portcullis_e2e::{eventually, example, guest};
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ fn a_policy_group_is_pinned_by_member_and_judges_the_same_on_every_replica() {
     assert!(code == 403 && denied.to_string().contains("policy cluster/members: neither owned nor exempt"), "{denied}");
     assert!(denied.to_string().contains("spec.policies.owned"), "{denied}");
 
-    // What the members are in bytes is settled and recorded, and a fresh replica serves that, whatever the address gives by now.
+    // The digests of the members are resolved and recorded, and a new replica serves the same modules.
     let status = installation.object(&policy).expect("it is there")["status"]["resolved"].take();
     let resolved = status["members"].clone();
     assert_eq!(resolved.as_object().map(serde_json::Map::len), Some(3), "{status}");
@@ -49,7 +49,7 @@ fn a_policy_group_is_pinned_by_member_and_judges_the_same_on_every_replica() {
     policy.wait_until(&installation.api(), "two replicas that serve it", |object| object["status"]["summary"] == "2/2");
     assert_eq!(create(json!({"owner": "me"})).0, 201);
 
-    // The status shows a slip in the expression, and the group goes on as it was.
+    // The status reports a mistake in the expression, and the group goes on serving unchanged.
     let slip = group("yes() && ownd()");
     installation.apply(&slip).expect("the schema cannot tell");
     let object = slip.wait_for(&installation.api(), "Accepted", "False");

@@ -1,4 +1,4 @@
-//! Requests as a real API server makes them of odd objects.
+//! Requests of a real API server for large objects, and for mutating policies that run in turn.
 
 use serde_json::{Value, json};
 
@@ -24,12 +24,12 @@ fn fault_h03_an_update_of_the_largest_objects_passes_and_a_review_beyond_the_lim
     let api = installation.api();
     let collection = format!("/api/v1/namespaces/{shop}/configmaps");
 
-    // A quotation mark takes two bytes in JSON, so that old and new object have two megabytes each.
+    // A quotation mark takes two bytes in JSON, so the old and the new object have two megabytes each.
     api.create(&collection, &config_map(&shop, "quotes", "\"", 1)).unwrap().expect("a large object");
     let edit = config_map(&shop, "quotes", "\"", 2);
     api.patch(&format!("{collection}/quotes"), &edit).unwrap().expect("an edit of a large object");
 
-    // API servers write this letter with six bytes, so that one object fits into a review and two do not.
+    // API servers encode this character with six bytes, so one object fits into a review, but two do not.
     api.create(&collection, &config_map(&shop, "angles", "<", 1)).unwrap().expect("a large object");
     let edit = json!({ "data": { "revision": "2" } });
     let refused = api.patch(&format!("{collection}/angles"), &edit).unwrap();
@@ -57,7 +57,7 @@ fn fault_w16_mutating_policies_act_in_the_order_of_their_ids_and_a_denial_stands
     installation.apply_ready(&[second, first]);
     assert_eq!(installation.webhooks().len(), 1);
 
-    // The second finds what the first made, and leaves it.
+    // The second policy gets the requests that the first one set, and keeps them.
     installation.create_pod(&shop, "one", &json!({})).expect("a pod");
     let pod = installation.api().get(&format!("/api/v1/namespaces/{shop}/pods/one")).unwrap();
     assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"], "100m");

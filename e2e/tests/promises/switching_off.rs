@@ -1,4 +1,4 @@
-//! What `docs/operations.md` says for an emergency does what it says, with the commands that stand there.
+//! The commands in `docs/operations.md` for an emergency have the effect that the page describes.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use portcullis_e2e::{Cache, Cluster, Installation, InstallationOptions, Kubernet
 
 use crate::{assert_denied, try_pod};
 
-/// The commands of the page's part with this heading: the text of each block.
+/// The blocks of commands in the page's section with this heading.
 fn blocks(heading: &str) -> Vec<&'static str> {
     const PAGE: &str = include_str!("../../../docs/operations.md");
     let (_, part) = PAGE.split_once(&format!("\n### {heading}\n")).unwrap();
@@ -14,7 +14,7 @@ fn blocks(heading: &str) -> Vec<&'static str> {
     part.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap()).collect()
 }
 
-/// Runs commands of the page in a shell, with the names of this installation and policy in place of those of the page.
+/// Runs commands of the page in a shell, with the names of this installation and policy in place of those on the page.
 fn run(installation: &Installation<'_>, commands: &str, policy: &str) {
     let cache = Cache::from_env().unwrap();
     let kubectl = Kubernetes::built(&cache).unwrap().program("kubectl");
@@ -35,7 +35,7 @@ fn admitted(installation: &Installation<'_>, shop: &str) {
     eventually("a pod to be admitted", || (try_pod(installation, shop).0 == 201).then_some(()));
 }
 
-/// In a cluster of its own, as the last commands are about all policies of a cluster.
+/// The test has a cluster of its own, because the last commands are about all policies of a cluster.
 #[test]
 #[ignore = "starts a cluster"]
 fn an_emergency_ends_as_the_page_says() {
@@ -49,7 +49,7 @@ fn an_emergency_ends_as_the_page_says() {
     let name = policy.reference();
     let (_, name) = name.split_once('/').unwrap();
 
-    // One policy, while all runs.
+    // Switches off one policy while everything works.
     let [suspend, delete] = blocks("One policy")[..] else { panic!("two blocks") };
     installation.apply_ready(std::slice::from_ref(&policy));
     assert_denied(&installation.create_pod(&shop, "one", &serde_json::json!({})), "not today");
@@ -58,7 +58,7 @@ fn an_emergency_ends_as_the_page_says() {
     installation.apply_ready(&[policy.clone().field("suspend", false)]);
     eventually("a denial", is_denied);
 
-    // One policy, while no replica answers: requests are refused, and a monitoring mode would not help.
+    // Switches off one policy while no replica answers. Requests are rejected, and mode monitor would not help.
     replica.stop(Program::Evaluator);
     eventually("a call that fails", || (try_pod(&installation, &shop).0 == 500).then_some(()));
     run(&installation, delete, name);
@@ -66,7 +66,7 @@ fn an_emergency_ends_as_the_page_says() {
     replica.start(Program::Evaluator);
     installation.wait_ready();
 
-    // Everything. Here the end of the process stands for the first two commands, which are about a Deployment.
+    // Switches everything off. The test stops the process instead of the first two commands, which are about a Deployment.
     let off = blocks("Everything")[0];
     let (before, remove) = off.split_at(off.find("kubectl delete").unwrap());
     assert!(before.contains("scale deployment/portcullis-controller --replicas=0"), "{before}");
@@ -79,7 +79,7 @@ fn an_emergency_ends_as_the_page_says() {
     controller.start(Program::Controller);
     eventually("a denial", is_denied);
 
-    // For good: a policy whose controller is gone is deleted all the same.
+    // Switches everything off for good: policies can be deleted although their controller is gone.
     controller.stop(Program::Controller);
     run(&installation, remove, name);
     let namespaced = installation.policy(&shop, "namespaced");

@@ -1,4 +1,4 @@
-//! What `kubectl get` shows, and under which names.
+//! The columns of `kubectl get`, and the short names of kinds.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! The definitions themselves are taken by the API server, now and again.
+//! The API server accepts the definitions, also if they are applied again.
 
 use serde_json::json;
 

@@ -1,15 +1,15 @@
-//! `kubectl explain` has prose for every field.
+//! `kubectl explain` has a description of every field.
 
 use serde_json::Value;
 
 use crate::cluster;
 
-/// Calls for each field below a schema, with its path.
+/// Calls `look` for each field below a schema, with its path.
 fn fields(path: &str, schema: &Value, look: &mut dyn FnMut(&str, &Value)) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");
         look(&path, field);
-        // What metadata is, Kubernetes says.
+        // Kubernetes itself describes metadata.
         if name != "metadata" {
             let below = ["items", "additionalProperties"].into_iter().find_map(|key| field.get(key));
             fields(&path, below.unwrap_or(field), look);

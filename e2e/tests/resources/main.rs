@@ -1,6 +1,6 @@
-//! What a user meets with kubectl before any program runs: the definitions, their rules, their prose and their columns.
+//! The CustomResourceDefinitions as kubectl users see them: rules, descriptions, defaults and columns.
 //!
-//! All tests share one cluster, on which nothing of Portcullis runs but its CustomResourceDefinitions.
+//! All tests share one cluster that has the CustomResourceDefinitions, but no programs of Portcullis.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
@@ -33,7 +33,7 @@ fn cluster() -> &'static Cluster {
     &CLUSTER
 }
 
-/// Applies the definitions, and waits until they serve.
+/// Applies the definitions, and waits until they are established. Returns the output of kubectl.
 fn install(cluster: &Cluster) -> String {
     let folder = definitions_folder();
     let applied = cluster.kubectl(["apply", "--filename", folder.to_str().unwrap()]);
@@ -44,7 +44,7 @@ fn install(cluster: &Cluster) -> String {
     applied.stdout
 }
 
-/// The shortest policy of a kind, with fields of its spec set, or taken out by null.
+/// The shortest policy of a kind, with these fields in its spec. A null removes a field.
 fn policy(kind: &str, name: &str, spec: &Value) -> Value {
     let mut policy = json!({
         "apiVersion": "policies.portcullis.dev/v1alpha1",

@@ -1,4 +1,4 @@
-//! What kubectl apply says about each spec of the table that a folder is tested with too.
+//! `kubectl apply` accepts or refuses each spec of the table that is also used for policies in a folder.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ fn specs() -> Vec<Value> {
     portcullis_yaml::read(include_str!("../../../crates/api/specs.yaml")).unwrap()
 }
 
-/// What kubectl said about each of these specs; nothing about those that were taken. They are sent in one go, and not kept.
+/// The error of kubectl for each of these specs; `None` for those that are accepted. They are applied together, in a dry run.
 fn applied(specs: &[Value]) -> Vec<Option<String>> {
     let objects = specs.iter().enumerate().map(|(number, case)| {
         policy(case["kind"].as_str().unwrap(), &format!("case-{number}"), &case["spec"]).to_string()
@@ -59,7 +59,7 @@ fn fault_x06_a_policy_that_aims_beyond_its_namespace_is_refused_at_apply() {
     assert!(specs.iter().all(|case| case["kind"] == "Policy" && case["refused"].is_string()));
     judged(&specs);
 
-    // Neither does a good one become such by an edit.
+    // A good policy cannot be edited into such a policy either.
     cluster().apply(&policy("Policy", "own", &json!({})).to_string()).expect("a good policy");
     for case in specs.iter().filter(|case| case["spec"].get("module").is_none()) {
         let patch = json!({ "spec": case["spec"] }).to_string();

@@ -1,4 +1,4 @@
-//! The status: what it may hold, and that it has a door of its own.
+//! The limits of the status, and its subresource.
 
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ fn who_writes_a_policy_writes_no_status() {
     assert_eq!(stored["metadata"]["generation"], 1, "a status makes no generation");
 }
 
-/// The parts of a status have different writers: each owns its conditions and takes away no other's.
+/// The parts of a status have different writers. Each owns its conditions, and does not remove those of others.
 #[test]
 #[ignore = "starts a cluster"]
 fn two_writers_own_a_condition_each() {

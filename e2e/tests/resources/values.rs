@@ -1,4 +1,4 @@
-//! What is kept of what a user writes, and what stands where he wrote nothing.
+//! The values that are stored, and the defaults of fields that a user leaves out.
 
 use serde_json::json;
 

@@ -1,10 +1,10 @@
-//! YAML that Portcullis writes is to kubectl, which reads YAML 1.1, what it was.
+//! kubectl, which reads YAML 1.1, reads the same values from YAML that Portcullis has written.
 
 use serde_json::{Map, Value, json};
 
 use crate::cluster;
 
-/// Keys of a ConfigMap that YAML 1.1 takes for something else where they stand unquoted.
+/// Keys of a ConfigMap that YAML 1.1 would misread without quotes.
 const KEYS: &[&str] = &[
     "yes",
     "no",
@@ -23,7 +23,7 @@ const KEYS: &[&str] = &[
     ".inf",
     "2020-01-01",
 ];
-/// Values likewise.
+/// Values that YAML could misread without quotes.
 const VALUES: &[&str] = &[
     "~",
     "",

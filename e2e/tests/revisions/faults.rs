@@ -1,4 +1,4 @@
-//! Rows about deletion, moving tags, settings, and sources that are down.
+//! Rows about deletion, moved tags, settings, and unreachable sources.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{Policy, cluster, digest, installation, replica, replica_with, two_modules};
 
-/// A download that takes longer than a busy machine needs to hear of a deletion, and less than a loader waits for it.
+/// The time of a download. It is longer than a loader on a busy machine needs to learn of a deletion, and shorter than its time limit.
 const SLOW: Duration = Duration::from_secs(25);
 
 #[test]
@@ -26,7 +26,7 @@ fn fault_k09_deleted_while_loading() {
     policy.mark(1, &[("deleted", "true")]);
     eventually("the loader to forget it", || policy.loading(&pod).is_null().then_some(()));
     let asked = downloads();
-    // Nothing comes of the download that was on its way.
+    // The result of the download is dropped.
     never(SLOW, "a module on the volume", || {
         let files = |folder: &str| std::fs::read_dir(pod.folder().join("volume").join(folder)).ok();
         let modules = files("modules").into_iter().flatten().chain(files("artifacts").into_iter().flatten());
@@ -48,7 +48,7 @@ fn fault_l11_tag_moves_while_replicas_fetch() {
     assert_eq!(policy.wait_serving(&early, 1), digest(&first));
     policy.module("/tag.wasm", &second);
     let late = replica(&installation);
-    // Before a digest is recorded both tell what they have, from which the reporter sees the difference.
+    // Until a digest is recorded, both replicas report the digest that they have, so the reporter can see the difference.
     assert_eq!(policy.wait_serving(&late, 1), digest(&second));
     assert_eq!(policy.loading(&late)["digest"], digest(&second));
 
@@ -59,7 +59,7 @@ fn fault_l11_tag_moves_while_replicas_fetch() {
     assert_eq!(policy.serving(&early), Some((1, digest(&first))));
     assert!(policy.loading(&early)["failure"].is_null());
 
-    // The address gives the recorded bytes again.
+    // The source serves the recorded bytes at this address again.
     policy.module("/tag.wasm", &first);
     eventually("both replicas to serve what was recorded first", || {
         (policy.serving(&late) == Some((1, digest(&first)))).then_some(())
@@ -83,12 +83,12 @@ fn fault_s03_large_or_deep_settings() {
         let text = policy.wait_failure(&pod, "SettingsInvalid");
         assert!(!text.contains("xxxx"), "{text}");
     }
-    // The list with both in it is no burden: the next generation comes as always.
+    // The loader can still list the revisions, which include both: the next generation is served as usual.
     neighbour.revise(2, &address, &json!({ "settings": { "a": 1 } }), &[]);
     neighbour.wait_serving(&pod, 2);
 }
 
-/// The same through `kubectl apply` and the whole product.
+/// The same with policies in the whole product.
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_s03_large_or_deep_settings_are_told_in_the_status() {
@@ -101,13 +101,13 @@ fn fault_s03_large_or_deep_settings_are_told_in_the_status() {
         installation.cluster_policy("s03-deep").field("settings", nested),
     ];
     for policy in &odd {
-        // Not `kubectl apply`: it notes the whole manifest in an annotation, which has a limit of its own.
+        // `kubectl apply` cannot be used, because it stores the whole manifest in an annotation, which has a limit of its own.
         let path = "/apis/policies.portcullis.dev/v1alpha1/clusterpolicies";
         let created = installation.api().create(path, &policy.manifest(installation.source()));
         created.unwrap().expect("the policy");
     }
     for policy in &odd {
-        // The test itself could not read an object that is nested so deep.
+        // The test reads only the reason, because it could not parse an object that is nested so deep.
         let reason = r#"--output=jsonpath={.status.conditions[?(@.type=="Accepted")].reason}"#;
         let reference = policy.reference();
         eventually(&format!("SettingsInvalid of {}", policy.name()), || {
@@ -124,7 +124,7 @@ fn fault_k05_every_pod_restarts_while_the_source_is_down() {
     let installation = installation("k05");
     let (policy, other) = (Policy::of(&installation, "a"), Policy::of(&installation, "b"));
     let (module, second) = two_modules();
-    // Nobody waits for a policy that was never enforced.
+    // The policies are marked as enforced, because a start gate does not wait for other policies.
     policy.revise(1, &policy.module("/good.wasm", &module), &json!({}), &[("served", "true")]);
     other.revise(1, &other.module("/other.wasm", &second), &json!({}), &[("served", "true")]);
     let pods = [replica(&installation), replica(&installation)];
@@ -142,12 +142,12 @@ fn fault_k05_every_pod_restarts_while_the_source_is_down() {
         policy.wait_serving(pod, 1);
         pod.wait_ready();
     }
-    // One with an empty volume is ready after its start gate and not before, and tells what it has not.
+    // A replica with an empty volume becomes ready only after its start gate, and reports what is missing.
     let fresh = ready_after_the_start_gate(&installation, &policy, "RegistryUnreachable");
     assert_eq!(policy.serving(&fresh).map(|(generation, _)| generation), Some(0));
     installation.source().open();
     policy.wait_serving(&fresh, 1);
-    // What can be had is served from the start.
+    // Modules that can be fetched are served from the start.
     installation.source().answer("/good.wasm", 503, "", Duration::ZERO);
     let fresh = ready_after_the_start_gate(&installation, &policy, "RegistryServerError");
     assert_eq!(policy.serving(&fresh).map(|(generation, _)| generation), Some(0));
@@ -156,9 +156,10 @@ fn fault_k05_every_pod_restarts_while_the_source_is_down() {
     policy.wait_serving(&fresh, 1);
 }
 
-/// A fresh replica that cannot have the module of `missing` for this reason, which may pass. It is ready when its start gate ends.
+/// Starts a replica that cannot fetch the module of `missing` for this reason, which may pass. Asserts that it becomes ready only after its
+/// start gate.
 fn ready_after_the_start_gate(installation: &Installation<'_>, missing: &Policy<'_>, reason: &str) -> Arc<Pod> {
-    // What can be had must be there within it, also on a busy machine.
+    // Modules that can be fetched must be loaded within this time, also on a busy machine.
     const GATE: Duration = Duration::from_secs(40);
     let start = Instant::now();
     let gate = format!("{}s", GATE.as_secs());

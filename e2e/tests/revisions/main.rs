@@ -1,6 +1,6 @@
-//! What the pods make of revisions: the loader's watch of a real API server, and what is served then.
+//! The loader watches revisions on a real API server, and the pods serve them.
 //!
-//! The tests write the revisions themselves, as the controller does, so that each state is there when it is looked at.
+//! The tests write the revisions in place of the controller, so that they can create every state.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
@@ -21,7 +21,7 @@ use portcullis_e2e::{
 };
 use serde_json::{Value, json};
 
-/// Longest wait for what takes the loader's watch a backoff after a failure; those end at 30 s, with jitter at 60 s.
+/// The longest wait for anything that the loader's watch does only after a backoff, which takes at most 30 s, or 60 s with jitter.
 pub(crate) const AFTER_BACKOFF: Duration = Duration::from_secs(180);
 
 /// The cluster of all tests of this binary.
@@ -30,12 +30,12 @@ fn cluster() -> &'static Cluster {
     &CLUSTER
 }
 
-/// An installation without a controller: the test writes the revisions.
+/// An installation without a controller, in which the test writes the revisions.
 fn installation(name: &str) -> Installation<'static> {
     Installation::start(cluster(), InstallationOptions::named(name).certified_by_the_test())
 }
 
-/// A replica without a reporter, as nobody reads a status here.
+/// Adds a replica without a reporter, because the tests do not read statuses.
 fn replica(installation: &Installation<'_>) -> Arc<Pod> {
     replica_with(installation, PodSetup::default())
 }
@@ -44,7 +44,7 @@ fn replica_with(installation: &Installation<'_>, setup: PodSetup) -> Arc<Pod> {
     installation.add_replica_with(setup.without(Program::Reporter))
 }
 
-/// The digest of a module as statuses and annotations have it.
+/// The digest of a module, in the form of statuses and annotations.
 fn digest(module: &[u8]) -> String {
     use sha2::{Digest as _, Sha256};
     let hex = Sha256::digest(module).iter().fold(String::new(), |mut hex, byte| {
@@ -54,7 +54,7 @@ fn digest(module: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-/// The cluster policy of a name in one installation.
+/// A cluster policy of an installation, which consists only of revisions.
 struct Policy<'i> {
     installation: &'i Installation<'i>,
     name: &'static str,
@@ -69,7 +69,7 @@ impl<'i> Policy<'i> {
         format!("cluster/{}", self.name)
     }
 
-    /// Puts a module where a revision can have it.
+    /// Puts a module at a path of the source, and returns its address.
     fn module(&self, path: &str, module: &[u8]) -> String {
         self.installation.source().put(path, module);
         self.installation.source().url(path)
@@ -83,12 +83,12 @@ impl<'i> Policy<'i> {
         format!("{}-0123456789abcdef-{generation}", self.name)
     }
 
-    /// Makes the revision of a generation, with a module at this address and fields merged into its spec.
+    /// Creates the revision of a generation, with a module at this address and more fields in its spec.
     fn revise(&self, generation: i64, module: &str, extra: &Value, annotations: &[(&str, &str)]) {
         let server = self.installation.policy_server();
         let mut spec = json!({
             "policyServer": server, "module": module, "settings": {},
-            // For debug builds that share the machine; this bounds the start of a module too.
+            // The limits are long because debug builds share the machine. The second also limits the start of a module.
             "timeoutSeconds": 30, "timeoutEvalSeconds": 9,
             "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"] }],
         });
@@ -122,14 +122,14 @@ impl<'i> Policy<'i> {
         self.installation.api().patch(&path, &patch).unwrap().expect("a mark");
     }
 
-    /// What the loader of a pod says of it; null when it knows no such policy.
+    /// The policy in the state of a pod's loader; null if it does not know the policy.
     fn loading(&self, pod: &Pod) -> Value {
         let state = state(pod, 9082);
         let mut policies = state["policies"].as_array().into_iter().flatten();
         policies.find(|policy| policy["id"] == self.id()).cloned().unwrap_or_default()
     }
 
-    /// Generation and digest that the evaluator of a pod answers with; generation 0 for none.
+    /// The generation and digest that the evaluator of a pod serves; generation 0 if it serves none, and `None` if it does not know the policy.
     fn serving(&self, pod: &Pod) -> Option<(i64, String)> {
         let state = state(pod, 9081);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -140,13 +140,13 @@ impl<'i> Policy<'i> {
         Some((deviation["serving"].as_i64()?, text(&deviation["digest"])))
     }
 
-    /// Waits until a pod answers with this generation, and gives the digest of what answers.
+    /// Waits until a pod serves this generation, and returns the digest of its module.
     fn wait_serving(&self, pod: &Pod, generation: i64) -> String {
         let what = format!("generation {generation} of {} to serve", self.id());
         eventually_within(AFTER_BACKOFF, &what, || self.serving(pod).filter(|(serving, _)| *serving == generation)).1
     }
 
-    /// Waits until the loader of a pod tells this failure of the newest generation, and gives its text.
+    /// Waits until the loader of a pod reports a failure with this reason, and returns its message.
     fn wait_failure(&self, pod: &Pod, reason: &str) -> String {
         let what = format!("{} to fail with {reason}", self.id());
         eventually_within(AFTER_BACKOFF, &what, || {
@@ -161,12 +161,12 @@ fn marks(annotations: &[(&str, &str)]) -> BTreeMap<String, String> {
     annotations.iter().map(mark).collect()
 }
 
-/// A module that accepts, and one of other bytes that does too.
+/// Two modules that accept, with different bytes.
 fn two_modules() -> (Vec<u8>, Vec<u8>) {
     (guest("always_accept"), guest_with("answer", br#"{"accepted":true}"#))
 }
 
-/// `/v1/state` of a program of a pod, at its port on the pod's own loopback. It is asked until it answers.
+/// The `/v1/state` of a program of a pod, at this port on the pod's own loopback. Tries until it answers.
 fn state(pod: &Pod, port: u16) -> Value {
     eventually_within(AFTER_BACKOFF, "a state", || ask_state(pod, port))
 }

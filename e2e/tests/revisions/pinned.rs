@@ -1,4 +1,4 @@
-//! Revisions that are pinned to a module whose bytes are on the volume already, brought there for another policy.
+//! Revisions that are pinned to a module whose bytes are already on the volume, because of another policy.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +10,7 @@ use crate::{Policy, digest, installation, replica, two_modules};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// Puts an artifact with one layer at a pointer of a repository, and gives the digest of its manifest.
+/// Serves an artifact with one layer at a tag of a repository and at its digest, and returns the digest of its manifest.
 fn put(installation: &Installation<'_>, repository: &str, pointer: &str, layer: &[u8], about: &Value) -> String {
     let mut described = json!({ "digest": digest(layer), "size": layer.len() });
     for (key, value) in about.as_object().unwrap() {
@@ -29,7 +29,7 @@ fn put(installation: &Installation<'_>, repository: &str, pointer: &str, layer: 
     of
 }
 
-/// Signs a manifest as cosign does.
+/// Signs a manifest like cosign.
 fn sign(installation: &Installation<'_>, repository: &str, manifest: &str, key: &KeyPair) {
     let statement = json!({
         "critical": {
@@ -47,7 +47,7 @@ fn sign(installation: &Installation<'_>, repository: &str, manifest: &str, key: 
     put(installation, repository, &format!("{}.sig", manifest.replace(':', "-")), &statement, &about);
 }
 
-/// Rows L21 and L27: no network is needed for the bytes, and the rules are those of the policy that asks.
+/// Rows L21 and L27: no network is needed for bytes on the volume, but the rules of each policy apply.
 #[test]
 #[ignore = "starts a cluster"]
 fn a_module_on_the_volume_is_served_only_to_policies_that_may_have_it() {
@@ -79,7 +79,7 @@ fn a_module_on_the_volume_is_served_only_to_policies_that_may_have_it() {
         "signed elsewhere is not signed here"
     );
 
-    // What told who signed it is on the volume from now on.
+    // The signatures are on the volume from now on.
     installation.source().close();
     let again = Policy::of(&installation, "again");
     again.revise(1, &address("signed"), &by_us, &pin);
@@ -117,7 +117,7 @@ fn fault_z16_a_pin_to_the_module_of_another_policy_is_refused() {
         assert!(text.contains(&digest(&theirs)) && text.contains("change spec.module"), "{text}");
         assert_eq!(policy.serving(&pod).map_or(0, |(generation, _)| generation), 0);
     }
-    // A tag that has moved leads to what it was before, as long as its repository has that.
+    // A moved tag can be pinned to its earlier module, as long as the repository still has it.
     put(&installation, "moved", "v1", &theirs, &wasm);
     put(&installation, "moved", "v1", &ours, &wasm);
     let moved = Policy::of(&installation, "moved");

@@ -1,4 +1,4 @@
-//! Which generation serves, given what the revisions say.
+//! The generation that serves, depending on the revisions.
 
 use portcullis_e2e::{eventually, guest_with};
 use serde_json::json;
@@ -20,7 +20,7 @@ fn fresh_pod_serves_the_last_served_generation_when_the_newest_cannot_be_loaded(
     let loading = policy.loading(&pod);
     assert_eq!((&loading["generation"], &loading["mode"]), (&json!(2), &json!("monitor")), "{loading}");
     pod.wait_ready();
-    // The next good one takes over.
+    // The next good generation takes over.
     policy.revise(3, &address, &json!({ "settings": { "a": 1 } }), &[]);
     policy.wait_serving(&pod, 3);
 }
@@ -64,7 +64,7 @@ fn a_revision_that_cannot_be_decoded_is_its_policys_problem_and_no_others() {
     good.wait_serving(&pod, 1);
     odd.wait_failure(&pod, "SpecInvalid");
     assert_eq!(odd.loading(&pod)["suspend"], true);
-    // A file of the node is nothing for a policy of a cluster.
+    // Policies of a cluster must not use files of the node.
     odd.revise(2, "file:///etc/passwd", &json!({}), &[]);
     odd.wait_failure(&pod, "SourceNotAllowed");
     odd.revise(3, &address, &json!({}), &[]);
@@ -86,7 +86,7 @@ fn the_revisions_say_which_groups_a_policy_is_in() {
     policy.revise(2, &address, &on("secrets"), &[]);
     let pod = replica(&installation);
     policy.wait_serving(&pod, 2);
-    // A group counts in the volume's manifest, which the evaluator follows.
+    // The groups are in the volume's manifest, which the evaluator follows.
     let members = || -> Option<Vec<usize>> {
         let text = std::fs::read_to_string(pod.folder().join("volume/manifest.json")).ok()?;
         let manifest: serde_json::Value = serde_json::from_str(&text).ok()?;
@@ -102,7 +102,7 @@ fn the_revisions_say_which_groups_a_policy_is_in() {
     policy.mark(2, &[("deleted", "true")]);
     eventually("both groups to be tombstones", || (members() == Some(vec![0, 0])).then_some(()));
     eventually("the loader to forget the policy", || policy.loading(&pod).is_null().then_some(()));
-    // Over a restart too.
+    // Tombstones survive a restart of the loader.
     pod.kill(portcullis_e2e::Program::Loader);
     eventually("the loader to be back", || (pod.restarts(portcullis_e2e::Program::Loader) > 0).then_some(()));
     pod.wait_ready();

@@ -1,4 +1,4 @@
-//! The loader's watch of revisions while the API server is away, silent, or refuses.
+//! The loader's watch of revisions while the API server is unreachable, silent, or refuses requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use serde_json::json;
 
 use crate::{AFTER_BACKOFF, Policy, cluster, installation, replica_with, two_modules};
 
-/// The part of a path that all requests of the loader have.
+/// The part of the path that all requests of the loader have.
 const REVISIONS: &str = "controllerrevisions";
 
-/// A replica whose loader reaches the API server through a proxy only.
+/// A replica whose loader reaches the API server only through a proxy.
 fn behind(installation: &Installation<'_>, setup: PodSetup) -> (Proxy, Arc<Pod>) {
     let proxy = Proxy::start(cluster());
     let pod = replica_with(installation, setup.through(Program::Loader, proxy.address()));
@@ -31,13 +31,13 @@ fn watch_errors(pod: &Pod) -> f64 {
 
 fn assert_loader_is_well(pod: &Pod) {
     for path in ["/livez", "/readyz"] {
-        // An answer may be late on a machine that stalls.
+        // An answer may be late if the machine stands still.
         let status = eventually(path, || Some(pod.probe(Program::Loader, path)?.0));
         assert_eq!(status, 200, "{path}");
     }
 }
 
-/// What serves does not change by itself.
+/// Asserts that this generation goes on serving for a while.
 fn assert_stays(policy: &Policy<'_>, pod: &Pod, generation: i64) {
     never(Duration::from_secs(3), "another generation", || {
         policy.serving(pod).filter(|(serving, _)| *serving != generation)
@@ -56,7 +56,7 @@ fn the_loader_goes_on_and_restarts_while_the_api_server_is_away() {
     proxy.close();
     eventually("the loader to notice", || (watch_errors(&pod) > 0.0).then_some(()));
     assert_loader_is_well(&pod);
-    // It starts again with what is on the volume, and so does the evaluator.
+    // Loader and evaluator start again with the content of the volume.
     pod.kill(Program::Loader);
     pod.kill(Program::Evaluator);
     eventually("a restart", || (pod.restarts(Program::Loader) > 0).then_some(()));
@@ -121,7 +121,7 @@ fn fault_r07_watch_of_the_loader_goes_silent() {
     let before = watches();
     proxy.hold(REVISIONS);
     revise(&policy, 2);
-    // Nobody tells the loader that the stream is dead; its own limit does.
+    // The loader notices only by its own time limit that the stream is dead.
     eventually("a watch after the silent one", || (watches() > before).then_some(()));
     assert_loader_is_well(&pod);
     proxy.clear();
@@ -139,7 +139,7 @@ fn fault_r08_rights_of_the_loader_withdrawn_and_given_back() {
     let path = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings", installation.namespace());
     let mut binding = installation.api().find(&format!("{path}/portcullis-loader")).expect("a binding");
     installation.api().delete(&format!("{path}/portcullis-loader"), None).unwrap().expect("no binding");
-    // The API server asks for rights when a watch begins.
+    // The API server checks rights only when a watch begins.
     eventually("the loader to be refused", || {
         proxy.cut(REVISIONS);
         let asked = proxy.requests_of("GET", REVISIONS);
@@ -161,14 +161,14 @@ fn fault_r09_token_file_of_the_loader_replaced() {
     revise(&policy, 1);
     let pod = replica_with(&installation, PodSetup::default());
     policy.wait_serving(&pod, 1);
-    // A token that is refused: a loader that starts with it knows what the volume says.
+    // A loader that starts with a token that is refused knows only the content of the volume.
     let token = std::fs::read_to_string(pod.folder().join("token")).unwrap();
     pod.put_token("no token");
     pod.kill(Program::Loader);
     eventually("the loader to be refused", || (watch_errors(&pod) > 0.0).then_some(()));
     assert_eq!(policy.serving(&pod).map(|(generation, _)| generation), Some(1));
     revise(&policy, 2);
-    // The file is another, and no restart is needed.
+    // The token file is replaced, and no restart is needed.
     let restarts = pod.restarts(Program::Loader);
     pod.put_token(&token);
     policy.wait_serving(&pod, 2);

@@ -1,4 +1,4 @@
-//! The API server goes away, refuses, and comes back.
+//! The API server is unreachable or refuses requests for a while.
 
 use std::thread;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn fault_r01_status_is_right_within_seconds_of_the_api_server_s_return() {
         proxy.close();
         thread::sleep(Duration::from_secs(1));
         replica.says(&object, says);
-        // Longer than the Lease, so that everything starts again.
+        // Longer than the Lease, so that a leader must be found again.
         thread::sleep(Duration::from_secs(18));
         // Readiness does not depend on the API server.
         replica.wait_ready();
@@ -82,7 +82,7 @@ fn fault_r09_r10_a_refused_token_is_read_again_and_a_new_one_is_used() {
     stage.word(&policy, "Active");
     let good = stage.installation.token(POLICY_SERVER_ACCOUNT, &replica.pod);
     replica.pod.put_token("worth nothing");
-    // The token in use stays good for a minute; the reporter that starts again has the bad one only.
+    // A running reporter uses its token for up to a minute; one that starts has only the bad one.
     replica.pod.kill(Program::Reporter);
     replica.says(&object, unreachable());
     let refused = "portcullis_reporter_api_failures_total{call=\"write the report\",code=\"401\"}";

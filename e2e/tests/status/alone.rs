@@ -1,4 +1,4 @@
-//! Tests that would disturb the others have a cluster of their own.
+//! Tests that would disturb the others, in a cluster of their own.
 
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -17,13 +17,13 @@ fn cluster() -> &'static Cluster {
     &CLUSTER
 }
 
-/// The definition in a form in which the API server accepts it again.
+/// The definition without the fields that the API server adds, so that it can be applied again.
 fn definition(found: &Value) -> Value {
     let name = found["metadata"]["name"].clone();
     json!({ "apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": { "name": name }, "spec": found["spec"] })
 }
 
-/// One test's turn on the cluster: they would disturb each other too.
+/// The turn of a test on the cluster, because these tests would disturb each other too.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     lock(&TURN)
@@ -37,7 +37,7 @@ fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
     let api = stage.installation.api();
     let newer = definition(&api.find(CRD).unwrap());
     let (probe, _) = stage.policy("probe");
-    // Fields that the API server knows, of all definitions of this version.
+    // How often the published schemas mention the field.
     let mentions = || {
         let (_, schemas) =
             api.text("/openapi/v3/apis/policies.portcullis.dev/v1alpha1").ok().filter(|(code, _)| *code == 200)?;
@@ -87,7 +87,7 @@ fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
     replace(&api, &newer);
 }
 
-/// Puts a definition in the place of the one that is there, to whose status others write.
+/// Replaces the definition. Tries again on conflicts, because the API server writes to its status.
 fn replace(api: &Api, definition: &Value) {
     let kubeconfig = cluster().kubeconfig();
     let mut definition = definition.clone();
@@ -138,7 +138,7 @@ fn fault_r24_reports_of_dead_pods_are_removed_without_the_garbage_collector() {
     stage.word(&policy, "Active");
     let (_, dead) = stage.leader_and_follower(&replicas);
     dead.pod.lose_node();
-    // Endpoints are as gone as the pod; then nobody collects what it owned. An owner that never was stands for that.
+    // The pod is no longer an endpoint either. The report loses its owner, so that the garbage collector does not remove it.
     dead.pod.mark_not_ready();
     let report = stage.report(dead.name()).unwrap();
     let name = dead.name();

@@ -9,7 +9,7 @@ use crate::cluster;
 use crate::stage::{SOON, Stage, told};
 use crate::states::{Says, unreachable};
 
-/// A stage with one replica, whose reporter goes through a proxy, and a policy that is Active.
+/// Makes a stage with one replica, whose reporter uses a proxy, and an Active policy.
 macro_rules! stage {
     ($name:literal, $proxy:ident, $stage:ident, $replica:ident, $policy:ident, $object:ident, $setup:expr) => {
         let $proxy = Proxy::start(cluster());
@@ -72,7 +72,7 @@ fn fault_r04_a_failed_or_cut_answer_is_tried_again_and_no_event_is_doubled() {
 #[ignore = "starts a cluster"]
 fn fault_r05_a_slow_api_server_makes_no_queue() {
     stage!("slow", proxy, stage, replica, policy, object, PodSetup::default());
-    // The Lease is out of this, so that the leader goes on.
+    // Writes of the Lease are not delayed, so that the leader stays the leader.
     proxy.rule(Rule::on("PATCH", "/replicareports/").after(Duration::from_secs(30)));
     let before = proxy.requests_of("PATCH", "/replicareports/").len();
     for round in 0..100 {
@@ -82,7 +82,7 @@ fn fault_r05_a_slow_api_server_makes_no_queue() {
     replica.says(&object, Says::Failed(0, "NotFound", "gone".to_owned(), false));
     let writes = || proxy.requests_of("PATCH", "/replicareports/").len() - before;
     eventually_within(SOON, "the first write", || (writes() > 0).then_some(()));
-    // One is on its way, the rest is one slot.
+    // One write is under way, and only the newest of the others waits.
     never(Duration::from_secs(2), "a second write", || (writes() != 1).then(writes));
     eventually_within(SOON, "the slow one's end", || (writes() == 2).then_some(()));
     let last = proxy.requests_of("PATCH", "/replicareports/").pop().unwrap();
@@ -125,7 +125,7 @@ fn fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit() {
         object,
         PodSetup::default().flag(Program::Reporter, "--watch-limit", "25s")
     );
-    // A new watch has its whole time before it.
+    // Waits for a new watch, which lasts for its whole time limit.
     let watches = || proxy.requests_of("GET", "/replicareports?&watch").len();
     let before = watches();
     eventually_within(SOON, "a new watch", || {
@@ -134,7 +134,7 @@ fn fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit() {
     for part in ["/replicareports?", "/policies?"] {
         proxy.hold(part);
     }
-    // Those that are open now are held; the ones that follow are not.
+    // Only the watches that are open now are held, and not those that follow.
     std::thread::sleep(Duration::from_millis(500));
     replica.says(&object, unreachable());
     never(Duration::from_secs(1), "a status", || {

@@ -12,13 +12,13 @@ use crate::cluster;
 use crate::stage::{Replica, SOON, Stage, told};
 use crate::states::{Says, unreachable};
 
-/// Ten minutes.
+/// By how many seconds the clocks are off: ten minutes.
 const SHIFT: i64 = 600;
 
-/// Longer than a Lease counts.
+/// Longer than a Lease is valid.
 const LONGER: Duration = Duration::from_secs(20);
 
-/// The library of the black-box tests that shifts a program's wall clock, and no other clock.
+/// Compiles the library of the black-box tests that shifts only the wall clock of a program.
 fn library() -> PathBuf {
     let library = cluster().folder().join("shift.so");
     let source = portcullis_testkit::repository().join("tests/clock/shift.c");
@@ -29,7 +29,7 @@ fn library() -> PathBuf {
     library
 }
 
-/// A replica whose clock is off by so many seconds.
+/// A replica whose clock is off by this many seconds.
 fn replica(stage: &Stage, library: &std::path::Path, seconds: i64) -> Replica {
     let shift = cluster().folder().join(format!("shift{seconds}"));
     fs::write(&shift, seconds.to_ne_bytes()).unwrap();
@@ -39,7 +39,7 @@ fn replica(stage: &Stage, library: &std::path::Path, seconds: i64) -> Replica {
     replica
 }
 
-/// The holder of the Lease, and the number of times that it went to another holder.
+/// The holder of the Lease, and how often the Lease has changed its holder.
 fn held(stage: &Stage) -> Option<(String, Value)> {
     let lease = stage.installation.api().find(&stage.lease())?;
     Some((lease["spec"]["holderIdentity"].as_str()?.to_owned(), lease["spec"]["leaseTransitions"].clone()))
@@ -53,7 +53,7 @@ fn renewal_is_off_by(stage: &Stage) -> i64 {
     seconds(renewed) - seconds(SystemTime::now())
 }
 
-/// Asserts that this replica keeps the Lease, and that its clock is off by so many seconds.
+/// Asserts that this replica keeps the Lease, and that its clock is off by this many seconds.
 fn assert_kept(stage: &Stage, leader: &Replica, seconds: i64) {
     let before = held(stage).unwrap();
     assert_eq!(before.0, leader.name());
@@ -67,7 +67,7 @@ fn assert_kept(stage: &Stage, leader: &Replica, seconds: i64) {
 fn fault_r16_a_live_lease_is_left_alone_however_far_clocks_differ_and_a_dead_one_is_taken() {
     let stage = Stage::new(cluster(), "clocks");
     let library = library();
-    // To the other one each renewal of this one is twenty minutes old.
+    // For the other replica, each renewal of this one is twenty minutes old.
     let late = replica(&stage, &library, -SHIFT);
     eventually_within(SOON, "a leader", || (stage.holder()? == late.name()).then_some(()));
     let early = replica(&stage, &library, SHIFT);
@@ -78,14 +78,14 @@ fn fault_r16_a_live_lease_is_left_alone_however_far_clocks_differ_and_a_dead_one
     stage.word(&policy, "Active");
     assert_kept(&stage, &late, -SHIFT);
 
-    // A Lease that nobody renews is taken, and from then on each renewal is twenty minutes from now.
+    // A Lease that is no longer renewed is taken over. For the first replica, each renewal is then twenty minutes in the future.
     late.pod.stop(Program::Reporter);
     eventually_within(SOON, "the other leader", || (stage.holder()? == early.name()).then_some(()));
     late.pod.start(Program::Reporter);
     stage.wait_ready();
     assert_kept(&stage, &early, SHIFT);
 
-    // Reports count by when they are seen to change, whatever they say about the time.
+    // Whether a report is stale depends on when it is seen to change, and not on the time in it.
     late.says(&object, unreachable());
     let found = stage.word(&policy, "Degraded");
     assert_eq!(told(&found, "Degraded"), "True/RegistryUnreachable");

@@ -1,4 +1,4 @@
-//! So many replicas that their failures do not fit into a status.
+//! More failing replicas than a status lists.
 
 use std::thread;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use crate::cluster;
 use crate::stage::{SOON, Stage, told};
 use crate::states::Says;
 
-/// As many as the row says.
+/// The number of failing replicas, as in the row.
 const FAILING: usize = 2000;
 /// The largest number of endpoints of an EndpointSlice.
 const SLICE: usize = 1000;
-/// Callers that write reports, each one after the other.
+/// The number of threads that write reports.
 const WRITERS: usize = 8;
-/// One leader reads two thousand reports of a kilobyte.
+/// The time limit of a leader that reads two thousand reports of a kilobyte each.
 const LONG: Duration = Duration::from_secs(480);
 
-/// Names as long as can be.
+/// The name of a replica, which is long.
 fn name(number: usize) -> String {
     format!("replica-{number:04}-{}", "x".repeat(200))
 }
@@ -28,7 +28,7 @@ fn uid(number: usize) -> String {
     format!("00000000-0000-4000-8000-{number:012}")
 }
 
-/// The report of a replica that is not there, about a policy that it cannot load.
+/// The report of a replica that does not exist, about a policy that it cannot load.
 fn report(real: &Value, object: &Value, number: usize) -> Value {
     let mut spec = real["spec"].clone();
     spec["podUID"] = uid(number).into();
@@ -44,7 +44,7 @@ fn report(real: &Value, object: &Value, number: usize) -> Value {
     json!({ "apiVersion": real["apiVersion"], "kind": real["kind"], "metadata": metadata, "spec": spec })
 }
 
-/// Pods that are ready, although nobody runs them.
+/// An EndpointSlice with ready pods that do not exist.
 fn slice(first: usize) -> Value {
     let endpoint = |number: usize| {
         json!({
@@ -65,7 +65,7 @@ fn slice(first: usize) -> Value {
 #[ignore = "starts a cluster"]
 fn fault_r13_the_status_of_two_thousand_failing_replicas_is_small_and_tells_all_that_counts() {
     let stage = Stage::new(cluster(), "crowd");
-    // Nobody renews the reports of those that are not there.
+    // The reports of pods that do not exist are not renewed, so their lifetime is long.
     let replica = stage.replica_with(PodSetup::default().flag(Program::Reporter, "--report-lifetime", "1h"));
     stage.wait_ready();
     let (policy, object) = stage.policy("labels");
@@ -121,7 +121,7 @@ fn fault_r13_the_status_of_two_thousand_failing_replicas_is_small_and_tells_all_
     assert!(stage.describe(&policy).contains(&format!("RegistryTimeout on {FAILING}")));
     println!("a status of {size} bytes about {} replicas", FAILING + 1);
 
-    // They go as they came: no entry stays.
+    // When the pods are gone, no entry is left.
     for first in (0..FAILING).step_by(SLICE) {
         api.delete(&format!("{slices}/crowd-{first}"), None).unwrap().expect("the end of endpoints");
     }
@@ -131,6 +131,6 @@ fn fault_r13_the_status_of_two_thousand_failing_replicas_is_small_and_tells_all_
         let status = stage.installation.object(&policy)?["status"].clone();
         (status["replicas"].as_array()?.len() == 1 && status["replicasOmitted"] == 0).then_some(())
     });
-    // The API server ends a request that takes it a minute; what is left then goes with the next one.
+    // The API server ends a request after a minute. The next one deletes the rest.
     eventually_within(LONG, "the end of reports", || api.delete(&reports, None).ok().filter(Reply::is_ok));
 }

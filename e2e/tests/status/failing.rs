@@ -1,4 +1,4 @@
-//! Evaluations that fail too often cause one event and change no condition, and what failures say is clean.
+//! Evaluations that fail too often cause one event and do not change conditions. Control characters in messages are removed.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ fn fault_x09_what_a_stranger_says_is_clean_in_status_description_events_and_logs
     let status = found["status"].to_string();
     assert!(status.contains("no such tag"), "{status}");
     for (what, text) in [("status", status), ("event", events.to_string())] {
-        // As JSON has them.
+        // These are the escapes of JSON.
         for unclean in ["\\u00", "\\r", "\\n{", "\u{202e}"] {
             assert!(!text.contains(unclean), "{what}: {unclean:?} in {text}");
         }

@@ -1,4 +1,4 @@
-//! What a reporter's token may do, and what not.
+//! What a reporter's token may and may not do.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::cluster;
 use crate::stage::{Replica, SOON, Stage};
 use crate::states::Says;
 
-/// Waits until the API server keeps to the rules of the chart: of a new one it hears a moment after it was applied.
+/// Waits until the API server enforces the rules of the chart. It needs a moment to learn of a new rule.
 fn wait_until_fenced(stage: &Stage, replicas: &[Replica]) {
     let home = format!("--namespace={}", stage.installation.namespace());
     let reports = "replicareports.policies.portcullis.dev";
@@ -19,7 +19,7 @@ fn wait_until_fenced(stage: &Stage, replicas: &[Replica]) {
     let rules: [(&str, &[&str]); 3] = [("patch", &patch), ("delete", &[]), ("replace", &["--filename=-"])];
     for (verb, rest) in rules {
         eventually_within(SOON, &format!("a rule to count about {verb}"), || {
-            // Each time, as another may hold the Lease by now.
+            // Finds the holder each time, because another replica may hold the Lease by now.
             let holder = stage.wait_for_holder();
             eventually_within(SOON, "the holder's report", || stage.report(&holder));
             let other = replicas.iter().find(|replica| replica.name() != holder).expect("two replicas");
@@ -40,17 +40,17 @@ fn lease(stage: &Stage) -> Value {
     stage.installation.api().find(&stage.lease()).expect("a Lease")
 }
 
-/// What the API server said to a replica's token.
+/// The answers of the API server to calls with a replica's token.
 struct Tried {
     status: Output,
     event: Output,
-    /// A Lease for somebody else.
+    /// An edit of the Lease with another holder.
     forged: Output,
-    /// The removal of the holder's report, unless the replica is the holder.
+    /// The deletion of the holder's report; `None` if the replica is the holder.
     deleted: Option<Output>,
 }
 
-/// Tries all that only the holder may do, and what nobody may. Objects that are made have the round in their names.
+/// Tries what only the holder may do, and what no replica may do. Created objects have the round in their names.
 fn tries(stage: &Stage, replica: &Replica, policy: &Policy, holder: &str, round: usize) -> Tried {
     let kubeconfig = cluster().kubeconfig_for(&stage.installation.token(POLICY_SERVER_ACCOUNT, &replica.pod));
     let run = |args: &[&str], input: &str| cluster().kubectl_as(&kubeconfig, args.iter().copied(), input);
@@ -162,7 +162,7 @@ const MATRIX: &[(&str, &str, &str, bool)] = &[
     ("get", "secrets", "home", false),
     ("list", "secrets", "-", false),
     ("get", "pods", "home", false),
-    // Namespaces, limit ranges and pod templates are for policies here: `rbac.contextAwareReads`.
+    // The account may list Namespaces, LimitRanges and PodTemplates here, by `rbac.contextAwareReads`.
     ("list", "nodes", "-", false),
     ("create", "pods", "home", false),
     ("create", "serviceaccounts/token", "home", false),
@@ -193,7 +193,7 @@ fn fault_x04_a_reporter_may_do_what_the_table_says_and_nothing_else() {
             api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review).unwrap().expect("a review");
         answer["status"]["allowed"] != *allowed
     };
-    // It takes an API server a moment to notice rights that were just made.
+    // An API server needs a moment to notice new rights.
     let start = Instant::now();
     loop {
         let wrong: Vec<_> = MATRIX.iter().filter(|row| is_wrong(row)).collect();

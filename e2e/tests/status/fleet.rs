@@ -1,5 +1,5 @@
-//! Fifty real reporters, beside loaders and evaluators whose states the test provides, and with the test as their kubelets. Fifty whole
-//! replicas are in `tests/promises/fleet.rs`.
+//! Fifty real reporters, with loaders and evaluators whose states the test provides, and with the test as their kubelets.
+//! `tests/promises/fleet.rs` tests replicas with all programs.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use portcullis_e2e::{Cluster, Options, eventually_within};
 use crate::stage::{Replica, Stage, told};
 use crate::states::Says;
 
-/// Fifty programs start and end on two cores.
+/// The time limit for fifty programs that start and end on two cores.
 const LONG: Duration = Duration::from_secs(480);
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_k03_fifty_replicas_come_and_go() {
-    // One of its own: the pods of the other tests leave too few addresses.
+    // The test needs a cluster of its own, because the pods of other tests leave too few addresses.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
     let (stage, first) = Stage::with(cluster, "fleet", 1);
     let (policy, object) = stage.policy("labels");
@@ -32,7 +32,7 @@ fn fault_k03_fifty_replicas_come_and_go() {
     assert_eq!(full["status"]["replicasOmitted"], 34);
     assert_eq!(full["metadata"]["managedFields"].as_array().unwrap().len(), managers);
 
-    // The end of a leader is R15: the one that leads stays.
+    // Row R15 is about the end of a leader, so the leader stays here.
     let holder = stage.wait_for_holder();
     let (stays, go): (Vec<_>, Vec<_>) =
         first.iter().chain(&others).partition(|replica: &&Replica| replica.name() == holder);

@@ -1,4 +1,4 @@
-//! The database of the cluster is full.
+//! The database of the cluster, etcd, is full.
 
 use std::thread;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use serde_json::json;
 use crate::stage::{SOON, Stage, told};
 use crate::states::{Says, unreachable};
 
-/// Much more than the control plane and an installation take, and filled in seconds.
+/// The size limit of etcd. It is much more than the control plane and an installation use, and can be filled within seconds.
 const QUOTA: u64 = 32 << 20;
 
-/// Makes large objects until etcd stores no more. Returns their paths.
+/// Creates large objects until etcd is full. Returns their paths.
 fn fill(api: &Api, namespace: &str) -> Vec<String> {
     let (path, data) = (format!("/api/v1/namespaces/{namespace}/configmaps"), "x".repeat(900 << 10));
     let mut made = Vec::new();
@@ -35,7 +35,7 @@ fn fill(api: &Api, namespace: &str) -> Vec<String> {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r32_a_full_etcd_delays_status_and_events_until_the_alarm_is_disarmed() {
-    // One of its own: nothing can be written to it for a while.
+    // The test needs a cluster of its own, because nothing can be written to it for a while.
     let options = Options { etcd_quota: Some(QUOTA), ..Options::default() };
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&options).unwrap()));
     let (stage, replicas) = Stage::with(cluster, "full", 1);
@@ -51,7 +51,7 @@ fn fault_r32_a_full_etcd_delays_status_and_events_until_the_alarm_is_disarmed() 
     let before = replica.metric(failed);
     replica.says(&object, unreachable());
     eventually_within(SOON, "a report that is refused", || (replica.metric(failed) > before).then_some(()));
-    // Longer than the Lease, so that everything starts again.
+    // Longer than the Lease, so that a leader must be found again.
     thread::sleep(Duration::from_secs(20));
     // Readiness does not depend on the database.
     replica.wait_ready();

@@ -1,4 +1,4 @@
-//! Which reporter leads, and what happens when it ends.
+//! The leader among reporters, and what happens when it ends.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,10 +10,10 @@ use crate::cluster;
 use crate::stage::{Replica, SOON, Stage};
 use crate::states::{Says, refused, unreachable};
 
-/// How long a Lease counts after its last renewal.
+/// How long a Lease is valid after its last renewal.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// Statuses that a leader has to write at once, so that more than one late write would be noticed.
+/// The number of statuses that a leader has to write at once, so that more than one late write would be noticed.
 const POLICIES: usize = 5;
 
 #[test]
@@ -26,7 +26,7 @@ fn fault_r03_two_reporters_never_overwrite_each_other() {
     let (policy, object) = stage.policy("labels");
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     stage.word(&policy, "Active");
-    // Others write to the same object all the time; nothing of it is lost, and neither is anything of ours.
+    // Others write to the same object in the meantime. No write is lost, neither theirs nor ours.
     for round in 0..10 {
         let says = |failed: bool| if failed { unreachable() } else { Says::Current };
         replicas[0].says(&object, says(round % 2 == 0));
@@ -43,7 +43,7 @@ fn fault_r03_two_reporters_never_overwrite_each_other() {
     let writes: Vec<f64> =
         replicas.iter().map(|replica| replica.metric("portcullis_reporter_policy_status_writes_total")).collect();
     let writers = writes.iter().filter(|writes| **writes > 0.0).count() as u64;
-    // On a machine that stalls for as long as the Lease counts, the other one takes it.
+    // If the machine stands still for as long as the Lease is valid, the other replica takes it.
     let most = 1 + moves().unwrap_or(0) - before;
     assert!((1..=most).contains(&writers), "one of them writes: {writes:?}");
 }
@@ -66,7 +66,7 @@ fn fault_r15_a_leader_that_is_killed_is_followed_within_the_lease_and_two_second
             let found = stage.installation.object(&policy)?;
             (found["status"]["replicas"].to_string().contains("RegistryUnreachable")).then_some(())
         });
-        // As it was, for the next round.
+        // Restores the state for the next round.
         leader.pod.start(Program::Reporter);
         follower.says(&object, Says::Current);
         stage.word(&policy, "Active");
@@ -82,7 +82,7 @@ fn a_leader_that_ends_gives_the_lease_up() {
     let (leader, _) = stage.leader_and_follower(&replicas);
     let holder = leader.name();
     leader.pod.remove();
-    // One that is not given up counts for 10 s after the end at least.
+    // A Lease that is not given up stays valid for at least 10 s after the end.
     assert_ne!(stage.holder().as_deref(), Some(holder), "the Lease was not given up");
     eventually_within(SOON, "another leader", || stage.holder());
 }
@@ -103,7 +103,7 @@ fn fault_r14_a_leader_that_was_stopped_and_goes_on_writes_nothing_wrong() {
     let paused = Instant::now();
     leader.pod.pause(Program::Reporter);
     eventually_within(SOON, "another leader", || stage.holder().filter(|new| *new == follower.name()));
-    // What both replicas do changes meanwhile, so that the one that was stopped finds much to write when it goes on.
+    // The states of both replicas change in the meantime, so that the paused leader has many statuses to write when it resumes.
     all_say(follower, &unreachable());
     all_say(leader, &refused(0, "no such label"));
     let is_new = |status: &Value| {
@@ -114,7 +114,7 @@ fn fault_r14_a_leader_that_was_stopped_and_goes_on_writes_nothing_wrong() {
         policies.iter().map(|(policy, _)| stage.installation.object(policy).unwrap()["status"].clone()).collect()
     };
     eventually_within(SOON, "statuses by the new leader", || statuses().iter().all(is_new).then_some(()));
-    // The row's time: long after its Lease has ended.
+    // The time of the row, which is long after the Lease has expired.
     thread::sleep((LEASE * 2).saturating_sub(paused.elapsed()));
     let resumed = SystemTime::now();
     leader.pod.resume(Program::Reporter);
@@ -124,7 +124,7 @@ fn fault_r14_a_leader_that_was_stopped_and_goes_on_writes_nothing_wrong() {
         (leader.metric("portcullis_reporter_leader") == 0.0).then_some(())
     });
 
-    // Its own report is its own affair: the end state has what both do.
+    // It may still write its own report, so in the end the statuses include both replicas.
     for (policy, _) in &policies {
         eventually_within(SOON, "what both replicas do", || {
             let found = stage.word(policy, "Error");
@@ -133,13 +133,13 @@ fn fault_r14_a_leader_that_was_stopped_and_goes_on_writes_nothing_wrong() {
         });
     }
     assert!(written() <= before + 1.0, "at most one late write: {before} became {}", written());
-    // Those that the API server refused count as well.
+    // Writes that the API server refused count as well.
     let tried = status_writes(leader.name(), resumed);
     assert!(tried <= 1, "{tried} late writes of statuses were tried");
     assert!(status_writes(follower.name(), resumed) > 0, "the audit log tells who writes");
 }
 
-/// How often a pod has tried to write the status of a policy since then.
+/// How often a pod has tried to write the status of a policy since this time.
 fn status_writes(pod: &str, since: SystemTime) -> usize {
     let is_one = |event: &&Value| {
         let at = event["requestReceivedTimestamp"].as_str().and_then(|text| humantime::parse_rfc3339(text).ok());
@@ -184,7 +184,7 @@ fn fault_r18_without_rights_on_leases_reports_are_written_and_it_is_told_once() 
     let namespace = stage.installation.namespace().to_owned();
     let role = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles/portcullis-reporter-leader");
     stage.installation.api().delete(&role, None).unwrap().expect("rights withdrawn");
-    // It takes an API server a moment to notice.
+    // An API server needs a moment to notice that.
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
         "spec": { "user": format!("system:serviceaccount:{namespace}:{POLICY_SERVER_ACCOUNT}"), "resourceAttributes": {

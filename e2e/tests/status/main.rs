@@ -1,7 +1,7 @@
-//! Status that is true, on a real API server: real reporters with the rights of their pods, and loaders and evaluators whose states the
-//! test provides.
+//! The status of policies on a real API server, with real reporters that have the rights of their pods, and with loaders and evaluators
+//! whose states the test provides.
 //!
-//! Names tell which row of the fault catalogue (docs/design/faults.md) a test is for.
+//! Tests of a row of the fault catalogue (docs/design/faults.md) are named after it.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 

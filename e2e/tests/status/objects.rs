@@ -1,4 +1,4 @@
-//! Policies and their status as others touch them.
+//! Policies and statuses that others delete, create again or edit.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::cluster;
 use crate::stage::{SOON, Stage, told};
 use crate::states::{Says, unreachable};
 
-/// A reporter that thinks for three seconds before each write of status.
+/// A reporter that waits for three seconds before each write of a status.
 fn slow() -> PodSetup {
     PodSetup::default().fail_points(Program::Reporter, "reporter.before_status_write=delay(3s)")
 }
@@ -25,7 +25,7 @@ fn fault_r22_a_delayed_write_does_not_hit_a_namesake_made_later() {
     replica.says(&object, unreachable());
     stage.word(&policy, "Error");
     replica.says(&object, Says::Current);
-    // The write of what the first one does is on its way when the second one is made.
+    // The write for the first policy is under way when the second one is created.
     std::thread::sleep(Duration::from_millis(1500));
     stage.installation.api().delete(&policy.path(), None).unwrap().expect("the end of the first");
     let (_, second) = stage.policy("labels");
@@ -50,7 +50,7 @@ fn fault_r23_a_policy_deleted_during_a_write_ends_the_matter() {
     std::thread::sleep(Duration::from_millis(500));
     stage.installation.api().delete(&policy.path(), None).unwrap().expect("the end");
     std::thread::sleep(Duration::from_secs(5));
-    // Not found, or a conflict; calls that took too long are another matter.
+    // There must be no failures with 404 or 409. Calls that timed out do not count here.
     let failures = replica.metric("portcullis_reporter_api_failures_total{call=\"write status\",code=\"40");
     assert_eq!((failures, replica.warnings("write status")), (0.0, Vec::new()));
     let (other, object) = stage.policy("other");
@@ -128,7 +128,7 @@ fn fault_r26_the_number_of_field_managers_stays_the_same() {
         let next = stage.replica();
         next.says(&object, Says::Current);
         next.pod.wait_ready();
-        // The leader goes, another leads.
+        // The leader is removed, and another replica leads.
         last.pod.remove();
         eventually_within(SOON, "the next leader", || (stage.holder().as_deref() == Some(next.name())).then_some(()));
         eventually_within(SOON, "its status", || {
@@ -160,7 +160,7 @@ fn fault_r31_a_terminating_namespace_ends() {
 #[ignore = "starts a cluster"]
 fn a_status_that_cannot_be_read_stops_nothing() {
     let (stage, replicas) = Stage::with(cluster(), "odd", 1);
-    // By a newer release that has been taken back, or by another program.
+    // Such a status may come from a newer release before a rollback, or from another program.
     let (odd, object) = stage.policy("odd");
     let conditions = json!([{
         "type": "Novelty", "status": "True", "reason": "New", "message": "", "observedGeneration": 1,

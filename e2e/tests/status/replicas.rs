@@ -1,4 +1,4 @@
-//! What replicas do becomes the status of a policy.
+//! The status of a policy follows the states of the replicas.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn a_replica_that_cannot_load_a_policy_makes_it_degraded_and_the_others_serve() 
 fn fault_r19_when_the_failing_pod_is_deleted_it_is_active_again_by_itself() {
     let (stage, replicas) = Stage::with(cluster(), "deleted", 2);
     let (policy, object) = stage.policy("labels");
-    // A leader that is killed is R15.
+    // The follower fails, because row R15 is about the end of a leader.
     let (serving, failing) = stage.leader_and_follower(&replicas);
     serving.says(&object, Says::Current);
     failing.says(&object, unreachable());
@@ -102,7 +102,7 @@ fn a_bad_update_goes_on_with_the_previous_generation_and_a_mended_one_recovers()
     replicas[0].says(&object, Says::Current);
     stage.word(&policy, "Active");
     let object = stage.edit(&policy, "monitor");
-    // Somebody without access to logs finds the guest's own words, in the status and nowhere else.
+    // Users without access to logs find the guest's own message in the status, and only there.
     replicas[0].says(&object, refused(1, "\u{1b}[31mthe token hunter2 is wrong\nlevel=error"));
     let found = stage.word(&policy, "ServingPrevious");
     assert_eq!(told(&found, "Enforced"), "True/ServingPrevious");
@@ -137,10 +137,10 @@ fn a_bad_update_goes_on_with_the_previous_generation_and_a_mended_one_recovers()
 fn success_logs_nothing() {
     let (stage, replicas) = Stage::with(cluster(), "silent", 1);
     stage.wait_for_holder();
-    // It says so a moment after it holds the Lease.
+    // The line is logged a moment after the reporter holds the Lease.
     let is_leader = |line: &String| line.contains("holds the Lease");
     eventually_within(SOON, "the line of the leader", || replicas[0].logs("INFO").iter().any(is_leader).then_some(()));
-    // A call that took too long on a busy machine is no success, nor is a Lease that was lost meanwhile.
+    // On a busy machine, a call may time out or the Lease may be lost. Lines about that are not about success.
     let is_of_failure = |line: &String| ["tried again", "able to", "Lease"].iter().any(|words| line.contains(words));
     let lines = || {
         let of = |level| replicas[0].logs(level).into_iter().filter(|line| !is_of_failure(line)).collect::<Vec<_>>();
@@ -158,7 +158,7 @@ fn success_logs_nothing() {
 fn fault_r20_a_pod_whose_node_is_gone_does_not_count() {
     let (stage, replicas) = Stage::with(cluster(), "node", 2);
     let (policy, object) = stage.policy("labels");
-    // The end of the leader is R15.
+    // The follower is lost, because row R15 is about the end of a leader.
     let (stays, lost) = stage.leader_and_follower(&replicas);
     stays.says(&object, Says::Current);
     lost.says(&object, unreachable());
@@ -173,7 +173,7 @@ fn fault_r20_a_pod_whose_node_is_gone_does_not_count() {
         let entries = found["status"]["replicas"].as_array()?.iter();
         Some(entries.filter_map(|entry| entry["pod"].as_str().map(str::to_owned)).collect())
     };
-    // The pod's object lingers, and so does its entry, which says what became of it.
+    // The pod's object still exists, and so does its entry in the status.
     assert!(entries(&found).unwrap().contains(&lost.name().to_owned()), "{found:#}");
     never(Duration::from_secs(3), "a replica that counts again", || {
         let found = stage.installation.object(&policy)?;
@@ -200,7 +200,7 @@ fn fault_r21_a_report_of_an_earlier_pod_of_the_same_name_does_not_count() {
     stage.word(&policy, "Active");
     first.pod.lose_node();
     first.pod.delete_object();
-    // The second one has heard of no policy yet.
+    // The second pod does not know any policy yet.
     let second = stage.replica_with(PodSetup::default().named("server-0"));
     second.pod.wait_ready();
     let found = eventually_within(SOON, "the second pod in the status", || {
@@ -237,7 +237,7 @@ fn fault_r27_a_reporter_that_is_silent_makes_its_replica_unknown_whether_it_is_c
         })
     };
 
-    // A container that is down makes its pod unready, and it does not count.
+    // A container that does not run makes its pod unready, so the pod is not counted.
     follower.pod.stop(Program::Reporter);
     let found = unknown("1/1");
     assert_eq!(
@@ -250,7 +250,7 @@ fn fault_r27_a_reporter_that_is_silent_makes_its_replica_unknown_whether_it_is_c
     });
     assert_eq!(told(&stage.word(&policy, "Active"), "Degraded"), "False/AsExpected");
 
-    // Nobody tells the API server that this one is down, so it counts.
+    // The API server does not learn that this pod is down, so it is counted.
     follower.pod.lose_node();
     let found = unknown("1/2");
     assert_eq!(

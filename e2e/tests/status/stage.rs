@@ -1,4 +1,4 @@
-//! An installation whose pods have a reporter and nothing else.
+//! An installation whose pods have only a reporter.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::states::{Says, States};
 
-/// Longest wait for a status. Wide, as many reporters share two cores.
+/// The longest wait for a status. It is long because many reporters share two cores.
 pub(crate) const SOON: Duration = Duration::from_secs(180);
 
-/// How long a status stays the same before it counts as settled.
+/// How long a status must not change before it counts as settled.
 const SETTLED: Duration = Duration::from_secs(3);
 
 pub(crate) struct Stage {
@@ -36,7 +36,7 @@ impl Stage {
         Self { installation, namespace }
     }
 
-    /// With so many replicas, all ready.
+    /// The same with this many replicas, all ready.
     pub(crate) fn with(cluster: &'static Cluster, name: &str, replicas: usize) -> (Self, Vec<Replica>) {
         let stage = Self::new(cluster, name);
         let replicas = (0..replicas).map(|_| stage.replica()).collect();
@@ -44,7 +44,7 @@ impl Stage {
         (stage, replicas)
     }
 
-    /// Waits until all pods are ready and the service has them.
+    /// Waits until all pods are ready and endpoints of the service.
     pub(crate) fn wait_ready(&self) {
         let pods = self.installation.pods();
         pods.iter().for_each(|pod| pod.wait_ready());
@@ -65,7 +65,7 @@ impl Stage {
         Replica { pod: self.installation.add_replica_with(setup), states }
     }
 
-    /// Makes a policy, whose webhook is confirmed, and gives it with its object.
+    /// Creates a policy, confirms its webhook, and returns it with its object.
     pub(crate) fn policy(&self, name: &str) -> (Policy, Value) {
         let policy = self.installation.policy(&self.namespace, name);
         self.installation.apply(&policy).expect("the policy");
@@ -73,17 +73,17 @@ impl Stage {
         (policy, object)
     }
 
-    /// Makes the next generation of a policy.
+    /// Edits the mode of a policy, confirms the webhook of the new generation, and returns the object.
     pub(crate) fn edit(&self, policy: &Policy, mode: &str) -> Value {
         let patch = json!({ "spec": { "mode": mode } });
         self.installation.api().patch(&policy.path(), &patch).unwrap().expect("the edit");
         self.confirm(policy)
     }
 
-    /// Says in the controller's place that the API servers call the newest generation, and gives the object.
+    /// Writes the condition `WebhookConfigured` for the newest generation in place of the controller, and returns the object.
     pub(crate) fn confirm(&self, policy: &Policy) -> Value {
         let api = self.installation.api();
-        // Others write to the same object, so a try may be refused.
+        // Others write to the same object, so an attempt may be refused.
         eventually_within(SOON, "a condition", || {
             let object = self.installation.object(policy)?;
             let body = json!({
@@ -106,7 +106,8 @@ impl Stage {
         self.word_within(SOON, policy, word)
     }
 
-    /// The same, once the object has not changed for a while: what loader and evaluator say may reach the status in two writes.
+    /// The same, but waits until the object has not changed for a while, because the states of loader and evaluator may reach the status in
+    /// two writes.
     pub(crate) fn settled(&self, policy: &Policy, word: &str) -> Value {
         let (mut last, mut since) = (Value::Null, Instant::now());
         eventually_within(SOON, "a status that stays", || {
@@ -133,7 +134,7 @@ impl Stage {
         last
     }
 
-    /// What `kubectl describe` shows of a policy.
+    /// The output of `kubectl describe` for a policy.
     pub(crate) fn describe(&self, policy: &Policy) -> String {
         let reference = policy.reference();
         let namespace = self.namespace.as_str();
@@ -142,7 +143,7 @@ impl Stage {
         told.stdout
     }
 
-    /// The events of a policy, by reason, with how often.
+    /// The events of a policy: the reason of each, and how often it happened.
     pub(crate) fn events(&self, object: &Value) -> Vec<(String, i64)> {
         let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", self.namespace);
         let list = self.installation.api().list(&path);
@@ -193,7 +194,7 @@ impl Replica {
         self.pod.name()
     }
 
-    /// The value of one of the reporter's metrics; the sum where it has labels that begin so.
+    /// The value of one of the reporter's metrics, or the sum of all series that begin with `name`.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let (_, text) = eventually_within(SOON, "metrics", || self.pod.probe(Program::Reporter, "/metrics"));
         let values = text
@@ -203,7 +204,7 @@ impl Replica {
         values.sum()
     }
 
-    /// Log lines at level warn or error, or at info that are of a policy.
+    /// The reporter's log lines at this level.
     pub(crate) fn logs(&self, level: &str) -> Vec<String> {
         let logs = self.pod.program(Program::Reporter).logs();
         logs.iter().filter(|line| line["level"] == level).map(ToString::to_string).collect()
@@ -214,13 +215,13 @@ impl Replica {
         self.logs("WARN").into_iter().filter(|line| line.contains(words)).collect()
     }
 
-    /// Waits until the pod is ready, or is so again: on a busy machine it may miss some probes.
+    /// Waits until the pod is ready, or is ready again: on a busy machine some probes may fail.
     pub(crate) fn wait_ready(&self) {
         eventually_within(SOON, "a ready reporter", || self.pod.is_ready().then_some(()));
     }
 }
 
-/// `Ready`, `Degraded` and so on as `status/reason`.
+/// A condition (`Ready`, `Degraded` and so on) as `status/reason`.
 pub(crate) fn told(object: &Value, r#type: &str) -> String {
     let found = condition(object, r#type).cloned().unwrap_or_default();
     format!("{}/{}", found["status"].as_str().unwrap_or("-"), found["reason"].as_str().unwrap_or("-"))

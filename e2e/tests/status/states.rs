@@ -1,4 +1,4 @@
-//! Loader and evaluator of a pod, as far as the reporter sees them: their `/v1/state`.
+//! Stand-ins for the loader and the evaluator of a pod: the `/v1/state` that the reporter reads.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// What a replica does for a policy.
+/// The state of a policy on a replica.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Says {
-    /// Serves the newest generation.
+    /// The newest generation serves.
     Current,
-    /// Serves the newest generation, and too many evaluations fail for this reason.
+    /// The newest generation serves, and too many evaluations fail for this reason.
     Failing(&'static str),
-    /// Serves the newest generation, whose module declares what the policy does not grant. The text says what.
+    /// The newest generation serves, and its module declares what the policy does not grant, with this message.
     Differs(&'static str),
-    /// The loader failed, and this older generation answers; 0 for none. Reason, message, whether it is tried again.
+    /// The newest generation failed in the loader: the generation that serves (0 for none), the reason, the message, and whether it is
+    /// retried.
     Failed(i64, &'static str, String, bool),
 }
 
@@ -37,7 +38,7 @@ struct Word {
     policies: BTreeMap<String, (String, i64, Says)>,
 }
 
-/// The two state ports.
+/// The two state ports of a pod.
 pub(crate) struct States {
     word: Arc<Mutex<Word>>,
     pub(crate) loader: SocketAddr,
@@ -45,7 +46,7 @@ pub(crate) struct States {
 }
 
 impl States {
-    /// No policy yet.
+    /// Starts both, without policies.
     pub(crate) fn start() -> Self {
         let word = Arc::new(Mutex::new(Word { version: 1, policies: BTreeMap::new() }));
         let loader = serve(Arc::clone(&word), loader);
@@ -145,7 +146,7 @@ fn serve(word: Arc<Mutex<Word>>, state: fn(&Word) -> Value) -> SocketAddr {
     address
 }
 
-/// Answers until the other side hangs up.
+/// Answers requests until the other side closes the connection.
 fn answer(stream: &TcpStream, word: &Mutex<Word>, state: fn(&Word) -> Value) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
     loop {

@@ -1,4 +1,4 @@
-//! So many failing policies that not all can have their events at once.
+//! So many failing policies that the reporter may not write all events at once.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -10,22 +10,23 @@ use serde_json::Value;
 use crate::stage::Stage;
 use crate::states::{Says, unreachable};
 
-/// As many as the row says.
+/// The number of policies, as in the row.
 const POLICIES: usize = 1000;
-/// Callers that make policies, each one after the other.
+/// The number of threads that create policies.
 const WRITERS: usize = 8;
-/// Writes of events in a minute, and of statuses in a second, that the reporter may make.
+/// How many events the reporter may write in a minute.
 const EVENTS: usize = 50;
+/// How many statuses the reporter may write in a second.
 const STATUSES: usize = 40;
-/// A thousand statuses are written in half a minute.
+/// The time limit until all statuses are written, which takes half a minute at best.
 const LONG: Duration = Duration::from_secs(600);
 
-/// How long writes are counted: a minute less the time for calls that a machine under load delays.
+/// The span in which events are counted: less than a minute, because a machine under load delays some calls.
 const MINUTE: Duration = Duration::from_secs(50);
-/// The time in which statuses are counted, and for how many seconds there may be writes in it on a machine under load.
+/// The span in which statuses are counted, and of how many seconds it may contain the writes on a machine under load, which delays some calls.
 const MOMENT: (Duration, usize) = (Duration::from_secs(10), 15);
 
-/// Makes the policies, and gives them as the API server has them.
+/// Creates the policies, and returns them as the API server stores them.
 fn make_policies(stage: &Stage) -> Vec<Value> {
     let api = stage.installation.api();
     let path = format!("/apis/policies.portcullis.dev/v1alpha1/namespaces/{}/policies", stage.namespace);
@@ -42,7 +43,7 @@ fn make_policies(stage: &Stage) -> Vec<Value> {
     })
 }
 
-/// Waits until the status of every policy says whether it is degraded.
+/// Waits until the condition `Degraded` of every policy has this status.
 fn wait_for_statuses(stage: &Stage, degraded: &str) {
     let path = format!("/apis/policies.portcullis.dev/v1alpha1/namespaces/{}/policies", stage.namespace);
     let api = stage.installation.api();
@@ -55,7 +56,7 @@ fn wait_for_statuses(stage: &Stage, degraded: &str) {
     });
 }
 
-/// When the reporters wrote to this resource and subresource, by the audit log of the API server, in order.
+/// The times at which reporters wrote to this resource and subresource, by the audit log of the API server, in order.
 fn writes(stage: &Stage, resource: &str, subresource: Option<&str>) -> Vec<SystemTime> {
     let user = format!("system:serviceaccount:{}:portcullis-policy-server", stage.installation.namespace());
     let is_one = |event: &&Value| {
@@ -72,7 +73,7 @@ fn writes(stage: &Stage, resource: &str, subresource: Option<&str>) -> Vec<Syste
     times
 }
 
-/// The largest number within such a time.
+/// The largest number of these times within a span.
 fn most_within(time: Duration, times: &[SystemTime]) -> usize {
     let from = |first: usize| times[first..].iter().take_while(|one| **one < times[first] + time).count();
     (0..times.len()).map(from).max().unwrap_or(0)
@@ -81,13 +82,13 @@ fn most_within(time: Duration, times: &[SystemTime]) -> usize {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r29_a_thousand_failing_policies_make_series_of_events_and_no_more_writes_than_may_be() {
-    // One of its own: its audit log has nothing else.
+    // The test needs a cluster of its own, so that the audit log has nothing else.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
     let stage = Stage::new(cluster, "storm");
     let policies = make_policies(&stage);
     let replica = stage.replica_with(PodSetup::default().flag(Program::Reporter, "--status-writes", STATUSES));
     let all_say = |says: &Says| policies.iter().for_each(|policy| replica.says(policy, says.clone()));
-    // They fail, recover, and fail in the same way.
+    // The policies fail, recover, and fail again in the same way.
     all_say(&unreachable());
     stage.wait_ready();
     wait_for_statuses(&stage, "True");
@@ -116,7 +117,7 @@ fn fault_r29_a_thousand_failing_policies_make_series_of_events_and_no_more_write
     let most = most_within(moment, &statuses);
     assert!(most <= STATUSES * seconds, "{most} writes of statuses in {moment:?}");
 
-    // What happened twice is one object that says so.
+    // An event that happens twice is one object with a count.
     let told = told();
     let what = |event: &Value| format!("{} {} {}", event["regarding"]["uid"], event["reason"], event["note"]);
     let different: BTreeSet<_> = told.iter().map(what).collect();

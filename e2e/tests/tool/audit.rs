@@ -1,4 +1,4 @@
-//! What the audit has found, as the tool shows it. The test plays the reporter, so that it is the same each time.
+//! The tool shows the findings of the audit. The test writes them in place of the reporter, so that they are the same each time.
 
 use portcullis_e2e::{Installation, Policy, eventually};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::scene::kubeconfig_of;
 use crate::{cluster, install, portcullis};
 
-/// A policy in a namespace of its own, of which nobody has found anything yet.
+/// A policy in a namespace of its own, which has not been audited yet.
 fn policy(installation: &Installation<'_>) -> (String, Policy) {
     let namespace = installation.make_namespace("a");
     let policy = installation.policy(&namespace, "labels").at("registry://example.com/labels:v1");
@@ -14,7 +14,7 @@ fn policy(installation: &Installation<'_>) -> (String, Policy) {
     (namespace, policy)
 }
 
-/// Writes what a scan would have found.
+/// Writes the figures of a scan.
 fn put_audit(installation: &Installation<'_>, policy: &Policy, scanned_at: &str, violations: u32) {
     let audit = json!({
         "scannedAt": scanned_at, "generation": 1, "checked": 12, "violations": violations, "errors": 0,
@@ -62,7 +62,7 @@ fn objects_that_policies_reject_are_counted_and_named() {
     for name in ["web-1", "web-2"] {
         put_report(&installation, &namespace, name, installation.policy_server());
     }
-    // Another installation reports about the same object.
+    // This report is from another installation.
     put_report(&installation, &namespace, "web-3", "another");
     let id = format!("namespaced/{namespace}/labels");
     let all = tell(&[]);
@@ -120,7 +120,7 @@ fn a_scan_is_asked_for_by_an_annotation_and_waited_for() {
     assert_eq!(asked.code, Some(0), "{asked:?}");
     let first = annotation().expect("an annotation");
 
-    // Nobody scans.
+    // There is no reporter that scans.
     let late = portcullis(&admin, &["audit", "labels", "-n", &namespace, "--now", "--wait", "--timeout", "2s"]);
     assert_eq!(late.code, Some(2), "{late:?}");
     assert!(late.stderr.contains("has not been scanned after 2s; the last scan was at 2026-01-01"), "{late:?}");
@@ -131,7 +131,7 @@ fn a_scan_is_asked_for_by_an_annotation_and_waited_for() {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| portcullis(&admin, &words));
         eventually("the annotation", || annotation().filter(|now| *now != second));
-        // A scan later than any clock of this test says.
+        // The time of this scan is later than any clock of this test.
         put_audit(&installation, &policy, "2100-01-01T00:00:00Z", 0);
         let found = waiting.join().expect("it ends");
         assert_eq!(found.code, Some(0), "{found:?}");

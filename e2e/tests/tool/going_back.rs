@@ -1,4 +1,4 @@
-//! `portcullis rollback` changes one field, tells how it goes, and refuses with a reason.
+//! `portcullis rollback` changes one field, reports the progress, and gives a reason when it refuses.
 
 use std::thread;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn a_rollback_sets_one_field_and_waits_until_the_policy_is_ready() {
 
     let spec = scene.object()["spec"].clone();
     let done = thread::scope(|scope| {
-        // The leader: it processes the new generation after a while, and then all is well.
+        // Plays the leader, which processes the new generation after a while and finds that it answers.
         scope.spawn(|| {
             eventually("a new generation", || (scene.object()["metadata"]["generation"] == 5).then_some(()));
             thread::sleep(Duration::from_millis(700));
@@ -77,7 +77,7 @@ fn a_rollback_that_cannot_be_is_refused_with_the_reason() {
     assert!(refused(&["--to", "9"]).contains("is not in its history, which has 4, 3, 2, 1"));
     assert!(refused(&["--to", "4"]).contains("is at generation 4 already"));
     assert!(refused(&["--undo"]).contains("has no spec.rollbackTo: its spec counts already"));
-    // There is no revision of the first generation any more.
+    // The first generation has no revision.
     let gone = refused(&["--to", "1"]);
     assert!(gone.contains("generation 1 of ") && gone.contains("is gone: its revision has been removed"), "{gone}");
     assert_eq!(scene.object()["metadata"]["generation"], 4);
@@ -105,7 +105,7 @@ fn a_rollback_that_does_not_get_ready_says_why_and_fails() {
         late.stdout
     );
 
-    // Somebody else is quicker.
+    // Somebody else edits the policy meanwhile.
     let stuck = thread::scope(|scope| {
         scope.spawn(|| {
             eventually("a new generation", || (scene.object()["metadata"]["generation"] == 6).then_some(()));

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use crate::scene::kubeconfig_of;
 use crate::{cluster, install, portcullis};
 
-/// Objects in each namespace. All together they are more than a page of a list has.
+/// The number of objects in each namespace. All together they do not fit on one page of a list.
 const OBJECTS: usize = 200;
 
-/// Makes ConfigMaps that are counted, without the label that the policy wants.
+/// Creates ConfigMaps that the policy matches, without the label that it wants.
 fn fill(installation: &Installation<'_>, namespace: &str, objects: usize) {
     for number in 0..objects {
         let object = json!({
@@ -24,7 +24,7 @@ fn fill(installation: &Installation<'_>, namespace: &str, objects: usize) {
     }
 }
 
-/// A ClusterPolicy that wants a label of ConfigMaps, in a file.
+/// Writes a ClusterPolicy that wants a label on ConfigMaps to a file, and returns its path.
 fn manifest(installation: &str) -> PathBuf {
     let folder = cluster().folder().join(installation);
     fs::create_dir_all(&folder).unwrap();
@@ -53,7 +53,7 @@ fn the_objects_that_a_policy_would_deny_are_counted_exactly() {
     for namespace in &namespaces {
         for number in 0..OBJECTS {
             let mut labels = json!({ "counted": "yes", "team": "shop" });
-            // One in five lacks the label, and in the third namespace none does.
+            // One in five lacks the label, except in the third namespace, where all have it.
             if number % 5 == 0 && *namespace != namespaces[2] {
                 labels.as_object_mut().unwrap().remove("team");
             }
@@ -88,8 +88,8 @@ fn the_objects_that_a_policy_would_deny_are_counted_exactly() {
     let clean = portcullis(&admin, &["impact", file, "-n", &namespaces[2]]);
     assert_eq!(clean.code, Some(0), "{}{}", clean.stdout, clean.stderr);
 
-    // Nothing was written, and nothing is read that its user may not read.
-    // An API server does not answer while other tests apply the definitions.
+    // Nothing was written, and nothing is read that the user may not read.
+    // The list is tried again, as it fails while other tests apply the definitions.
     let list = eventually("the ClusterPolicies", || {
         installation.api().get("/apis/policies.portcullis.dev/v1alpha1/clusterpolicies")
     });
@@ -152,7 +152,7 @@ fn match_conditions_decide_which_objects_are_counted() {
 fn a_list_that_expires_is_begun_again_and_no_object_counts_twice() {
     let installation = install("expired");
     let namespace = installation.make_namespace("a");
-    // More than a page.
+    // More than one page.
     fill(&installation, &namespace, 3 * OBJECTS);
     let file = manifest("expired");
     let mut policy: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -176,7 +176,7 @@ fn a_list_that_expires_is_begun_again_and_no_object_counts_twice() {
     let pages = proxy.requests_of("GET", "/configmaps?");
     assert_eq!(pages.len(), 4, "each page came twice: {pages:?}");
 
-    // A list that always expires is not read for ever, and what was read counts once.
+    // The tool gives up on a list that always expires, and what it has read counts once.
     proxy.rule(Rule::on("GET", "continue=").answer(410, expired));
     let output = portcullis(&user, &arguments);
     let impact: Value = serde_json::from_str(&output.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! A user who may read a policy, and nothing else, sees what is wrong with it.
+//! A user who may only read a policy sees what is wrong with it.
 
 use portcullis_e2e::eventually;
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ fn what_may_not_be_listed_is_left_out_and_told() {
         missing.stderr
     );
 
-    // An administrator sees both kinds, and is asked which one is meant.
+    // An administrator sees policies of both kinds, and has to say which one is meant.
     let admin = cluster().kubeconfig();
     let twin = installation.cluster_policy("labels").at("registry://example.com/other:v1");
     installation.apply(&twin).expect("a policy of the other kind");

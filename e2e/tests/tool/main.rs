@@ -1,6 +1,6 @@
 //! `portcullis get`, `describe`, `history`, `diff`, `rollback`, `audit` and `impact` against a real API server, for users with few rights.
 //!
-//! Most tests play the leader of the reporters and the controller themselves: what the tool reads is then the same each time.
+//! Most tests play the leader of the reporters and the controller themselves, so that the tool reads the same each time.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
@@ -29,7 +29,7 @@ fn install(name: &str) -> Installation<'static> {
     Installation::start(cluster(), InstallationOptions::named(name).certified_by_the_test())
 }
 
-/// The tool with a kubeconfig, without the user's own settings.
+/// A command with this kubeconfig, without the settings of the user who runs the tests.
 fn command(program: &Path, kubeconfig: &Path) -> Command {
     let mut command = Command::new(program);
     command
@@ -41,7 +41,7 @@ fn command(program: &Path, kubeconfig: &Path) -> Command {
     command
 }
 
-/// Runs the tool to its end.
+/// Runs the tool and returns its output.
 fn portcullis(kubeconfig: &Path, arguments: &[&str]) -> Output {
     run(command(&Program::Cli.path(), kubeconfig).args(arguments))
 }

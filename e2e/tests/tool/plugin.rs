@@ -1,4 +1,4 @@
-//! `kubectl portcullis`, by the real kubectl.
+//! `kubectl portcullis`, run by the real kubectl.
 
 use std::env;
 use std::fs;

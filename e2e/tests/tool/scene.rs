@@ -1,4 +1,4 @@
-//! A policy with a history, and users who may do little.
+//! A policy with a history, and users with few rights.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cluster;
 
-/// A Policy in a namespace of its own, in its fourth generation. The first and the third served.
+/// A Policy in a namespace of its own, at its fourth generation. The first and the third generation served.
 pub(crate) struct Scene<'i> {
     pub(crate) installation: &'i Installation<'static>,
     pub(crate) namespace: String,
@@ -19,7 +19,7 @@ fn digest(generation: i64) -> String {
 }
 
 impl<'i> Scene<'i> {
-    /// Makes it, and what the programs would have made of it.
+    /// Creates the policy, and the revisions and status that the programs would have written.
     pub(crate) fn new(installation: &'i Installation<'static>, suffix: &str) -> Self {
         let scene = Self { installation, namespace: installation.make_namespace(suffix) };
         let created = installation.policy(&scene.namespace, "labels").at("registry://example.com/labels:v1");
@@ -43,13 +43,13 @@ impl<'i> Scene<'i> {
         self.installation.api().get(&self.path()).expect("the policy")
     }
 
-    /// What a user edits.
+    /// Edits the spec, as a user would.
     pub(crate) fn edit(&self, spec: &Value) {
         let patched = self.installation.api().patch(&self.path(), &json!({ "spec": spec }));
         patched.expect("an API server answers").expect("an edit");
     }
 
-    /// What the controller would keep of a generation.
+    /// Creates the revision that the controller would keep of a generation.
     fn put_revision(&self, generation: i64, version: &str) {
         let object = self.object();
         let uid = object["metadata"]["uid"].as_str().unwrap();
@@ -68,7 +68,7 @@ impl<'i> Scene<'i> {
         self.installation.api().create(&path, &revision).expect("an API server answers").expect("a revision");
     }
 
-    /// What the leader would write.
+    /// Writes a status, as the leader would.
     pub(crate) fn put_status(&self, generation: i64, status: &Value) {
         let mut status = status.clone();
         status["observedGeneration"] = generation.into();
@@ -85,7 +85,7 @@ impl<'i> Scene<'i> {
         applied.expect("an API server answers").expect("a status");
     }
 
-    /// The fourth generation failed, and the third answers.
+    /// A status in which the fourth generation failed and the third answers.
     fn failing(&self) -> Value {
         json!({
             "conditions": [
@@ -110,7 +110,7 @@ impl<'i> Scene<'i> {
         })
     }
 
-    /// All well again, as a generation of its own.
+    /// A status in which the newest generation answers.
     pub(crate) fn well(&self) -> Value {
         let mut status = self.failing();
         status["conditions"] = json!([
@@ -123,14 +123,14 @@ impl<'i> Scene<'i> {
         status
     }
 
-    /// The kubeconfig of somebody who may do this to the policies of the namespace, and nothing else.
+    /// The kubeconfig of a user with these verbs on the policies of the namespace, and no other rights.
     pub(crate) fn user(&self, name: &str, verbs: &[&str]) -> PathBuf {
         let rules = json!([{ "apiGroups": ["policies.portcullis.dev"], "resources": ["policies"], "verbs": verbs }]);
         kubeconfig_of(&self.namespace, name, &rules)
     }
 }
 
-/// The kubeconfig of somebody who has these rules of a role in a namespace, and no others.
+/// The kubeconfig of a user with a role of these rules in a namespace, and no other rights.
 pub(crate) fn kubeconfig_of(namespace: &str, name: &str, rules: &Value) -> PathBuf {
     let metadata = json!({ "name": name, "namespace": namespace });
     let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [

@@ -1,4 +1,4 @@
-//! With the real programs: what the tool changes is what requests meet.
+//! A rollback with the real programs changes the answers to requests.
 
 use portcullis_e2e::{Installation, InstallationOptions, eventually};
 use serde_json::json;

@@ -4,7 +4,7 @@ use portcullis_e2e::{Policy, condition, eventually};
 
 use crate::scene::{Scene, rules};
 
-/// Creates pods as long as `change` runs; each must be denied.
+/// Tries to create pods while `change` runs; each must be denied.
 pub(crate) fn denied_during(scene: &Scene, change: impl FnOnce()) {
     let answers = scene.try_pods_during(change);
     assert!(!answers.is_empty());
@@ -80,7 +80,7 @@ fn a_rollback_serves_the_content_of_an_earlier_generation_and_one_to_nowhere_is_
         condition(object, "Ready").is_some_and(|ready| ready["reason"] == "ServingPrevious")
     });
     assert!(scene.create("still").expect_err("what serves goes on").contains("the first"));
-    // The switches act all the same.
+    // A change of the mode still takes effect.
     scene.installation.apply(&nowhere.field("mode", "monitor")).expect("the edit");
     eventually("nobody is denied", || scene.create("let-in").ok());
 }

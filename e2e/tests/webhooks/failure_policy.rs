@@ -1,4 +1,4 @@
-//! Which `failurePolicy` counts while it is changed: that of the policy, or that of the webhooks which call it.
+//! Which `failurePolicy` counts while it is being changed: that of the policy, or that of the webhooks that call it.
 
 use portcullis_e2e::{Policy, Program, Proxy, Rule, eventually};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::changed::denied_during;
 use crate::cluster;
 use crate::scene::{Scene, quick};
 
-/// Both directions.
+/// Both directions of the change.
 const CHANGES: [(&str, &str); 2] = [("Fail", "Ignore"), ("Ignore", "Fail")];
 
 /// A policy that cannot judge: each evaluation traps.
@@ -15,7 +15,7 @@ fn trapping(scene: &Scene, name: &str, failure_policy: &str) -> Policy {
     scene.installation.cluster_policy(name).guest("trap_unreachable").field("failurePolicy", json!(failure_policy))
 }
 
-/// The `failurePolicy` of each webhook that API servers call for policies, in order.
+/// The `failurePolicy` of each webhook that API servers call for policies, sorted.
 fn of_webhooks(configurations: &[Value]) -> Vec<String> {
     let found = configurations.iter().map(|one| one["webhooks"][0]["failurePolicy"].as_str().unwrap().to_owned());
     let mut found: Vec<_> = found.collect();
@@ -23,8 +23,8 @@ fn of_webhooks(configurations: &[Value]) -> Vec<String> {
     found
 }
 
-/// Asserts what a replica says to requests by the `failurePolicy` of the policy. Of several webhooks that deny, an API server tells of the
-/// one whose answer came first, which may be about another policy.
+/// Asserts that a replica answers by this `failurePolicy` of the policy. If several webhooks deny, an API server reports the answer that came
+/// first, which may be about another policy: this tries until it is about the right one.
 fn assert_answers(scene: &Scene, name: &str, failure_policy: &str) {
     let unnamed = json!({ "metadata": { "name": null, "generateName": "tried-" } });
     let told = format!("policy cluster/{name}");
@@ -46,25 +46,25 @@ fn fault_w10_while_both_webhooks_call_the_stricter_counts_unless_a_replica_answe
         let name = "strict-traps";
         scene.installation.apply_ready(&[trapping(&scene, name, before)]);
         assert_answers(&scene, name, before);
-        // The change goes on until the older webhook goes, which is as long as the test wants.
+        // The change lasts until the older webhook is deleted, which the proxy prevents for as long as the test wants.
         proxy.rule(Rule::on("DELETE", "/validatingwebhookconfigurations/").answer(503, "not yet"));
         scene.installation.apply(&trapping(&scene, name, after)).expect("the edit");
         assert_eq!(of_webhooks(&scene.webhooks(2)), ["Fail", "Ignore"]);
 
-        // A replica answers both webhooks, and each time by the newest generation: neither webhook's own counts.
+        // A replica answers both webhooks by the newest generation: the `failurePolicy` of the webhooks does not count.
         let is_admitted = || scene.try_pod().0 == 201;
         eventually(&format!("what {after} says"), || (is_admitted() == (after == "Ignore")).then_some(()));
         assert_answers(&scene, name, after);
-        // In the group of the webhook with Fail, another member goes by its own.
+        // Another member of the group of the webhook with Fail still goes by its own `failurePolicy`.
         let other = trapping(&scene, "strict-other", "Fail");
         scene.installation.apply_ready(std::slice::from_ref(&other));
         assert_eq!(scene.webhooks(2).len(), 2);
         assert_answers(&scene, "strict-other", "Fail");
-        // Its own webhook stays with it.
+        // A suspended policy keeps its webhook.
         scene.installation.apply(&other.clone().field("suspend", true)).expect("the edit");
         eventually("silence of the other member", || (is_admitted() == (after == "Ignore")).then_some(()));
 
-        // No replica answers: each webhook goes by its own, and one of them is Fail.
+        // When no replica answers, each webhook goes by its own `failurePolicy`, and one of them is Fail.
         replica.stop(Program::Evaluator);
         for _ in 0..5 {
             let (code, message) = scene.try_pod();
@@ -79,7 +79,7 @@ fn fault_w10_while_both_webhooks_call_the_stricter_counts_unless_a_replica_answe
         assert_eq!(of_webhooks(&scene.webhooks(1)), [after]);
         assert_answers(&scene, name, after);
     }
-    // With Ignore alone nobody is refused for the lack of an answer.
+    // With Ignore alone, nobody is refused when no replica answers.
     scene.installation.apply_ready(&[trapping(&scene, "strict-traps", "Ignore")]);
     assert_eq!(of_webhooks(&scene.webhooks(1)), ["Ignore"]);
     replica.stop(Program::Evaluator);
@@ -108,7 +108,7 @@ fn fault_w10_under_load_a_change_takes_effect_once() {
         let admitted: Vec<bool> = answers.iter().map(|(code, _)| *code == 201).collect();
         let changes = admitted.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert_eq!((changes, admitted.last()), (1, Some(&(after == "Ignore"))), "{answers:?}");
-        // Only the policy refuses: a replica answers all the time.
+        // A replica answers all the time, so each denial comes from the policy.
         for (_, message) in answers.iter().filter(|(code, _)| *code != 201) {
             assert!(message.contains("policy cluster/switched-traps: EvaluationTrapped"), "{message}");
         }

@@ -1,4 +1,4 @@
-//! What a stolen token of the controller may do, and what not.
+//! What a stolen token of the controller can do, and what it cannot.
 
 use portcullis_e2e::{CONTROLLER_ACCOUNT, Output, eventually};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::scene::Scene;
 
 const VALIDATING: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
-/// A webhook configuration that matches nothing, called by `client`.
+/// A webhook configuration that matches nothing, with this `clientConfig`.
 fn webhook(name: &str, client: &Value) -> Value {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
@@ -83,7 +83,7 @@ fn fault_x03_the_controller_writes_nothing_but_its_own() {
     }
     apply("portcullis-controller", &finalizers(&[])).expect("its own finalizer");
 
-    // Its own names, and there everything is in its place already.
+    // Under the controller's own names, writes are allowed, but webhooks must call the policy server.
     let prefix = format!("portcullis-{}-", installation.policy_server());
     let again = create(&secret(&format!("{prefix}ca")));
     assert!(again.is_ok() || again.stderr.contains("already exists"), "{again:?}");

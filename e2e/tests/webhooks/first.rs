@@ -35,7 +35,7 @@ fn a_policy_that_is_applied_is_enforced_and_its_denial_is_what_kubectl_prints() 
 fn fault_w04_no_webhook_before_every_replica_serves() {
     let scene = Scene::new("waiting", 3);
     let policy = scene.installation.cluster_policy("waiting-deny").denying("no");
-    // The source has the module, but does not serve it yet.
+    // The source has the module, but closes every connection for now.
     scene.installation.source().close();
     scene.installation.apply(&policy).expect("the policy");
     scene.wait_reason(&policy, "WaitingForReplicas");
@@ -81,7 +81,7 @@ fn fault_w07_a_match_expression_that_does_not_compile_is_told_in_the_api_servers
     let conditions = json!([{ "name": "odd", "expression": "request.operation ==" }]);
     let odd = policy.clone().field("matchConditions", conditions);
     let canary = scene.denied_canary("policy cluster/cel-deny: no");
-    // A check at apply would refuse it, which is row C12. This installation has none, so the controller is the first to see it.
+    // A check at apply would refuse it (row C12). This installation has none, so the controller is the first to see it.
     scene.installation.apply(&odd).expect("a policy that nothing checks");
     let condition = scene.wait_reason(&odd, "SpecInvalid");
     let message = condition["message"].as_str().unwrap_or_default();

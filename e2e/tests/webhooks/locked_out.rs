@@ -10,7 +10,8 @@ use crate::scene::Scene;
 fn fault_w06_a_policy_that_denies_everything_does_not_lock_out_the_installation() {
     let scene = Scene::new("everything", 1);
     let all = json!([{ "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"] }]);
-    // Cluster-scoped objects have no namespace, so this selector keeps other tests of the cluster out of its reach but for those.
+    // The match condition spares the other tests of the cluster: it holds only in namespaces of this test and, for cluster-scoped objects, for
+    // names that contain the name of this test.
     let policy = scene.installation.cluster_policy("everything-deny").denying("no").field("rules", all);
     let policy = policy.field(
         "matchConditions",
@@ -23,7 +24,7 @@ fn fault_w06_a_policy_that_denies_everything_does_not_lock_out_the_installation(
     scene.installation.apply_ready(std::slice::from_ref(&policy));
     scene.create("one").expect_err("denied");
 
-    // The server starts from nothing: its pods go, and come again.
+    // The policy server starts from nothing: all its pods are removed, and a new one is added.
     for replica in scene.installation.replicas() {
         replica.remove();
     }
@@ -31,7 +32,7 @@ fn fault_w06_a_policy_that_denies_everything_does_not_lock_out_the_installation(
     scene.installation.add_replica();
     scene.installation.wait_ready();
     eventually("a denial", || scene.create("two").err().filter(|refused| refused.contains("denied the request")));
-    // Its own kinds can be changed and deleted.
+    // Objects of Portcullis's own kinds can still be changed and deleted.
     let suspended = policy.clone().field("suspend", true);
     scene.installation.apply(&suspended).expect("the own kinds are excluded");
     scene.delete(&policy);

@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 use crate::cluster;
 use crate::scene::{Scene, quick, rules};
 
-/// As many as the row says.
+/// The number of policies, as in the row.
 const POLICIES: usize = 1000;
 
-/// How many are applied at once where replicas serve them: fewer than the row says, as debug builds share two cores with other
-/// tests. `PORTCULLIS_TEST_POLICIES=1000` makes it the whole row.
+/// The number of policies applied at once when replicas serve them: fewer than in the row, as debug builds share two cores with other
+/// tests. `PORTCULLIS_TEST_POLICIES=1000` tests the whole row.
 const CROWD: usize = 250;
 
-/// Until all of them are ready. The row says two minutes for a thousand, of programs as users have them and with two cores for themselves:
+/// The time limit until all of them are ready. The row says two minutes for a thousand, for release builds with two cores to themselves:
 /// `cargo xtask bench crowd` measures that.
 const CROWD_LIMIT: Duration = Duration::from_secs(600);
 
-/// Manifests that one kubectl applies: its time is limited, however busy the machine is.
+/// The number of manifests that one kubectl applies: few, as its time is limited and the machine may be busy.
 const PART: usize = 50;
 
 fn apply(scene: &Scene, manifests: &[Value]) {
@@ -37,7 +37,7 @@ fn apply(scene: &Scene, manifests: &[Value]) {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w08_a_thousand_policies_have_ten_webhooks_that_settings_do_not_touch() {
-    // No replica judges here: the test writes what replicas would report about one policy of each group.
+    // There are no replicas: the test itself writes the status of one policy of each group, so that the group gets its webhook.
     let scene = Scene::new("many", 0);
     let resources = [
         "pods",
@@ -82,7 +82,7 @@ fn fault_w08_a_thousand_policies_have_ten_webhooks_that_settings_do_not_touch() 
 #[ignore = "starts a cluster"]
 fn fault_k08_many_policies_at_once_are_all_ready_and_the_others_are_judged_meanwhile() {
     let scene = Scene::new("crowd", 1);
-    // Where a test build shares two cores with all that is going on, an evaluation may have to wait.
+    // Test builds share two cores with everything else, so an evaluation may have to wait.
     let canary = scene.installation.cluster_policy("crowd-canary").denying("not today");
     let canary = canary.field("timeoutEvalSeconds", 25).field("timeoutSeconds", 30);
     scene.installation.apply_ready(std::slice::from_ref(&canary));
@@ -90,14 +90,14 @@ fn fault_k08_many_policies_at_once_are_all_ready_and_the_others_are_judged_meanw
     let mut all = Vec::new();
     for index in 0..policies {
         let policy = scene.installation.cluster_policy(&format!("crowd-{index}"));
-        // Ten match parts that no request of the test matches.
+        // There are ten match parts, and no request of the test matches any of them.
         let conditions = json!([{ "name": "part", "expression": format!("request.name == 'part-{}'", index % 10) }]);
         let policy = policy.on(&["secrets"]).field("matchConditions", conditions);
         all.push(policy.manifest(scene.installation.source()));
     }
     let start = Instant::now();
     let list = "/apis/policies.portcullis.dev/v1alpha1/clusterpolicies";
-    // Beside the canary's own calls, its evaluator loads all of them.
+    // The evaluator loads all of them while it answers the canary's calls.
     let answers = scene.try_pods_within(FLOODED, || {
         apply(&scene, &all);
         loop {
@@ -126,7 +126,7 @@ fn fault_k08_many_policies_at_once_are_all_ready_and_the_others_are_judged_meanw
     scene.webhooks(11);
 }
 
-/// The writes about policies and their revisions, by user and answer, divided by the number of policies.
+/// The number of writes of policies, revisions and events per policy, by user and answer.
 fn writes(scene: &Scene, policies: usize) -> String {
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for event in scene.installation.cluster().audit_events() {

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::scene::Scene;
 
-/// How long a source takes that is slow: less than a loader waits for it.
+/// The delay of a slow source: less than a loader waits for it.
 const LONG: Duration = Duration::from_secs(6);
 
-/// Creates pods while `act` goes on. None is refused.
+/// Tries to create pods while `act` runs; none may be refused.
 fn nobody_is_denied(scene: &Scene, act: impl FnOnce()) {
     let answers = scene.try_pods_during(act);
     assert!(!answers.is_empty());
@@ -20,7 +20,7 @@ fn nobody_is_denied(scene: &Scene, act: impl FnOnce()) {
     }
 }
 
-/// Waits until the status says that the policy fails and was never enforced, and so that requests pass.
+/// Waits until the status says that the policy failed on this many replicas and was never enforced, so that requests pass without it.
 fn wait_passed_over(scene: &Scene, policy: &Policy, replicas: u32) {
     let is = |object: &Value, kind, reason: &str| condition(object, kind).is_some_and(|one| one["reason"] == reason);
     let object = scene.installation.wait_for_object(policy, "Error and NotYetEnforced", |object| {
@@ -68,18 +68,18 @@ fn fault_z01_w04_a_new_policy_that_cannot_be_loaded_denies_nobody_until_it_was_e
     };
     eventually("the audit log to say so", || installation.cluster().audit_events().iter().any(told).then_some(()));
 
-    // A fresh pod does the same as the others.
+    // A new pod does the same as the others.
     installation.add_replica();
     installation.wait_ready();
     nobody_is_denied(&scene, || wait_passed_over(&scene, &missing, 3));
 
-    // Once it is mended it is enforced, which is remembered.
+    // Once it is mended, it is enforced, and its revision is marked.
     let mended = installation.cluster_policy("newcomer-missing").denying("mended");
     installation.apply_ready(std::slice::from_ref(&mended));
     assert_eq!(scene.try_pod().0, 403);
     eventually("the mark", || is_marked(&scene, &mended).then_some(()));
 
-    // A pod that starts with nothing, and nothing to be had anywhere: what was enforced counts as its `failurePolicy` says.
+    // The last pod starts with nothing and cannot fetch anything: policies that were enforced go by their `failurePolicy`.
     let old = installation.replicas();
     installation.source().close();
     let last = installation.add_replica();
@@ -98,7 +98,7 @@ fn fault_z01_w04_a_new_policy_that_cannot_be_loaded_denies_nobody_until_it_was_e
         condition(object, "Enforced").is_some_and(|one| one["reason"] == "AllReplicasFailed")
     });
 
-    // Deleted and made again it is another policy.
+    // A policy that is deleted and created again is a new one.
     installation.source().open();
     installation.wait_for(&mended, "Ready", "True");
     installation.wait_for(&keeper, "Ready", "True");
@@ -120,7 +120,7 @@ fn fault_w04_in_a_registered_group_a_new_policy_is_asked_where_it_is_loaded_and_
     let replicas = installation.replicas();
     let is = |object: &Value, kind, reason: &str| condition(object, kind).is_some_and(|one| one["reason"] == reason);
 
-    // The fetches take a while, so no replica has this one at first.
+    // The fetches take a while, so at first no replica has this policy.
     installation.source().slow(LONG);
     let slow = installation.cluster_policy("joining-slow").answering("answer", r#"{ "accepted": true }"#);
     nobody_is_denied(&scene, || {
@@ -134,7 +134,7 @@ fn fault_w04_in_a_registered_group_a_new_policy_is_asked_where_it_is_loaded_and_
         installation.wait_for(&slow, "Ready", "True");
     });
 
-    // One of the replicas trusts no source, so it cannot have this one.
+    // One of the replicas does not trust the source, so it cannot load this policy.
     let authorities = replicas[2].folder().join("source-ca.pem");
     let right = fs::read(&authorities).expect("the authorities of sources");
     let [.., (_, other)] = Issuer::new("somebody else").issue("joining", Duration::from_secs(3600));

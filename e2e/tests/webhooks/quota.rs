@@ -1,11 +1,11 @@
-//! More than an installation accepts from a namespace: policies, webhooks, bytes.
+//! Namespaces that exceed their limits of policies, webhooks or bytes.
 
 use portcullis_e2e::{Policy, Program, Right, condition, eventually};
 use serde_json::{Value, json};
 
 use crate::scene::{Scene, quick};
 
-/// Status, reason and message of a condition.
+/// The status, reason and message of a condition.
 fn said<'o>(object: &'o Value, kind: &str) -> Option<(&'o str, &'o str, &'o str)> {
     let condition = condition(object, kind)?;
     Some((condition["status"].as_str()?, condition["reason"].as_str()?, condition["message"].as_str()?))
@@ -31,7 +31,7 @@ fn a_policy_beyond_the_limit_of_its_namespace_says_so_and_is_taken_once_there_is
         |revision: &Value| revision["metadata"]["labels"]["policies.portcullis.dev/policy-name"] == "second";
     assert!(!installation.revisions().iter().any(is_of_second), "nothing is made of it");
 
-    // A policy that was taken can be edited, and ClusterPolicies are not counted.
+    // An accepted policy can be edited, and ClusterPolicies do not count.
     installation.apply_ready(&[first.field("mode", "warn"), installation.cluster_policy("quota-everywhere")]);
     let object = installation.object(&second).expect("it is there");
     assert_eq!(said(&object, "Accepted").map(|one| one.1), Some("QuotaExceeded"));
@@ -51,7 +51,7 @@ fn serves_previous(object: &Value) -> bool {
     said(object, "Enforced").is_some_and(|one| (one.0, one.1) == ("True", "ServingPrevious"))
 }
 
-/// This policy with a match condition that no other has.
+/// The policy with a match condition that depends on `name`, and so with a match part of its own.
 fn of_its_own(policy: Policy, name: &str) -> Policy {
     let expression = format!("object.metadata.name != '{name}'");
     policy.field("matchConditions", json!([{"name": "own", "expression": expression}]))
@@ -64,14 +64,14 @@ fn fault_z11_a_tenant_makes_many_match_parts() {
     let limit = LIMIT.to_string();
     let scene = Scene::with("parts", 1, quick().flag(Program::Controller, "--webhooks-per-namespace", &limit));
     let installation = &scene.installation;
-    // Calls of others wait no longer for it.
+    // Calls from another namespace do not take longer meanwhile.
     let canary = installation.canary(&installation.make_namespace("others"), Right::Admitted);
     let policy = |name: &str, part: &str| of_its_own(installation.policy(&scene.namespace, name), part);
     let names: Vec<_> = (0..25).map(|n| format!("part-{n:02}")).collect();
     for name in &names {
         installation.apply(&policy(name, name)).expect("the policy");
     }
-    // Policies that need nothing of the tenant's share keep working beside it.
+    // Policies that do not count towards the tenant's limit become ready meanwhile.
     installation.apply_ready(&[of_its_own(installation.cluster_policy("parts-elsewhere"), "any")]);
     let is_ready = |object: &Value| said(object, "Ready").is_some_and(|one| one.0 == "True");
     let (taken, refused): (Vec<_>, Vec<_>) = names.iter().partition(|name| {
@@ -86,10 +86,10 @@ fn fault_z11_a_tenant_makes_many_match_parts() {
     assert!(words.starts_with(&begin) && words.contains("controller.webhooksPerNamespace"), "{words}");
     assert_eq!(installation.webhooks().len(), LIMIT + 1, "the tenant's, and that of the ClusterPolicy");
 
-    // An edit that moves to a part of its own takes its place along; one that shares a webhook needs none.
+    // A policy that moves to another match part of its own keeps its place; a policy that shares a webhook needs none.
     installation.apply_ready(&[policy(taken[0], "moved"), policy(refused[0], taken[1])]);
     scene.webhooks(LIMIT + 1);
-    // One that would leave a shared webhook for one more goes on as it was, and says why.
+    // A policy that would leave a shared webhook for an additional one goes on as it was, and says why.
     let denying = policy(refused[0], taken[1]).denying("as before");
     installation.apply_ready(std::slice::from_ref(&denying));
     installation.apply(&of_its_own(denying.clone(), "one-more")).expect("the policy");
@@ -105,7 +105,7 @@ fn fault_z11_a_tenant_makes_many_match_parts() {
 #[ignore = "starts a cluster"]
 fn fault_z10_a_tenant_edits_without_end() {
     const SETTINGS: usize = 200 << 10;
-    /// Largest history of a policy, and what is kept in any case: the newest, the one that served, and one that is being left.
+    /// The largest history of a policy, plus what is kept in any case: the newest generation, the one that served, and one being replaced.
     const KEPT: usize = (1 << 20) + 3 * SETTINGS;
     let scene = Scene::new("edits", 1);
     let installation = &scene.installation;
@@ -136,7 +136,7 @@ fn fault_z10_a_tenant_edits_without_end() {
         };
         names.iter().all(|name| of(name) <= KEPT).then_some(())
     });
-    // A spec beyond the limit is not taken; what serves goes on.
+    // A spec beyond the limit is refused; the generation that serves goes on.
     let edited = json!({"spec": {"settings": {"text": "x".repeat(800 << 10)}}});
     let larger = &last[0];
     installation.api().patch(&larger.path(), &edited).expect("an answer").expect("the edit");

@@ -1,4 +1,4 @@
-//! Webhooks that somebody edits.
+//! Webhooks that somebody else edits or deletes.
 
 use std::thread;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::scene::{PAUSE, REPAIR, Scene};
 
-/// What of a webhook configuration a repair brings back.
+/// The parts of a webhook configuration that a repair restores.
 fn essence(webhook: &Value) -> Value {
     json!([webhook["metadata"]["name"], webhook["metadata"]["labels"], webhook["webhooks"]])
 }
@@ -53,7 +53,7 @@ fn fault_w02_a_webhook_that_is_edited_emptied_or_deleted_is_repaired() {
     }
     api.delete(&path, None).expect("an answer").expect("the deletion");
     repaired("the deletion", true);
-    // Labels do not change what API servers call: they are repaired as well, without an event.
+    // Labels do not change what API servers call: they are repaired too, but without an event.
     let labels = json!({ "metadata": { "labels": { "policies.portcullis.dev/policy-server": "other" } } });
     api.patch(&path, &labels).expect("an answer").expect("the edit");
     repaired("labels", false);
@@ -90,7 +90,7 @@ fn fault_w12_a_certificate_authority_that_is_deleted_is_made_again() {
     let [before] = scene.webhooks(1).try_into().expect("one");
     let bundle = |webhook: &Value| webhook["webhooks"][0]["clientConfig"]["caBundle"].clone();
     let secret = "/api/v1/namespaces/authority/secrets/portcullis-authority-ca";
-    // Every request is judged, whichever certificate the replica shows at that moment: until two pauses are over.
+    // Every request is judged, whichever certificate the replica shows at that moment, until the pauses of authority and certificate are over.
     let canary = scene.denied_canary("policy cluster/authority-deny: no");
     scene.installation.api().delete(secret, None).expect("an answer").expect("the deletion");
     eventually("another bundle", || (bundle(&scene.webhooks(1)[0]) != bundle(&before)).then_some(()));

@@ -1,4 +1,4 @@
-//! What a generation means in bytes, where a replica says what is not so.
+//! The digest that a generation is pinned to, when a replica makes a false report.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -19,8 +19,8 @@ fn pin(scene: &Scene, generation: i64) -> Option<String> {
     revision["metadata"]["annotations"][PIN].as_str().map(str::to_owned)
 }
 
-/// With the token of a pod, its own report says that it serves this generation, as these bytes: again and again, as the pod's reporter
-/// goes on to write what is so.
+/// Uses a pod's token to write into its report that it serves this generation with this digest: again and again, as the pod's reporter goes
+/// on to write the truth.
 fn claim(scene: &Scene, pod: &Pod, policy: &Value, generation: i64, digest: &str, done: &AtomicBool) {
     let uid = policy["metadata"]["uid"].as_str().expect("an object has a uid");
     let key: String = uid.chars().filter(char::is_ascii_hexdigit).take(16).collect();
@@ -31,7 +31,7 @@ fn claim(scene: &Scene, pod: &Pod, policy: &Value, generation: i64, digest: &str
     let claim = claim.to_string();
     let args = ["patch", kind, pod.name(), &namespace, "--type=merge", "--patch", &claim];
     while !done.load(Ordering::SeqCst) {
-        // A try may fail as the pod's reporter writes at the same moment, or nothing answers in time. The test waits for what comes of it.
+        // A try may fail because the pod's reporter writes at the same moment, or because no answer comes in time. The test waits for the effect.
         let tried = cluster().kubectl_as(&kubeconfig, args, "");
         assert!(!tried.stderr.contains("orbidden"), "{tried:?}");
     }
@@ -48,7 +48,7 @@ fn fault_z16_one_replica_claims_other_bytes_and_nothing_is_pinned_by_it_alone() 
     installation.apply_ready(&[policy("the first")]);
     eventually("the pin of the first generation", || pin(&scene, 1));
 
-    // Nobody can have the second generation yet, and the pod whose token was stolen says that it serves it.
+    // No replica can load the second generation yet, but the pod whose token was stolen says that it serves it.
     installation.source().close();
     let second = policy("the second");
     installation.apply(&second).expect("the policy");
@@ -62,7 +62,7 @@ fn fault_z16_one_replica_claims_other_bytes_and_nothing_is_pinned_by_it_alone() 
         installation.wait_for_object(&second, "the claim in the counts", is_told);
         never(Duration::from_secs(3), "a pin by one replica alone", || pin(&scene, 2));
 
-        // The others settle it.
+        // The other replicas settle it.
         installation.source().open();
         let pinned = eventually("the pin of the second generation", || pin(&scene, 2));
         assert_ne!(pinned, evil);
@@ -89,7 +89,7 @@ fn fault_z16_one_replica_claims_other_bytes_and_nothing_is_pinned_by_it_alone() 
     assert!(refused.contains("the second"), "{refused}");
 }
 
-/// Ends the claims also where the test fails.
+/// Ends the claims when it is dropped, so also when the test fails.
 struct StopOnDrop<'f>(&'f AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

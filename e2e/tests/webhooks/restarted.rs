@@ -1,4 +1,4 @@
-//! Controllers that are killed in the middle, and two of them.
+//! Controllers that are killed between two steps, and two controllers at once.
 
 use portcullis_e2e::{Policy, Program, eventually};
 
@@ -32,7 +32,7 @@ fn a_controller_that_is_killed_in_any_step_goes_on_when_it_starts_again() {
     assert!(scene.installation.webhooks().is_empty() && scene.installation.revisions().is_empty());
 }
 
-/// Does something, and lets a new controller die at the first step of this name that follows. Then there is none, until [`runs`].
+/// Stops the controller, runs `act`, and starts a controller that dies at this step. After that, none runs until [`runs`].
 fn dies_at(scene: &Scene, point: &str, act: impl FnOnce()) {
     let process = scene.controller.program(Program::Controller);
     let deaths = || process.lines().iter().filter(|line| line.contains("exit status: 86")).count();
@@ -40,7 +40,7 @@ fn dies_at(scene: &Scene, point: &str, act: impl FnOnce()) {
     scene.controller.stop(Program::Controller);
     process.set_env("PORTCULLIS_FAILPOINTS", Some(&format!("{point}=exit")));
     act();
-    // Once: the next one would go on before this looks, and do what another step is about.
+    // Start it only once: a second one would go past this step before the loop sees the death, and do what a later step is to test.
     scene.controller.start_once(Program::Controller);
     eventually(&format!("a death at {point}"), || {
         let is_alive = process.is_alive();
@@ -52,7 +52,7 @@ fn dies_at(scene: &Scene, point: &str, act: impl FnOnce()) {
     });
 }
 
-/// Starts a controller that runs as it should.
+/// Starts a controller without failpoints.
 fn runs(scene: &Scene) {
     scene.controller.program(Program::Controller).set_env("PORTCULLIS_FAILPOINTS", None);
     scene.controller.start(Program::Controller);

@@ -18,7 +18,7 @@ pub(crate) struct Scene {
     pub(crate) controller: Arc<Pod>,
 }
 
-/// A controller whose pauses are short, and long enough for API servers and pods to follow within each of them on a busy machine.
+/// A controller with pauses that are short, but long enough for API servers and pods to follow within each of them on a busy machine.
 pub(crate) fn quick() -> PodSetup {
     PodSetup::default()
         .flag(Program::Controller, "--waiting-event", "3s")
@@ -27,12 +27,12 @@ pub(crate) fn quick() -> PodSetup {
 }
 
 impl Scene {
-    /// With so many replicas, all ready.
+    /// An installation with this many replicas, all ready.
     pub(crate) fn new(name: &str, replicas: usize) -> Self {
         Self::with(name, replicas, quick())
     }
 
-    /// With a controller of the test's own.
+    /// The same as [`Scene::new`], with this setup of the controller.
     pub(crate) fn with(name: &str, replicas: usize, controller: PodSetup) -> Self {
         let installation = Installation::start(cluster(), InstallationOptions::named(name));
         let controller = installation.start_controller_with(controller);
@@ -44,24 +44,24 @@ impl Scene {
         Self { installation, namespace, controller }
     }
 
-    /// What the API server says to a pod of this name.
+    /// Creates a pod with this name. The error is what kubectl prints.
     pub(crate) fn create(&self, name: &str) -> Result<(), String> {
         let output = self.installation.create_pod(&self.namespace, name, &json!({}));
         if output.is_ok() { Ok(()) } else { Err(output.stderr) }
     }
 
-    /// Tries to create a pod without creating it: the status and the message of the API server.
+    /// Creates a pod in a dry run, and returns the status and the message of the API server.
     pub(crate) fn try_pod(&self) -> (u16, String) {
         self.installation.try_pod(&self.namespace)
     }
 
-    /// Tries to create pods, 50 times a second and one after the other, while `act` goes on: what [`Scene::try_pod`] said each time. Each
-    /// answer comes in time.
+    /// Calls [`Scene::try_pod`] 50 times a second, one call after the other, while `act` runs, and returns the answers. Each answer must come in
+    /// time.
     pub(crate) fn try_pods_during(&self, act: impl FnOnce()) -> Vec<(u16, String)> {
         self.try_pods_within(IN_TIME, act)
     }
 
-    /// The same with another limit of time.
+    /// The same as [`Scene::try_pods_during`], with another time limit for each answer.
     pub(crate) fn try_pods_within(&self, limit: Duration, act: impl FnOnce()) -> Vec<(u16, String)> {
         let (done, listener) = (AtomicBool::new(false), self.installation.listener());
         let heard = thread::scope(|scope| {
@@ -79,14 +79,14 @@ impl Scene {
         self.installation.canary(&self.namespace, Right::Denied(text.to_owned()))
     }
 
-    /// Waits until there are so many webhook configurations, and gives them.
+    /// Waits until there are this many webhook configurations, and returns them.
     pub(crate) fn webhooks(&self, count: usize) -> Vec<Value> {
         eventually(&format!("{count} webhook configurations"), || {
             Some(self.installation.webhooks()).filter(|webhooks| webhooks.len() == count)
         })
     }
 
-    /// Waits until the policy's webhook condition has this reason for the newest generation, and gives the condition.
+    /// Waits until the policy's webhook condition has this reason for the newest generation, and returns the condition.
     pub(crate) fn wait_reason(&self, policy: &Policy, reason: &str) -> Value {
         let object = self.installation.wait_for_object(policy, &format!("WebhookConfigured with {reason}"), |object| {
             condition(object, "WebhookConfigured").is_some_and(|found| {
@@ -114,7 +114,7 @@ impl Scene {
         eventually("the end of the policy", || self.installation.object(policy).is_none().then_some(()));
     }
 
-    /// Events about policies with this reason, from the controller.
+    /// The events with this reason from this controller.
     pub(crate) fn events(&self, reason: &str) -> Vec<Value> {
         let is_ours = |event: &Value| {
             event["reason"] == reason
@@ -125,7 +125,7 @@ impl Scene {
     }
 }
 
-/// Ends the creation of pods, also where the test fails meanwhile.
+/// Ends the creation of pods when it is dropped, so also when the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -139,8 +139,8 @@ pub(crate) fn rules(resources: &[&str]) -> Value {
     json!([{ "apiGroups": [""], "apiVersions": ["v1"], "resources": resources, "operations": ["CREATE"] }])
 }
 
-/// How long API servers have to take over a new authority, and pods a new certificate.
+/// The time that API servers have to take over a new authority, and pods a new certificate.
 pub(crate) const PAUSE: Duration = Duration::from_secs(15);
 
-/// Within this time a webhook is repaired, also by a machine that stalls for seconds.
+/// The time limit for the repair of a webhook, on a machine that may stall for seconds.
 pub(crate) const REPAIR: Duration = Duration::from_secs(60);

@@ -1,11 +1,11 @@
-//! Mutating policies, which are asked in turn within the time that the API server waits for their webhook.
+//! Mutating policies, which are asked one after the other within the time that the API server waits for their webhook.
 
 use portcullis_e2e::{Policy, eventually};
 use serde_json::{Value, json};
 
 use crate::scene::Scene;
 
-/// The time limit of an evaluation that takes no time but on a busy machine, in seconds. Four of them fit into [`ASKED`].
+/// The time limit of an evaluation that is slow only on a busy machine, in seconds. Four of them fit into [`ASKED`].
 const SHORT: u32 = 6;
 /// How long each policy asks an API server to wait, in seconds.
 const ASKED: u32 = 26;
@@ -51,7 +51,7 @@ fn fault_z03_who_does_not_fit_into_thirty_seconds_has_a_webhook_of_its_own() {
     scene.installation.apply_ready(&[first, second]);
     let [before] = scene.webhooks(1).try_into().expect("one for both");
     assert_eq!(wait(&before), 30);
-    // Its id comes first, which gives it no right to the others' place.
+    // Its id comes first, but that does not push the others out of their webhook.
     let config_map = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "data": { "key": "changed" },
         "metadata": { "name": "one", "namespace": scene.namespace },

@@ -1,5 +1,5 @@
-//! Revisions that cannot be read. Their data never change at the API server, so who damages one has removed it and made another of the
-//! same name; a newer release has simply written its own.
+//! Revisions that cannot be read. The API server lets nobody change their data, so a damaged one has been deleted and created again with the
+//! same name; one of a newer release was written like that.
 
 use std::thread;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::scene::Scene;
 
-/// Does something while pods are tried. Each must be refused, by any webhook.
+/// Tries to create pods while `act` runs; each must be refused, no matter by which webhook.
 fn while_all_are_refused(scene: &Scene, act: impl FnOnce()) {
     for (number, (code, message)) in scene.try_pods_during(act).iter().enumerate() {
         assert!(*code >= 400, "a pod was admitted, after {number} others: {code} {message}");
@@ -27,7 +27,7 @@ fn path(scene: &Scene, revision: &Value) -> String {
     format!("/apis/apps/v1/namespaces/{}/controllerrevisions/{name}", scene.installation.namespace())
 }
 
-/// Puts another object in a revision's place, while the controller is not there to restore it.
+/// Replaces a revision by a changed one, while the controller is stopped and cannot restore it.
 fn replace(scene: &Scene, generation: i64, change: impl FnOnce(&mut Value)) {
     let mut object = revision(scene, generation);
     let (path, metadata) = (path(scene, &object), object["metadata"].clone());
@@ -45,7 +45,7 @@ fn replace(scene: &Scene, generation: i64, change: impl FnOnce(&mut Value)) {
     scene.controller.start(Program::Controller);
 }
 
-/// Waits until the policy says what is wrong with its revision, and that its webhook is kept.
+/// Waits until the policy's status says what is wrong with its revision, and that its webhook is kept.
 fn wait_told(scene: &Scene, policy: &Policy, words: &[&str]) {
     let says = |object: &Value, kind: &str, reason: &str| {
         condition(object, kind).is_some_and(|found| {
@@ -58,7 +58,7 @@ fn wait_told(scene: &Scene, policy: &Policy, words: &[&str]) {
     });
 }
 
-/// Puts fresh pods, which have loaded nothing, in the place of those that run.
+/// Replaces all replicas by a new pod, which has loaded nothing.
 fn renew_replicas(scene: &Scene) {
     let before = scene.installation.replicas();
     scene.installation.add_replica();
@@ -95,10 +95,10 @@ fn fault_z18_a_revision_of_a_newer_release_keeps_webhook_and_membership_by_its_l
         thread::sleep(Duration::from_secs(3));
         let [now] = scene.webhooks(1).try_into().expect("it is kept");
         assert_eq!((&now["metadata"]["uid"], &now["webhooks"]), (&before["metadata"]["uid"], &before["webhooks"]));
-        // Pods that loaded it before go on with what they have.
+        // Pods that had loaded it go on with what they have.
         let refused = scene.create("one").expect_err("denied");
         assert!(refused.contains("the policy says no"), "{refused}");
-        // A fresh pod knows no more than what can be read.
+        // A new pod knows only what can be read.
         renew_replicas(&scene);
     });
     // For a moment, an API server may still call a pod that has gone, and get no answer.
@@ -109,7 +109,7 @@ fn fault_z18_a_revision_of_a_newer_release_keeps_webhook_and_membership_by_its_l
     scene.installation.wait_for_object(&policy, "Ready other than True", |object| {
         condition(object, "Ready").is_some_and(|ready| ready["status"] != "True")
     });
-    // The next step, where no newer release can be had.
+    // Without a newer release at hand, deleting the revision helps.
     while_all_are_refused(&scene, || {
         let path = path(&scene, &revision(&scene, 1));
         scene.installation.api().delete(&path, None).expect("an answer").expect("the deletion");
@@ -160,7 +160,7 @@ fn fault_z18_of_a_damaged_revision_the_older_generation_serves_and_labels_come_b
         let labels = &revision(&scene, 2)["metadata"]["labels"];
         (labels["policies.portcullis.dev/match-group"] == group(&scene.webhooks(1)[0])).then_some(())
     });
-    // A pod that has loaded it goes on with it; a fresh one answers with the newest generation that can be read.
+    // A pod that has loaded the second generation goes on with it; a new one answers with the newest generation that can be read.
     let refused = scene.create("one").expect_err("denied");
     assert!(refused.contains("the second says no"), "{refused}");
     while_all_are_refused(&scene, || renew_replicas(&scene));

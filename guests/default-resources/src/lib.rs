@@ -1,8 +1,8 @@
 //! Adds default resource requests to the containers of pods that have none.
 //!
-//! Settings: `cpu` and `memory`, quantities, at least one of them. Containers and init
+//! Settings: the quantities `cpu` and `memory`, at least one of them. Containers and init
 //! containers of a Pod get what they lack when the pod is created; later its resources can
-//! no longer be changed this way. Left alone is
+//! no longer be changed this way. The policy leaves alone
 //! - a resource that the container limits: Kubernetes takes the limit as the request,
 //! - a resource that the pod as a whole requests or limits, since the sum of its containers
 //!   must not exceed that.
@@ -72,7 +72,7 @@ impl Display for Quantity {
     }
 }
 
-/// The grammar of Kubernetes for quantities, and above zero.
+/// Checks that a text is a quantity by the grammar of Kubernetes, and above zero.
 fn check_quantity(text: &str) -> Result<(), &'static str> {
     const NOT_A_QUANTITY: &str = "is not a quantity: write a number and a unit, like 100m, 0.5, 64Mi or 1e6";
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -112,7 +112,7 @@ fn judge(payload: &[u8]) -> serde_json::Result<Verdict> {
     }
 }
 
-/// Fills in what is missing; the object is returned only when something was.
+/// Adds what is missing. The object is returned only if something was.
 fn decide(settings: &Settings, mut pod: Value) -> Verdict {
     let Some(Value::Object(spec)) = pod.get_mut("spec") else {
         return Verdict::Accept;
@@ -145,7 +145,7 @@ fn is_set(holder: &Map<String, Value>, resource: &str) -> bool {
     })
 }
 
-/// Sets one request, making the objects on the way; false when something else is in the way.
+/// Sets one request, and creates the objects around it. Returns false if something other than an object is there.
 fn set_request(container: &mut Map<String, Value>, resource: &str, quantity: &str) -> bool {
     let requests = object_at(container, "resources").and_then(|resources| object_at(resources, "requests"));
     let Some(requests) = requests else {
@@ -155,7 +155,7 @@ fn set_request(container: &mut Map<String, Value>, resource: &str, quantity: &st
     true
 }
 
-/// The object under this key, made when absent or null.
+/// The object under this key, which is created if it is absent or null.
 fn object_at<'a>(holder: &'a mut Map<String, Value>, key: &str) -> Option<&'a mut Map<String, Value>> {
     let value = holder.entry(key).or_insert(Value::Null);
     if value.is_null() {
@@ -175,7 +175,7 @@ struct Payload<'a> {
 struct Request<'a> {
     kind: Kind,
     operation: String,
-    /// As text: most requests need no tree of it.
+    /// The object as text, as most requests do not need it parsed.
     #[serde(borrow)]
     object: Option<&'a RawValue>,
 }

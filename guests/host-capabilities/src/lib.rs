@@ -1,5 +1,5 @@
-//! Asks its host for what its settings say, by the functions of the SDK, and denies. The answers are the message, and whole in the audit
-//! annotations `call-0`, `call-1` and so on; with `swallow` it does not mention them, like a policy that handles errors badly.
+//! Asks its host for what its settings say, with the functions of the SDK, and denies. The message holds all answers, the audit annotations
+//! `call-0`, `call-1` and so on hold one each. With `swallow` it does not mention them, like a policy that handles errors badly.
 
 use std::collections::HashMap;
 
@@ -41,13 +41,13 @@ enum Call {
         image: String,
         keys: Vec<String>,
     },
-    /// PEM: a certificate, and the chain to its root.
+    /// A certificate and the chain to its root, in PEM.
     #[serde(rename_all = "camelCase")]
     VerifyCertificate {
         certificate: String,
         chain: Vec<String>,
     },
-    /// Any call, by its names and its payload.
+    /// Any call, with its names and its payload.
     Raw {
         namespace: String,
         operation: String,

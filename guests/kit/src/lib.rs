@@ -1,4 +1,4 @@
-//! What the Rust guests do alike: registering with the host, checking settings, answering.
+//! What the Rust guests have in common: registering with the host, checking settings, answering.
 //!
 //! A guest parses only the fields it judges, with borrowed text where it can. It holds no
 //! state: the host starts every request on a fresh instance.
@@ -13,11 +13,11 @@ use serde_json::Value;
 /// What a policy says about one request.
 #[derive(Debug, PartialEq)]
 pub enum Verdict {
-    /// Nothing to object to.
+    /// The request is accepted as it is.
     Accept,
-    /// Refused, with the sentence that the user reads.
+    /// The request is refused, with this message for the user.
     Deny(String),
-    /// Accepted, with the whole object as it should be stored instead.
+    /// The request is accepted, with this object to be stored instead.
     Mutate(Value),
 }
 
@@ -49,9 +49,9 @@ pub fn register<S: DeserializeOwned + Validatable>(validate: fn(&[u8]) -> CallRe
     register_function("validate", validate);
 }
 
-/// Answers `validate_settings`. Settings that do not parse are invalid settings, with the
-/// parser's text, and not a failed call as in the SDK's own handler: the author of the
-/// policy should read what is wrong, not that something is.
+/// Answers `validate_settings`. Settings that do not parse are invalid, with the parser's
+/// message: the author of the policy should read what is wrong. With the SDK's own handler,
+/// the call would fail.
 fn validate_settings<S: DeserializeOwned + Validatable>(payload: &[u8]) -> CallResult {
     let message = check_settings::<S>(payload).err();
     Ok(serde_json::to_vec(&SettingsValidationResponse { valid: message.is_none(), message })?)
@@ -60,7 +60,7 @@ fn validate_settings<S: DeserializeOwned + Validatable>(payload: &[u8]) -> CallR
 /// Parses and checks settings, or says what is wrong with them.
 pub fn check_settings<S: DeserializeOwned + Validatable>(payload: &[u8]) -> Result<(), String> {
     let settings: S = serde_json::from_slice(payload).map_err(|error| {
-        // The position is one in the JSON that the host made: it means nothing to the author.
+        // The position refers to the JSON that the host made: it means nothing to the author.
         let text = error.to_string();
         text.split(" at line ").next().unwrap_or(&text).to_owned()
     })?;

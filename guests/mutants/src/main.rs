@@ -1,7 +1,8 @@
-//! Writes modules that somebody might serve for a policy: `mutants FOLDER FIRST COUNT POLICY...` writes `mutant-FIRST.wasm` and those after it.
+//! Writes modules that somebody might serve as a policy: `mutants FOLDER FIRST COUNT POLICY...` writes COUNT of them, from
+//! `mutant-FIRST.wasm` on.
 //!
-//! Each follows from its number alone, and from the policies that it may be made of: a policy, or a random module of wasm-smith, that
-//! wasm-mutate has changed, and of which some are cut or have flipped bits in the end.
+//! Each module depends only on its number and on the given policies. It is a policy, or a random module of wasm-smith, with up to three
+//! changes by wasm-mutate. Some are also cut or have flipped bits.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,9 +12,9 @@ use arbitrary::Unstructured;
 use wasm_mutate::WasmMutate;
 use wasm_smith::{Config, Module};
 
-/// How much wasm-mutate looks for a change.
+/// How hard wasm-mutate looks for a change.
 const FUEL: u64 = 1000;
-/// The largest module, in bytes. What is larger is cut there, as compiling it would only take long.
+/// The largest module, in bytes. Larger ones are cut to this size, as they would only take long to compile.
 const LARGEST: usize = 64 << 10;
 
 fn main() -> ExitCode {
@@ -58,14 +59,14 @@ fn mutant(number: u64, policies: &[Vec<u8>]) -> Vec<u8> {
     module
 }
 
-/// The module after one change; nothing where wasm-mutate finds none.
+/// The module after one change, if wasm-mutate finds one.
 fn changed(module: &[u8], seed: u64) -> Option<Vec<u8>> {
     let mut mutate = WasmMutate::default();
     mutate.seed(seed).fuel(FUEL).preserve_semantics(false);
     mutate.run(module).ok()?.next()?.ok()
 }
 
-/// A generator of random numbers (SplitMix64), which are the same everywhere and for ever.
+/// A generator of random numbers (SplitMix64) that are the same on every machine.
 struct Random(u64);
 
 impl Random {

@@ -19,7 +19,7 @@ pub extern "C" fn wapc_init() {
     guest_kit::register::<Settings>(validate);
 }
 
-/// There are none. What is set is refused, since its author expects it to act.
+/// The policy has no settings. Any that are set are refused, as their author expects them to act.
 #[derive(Deserialize)]
 struct Settings(BTreeMap<String, IgnoredAny>);
 
@@ -37,8 +37,8 @@ fn validate(payload: &[u8]) -> CallResult {
     judge(payload)?.into_reply()
 }
 
-/// Parses once, as a workload. Only when that fails is the kind looked at alone: an object
-/// of another kind may use the same field names for something else, and is not our concern.
+/// Parses the payload as that of a workload. If that fails, looks at the kind alone: an object
+/// of another kind may use the same field names for something else, and is accepted.
 fn judge(payload: &[u8]) -> serde_json::Result<Verdict> {
     match serde_json::from_slice::<Payload<Request>>(payload) {
         Ok(Payload { request }) if is_workload(&request.kind) => Ok(decide(&request)),
@@ -109,7 +109,7 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Adds the privileged containers of this part and of those below, each with its sort.
+    /// Adds the privileged containers of this part and of those below, each with its type.
     fn collect_privileged(&self, found: &mut Vec<String>) {
         for (sort, containers) in [
             ("container", &self.containers),

@@ -83,14 +83,14 @@ fn decide(settings: &Settings, object: Option<&Object>) -> Result<Verdict, regex
     Ok(if faults.is_empty() { Verdict::Accept } else { Verdict::Deny(faults.join("; ")) })
 }
 
-/// A pattern holds for the whole value.
+/// Compiles a pattern so that it has to match the whole value.
 fn compile(pattern: &str) -> Result<Regex, regex_lite::Error> {
-    // On its own first: `a)|(b` is no expression, though it becomes one inside the group.
+    // First without the group: `a)|(b` is not a valid expression, but would become one inside it.
     Regex::new(pattern)?;
     Regex::new(&format!("^(?:{pattern})$"))
 }
 
-/// The rules of Kubernetes for the key of a label: `[prefix/]name`.
+/// Checks the key of a label by the rules of Kubernetes: `[prefix/]name`.
 fn check_label_name(label: &str) -> Result<(), String> {
     let (prefix, name) = match label.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),

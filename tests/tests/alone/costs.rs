@@ -13,30 +13,30 @@ use std::time::{Duration, Instant};
 
 use portcullis_tests::{Allocations, Counters, Folder, Pod, PodSetup, Policy, Program, Review, skip};
 
-/// The figures, by policies and counts.
+/// The expected figures, by policy and by what is counted.
 const FIGURES: &str = include_str!("../../costs.yaml");
 
-/// How far a count may be from its figure, as a part of that.
+/// How far a count may be from its figure, as a fraction of the figure.
 const TOLERANCE: f64 = 0.2;
-/// How far a count may be off in any case: what the evaluator does now and then is counted too.
+/// How far a count may always be from its figure, because work that the evaluator does now and then is counted too.
 const SLACK: f64 = 0.5;
 
-/// Requests before the first that counts, so that threads, pools and caches are as they stay.
+/// Requests before the first that is counted, so that threads, pools and caches have settled.
 const WARM_UP: u32 = 200;
-/// Requests that count.
+/// Requests that are counted.
 const REQUESTS: u32 = 1000;
-/// Requests that count under strace, which makes each of them slow.
+/// Requests that are counted under strace, which makes each of them slow.
 const TRACED: u32 = 300;
-/// How long the program is looked at without requests.
+/// How long the program is watched without requests.
 const REST: Duration = Duration::from_secs(2);
-/// How often a count that is off is repeated.
+/// How many times counting is tried before a count that is off is a problem.
 const ROUNDS: u32 = 5;
 
-/// The system calls that strace leaves out. Threads wait by them, and how often depends on who is faster.
+/// The filter that makes strace leave out the system calls by which threads wait: their number depends on which thread is faster.
 const WAITING: &str =
     "trace=!?futex,?epoll_wait,?epoll_pwait,?epoll_pwait2,?clock_nanosleep,?sched_yield,?restart_syscall";
 
-/// What is counted, and how often it happens in a request.
+/// What is counted, and how often it happens per request.
 type Count = (&'static str, f64);
 
 #[test]
@@ -72,7 +72,7 @@ fn a_request_makes_as_many_system_calls_as_its_figure() {
     let (folder, policies) = (Folder::empty(), policies());
     let file = folder.path("calls");
     let path = file.display().to_string();
-    // By `-D`, the program is what was started, and strace a process beside it.
+    // With `-D`, the process that was started is the program itself, and strace runs beside it.
     let strace = ["strace", "-D", "-f", "-qq", "-s", "0", "-e", WAITING, "-o", &path];
     let pod = serving(Pod::on(&folder).through(Program::Evaluator, &strace), &folder, &policies);
     if !tells_written_pages(&pod) {
@@ -111,7 +111,7 @@ fn policies() -> [Policy; 2] {
     ]
 }
 
-/// A pod that serves these policies, and whose evaluator nothing else asks.
+/// A pod that serves these policies, and whose evaluator gets no other requests.
 fn serving(setup: PodSetup, folder: &Folder, policies: &[Policy]) -> Pod {
     for policy in policies {
         folder.put(policy);
@@ -120,12 +120,12 @@ fn serving(setup: PodSetup, folder: &Folder, policies: &[Policy]) -> Pod {
     for policy in policies {
         pod.wait_current(&policy.id(), 1);
     }
-    // It has compiled what it should; its questions would be counted.
+    // The loader has compiled everything; its requests to the evaluator would be counted.
     pod.loader().kill();
     pod
 }
 
-/// Whether the kernel is one that the figures of memory are for. The test says it where not.
+/// Whether the figures of memory are valid for this kernel. If not, the test is marked as skipped in part.
 fn tells_written_pages(pod: &Pod) -> bool {
     let tells = pod.metric("portcullis_written_pages_found") > 0.5;
     if !tells {
@@ -144,15 +144,15 @@ fn ask(pod: &Pod, policy: &Policy, times: u32) {
     }
 }
 
-/// How often each thing happened in a request, by what `so_far` says of the whole program while `work` sends so many requests. What the
-/// program does by the clock, and so more often the longer the requests take, is counted without requests and left out.
+/// How often each thing happened per request, from the totals of the whole program before and after `work` sends `requests` requests.
+/// What the program does periodically, and so more often the longer the requests take, is measured without requests and subtracted.
 fn each<const N: usize>(so_far: impl Fn() -> [u64; N], requests: u32, work: impl FnOnce()) -> [f64; N] {
     let (took, counts) = counted(&so_far, work);
     let (rest, idle) = counted(&so_far, || thread::sleep(REST));
     std::array::from_fn(|n| (counts[n] - idle[n] * took / rest).max(0.0) / f64::from(requests))
 }
 
-/// The seconds that `work` took, and how often each thing happened meanwhile.
+/// The seconds that `work` took, and how often each thing happened in that time.
 fn counted<const N: usize>(so_far: &impl Fn() -> [u64; N], work: impl FnOnce()) -> (f64, [f64; N]) {
     let (start, before) = (Instant::now(), so_far());
     work();
@@ -160,8 +160,8 @@ fn counted<const N: usize>(so_far: &impl Fn() -> [u64; N], work: impl FnOnce()) 
     (seconds, std::array::from_fn(|n| after[n].saturating_sub(before[n]) as f64))
 }
 
-/// Counts until all is as the figures of a policy say, or has been off in each of several rounds: on a busy machine some requests take
-/// another way through the program than they would alone. Gives what is off, a sentence each.
+/// Counts until all counts of a policy match its figures, or some have been off in each of several rounds: on a busy machine some
+/// requests take another path through the program. Returns a sentence for each count that is off.
 fn problems_of(policy: &str, mut count: impl FnMut() -> Vec<Count>) -> Vec<String> {
     let mut problems = Vec::new();
     for _ in 0..ROUNDS {
@@ -175,7 +175,7 @@ fn problems_of(policy: &str, mut count: impl FnMut() -> Vec<Count>) -> Vec<Strin
     problems
 }
 
-/// How often each system call was made so far, from the file of strace.
+/// How often each system call was made so far, from the output file of strace.
 fn calls(file: &Path) -> BTreeMap<String, u64> {
     let mut calls = BTreeMap::new();
     let text = fs::read(file).expect("strace has written");
@@ -185,7 +185,7 @@ fn calls(file: &Path) -> BTreeMap<String, u64> {
     calls
 }
 
-/// The system call that a line begins: `4711 read(3, …`, but not `4711 <... read resumed>…`.
+/// The system call that a line reports the start of: `4711 read(3, …`, but not `4711 <... read resumed>…`.
 fn call(line: &str) -> Option<&str> {
     let (name, _) = line.split_once(' ')?.1.trim_start().split_once('(')?;
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
@@ -196,7 +196,7 @@ fn figures() -> BTreeMap<String, BTreeMap<String, f64>> {
     portcullis_yaml::read(FIGURES).expect("tests/costs.yaml has figures of policies")
 }
 
-/// The counts that are not what the figures of a policy say, a sentence each.
+/// A sentence for each count that is not what the figures of a policy say.
 fn off(figures: &BTreeMap<String, BTreeMap<String, f64>>, policy: &str, counts: &[Count]) -> Vec<String> {
     let of_policy = figures.get(policy);
     let one = |(what, count): &Count| {
@@ -208,13 +208,13 @@ fn off(figures: &BTreeMap<String, BTreeMap<String, f64>>, policy: &str, counts: 
     counts.iter().filter_map(one).collect()
 }
 
-/// Writes the counts.
+/// Prints the counts.
 fn print(policy: &str, counts: &[Count]) {
     let counts: Vec<_> = counts.iter().map(|(what, count)| format!("{count:.2} {what}")).collect();
     say(&format!("{policy}, in a request: {}", counts.join("; ")));
 }
 
-/// Writes a line past libtest, which shows what a test prints only if it fails.
+/// Writes a line straight to stderr: libtest shows what a test prints only if it fails.
 fn say(words: &str) {
     io::stderr().write_all(format!("\n{words}\n").as_bytes()).ok();
 }

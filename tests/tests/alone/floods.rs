@@ -12,34 +12,34 @@ use portcullis_tests::{
 use serde_json::Value;
 
 const PATH: &str = "/validate/cluster/denies";
-/// Longest time for a call while strangers are at work.
+/// The longest time for a call while strangers are active.
 const LONGEST: Duration = FLOODED;
-/// Why the canary has more than a second too.
+/// Why the canary, too, may take more than a second.
 const STRANGERS: &str = "the strangers take processor time as well, of which a machine that runs tests has little";
 
-/// How long is asked before the strangers come.
+/// How long requests are sent before the strangers come.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// How many calls are answered, at least, once the port is full.
+/// The least number of calls that are answered once the port is full.
 const CALLS: usize = 100;
 
-/// How long a connection that has sent nothing is safe at a full port. A client on a machine that stands still for longer may lose it, or
-/// one on a machine that is busy with programs of others.
+/// How long a connection that has sent nothing is safe at a full port. A client may lose it if the machine stands still for longer, or is
+/// busy with other programs.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Addresses of this machine other than the one that callers come from.
+/// Addresses of this machine other than the one that callers use.
 fn addresses(count: u8) -> impl Iterator<Item = IpAddr> + Clone {
     (2..2 + count).map(|last| IpAddr::from([127, 0, 0, last]))
 }
 
-/// A request whose body never comes, or comes in a trickle.
+/// The head of a request whose body never comes, or comes in a trickle.
 fn head(length: usize) -> Vec<u8> {
     request("POST", PATH, &[("Content-Length", &length.to_string())], "")
 }
 
-/// A call as an API server makes it.
+/// A call like that of an API server.
 struct Call {
-    /// Some [`FRESH`] before it, so that what others took of the machine can be told.
+    /// A moment at least [`FRESH`] before the call, from which on the use of the machine by other programs is measured.
     before: Moment,
     began: Moment,
     ended: Moment,
@@ -53,8 +53,8 @@ impl Call {
     }
 }
 
-/// Calls until `done`, which gets the number of answers; each answer must be right. Two callers go on with the connection they have,
-/// and one makes a new one for each call.
+/// Makes calls until `done`, which gets the number of answers, returns true; each answer must be right. Two callers keep their
+/// connections, and one makes a new connection for each call.
 fn calls(pod: &Pod, mut done: impl FnMut(usize) -> bool) -> Vec<Call> {
     let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
     let caller = |keeps: bool| {
@@ -94,9 +94,9 @@ fn calls(pod: &Pod, mut done: impl FnMut(usize) -> bool) -> Vec<Call> {
     })
 }
 
-/// None of these calls failed, and at most one in a hundred took longer than [`LONGEST`], or one if there are fewer. A machine that stands
-/// still or is busy with programs of others takes its time from all, so that time is not counted; and meanwhile it can lose connections
-/// that it had no time to use.
+/// Asserts that none of these calls failed, and that at most one in a hundred took longer than [`LONGEST`], or one if there are fewer than
+/// a hundred. Time in which the machine stood still or was busy with other programs is not counted, and a call may fail in such a time,
+/// because its client had no time to use the connection before it was closed.
 fn assert_answered_in_time(what: &str, calls: &[Call]) {
     for call in calls {
         if let Some(failure) = &call.failure {
@@ -110,7 +110,8 @@ fn assert_answered_in_time(what: &str, calls: &[Call]) {
     assert!(late.len() <= (calls.len() / 100).max(1), "{what}: of {} calls, some took {late:?}", calls.len());
 }
 
-/// Sends requests for [`QUIET`] before the flood, then during it, until `is_full`, and for five seconds and [`CALLS`] more.
+/// Sends requests for [`QUIET`] before the flood, then during it until `is_full`, and then for at least five more seconds and [`CALLS`]
+/// more answers. Asserts that all are answered in time.
 fn assert_calls_go_on(
     what: &str,
     pod: &Pod,
@@ -163,8 +164,8 @@ fn assert_calls_go_on(
     assert_answered_in_time(what, &during);
 }
 
-/// Bodies in a trickle, with the default limits. Without TLS, because a debug build cannot do thousands of handshakes within seconds, and
-/// as many connections as possible should get as far as a body.
+/// Bodies come in a trickle, with the default limits. There is no TLS, because a debug build cannot do thousands of handshakes within
+/// seconds, and as many connections as possible should get as far as a body.
 #[test]
 fn fault_z13_thousands_trickle_bodies() {
     let _alone = heavy();
@@ -184,14 +185,14 @@ fn fault_z13_thousands_trickle_bodies() {
         let strangers = || trickling(count, addresses(sources).collect());
         assert_calls_go_on(&what, pod, strangers(), |flood| flood.visits() > count as u64 && flood.open() > 2048);
         let _flood = Flood::of(strangers());
-        // A large body finds memory although others hold on to it. A machine that is busy with the flood may be slow to send it.
+        // A large body gets memory although others hold on to theirs. A machine that is busy with the flood may be slow to send it.
         let mut large = Review::pod().bytes();
         large.resize(6 << 20, b' ');
         let client = pod.new_client();
         let answer = || client.post(PATH, large.clone()).ok().filter(|answer| answer.status == 200);
         eventually("an answer to a large body", answer);
     }
-    // All of them behind one address, which is that of the callers.
+    // All strangers come from one address, which is that of the callers.
     let strangers = trickling(6000, vec![IpAddr::from([127, 0, 0, 1])]);
     assert_calls_go_on("6000 from the callers' own address", pod, strangers, |flood| {
         flood.visits() > 6000 && flood.open() > 2048
@@ -205,8 +206,8 @@ fn fault_z13_thousands_trickle_bodies() {
     server.finish();
 }
 
-/// Over TLS, in every stage: silent, in the middle of a handshake, of a head, of a body. The limit on connections is low enough for a
-/// debug build to reach it.
+/// Strangers over TLS stop in every stage: before they send anything, in the middle of a handshake, of a head, of a body. The limit on
+/// connections is low enough for a debug build to reach it.
 #[test]
 fn fault_z13_every_stage_of_a_connection_is_held_up() {
     const CAP: usize = 300;
@@ -248,17 +249,18 @@ fn fault_z13_every_stage_of_a_connection_is_held_up() {
     server.finish();
 }
 
-/// How long strangers are at work on the probe ports: `PORTCULLIS_TEST_FLOOD_SECONDS`, 20 if it is not set.
+/// How long strangers flood the probe ports: `PORTCULLIS_TEST_FLOOD_SECONDS`, 20 if it is not set.
 fn flood_time() -> Duration {
     let seconds = std::env::var("PORTCULLIS_TEST_FLOOD_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(20))
 }
 
-/// Failures in a row after which a kubelet acts, and the time between two of its probes, as in the chart.
+/// The number of failures in a row after which a kubelet acts, as in the chart.
 const IN_A_ROW: usize = 3;
+/// The time between two probes of a kubelet, as in the chart.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// A probe as a kubelet makes it, on a connection of its own. An error says what was wrong.
+/// Sends a probe like that of a kubelet, on a connection of its own. An error says what was wrong.
 fn probe(pod: &Pod, program: Program, path: &str) -> Result<(), String> {
     let began = pod.moment_with_test();
     let mut connection = Raw::tcp(pod.probe_address(program)).map_err(|error| format!("no connection: {error}"))?;
@@ -270,7 +272,7 @@ fn probe(pod: &Pod, program: Program, path: &str) -> Result<(), String> {
     if answer.status == 200 && took < longest { Ok(()) } else { Err(format!("after {took:?}: {answer:?}")) }
 }
 
-/// The kubelet leaves the program alone. Returns how many probes failed.
+/// Asserts that a kubelet would not restart the program. Returns how many probes failed.
 fn assert_probed(pod: &Pod, program: Program) -> usize {
     let mut failed = 0;
     for path in ["/readyz", "/livez"] {
@@ -285,7 +287,7 @@ fn assert_probed(pod: &Pod, program: Program) -> usize {
     failed
 }
 
-/// Strangers at a probe or state port, who are silent, trickle, stay after an answer, or ask for much.
+/// Strangers at a probe or state port. They are silent, send in a trickle, stay after an answer, or ask for a lot.
 fn at(port: SocketAddr, count: usize) -> impl Iterator<Item = Stranger> {
     let from: Vec<_> = addresses(3).collect();
     (0..count).map(move |number| {
@@ -332,7 +334,7 @@ fn fault_z14_floods_of_probe_ports() {
     let states = || [Program::Evaluator, Program::Loader].map(|program| pod.state_address(program));
     let mut generation = 1;
     for (what, ports) in [("probe ports", probes().to_vec()), ("state ports", states().to_vec())] {
-        // While the programs start, the reporter asks in vain.
+        // Some reads fail while the programs start.
         let unread_before = unread(pod);
         let strangers = ports.iter().flat_map(|port| at(*port, 200)).collect::<Vec<_>>();
         let flood = Flood::of(strangers.clone());
@@ -344,15 +346,15 @@ fn fault_z14_floods_of_probe_ports() {
                 failed += assert_probed(pod, program);
                 probed += 2;
             }
-            // Reporting goes on: a change is served and reported.
+            // Reporting continues: a change is served and reported.
             generation += 1;
             reports += 1;
             server.folder.put(&Policy::cluster("denies").denying(&format!("generation {generation}")));
             pod.wait_current(DENIES, generation);
             eventually("the report of it", || is_reported(pod, generation).then_some(()));
         }
-        // Each report takes at least one read of a state. A few attempts may fail where the machine is slow: what counts is that a kubelet
-        // would restart nothing, and that what cannot be read is read again.
+        // Each report takes at least one read of a state. A few attempts may fail on a slow machine: what counts is that a kubelet would
+        // not restart anything, and that failed reads are tried again.
         let end = pod.moment_with_test();
         let lost = start.allowed(start.until(&end), &end).saturating_sub(start.until(&end)) / 2;
         let lost = usize::try_from(lost.as_secs()).unwrap_or(usize::MAX);
@@ -367,7 +369,7 @@ fn fault_z14_floods_of_probe_ports() {
     for program in PROGRAMS {
         assert!(metrics(pod, program).contains("portcullis_probe_connections_closed_total "), "{program}");
     }
-    // What somebody else asks there is answered too.
+    // Other clients of the port get answers too.
     eventually("the loader's state", || pod.loader_state());
     eventually("descriptors and threads as before", || {
         let after = pod.evaluator().usage();

@@ -1,6 +1,6 @@
 //! Tests that run one at a time and have the machine to themselves. Those of the fault catalogue compare how long evaluations and calls
-//! take with and without others beside them, or take the whole machine; `costs` counts what a request costs. Anything else that runs would
-//! distort that, and would be slowed down by floods.
+//! take with and without others beside them, or use the whole machine; `costs` counts what a request costs. Other tests beside them would
+//! distort the results, and would be slowed down by floods.
 #![forbid(unsafe_code)]
 
 mod costs;

@@ -11,33 +11,33 @@ use portcullis_tests::{
 
 const HEAVY: &str = "cluster/heavy";
 
-/// How many times more requests come than are judged at best.
+/// How many times more requests come than can be judged.
 const TOO_MANY: f64 = 5.0;
 
-/// The time limit of the policy, in seconds. Some requests can be judged in it also on a machine that others keep busy.
+/// The time limit of the policy, in seconds. It is long enough to judge some requests on a machine that is busy with other programs.
 const TIMEOUT: u32 = 8;
 
-/// An answer in half of that is early.
+/// An answer within this time, half of [`TIMEOUT`], is early.
 const EARLY: Duration = Duration::from_secs(4);
 
-/// The time between two requests of a caller, which is longer than an answer takes: so the pace does not depend on the answers.
+/// The time between two requests of a caller. It is longer than an answer takes, so the rate does not depend on the answers.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// How often each caller asks: for a minute.
+/// How many requests each caller sends: they take a minute.
 const ROUNDS: u32 = 6;
 
-/// Callers are threads, with a connection each.
+/// The limit on callers, because each is a thread with a connection of its own.
 const MOST_CALLERS: usize = 2000;
 
-/// Where programs of others take more than this part of the machine, what is left may not be enough to refuse requests early.
+/// If other programs use more than this fraction of the machine, the rest may not be enough to refuse requests early.
 const TOO_BUSY: f64 = 0.3;
 
-/// What became of the requests.
+/// The outcomes of the requests.
 #[derive(Debug, Default)]
 struct Outcomes {
     judged: AtomicUsize,
     overloaded: AtomicUsize,
-    /// Those of the overloaded ones that were refused early.
+    /// How many of `overloaded` were refused early.
     early: AtomicUsize,
     timed_out: AtomicUsize,
 }
@@ -64,8 +64,8 @@ impl Outcomes {
     }
 }
 
-/// How many requests a second are judged, each caller waiting for its answer. On a machine that others keep busy one may take longer than
-/// it may.
+/// How many requests a second are judged if each caller waits for its answer. On a machine that is busy with other programs, some of them
+/// may time out.
 fn capacity(pod: &Pod) -> f64 {
     let (start, outcomes, review) = (Instant::now(), Outcomes::default(), Review::pod());
     let check = |answer: Result<Answer, String>| outcomes.count(&answer.expect("answers"), &review);
@@ -79,7 +79,7 @@ fn capacity(pod: &Pod) -> f64 {
     outcomes.judged.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Asks for a minute, at this pace.
+/// Sends requests at this rate for a minute.
 fn load(pod: &Pod, per_second: f64) -> Outcomes {
     let callers = ((per_second * PERIOD.as_secs_f64()).ceil() as usize).min(MOST_CALLERS);
     println!("{callers} callers, {per_second:.0} requests a second");
@@ -114,7 +114,7 @@ fn fault_e06_five_times_more_requests_than_can_be_judged_for_a_minute() {
     let (before, since) = (pod.evaluator().usage(), pod.moment_with_test());
     let Outcomes { judged, overloaded, early, timed_out } = load(&pod, best * TOO_MANY);
     let is_too_busy = since.taken_by_others(&pod.moment_with_test()) > TOO_BUSY;
-    // Recovery at once: the next call is judged; on a machine that others keep busy, one of the next.
+    // Recovery is immediate: the next call is judged, or on a machine that is busy with other programs one of the next three.
     let is_judged = |_| pod.ask(HEAVY, &Review::pod()).verdict().allowed;
     assert!((0..3).any(is_judged), "the next calls are not judged");
     let [judged, overloaded, early, timed_out] = [judged, overloaded, early, timed_out].map(AtomicUsize::into_inner);

@@ -11,12 +11,12 @@ use portcullis_tests::{
 
 const MIB: u64 = 1 << 20;
 
-/// How many times longer the others may take beside a policy that loops.
+/// How many times longer than alone the others may take beside a policy that loops.
 const LONGER: f64 = 3.0;
-/// How often the measurement is repeated until it passes: a busy machine is slow now and then, while unfair sharing fails each time.
+/// How many times the measurement is made until it passes: a busy machine is slow now and then, while unfair sharing fails each time.
 const ROUNDS: usize = 15;
-/// How often all of it is repeated, with the times of the others alone: other programs may begin to use the machine between these and the
-/// measurements.
+/// How many times everything is tried, including the measurement without the loops: other programs may begin to use the machine between
+/// the two measurements.
 const TRIES: usize = 3;
 
 /// The time between two of these measurements.
@@ -68,7 +68,7 @@ fn median(pod: &Pod, id: &str) -> Duration {
     times[times.len() / 2]
 }
 
-/// Others' evaluations of some 50 ms go on beside `loops` that never end, of policies of one namespace.
+/// Asserts that evaluations of other policies, which take about 50 ms, go on beside policies of one namespace that loop forever.
 fn assert_others_go_on(cores: usize) {
     allow_many_connections();
     let folder = Folder::with_canary();
@@ -98,14 +98,14 @@ fn assert_others_go_on(cores: usize) {
     }
 }
 
-/// Whether each of the others takes less than [`LONGER`] times as long beside so many callers of policies that loop as alone.
+/// Checks that each of the others takes less than [`LONGER`] times as long beside `callers` callers of policies that loop as alone.
 fn go_on_beside(pod: &Pod, others: &[Policy], loops: &[String], callers: usize) -> Result<(), String> {
     let alone: Vec<_> = others.iter().map(|policy| median(pod, &policy.id())).collect();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let flood = scope.spawn(|| flood(pod, loops, callers, &done));
         let stop = StopOnDrop(&done);
-        // Handshakes come first, and are not what is measured. Callers share connections, so there are fewer of them.
+        // Handshakes come first, and are not to be measured. There are fewer connections than callers, because callers share them.
         let some = callers as f64 / 4.0;
         eventually("connections of callers", || (pod.metric("portcullis_connections") >= some).then_some(()));
         let measured = others.iter().zip(alone).try_for_each(|(policy, alone)| {
@@ -147,8 +147,8 @@ fn fault_z02_one_policy_loops_on_96_cores() {
 /// The longest time limit that a policy may have, and with it the longest time that a caller waits.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Asks a policy that has its share of time and memory: it judges, within its limit. Where programs of others have the machine it may
-/// need longer than it may have, and is asked again.
+/// Asks a policy that has its share of time and memory, and so judges within its limit. If other programs use the machine, it may time
+/// out, and is asked again.
 fn assert_judged(pod: &Pod, id: &str) {
     eventually(&format!("a verdict of {id}"), || {
         let since = pod.moment_with_test();
@@ -163,7 +163,7 @@ fn assert_judged(pod: &Pod, id: &str) {
     });
 }
 
-/// Grows to 12 MiB, as a guest with a runtime of its own does, and accepts.
+/// A module that grows by 12 MiB, like a guest with a runtime of its own, and accepts.
 const MODEST: &str = r#"(module
   (import "wapc" "__guest_response" (func $respond (param i32 i32)))
   (memory (export "memory") 1)
@@ -182,7 +182,7 @@ fn fault_z05_policies_touch_all_memory() {
     const LIMIT: u64 = 1024 * MIB;
     allow_many_connections();
     let folder = Folder::with_canary();
-    // 5 GiB, if all of them had theirs at the same time.
+    // 5 GiB if all of them had their memory at the same time.
     let greedy: Vec<_> = (0..40)
         .map(|n| {
             Policy::namespaced(&format!("greedy-{}", n % 8), &format!("touches-{n}"))
@@ -195,8 +195,8 @@ fn fault_z05_policies_touch_all_memory() {
     for policy in greedy.iter().chain(&modest) {
         folder.put(policy);
     }
-    // The memory limit of the chart: that of a cgroup, in which the evaluator runs from its start. Where the test may make none, it is a
-    // setting, and the kernel watches nobody.
+    // The memory limit of the chart is that of a cgroup, in which the evaluator runs from its start. If the test may not create a cgroup, the
+    // limit is a setting, and the kernel does not enforce it.
     let cage = Cage::new(LIMIT);
     let setup = Pod::on(&folder).canary_within(FLOODED, "120 callers touch all memory");
     let pod = match &cage {
@@ -207,7 +207,7 @@ fn fault_z05_policies_touch_all_memory() {
         None => setup.evaluator("--total-memory", LIMIT).start(),
     };
     let limit = pod.metric("portcullis_guest_memory_limit_bytes");
-    // Loading touches just as much memory. A policy that gets none in time is tried again.
+    // Loading touches just as much memory. A policy that does not get its memory in time is tried again.
     for policy in greedy.iter().chain(&modest) {
         pod.wait_current(&policy.id(), 1);
     }
@@ -237,7 +237,7 @@ fn fault_z05_policies_touch_all_memory() {
 fn fault_m28_a_thousand_heavy_calls_at_once() {
     allow_many_connections();
     let folder = Folder::with_canary();
-    // Long enough for some calls to end, also where other programs keep the processors busy.
+    // Long enough for some calls to end even if other programs keep the processors busy.
     folder.put(&Policy::cluster("heavy").guest("heavy").timeout(8));
     folder.put(&Policy::cluster("light").denying("light"));
     // Without TLS, because a debug build cannot do a thousand handshakes within seconds.
@@ -267,7 +267,7 @@ fn fault_m28_a_thousand_heavy_calls_at_once() {
     }
     assert!(judged > 0, "some are judged");
     assert!(overloaded > 0, "some are refused early");
-    // Back to normal at once; a machine that others keep busy may be too slow now and then.
+    // Calls are judged again at once; a machine that is busy with other programs may be too slow now and then.
     let is_judged = |_| pod.ask("cluster/heavy", &Review::pod()).verdict().allowed;
     assert!((0..3).any(is_judged), "the next calls are not judged");
 }

@@ -1,4 +1,4 @@
-//! Section 13, as far as it needs no API server: what code that has broken out of its instance finds.
+//! Section 13, without the rows that need an API server: what code can do after it has broken out of its instance.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const DENIES: &str = "cluster/denies";
 
-/// What the probe inside the evaluator got, by attempt.
+/// The outcome of each attempt of the probe inside the evaluator.
 fn attempts(pod: &Pod) -> BTreeMap<String, String> {
     pod.evaluator().wait_for_log("the end of the probe", |line| line["attempt"] == "environment");
     let lines = pod.evaluator().logs();
@@ -35,10 +35,10 @@ fn probed(setup: PodSetup) -> Pod {
 fn fault_x01_code_inside_the_evaluator_looks_for_a_way_out() {
     let folder = folder();
     let secret = Secret::planted_in("environment");
-    // What the loader may have, and nobody else.
+    // Only the loader may have this.
     let pod = probed(Pod::on(&folder).env(Program::Loader, "REGISTRY_PASSWORD", secret.text()));
     if pod.metric("portcullis_landlock_enforced") < 1.0 || pod.metric("portcullis_seccomp_enforced") < 1.0 {
-        // The evaluator says so itself, loudly. What remains to be checked is that it serves.
+        // The evaluator itself warns about it. The rest of the test applies to what the kernel does enforce.
         let told = |line: &&Value| line["level"] == "WARN" && line["message"] == "shut in only in part";
         let logs = pod.evaluator().logs();
         assert!(logs.iter().any(|line| line["level"] == "WARN" && line["landlock"].is_string()), "{logs:?}");
@@ -70,7 +70,7 @@ fn fault_x01_code_inside_the_evaluator_looks_for_a_way_out() {
     assert!(attempts["token"].starts_with("refused: "), "{attempts:?}");
     assert_eq!(attempts["environment"], "nothing", "no credential in the environment");
 
-    // Seen from outside: no new privileges, and the filter is on every thread.
+    // From outside, every thread has no new privileges, and has the filter.
     for thread in fs::read_dir(format!("/proc/{}/task", pod.evaluator().pid())).expect("it runs").flatten() {
         let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
         let value = |name: &str| {
@@ -85,8 +85,8 @@ fn fault_x01_code_inside_the_evaluator_looks_for_a_way_out() {
     assert!(!pod.ask(DENIES, &Review::pod()).verdict().allowed);
 }
 
-/// System calls on no list are refused for every user, and those that threads and connections need are not. The filter itself is tried
-/// number by number where it is made.
+/// System calls that are on no list are refused for every user, and those that threads and connections need are not. Unit tests of the
+/// filter try each number.
 #[test]
 fn fault_z19_system_calls_beyond_the_list() {
     let folder = folder();
@@ -100,7 +100,7 @@ fn fault_z19_system_calls_beyond_the_list() {
             assert_eq!(outcome, "refused: Operation not permitted (os error 1)", "{attempt}: {attempts:?}");
         }
     }
-    // What comes after: files of the volume, threads of the slow lane, connections, a swap.
+    // Everything that comes later still works: files of the volume, threads of the slow lane, connections, a swap.
     folder.put(&Policy::cluster("loops").guest("endless_loop").timeout(3));
     pod.wait_current("cluster/loops", 1);
     let verdict = pod.ask("cluster/loops", &Review::pod()).verdict();
@@ -109,7 +109,7 @@ fn fault_z19_system_calls_beyond_the_list() {
     pod.assert_recovered(DENIES, 2);
 }
 
-/// The evaluator's own user cannot write to the volume, and neither can code inside it; all it writes is its private copies.
+/// The evaluator's user cannot write to the volume, and neither can code inside the evaluator; it writes only its private copies.
 #[test]
 fn fault_x02_evaluator_writes_to_the_volume() {
     let folder = folder();
@@ -121,13 +121,13 @@ fn fault_x02_evaluator_writes_to_the_volume() {
         assert!(attempts["write to the volume"].starts_with("refused: "), "{attempts:?}");
     }
     if is_root {
-        // The other user has no right to anything there: all is the loader's, and nothing is open to others.
+        // The evaluator's user has no right to write there: everything belongs to the loader, and other users cannot write to it.
         let evaluator = fs::metadata(format!("/proc/{}", pod.evaluator().pid())).expect("it runs").uid();
         assert_not_writable(pod.volume().path(), evaluator);
     } else {
         skip("in part, as only root can run the evaluator as another user");
     }
-    // What it runs lies where only its own user gets to.
+    // The code that it runs is in a folder that only its own user can open.
     let private = fs::metadata(pod.path("private")).expect("it is there");
     assert_eq!(private.mode() & 0o077, 0, "the private folder is open to others");
     folder.put(&Policy::cluster("denies").denying("generation two"));
@@ -140,7 +140,7 @@ fn assert_not_writable(path: &Path, user: u32) {
     assert!(metadata.is_symlink() || metadata.mode() & 0o022 == 0, "{} can be written by others", path.display());
     if metadata.is_dir() {
         for entry in fs::read_dir(path).expect("it is ours").flatten() {
-            // Temporary files may disappear meanwhile.
+            // Temporary files may have disappeared by now.
             if entry.path().exists() {
                 assert_not_writable(&entry.path(), user);
             }

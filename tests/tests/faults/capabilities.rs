@@ -1,4 +1,4 @@
-//! Sections 5, 12 and 15: what policies ask their host for, and the broker that provides it.
+//! Sections 5, 12 and 15: host capabilities that policies use, and the broker that provides them.
 
 use std::thread;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::resolving::NameServer;
 
 const ASKS: &str = "cluster/asks";
 
-/// A policy that makes these calls and denies, with the answers in annotations.
+/// A policy that makes these calls, and denies with their answers in annotations.
 fn asks(policy: Policy, grants: &[&str], calls: &Value) -> Policy {
     calling(policy.example("host-capabilities"), grants, calls)
 }
 
 /// The policy, with settings that name these calls.
 fn calling(policy: Policy, grants: &[&str], calls: &Value) -> Policy {
-    // A guest in Go takes a while to start, and a busy machine much longer.
+    // A guest in Go takes a while to start, and much longer on a busy machine.
     policy.spec("hostCapabilities", json!(grants)).timeout(20).settings(json!({ "calls": calls }))
 }
 
@@ -73,7 +73,7 @@ fn promise_a_policy_remembers_values_and_nobody_else_sees_them() {
         assert!(first(&asks).contains("Value found") && first(&asks).contains("[7,8]"), "{}", first(&asks));
         assert!(first(&other).contains("Value not found"));
         assert!(first(&refused).contains("has not been granted"));
-        // The next generation remembers nothing of this one.
+        // The next generation does not see the values of this one.
         folder.put(&calling(guest.policy("asks"), &["cache/get"], &json!([get])));
         pod.wait_current(&asks, 2);
         assert!(first(&asks).contains("Value not found"));
@@ -84,7 +84,7 @@ fn promise_a_policy_remembers_values_and_nobody_else_sees_them() {
 fn promise_guests_log_by_each_sdk_and_read_the_answers_to_their_own_calls() {
     let (folder, guests) = (Folder::empty(), SdkGuest::all());
     for guest in &guests {
-        // Answers that are empty, and errors, stand between those that are not.
+        // Empty answers and errors come between other answers.
         let log = raw("tracing/log", &json!({"level": "warning", "message": "hello", "from": guest.sdk}));
         let set = raw("cache/set", &json!({"key": "seen", "value": [1], "ttl": 600}));
         let calls = json!([log, set, log, {"lookupHost": "web.example"}, log, set]);
@@ -159,7 +159,7 @@ fn promise_policies_ask_registries_name_servers_and_for_trust_in_certificates() 
         // Each SDK has a type of its own for this answer.
         let trusted = if guest.sdk == "rust" { json!("True") } else { json!({"trusted": true, "reason": ""}) };
         assert_eq!(answer(7), trusted);
-        // What a registry said counts for a while.
+        // The broker caches the answers of registries for a while.
         let given = registry.manifests_given();
         assert_eq!(lines(&ask(&pod, &id)), answers);
         assert_eq!(registry.manifests_given(), given, "nothing was asked again");
@@ -229,7 +229,7 @@ fn fault_m27_capabilities_that_were_not_granted_and_no_packet_leaves() {
         {"lookupHost": "web.example"},
         raw("kubernetes/list_resources_all", &json!({"api_version": "v1", "kind": "Secret"})),
     ]);
-    // Granted, but for the kind.
+    // The capability is granted, but not for this kind.
     let list = json!([raw("kubernetes/list_resources_all", &json!({"api_version": "v1", "kind": "Secret"}))]);
     let kinds = json!([{"apiVersion": "v1", "kind": "Pod"}]);
     let guests = SdkGuest::all();
@@ -300,10 +300,10 @@ fn fault_b01_the_broker_dies_and_comes_back() {
     assert_eq!(lines(&ask(&pod, ASKS)), std::slice::from_ref(&right));
     let evaluator = pod.evaluator().pid();
     pod.loader().kill();
-    // It leaves time to the guest.
+    // The call fails early, so that the guest has time left.
     let verdict = pod.within(Duration::from_secs(4), "a call without a loader", || ask(&pod, ASKS));
     assert!(lines(&verdict)[0].contains("Callback evaluation failure: the loader of this pod"), "{verdict:?}");
-    // A policy that does not mention it: the audit annotation does.
+    // If the policy does not mention the failure, the audit annotation does.
     let verdict = ask(&pod, "cluster/swallows");
     let annotation = verdict.annotations.get("capability-unavailable").unwrap_or_else(|| panic!("{verdict:?}"));
     assert!(annotation.starts_with("oci/v1/manifest_digest: "), "{annotation}");
@@ -311,7 +311,7 @@ fn fault_b01_the_broker_dies_and_comes_back() {
     eventually("the broker to answer again", || (lines(&ask(&pod, ASKS)) == [right.clone()]).then_some(()));
     assert!(!ask(&pod, "cluster/swallows").annotations.contains_key("capability-unavailable"));
     assert_eq!(pod.evaluator().pid(), evaluator);
-    // The evaluator dies: the broker connects again.
+    // When the evaluator dies, the broker connects again.
     pod.canary().pause();
     pod.evaluator().kill();
     pod.evaluator().start_again();
@@ -340,7 +340,7 @@ fn fault_b02_a_registry_that_never_answers_and_a_flood_of_one_policy() {
         let callers: Vec<_> = (0..24)
             .map(|_| {
                 let (pod, client) = (&pod, pod.new_client());
-                // What is measured is the call, and not the handshake, of which there are many at once.
+                // Connects first, because the call is to be measured without the handshake, and there are many handshakes at once.
                 client.get("/").expect("connects");
                 scope.spawn(move || {
                     let ask = || client.try_ask("cluster/slow", &Review::pod()).expect("an answer");
@@ -348,7 +348,7 @@ fn fault_b02_a_registry_that_never_answers_and_a_flood_of_one_policy() {
                 })
             })
             .collect();
-        // Others are answered meanwhile.
+        // Other policies get answers in the meantime.
         for _ in 0..20 {
             assert_eq!(lines(&ask(&pod, ASKS)), [r#"{"ips":["192.0.2.7"]}"#]);
         }
@@ -366,7 +366,7 @@ fn fault_b02_a_registry_that_never_answers_and_a_flood_of_one_policy() {
 fn fault_b03_a_process_of_another_user_at_the_socket() {
     let folder = Folder::with_canary();
     folder.put(&asks(Policy::cluster("asks"), &["net/*"], &json!([{"lookupHost": "web.example"}])));
-    // The loader would be of this user, and another is expected.
+    // The loader runs as the user of this test, but the evaluator expects another user.
     let pod = Pod::on(&folder).evaluator("--broker-user", 4711).start();
     pod.wait_current(ASKS, 1);
     let line = lines(&ask(&pod, ASKS)).remove(0);
@@ -410,7 +410,7 @@ fn fault_b07_rules_in_rego_without_a_cluster_do_not_judge() {
         Reason::CapabilityUnavailable
     );
     assert!(pod.metric(&series) > 0.0, "{}", pod.metrics(Program::Evaluator));
-    // A loader that does not come back is no reason to judge without objects either.
+    // If the loader does not come back, the policy does not judge without objects either.
     pod.loader().kill();
     let verdict = ask(&pod, "cluster/rego");
     assert!(!verdict.allowed && verdict.message.contains("the loader of this pod does not answer"), "{verdict:?}");

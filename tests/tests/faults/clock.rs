@@ -25,7 +25,7 @@ fn fault_v16_wall_clock_jumps_by_an_hour_and_a_year_both_ways() {
     let pod = clock.of(Pod::on(&folder).loader("--allow-http-host", source.host())).start();
     pod.wait_current(UPDATED, 1);
     pod.wait_current("cluster/leaves", 1);
-    // From now on its group keeps answering for ten minutes.
+    // Its group goes on answering for ten minutes.
     folder.remove(&leaves);
     let group = leaves.group();
     let asked = || pod.client().post(&format!("/admit/{group}"), Review::pod().bytes()).expect("answers");
@@ -43,7 +43,7 @@ fn fault_v16_wall_clock_jumps_by_an_hour_and_a_year_both_ways() {
         let now = pod.volume().manifest().number;
         assert!(now > number, "manifest {now} after {number}");
         number = now;
-        // The programs do use this clock. A look at the folder that began before the jump goes by the time of then.
+        // The programs do use this clock. A look at the folder that began before the jump uses the earlier time.
         let mut looks = 0;
         eventually(&format!("a new policy to be dated by the clock that jumped to {jump}"), || {
             looks += 1;
@@ -60,7 +60,7 @@ fn fault_v16_wall_clock_jumps_by_an_hour_and_a_year_both_ways() {
         eventually("the next attempts", || (source.requests("/m.wasm").len() >= attempts + 2).then_some(()));
         assert!(asked().verdict().allowed, "the group's time is not over");
         if jump == -YEAR {
-            // A program that starts now finds files from what is, by its clock, the far future.
+            // A program that starts now finds files whose times are, by its clock, in the far future.
             pod.loader().restart_with(None);
         }
     }

@@ -9,7 +9,7 @@ use wasm_encoder::{CodeSection, Function, FunctionSection, Instruction, Module, 
 
 const REMOTE: &str = "cluster/remote";
 
-/// One function with 50 000 locals, and branch tables that lead everywhere.
+/// A module with one function that has 49,000 locals, and branch tables to every enclosing block.
 fn monster() -> Vec<u8> {
     const LOCALS: u32 = 49_000;
     const DEPTH: u32 = 400;
@@ -42,7 +42,7 @@ fn monster() -> Vec<u8> {
     code.function(&body);
     let mut module = Module::new();
     module.section(&types).section(&functions).section(&code);
-    // What makes it a policy.
+    // Makes the module a policy.
     let metadata = br#"{"protocolVersion":"v1","rules":[],"mutating":false}"#;
     module.section(&wasm_encoder::CustomSection { name: "io.kubewarden.metadata".into(), data: metadata.into() });
     module.finish()
@@ -51,11 +51,11 @@ fn monster() -> Vec<u8> {
 #[test]
 fn fault_m06_compilation_without_end() {
     let folder = Folder::with_canary();
-    // Far longer than the other modules take on a busy machine, and a part of what this one takes on any.
+    // This limit is far longer than the other modules take even on a busy machine, and shorter than this one takes on any machine.
     let pod = Pod::on(&folder).loader("--compile-time", "10s").loader("--compile-jobs", "2").start();
     folder.put(&Policy::cluster("remote").bytes(monster()));
     folder.put(&Policy::cluster("other").denying("as always"));
-    // Other policies keep working meanwhile.
+    // Other policies work in the meantime.
     pod.assert_recovered("cluster/other", 1);
     pod.assert_unserved(REMOTE, Reason::CompileLimit);
     never(Duration::from_secs(3), "a second try of what is final", || {
@@ -79,7 +79,7 @@ fn fault_m07_compiler_dies() {
     assert_eq!(failure.next_retry_time, None, "{failure:?}");
     folder.put(&deadly.renamed("new"));
     pod.assert_unserved("cluster/new", Reason::CompileFailed);
-    // Only this module fails, and an edit is the end of it.
+    // Only this module fails, and an edit mends the policy.
     folder.put(&Policy::cluster("other").denying("as always"));
     pod.assert_recovered("cluster/other", 1);
     folder.put(&Policy::cluster("remote").denying("generation three"));
@@ -97,7 +97,7 @@ fn fault_v17_slow_volume() {
     pod.loader().restart_with(Some("loader.before_manifest_rename=delay(5s);loader.after_artifact_write=delay(5s)"));
     folder.put(&Policy::cluster("remote").denying("generation two"));
     let (start, mut asked) = (Instant::now(), 0);
-    // As long as the writes take, and longer.
+    // Asks for as long as the writes take, until the second generation serves.
     loop {
         let what = "an evaluator that does not wait for the volume";
         let answer = pod.within(Duration::from_secs(4), what, || pod.ask(REMOTE, &Review::pod()));

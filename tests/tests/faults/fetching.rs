@@ -16,7 +16,7 @@ fn pod_with(folder: &Folder, source: &Source) -> PodSetup {
     Pod::on(folder).loader("--source-ca", source.ca_file(folder))
 }
 
-/// A new policy fails and nothing of it serves; an update fails while the old generation keeps serving.
+/// Asserts that a new policy fails and does not serve, and that an update fails while the old generation goes on serving.
 fn assert_both_fail(pod: &Pod, folder: &Folder, source: &Source, reason: Reason) {
     folder.put(&Policy::cluster("remote").module(&source.url("/new.wasm")));
     folder.put(&Policy::cluster("updated").module(&source.url("/update.wasm")));
@@ -54,7 +54,7 @@ fn fault_l04_source_answers_5xx() {
     let pod = pod_with(&folder, &source).start();
     pod.wait_current(UPDATED, 1);
 
-    // Endless failures at first, so that there is time to look at what a user sees.
+    // Endless failures at first, so that there is time to check what a user sees.
     for path in ["/new.wasm", "/update.wasm"] {
         source.answer(path, [Reply::status(500)]);
     }
@@ -70,7 +70,7 @@ fn fault_l04_source_answers_5xx() {
         source.answer(&path, failures.into_iter().chain([Reply::module_named(&name)]));
         folder.put(&Policy::cluster(&name).module(&source.url(&path)));
         pod.assert_recovered(&format!("cluster/{name}"), 1);
-        // I6: three failures and the success, and no more once it is there.
+        // I6: three failures and the success, and no more requests after that.
         assert_eq!(source.requests(&path).len(), 4, "{status}");
     }
 }
@@ -106,7 +106,7 @@ fn fault_l12_body_without_end() {
         source.answer(path, [Reply::endless()]);
     }
     let folder = Folder::with_canary();
-    // Only its size is wrong with the body, however slowly it comes.
+    // The body must fail because of its size, however slowly it comes.
     let setup = pod_with(&folder, &source).loader("--fetch-timeout", "10m");
     let pod = setup.loader("--max-module-size", "16MiB").start();
     pod.wait_current(UPDATED, 1);
@@ -156,7 +156,7 @@ fn fault_l23_scheme_host_or_path_not_allowed() {
     let plain = Source::new(Tls::Off);
     plain.answer("/m.wasm", [Reply::module()]);
     let folder = Folder::with_canary();
-    // These modules are good, and outside of what policies may name.
+    // These modules are good, but outside of the folders that policies may use.
     folder.write("outside/module.wasm", guest("always_accept"));
     symlink(folder.path("outside/module.wasm"), folder.policies().join("modules/link.wasm")).expect("links");
     symlink(folder.path("outside"), folder.policies().join("linked")).expect("links");
@@ -189,7 +189,7 @@ fn fault_l23_scheme_host_or_path_not_allowed() {
     assert_eq!(plain.connections(), 0);
     password.assert_nowhere(&pod);
 
-    // Within the folder all is well, also by a file: address.
+    // A module within the folder loads, also by a file: address.
     fs::copy(&outside, folder.policies().join("modules/inside.wasm")).expect("copies");
     folder.put(
         &Policy::cluster("updated").module(&format!("file://{}/modules/inside.wasm", folder.policies().display())),

@@ -1,4 +1,4 @@
-//! Section 4: sources that are slow, ask for patience, have nothing, or point elsewhere.
+//! Section 4: sources that are slow, ask clients to come back later, do not have the module, or redirect.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn fault_l02_source_never_answers() {
     silent.answer("/m.wasm", [Reply::silence()]);
     healthy.answer("/m.wasm", [Reply::module_named("healthy")]);
     let folder = Folder::with_canary();
-    // Many downloads that wait hold up no other policy.
+    // Many waiting downloads do not hold up other policies.
     for number in 0..6 {
         folder.put(&Policy::cluster(&format!("waits-{number}")).module(&silent.url(&format!("/{number}.wasm"))));
         silent.answer(&format!("/{number}.wasm"), [Reply::silence()]);
@@ -29,7 +29,8 @@ fn fault_l02_source_never_answers() {
     let patience = format!("{}s", PATIENCE.as_secs());
     let pod = pod_with(&folder, &silent).loader("--fetch-header-timeout", patience).begin();
     pod.assert_recovered("cluster/healthy", 1);
-    // By the sources' own clocks, as all of this may take its time: none of those that wait had been given up.
+    // Compares the times at which the sources got their requests, because the test itself may be slow: no waiting download had been
+    // given up by then.
     let waiting = silent.asked().iter().map(|asked| asked.at).min();
     let waited =
         waiting.map_or(Duration::ZERO, |first| healthy.requests("/m.wasm")[0].saturating_duration_since(first));
@@ -47,7 +48,7 @@ fn fault_l03_one_byte_a_second() {
     let folder = Folder::with_canary();
     let pod = pod_with(&folder, &source).loader("--fetch-timeout", "2s").begin();
     pod.assert_unserved(REMOTE, Reason::RegistryTimeout);
-    // Slow, and not too slow: the whole module arrives within the limit.
+    // Slow, but not too slow: the whole module arrives within the limit.
     source.answer("/m.wasm", [Reply::module().after(Duration::from_millis(300)).rate(10_000)]);
     pod.assert_recovered(REMOTE, 1);
 }
@@ -103,7 +104,7 @@ fn fault_l15_redirect_to_plain_http() {
     target.answer("/m.wasm", [Reply::module()]);
     source.answer("/m.wasm", [Reply::redirect(&target.url("/m.wasm"))]);
     let folder = Folder::with_canary();
-    // Not even to a host that policies may name themselves.
+    // Redirects to plain HTTP are refused even to a host that policies may use with plain HTTP themselves.
     let pod = pod_with(&folder, &source).loader("--allow-http-host", target.host()).begin();
     pod.assert_unserved(REMOTE, Reason::RedirectRefused);
     assert_eq!(target.connections(), 0);

@@ -1,4 +1,4 @@
-//! Section 11, as far as it needs no API server: match groups.
+//! Section 11, without the rows that need an API server: match groups.
 
 use std::thread;
 
@@ -7,7 +7,7 @@ use portcullis_tests::{FLOODED, Folder, LIMIT, Pod, Policy, Review, Verdict, eve
 
 const SIZE: usize = 5;
 
-/// A group of five on a resource of its own, with `bad` at one place; the others deny and say which one they are.
+/// A group of five on a resource of its own, with `bad` in one place; the others deny with their number.
 fn five(resource: &str, place: usize, bad: &Policy) -> Vec<Policy> {
     let member = |number: usize| {
         let name = format!("{resource}-{number}");
@@ -22,7 +22,7 @@ fn five(resource: &str, place: usize, bad: &Policy) -> Vec<Policy> {
     (0..SIZE).map(member).collect()
 }
 
-/// The verdicts of the four others are in the answer whatever the fifth does, in the order of their ids.
+/// Asserts that the verdicts of the four others are in the answer, in the order of their ids.
 fn assert_others_deny(verdict: &Verdict, members: &[Policy], place: usize) {
     assert!(!verdict.allowed && verdict.patch.is_none(), "{verdict:?}");
     let mut rest = verdict.message.as_str();
@@ -42,8 +42,8 @@ fn causes(verdict: &Verdict) -> Vec<(String, String)> {
     causes.map(|cause| (text(&cause["field"]), text(&cause["reason"]))).collect()
 }
 
-/// Writes two groups for each place of the bad member, one with `failurePolicy: Fail` and one with `Ignore`. Each comes with that place, and
-/// whether it is the one with `Fail`.
+/// Writes two groups for each place of the bad member, one with `failurePolicy: Fail` and one with `Ignore`. Returns each group with
+/// that place, and with whether it is the one with `Fail`.
 fn put_groups(
     folder: &Folder,
     kind: &str,
@@ -61,7 +61,8 @@ fn put_groups(
     groups
 }
 
-/// With `failurePolicy: Fail` all five are in the answer, the bad one with its reason; with `Ignore` it is a warning beside four denials.
+/// Asserts that with `failurePolicy: Fail` all five are in the answer, the bad one with its reason, and that with `Ignore` the bad one is a
+/// warning beside four denials.
 fn assert_one_of_five(kind: &str, bad: &Policy, reason: Reason) {
     let folder = Folder::with_canary();
     let groups = put_groups(&folder, kind, |resource, place| five(resource, place, bad));
@@ -103,8 +104,8 @@ fn fault_w13_one_of_five_answers_nonsense() {
     assert_one_of_five("nonsense", &Policy::cluster("bad").guest("not_json"), Reason::ResponseInvalid);
 }
 
-/// Mutating members run in turn. With `failurePolicy: Ignore` the change of the four others is sent, with a warning about the bad one; with
-/// `Fail` the denial names it, and there is no patch. All four are asked in any case.
+/// The same for mutating members, which run in turn. With `failurePolicy: Ignore` the change of the four others is sent, with a warning
+/// about the bad one; with `Fail` the denial names the bad one, and there is no patch. All four are asked in both cases.
 fn assert_one_of_five_mutating(kind: &str, bad: &Policy, reason: Reason) {
     let members = |resource: &str, place: usize| -> Vec<Policy> {
         let good = Policy::cluster("good").guest("mutates_label");
@@ -150,7 +151,7 @@ fn fault_w13_one_of_five_mutating_members_times_out() {
     assert_one_of_five_mutating("mutating-loops", &bad, Reason::EvaluationTimedOut);
 }
 
-/// Called so often by others that its share is used up.
+/// The bad member gets so many other calls that its share is used up.
 #[test]
 fn fault_w13_one_of_five_is_overloaded() {
     let _alone = heavy();
@@ -170,7 +171,7 @@ fn fault_w13_one_of_five_is_overloaded() {
         let ask_while_busy = || {
             let before = pod.metric(&series);
             thread::scope(|scope| {
-                // Twice as many as may run and wait; each one goes on for the policy's whole time.
+                // Twice as many calls as may run and wait; each of them takes the whole time limit of the policy.
                 let busy = scope.spawn(|| pod.new_client().ask_at_once(200, &bad, &Review::pod()));
                 eventually("the first to be refused", || (pod.metric(&series) > before).then_some(()));
                 let verdict = pod.admit(&members[0].group(), &Review::pod()).verdict();
@@ -178,7 +179,7 @@ fn fault_w13_one_of_five_is_overloaded() {
                 verdict
             })
         };
-        // A slow machine may ask when the busy time is over already, and then there is a time-out instead.
+        // On a slow machine the other calls may be over before this one, which then times out instead.
         let verdict = eventually(&told, || {
             let verdict = ask_while_busy();
             assert_others_deny(&verdict, members, place);
@@ -206,12 +207,12 @@ fn fault_w15_group_that_nobody_knows() {
     }
     assert!(!ask(&group).verdict().allowed);
 
-    // A group that lost its last member keeps answering for a while, and is then unknown like one that never existed.
+    // A group without members goes on answering for a while, and is then unknown, like one that never existed.
     folder.remove(&policy);
     eventually("the group to allow", || ask(&group).verdict().allowed.then_some(()));
     portcullis_tests::eventually_within(LIMIT, "the tombstone to end", || (ask(&group).status == 404).then_some(()));
 
-    // A member that comes later brings it back.
+    // A new member brings the group back.
     folder.put(&policy);
     eventually("the group to deny", || {
         let answer = ask(&group);
@@ -219,7 +220,7 @@ fn fault_w15_group_that_nobody_knows() {
     });
 }
 
-/// A webhook that somebody has registered for other namespaces leads to the group of a tenant.
+/// A webhook registered for other namespaces can lead to the group of a tenant. Its members are passed over there.
 #[test]
 fn a_namespaced_member_is_asked_about_its_own_namespace_only() {
     let folder = Folder::with_canary();

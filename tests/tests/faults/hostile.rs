@@ -1,4 +1,4 @@
-//! Section 4: registries that send what no registry should.
+//! Section 4: hostile registries, redirects and proxies.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub(crate) const WASM: &str = "application/vnd.wasm.content.layer.v1+wasm";
 
-/// The manifest of a module with layers of these types.
+/// The manifest of an artifact with one layer of each of these types, all with the same module.
 pub(crate) fn manifest(module: &[u8], layers: &[&str]) -> Value {
     let layer = |kind: &&str| json!({"mediaType": kind, "digest": Digest::of(module), "size": module.len()});
     json!({
@@ -27,7 +27,7 @@ pub(crate) fn manifest(module: &[u8], layers: &[&str]) -> Value {
     })
 }
 
-/// Answers for `repository:v1` with this manifest and this blob.
+/// Serves `repository:v1` with this manifest, and `blob` for the digest of `named`.
 fn serve(source: &Source, repository: &str, manifest: &[u8], named: &[u8], blob: Reply) {
     source.answer(&format!("/v2/{repository}/manifests/v1"), [Reply::ok(manifest).header("content-type", MANIFEST)]);
     source.answer(&format!("/v2/{repository}/blobs/{}", Digest::of(named)), [blob]);
@@ -50,7 +50,7 @@ fn fault_l10_bytes_of_another_digest() {
     serve(&source, "a", manifest(&good, &[WASM]).to_string().as_bytes(), &good, Reply::ok(bad.clone()));
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("remote").module(&name(&source, "a")));
-    // A manifest that is not the one that was asked for.
+    // A manifest other than the one that the policy names by digest.
     let wanted = Digest::of(b"another manifest");
     source.answer(
         &format!("/v2/b/manifests/{wanted}"),
@@ -71,13 +71,13 @@ fn fault_l10_bytes_of_another_digest() {
     pod.assert_recovered(REMOTE, 1);
 }
 
-/// Layers that would have to be unpacked are not taken at all, and bodies are never decoded: nothing expands.
+/// Layers that would have to be unpacked are refused, and bodies are never decoded: nothing expands.
 #[test]
 fn fault_l13_compressed_layers_are_never_expanded() {
     const TAR_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
     const TAR_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
     let source = Source::https();
-    // Each expands to 2 GiB; the nested one as an archive within an archive, of which the outer one is no smaller than what is in it.
+    // Each expands to 2 GiB. The nested one is an archive within an archive, and the outer one is not compressed.
     let (gzip, zstd) = (gzip_bomb(2 << 20), zstd_bomb(16 << 10));
     let nested = stored_in_gzip(&tar("module.wasm.gz", &gzip));
     let bombs =
@@ -88,7 +88,7 @@ fn fault_l13_compressed_layers_are_never_expanded() {
     let (before, artifacts) = (pod.loader().usage(), pod.volume().artifacts());
     for (name, encoding, kind, bomb) in bombs {
         let packed = || Reply::ok(bomb.clone()).header("content-encoding", encoding);
-        // As the layer that it says it is, as one that says it is a module, and as a module that is served by itself.
+        // As a layer with its real type, as a layer with the type of a module, and below as a module at an https address.
         for (way, layer, reason) in
             [("layer", kind, Reason::ManifestUnsupported), ("wasm", WASM, Reason::ModuleInvalid)]
         {
@@ -174,7 +174,7 @@ fn fault_l07_token_service_down_or_no_token() {
     }
     tokens.close();
     pod.assert_unserved(REMOTE, Reason::RegistryUnreachable);
-    // With the next token it loads by itself.
+    // As soon as the service gives out a token, the module loads without further action.
     let module = guest("always_accept");
     source.answer(&format!("/v2/a/blobs/{}", Digest::of(&module)), [Reply::ok(module.clone())]);
     let refused = Reply::status(401).header("www-authenticate", &challenge);
@@ -191,7 +191,7 @@ fn fault_l17_authorities_replaced_while_running() {
     let source = Source::https();
     source.answer("/m.wasm", [Reply::module()]);
     let folder = Folder::with_canary();
-    // As a kubelet mounts it: the file is a link into a folder that is exchanged.
+    // As a kubelet mounts it: the file is a link into a folder that is replaced.
     for (version, pem) in [("1", Authority::new("another").pem), ("2", Authority::shared().pem.clone())] {
         fs::create_dir(folder.path(version)).expect("a folder");
         folder.write(&format!("{version}/ca.pem"), pem);
@@ -274,7 +274,7 @@ fn fault_l26_proxy_down_or_wanting_a_password() {
     let folder = Folder::with_canary();
     let sources = |scheme: &str| format!("proxies: {{{scheme}_proxy: 'http://{}'}}\n", proxy.host());
     folder.write("sources.yml", sources("http"));
-    // What is asked through the proxy is not resolved here.
+    // The loader does not resolve names of hosts that it reaches through the proxy.
     let address = "http://modules.example/m.wasm";
     proxy.answer(address, [Reply::status(407)]);
     folder.put(&Policy::cluster("remote").module(address));

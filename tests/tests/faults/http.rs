@@ -1,4 +1,4 @@
-//! Section 9: what the tests of the admission port share.
+//! Section 9: assertions that the tests of the admission port share.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use portcullis_tests::{LIMIT, Pod, Raw, RawResponse, request};
 
 pub(crate) use portcullis_tests::{DENIES, Server};
 
-/// TRANSPORT of section 1: a plain error in the form that all errors have, no AdmissionReview. Gives the message.
+/// Asserts TRANSPORT of section 1: an error of HTTP in the usual form, not an AdmissionReview. Returns the message.
 pub(crate) fn assert_refused(response: &RawResponse, status: u16) -> String {
     assert_eq!(response.status, status, "{response:?}");
     let body: serde_json::Value = serde_json::from_str(&response.body).unwrap_or_default();
@@ -16,11 +16,11 @@ pub(crate) fn assert_refused(response: &RawResponse, status: u16) -> String {
     message.to_owned()
 }
 
-/// Sends each of these requests, a method and a path, with several announced lengths of a body that never comes. Each is refused by its
-/// head alone, and gets the same answer as a path that does not exist.
+/// Sends each of these requests, a method and a path, with several announced lengths of a body that never comes. Asserts that each is
+/// refused by its head alone, with the same answer as a path that does not exist.
 pub(crate) fn assert_closed(pod: &Pod, requests: &[(&str, &str)]) {
     let mut fastest = Duration::MAX;
-    // The longest that is allowed, none, and one that is too long.
+    // An allowed length, no body, and a length above the limit.
     for length in ["1048576", "0", "99999999999"] {
         let ask = |method: &str, path: &str| {
             let mut connection = Raw::tls(pod.admission()).expect("connects");
@@ -41,7 +41,7 @@ pub(crate) fn assert_closed(pod: &Pod, requests: &[(&str, &str)]) {
             fastest = fastest.min(took);
         }
     }
-    // A refused body that is read at all is read for a second, as it never comes.
+    // If a refused body were read, it would be read for a second, because it never comes.
     assert!(fastest < Duration::from_millis(500), "the fastest answer took {fastest:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Section 9: the end of a certificate.
+//! Section 9: a certificate that expires.
 
 use std::time::Duration;
 
@@ -21,16 +21,16 @@ fn fault_h15_a_certificate_that_ends_is_named_and_renewed_without_a_restart() {
     assert!(health().body.starts_with("[-]certificate failed: it ended at "), "{:?}", health());
     let left = || server.pod.metric("portcullis_certificate_seconds_left");
     eventually("the metric to say so", || (left() <= 0.0).then_some(()));
-    // New clients refuse it now, as an API server does; the webhook's failurePolicy counts then.
-    // A certificate is good through the second in which it ends.
+    // New clients now refuse it, like an API server, for which the webhook's failurePolicy then applies.
+    // A certificate is valid through the second in which it ends.
     eventually("a certificate that is refused because it has expired", || {
         let error = Client::tls(address).try_ask(DENIES, &Review::pod()).err()?;
         error.to_lowercase().contains("expired").then_some(())
     });
-    // Existing connections go on, and the replica is neither restarted nor taken out of its Service.
+    // Existing connections still work, and the replica is neither restarted nor taken out of its Service.
     assert!(!kept.ask(DENIES, &Review::pod()).verdict().allowed);
     for path in ["/livez", "/readyz"] {
-        // A machine that stands still makes a program seem dead for a moment.
+        // If the machine stands still, a program seems dead for a moment.
         eventually(path, || server.pod.probe(Program::Evaluator, path).ok().filter(|answer| answer.status == 200));
     }
 

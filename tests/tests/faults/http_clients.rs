@@ -29,7 +29,7 @@ fn fault_h18_of_clients_with_a_certificate_those_with_a_name_are_answered_and_no
     }
     Client::tls(pod.admission()).try_ask(DENIES, &Review::pod()).expect_err("no certificate");
     assert_eq!(pod.metric(evaluations) as u64, 1, "nothing is evaluated for them");
-    // The authority can be replaced, and the names still count.
+    // The authority can be replaced, and names are still checked.
     folder.write("clients.pem", &stranger.pem);
     eventually("the other authority", || client(&stranger, "webhooks.example").ok());
     client(&stranger, "kubelet.example").expect_err("another name");

@@ -12,7 +12,7 @@ use crate::http::{DENIES, Server, assert_refused};
 
 const PATH: &str = "/validate/cluster/denies";
 
-/// Runs `work` in so many threads at the same time, and returns the results of all.
+/// Runs `work` in this many threads at the same time, and returns all results.
 fn at_once<T: Send>(callers: usize, work: impl Fn() -> Vec<T> + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let threads: Vec<_> = (0..callers).map(|_| scope.spawn(&work)).collect();
@@ -30,7 +30,7 @@ fn fault_h01_heads_that_never_end() {
         let mut open: Vec<_> = (0..250).map(|_| server.connect()).collect();
         let start = Instant::now();
         for byte in &head {
-            // A millisecond of looking at each is the pace: one byte about every quarter of a second.
+            // Each connection is watched for a millisecond, so each gets a byte about every quarter of a second.
             open.retain_mut(|connection| {
                 connection.send([*byte]).is_ok() && connection.closed_within(Duration::from_millis(1)).is_none()
             });
@@ -47,7 +47,7 @@ fn fault_h01_heads_that_never_end() {
         let after = server.pod.evaluator().usage();
         (after.descriptors <= before.descriptors + 4 && after.threads <= before.threads + 2).then_some(())
     });
-    // Slow and steady within the limit is no attack.
+    // A client that is slow, but within the limit, is answered.
     let mut connection = server.connect();
     let whole = request("POST", PATH, &[("Connection", "close")], Review::pod().bytes());
     connection.send_slowly(&whole[..60], Duration::from_millis(5)).expect("sends");
@@ -75,10 +75,10 @@ fn fault_h02_bodies_that_never_end() {
             }
         }
         assert!(connection.closed_within(LIMIT).is_some(), "the connection stays open");
-        // A byte that crosses the close on its way resets the connection, and the answer with it.
+        // A byte that arrives after the server has closed the connection resets it, and the answer is lost.
         response.ok().flatten().map(|response| assert_refused(&response, 408)).into_iter().collect::<Vec<_>>()
     };
-    // On a busy machine that may happen to all of them.
+    // On a busy machine that may happen to all senders.
     eventually("a sender to hear why", || (!at_once(8, refused).is_empty()).then_some(()));
     assert_eq!(server.asked(), 0);
     server.finish();
@@ -88,7 +88,7 @@ fn fault_h02_bodies_that_never_end() {
 fn fault_h03_body_above_the_limit() {
     const LIMIT_BYTES: usize = 7 << 20;
     let server = Server::start();
-    // Its length alone is enough.
+    // The announced length is enough to refuse it.
     for length in [(LIMIT_BYTES + 1).to_string(), i64::MAX.to_string()] {
         let mut connection = server.connect();
         connection.send(request("POST", PATH, &[("Content-Length", &length)], "")).expect("sends");
@@ -105,7 +105,7 @@ fn fault_h03_body_above_the_limit() {
         body
     };
     let client = server.pod.client();
-    // A body that comes slowly is refused, and a busy machine may be slow to send it.
+    // Slow bodies are refused, and a busy machine may be slow to send this one.
     eventually("an answer to the longest body", || {
         client.post(PATH, padded(LIMIT_BYTES)).ok().filter(|answer| answer.status == 200)
     });
@@ -113,7 +113,7 @@ fn fault_h03_body_above_the_limit() {
         assert_eq!(answer.status, 413, "{answer:?}");
     }
 
-    // A legal update: the new and the old object of 3 MiB each. The field that decides comes after both.
+    // A valid update: the old and the new object have 3 MiB each, and the field that decides comes after both.
     let data = || json!({"data": "x".repeat(3 << 20)});
     let review = |privileged: bool| {
         let container = json!({"name": "web", "securityContext": {"privileged": privileged}});
@@ -124,7 +124,7 @@ fn fault_h03_body_above_the_limit() {
             .with("/object/spec/containers", json!([container]))
     };
     assert!(review(true).bytes().len() > 6 << 20);
-    // The same holds for it, and for the policy's time.
+    // A busy machine may be slow to send this too, and the policy may time out.
     let judged = |privileged: bool| {
         eventually("a verdict on a large object", || {
             let answer = client.try_ask("cluster/no-privileged", &review(privileged)).ok()?;
@@ -138,7 +138,7 @@ fn fault_h03_body_above_the_limit() {
     server.finish();
 }
 
-/// A fifth of the row's number, with a cap to match. Each one has sent a request before, so that it is idle and no more.
+/// This is a fifth of the row's number of connections, with a smaller limit. Each has sent a request before, so that it is only idle.
 #[test]
 fn fault_h11_idle_connections() {
     const IDLE: usize = 1000;
@@ -164,8 +164,8 @@ fn fault_h11_idle_connections() {
     assert!(closed >= IDLE - CAP, "{open} connections are open, {closed} were closed");
     assert!(server.pod.evaluator().usage().descriptors < before.descriptors + IDLE as u64);
 
-    // Oldest first: of the first as many as were closed none is open, of the rest none was closed. The canary's own
-    // connection and some that nobody counts may shift the border.
+    // The oldest are closed first: all connections before the border are closed, and none after it. The canary's connection and a few
+    // others may shift the border.
     let is_closed = |connection: &mut Raw, limit: Duration| connection.closed_within(limit).is_some();
     let border = IDLE - open;
     let mut old = idle[..border - 16].iter_mut();
@@ -184,7 +184,7 @@ fn fault_h11_idle_connections() {
     server.finish();
 }
 
-/// As fast as this machine can make them, and 800 in all: 2 000 a second is more than a debug build has time for.
+/// There are 800 handshakes, as fast as this machine can make them: a debug build cannot do the row's 2,000 a second.
 #[test]
 fn fault_h12_floods_of_handshakes() {
     const HANDSHAKES: usize = 800;
@@ -200,7 +200,7 @@ fn fault_h12_floods_of_handshakes() {
                 0 | 1 => drop(Raw::tls(address)),
                 // Abandoned in the middle.
                 2 => drop(greeted(address)),
-                // Not even begun.
+                // Not begun.
                 _ => drop(Raw::tcp(address)),
             }
         }
@@ -208,8 +208,8 @@ fn fault_h12_floods_of_handshakes() {
     });
     assert!(server.pod.canary().answers() > canary, "the canary was asked meanwhile");
 
-    // Many clients that send a ClientHello and then wait: they hold up no one else. On a busy machine the first of them may be
-    // disconnected before the last has connected, so it may take several attempts.
+    // Many clients that send a ClientHello and then wait do not hold up others. On a busy machine the first of them may be disconnected
+    // before the last has connected, so it may take several attempts.
     eventually("an answer while all of them wait", || {
         let waiting: Vec<_> = (0..200).map(|_| greeted(address).expect("connects")).collect();
         assert!(!server.pod.new_client().ask(DENIES, &Review::pod()).verdict().allowed);
@@ -224,7 +224,7 @@ fn fault_h12_floods_of_handshakes() {
     server.finish();
 }
 
-/// A connection that has begun a handshake and heard the answer.
+/// A connection that has sent a ClientHello and received the server's answer to it.
 fn greeted(address: SocketAddr) -> std::io::Result<Raw> {
     let mut connection = Raw::tcp(address)?;
     connection.send(client_hello(address)?)?;
@@ -245,7 +245,7 @@ fn fault_h22_probe_ports_are_scanned() {
     let before = server.pod.evaluator().usage();
     let ports = [server.pod.probe_address(Program::Evaluator), server.pod.state_address(Program::Evaluator)];
     for port in ports {
-        // What a scanner asks for; answers contain only names and reasons.
+        // Paths that a scanner asks for. Answers may contain only names and reasons.
         for path in [
             "/",
             "/healthz/policies?verbose",
@@ -261,7 +261,7 @@ fn fault_h22_probe_ports_are_scanned() {
             "/.env",
         ] {
             for method in ["GET", "POST", "BREW"] {
-                // A machine that stands still makes the program seem dead for a moment.
+                // If the machine stands still, the program seems dead for a moment.
                 eventually(&format!("an answer to {method} {path} that is no failure"), || {
                     let mut connection = Raw::tcp(port).expect("connects");
                     connection
@@ -284,13 +284,13 @@ fn fault_h22_probe_ports_are_scanned() {
         }
     }
 
-    // Many silent connections: these ports have a limit of their own, and the main port is not affected.
+    // Many silent connections: these ports have a limit of their own, and the admission port is not affected.
     let canary = server.pod.canary().answers();
     let idle: Vec<_> = (0..500).map(|number| Raw::tcp(ports[number % 2]).expect("connects")).collect();
     eventually("the canary to be asked meanwhile", || (server.pod.canary().answers() > canary + 20).then_some(()));
     let during = server.pod.evaluator().usage();
     assert!(during.descriptors < before.descriptors + 250, "{before} became {during}");
-    // A connection that waits is closed after some seconds, so that a kubelet gets through.
+    // A waiting connection is closed after some seconds, so that a kubelet gets through.
     eventually("a probe to get through", || {
         server.pod.probe(Program::Evaluator, "/livez").ok().filter(|answer| answer.status == 200)
     });

@@ -65,7 +65,7 @@ fn fault_h05_body_is_no_json() {
         }
     }
 
-    // Shorter than its length says: there is no whole request, and nobody to answer once the sender is gone.
+    // A body that is shorter than its length: the request is incomplete, and may not get an answer once the sender is gone.
     let mut connection = server.connect();
     connection.send(&post(PATH, &review)[..400]).expect("sends");
     connection.end_sending().expect("ends");
@@ -153,7 +153,7 @@ fn fault_h08_nested_deep() {
         }
     }
     assert_eq!(server.asked(), 0);
-    // A deep body within the limit reaches the policy; where the guest cannot handle it, only this evaluation fails.
+    // A deep body within the limit reaches the policy. If the guest cannot handle it, only this evaluation fails.
     let object = format!("{{\"a\":{}{}}}", "[".repeat(900), "]".repeat(900));
     for path in [PATH, NO_PRIVILEGED] {
         assert_eq!(server.send(post(path, review(&object))).status, 200, "{path}");
@@ -161,8 +161,8 @@ fn fault_h08_nested_deep() {
     server.finish();
 }
 
-/// How a real API server decodes the like is compared in `e2e/tests/promises/decoding.rs`; it decodes and encodes again what it sends, so
-/// that none of this comes from there.
+/// `e2e/tests/promises/decoding.rs` compares with how a real API server decodes such objects. It encodes again what it has decoded, so it
+/// never sends such bodies itself.
 #[test]
 fn fault_h09_json_at_its_edges() {
     let server = Server::start();
@@ -205,7 +205,7 @@ fn fault_h09_json_at_its_edges() {
             assert_eq!(response.status, *status, "{what}: {response:?}");
         }
     }
-    // Of two keys a policy may take the last, as the API server does, or take neither; never the first.
+    // If a key comes twice, a policy may use the last value, as the API server does, or neither, but never the first.
     let container = |privileged: &str| {
         let object = json!({"spec": {"containers": [{"name": "web", "securityContext": "PLACE"}]}});
         let review = Review::pod().with("/object", object).json().to_string();
@@ -262,7 +262,7 @@ fn fault_h19_paths_that_lead_elsewhere() {
         let message = assert_refused(&server.send(post(path, &body)), 404);
         assert!(message.len() < 300, "{path}: {message}");
     }
-    // Longer than any head may be: refused before it is a path.
+    // This path is longer than a head may be, so it is refused while the head is read.
     let mut connection = server.connect();
     let sent = connection.send(post(&format!("/validate/{}", "a".repeat(1 << 20)), &body));
     if let (Ok(()), Ok(response)) = (sent, connection.response()) {

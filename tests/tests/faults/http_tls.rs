@@ -21,10 +21,10 @@ fn fault_h10_http2_is_out_of_reach() {
     let offered = |alpn: &[&str]| Raw::tls_with(address, &[&TLS12, &TLS13], alpn).map(|connection| connection.alpn());
     assert_eq!(offered(&["h2", "http/1.1"]).expect("connects").as_deref(), Some("http/1.1"));
     assert_eq!(offered(&[]).expect("connects"), None);
-    // No protocol in common: the handshake is refused, or none is chosen.
+    // Without a common protocol the handshake is refused, or no protocol is chosen.
     assert!(offered(&["h2"]).is_err() || offered(&["h2"]).is_ok_and(|chosen| chosen.is_none()));
 
-    // HTTP/2 all the same, with the frames that attacks are made of.
+    // Sends HTTP/2 all the same, with the frames of known attacks.
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
         let mut frame = vec![0, 0, u8::try_from(payload.len()).expect("it is short"), kind, flags, 0, 0, 0, stream];
@@ -39,7 +39,7 @@ fn fault_h10_http2_is_out_of_reach() {
         ("pings", frame(6, 0, 0, &[0; 8]).repeat(1000)),
     ] {
         let mut connection = server.connect();
-        // The server may hang up at the first line of it.
+        // The server may close the connection after the first line.
         let _ = connection.send([&preface[..], &settings, &attack].concat());
         if let Ok(response) = connection.response() {
             assert!((400..=505).contains(&response.status), "{what}: {response:?}");
@@ -65,7 +65,7 @@ fn fault_h13_no_tls() {
         old_client_hello(0x00),
         old_client_hello(0x01),
         old_client_hello(0x02),
-        // A record and a message that claim more than is allowed.
+        // A record and a message that claim more bytes than is allowed.
         vec![0x16, 0x03, 0x01, 0xff, 0xff, 0x01, 0xff, 0xff, 0xff],
         // An alert, application data and a heartbeat where a hello is due.
         vec![0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x28],
@@ -73,7 +73,7 @@ fn fault_h13_no_tls() {
         vec![0x18, 0x03, 0x02, 0x00, 0x03, 0x01, 0x40, 0x00],
     ];
     forms.extend((1..40).map(noise));
-    // The hello with one byte changed after the other.
+    // The hello with a different byte changed each time.
     forms.extend((0..hello.len()).step_by(7).map(|place| {
         let mut hello = hello.clone();
         hello[place] ^= 0x80;
@@ -81,14 +81,14 @@ fn fault_h13_no_tls() {
     }));
     for form in &forms {
         let mut connection = Raw::tcp(address).expect("connects");
-        // The server may hang up before all is sent.
+        // The server may close the connection before everything is sent.
         let _ = connection.send(form).and_then(|()| connection.end_sending());
         assert!(connection.closed_within(LIMIT).is_some(), "{form:02x?} is left open");
     }
     eventually("failed handshakes to be counted", || (failed() > before + 10).then_some(()));
 
-    // A ClientHello in pieces is still one; half of one is waited for only so long.
-    // A busy machine may send it too slowly.
+    // A ClientHello in pieces is valid, but the server waits for the rest of one only for a limited time.
+    // A busy machine may send the pieces too slowly, hence the retries.
     let answer = eventually("an answer to a hello in pieces", || {
         let mut connection = Raw::tcp(address).expect("connects");
         connection.send_slowly(&hello, Duration::from_millis(1)).and_then(|()| connection.bytes()).ok()
@@ -113,7 +113,7 @@ fn fault_h13_no_tls() {
 fn old_client_hello(version: u8) -> Vec<u8> {
     let mut hello = vec![0x03, version];
     hello.extend([0x5a; 32]);
-    // No session id; three suites of that time; no compression.
+    // No session id, three cipher suites of that time, no compression.
     hello.extend([0x00, 0x00, 0x06, 0x00, 0x2f, 0x00, 0x35, 0xc0, 0x13, 0x01, 0x00]);
     let length = u8::try_from(hello.len()).expect("it is short");
     let mut record = vec![0x16, 0x03, version.min(1), 0x00, length + 4, 0x01, 0x00, 0x00, length];
@@ -121,7 +121,7 @@ fn old_client_hello(version: u8) -> Vec<u8> {
     record
 }
 
-/// The same bytes for the same seed (xorshift).
+/// Pseudo-random bytes (xorshift), which depend only on the seed.
 fn noise(seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let next = || {
@@ -133,14 +133,14 @@ fn noise(seed: u64) -> Vec<u8> {
     std::iter::repeat_with(next).take(64).flatten().collect()
 }
 
-/// Callers that go on from before a change of certificates to after it, some on connections that they keep and some on a new
-/// one each time. They trust both authorities, as the API server does by the bundle.
+/// Callers that make calls before, during and after a change of certificates, one of them on a connection that it keeps and two on a
+/// new connection each time. They trust all authorities of a bundle, like an API server.
 struct Callers<'s> {
     asked: &'s AtomicUsize,
 }
 
 impl Callers<'_> {
-    /// Runs `change` while they call. No call fails.
+    /// Runs `change` while they make calls, and asserts that no call fails.
     fn during(pod: &Pod, bundle: &str, change: impl FnOnce(&Callers)) {
         let (done, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
         let address = pod.admission();
@@ -179,7 +179,7 @@ impl Callers<'_> {
     }
 }
 
-/// Waits until a client that trusts only this authority gets through on a new connection.
+/// Waits until a client that trusts only this authority gets an answer on a new connection.
 fn wait_authority(pod: &Pod, authority: &Authority) {
     eventually("the new authority's certificate", || {
         Client::trusting(pod.admission(), &authority.pem).get("/").ok().filter(|answer| answer.status == 404)
@@ -214,7 +214,7 @@ fn fault_h16_certificate_and_then_authority_rotate_under_load() {
         server.folder.identify(&identity(&server.pod, &new));
         wait_authority(&server.pod, &new);
         callers.go_on();
-        // Back again: the canary trusts the first one only, and calls on new connections now and then.
+        // Back to the first authority, because the canary trusts only that one, and makes a new connection now and then.
         let renewed = identity(&server.pod, old);
         server.folder.identify(&renewed);
         wait_certificate(&server.pod, &renewed);
@@ -224,8 +224,8 @@ fn fault_h16_certificate_and_then_authority_rotate_under_load() {
     server.finish();
 }
 
-/// As kubelet does with a mounted Secret: `tls.crt` is a link to `..data/tls.crt`, `..data` is a link to a folder, and a new
-/// folder takes its place by rename.
+/// The certificate changes in the way of a mounted Secret: `tls.crt` is a link to `..data/tls.crt`, `..data` is a link to a folder, and a
+/// link to a new folder takes its place by a rename.
 #[test]
 fn fault_h16_rotation_by_symlink_swap() {
     let folder = Folder::with_canary();
@@ -306,7 +306,7 @@ fn fault_h17_a_pair_that_cannot_be_used() {
         wait_certificate(&server.pod, &mended);
         callers.go_on();
     });
-    // The key is a secret, whatever was wrong with it.
+    // The key is a secret, so it is not logged even if it cannot be used.
     let marker = other.key.lines().nth(1).expect("a key has lines");
     for line in server.pod.evaluator().lines() {
         assert!(!line.contains(marker), "the key is in the log: {line}");

@@ -1,4 +1,4 @@
-//! Section 4: modules that must be signed by somebody without a key of their own, from a real registry.
+//! Section 4: modules from a real registry that must have a keyless signature.
 
 use std::fs;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ fn fault_l21_identity_of_another_or_proved_by_nobody() {
     registry.sign_with_certificate("older", &digest, &ours, &leaf);
     let digest = publish(&registry, "newer");
     registry.sign_in_bundle("newer", &digest, &ours, &leaf);
-    // Certificates of an authority that nobody trusts, with all that belongs to them.
+    // Complete signatures with certificates of an authority that is not in the trust root.
     let digest = publish(&registry, "untrusted");
     registry.sign_with_certificate("untrusted", &digest, &theirs, &theirs.leaf(&Holder::workflow("org/repo")));
     let digest = publish(&registry, "untrusted-newer");
@@ -87,7 +87,7 @@ fn fault_l22_trust_root_that_is_no_help() {
     folder.put(&policy(&registry, "remote", "signed", action("org")));
     let pod = pod_with(&folder, &registry).loader("--trust-root", root.display()).start();
     pod.assert_unserved("cluster/remote", Reason::SignatureInvalid);
-    // A trust root that cannot be read lets nothing through.
+    // With a trust root that cannot be read, nothing is verified.
     fs::write(&root, "{}").expect("writes");
     let failure = pod.assert_unserved("cluster/remote", Reason::SignatureUnavailable);
     assert!(failure.message.contains("trusted_root.json"), "{}", failure.message);

@@ -1,4 +1,4 @@
-//! Section 4: logins at real registries: tokens, helpers, and what is public.
+//! Section 4: logins at real registries: tokens, helpers, and public repositories without a login.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const REMOTE: &str = "cluster/remote";
 
-/// A small module that no other test has.
+/// A small module that no other test uses.
 fn module(name: &str) -> Vec<u8> {
     Reply::module_bytes(name)
 }
@@ -19,7 +19,7 @@ fn module(name: &str) -> Vec<u8> {
 fn pod_with(folder: &Folder, registry: &Registry) -> PodSetup {
     fs::create_dir_all(folder.path("docker")).expect("a folder");
     let setup = Pod::on(folder).loader("--source-ca", registry.ca_file());
-    // A retry alone would take minutes.
+    // Without a change of the file, a retry takes minutes.
     setup.loader("--docker-config", folder.path("docker").display()).loader("--retry-outside", "10m")
 }
 
@@ -62,7 +62,7 @@ fn fault_l25_tokens_for_the_public_and_for_a_login_that_comes_later() {
     folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
     let pod = pod_with(&folder, &registry).start();
 
-    // There is no file of logins, and nobody needs one.
+    // A public repository needs no file of logins.
     pod.assert_recovered("cluster/public", 1);
     let failure = pod.assert_unserved(REMOTE, Reason::CredentialsMissing);
     assert!(failure.message.contains("docker/config.json"), "{}", failure.message);

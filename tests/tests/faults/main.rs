@@ -1,4 +1,4 @@
-//! The fault catalogue (docs/design/faults.md), one module a section. A test is named after its row.
+//! The fault catalogue (docs/design/faults.md), in one or more modules for each section. A test is named after its row.
 #![forbid(unsafe_code)]
 
 mod abuse;

@@ -10,8 +10,8 @@ use portcullis_tests::{
 
 const UPDATED: &str = "cluster/updated";
 
-/// Each guest is refused for this reason, with this word in the message, as a new policy; the last one of them also as an update, which
-/// keeps the old generation. Other policies keep working, and a good module repairs the update.
+/// Asserts that each guest is refused for this reason as a new policy, with this word in the message, and the last one also as an update,
+/// where the old generation goes on serving. Other policies still work, and another update with a good module recovers.
 fn assert_refused(reason: Reason, guests: &[(&str, &str)]) {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("updated").denying("generation one"));
@@ -50,13 +50,14 @@ fn fault_m01_a_web_page_instead_of_a_module() {
     pod.assert_kept(UPDATED, Reason::ModuleInvalid, 1, |verdict| verdict.message == "generation one");
 
     source.answer("/m.wasm", [Reply::module()]);
-    // A final failure ends with an edit only; a setting that the module ignores is one.
+    // Only an edit ends a final failure. A new setting that the module ignores is an edit too.
     folder.put(&Policy::cluster("page").module(&source.url("/m.wasm")).settings(serde_json::json!({"edit": 1})));
     pod.assert_recovered("cluster/page", 2);
 }
 
-/// Random modules and policies with random changes, as wasm-smith and wasm-mutate make them. Each follows from its number, so that a failure
-/// can be repeated. A round is the next generation of the same policies. `PORTCULLIS_TEST_ROUNDS=40` tries ten thousand, which takes a quarter of an hour.
+/// The mutants are random modules of wasm-smith, and policies with random changes of wasm-mutate. Each depends only on its number, so that
+/// a failure can be repeated. A round is the next generation of the same policies. `PORTCULLIS_TEST_ROUNDS=40` tries ten thousand mutants,
+/// which takes a quarter of an hour.
 #[test]
 fn fault_m02_a_thousand_mutants_go_through_a_loader() {
     const AT_ONCE: usize = 250;
@@ -83,14 +84,14 @@ fn fault_m02_a_thousand_mutants_go_through_a_loader() {
         assert!(write.status().expect("it was built").success(), "it cannot write them");
         for number in 0..AT_ONCE {
             let file = format!("modules/mutant-{}.wasm", first + number);
-            // Some never end.
+            // Some mutants never end.
             folder.put(&Policy::cluster(&format!("mutant-{number}")).module(&file).timeout(2));
         }
         refused += eventually_within(10 * LIMIT, &format!("mutants {first} and those after it to be judged"), || {
             let judged = judged(&pod, generation);
             judged.filter(|(accepted, refused)| accepted + refused == AT_ONCE).map(|(_, refused)| refused)
         });
-        // Nobody wants those of the round before any more.
+        // No policy uses the mutants of the previous round any longer.
         for number in first.saturating_sub(AT_ONCE)..first {
             fs::remove_file(modules.join(format!("mutant-{number}.wasm"))).expect("it was written");
         }
@@ -103,11 +104,11 @@ fn fault_m02_a_thousand_mutants_go_through_a_loader() {
     }
     let all = AT_ONCE * rounds;
     note(&format!("{refused} of {all} mutants were refused"));
-    // Some mutants are as good as new: a flipped bit in a text.
+    // Some mutants still work, for instance those with a flipped bit in a text.
     assert!((all / 2..all).contains(&refused), "most mutants are refused: {refused} of {all}");
 }
 
-/// How many mutants serve this generation, and how many failed for good.
+/// How many mutants serve this generation, and how many have a failure that is not retried.
 fn judged(pod: &Pod, generation: i64) -> Option<(usize, usize)> {
     let state = pod.evaluator_state()?;
     let is_mutant = |id: &str| id.starts_with("cluster/mutant-");
@@ -168,7 +169,7 @@ fn fault_m08_first_memory_above_the_limit() {
     pod.assert_recovered("cluster/just-below", 1);
     assert!(pod.ask("cluster/just-below", &Review::pod()).verdict().allowed);
 
-    // The limit is a setting, and only an edit of the policy helps against it.
+    // An update to such a module fails too.
     folder.put(&Policy::cluster("just-below").guest("huge_first_memory"));
     pod.assert_kept("cluster/just-below", Reason::MemoryLimit, 1, |verdict| verdict.allowed);
 }
@@ -194,7 +195,7 @@ fn fault_m11_start_never_returns() {
     }
     folder.put(&Policy::cluster("updated").guest("start_loop").timeout(2));
     pod.assert_kept(UPDATED, Reason::StartTimedOut, 1, |verdict| verdict.message == "generation one");
-    // The memory of what was loaded is free again.
+    // The guests that were stopped no longer use memory.
     folder.put(&Policy::cluster("updated").denying("generation three"));
     pod.assert_recovered(UPDATED, 3);
 }

@@ -1,4 +1,4 @@
-//! Section 14: a new policy that cannot be loaded joins a match group that others keep. Nobody is denied because of it.
+//! Section 14: a new policy that cannot be loaded joins a match group with working members. No request is denied because of it.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use portcullis_contract::Reason;
 use portcullis_tests::{Folder, Pod, Policy, Program, Review, StopOnDrop, Verdict, eventually};
 use serde_json::{Value, json};
 
-/// The ways in which a new policy is broken, each with what its status says.
+/// New policies that are broken in different ways, each with the reason in its status.
 fn broken() -> Vec<(Policy, Reason)> {
     let group = |name: &str, expression: &str| {
         let members = json!({"one": {"module": "modules/one.wasm"}});
@@ -29,13 +29,13 @@ fn broken() -> Vec<(Policy, Reason)> {
     ]
 }
 
-/// A match group of one kind: how its members are made, and what they are asked.
+/// A kind of match group: how its members are made, and which request they get.
 struct Kind {
     resource: &'static str,
     make: fn(Policy) -> Policy,
     keepers: Vec<Policy>,
     review: fn() -> Review,
-    /// Whether the existing members judge as they should.
+    /// Whether this is the right verdict of the existing members.
     right: fn(&Verdict) -> bool,
 }
 
@@ -64,8 +64,8 @@ fn key(policy: &Policy) -> String {
     format!("cluster.{}.policy-not-yet-enforced", policy.name())
 }
 
-/// The group of the keepers judges as ever and names the newcomers; that of each newcomer alone allows. Asked by its own path, the
-/// newcomer says that it cannot answer.
+/// Asserts that the group of the keepers judges as before and names the newcomers in annotations, and that the group of a newcomer that is
+/// alone allows. On its own path, a newcomer answers that it is unserved.
 fn assert_passed_over(pod: &Pod, kind: &Kind, group: &str, newcomers: &[(Policy, Reason)], alone: &[(Policy, Reason)]) {
     let verdict = pod.admit(group, &(kind.review)()).verdict();
     assert!((kind.right)(&verdict) && verdict.warnings.is_empty(), "{verdict:?}");
@@ -99,7 +99,7 @@ fn assert_nobody_notices(kind: &Kind) {
     };
     let alone: Vec<_> = broken().into_iter().enumerate().map(alone).collect();
 
-    // The group is busy while they come, each with another mistake.
+    // The group gets requests while the newcomers come, each with another mistake.
     let (done, asked) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let busy = scope.spawn(|| {
@@ -127,7 +127,7 @@ fn assert_nobody_notices(kind: &Kind) {
         assert!(pod.metric(&series) > 0.0, "{series}");
     }
 
-    // The same after each program's restart, and after one with nothing left on any volume.
+    // The same holds after a restart of each program, and after one with empty volumes.
     pod.canary().pause();
     let restarts: [(&str, &dyn Fn()); 3] = [
         ("evaluator", &|| pod.evaluator().restart_with(None)),
@@ -143,7 +143,7 @@ fn assert_nobody_notices(kind: &Kind) {
     }
     pod.resume_canary();
 
-    // A newcomer that is mended is asked from then on.
+    // Once a newcomer is mended, it is asked.
     let mended = (kind.make)(Policy::cluster("new-missing").denying("mended")).on(kind.resource);
     folder.put(&mended);
     pod.assert_recovered(&mended.id(), 2);
@@ -161,7 +161,7 @@ fn fault_z01_broken_newcomers_in_a_mutating_group() {
     assert_nobody_notices(&mutating());
 }
 
-/// Once it was enforced, a policy that cannot be loaded any more counts as its `failurePolicy` says, over restarts.
+/// A policy that was enforced once and can no longer be loaded is subject to its `failurePolicy`, also after restarts.
 #[test]
 fn fault_z01_w04_what_was_enforced_once_counts_for_ever() {
     let folder = Folder::with_canary();
@@ -176,7 +176,7 @@ fn fault_z01_w04_what_was_enforced_once_counts_for_ever() {
         eventually("the mark", || pod.volume().entry(&policy.id()).enforced.then_some(()));
     }
 
-    // Their modules are lost, on the volume and where they came from; what the volume remembers of them stays.
+    // Their modules are lost, on the volume and at their source. The records of the policies on the volume remain.
     pod.canary().pause();
     pod.evaluator().kill();
     pod.loader().kill();
@@ -186,7 +186,7 @@ fn fault_z01_w04_what_was_enforced_once_counts_for_ever() {
     for entry in fs::read_dir(folder.volume()).expect("a folder").flatten().filter(|entry| entry.path().is_dir()) {
         fs::remove_dir_all(entry.path()).expect("it is ours");
     }
-    // The evaluator may go on with a private copy that it still has, as after any restart.
+    // Without this the evaluator could go on with a private copy, as after any restart.
     for entry in fs::read_dir(pod.path("private")).expect("a folder").flatten() {
         fs::remove_file(entry.path()).expect("it is ours");
     }
@@ -214,7 +214,7 @@ fn fault_z01_w04_what_was_enforced_once_counts_for_ever() {
     }
     pod.resume_canary();
 
-    // Deleted and made again, it is a new one.
+    // A policy that is deleted and created again is a new one.
     folder.remove(&strict);
     eventually("it to be forgotten", || (pod.ask(&strict.id(), &Review::pod()).status == 404).then_some(()));
     folder.put(&strict.clone().module("modules/nobody-has-it.wasm"));

@@ -16,7 +16,7 @@ fn folder() -> Folder {
 }
 
 fn members(modules: &[(&str, &str)]) -> Value {
-    // What ends by itself has all the time that it may need on a busy machine.
+    // A guest that ends by itself gets all the time that it may need on a busy machine.
     let seconds = |module: &str| if module == "endless_loop" { 2 } else { 9 };
     let member =
         |module: &str| json!({"module": format!("modules/{module}.wasm"), "timeoutEvalSeconds": seconds(module)});
@@ -87,7 +87,7 @@ fn fault_m31_a_member_of_a_policy_group_cannot_be_loaded() {
     pod.assert_recovered(ID, 5);
     assert!(pod.ask(ID, &Review::pod()).verdict().allowed);
 
-    // One module of several is away for a while: nothing of the new generation serves before it is there.
+    // One module of several is not available for a while: the new generation serves only once it is.
     source.answer("/late.wasm", [Reply::status(500)]);
     let mut late = members(&[("a", "deny")]);
     late["late"] = json!({"module": source.url("/late.wasm")});

@@ -1,11 +1,11 @@
-//! Closed paths that name a policy, as in a cluster: a client that reaches the ports learns nothing from them.
+//! Paths that name a policy are closed, as in a cluster: a client that reaches the ports does not learn anything about policies.
 
 use portcullis_contract::Reason;
 use portcullis_tests::{Client, Folder, Pod, Policy, Program, Review, eventually};
 
 use crate::http::{DENIES, assert_closed};
 
-/// The id of a policy that is not there.
+/// The id of a policy that does not exist.
 const UNKNOWN: &str = "cluster/unknown";
 
 /// A pod with a policy that denies everything, and closed paths.
@@ -33,7 +33,7 @@ fn policy_paths_are_closed_by_the_head_alone_and_tell_no_policy_from_none() {
     };
     assert_eq!(metrics.lines().find(asked), None, "the policy was not called");
 
-    // What API servers call answers.
+    // The path that API servers call still works.
     let group = pod.volume().manifest().groups[0].id.to_string();
     assert!(!pod.admit(&group, &Review::pod()).verdict().allowed);
 }
@@ -54,7 +54,7 @@ fn policy_paths_are_closed_on_the_ports_of_the_probes_and_open_on_the_loopback()
             assert_eq!((answer.status, answer.body.as_str()), (404, ""), "{program} {path}");
         }
         for path in ["/livez", "/readyz", "/metrics"] {
-            // A machine that stands still makes a program seem dead for a moment.
+            // If the machine stands still, a program seems dead for a moment.
             eventually(&format!("{path} of the {program}"), || {
                 pod.probe(program, path).ok().filter(|answer| answer.status == 200)
             });
@@ -65,6 +65,6 @@ fn policy_paths_are_closed_on_the_ports_of_the_probes_and_open_on_the_loopback()
         assert_eq!(loopback.get("/healthz/policies/cluster/denies").expect("answers").status, 200);
         assert_eq!(loopback.get("/healthz/policies/cluster/unknown").expect("answers").status, 404);
     }
-    // The reporter learns on the loopback what it tells.
+    // The reporter reads what it reports on the loopback.
     pod.wait_condition(DENIES, "Ready", "True", "Active");
 }

@@ -39,15 +39,15 @@ fn fault_e05_panic_in_a_handler() {
     assert_eq!(pod.metric("portcullis_panics_total") as usize, PANICS);
 }
 
-/// Waits until the liveness probe passes: a machine that stands still makes the evaluator seem dead for a moment.
+/// Waits until the liveness probe passes: if the machine stands still, the evaluator seems dead for a moment.
 fn wait_alive(pod: &Pod) {
     eventually("liveness", || (livez(pod).status == 200).then_some(()));
 }
 
-/// Well before 30 seconds are over.
+/// A time well before the policy's own limit of 30 seconds.
 const BEFORE_THE_OWN_LIMIT: Duration = Duration::from_secs(15);
 
-/// The limits are so far apart that a slow machine does not blur them.
+/// The two limits are so far apart that the test can tell which one applied even on a slow machine.
 #[test]
 fn fault_e07_the_smaller_of_two_limits() {
     let folder = Folder::with_canary();
@@ -72,17 +72,17 @@ fn fault_e07_the_smaller_of_two_limits() {
         answer.verdict().message.contains(&format!("policy {LOOPS}: {}", Reason::EvaluationTimedOut)),
         "{answer:?}"
     );
-    // The answer is there before the API server gives up, unless the machine is busy with other tests at that moment.
+    // The answer comes before the API server gives up, unless the machine is busy with other tests at that moment.
     eventually("an answer within the second that the API server waits", || {
         let (_, answer) = ask(&format!("/validate/{LOOPS}?timeout=1s"));
         (answer.elapsed < Duration::from_secs(1)).then_some(())
     });
-    // A longer timeout of the request does not extend the policy's own.
+    // A longer timeout in the request does not extend the policy's own limit.
     let (review, answer) = ask_in_time("/validate/cluster/short?timeout=30s");
     answer.assert_not_judged(&review, "cluster/short", Reason::EvaluationTimedOut);
 }
 
-/// 300 times instead of 10 000: each is a connection with a handshake of its own.
+/// About 300 callers hang up, and not the row's 10,000, because each has a connection with a handshake of its own.
 #[test]
 fn fault_e08_caller_hangs_up() {
     let folder = Folder::with_canary();
@@ -119,7 +119,7 @@ fn fault_e08_caller_hangs_up() {
     });
 }
 
-/// Lets a process run a tenth of the time, as `cpu.max` does: by stopping it again and again.
+/// Lets a process run for a tenth of the time, like `cpu.max`, by stopping it again and again.
 struct Throttle<'p> {
     process: &'p Process,
     done: &'p AtomicBool,
@@ -146,7 +146,7 @@ fn fault_e15_a_tenth_of_a_processor() {
     for id in [DENIES, LOOPS] {
         pod.wait_current(id, 1);
     }
-    // Its pace is not one for a tenth of a processor; it looks at what is left behind.
+    // The canary asks too often for a tenth of a processor. It is resumed afterwards.
     pod.canary().pause();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -163,7 +163,7 @@ fn fault_e15_a_tenth_of_a_processor() {
                 answer.assert_not_judged(&review, LOOPS, reason);
             }
             assert_eq!(pod.ask(DENIES, &review).verdict().message, "denied by always_deny");
-            // A kubelet asks every ten seconds, and restarts a program that fails three times in a row.
+            // A kubelet sends a probe every ten seconds, and restarts a program that fails three times in a row.
             eventually_within(Duration::from_secs(30), "liveness", || (livez(&pod).status == 200).then_some(()));
         }
     });
@@ -172,7 +172,8 @@ fn fault_e15_a_tenth_of_a_processor() {
     eventually("the canary", || (pod.canary().answers() > before + 20).then_some(()));
 }
 
-/// A healthy evaluator hangs: its liveness probe fails and names `what`. The test restarts it, as a kubelet would, and it recovers.
+/// Asserts that the liveness probe of an evaluator that hangs fails and names `what`. The test then restarts the evaluator, as a kubelet
+/// would, and it recovers.
 fn assert_noticed(fail_point: &str, what: &str) {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("denies").guest("always_deny"));
@@ -196,7 +197,7 @@ fn assert_noticed(fail_point: &str, what: &str) {
             (live.status == 503 && live.body.contains(&line)).then_some(())
         })
     });
-    // The other probes answer all the same.
+    // The other paths of the probe port still answer.
     for path in ["/readyz?verbose", "/metrics", "/healthz/policies"] {
         assert!(pod.probe(Program::Evaluator, path).is_ok(), "{path}");
     }

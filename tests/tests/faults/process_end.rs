@@ -14,7 +14,7 @@ use rustix::process::Signal;
 const DENIES: &str = "cluster/denies";
 const PATH: &str = "/validate/cluster/denies";
 
-/// A hundred policies over ten modules.
+/// Writes a hundred policies with ten modules.
 fn a_hundred(folder: &Folder) {
     for number in 0..100 {
         let module = number % 10;
@@ -30,8 +30,8 @@ fn assert_hundred_answer(pod: &Pod) {
     }
 }
 
-/// Without a network and without a loader, `end` ends the evaluator under load. As soon as it is back, all of its policies are back from
-/// the volume.
+/// Ends the evaluator by `end` under load, without a network and without a loader. Asserts that all of its policies are back from the
+/// volume as soon as it is.
 fn assert_back_from_the_volume(policies: impl Fn(&Folder), end: impl Fn(&Pod)) {
     let _alone = heavy();
     let folder = Folder::with_canary();
@@ -45,15 +45,15 @@ fn assert_back_from_the_volume(policies: impl Fn(&Folder), end: impl Fn(&Pod)) {
     let (done, down) = (AtomicBool::new(false), AtomicBool::new(false));
     let load = || {
         while !done.load(Ordering::SeqCst) {
-            // An answer may be looked at when the evaluator is back already.
+            // The evaluator may be back by the time the answer is checked.
             let was_down = down.load(Ordering::SeqCst);
             let answer = pod.client().try_ask("cluster/policy-7", &Review::pod());
             let is_down = was_down || down.load(Ordering::SeqCst);
             match answer {
-                // Back, and not ready yet: it says so.
+                // It is back, but not ready yet, and says so.
                 Ok(answer) if is_down && answer.body.contains(Reason::AwaitingManifest.as_str()) => {}
                 Ok(answer) => assert_eq!(answer.verdict().message, "module 7"),
-                // Only this replica's share of requests is affected, and only while it is away.
+                // Requests to this replica fail only while it is down.
                 Err(error) => assert!(is_down, "a request failed: {error}"),
             }
         }
@@ -89,18 +89,18 @@ fn assert_back_from_the_volume(policies: impl Fn(&Folder), end: impl Fn(&Pod)) {
 
 #[test]
 fn fault_e01_killed_for_memory() {
-    /// What the evaluator gets beyond what it has.
+    /// The memory that the evaluator gets beyond what it uses.
     const MORE: u64 = 2 << 20;
     if Cage::new(MORE).is_none() {
         return;
     }
     assert_back_from_the_volume(
-        // It has to load again beside a hundred others.
+        // This policy, too, has to load again beside the hundred others.
         |folder| folder.put(&Policy::cluster("grows").guest("memory_growth").timeout(20)),
         |pod| {
             let cage = Cage::new(MORE).expect("there was one before");
             cage.take(pod.evaluator().pid());
-            // This touches more memory than there is.
+            // This touches more memory than the limit allows.
             let grow = thread::spawn({
                 let client = pod.new_client();
                 move || client.ask_at_once(4, "cluster/grows", &Review::pod())
@@ -121,7 +121,7 @@ fn fault_e02_killed_under_load() {
 fn fault_e03_sigterm_under_load() {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("denies").guest("always_deny"));
-    // Long enough for all that has to be seen before the port closes.
+    // The delay is long enough for all checks before the port closes.
     let pod = Pod::on(&folder).evaluator("--drain-delay", "40s").start();
     pod.wait_current(DENIES, 1);
     let ask = || request("POST", PATH, &[], Review::pod().bytes());
@@ -191,13 +191,13 @@ fn fault_e04_request_longer_than_the_grace() {
     }
     pod.canary().pause();
     let review = Review::pod();
-    // All answers come in the last second of the grace, in which a busy machine may not get to each of them.
+    // All answers come in the last second of the grace period, in which a busy machine may not send each of them.
     one_round_in_time(|_| {
         let answered = thread::scope(|scope| {
             let ask = |policy: &Policy| (policy.id(), pod.new_client().try_ask(&policy.id(), &review));
             let asked = policies.each_ref().map(|policy| scope.spawn(move || ask(policy)));
             let of_group = scope.spawn(|| pod.client().post(&format!("/admit/{group}"), review.bytes()));
-            // One for each that is asked alone, and one for each member.
+            // One instance for each policy that is asked alone, and one for each member of the group.
             eventually("all to run", || (pod.metric("portcullis_instances") >= 4.0).then_some(()));
             pod.evaluator().signal(Signal::TERM);
             let asked = asked.map(|asked| asked.join().expect("the caller ends"));
@@ -231,7 +231,7 @@ fn fault_e09_descriptors_run_out() {
     folder.put(&Policy::cluster("denies").guest("always_deny"));
     let pod = Pod::on(&folder).through(Program::Evaluator, &["prlimit", "--nofile=64"]).start();
     pod.wait_current(DENIES, 1);
-    // A client that was answered before keeps its connection; a new client's cannot be told from the others.
+    // A client that has had an answer keeps its connection. The server cannot tell the connection of a new client from the many others.
     eventually("the canary", || (pod.canary().answers() > 0).then_some(()));
     let before = pod.evaluator().usage();
     for _ in 0..2 {
@@ -276,13 +276,13 @@ fn fault_e10_starts_before_the_loader() {
         assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
         assert_eq!(answer.json()["kind"], serde_json::Value::Null, "no AdmissionReview");
     }
-    // However long it takes: also after the time of the start gate.
+    // It stays unready for as long as there is no manifest, even after the time of the start gate.
     never(Duration::from_secs(2), "readiness without a manifest", || {
         pod.probe(Program::Evaluator, "/readyz").ok().filter(|answer| answer.status == 200)
     });
     assert_waits();
 
-    // The loader of another pod on the same volume: all that the evaluator needs is there then.
+    // The loader of another pod on the same volume provides everything that the evaluator needs.
     let other = Pod::on(&folder).without(Program::Evaluator).without(Program::Reporter).begin();
     pod.wait_current(DENIES, 1);
     pod.wait_current(&canary, 1);

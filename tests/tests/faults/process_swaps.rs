@@ -1,4 +1,4 @@
-//! Section 8: policies change while they are asked.
+//! Section 8: policies change while they get requests.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -13,8 +13,8 @@ use serde_json::json;
 
 const CHANGES: &str = "cluster/changes";
 
-/// Runs `change` while `callers` ask for `path` again and again; `check` looks at each answer, none of which may fail in transport.
-/// Returns their number.
+/// Runs `change` while `callers` send requests to `path` without a pause; `check` gets each answer, and no request may fail in transport.
+/// Returns the number of answers.
 fn under_load(
     pod: &Pod,
     callers: usize,
@@ -47,7 +47,7 @@ fn generation(verdict: &Verdict) -> i64 {
     verdict.annotations["generation"].parse().expect("a number")
 }
 
-/// Odd generations admit, even ones deny.
+/// The policy of a generation: odd ones admit, even ones deny.
 fn opposite(generation: i64) -> Policy {
     if generation % 2 == 1 {
         Policy::cluster("changes").guest("always_accept")
@@ -103,7 +103,7 @@ fn fault_e12_a_thousand_edits() {
         });
         in_time
     };
-    // The first ones warm up what grows once.
+    // The first edits warm up what grows only once.
     one_round_in_time(|round| storm(1 + 100 * round, 100));
     let before = [pod.evaluator().usage(), pod.loader().usage()];
     let artifacts = pod.volume().artifacts();
@@ -129,7 +129,7 @@ fn fault_e13_policy_is_deleted_while_it_is_asked() {
     pod.wait_current(CHANGES, 1);
     pod.wait_current("cluster/loops", 1);
 
-    // What the API server calls is the group, which goes on answering.
+    // The API server calls the group, which goes on answering.
     let gone = AtomicBool::new(false);
     let check = |answer: &Answer| {
         let was_gone = gone.load(Ordering::SeqCst);
@@ -150,7 +150,7 @@ fn fault_e13_policy_is_deleted_while_it_is_asked() {
     let answer = pod.client().try_ask(CHANGES, &Review::pod()).expect("answers");
     assert_eq!(answer.status, 404, "{answer:?}");
 
-    // A running evaluation ends as it would have ended. It is the only one, without the canary's.
+    // The deletion does not affect a running evaluation. It is the only one while the canary pauses.
     pod.canary().pause();
     let review = Review::pod();
     thread::scope(|scope| {
@@ -165,7 +165,7 @@ fn fault_e13_policy_is_deleted_while_it_is_asked() {
         running.join().expect("answers").assert_not_judged(&review, "cluster/loops", Reason::EvaluationTimedOut);
     });
     pod.canary().resume();
-    // Its series go with it.
+    // The metrics of the policies disappear too.
     eventually("no series of what is gone", || {
         let text = pod.metrics(portcullis_tests::Program::Evaluator);
         (!text.contains(CHANGES) && !text.contains("cluster/loops")).then_some(())
@@ -176,8 +176,8 @@ fn generation_of_group(verdict: &Verdict) -> i64 {
     verdict.annotations["cluster.changes.generation"].parse().expect("a number")
 }
 
-/// Scaled down from a million evaluations and ten thousand swaps to what two cores do in a minute: a leak of a kilobyte for each evaluation or
-/// each swap would still show, in each program. What an allocator keeps for later makes memory grow in some windows, a leak in all of them.
+/// Scaled down from a million evaluations and ten thousand swaps to what two cores do in a minute: a leak of a kilobyte for each
+/// evaluation or each swap would still show, in each program. Memory that an allocator keeps grows in some windows, a leak in all of them.
 #[test]
 fn fault_e14_soak() {
     const EVALUATIONS: usize = 7_000;
@@ -224,7 +224,8 @@ fn fault_e14_soak() {
     }
 }
 
-/// The memory of each program of a pod that runs, without that of a request: the canary's come and go meanwhile.
+/// The memory of each running program of a pod, without that of requests. It is the least of several measurements, because the canary
+/// goes on sending requests.
 fn at_rest(pod: &Pod) -> Vec<u64> {
     let pids: Vec<_> = pod.processes().filter(|process| process.is_alive()).map(Process::pid).collect();
     let mut least = vec![u64::MAX; pids.len()];
@@ -237,8 +238,8 @@ fn at_rest(pod: &Pod) -> Vec<u64> {
     least
 }
 
-/// Asserts that a program whose memory had these sizes, with so many swaps between one and the next, does not leak so many bytes with each:
-/// in one of these windows it grows by no more.
+/// Asserts that a program whose memory had these sizes, with `swaps` swaps between one and the next, does not leak more than `leak` bytes
+/// with each swap. It is enough if this holds for one of the windows.
 fn assert_no_leak(program: &str, sizes: &[u64], swaps: i64, leak: u64) {
     let grown: Vec<_> = sizes.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
     let kib: Vec<_> = grown.iter().map(|bytes| bytes >> 10).collect();
@@ -247,7 +248,7 @@ fn assert_no_leak(program: &str, sizes: &[u64], swaps: i64, leak: u64) {
     assert!(least <= leak * swaps.unsigned_abs(), "{program}: {kib:?} KiB more with each {swaps} swaps");
 }
 
-/// The evaluator alone does more swaps in the same time: half a kilobyte of each would show.
+/// The evaluator alone does more swaps in the same time, so a leak of half a kilobyte with each would show.
 #[test]
 fn fault_e14_a_thousand_swaps_leave_nothing_behind() {
     const WARM_UP: i64 = 500;
@@ -261,7 +262,7 @@ fn fault_e14_a_thousand_swaps_leave_nothing_behind() {
     folder.put(&opposite(2));
     pod.wait_current(CHANGES, 2);
     let even = pod.volume().candidate(CHANGES);
-    // The test swaps faster than a loader.
+    // The test writes manifests itself, because it is faster than a loader.
     pod.loader().kill();
     pod.reporter().kill();
     let mut last = 2;

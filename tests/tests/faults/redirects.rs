@@ -1,4 +1,4 @@
-//! Sections 4 and 14: sources that redirect the loader, to steal its logins or to serve what is not allowed.
+//! Sections 4 and 14: sources that redirect the loader, to steal its logins or to serve modules that are not allowed.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::hostile::{MANIFEST, WASM, manifest, pod_with};
 const REMOTE: &str = "cluster/remote";
 const BY_TAG: &str = "/v2/policies/a/manifests/v1";
 
-/// The list of allowed sources has this registry only.
+/// A pattern for the list of allowed sources that allows only this source.
 fn only(source: &Source, scheme: &str) -> String {
     format!("{scheme}://{}/policies/*", source.host())
 }
@@ -67,7 +67,7 @@ fn fault_z17_a_redirect_leaves_the_list_of_sources() {
     assert_eq!((target.connections(), source.requests("/others/m.wasm").len()), (0, 0));
 }
 
-/// Registries keep blobs on other hosts, and the digest says what they must be.
+/// Registries may keep blobs on other hosts, because the digest says what they must contain.
 #[test]
 fn blobs_may_lie_where_no_list_names_them() {
     let (source, store) = (Source::https(), Source::https());

@@ -12,7 +12,7 @@ use portcullis_tests::{
 const REMOTE: &str = "cluster/remote";
 const UPDATED: &str = "cluster/updated";
 
-/// A small module that no other test has.
+/// A small module that no other test uses.
 fn module(name: &str) -> Vec<u8> {
     Reply::module_bytes(name)
 }
@@ -29,7 +29,7 @@ fn fault_l06_wrong_password() {
     let wrong = Secret::planted_in("password");
     let docker = write_docker_config(&folder, registry.host(), wrong.text());
     folder.put(&Policy::cluster("updated").denying("generation one"));
-    // A retry alone would take minutes.
+    // Without a change of the file, a retry takes minutes.
     let setup = pod_with(&folder, &registry).loader("--docker-config", docker).loader("--retry-outside", "10m");
     let pod = setup.start();
     pod.wait_current(UPDATED, 1);
@@ -98,7 +98,7 @@ fn fault_l27_a_digest_on_the_volume_needs_no_network() {
     registry.stop();
     folder.put(&Policy::cluster("second").module(&pinned));
     pod.assert_recovered("cluster/second", 1);
-    // Also in a pod that starts now.
+    // The same holds for a loader that has just started.
     pod.loader().restart_with(None);
     folder.put(&Policy::cluster("third").module(&pinned));
     pod.assert_recovered("cluster/third", 1);
@@ -136,7 +136,7 @@ fn fault_v22_volume_empty_and_source_away() {
     let folder = Folder::empty();
     folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
     let setup = pod_with(&folder, &registry).without_canary("the pod has nothing to serve at first");
-    // Far longer than a slow start and the look below take together.
+    // Far longer than a slow start and the check below take together.
     let pod = setup.evaluator("--start-gate", "15s").begin();
     let ready = |pod: &Pod| pod.probe(Program::Evaluator, "/readyz").is_ok_and(|answer| answer.status == 200);
     never(Duration::from_secs(2), "a pod with nothing to serve is ready", || ready(&pod).then_some(()));
@@ -146,7 +146,7 @@ fn fault_v22_volume_empty_and_source_away() {
     pod.assert_recovered(REMOTE, 1);
 }
 
-/// While the registry is away, loaders help each other, and nobody else.
+/// While the registry is unreachable, loaders give modules to each other, and to no other client.
 #[test]
 fn fault_l01_registry_away_and_another_loader_has_it() {
     let registry = Registry::tls();
@@ -162,7 +162,7 @@ fn fault_l01_registry_away_and_another_loader_has_it() {
         fs::write(keys.join("ca.crt"), &authority.pem).expect("writes");
         let setup = pod_with(&folder, &registry).loader("--siblings-tls-dir", keys.display());
         let pod = more(setup).begin();
-        // The pod ends before its folder does.
+        // The caller must keep the folder for as long as the pod.
         (folder, pod)
     };
     let address = format!("{}:9444", registry.host().rsplit_once(':').expect("a port").0);
@@ -189,7 +189,7 @@ fn fault_l11_a_tag_that_moves_changes_no_policy() {
     let digest = pod.wait_current(REMOTE, 1).digest;
 
     registry.push("policies/a:v1", &module("l11"));
-    // Everything is gone except the record of what it was.
+    // Modules and artifacts are gone; the record of the digest remains.
     for module in fs::read_dir(folder.volume().join("modules")).expect("lists").flatten() {
         fs::remove_file(module.path()).expect("removes");
     }

@@ -1,4 +1,4 @@
-//! Section 4: names of sources.
+//! Section 4: the resolution of the names of sources.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use portcullis_contract::Reason;
 use portcullis_tests::{Folder, Pod, Policy, Reply, Source, Tls};
 
-/// A name server that knows one address for every name, or none.
+/// A name server that answers every name with the same address, or fails.
 pub(crate) struct NameServer {
     pub(crate) address: SocketAddr,
-    /// How many queries there are for each answer.
+    /// Only one query in this many gets an address; 0 if none does.
     answers_one_of: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
 }
@@ -31,7 +31,7 @@ impl NameServer {
                 asked += 1;
                 let one_of = one_of.load(Ordering::SeqCst);
                 let reply = reply(&question[..length], (one_of > 0 && asked % one_of == 0).then_some(ip));
-                // A client that has gone needs no answer.
+                // The client may be gone by now.
                 let _ = socket.send_to(&reply, from);
             }
         });
@@ -49,9 +49,9 @@ impl Drop for NameServer {
     }
 }
 
-/// The address for a question of type A, nothing for others, SERVFAIL without an address.
+/// The address for a question of type A, no records for other types, SERVFAIL without an address.
 fn reply(question: &[u8], ip: Option<[u8; 4]>) -> Vec<u8> {
-    // Header, then the name, its type and its class.
+    // The question: a header, then the name, its type and its class.
     let end = 12 + question[12..].iter().position(|byte| *byte == 0).expect("a name ends") + 5;
     let is_a = question[end - 4..end - 2] == [0, 1];
     let mut reply = question[..2].to_vec();

@@ -1,4 +1,4 @@
-//! Section 14: more modules than there is room for, on the volume and in the evaluator's folder.
+//! Section 14: more modules than there is room for, on the volume and in the evaluator's folder of private copies.
 
 use portcullis_contract::{EvaluatorState, Reason};
 use portcullis_tests::{
@@ -7,7 +7,7 @@ use portcullis_tests::{
 
 /// Policies of the greedy namespace, each with a module of its own.
 const FLOOD: usize = 40;
-/// Bytes of each module and, a little more, of what is compiled of it: all of them are 80 MiB and once more.
+/// The bytes of each module. Its artifact is a little larger, so together they take 80 MiB for modules and more than that for artifacts.
 const MODULE: usize = 2 << 20;
 const GREEDY: &str = "namespaced/a-greedy/";
 
@@ -15,7 +15,7 @@ fn greedy(n: usize) -> Policy {
     Policy::namespaced("a-greedy", &format!("large-{n}")).bytes(large_module(&format!("greedy {n}"), MODULE))
 }
 
-/// Others, who have a large module as well.
+/// Policies of others, which have large modules too.
 fn others(generation: usize) -> [Policy; 3] {
     let with = |policy: Policy, name: &str| policy.bytes(large_module(&format!("{name} {generation}"), MODULE));
     [
@@ -30,8 +30,8 @@ fn assert_denies(pod: &Pod, policy: &Policy, text: &str) {
     assert!(!verdict.allowed && verdict.message == text, "{}: {verdict:?}", policy.id());
 }
 
-/// Waits until every policy of the flood has loaded or been refused, and returns how many serve. The folder never has more than `most`
-/// bytes.
+/// Waits until every policy of the flood has loaded or been refused, and returns how many serve. Asserts that the folder always has less
+/// than `most` bytes.
 fn settled(pod: &Pod, folder: &str, most: u64) -> usize {
     let is_greedy = |id: &str| id.starts_with(GREEDY);
     let told = |state: &EvaluatorState| {
@@ -48,7 +48,7 @@ fn settled(pod: &Pod, folder: &str, most: u64) -> usize {
     })
 }
 
-/// The others come before and after a flood, and then there is a fresh pod.
+/// Asserts that the policies of others load beside a flood, and load again in a fresh pod.
 fn flood(flag: (&str, u64), folder_name: &str, is_loader: bool) {
     let _alone = heavy();
     let folder = Folder::with_canary();
@@ -68,7 +68,7 @@ fn flood(flag: (&str, u64), folder_name: &str, is_loader: bool) {
     assert!(full.message.contains("namespace a-greedy"), "{}", full.message);
     assert!(full.next_retry_time.is_some() && full.class().is_retryable());
 
-    // There is room for the next module, and for what is compiled of it.
+    // There is room for the modules and artifacts of others.
     for generation in 1..=3 {
         let others = others(generation);
         others.iter().for_each(|policy| folder.put(policy));
@@ -91,7 +91,7 @@ fn flood(flag: (&str, u64), folder_name: &str, is_loader: bool) {
     }
     settled(&pod, folder_name, size);
 
-    // With the flood gone there is room for all.
+    // Without the flood there is room for all.
     (1..FLOOD).for_each(|n| folder.remove(&greedy(n)));
     folder.put(&greedy(0));
     eventually_within(2 * LIMIT, "nobody to lack room", || {

@@ -28,7 +28,7 @@ fn fault_s01_settings_are_refused() {
     }
     pod.assert_unserved("cluster/says-nothing", Reason::SettingsInvalid);
     let failure = pod.assert_unserved("cluster/talks", Reason::SettingsInvalid);
-    // The text of 512 bytes, and what the host adds around it.
+    // The guest's text is cut to 512 bytes, and the host adds some words.
     assert!(failure.message.len() <= 640, "{} bytes", failure.message.len());
 
     let denied = |verdict: &portcullis_tests::Verdict| !verdict.allowed && verdict.message.contains("owner");
@@ -56,7 +56,7 @@ fn fault_s02_the_check_of_settings_fails() {
     let pod = Pod::on(&folder).start();
     pod.wait_current("cluster/updated", 1);
     for guest in guests {
-        // Two of them never end; the others have all the time that they may need on a busy machine.
+        // Two of them never end; the others get all the time that they may need on a busy machine.
         let seconds = if guest.ends_with("loop") { 2 } else { 20 };
         folder.put(&Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(seconds));
     }
@@ -88,7 +88,7 @@ fn fault_s04_a_secret_in_refused_settings() {
             secret.assert_not_in(&format!("the answer of {id}"), &answer.body);
         }
     }
-    // Status may quote the guest on settings that it refused, nothing else may.
+    // Only the status may quote what the guest says about settings that it refused.
     refused.assert_not_logged(&pod);
     served.assert_nowhere(&pod);
     object.assert_nowhere(&pod);
@@ -135,7 +135,7 @@ fn fault_s06_settings_reach_the_policy_unchanged() {
     let folder = Folder::with_canary();
     for (file, guest) in [("echo", "echo_settings"), ("check", "settings_echo")] {
         folder.put(&Policy::cluster("module").guest(guest));
-        // As JSON, written by hand, so that nothing on the test's side changes the text.
+        // The JSON is written by hand, so that the test itself does not change the text.
         let manifest = format!(
             r#"{{"apiVersion":"policies.portcullis.dev/v1alpha1","kind":"ClusterPolicy","metadata":{{"name":"{file}"}},
                  "spec":{{"module":"modules/{guest}.wasm","settings":{settings},
@@ -143,7 +143,7 @@ fn fault_s06_settings_reach_the_policy_unchanged() {
         );
         folder.write(&format!("policies/{file}.json"), manifest);
     }
-    // The same by YAML.
+    // The same settings as YAML.
     let parsed: serde_json::Value = serde_json::from_str(settings).expect("it is JSON");
     folder.put(&Policy::cluster("yaml").guest("echo_settings").settings(parsed));
     let pod = Pod::on(&folder).start();
@@ -153,12 +153,12 @@ fn fault_s06_settings_reach_the_policy_unchanged() {
         let verdict = pod.ask(id, &small_review()).verdict();
         assert!(verdict.message.contains(settings), "{id}: {}", verdict.message);
     }
-    // The check sees the same; it refuses them with their own text.
+    // The check of settings gets the same text: this guest quotes it when it refuses the settings.
     let failure = pod.assert_unserved("cluster/check", Reason::SettingsInvalid);
     assert!(failure.message.contains(settings), "{}", failure.message);
 }
 
-/// A request so small that a guest can quote it within the limit of a denial's text.
+/// A request so small that a guest can quote it within the limit of a denial's message.
 fn small_review() -> Review {
     let kind = json!({"group": "", "version": "v1", "kind": "Pod"});
     let resource = json!({"group": "", "version": "v1", "resource": "pods"});
@@ -172,7 +172,7 @@ fn small_review() -> Review {
         .with("/resource", resource)
 }
 
-/// Together thirty megabytes: what is in the manifest twice or three times would be more than evaluators read.
+/// The settings take thirty megabytes. If they were in the manifest twice or three times, it would be larger than evaluators allow.
 #[test]
 fn fault_z07_sixty_policies_with_half_a_megabyte_of_settings_each() {
     const POLICIES: usize = 60;
@@ -197,7 +197,7 @@ fn fault_z07_sixty_policies_with_half_a_megabyte_of_settings_each() {
     let size = fs::metadata(pod.volume().manifest_path()).expect("it is there").len();
     assert!(size < MANIFEST_MAX_BYTES * 2 / 3, "{size} bytes");
 
-    // Edits reach the evaluator, also those that a loader makes of what an earlier one remembered.
+    // Edits reach the evaluator, also after a restart of the loader, which starts from what the earlier one remembered.
     for (generation, restarts) in [(2, false), (3, true)] {
         if restarts {
             pod.loader().restart_with(None);
@@ -211,7 +211,7 @@ fn fault_z07_sixty_policies_with_half_a_megabyte_of_settings_each() {
     all_current("all policies to serve still");
 }
 
-/// The same thirty megabytes in one namespace, where a manifest may have sixteen.
+/// The same thirty megabytes are in one namespace, and the limit on the manifest is sixteen.
 #[test]
 fn fault_z07_one_namespace_has_more_settings_than_a_manifest_has_room_for() {
     const POLICIES: usize = 60;
@@ -236,7 +236,7 @@ fn fault_z07_one_namespace_has_more_settings_than_a_manifest_has_room_for() {
         .canary_within(FLOODED, "16 megabytes of settings are read again and again")
         .begin();
     let is_greedy = |id: &str| id.starts_with("namespaced/a-greedy/");
-    // How many of the flood serve, once all others say why they do not.
+    // The number of policies of the flood that serve, once all others have failed with the reason.
     let settled = || {
         eventually_within(2 * LIMIT, "every policy to serve or to say that there is no room", || {
             let size = fs::metadata(pod.volume().manifest_path()).map_or(0, |file| file.len());
@@ -262,7 +262,7 @@ fn fault_z07_one_namespace_has_more_settings_than_a_manifest_has_room_for() {
     let failure = pod.assert_unserved(&left_out, Reason::SettingsTooLarge);
     assert!(failure.message.contains("policies of the namespace a-greedy"), "{}", failure.message);
 
-    // Edits of the others arrive, also those that a loader makes that starts beside the flood.
+    // Edits of the other policies reach the evaluator, also after a restart of the loader beside the flood.
     for (generation, mark, restarts) in [(2, "two", false), (3, "three", true)] {
         if restarts {
             pod.loader().restart_with(None);

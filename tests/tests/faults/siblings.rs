@@ -1,4 +1,5 @@
-//! Section 4: loaders help each other, and nobody else, while a registry is away; what is on the volume is checked all the same.
+//! Section 4: loaders give modules to each other, and to no other client, while a registry is unreachable. Modules on the volume are subject
+//! to the same rules.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,9 +13,9 @@ use crate::signatures::{by, publish, sign};
 
 const REMOTE: &str = "cluster/remote";
 
-/// Writes the certificate of a loader where its settings say that it comes.
+/// Writes the certificate of a loader into the folder that its settings name.
 fn write_keys(folder: &Folder, authority: &Authority) {
-    // Under another name first: files that come one by one are no mistake, but the loader would log them.
+    // Writes it under another name first: files may come one by one, but the loader would log that some are missing.
     let (hidden, keys) = (folder.path(".siblings"), folder.path("siblings"));
     fs::create_dir(&hidden).expect("a folder");
     authority.identity(&["portcullis-sibling"]).write_to(&hidden);
@@ -48,7 +49,7 @@ fn fault_l01_loaders_find_each_other_by_name_once_they_have_certificates() {
         folder.put(&Policy::cluster("remote").module(&pinned));
     }
     let [first, second] = &folders;
-    // A pod may be there before its certificate is.
+    // A pod may start before it has a certificate.
     let asked = pod_on(first, registry.ca_file()).loader("--siblings-address", address).begin();
     asked.assert_recovered(REMOTE, 1);
     registry.stop();
@@ -88,7 +89,7 @@ fn fault_l22_signatures_come_from_another_loader_and_are_checked_here() {
     asks.assert_recovered(REMOTE, 1);
     asks.assert_unserved("cluster/theirs", Reason::SignatureUnavailable);
 
-    // From here on nobody can be asked: what was kept beside the module tells who signed it, also the next policy that asks.
+    // From here on no source answers. The signatures that were kept beside the module are used for a new policy too.
     drop(asked);
     asks.loader().restart_with(None);
     second.put(&policy("another", &ours));
@@ -97,7 +98,7 @@ fn fault_l22_signatures_come_from_another_loader_and_are_checked_here() {
     asks.assert_unserved("cluster/theirs", Reason::SignatureUnavailable);
 }
 
-/// A module on the volume is available without a network, and never without the rules of the policy that wants it.
+/// A module on the volume can be used without a network, but is still subject to the rules of the installation.
 #[test]
 fn fault_l21_l23_rules_count_also_for_a_module_on_the_volume() {
     let source = Source::https();
@@ -124,7 +125,7 @@ fn fault_l21_l23_rules_count_also_for_a_module_on_the_volume() {
         ("--allow-source", &only, Reason::SourceNotAllowed),
     ] {
         let after = pod().loader(flag, value).begin();
-        // An evaluator keeps what it serves, and one that starts does not get what the rules refuse.
+        // A running evaluator keeps what it serves, but one that starts does not get what the rules refuse.
         eventually("the module that the rules refuse to be taken out", || {
             let bytes = fs::read(folder.volume().join("manifest.json")).ok()?;
             let policies = Manifest::decode(&bytes).ok()?.policies;

@@ -37,7 +37,7 @@ fn signatures_at(repository: &str, digest: &Digest) -> String {
     format!("/v2/{repository}/manifests/sha256-{}.sig", digest.hex())
 }
 
-/// Signs as cosign does: a statement about `said`, beside the manifest `digest`.
+/// Signs like cosign: a statement about the digest `said`, stored beside the manifest `digest`.
 pub(crate) fn sign(source: &Source, repository: &str, digest: &Digest, said: &Digest, key: &KeyPair) {
     let statement = json!({
         "critical": {
@@ -81,7 +81,7 @@ fn fault_l21_signature_absent_by_another_or_over_another_digest() {
         folder.put(&policy(&source, name, by(&ours)));
     }
     let pod = pod_with(&folder, &source).start();
-    // The same bytes are on the volume by now: what is not signed is refused all the same.
+    // The same bytes are on the volume by now, but policies whose module is not signed are still refused.
     pod.assert_recovered("cluster/good", 1);
     for name in &names[1..] {
         pod.assert_unserved(&format!("cluster/{name}"), Reason::SignatureInvalid);
@@ -123,7 +123,7 @@ fn fault_l22_signature_that_cannot_be_checked() {
     source.answer(&signatures_at("away", &digests[0]), [Reply::status(503)]);
     sign(&source, "keyless", &digests[1], &digests[1], &ours);
     folder.put(&policy(&source, "away", by(&ours)));
-    // There is no trust root for certificates: they never count as checked.
+    // Without a trust root, certificates cannot be checked.
     folder.put(&policy(&source, "keyless", json!({"allOf": [{"kind": "githubAction", "owner": "us"}]})));
     let pod = pod_with(&folder, &source).start();
     for name in ["away", "keyless"] {

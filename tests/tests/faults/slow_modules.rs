@@ -1,14 +1,14 @@
-//! Section 14: hundreds of slow modules of one namespace, and what the others notice of them.
+//! Section 14: hundreds of slow modules of one namespace, and their effect on the other policies.
 
 use std::time::Duration;
 
 use portcullis_tests::{Folder, Moment, Pod, Policy, Program, Reply, Review, Source, guest_with, heavy};
 
-/// Policies of the greedy namespace.
+/// The number of policies in the greedy namespace.
 const SLOW: usize = 500;
-/// How long each of their modules takes: all of them more than a quarter of an hour.
+/// How long the download of each of their modules takes: more than a quarter of an hour for all of them.
 const EACH: Duration = Duration::from_secs(8);
-/// Short in comparison, and long enough for debug builds on two cores.
+/// The start gate: short in comparison, but long enough for debug builds on two cores.
 const START_GATE: Duration = Duration::from_secs(45);
 const GREEDY: &str = "namespaced/a-greedy/";
 
@@ -17,8 +17,8 @@ fn assert_denies(pod: &Pod, policy: &Policy, text: &str) {
     assert!(!verdict.allowed && verdict.message.contains(text), "{}: {verdict:?}", policy.id());
 }
 
-/// The pod, which has started at `since`, becomes ready: all others serve, and hardly any policy of the greedy namespace can. Where other
-/// programs had the machine, the gate may open before the others serve; they still come long before the greedy ones.
+/// Waits until the pod, which was started at `since`, is ready. Asserts that all others serve then, and hardly any policy of the greedy
+/// namespace. If other programs used the machine, the gate may open before the others serve; they still come long before the greedy ones.
 fn assert_opens_with(pod: &Pod, since: &Moment, others: &[Policy]) {
     pod.wait_ready();
     let state = pod.evaluator_state().expect("answers");
@@ -37,7 +37,7 @@ fn assert_opens_with(pod: &Pod, since: &Moment, others: &[Policy]) {
 #[test]
 fn fault_z09_a_fresh_pod_beside_500_slow_modules_of_one_namespace() {
     let _alone = heavy();
-    // One host for all policies, as a registry mostly is.
+    // All policies have the same host, as they often have the same registry.
     let source = Source::https();
     source.otherwise(|asked| match asked.path.strip_prefix("/denies/") {
         Some(text) => Reply::ok(guest_with("deny_text", text.as_bytes())),
@@ -46,7 +46,7 @@ fn fault_z09_a_fresh_pod_beside_500_slow_modules_of_one_namespace() {
     let denying = |policy: Policy, text: &str| policy.module(&source.url(&format!("/denies/{text}")));
     let folder = Folder::with_canary();
     for n in 0..SLOW {
-        // Names and addresses that come before those of the others.
+        // These names and addresses sort before those of the others.
         let policy = Policy::namespaced("a-greedy", &format!("slow-{n}")).module(&source.url(&format!("/a-slow/{n}")));
         folder.put(&policy);
     }
@@ -66,14 +66,14 @@ fn fault_z09_a_fresh_pod_beside_500_slow_modules_of_one_namespace() {
     let pod = setup.evaluator("--start-gate", format!("{}s", START_GATE.as_secs())).begin();
     assert_opens_with(&pod, &pod.moment(), &others);
 
-    // A fresh pod finds nothing on its volume.
+    // A fresh pod has an empty volume.
     pod.canary().pause();
     pod.start_fresh();
     let since = pod.moment();
     pod.resume_canary();
     assert_opens_with(&pod, &since, &others);
 
-    // So is what others change while hundreds wait, also after the loader's own restart.
+    // Edits of the others arrive while hundreds of modules wait, also after a restart of the loader.
     for (generation, program) in [(2, None), (3, Some(Program::Loader))] {
         if program.is_some() {
             pod.loader().restart_with(None);

@@ -1,4 +1,4 @@
-//! Section 4: how often a source is asked, and what it may ask for.
+//! Section 4: how often the loader sends requests to a source, and sources that ask it to wait.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use serde_json::json;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// By how much the requests of any span of time were more than `rate` a second allows, in the worst case; `lost` is added to each
-/// span, as a machine that stood still or was busy with others delivers together what was sent apart.
+/// By how many the requests in a span of time exceeded `rate` a second, for the worst span. `lost` is added to each span, because a machine
+/// that stood still or was busy with other programs delivers requests together that were sent apart.
 fn above(rate: usize, moments: &[Instant], lost: Duration) -> f64 {
     let (mut sorted, mut most) = (moments.to_vec(), f64::MIN);
     sorted.sort_unstable();
@@ -44,14 +44,14 @@ fn fault_l24_two_hundred_failing_policies_are_no_storm() {
         let address = source.url(&format!("/m{}.wasm", number % 20));
         folder.put(&Policy::cluster(&format!("p{number}")).module(&address));
     }
-    // So impatient that 20 modules alone would ask a hundred times a second.
+    // With these retries, the 20 modules would cause more than a hundred requests a second.
     let setup = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).loader("--fetch-attempts", LIMIT);
     let pod = setup.loader("--retry-initial", "100ms").loader("--retry-cap", "100ms").begin();
     let since = pod.moment_with_test();
     pod.wait_ready();
     eventually("each module to be tried twice", || (source.asked().len() >= 40).then_some(()));
     let asked: Vec<Instant> = source.asked().iter().map(|asked| asked.at).collect();
-    // The attempts of a second at once, one on each edge, and a busy machine may push two together.
+    // The attempts of a second may come at once, with one more at each end of the span, and a busy machine may delay one.
     let above = above(LIMIT, &asked, since.allowed(SECOND, &pod.moment_with_test()).saturating_sub(SECOND));
     assert!(above <= (LIMIT + 3) as f64, "{above} attempts above {LIMIT} a second");
 
@@ -92,25 +92,25 @@ fn fault_l05_registry_that_asks_for_time() {
     eventually("the blob to be asked for", || (!source.requests(&of_blob).is_empty()).then_some(()));
     source.answer(&of_blob, [Reply::ok(module)]);
     pod.assert_recovered("cluster/remote", 1);
-    // The first request was refused of each, and so were those after it as long as the test was looking.
+    // The first request for each was refused, and so were those after it until the test changed the answer.
     for attempts in [source.requests(of_manifest), source.requests(&of_blob)] {
         assert!(attempts.len() > 1, "want two attempts");
         assert!(attempts[1] - attempts[0] >= LATER, "{:?}", attempts[1] - attempts[0]);
     }
 }
 
-/// Slow, but not too slow: the state and the log say how far the download is.
+/// While a slow download is within its time limit, the state and the log show its progress.
 #[test]
 fn fault_l03_a_slow_download_tells_how_far_it_is() {
     let source = Source::https();
     let module =
         std::fs::read(portcullis_tests::repository().join("examples/modules/no-privileged.wasm")).expect("reads");
     let total = module.len() as u64;
-    // Some 14 seconds.
+    // The download takes about 14 seconds.
     source.answer("/m.wasm", [Reply::ok(module).rate(total / 14)]);
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("remote").module(&source.url("/m.wasm")));
-    // A busy machine may send it more slowly still.
+    // It may take longer on a busy machine.
     let setup = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder));
     let pod = setup.loader("--fetch-timeout", "5m").begin();
     let activity = || {

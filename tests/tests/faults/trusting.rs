@@ -1,4 +1,4 @@
-//! Section 4: `sources.yml` with real servers: hosts that are not checked, authorities of hosts, proxies, and what is allowed.
+//! Section 4: `sources.yml` with real servers: insecure hosts, authorities of hosts, proxies, and allowed sources.
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
@@ -12,7 +12,7 @@ fn write_sources(folder: &Folder, sources: Value) {
     folder.write("sources.yml", sources.to_string());
 }
 
-/// A pod with the folder's `sources.yml`, which retries by itself only after minutes.
+/// A pod with the folder's `sources.yml`. Unless that file changes, it retries only after minutes.
 fn pod_with(folder: &Folder) -> PodSetup {
     let setup = Pod::on(folder).loader("--sources", folder.path("sources.yml").display());
     setup.loader("--retry-outside", "10m")
@@ -54,12 +54,12 @@ fn fault_l16_authorities_of_one_host_count_for_that_host_only() {
     write_sources(&folder, authorities(&other.pem));
     folder.put(&Policy::cluster("remote").module(&first.module("policies/a:v1")));
     folder.put(&Policy::cluster("second").module(&second.module("policies/a:v1")));
-    // The second server's certificate would be good elsewhere: its own list of authorities replaces the usual ones.
+    // The usual authorities would verify the second server's certificate, but the host's own list replaces them.
     let pod = pod_with(&folder).loader("--source-ca", second.ca_file()).start();
 
     pod.assert_recovered(REMOTE, 1);
     pod.assert_unserved("cluster/second", Reason::TLSFailed);
-    // While the file makes no sense, what it said last counts.
+    // While the file is invalid, its last valid content applies.
     folder.write("sources.yml", "{source_authorities: nonsense");
     pod.loader().wait_for_log("a word about the file", |line| {
         line["message"].as_str().is_some_and(|text| text.contains("file of sources"))
@@ -83,7 +83,7 @@ fn fault_l26_proxy_with_a_login_and_hosts_that_need_none() {
         json!({"proxies": {"https_proxy": address, "no_proxy": ip}})
     };
     write_sources(&folder, proxies(&wrong));
-    // Nobody but the proxy knows this name.
+    // Only the proxy can resolve this name.
     folder.put(&Policy::cluster("remote").module(&format!("registry://registry.example:{port}/policies/a:v1")));
     folder.put(&Policy::cluster("direct").module(&registry.module("policies/b:v1")));
     let pod = pod_with(&folder).loader("--source-ca", registry.ca_file()).start();
@@ -99,7 +99,7 @@ fn fault_l26_proxy_with_a_login_and_hosts_that_need_none() {
     wrong.assert_nowhere(&pod);
 }
 
-/// Upper case wins, and a proxy may be at any address, also one that sources may not have.
+/// The variable in upper case takes precedence, and a proxy may have an address that is not allowed for sources.
 #[test]
 fn fault_l26_proxy_of_the_environment() {
     let registry = Registry::tls();
@@ -111,7 +111,7 @@ fn fault_l26_proxy_of_the_environment() {
     let setup = Pod::on(&folder).loader("--source-ca", registry.ca_file()).loader("--allow-private", "192.0.2.0/24");
     let proxy_port = proxy.host().rsplit_once(':').expect("a port").1.to_owned();
     let name = format!("localhost:{proxy_port}");
-    // The name leads to 127.0.0.1, where the proxy is not: only the address in upper case works.
+    // The name resolves to 127.0.0.1, where there is no proxy: only the address in upper case works.
     let setup = setup.env(Program::Loader, "https_proxy", &format!("http://{name}"));
     let pod = setup.env(Program::Loader, "HTTPS_PROXY", &proxy.host()).start();
     pod.assert_recovered(REMOTE, 1);
@@ -132,7 +132,7 @@ fn fault_l23_sources_that_are_not_on_the_list() {
     let pod = pod_with(&folder).loader("--source-ca", registry.ca_file()).start();
     pod.assert_recovered(REMOTE, 1);
 
-    // That the bytes are on the volume lets no policy past the list.
+    // Even though the bytes are on the volume, the list applies.
     let refused = [
         ("tag", registry.module("elsewhere/a:v1")),
         ("pinned", registry.module(&format!("elsewhere/a@{manifest}"))),
@@ -153,7 +153,7 @@ fn fault_l23_sources_that_are_not_on_the_list() {
     pod.assert_unserved("cluster/web", Reason::SourceNotAllowed);
 }
 
-/// The flag is a list of its own: what policies name must be on both.
+/// The flag is a list of its own: if there are two lists, sources must be on both.
 #[test]
 fn fault_l23_list_of_the_command_line() {
     let (registry, web) = (Registry::tls(), Source::https());

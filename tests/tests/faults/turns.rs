@@ -8,8 +8,8 @@ use portcullis_tests::{Answer, Folder, Pod, Policy, Review};
 
 const SIZE: usize = 4;
 
-/// A group of four on a resource of its own: a sleeper with 10 s at this place, and three quick ones with 2 s, of which the last denies
-/// or adds a label.
+/// A group of four on a resource of its own: a sleeper with a limit of 10 s in this place, and three quick ones with limits of 2 s, the last
+/// of which denies or adds a label.
 fn four(resource: &str, place: usize, denies: bool) -> Vec<Policy> {
     let last = if place == SIZE - 1 { SIZE - 2 } else { SIZE - 1 };
     let member = |number: usize| {
@@ -30,7 +30,7 @@ fn ask(pod: &Pod, members: &[Policy], timeout: &str) -> Answer {
     pod.new_client().post(&path, Review::small_pod().bytes()).expect("an answer")
 }
 
-/// Only the policies that slept have timed out; the verdicts of the others stand.
+/// Asserts that only the sleeper timed out, and that the verdicts of the others are in the answer.
 fn assert_only_the_sleeper_is_blamed(answer: &Answer, members: &[Policy], place: usize, denies: bool) {
     let verdict = answer.verdict();
     let told = format!("policy {} was not evaluated: {}: ", members[place].id(), Reason::EvaluationTimedOut);
@@ -46,7 +46,7 @@ fn assert_only_the_sleeper_is_blamed(answer: &Answer, members: &[Policy], place:
     assert_eq!(verdict.message.contains("not like this"), denies, "{verdict:?}");
 }
 
-/// With 17 s, as the webhook of these four has it, and with the 10 s that it would have without their turns.
+/// The requests come with the 17 s of these four's webhook, and with the 10 s that it would have if the members did not run in turn.
 #[test]
 fn fault_z03_a_mutating_member_that_uses_all_its_time_takes_none_of_the_others() {
     let folder = Folder::with_canary();

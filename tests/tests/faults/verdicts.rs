@@ -1,4 +1,4 @@
-//! Section 14: what one policy returns and does costs the other policies nothing.
+//! Section 14: the replies and calls of one policy do not affect the other policies.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,7 +13,7 @@ const MILLION: usize = 1_000_000;
 /// The longest time limit that a policy may have, in seconds.
 const LONGEST: u32 = 30;
 
-/// A guest that calls its host for ever is stopped at its deadline if it reads the replies, and sooner if it does not.
+/// A guest that calls its host forever is stopped at its deadline if it reads the replies, and sooner if it does not.
 #[test]
 fn fault_z04_refused_calls_without_end() {
     let _alone = heavy();
@@ -23,7 +23,7 @@ fn fault_z04_refused_calls_without_end() {
         ("wasi_refused_calls_read", Reason::EvaluationTimedOut),
         ("refused_calls", Reason::EvaluationTimedOut),
     ];
-    // What ends by itself has all the time that it may need on a busy machine.
+    // A guest that ends by itself gets all the time that it may need on a busy machine.
     let seconds = |reason: Reason| if reason == Reason::EvaluationTimedOut { 4 } else { 30 };
     let id = |guest: &str| format!("cluster/{}", guest.replace('_', "-"));
     for (guest, reason) in cases {
@@ -46,7 +46,7 @@ fn fault_z04_refused_calls_without_end() {
     assert!(after.peak < before.peak + (48 << 20), "{before} became {after}");
 }
 
-/// A pod with a list of so many elements in a field that no schema has.
+/// A pod with a list of this many elements, in a field that is not in the schema.
 fn with_list(elements: usize) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"},
            "list": vec![0; elements]})
@@ -58,7 +58,7 @@ fn making(name: &str, object: &Value) -> Policy {
     Policy::cluster(name).answering("answer", answer).mutating().timeout(LONGEST)
 }
 
-/// The first answer that does not come too late for its policy or its caller, as it may on a machine that is busy with others.
+/// The first verdict for which neither the policy nor the caller timed out, as may happen on a machine that is busy with other programs.
 fn in_time(what: &str, mut ask: impl FnMut() -> Result<Answer, String>) -> Verdict {
     eventually(what, || {
         let answer = ask();
@@ -71,7 +71,7 @@ fn in_time(what: &str, mut ask: impl FnMut() -> Result<Answer, String>) -> Verdi
     })
 }
 
-/// The median time of so many calls of a policy, one after the other.
+/// The median time of `calls` calls of a policy, one after the other.
 fn median(pod: &Pod, id: &str, calls: usize) -> Duration {
     let client = pod.new_client();
     let mut times: Vec<_> = (0..calls).map(|_| client.ask(id, &Review::small_pod()).elapsed).collect();
@@ -94,7 +94,7 @@ fn fault_z06_a_list_of_a_million_is_emptied() {
     let review = Review::small_pod().with("/object", object.clone());
     let before = median(&pod, DENIES, 50);
     let done = AtomicBool::new(false);
-    // The machine is busy with this test's own client as well; a blocked lane would answer after seconds.
+    // The machine is also busy with this test's client. If the lane were blocked, answers would take seconds.
     let limit = 20 * before + Duration::from_millis(200);
     thread::scope(|scope| {
         let callers = scope.spawn(|| {
@@ -126,14 +126,14 @@ fn fault_z06_a_list_of_a_million_is_emptied() {
     assert!(after.peak < memory.peak + (256 << 20), "{memory} became {after}");
 }
 
-/// A member's change of the object is processed in that member's time; the next member sees it, and has its own time.
+/// A member's mutation is processed in that member's time; the next member gets the changed object, and has its own time.
 #[test]
 fn fault_z06_a_large_mutation_is_its_members_own_business() {
     let _alone = heavy();
     let folder = Folder::with_canary();
     let fills = making("a-fills", &with_list(MILLION)).ignoring_failure();
     let empties = making("b-empties", &with_list(0)).ignoring_failure();
-    // Its object is above what is ever sent as a patch.
+    // Its object is larger than any patch may be.
     let floods = making("c-floods", &with_list(3 * MILLION)).ignoring_failure();
     let members = [&fills, &empties, &floods];
     members.iter().for_each(|member| folder.put(member));
@@ -152,7 +152,7 @@ fn fault_z06_a_large_mutation_is_its_members_own_business() {
     assert!(warning.contains(&floods.id()) && warning.contains(Reason::PatchInvalid.as_str()), "{warning}");
 }
 
-/// A policy that accepts with so many warnings.
+/// A policy that accepts with this many warnings.
 fn warning(name: &str, warnings: usize) -> Policy {
     let texts: Vec<_> = (0..warnings).map(|n| format!("warning {n}")).collect();
     Policy::cluster(name).answering("answer", json!({"accepted": true, "warnings": texts}).to_string())
@@ -162,7 +162,7 @@ fn names(verdict: &Verdict, warning: &str, id: &str) -> bool {
     verdict.warnings.iter().any(|text| text.contains(warning) && text.contains(id))
 }
 
-/// The program panics over these policies: while it calls them, or while it processes their replies.
+/// Fail points that make the evaluator panic for these policies, alternately while it calls them and while it processes their replies.
 fn panics(policies: &[&Policy]) -> String {
     let points = ["asking", "concluding"].iter().cycle().zip(policies);
     points.map(|(point, policy)| format!("evaluator.{point}/{}=panic", policy.id())).collect::<Vec<_>>().join(";")
@@ -176,7 +176,7 @@ fn fault_z20_sixty_members_warn_one_floods_and_some_panic() {
         .map(|policy| policy.ignoring_failure().on("secrets"))
         .collect();
     let flood = warning("floods", 10_000).ignoring_failure().on("secrets");
-    // The first and the last of the group, and some between.
+    // The first and the last member of the group, and some in between.
     let broken = ["a-first", "b-second", "denies-30-broken", "z-last"];
     let broken = broken.map(|name| Policy::cluster(name).guest("always_accept").ignoring_failure().on("secrets"));
     for policy in denials.iter().chain([&flood]).chain(&broken) {
@@ -199,7 +199,7 @@ fn fault_z20_sixty_members_warn_one_floods_and_some_panic() {
             let expected = format!("{}/{}", broken.id(), Reason::InternalError);
             assert_eq!(verdict.annotations.get(&key), Some(&expected), "{verdict:?}");
         }
-        // Each of the others was judged by its own generation.
+        // There is an annotation with the generation of each member, and one more for each broken one.
         assert_eq!(verdict.annotations.len(), members.len() + broken.len(), "{verdict:?}");
         assert!(verdict.warnings.last().is_some_and(|text| text.contains("are not shown")), "{verdict:?}");
         assert_eq!(pod.metric("portcullis_panics_total") as usize, round * broken.len());
@@ -215,7 +215,7 @@ fn fault_z20_the_others_of_a_small_group_are_heard() {
     let flood = warning("floods", 1000).on("secrets");
     let quiet = warning("quiet", 2).on("secrets");
     let members = [&first, &denies, &flood, &quiet, &warns, &last];
-    // Mutating members run in turn: the one after a panic mutates all the same.
+    // Mutating members run in turn: the one after a panic still mutates.
     let fails = Policy::cluster("a-fails").guest("mutates_label").mutating().ignoring_failure();
     let labels = Policy::cluster("b-labels").guest("mutates_label").mutating().ignoring_failure();
     members.iter().chain(&[&fails, &labels]).for_each(|policy| folder.put(policy));
@@ -241,7 +241,7 @@ fn fault_z20_the_others_of_a_small_group_are_heard() {
     assert_eq!(verdict.patched(review.object())["metadata"]["labels"]["team"], "web", "{verdict:?}");
 }
 
-/// Large parts of a reply are decoded in its policy's time too: no other policy waits for a flood of warnings.
+/// Large parts of a reply are decoded in its policy's time, and do not take much memory.
 #[test]
 fn fault_z20_a_reply_of_many_small_parts_takes_no_memory() {
     let _alone = heavy();
@@ -259,7 +259,7 @@ fn fault_z20_a_reply_of_many_small_parts_takes_no_memory() {
     let start = Instant::now();
     for id in ids {
         for answer in pod.client().ask_at_once(4, id, &Review::pod()) {
-            // One that comes too late is asked for again.
+            // If an answer is too late, the policy is asked again.
             let mut first = Some(answer);
             let ask = || first.take().unwrap_or_else(|| pod.client().try_ask(id, &Review::pod()));
             assert!(in_time(id, ask).allowed);

@@ -1,4 +1,4 @@
-//! Section 7: what the loader publishes is not what the evaluator finds, for longer than a moment.
+//! Section 7: for a while, the evaluator does not find the manifest that the loader has published.
 
 use std::fs;
 
@@ -9,14 +9,14 @@ use crate::volume_evaluator::{broken_manifests, newer_manifests};
 
 const VICTIM: &str = "cluster/victim";
 
-/// Two volumes: the loader writes to one, and the evaluator looks at the other, to which the test passes things on when it likes.
+/// Two volumes: the loader writes to one, and the evaluator reads the other, to which the test copies files when it wants to.
 struct Passage {
     from: Volume,
     to: Volume,
 }
 
 impl Passage {
-    /// Passes the newest manifest on, with all artifacts.
+    /// Copies the newest manifest, with all artifacts.
     fn pass(&self) {
         let Ok(manifest) = fs::read(self.from.manifest_path()) else { return };
         for name in self.from.artifacts() {
@@ -30,8 +30,8 @@ impl Passage {
     }
 }
 
-/// While the evaluator finds one of these in the place of the manifest, an edited policy is kept, with all that its status says of it, and
-/// the others are as they were. With the next whole manifest the edit is served.
+/// Asserts that while the evaluator finds one of these in the place of the manifest, the previous generation of an edited policy serves and
+/// its status says so, and other policies do not change. With the next complete manifest the edit is served.
 fn assert_kept_while(forms: Vec<(&str, Vec<u8>)>) {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("victim").denying("generation 1"));
@@ -49,7 +49,7 @@ fn assert_kept_while(forms: Vec<(&str, Vec<u8>)>) {
     };
     let other = format!("cluster/{CANARY}");
     pass_until(1);
-    // The loader may publish the one policy before the other is compiled.
+    // The loader may publish one of the policies before the other is compiled.
     eventually("the other policy", || {
         passage.pass();
         pod.evaluator_state()?.current.contains_key(other.as_str()).then_some(())
@@ -72,7 +72,7 @@ fn assert_kept_while(forms: Vec<(&str, Vec<u8>)>) {
         }
         let verdict = pod.ask(VICTIM, &Review::pod()).verdict();
         assert_eq!(verdict.message, format!("generation {serving}"), "{what}");
-        // No policy vanishes, and one that was not edited has nothing to wait for.
+        // No policy disappears, and the status of one that was not edited does not change.
         let state = pod.evaluator_state().expect("it answers");
         let serving_now: Vec<_> = state.current.keys().map(ToString::to_string).collect();
         assert_eq!(serving_now, [other.as_str(), VICTIM], "{what}");

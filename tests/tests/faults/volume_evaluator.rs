@@ -1,4 +1,4 @@
-//! Section 7, second half: what the evaluator finds on the shared volume.
+//! Section 7, second half: the evaluator's side of the shared volume.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -18,14 +18,14 @@ use serde_json::Value;
 
 const VICTIM: &str = "cluster/victim";
 
-/// A policy beside the canary, some part of which is broken.
+/// A folder with the canary and a policy that tests break.
 fn folder() -> Folder {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("victim").denying("generation 1"));
     folder
 }
 
-/// Every policy keeps what it has while the manifest is one of these, and goes on with the next whole one.
+/// Asserts that every policy goes on serving while the manifest is one of these, and that the next valid manifest is used.
 fn assert_manifest_refused(forms: Vec<(&str, Vec<u8>)>) {
     let folder = folder();
     let pod = Pod::on(&folder).start();
@@ -54,13 +54,13 @@ fn assert_manifest_refused(forms: Vec<(&str, Vec<u8>)>) {
     assert!(pod.metric("portcullis_manifest_errors_total") >= 1.0);
 }
 
-/// A manifest that could be one, and its text.
+/// The text of a valid manifest.
 fn whole() -> String {
     let example = portcullis_contract::Manifest { number: u64::MAX, policies: Vec::new(), groups: Vec::new() };
     String::from_utf8(example.encode().expect("encodes")).expect("text")
 }
 
-/// Manifests that are not whole, by what is wrong with them.
+/// Invalid manifests, each with what is wrong with it.
 pub(crate) fn broken_manifests() -> Vec<(&'static str, Vec<u8>)> {
     let whole = whole();
     let mut huge = whole.clone().into_bytes();
@@ -75,7 +75,7 @@ pub(crate) fn broken_manifests() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Manifests of formats to come.
+/// Manifests of future formats.
 pub(crate) fn newer_manifests() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("newer", whole().replacen("\"format\":1", "\"format\":2", 1).into_bytes()),
@@ -93,8 +93,8 @@ fn fault_v06_manifest_of_a_newer_format() {
     assert_manifest_refused(newer_manifests());
 }
 
-/// The evaluator comes back to a volume on which the victim's artifact is broken, while the loader does not look; only the
-/// victim fails. Then the loader looks, and makes the artifact again.
+/// Restarts the evaluator with a volume on which the victim's artifact is broken, while the loader is down. Asserts that only the victim
+/// fails. Then the loader starts and compiles the artifact again.
 fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Pod, &Path)) {
     let folder = folder();
     let pod = Pod::on(&folder).start();
@@ -102,7 +102,7 @@ fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Po
     pod.canary().pause();
     pod.loader().kill();
     pod.evaluator().kill();
-    // Its private copies are gone with the container, so that it must take the artifact from the volume.
+    // Without its private copies, as in a new container, the evaluator must read the artifact from the volume.
     fs::remove_dir_all(pod.path("private")).expect("it is there");
     fs::create_dir(pod.path("private")).expect("a folder");
     let artifact = pod.volume().artifact(VICTIM);
@@ -137,7 +137,7 @@ fn fault_v08_a_bit_is_flipped() {
     });
 }
 
-/// Machine code that the loader has compiled, but for another policy.
+/// The artifact contains machine code that the loader compiled, but for another policy.
 #[test]
 fn fault_x10_an_artifact_of_other_code_under_a_correct_manifest() {
     assert_artifact_refused(Reason::ArtifactCorrupt, "another policy's", |pod, artifact| {
@@ -177,7 +177,7 @@ fn fault_v09_artifact_changes_after_it_was_loaded() {
             let before = pod.canary().answers();
             eventually("answers meanwhile", || (pod.canary().answers() > before + 20).then_some(()));
         };
-        // In place, so that a mapping of the file would change.
+        // Overwrites the file in place, so that a mapping of it would change.
         fs::write(&artifact, vec![0xcc; size]).expect("overwrites");
         some_answers();
         fs::File::options().write(true).open(&artifact).and_then(|file| file.set_len(0)).expect("truncates");
@@ -227,7 +227,7 @@ fn fault_v11_a_thousand_swaps_a_minute() {
 
     let check = |answer: Result<portcullis_tests::Answer, String>| {
         let verdict = answer.expect("answers").verdict();
-        // An even generation has the module that says 2, an odd one that which says 1.
+        // Even generations have the module of generation 2, odd ones that of generation 1.
         let generation: i64 = verdict.annotations["generation"].parse().expect("a number");
         assert_eq!(verdict.message, format!("generation {}", 2 - generation % 2), "{verdict:?}");
     };
@@ -247,7 +247,7 @@ fn fault_v11_a_thousand_swaps_a_minute() {
                 victim.candidates = vec![candidate];
                 victim.failures.clear();
             });
-            // A pace, not a wait: a thousand a minute.
+            // This sets the rate, a thousand a minute; the test does not wait for anything here.
             thread::sleep(Duration::from_millis(60));
         }
         pod.wait_current(VICTIM, 2 + SWAPS);
@@ -263,10 +263,10 @@ fn fault_v11_a_thousand_swaps_a_minute() {
 fn fault_v12_event_queue_overflows() {
     let _alone = heavy();
     let folder = folder();
-    // Polling is so slow that it cannot be what finds the change.
+    // Polling is so slow that it cannot find the change in time.
     let pod = Pod::on(&folder).evaluator("--poll-interval", "10m").start();
     pod.assert_recovered(VICTIM, 1);
-    // More than the kernel queues (fs.inotify.max_queued_events, 16384 as a rule).
+    // More events than the kernel queues (fs.inotify.max_queued_events, usually 16384).
     let queue = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("Linux has inotify");
     let count = queue.trim().parse::<u32>().expect("a number") + 4_000;
     let mut generation = 1;
@@ -301,7 +301,7 @@ fn fault_v13_watch_limit_reached() {
             return;
         }
         let folder = folder();
-        // The poll behind a watch that works is slow; the one in its place is not.
+        // The poll interval beside a working watch is long here. Without a watch, the evaluator polls often.
         let pod = Pod::on(&folder).evaluator("--poll-interval", "10m").through(Program::Evaluator, &wrapper).start();
         pod.assert_recovered(VICTIM, 1);
         assert_eq!(pod.metric("portcullis_watch_polling") as u8, 1, "{limit}");
@@ -339,7 +339,7 @@ fn fault_v14_directory_behind_a_link_is_replaced() {
     let (first, second, link) = (folder.path("volume-1"), folder.path("volume-2"), folder.path("volume-link"));
     fs::create_dir(&first).expect("a folder");
     symlink(&first, &link).expect("links");
-    // Nothing happens in the folder that is watched; the poll behind it finds the other one.
+    // The watched folder does not change, so only the poll finds the other one.
     let pod = Pod::on(&folder).volume(&link).evaluator("--poll-interval", "1s").start();
     pod.assert_recovered(VICTIM, 1);
     pod.loader().kill();

@@ -9,7 +9,7 @@ use portcullis_tests::{
 };
 
 const UPDATED: &str = "cluster/updated";
-/// What a fail point's `exit` ends the program with.
+/// The exit status of a program that a fail point's `exit` has ended.
 const FAIL_POINT: Option<i32> = Some(86);
 
 #[test]
@@ -39,7 +39,7 @@ fn fault_v01_room_is_made_by_removing_what_nobody_names() {
     let Some(volume) = SmallVolume::mounted("8m") else { return };
     let folder = Folder::with_canary();
     let pod = Pod::on(&folder).volume(volume.path()).start();
-    // Artifacts of the past, as they would be there after many edits.
+    // Old artifacts, like those that many edits leave behind.
     let name = pod.volume().artifacts().remove(0);
     let (_, key) = name.split_once('-').expect("<digest>-<engine key>.cwasm");
     for number in 0..6 {
@@ -65,7 +65,7 @@ fn fault_v02_volume_turns_read_only() {
         let failure = pod.loader_state()?.volume_failure?;
         (failure.reason == Reason::VolumeReadOnly).then_some(())
     });
-    // The manifest does not say so, so the evaluator knows only one generation; the status comes from both programs.
+    // The new manifest cannot be written, so the evaluator knows only one generation. The status combines the states of both programs.
     pod.wait_condition(UPDATED, "Ready", "False", "ServingPrevious");
     pod.wait_condition(UPDATED, "Degraded", "True", "VolumeReadOnly");
     assert_eq!(pod.ask(UPDATED, &Review::pod()).verdict().message, "generation one");
@@ -78,8 +78,8 @@ fn fault_v02_volume_turns_read_only() {
     });
 }
 
-/// The loader is killed at a fail point while it publishes generation 2 of a policy; then it comes back without. Returns how often the
-/// module was fetched.
+/// Ends the loader at a fail point while it publishes generation 2 of a policy, and then starts it without the fail point. Returns how
+/// often the module was fetched.
 fn killed_at(point: &str, while_down: impl FnOnce(&Pod)) -> usize {
     let source = Source::https();
     let module = repository().join("examples/modules/no-privileged.wasm");
@@ -111,15 +111,14 @@ fn fault_v03_loader_killed_while_writing_an_artifact() {
 
 #[test]
 fn fault_v04_loader_killed_between_artifact_and_manifest() {
-    // It takes a while from the end of the download to the artifact, as with large modules: the manifest that says what was downloaded is
-    // published before.
+    // Compilation takes a while, as with large modules, so that the manifest with the digest of the download is published before the end.
     let fetched = killed_at("loader.after_artifact_write=delay(5s);loader.after_artifact_rename", |pod| {
         let named = [UPDATED, "cluster/canary"].map(|id| pod.volume().module(id).artifact.file);
         let others = pod.volume().artifacts().into_iter().filter(|file| !named.contains(file)).count();
         assert_eq!(others, 1, "the new artifact is there and nobody names it");
     });
     assert_eq!(fetched, 1, "the module is not fetched again");
-    // Here even the digest that the address was pinned to is lost.
+    // Here even the digest of the download is lost.
     killed_at("loader.before_manifest_rename", |_| ());
 }
 
@@ -134,13 +133,13 @@ fn fault_v18_ten_thousand_old_artifacts() {
         let digest = Digest::of(format!("old module {number}").as_bytes()).hex();
         fs::write(volume.artifacts_folder().join(format!("{digest}-{key}")), b"old").expect("writes");
     }
-    // A loader prunes at its start and after an edit.
+    // A loader removes old artifacts at its start and after an edit.
     pod.loader().restart_with(None);
     folder.put(&Policy::cluster("new").guest("always_deny"));
     pod.assert_recovered("cluster/new", 1);
     let kept = eventually("the old ones to be removed", || Some(volume.artifacts().len()).filter(|count| *count <= 64));
     assert!(kept >= 2, "what serves is kept");
-    // What serves can be loaded once more, from the volume alone.
+    // The policies that serve can be loaded again from the volume alone.
     pod.canary().pause();
     pod.evaluator().restart_with(None);
     pod.wait_ready();
@@ -155,7 +154,7 @@ fn fault_v21_two_loaders_at_once() {
     let pod = Pod::on(&folder).start();
     pod.assert_recovered(UPDATED, 1);
 
-    // The loader of a pod that comes while this one is still dying.
+    // The loader of a new pod that starts while this one is still terminating.
     let second = Pod::on(&folder)
         .loader("--evaluator-state", pod.state_address(Program::Evaluator))
         .without(Program::Evaluator)
@@ -183,7 +182,7 @@ fn fault_v21_two_loaders_at_once() {
     assert_eq!(pod.ask(UPDATED, &Review::pod()).verdict().message, "generation 7");
     second.assert_alive();
 
-    // And back: the second one goes, the first one comes.
+    // Then the second loader ends, and the first one starts again.
     drop(second);
     pod.loader().start_again();
     folder.put(&Policy::cluster("updated").denying("generation 8"));

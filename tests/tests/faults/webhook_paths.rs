@@ -1,5 +1,5 @@
-//! Row Z12: paths of match groups that have a code, as in a cluster. A caller without the code gets nothing, and costs no more than
-//! the head of a request.
+//! Row Z12: paths of match groups that contain a code, as in a cluster. A caller without the code is refused as soon as the head of its
+//! request is read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,10 +12,10 @@ use crate::http::{DENIES, assert_closed};
 
 const FIRST: PathKey = PathKey::Secret([0xa5; 32]);
 const SECOND: PathKey = PathKey::Secret([0x3c; 32]);
-/// How often the canary is asked.
+/// The time between two requests of the canary.
 const PACE: Duration = Duration::from_millis(20);
 
-/// A pod as in a cluster, with a policy that denies everything.
+/// The setup of a pod with the paths of a cluster, and a policy that denies everything.
 fn pod(folder: &Folder) -> PodSetup {
     folder.put(&Policy::cluster("denies").guest("always_deny"));
     let setup = Pod::on(folder).without_canary("the paths of policies are closed");
@@ -31,14 +31,14 @@ fn group(pod: &Pod) -> GroupId {
     pod.volume().manifest().groups[0].id.clone()
 }
 
-/// How often the policy was asked.
+/// How often the policy was evaluated.
 fn evaluations(pod: &Pod) -> f64 {
     let text = pod.metrics(Program::Evaluator);
     let series = |line: &&str| line.starts_with("portcullis_policy_evaluations_total") && line.contains(DENIES);
     text.lines().filter(series).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
-/// Whether the group is asked by the path of this key.
+/// Whether the group answers on the path of this key.
 fn answers(pod: &Pod, key: PathKey) -> bool {
     let path = key.path(ADMIT_PATH, &group(pod));
     let answer = pod.client().post(&path, Review::pod().bytes()).expect("answers");
@@ -89,7 +89,7 @@ fn fault_z12_strangers_who_do_not_know_the_code_of_a_path_are_refused_by_the_hea
                 late += u32::from(in_time.is_err());
                 thread::sleep(PACE);
             }
-            // Other tests use the machine as well.
+            // A few late answers are allowed, because other tests use the machine as well.
             assert!(late <= 1 + asked / 100, "{late} of {asked} answers took more than a second");
             asked
         });
@@ -108,7 +108,7 @@ fn fault_z12_strangers_who_do_not_know_the_code_of_a_path_are_refused_by_the_hea
     let answer = pod.client().post(&marker, Review::pod().bytes()).expect("answers");
     assert!(answer.verdict().message.contains(group.as_str()), "{answer:?}");
 
-    // The key and the code are not in what the program says about itself.
+    // The key and the code are not in the metrics, the state or the log.
     let mut said = pod.metrics(Program::Evaluator);
     said.push_str(&serde_json::to_string(&pod.evaluator_state()).expect("a state"));
     said.extend(pod.evaluator().lines());
@@ -145,7 +145,7 @@ fn fault_z12_without_keys_nobody_is_answered_and_a_change_of_keys_fails_no_call(
     accepts(PathKeys { current: FIRST, next: Some(SECOND), previous: None });
     assert_eq!([PathKey::Plain, FIRST, SECOND].map(|key| answers(&pod, key)), [false, true, true]);
 
-    // A file that cannot be read takes nothing away.
+    // While the file is invalid, the earlier keys stay valid.
     folder.write("keys/keys", "noise");
     pod.evaluator().wait_for_log("the broken keys", |line| {
         line["accepted"].as_str().is_some_and(|text| text.contains("the old ones stay"))

@@ -1,4 +1,4 @@
-//! What the reporter learns about objects that exist, at the evaluator's state port.
+//! The verdicts on existing objects that the reporter gets at the evaluator's state port.
 
 use std::thread;
 
@@ -8,7 +8,7 @@ use portcullis_tests::{
 };
 use serde_json::json;
 
-/// Questions that come at once: more than may wait.
+/// The number of audits that come at once: more than may wait.
 const FLOOD: usize = 40;
 
 fn path(id: &str) -> String {
@@ -20,7 +20,7 @@ fn audit(pod: &Pod, id: &str, review: &Review) -> Answer {
     client.post(&path(id), review.bytes()).expect("the state port answers")
 }
 
-/// The verdict, once the evaluator has time for it.
+/// The verdict of an audit, which is tried again while the evaluator is busy.
 fn verdict(pod: &Pod, id: &str, review: &Review) -> AuditVerdict {
     let answer = eventually(&format!("a verdict of {id}"), || {
         Some(audit(pod, id, review)).filter(|answer| answer.status != 503)
@@ -79,7 +79,7 @@ fn promise_an_audit_tells_the_verdict_as_it_is_and_counts_as_no_request() {
     assert_eq!(failed(&pod, "cluster/loops"), Reason::EvaluationTimedOut);
     assert_eq!(failed(&pod, "cluster/missing"), Reason::NotFound);
 
-    // No request was evaluated, as far as the metrics of policies tell.
+    // The metrics of policies do not count any request.
     let metrics = pod.metrics(Program::Evaluator);
     let counted = |line: &&str| line.starts_with("portcullis_policy_evaluation") && !line.ends_with(" 0");
     let counted: Vec<_> = metrics.lines().filter(counted).collect();
@@ -99,7 +99,7 @@ fn promise_an_audit_that_cannot_be_understood_is_refused_and_other_ports_know_of
     let id = "cluster/denies";
     pod.wait_current(id, 1);
     let state = pod.state_address(Program::Evaluator);
-    // Each on a connection of its own: the port closes those that are idle for some seconds.
+    // Each request has a connection of its own, because the port closes those that are idle for some seconds.
     let client = || Client::plain(state);
     let body = Review::pod().bytes();
     let post = |path: &str, body: &[u8]| client().post(path, body).expect("the state port answers").status;
@@ -115,7 +115,7 @@ fn promise_an_audit_that_cannot_be_understood_is_refused_and_other_ports_know_of
         raw.send(request("POST", &path(id), &[(header, value)], &body)).expect("takes it");
         assert_eq!(raw.response().expect("answers").status, 415, "{header}");
     }
-    // A body that never comes as a whole takes no place for ever.
+    // An incomplete body does not hold a place forever.
     let mut raw = Raw::tcp(state).expect("connects");
     raw.send(request("POST", &path(id), &[("Content-Length", "1000")], b"{")).expect("takes it");
     assert_eq!(raw.response().expect("answers").status, 408);

@@ -1,4 +1,4 @@
-//! Guests ask their host, and the answers come from a recording in the form of kwctl.
+//! Guests that call their host get the answers from a recording in the format of kwctl.
 
 use std::fs;
 use std::process::Output;
@@ -57,7 +57,7 @@ fn promise_guests_read_objects_of_the_cluster_by_each_sdk() {
         },
         "disable_cache": false,
     });
-    // The call, its kind in a recording, what is asked, and the answer.
+    // The operation, its kind in a recording, the request, and the answer.
     let cases = [
         ("get_resource", "KubernetesGetResource", &get, r#"{"kind":"Namespace","metadata":{"name":"team"}}"#),
         ("list_resources_all", "KubernetesListResourceAll", &selected, r#"{"kind":"NamespaceList","items":[]}"#),
@@ -76,7 +76,7 @@ fn promise_guests_read_objects_of_the_cluster_by_each_sdk() {
         _ => exchange(kind, asked, answer),
     });
     let recording: Value = recorded.collect();
-    // One call more than was recorded.
+    // This call was not recorded.
     calls.push(raw("kubernetes/get_resource", &get));
     let calls = Value::from(calls);
     for guest in SdkGuest::all() {
@@ -88,7 +88,7 @@ fn promise_guests_read_objects_of_the_cluster_by_each_sdk() {
     }
 }
 
-/// A command reads an answer from its standard input, which grows with each call, into a buffer that has to grow as well.
+/// A guest that is a WASI command reads answers from its standard input, which gets longer with each call, into a buffer that has to grow.
 #[test]
 fn promise_a_guest_in_go_reads_answers_larger_than_its_buffer_whole() {
     let Some(guest) = SdkGuest::go() else { return };
@@ -109,7 +109,7 @@ fn promise_a_guest_in_go_reads_answers_larger_than_its_buffer_whole() {
     assert_eq!(answers(&guest, &calls, &recording), [shown.as_str(), small, shown.as_str(), small]);
 }
 
-/// The evaluator answers these questions itself, but where they are recorded.
+/// The evaluator answers these calls itself, unless there is a recording.
 #[test]
 fn promise_eval_replays_and_records_questions_about_certificates() {
     let folder = Folder::empty();
@@ -125,7 +125,7 @@ fn promise_eval_replays_and_records_questions_about_certificates() {
     };
     let (record, replay) = ("--record-host-capabilities-interactions", "--replay-host-capabilities-interactions");
 
-    // As kwctl 1.36 writes it. No certificate looks like this, so the answer comes from the recording.
+    // The format of kwctl 1.36. These are not valid certificates, so the answer must come from the recording.
     let recorded = r#"
 - type: Exchange
   request: |
@@ -159,7 +159,7 @@ fn promise_eval_replays_and_records_questions_about_certificates() {
         (json!({"lookupHost": "web.example"}), raw("crypto/v1/is_certificate_trusted", &question));
     let answers = ask(&json!([look_up, question]), replay);
     assert_eq!(answers, [r#"{"ips":["192.0.2.7"]}"#, r#"{"trusted":true,"reason":""}"#]);
-    // It has its place in the order of the calls.
+    // Recorded calls must come in the recorded order.
     let answers = ask(&json!([question]), replay);
     assert!(answers[0].starts_with("error: ") && answers[0].contains("!DNSLookupHost"), "{answers:?}");
 

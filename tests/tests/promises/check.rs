@@ -1,4 +1,4 @@
-//! `portcullis check`: what the pod would say of policies, before anybody applies them.
+//! `portcullis check`: the failures that policies would have in a pod, before they are applied.
 
 use std::net::TcpListener;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::tool::{examples, run, written};
 
-/// Exit status and report.
+/// Runs the check on a folder, and returns its exit status and its report.
 fn check(folder: &Folder, more: &[&str]) -> (Option<i32>, String) {
     let path = folder.path("").display().to_string();
     let output = run([&["check", &path], more].concat());
@@ -99,11 +99,11 @@ fn promise_a_module_without_the_signature_that_a_policy_wants_does_not_pass() {
     assert!(text.contains("cluster/unsigned: error SignatureInvalid: "), "{text}");
 }
 
-/// A pipeline must not take a registry that is away for a mistake of the policy's author.
+/// A pipeline must not treat an unreachable registry as a mistake in the policy.
 #[test]
 fn promise_a_registry_that_is_away_is_no_mistake_of_the_policy() {
     let folder = Folder::empty();
-    // A port at which nobody answers.
+    // A port on which no program listens.
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
     folder.put(&Policy::cluster("away").module(&format!("registry://127.0.0.1:{port}/policy:v1")));
     let (status, text) = check(&folder, &[]);

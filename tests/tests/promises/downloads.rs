@@ -1,4 +1,4 @@
-//! What `portcullis run` shows of a download, and the settings that it takes for one.
+//! `portcullis run` shows the progress of a download.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::tool::examples;
 fn promise_a_download_shows_as_a_bar() {
     let source = Source::https();
     let module = fs::read(examples().join("modules/no-privileged.wasm")).expect("reads");
-    // Some seconds.
+    // The download takes some seconds.
     let rate = module.len() as u64 / 6;
     source.answer("/m.wasm", [Reply::ok(module).rate(rate)]);
     let folder = Folder::empty();

@@ -1,4 +1,4 @@
-//! Edit a policy and see the new answer; break it and keep the old one; mend it; restart with it broken.
+//! An edit of a policy changes the answer. While an edit is broken, the old version answers, also after a restart.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn misses(label: &str) -> impl Fn(&Verdict) -> bool {
     move |verdict| !verdict.allowed && verdict.message == text
 }
 
-/// Waits until a user finds in the status file that this generation is not Ready, with these words of it.
+/// Waits until the status file says that this generation is not Ready, with these words in the message.
 fn wait_told(pod: &Pod, generation: i64, words: &[&str]) {
     eventually(&format!("{words:?} about generation {generation} in the status"), || {
         let status = pod.status(LABELS)?;
@@ -81,7 +81,7 @@ fn promise_a_broken_edit_keeps_the_old_version_and_status_says_why() {
         let failure = pod.assert_kept(LABELS, reason, 1, misses("owner"));
         assert_eq!(failure.generation, generation, "{failure:?}");
         assert!(failure.message.contains(words), "no {words:?} in {failure:?}");
-        // The status says the same in a sentence.
+        // The message in the status says the same.
         wait_told(&pod, generation, &[reason.as_str(), words]);
     }
 
@@ -91,8 +91,8 @@ fn promise_a_broken_edit_keeps_the_old_version_and_status_says_why() {
     assert!(misses("cost-center")(&verdict), "{verdict:?}");
 }
 
-/// Everything ends and starts again on the same volume, with a newest version that is broken and whatever else `lose` takes
-/// away. The last good one answers, and the status says so; a mended one takes over.
+/// Restarts all programs on the same volume, with a broken newest version and without what `lose` removes. Asserts that the last good
+/// version answers and the status says so, and that a mended version takes over.
 fn assert_last_good_serves(broken: &Policy, reason: Reason, lose: impl FnOnce(&Folder)) {
     let folder = Folder::with_canary();
     folder.put(&labels(json!(["owner"])));
@@ -101,7 +101,7 @@ fn assert_last_good_serves(broken: &Policy, reason: Reason, lose: impl FnOnce(&F
         pod.assert_recovered(LABELS, 1);
         folder.put(&labels(json!(["cost-center"])));
         pod.assert_recovered(LABELS, 2);
-        // What loaded becomes the last good one as soon as the loader has heard of it.
+        // The generation becomes the last good one when the loader learns that it has loaded.
         eventually("the last good generation", || {
             (pod.volume().entry(LABELS).last_good?.generation == 2).then_some(())
         });
@@ -130,12 +130,12 @@ fn promise_a_restart_with_refused_settings_serves_the_last_good_version() {
 #[test]
 fn promise_a_restart_with_a_missing_module_serves_the_last_good_version() {
     let broken = labels(json!(["owner"])).module("modules/missing.wasm");
-    // The volume is all that is left: also the module of the last good version is gone from the folder.
+    // Only the volume is left: the module of the last good version is gone from the folder too.
     assert_last_good_serves(&broken, Reason::NotFound, |folder| {
         clear(&folder.path("private"));
         fs::remove_file(folder.policies().join("modules/required-labels.wasm")).expect("it was there");
         folder.put(&broken);
-        // The mended version of the story brings it back.
+        // The mended version writes it again.
     });
 }
 

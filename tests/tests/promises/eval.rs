@@ -58,7 +58,7 @@ fn promise_eval_speaks_json() {
 fn promise_eval_takes_a_module_in_the_place_of_a_manifest() {
     let folder = Folder::empty();
     folder.write("settings.yaml", "labels: [yes, team]\n");
-    // Compiled modules are kept, and are not compiled again.
+    // This module is new, because the artifacts of other tests' modules are kept and those are not compiled again.
     fs::write(folder.path("fresh.wasm"), guest_with("deny_text", b"too large when compiled")).expect("writes");
     let fresh = folder.path("fresh.wasm").display().to_string();
     let (module, settings) =
@@ -165,12 +165,12 @@ fn promise_eval_says_when_it_could_not_judge() {
     assert_eq!(eval(&policy("denies"), &file("request.json"), &[]).0, Some(1));
 }
 
-/// A question and its right answer: exit status, and what the answer says.
+/// A call of `portcullis eval` and the right answer: its exit status, and words in its output.
 #[derive(Clone)]
 struct Question {
     manifest: PathBuf,
     request: PathBuf,
-    /// What the module file contains at the time of the call.
+    /// The module file to write before the call, if any, and its content.
     module: Option<(PathBuf, Vec<u8>)>,
     status: i32,
     words: &'static str,
@@ -179,7 +179,7 @@ struct Question {
 impl Question {
     fn ask(&self, cache: &Path) -> Result<(), String> {
         if let Some((path, bytes)) = &self.module {
-            // As compilers do it: the new file takes the place of the old one.
+            // Like a compiler, it replaces the old file by a rename.
             let fresh = path.with_extension("new");
             fs::write(&fresh, bytes).and_then(|()| fs::rename(&fresh, path)).expect("it can be written");
         }
@@ -196,7 +196,7 @@ impl Question {
     }
 }
 
-/// Manifests of the same name and module with other settings: one that denies, one that admits, one that is refused.
+/// Policies with the same name and module but different settings: two deny, each for another label, and one's settings are refused.
 fn edited(folder: &Folder) -> Vec<Question> {
     folder.write("request.json", Review::pod().bytes());
     let of = |name: &str, labels: Value, status, words| {
@@ -213,7 +213,8 @@ fn edited(folder: &Folder) -> Vec<Question> {
     ]
 }
 
-/// One manifest whose module is built again and again: one that denies, one that denies otherwise, one that admits, and none.
+/// One manifest whose module is built again and again: one module denies, one denies with another message, one admits, and one file is
+/// not a module.
 fn rebuilt(folder: &Folder) -> Vec<Question> {
     folder.write("request.json", Review::pod().bytes());
     folder.put(&Policy::cluster("built").denying("first"));
@@ -232,7 +233,7 @@ fn rebuilt(folder: &Folder) -> Vec<Question> {
     ]
 }
 
-/// Threads that keep the machine busy until the flag is raised.
+/// Starts threads that keep the machine busy until the flag is set.
 fn keep_busy<'scope>(scope: &'scope thread::Scope<'scope, '_>, threads: usize, stop: &'scope AtomicBool) {
     for _ in 0..threads {
         scope.spawn(move || {
@@ -244,7 +245,7 @@ fn keep_busy<'scope>(scope: &'scope thread::Scope<'scope, '_>, threads: usize, s
     }
 }
 
-/// Whatever ran before it or runs beside it, and however busy the machine is.
+/// The answer does not depend on other calls before or beside it, or on how busy the machine is.
 #[test]
 fn promise_eval_answers_with_what_is_asked_for_500_times() {
     const BUSY: usize = 6;
@@ -253,10 +254,10 @@ fn promise_eval_answers_with_what_is_asked_for_500_times() {
     let folders = [(); 4].map(|()| Folder::empty());
     let [a, b, c, d] = &folders;
     let asked = [edited(a), edited(b), rebuilt(c), rebuilt(d)];
-    // All have one cache.
+    // All callers share one cache.
     let cache = a.path("cache");
     let ask = |questions: &[Question]| -> Vec<String> {
-        // Each comes after each of the others.
+        // Each question comes after each of the others at some time.
         let turn = |turn: usize| &questions[(turn + turn / questions.len()) % questions.len()];
         (0..TURNS).filter_map(|number| turn(number).ask(&cache).err()).collect()
     };
@@ -270,7 +271,7 @@ fn promise_eval_answers_with_what_is_asked_for_500_times() {
     assert!(wrong.is_empty(), "{} of {} are wrong:\n{}", wrong.len(), asked.len() * TURNS, wrong.join("\n"));
 }
 
-/// The files of the cache.
+/// The files in the cache.
 fn cached(cache: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(cache.join("portcullis/artifacts")).into_iter().flatten().flatten();
     let mut files: Vec<_> = files.map(|file| file.path()).collect();
@@ -294,7 +295,7 @@ fn promise_eval_compiles_a_module_once() {
     let extensions: Vec<_> = files.iter().filter_map(|file| file.extension()?.to_str()).collect();
     assert_eq!(extensions, ["cwasm", "json"], "machine code, its record, and nothing of policies: {files:?}");
 
-    // A cached file that was changed is made again.
+    // A cached file that is spoilt or missing is written again.
     for spoil in [|file: &Path| fs::write(file, "spoilt"), |file: &Path| fs::remove_file(file)] {
         for file in &files {
             spoil(file).expect("it is ours");
@@ -305,7 +306,7 @@ fn promise_eval_compiles_a_module_once() {
     }
 }
 
-/// The command is killed in the middle, again and again; the next one answers.
+/// The command is killed at different times, and each time the next one answers.
 #[test]
 fn promise_an_eval_that_was_killed_leaves_nothing_to_the_next() {
     let folder = Folder::empty();
@@ -320,7 +321,7 @@ fn promise_an_eval_that_was_killed_leaves_nothing_to_the_next() {
     }
 }
 
-/// Without a cache folder it answers all the same.
+/// Without a cache folder, `eval` still answers.
 #[test]
 fn promise_eval_needs_no_cache() {
     let folder = Folder::empty();
@@ -328,7 +329,7 @@ fn promise_eval_needs_no_cache() {
     folder.write("file", "");
     question.ask(&folder.path("file")).expect("is right");
 
-    // A folder that others may write to may hold anything.
+    // A folder that other users can write to is not trusted.
     let cache = folder.path("cache");
     let artifacts = cache.join("portcullis/artifacts");
     question.ask(&cache).expect("is right");
@@ -342,7 +343,7 @@ fn promise_eval_needs_no_cache() {
     assert!(cached(small.path()).is_empty(), "{:?}", cached(small.path()));
 }
 
-/// A call of the guest `host-capabilities`, as its settings have it.
+/// A call of the guest `host-capabilities`, in the form of its settings.
 pub(crate) fn raw(capability: &str, payload: &Value) -> Value {
     let (namespace, operation) = capability.split_once('/').expect("a path");
     json!({"raw": {"namespace": namespace, "operation": operation, "payload": payload}})
@@ -351,7 +352,7 @@ pub(crate) fn raw(capability: &str, payload: &Value) -> Value {
 #[test]
 fn promise_eval_replays_a_recording_of_kwctl() {
     let folder = Folder::empty();
-    // As kwctl 1.36 writes it.
+    // The format of kwctl 1.36.
     let recorded = r#"
 - type: Exchange
   request: |
@@ -377,12 +378,12 @@ fn promise_eval_replays_a_recording_of_kwctl() {
             ["--settings-json", &settings, "--replay-host-capabilities-interactions", &session, "--output", "json"];
         eval(&module, &request, &[&base, more].concat())
     };
-    // Without a grant, a recording answers nothing.
+    // Without a grant, the recording is not used.
     let (code, text) = ask(&[]);
     assert!(code == Some(1) && text.contains("has not been granted access to the 'kubernetes/get_resource'"), "{text}");
     let (code, text) = ask(&["--host-capability", "net/*", "--allow-context-aware"]);
     assert_eq!(code, Some(1), "{text}");
-    // The kind is not among those that the metadata declares.
+    // The metadata does not declare this kind.
     assert!(text.contains("Policy has not been granted access to Kubernetes v1/Namespace resources"), "{text}");
     let manifest = json!({
         "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "asks"},
@@ -454,7 +455,7 @@ fn promise_eval_gives_rules_in_rego_the_objects_of_a_recording() {
     let (code, text) = ask("unique-names", "gatekeeper", &inventory("other"));
     assert!(code == Some(1) && text.contains("LimitRange other/shop has this name"), "{text}");
     assert_eq!(ask("unique-names", "gatekeeper", &inventory("default")).0, Some(0));
-    // A call of another policy is no answer, and without objects nothing is judged.
+    // The recorded call of another policy does not count, and without objects the policy does not judge.
     let (code, text) = ask("unique-names", "opa", &inventory("default"));
     assert_eq!(code, Some(2), "{text}");
     assert!(

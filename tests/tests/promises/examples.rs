@@ -1,4 +1,4 @@
-//! The examples do what their README says, and the modules kept there are what their sources give.
+//! The examples do what their README says, and the modules kept there behave like those built from their sources.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -23,7 +23,7 @@ fn requests() -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// The example's policy with this module, by a name of its own and cluster-wide.
+/// The example's policy with this module, as a cluster-wide policy of this name.
 fn policy(example: &str, name: &str, module: &Path) -> Policy {
     let text = fs::read_to_string(examples().join(format!("{example}.yaml"))).expect("it is there");
     let manifest: Value = portcullis_yaml::read(&text).expect("it is YAML");
@@ -42,7 +42,7 @@ fn ask(pod: &Pod, id: &str, request: &[u8]) -> Verdict {
     pod.client().post(&format!("/validate/{id}"), request).expect("answers").verdict()
 }
 
-/// The cells of a line of a table in Markdown.
+/// The cells of a row of a table in Markdown.
 fn cells(line: &str) -> Vec<String> {
     line.trim_matches('|').split('|').map(|cell| cell.trim().replace(['`', '*'], "")).collect()
 }
@@ -91,7 +91,7 @@ fn promise_the_kept_modules_are_what_their_sources_give() {
         folder.put(&policy(example, &format!("kept-{example}"), &examples().join("modules").join(&file)));
         folder.put(&policy(example, &format!("built-{example}"), &built.join(&file)));
     }
-    // Where there was a Go to build it with.
+    // This module is there only if Go was installed to build it.
     let go = built.join("allowed-registries.wasm");
     if go.is_file() {
         let settings = json!({"registries": ["ghcr.io/example"]});

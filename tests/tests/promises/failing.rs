@@ -1,5 +1,5 @@
-//! A policy that is loaded and gives no verdict for many of its requests: one event says so, with the reason, while its conditions still
-//! say what is loaded.
+//! If a loaded policy gives no verdict for many of its requests, one event says so, with the reason, while its conditions still say that
+//! it is loaded.
 
 use std::fs;
 use std::thread;
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use portcullis_tests::{Folder, Pod, Policy, Review, eventually};
 use serde_json::Value;
 
-/// How long evaluations must fail. Without a request for as long it is over: longer than a busy machine stands still.
+/// How long evaluations must fail before there is an event. It is longer than a busy machine stands still, because a pause of this length
+/// between two requests would end the failure.
 const WINDOW: Duration = Duration::from_secs(5);
 
 #[test]
@@ -32,7 +33,7 @@ fn promise_failing_evaluations_are_told_once() {
     let note = told["note"].as_str().unwrap_or_default();
     assert!(note.ends_with("most of them: EvaluationTrapped"), "{note}");
 
-    // It continues for longer than the window, and there is no second event.
+    // The failure continues for longer than the window, and there is no second event.
     let start = Instant::now();
     while start.elapsed() < 2 * WINDOW {
         pod.ask(&policy.id(), &Review::pod());

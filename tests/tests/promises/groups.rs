@@ -9,7 +9,7 @@ fn promise_five_denials_in_one_message() {
     let folder = Folder::with_canary();
     let labels =
         |name: &str, label: &str| Policy::cluster(name).example("required-labels").settings(json!({"labels": [label]}));
-    // In the order of their ids.
+    // The members are in the order of their ids.
     let members = [
         (
             Policy::cluster("a-no-privileged").example("no-privileged"),
@@ -23,7 +23,7 @@ fn promise_five_denials_in_one_message() {
     for (policy, _) in &members {
         folder.put(policy);
     }
-    // Others on the same resource that have no objection, or do not count as one.
+    // Other policies on the same resource, which admit, or whose denials do not count.
     folder.put(&labels("f-team", "team"));
     folder.put(&Policy::cluster("g-trial").guest("always_deny").mode("warn"));
     folder.put(&Policy::cluster("h-watch").guest("always_deny").mode("monitor"));
@@ -47,17 +47,17 @@ fn promise_five_denials_in_one_message() {
     for (cause, (policy, _)) in causes.iter().zip(&members) {
         assert_eq!(cause["field"], policy.id(), "{verdict:?}");
     }
-    // The member's own message is not lost behind its custom one.
+    // The module's own message is in the causes, although the policy has a custom one.
     assert_eq!(causes[3]["message"], "missing labels: cost-center", "{verdict:?}");
     assert_eq!(verdict.warnings, ["policy cluster/g-trial: denied by always_deny"]);
     for name in ["a-no-privileged", "e-freeze", "f-team"] {
         assert_eq!(verdict.annotations[&format!("cluster.{name}.generation")], "1", "{verdict:?}");
     }
 
-    // Each of them can also be called by itself.
+    // Each member can also be called by itself.
     let verdict = pod.ask("cluster/b-owner", &Review::pod()).verdict();
     assert_eq!(verdict.message, "missing labels: owner");
-    // One member mended is one reason less, with no change of any webhook.
+    // When one member no longer denies, its reason is gone, without a change of the webhook.
     folder.put(&labels("b-owner", "team"));
     pod.assert_recovered("cluster/b-owner", 2);
     let verdict = pod.admit(&group, &Review::pod().privileged()).verdict();
@@ -65,7 +65,8 @@ fn promise_five_denials_in_one_message() {
     assert_eq!(verdict.message, wanted);
 }
 
-/// The controller's question whether this replica is called for a group: answered by the evaluator itself, and by no policy.
+/// The controller sends a marker to find out whether API servers call this replica for a group. The evaluator itself answers it, without a
+/// policy.
 #[test]
 fn promise_a_marker_is_answered_for_groups_with_members() {
     let folder = Folder::with_canary();
@@ -85,22 +86,22 @@ fn promise_a_marker_is_answered_for_groups_with_members() {
 
     assert_eq!(ask("/marker/0123456789abcdef").status, 404);
     assert_eq!(pod.client().post(&format!("/marker/{group}"), "{}").expect("answers").status, 400);
-    // A group that lost its last member allows for a while, and nothing is proven by it any more.
+    // A group without members goes on allowing for a while, but no longer answers markers.
     folder.remove(&policy);
     eventually("the group to allow", || ask(&format!("/admit/{group}")).verdict().allowed.then_some(()));
     assert_eq!(ask(&format!("/marker/{group}")).status, 404);
     assert_eq!(pod.metric("portcullis_markers_total") as u64, 1);
 }
 
-/// While `mutating` is being changed, the policy is in the group of the old webhook and in that of the new one. Nobody is denied because
-/// one of the two does not fit the generation that answers.
+/// While `mutating` changes, the policy is in the group of the old webhook and in that of the new one. No request is denied because one
+/// of the two does not match the generation that answers.
 #[test]
 fn promise_an_edit_of_mutating_denies_nobody() {
     let folder = Folder::with_canary();
     let first = Policy::cluster("edited").guest("always_accept").on("services");
     let changing = Policy::cluster("edited").guest("mutates_label").on("services").mutating();
     let denying = Policy::cluster("edited").guest("mutates_and_denies").on("services").mutating();
-    // A policy whose spec forbids what its module does gets the same error as ever.
+    // A policy whose spec does not allow the mutations of its module still gets the usual error.
     let may_not = Policy::cluster("may-not").guest("mutates_label").on("secrets");
     folder.put(&first);
     folder.put(&may_not);
@@ -113,14 +114,14 @@ fn promise_an_edit_of_mutating_denies_nobody() {
     let refused = ask(&may_not.group());
     assert!(!refused.allowed && refused.message.contains("not allow mutations"), "{refused:?}");
 
-    // To true: the old webhook is called still, perhaps alone, and the change is for the new one to send.
+    // From false to true: the old webhook may still be called, perhaps alone, and only the new one sends the patch.
     folder.put(&changing);
     pod.assert_recovered("cluster/edited", 2);
     let verdict = ask(&validating);
     assert!(verdict.allowed && verdict.patch.is_none(), "{verdict:?}");
     assert_eq!(verdict.annotations.get("cluster.edited.generation").map(String::as_str), Some("2"), "{verdict:?}");
     assert!(ask(&mutating).patch.is_some());
-    // What it denies is denied in both.
+    // Denials are in the answers of both groups.
     folder.put(&denying);
     pod.assert_recovered("cluster/edited", 3);
     for group in [&validating, &mutating] {
@@ -129,7 +130,7 @@ fn promise_an_edit_of_mutating_denies_nobody() {
         assert!(!verdict.message.contains("not allow mutations"), "{verdict:?}");
     }
 
-    // To false, with a module that cannot be loaded: the last good generation goes on, and the newest one's rules want no change.
+    // From true to false, with a module that cannot be loaded: the last good generation serves, and the newest one's webhook gets no patch.
     folder.put(&changing);
     pod.assert_recovered("cluster/edited", 4);
     folder.put(&first.clone().module("modules/nobody-has-it.wasm"));
@@ -137,7 +138,7 @@ fn promise_an_edit_of_mutating_denies_nobody() {
     let verdict = ask(&validating);
     assert!(verdict.allowed && verdict.patch.is_none(), "{verdict:?}");
     assert!(ask(&mutating).patch.is_some(), "the old webhook sends it while it is called");
-    // To false in earnest.
+    // From true to false, with a module that loads.
     folder.put(&first);
     pod.assert_recovered("cluster/edited", 6);
     for group in [&validating, &mutating] {

@@ -1,4 +1,4 @@
-//! Who signed a module, for people who want to know before they trust it.
+//! `portcullis verify` shows who signed a module, and signatures can be copied to another registry.
 
 use std::fs;
 
@@ -61,7 +61,7 @@ fn signatures_go_along_to_another_registry() {
         assert!(output.status.success(), "{}", written(&output));
     };
     tool(&first, &["save", &first.module("policies/a:v1"), "--output-file", &path("modules.tar")]);
-    // Loading twice changes nothing.
+    // Loading the archive twice is fine.
     for _ in 0..2 {
         tool(&second, &["load", &path("modules.tar"), &format!("{}/mirror", second.host())]);
     }

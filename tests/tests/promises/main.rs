@@ -1,4 +1,4 @@
-//! What the README and the design promise to users, as stories told from outside.
+//! Black-box tests of what the README and the design promise to users.
 
 #![forbid(unsafe_code)]
 

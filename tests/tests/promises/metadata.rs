@@ -1,9 +1,9 @@
-//! What a module's metadata asks for and its policy does not grant is in the status before the first request.
+//! If a policy does not grant what the metadata of its module declares, the status says so before the first request.
 
 use portcullis_tests::{Folder, Pod, Policy, eventually};
 use serde_json::{Value, json};
 
-/// The condition that compares them, as status, reason and message.
+/// The reason of the condition Ready, and the message of MetadataMatched.
 fn told(pod: &Pod, policy: &Policy) -> (String, String) {
     let status = pod.status(&policy.id()).expect("a status");
     let conditions = status["status"]["conditions"].as_array().into_iter().flatten();
@@ -35,13 +35,13 @@ fn promise_what_a_module_declares_and_its_policy_does_not_grant_is_told_before_a
     assert_eq!(ready, "Active", "it answers all the same");
     let words = "the module declares net/*, crypto/*, kubernetes/*, and the policy does not grant it";
     assert!(message.starts_with(words) && message.contains("spec.hostCapabilities"), "{message}");
-    // What the installation does not allow is said beside what helps.
+    // If the installation does not allow a capability, the message names the setting that does.
     pod.wait_condition(&team.id(), "MetadataMatched", "False", "CapabilityUnavailable");
     let (_, message) = told(&pod, &team);
     assert!(message.starts_with("oci/*: ") && message.contains("--namespaced-capability"), "{message}");
     pod.wait_condition(&plain().id(), "MetadataMatched", "False", "MutatingDiffers");
 
-    // Granting makes it go.
+    // A grant ends this.
     folder.put(&all);
     folder.put(&plain());
     pod.wait_current(&all.id(), 2);
@@ -49,7 +49,7 @@ fn promise_what_a_module_declares_and_its_policy_does_not_grant_is_told_before_a
     eventually("the status to know of the grants", || (!told(&pod, &all).1.contains("does not grant")).then_some(()));
     folder.put(&plain().on("configmaps"));
     pod.wait_condition(&plain().id(), "MetadataMatched", "False", "RulesDiffer");
-    // A loader that starts again says the same at once: it reads what it compared from the volume.
+    // A restarted loader reports the same, which it reads from the volume.
     pod.loader().kill();
     pod.loader().start_again();
     pod.wait_condition(&plain().id(), "MetadataMatched", "False", "RulesDiffer");

@@ -1,5 +1,4 @@
-//! The page of metrics is complete, alerts and dashboard ask for no metric or label that is not there, and each alert has its
-//! runbook.
+//! The page of metrics is complete, alerts and dashboard use only metrics and labels that exist, and each alert has a runbook.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,15 +11,16 @@ use serde_json::Value;
 /// A metric as `docs/metrics.md` describes it.
 #[derive(Debug, PartialEq)]
 struct Metric {
-    /// counter, gauge or histogram.
+    /// The type: counter, gauge or histogram.
     kind: String,
     labels: BTreeSet<String>,
 }
 
-/// What Prometheus itself adds: the pod's own labels, the bound of a bucket; and what its last attempt to read a target gave.
+/// Labels that are not on the page: those of the pod, and the bound of a bucket.
 const TARGET_LABELS: [&str; 4] = ["namespace", "pod", "container", "le"];
+/// A metric of Prometheus itself: whether it could read a target.
 const OF_PROMETHEUS: &str = "up";
-/// How names of metrics begin: those of Kubewarden are an option.
+/// The prefixes of the names of metrics. The metrics of Kubewarden are optional.
 const PREFIXES: [&str; 2] = ["portcullis_", "kubewarden_"];
 
 fn root() -> PathBuf {
@@ -35,7 +35,7 @@ fn is_name(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
 }
 
-/// The metrics of the page.
+/// The metrics on the page.
 fn documented() -> BTreeMap<String, Metric> {
     let page = read("docs/metrics.md");
     let words =
@@ -49,7 +49,7 @@ fn documented() -> BTreeMap<String, Metric> {
     rows.collect()
 }
 
-/// The texts of all source files below a folder.
+/// Adds the texts of all source files below a folder.
 fn sources(folder: &Path, texts: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())).flatten() {
         if entry.path().is_dir() {
@@ -60,7 +60,7 @@ fn sources(folder: &Path, texts: &mut Vec<String>) {
     }
 }
 
-/// Names that stand in the code as they are registered.
+/// The names of metrics in the code.
 fn registered() -> BTreeSet<String> {
     let mut texts = Vec::new();
     for folder in
@@ -74,7 +74,7 @@ fn registered() -> BTreeSet<String> {
     literals.filter(is_metric).map(str::to_owned).collect()
 }
 
-/// The expressions and texts of the alerts, with the namespace in place of what helm puts there, and the dashboard's.
+/// The expressions and texts of the alerts, with a namespace in place of Helm's template, and those of the dashboard.
 fn expressions() -> Vec<String> {
     fn texts(value: Value, found: &mut Vec<String>) {
         match value {
@@ -91,7 +91,7 @@ fn expressions() -> Vec<String> {
     found
 }
 
-/// Each metric that a text asks for, with the labels that it selects by.
+/// Each metric that a text uses, with the labels of its selector.
 fn asked(text: &str) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -112,7 +112,7 @@ fn asked(text: &str) -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// The metric that a series belongs to: a histogram has three.
+/// The metric that a series belongs to. A histogram has series with three names.
 fn family<'m>(metrics: &'m BTreeMap<String, Metric>, series: &str) -> Option<&'m Metric> {
     metrics.get(series).filter(|metric| metric.kind != "histogram").or_else(|| {
         let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| series.strip_suffix(end))?;
@@ -169,7 +169,7 @@ fn promise_each_alert_has_its_runbook() {
     let runbooks: BTreeSet<_> =
         after(&page, "### Portcullis").into_iter().map(|rest| format!("Portcullis{rest}")).collect();
     assert_eq!(runbooks, alerts.iter().cloned().collect(), "runbooks, and alerts");
-    // A heading's anchor is the heading in small letters.
+    // A heading's anchor is the heading in lower case.
     let links = after(&rules, "runbook_url: {{ .Values.monitoring.prometheusRule.runbookURL }}#");
     assert_eq!(links, alerts.iter().map(|alert| alert.to_lowercase()).collect::<Vec<_>>(), "links, and alerts");
 }
@@ -240,7 +240,7 @@ fn promise_the_metrics_of_kubewarden_are_there_for_those_who_ask() {
     );
     pod.ask("cluster/broken", &Review::pod());
 
-    // The labels of each series that is not empty, and how often it was counted.
+    // The labels of each series, without empty ones, and its value.
     let of = |name: &str| -> BTreeMap<String, f64> {
         let text = pod.metrics(Program::Evaluator);
         let series = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once("} "));
@@ -300,7 +300,7 @@ fn promise_the_metrics_of_kubewarden_are_there_for_those_who_ask() {
     let latency = of("kubewarden_policy_evaluation_latency_milliseconds_count");
     assert_eq!(latency.len(), 5, "{latency:#?}");
 
-    // They go with their policy, and are not there for those who do not ask.
+    // The series disappear with their policy, and without the flag there are none.
     folder.remove(&Policy::cluster("denies"));
     eventually("the series to be gone", || {
         let text = pod.metrics(Program::Evaluator);

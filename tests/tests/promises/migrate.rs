@@ -1,4 +1,4 @@
-//! `portcullis migrate kubewarden`: what it prints is a policy that judges as the one before.
+//! `portcullis migrate kubewarden` prints a policy that judges like the one of Kubewarden.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::tool::{examples, run, written};
 
-/// Manifests of Kubewarden with this module.
+/// Manifests of Kubewarden: a policy with this module, a policy server, and a policy group that cannot be migrated.
 fn manifests(module: &str) -> String {
     let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]);
     let policy = json!({

@@ -1,4 +1,4 @@
-//! A Kubewarden `policies.yml` runs as it is, under the ids that it has.
+//! A Kubewarden `policies.yml` runs unchanged, under its own ids.
 
 use std::fs;
 
@@ -6,13 +6,14 @@ use portcullis_contract::Reason;
 use portcullis_tests::{Folder, Pod, PodSetup, Review, Verdict, eventually, guest};
 use serde_json::{Value, json};
 
-/// Writes the file, with modules of `guests/wat` and of the examples beside it, and gives its path.
+/// Writes a `policies.yml` and returns its path.
 fn write(folder: &Folder, policies: &Value) -> String {
     let text = portcullis_yaml::write(policies).expect("it is YAML");
     folder.write("kubewarden/policies.yml", text);
     folder.path("kubewarden/policies.yml").display().to_string()
 }
 
+/// Writes a module of the examples or of `guests/wat` beside `policies.yml`, and returns its address.
 fn module(folder: &Folder, name: &str) -> String {
     let kept = crate::tool::examples().join(format!("modules/{name}.wasm"));
     let bytes = fs::read(kept).unwrap_or_else(|_| guest(name));
@@ -74,7 +75,7 @@ fn promise_a_policies_yml_runs_under_its_own_ids() {
          configured to not allow mutations."
     );
 
-    // Under these ids the texts are the very ones that upstream has.
+    // Under these ids the messages are exactly those of Kubewarden.
     for (id, text) in [
         ("clusterwide-traps", "internal server error: Guest call failure: the guest gave up"),
         ("clusterwide-loops", "Policy execution interrupted because it exceeded the allowed execution time"),
@@ -87,7 +88,7 @@ fn promise_a_policies_yml_runs_under_its_own_ids() {
     let unknown = pod.client().try_ask("clusterwide-unknown", &Review::pod()).expect("answers");
     assert_eq!(unknown.status, 404);
     assert_eq!(unknown.json(), json!({"message": "unknown policy: clusterwide-unknown", "status": 404}));
-    // The status of each has the id as its name.
+    // A policy's status has its id as the name.
     pod.wait_condition("clusterwide-no-privileged", "Ready", "True", "Active");
 }
 
@@ -115,7 +116,7 @@ fn promise_a_policies_yml_is_watched_and_one_bad_entry_harms_no_other() {
     write(&folder, &policies("stage"));
     pod.wait_current("labels", 2);
     assert_eq!(pod.ask("labels", &Review::pod()).verdict().message, "missing labels: stage");
-    // A file that is not YAML takes nothing away.
+    // While the file is not YAML, the policies go on serving.
     folder.write("kubewarden/policies.yml", "labels: [");
     eventually("the loader to say so", || {
         let problems = pod.loader_state()?.problems;

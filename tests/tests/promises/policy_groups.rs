@@ -1,4 +1,4 @@
-//! Policy groups: members whose verdicts an expression combines.
+//! Policy groups: an expression combines the verdicts of their members.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const ID: &str = "cluster/group";
 
-/// A folder with the modules that groups here are made of.
+/// A folder with the modules of the groups in these tests.
 fn folder() -> Folder {
     let folder = Folder::empty();
     for name in ["always_accept", "mutates_label", "endless_loop"] {
@@ -52,17 +52,17 @@ fn promise_a_policy_group_judges_by_its_expression() {
             {"message": "missing labels: exempt", "field": "spec.policies.exempt"},
         ])
     );
-    // The first member decides alone, and the others are not asked.
+    // If the first member decides, the others are not asked.
     let denied = ask(&Review::pod().privileged());
     let causes = denied.details["causes"].as_array().expect("causes");
     assert_eq!((causes.len(), &causes[0]["field"]), (1, &json!("spec.policies.unprivileged")));
 
-    // In its match group it is one policy among others.
+    // In a match group, the policy group is one policy.
     let denied = pod.admit(&group(&members, "").group(), &Review::pod()).verdict();
     assert!(denied.message.contains("policy cluster/group: the group denies"), "{}", denied.message);
     assert!(denied.details["causes"].to_string().contains("cluster/group: spec.policies.owned"), "{}", denied.details);
 
-    // An edit is one generation of all members, and the status has the digest of each.
+    // After an edit, all members are of the new generation, and the status has the digest of each.
     folder.put(&group(&json!({"owned": labels("squad"), "exempt": member("always_accept")}), "owned() == exempt()"));
     pod.assert_recovered(ID, 2);
     assert!(ask(&Review::pod().label("squad", "a")).allowed);
@@ -70,7 +70,7 @@ fn promise_a_policy_group_judges_by_its_expression() {
     let resolved = |status: Value| status["status"]["resolved"]["members"].as_object().map(serde_json::Map::len);
     assert_eq!(pod.status(ID).and_then(resolved), Some(2), "{:?}", pod.status(ID));
 
-    // It comes back as a whole after a restart of the pod's programs, even where nothing of it can be fetched any more.
+    // The whole group comes back after a restart of the programs, even if none of its modules can be fetched.
     fs::remove_dir_all(folder.path("policies/modules")).expect("it is there");
     pod.loader().kill();
     pod.evaluator().kill();

@@ -1,4 +1,4 @@
-//! A module file that is rebuilt while its manifest stays the same takes effect like a changed manifest.
+//! A rebuilt module file takes effect like a changed manifest, although the manifest stays the same.
 
 use std::fs;
 use std::io::Write as _;
@@ -23,7 +23,7 @@ fn says(text: &'static str) -> impl Fn(&Verdict) -> bool {
     move |verdict| !verdict.allowed && verdict.message == text
 }
 
-/// The pod serves this generation, which answers with `text`; the status says which module that is.
+/// Asserts that the pod serves this generation, which answers with `text`, and that the status has the digest of its module.
 fn assert_serves(pod: &Pod, generation: i64, text: &'static str) {
     pod.assert_recovered(ID, generation);
     let verdict = pod.ask(ID, &Review::pod()).verdict();
@@ -46,14 +46,15 @@ fn promise_a_module_file_that_is_built_again_is_a_new_generation() {
     let pod = Pod::on(&folder).start();
     assert_serves(&pod, 1, "one");
 
-    // By rename.
+    // The file is replaced by a rename.
     folder.write(FILE, denying("two"));
     assert_serves(&pod, 2, "two");
-    // Broken: what served goes on.
+    // If the new file is broken, the previous generation goes on serving.
     folder.write(FILE, "no module");
     let failure = pod.assert_kept(ID, Reason::ModuleInvalid, 2, says("two"));
     assert_eq!(failure.generation, 3, "{failure:?}");
-    // In place: emptied first, and written in two parts with a pause. Halves may be seen; what counts is where it ends.
+    // The file is written in place: emptied first, then written in two parts with pauses. The loader may see an incomplete file, but in the
+    // end the complete module serves.
     let path = folder.path(FILE);
     let module = denying("four");
     let mut file = fs::File::create(&path).expect("it is ours");
@@ -67,18 +68,18 @@ fn promise_a_module_file_that_is_built_again_is_a_new_generation() {
         eventually("its generation", || Some(pod.evaluator_state()?.current.get(ID)?.generation))
     };
     let generation = answers("four");
-    // Neither the empty file nor the first half need be seen.
+    // The loader may see the empty file and the first part as generations of their own, or not.
     assert!((4..=6).contains(&generation), "{generation}");
     assert_serves(&pod, generation, "four");
 
-    // Away for a moment, and back with the same bytes: nothing has changed.
+    // The file is gone for a moment, and comes back with the same bytes: there is no new generation.
     fs::rename(&path, folder.path("away")).expect("renames");
     portcullis_tests::never(Duration::from_secs(3), "another generation", || {
         let state = pod.evaluator_state()?;
         (state.current.get(ID)?.generation != generation).then_some(())
     });
     fs::rename(folder.path("away"), &path).expect("renames");
-    // Back with others, which somebody wrote long ago.
+    // The file comes back with other bytes and an old modification time.
     fs::remove_file(&path).expect("removes");
     fs::write(folder.path("old"), denying("five")).expect("writes");
     let long_ago = std::time::SystemTime::now() - Duration::from_secs(86_400);
@@ -87,7 +88,7 @@ fn promise_a_module_file_that_is_built_again_is_a_new_generation() {
     fs::rename(folder.path("old"), &path).expect("renames");
     assert_serves(&pod, generation + 1, "five");
 
-    // By a link that leads elsewhere now.
+    // The file becomes a link to another file.
     folder.write("policies/modules/builds/six.wasm", denying("six"));
     fs::remove_file(&path).expect("removes");
     symlink("builds/six.wasm", &path).expect("links");
@@ -97,7 +98,7 @@ fn promise_a_module_file_that_is_built_again_is_a_new_generation() {
     assert_eq!(written_at(), before, "the manifest stayed as it was");
 }
 
-/// Also when nobody was there to see it.
+/// A change while no program runs takes effect too.
 #[test]
 fn promise_a_module_that_was_built_while_the_pod_was_away_is_taken_at_the_start() {
     let folder = Folder::with_canary();
@@ -126,7 +127,7 @@ fn promise_a_module_that_was_built_while_the_pod_was_away_is_taken_at_the_start(
     assert_serves(&pod, 4, "four");
 }
 
-/// What a person sees who builds a module again and again beside `portcullis run`.
+/// The output of `portcullis run` while a developer rebuilds a module.
 #[test]
 fn promise_run_takes_a_module_that_is_built_again_and_says_so() {
     let folder = Folder::empty();
@@ -159,7 +160,7 @@ fn promise_run_takes_a_module_that_is_built_again_and_says_so() {
     assert_eq!(message(&caller), "two");
     described(&["ServingPrevious", "ModuleInvalid"]);
 
-    // Built while nothing runs.
+    // The module is rebuilt while the tool is stopped.
     tool.signal(Signal::INT);
     assert_eq!(tool.wait_for_end(LIMIT).code(), Some(0), "{}", tool.lines().join("\n"));
     folder.write(FILE, denying("four"));

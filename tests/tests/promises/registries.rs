@@ -1,4 +1,4 @@
-//! A module from a developer's machine to admission: pushed, named by a policy, pinned, and fetched once.
+//! A module on its way from a developer's machine to admission: pushed, named by a policy, pinned, and fetched once.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn pod_with(folder: &Folder, registry: &Registry) -> PodSetup {
     setup.loader("--docker-config", registry.docker_config())
 }
 
-/// Removes what is in a folder.
+/// Removes the content of a folder.
 fn empty(folder: &Path) {
     for item in fs::read_dir(folder).expect("lists").flatten() {
         match item.path().is_dir() {
@@ -29,7 +29,7 @@ fn empty(folder: &Path) {
     }
 }
 
-/// Where `status.resolved` says that a policy's module is.
+/// The digest of a policy's module in `status.resolved`, once it is there.
 fn resolved(pod: &Pod, id: &str) -> String {
     eventually("the status to tell the digest", || {
         Some(pod.status(id)?["status"]["resolved"]["digest"].as_str()?.to_owned())
@@ -56,7 +56,7 @@ fn promise_a_pushed_module_is_active_and_stays_what_it_was_when_its_tag_moves() 
         assert_eq!(resolved(&pod, REMOTE), digest.to_string());
     }
     registry.push("policies/no-privileged:v1", &Reply::module_bytes("what the tag is now"));
-    // A new pod, which has to fetch it: only the record is left of the old one's volume.
+    // A new pod has to fetch the module: only the record of its digest is left on the old pod's volume.
     for name in ["volume/modules", "volume/artifacts", "private"] {
         empty(&folder.path(name));
     }
@@ -78,7 +78,7 @@ fn promise_two_hundred_policies_over_twenty_modules_fetch_twenty_blobs() {
     let registry = Registry::with_login();
     for number in 0..20 {
         let module = Reply::module_bytes(&format!("module {number}"));
-        // Two names of the same bytes.
+        // Two tags have the same bytes.
         registry.push(&format!("policies/m{number}:v1"), &module);
         registry.push(&format!("policies/m{number}:stable"), &module);
     }
@@ -118,7 +118,7 @@ fn promise_a_volume_that_outlives_its_pod_needs_no_registry() {
     assert!(pod.ask(REMOTE, &Review::pod()).verdict().allowed);
 }
 
-/// A login that `docker login` made is enough, and the folder that Docker keeps it in.
+/// `eval` uses the login that `docker login` has written, in Docker's own folder.
 #[test]
 fn promise_a_module_of_a_registry_with_login_is_judged_with() {
     let registry = Registry::with_login();

@@ -1,4 +1,4 @@
-//! The commands that work with modules in registries: what they say, to people and to programs, and how they end.
+//! The commands that work with modules in registries: their output as text and as JSON, and their exit status.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ fn tool(registry: &Registry, args: &[&str]) -> Output {
     run(args.iter().map(|&arg| arg.to_owned()).chain(access))
 }
 
-/// What a command that works prints.
+/// The output of a command that must succeed.
 fn printed(registry: &Registry, args: &[&str]) -> String {
     let output = tool(registry, args);
     assert!(output.status.success(), "{args:?}: {}", written(&output));
@@ -30,7 +30,7 @@ fn json(registry: &Registry, args: &[&str]) -> Value {
     serde_json::from_str(&printed(registry, &[args, &["-o", "json"]].concat())).expect("JSON")
 }
 
-/// What a command that fails with this status says.
+/// The error message of a command that must fail with this status.
 fn refused(registry: &Registry, status: i32, args: &[&str]) -> String {
     let output = tool(registry, args);
     assert_eq!(output.status.code(), Some(status), "{args:?}: {}", written(&output));
@@ -85,7 +85,7 @@ fn promise_the_manifest_that_inspect_prints_is_served_as_printed() {
         printed(&registry, &["push", &file, &image]);
         let manifest = printed(&registry, &["inspect", &image, "--manifest"]);
         assert!(manifest.contains("\n  settings: {}\n") && manifest.contains("# Settings: "), "{manifest}");
-        // The second needs settings from its user; the rest stays as it is.
+        // The second policy needs settings from its user; the rest of the manifest is used as printed.
         let manifest = manifest.replace("settings: {}", &format!("settings: {settings}"));
         folder.write(&format!("policies/{name}.yaml"), manifest);
     }
@@ -134,7 +134,7 @@ fn promise_verify_knows_who_signed() {
     folder.write("none.pub", "no key");
     refused(&registry, 64, &["verify", &name, "--key", &text(&folder.path("none.pub"))]);
 
-    // A loader says the same.
+    // A loader comes to the same result.
     let policy = |name: &str, image: &str, key: &KeyPair| {
         let mut signatures = wanted(key);
         signatures.as_object_mut().expect("an object").remove("apiVersion");
@@ -164,7 +164,7 @@ fn promise_modules_travel_in_an_archive_with_their_signatures() {
         folder.put(&Policy::cluster(name).module(&outside.module(&format!("policies/{name}:v1"))));
         digests.push(digest);
     }
-    // A third by its digest alone.
+    // A third module, which is named only by its digest.
     let (third, _) = outside.push("policies/c:gone", &Reply::module_bytes("c"));
     let pinned = outside.module(&format!("policies/c@{third}"));
     let (archive, again) = (text(&folder.path("modules.tar")), text(&folder.path("again.tar")));
@@ -224,7 +224,7 @@ fn promise_what_cannot_be_done_is_said_with_the_next_step() {
     }
     assert!(!folder.path("x.tar").exists(), "no half archive");
 
-    // Without a login, without the authority, and with a server that does not speak TLS.
+    // Errors without a login, without the authority, and with a server that does not use TLS.
     let docker = text(&folder.path("docker"));
     fs::create_dir(&docker).expect("a folder");
     let ca = registry.ca_file();

@@ -1,4 +1,4 @@
-//! Policies in Rego, compiled by OPA, from a folder to an answer.
+//! Policies in Rego that OPA has compiled, in a pod and with `portcullis eval`.
 
 use std::fs;
 
@@ -42,7 +42,7 @@ fn promise_builtins_that_the_host_does_not_have_are_named_in_the_status() {
     let pod = Pod::on(&folder).start();
     let failure = pod.assert_unserved("cluster/sends", Reason::ModuleUnsupported);
     assert_eq!(failure.message, "Missing Rego builtins: http.send; policies have no network");
-    // A module without metadata counts as waPC, which it is not.
+    // A module without metadata is taken for a waPC guest, which this is not.
     let mut bare = rego("host-paths");
     let section = bare.windows(22).rposition(|window| window == b"io.kubewarden.metadata").expect("it has metadata");
     bare[section] = b'x';

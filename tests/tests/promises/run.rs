@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::tool::{copy_examples, run, written};
 
-/// A line of standard output or error that holds this text, once there is one.
+/// Waits for a line of standard output or error that contains this text.
 pub(crate) fn wait_line(tool: &Process, text: &str) -> String {
     eventually(&format!("a line with {text:?}"), || {
         let lines = tool.lines();
@@ -23,8 +23,8 @@ pub(crate) fn start(dir: &Path) -> Process {
     start_with(dir, &[])
 }
 
-/// `portcullis run` on a folder, on free ports, with more flags. Policies have as long as an API server waits, so that a busy machine
-/// changes no verdict.
+/// Starts `portcullis run` on a folder, with free ports and these flags. The time limit of policies is as long as an API server waits by
+/// default, so that they do not time out on a busy machine.
 pub(crate) fn start_with(dir: &Path, flags: &[&str]) -> Process {
     let dir = dir.display().to_string();
     let args = ["run", &dir, "--address", "127.0.0.1:0", "--probe-address", "127.0.0.1:0"];
@@ -38,7 +38,7 @@ pub(crate) fn start_with(dir: &Path, flags: &[&str]) -> Process {
     })
 }
 
-/// The caller that the printed curl line would be.
+/// A client for the address that the tool prints, which trusts the tool's own authority like the printed curl command.
 pub(crate) fn client(tool: &Process, dir: &Path) -> Client {
     let line = wait_line(tool, "Ready after");
     let address = line.rsplit_once("https://").and_then(|(_, address)| address.trim().parse().ok());
@@ -58,13 +58,13 @@ fn edit(dir: &Path, file: &str, from: &str, to: &str) {
     let path = dir.join(file);
     let text = fs::read_to_string(&path).expect("it is there");
     assert!(text.contains(from), "no {from:?} in {text}");
-    // In place, as many an editor writes.
+    // Writes the file in place, like many editors.
     fs::write(&path, text.replace(from, to)).expect("it can be written");
 }
 
 const LABELS: &str = "namespaced/default/required-labels";
 
-/// The processes that a process has started.
+/// The child processes of a process.
 fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -81,7 +81,7 @@ fn promise_one_command_runs_the_pod_on_a_folder() {
     let caller = client(&tool, &dir);
     assert!(wait_line(&tool, "curl ").contains("/validate/"));
 
-    // Ask.
+    // The policies answer.
     assert_eq!(ask(&caller, &dir, "cluster/no-privileged", "pod-ok.json")["allowed"], true);
     let denied = ask(&caller, &dir, "cluster/no-privileged", "pod-privileged.json");
     assert_eq!(
@@ -90,13 +90,13 @@ fn promise_one_command_runs_the_pod_on_a_folder() {
     );
     assert!(ask(&caller, &dir, "cluster/default-resources", "pod-without-resources.json")["patch"].is_string());
 
-    // Edit: the next answer comes from the new settings.
+    // After an edit, the answer comes from the new settings.
     let message = || ask(&caller, &dir, LABELS, "pod-ok.json")["status"]["message"].clone();
     assert_eq!(message(), Value::Null);
     edit(&dir, "required-labels.yaml", "      - team\n", "      - team\n      - cost-center\n");
     eventually("the new settings to answer", || (message() == "missing labels: cost-center").then_some(()));
 
-    // Break: the old version goes on answering while the status says why.
+    // While an edit is broken, the old version answers, and the status says why.
     edit(&dir, "required-labels.yaml", "    labels:\n", "    labels: []\n    ignored:\n");
     wait_line(&tool, "SettingsInvalid");
     assert_eq!(message(), "missing labels: cost-center");
@@ -109,7 +109,7 @@ fn promise_one_command_runs_the_pod_on_a_folder() {
     let table = written(&run(["get", "--dir", &dir_text]));
     assert!(table.contains("required-labels") && table.contains("ServingPrevious"), "{table}");
 
-    // It survives a restart, also after a kill: no program is left behind.
+    // After a kill, no program is left behind, and a restart serves the old version again.
     let programs = children(tool.pid());
     assert!(programs.len() >= 3, "{programs:?}");
     tool.signal(Signal::KILL);
@@ -127,7 +127,7 @@ fn promise_one_command_runs_the_pod_on_a_folder() {
     let message = || ask(&caller, &dir, LABELS, "pod-ok.json")["status"]["message"].clone();
     assert_eq!(message(), "missing labels: cost-center");
 
-    // Mend.
+    // Once the file is mended, the new version answers.
     fs::copy(crate::tool::examples().join("required-labels.yaml"), dir.join("required-labels.yaml")).expect("copies");
     eventually("the mended version to answer", || (message() == Value::Null).then_some(()));
     eventually("the status to be well again", || {
@@ -140,7 +140,7 @@ fn promise_one_command_runs_the_pod_on_a_folder() {
     tool.signal(Signal::INT);
     assert_eq!(tool.wait_for_end(LIMIT).code(), Some(0), "{}", tool.lines().join("\n"));
     eventually("no program to be left", || (!programs.iter().any(is_there)).then_some(()));
-    // All that it wrote is in one folder, which git ignores.
+    // Everything that the tool wrote is in one folder, which git ignores.
     for name in ["volume/manifest.json", "status", "logs", "tls/ca.crt", ".gitignore"] {
         assert!(dir.join(".portcullis").join(name).exists(), "no {name}");
     }

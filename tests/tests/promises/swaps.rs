@@ -1,4 +1,4 @@
-//! 200 swaps under eight clients: no failed request, every answer wholly of one generation.
+//! 200 swaps while eight clients send requests: no request fails, and every answer is entirely of one generation.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::thread;
@@ -11,7 +11,7 @@ const SWAPS: i64 = 200;
 const CLIENTS: usize = 8;
 const SWAPPED: &str = "cluster/swapped";
 
-/// Another module and other settings with each generation.
+/// The policy of a generation. Its module and its settings are different from those of the generation before.
 fn version(generation: i64) -> Policy {
     if generation % 2 == 0 {
         Policy::cluster("swapped").guest("always_deny").spec("message", format!("generation {generation}"))
@@ -61,9 +61,9 @@ fn promise_200_swaps_under_eight_clients() {
         let start = Instant::now();
         for generation in 2..2 + SWAPS {
             folder.put(&version(generation));
-            // Each one is served, none is skipped.
+            // Each generation is served, and none is skipped.
             pod.wait_current(SWAPPED, generation);
-            // 200 in 20 s, unless this machine is busy: a pace, and nothing is waited for.
+            // This sets the rate, 200 in 20 s unless the machine is busy; the test does not wait for anything here.
             let due = Duration::from_millis(100) * u32::try_from(generation - 1).expect("it is small");
             thread::sleep(due.saturating_sub(start.elapsed()));
         }

@@ -1,4 +1,4 @@
-//! The command-line tool, as a person runs it.
+//! Helpers to run the command-line tool like a user.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,8 +8,8 @@ use std::process::{Command, Output};
 
 use portcullis_tests::{Program, program};
 
-/// The tool with these arguments and no settings by environment, but for the time that policies have: on a busy machine they may need more
-/// than by default.
+/// The tool with these arguments, and without settings in the environment except the time limit of policies: on a busy machine they may
+/// need longer than the default.
 pub(crate) fn command<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(program(Program::Cli));
     for (key, _) in env::vars_os() {
@@ -22,12 +22,12 @@ pub(crate) fn command<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Com
     command
 }
 
-/// Runs it to its end.
+/// Runs the tool and waits until it ends.
 pub(crate) fn run<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Output {
     command(args).output().expect("it starts")
 }
 
-/// What a command wrote, on both streams, for failed tests.
+/// The output of a command on both streams.
 pub(crate) fn written(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
@@ -37,7 +37,7 @@ pub(crate) fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
 }
 
-/// A copy of the examples to work in, without what a pod may have left there.
+/// Copies the examples, without hidden files, which a pod may have left there.
 pub(crate) fn copy_examples(to: &Path) {
     for entry in fs::read_dir(examples()).expect("they are there").flatten() {
         let name = entry.file_name();

@@ -1,4 +1,4 @@
-//! Spans and metrics by OTLP, to a collector of the test's own.
+//! Spans and metrics are exported by OTLP to a collector, which is part of the test.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -27,7 +27,7 @@ struct Export {
     body: Vec<u8>,
 }
 
-/// A collector that takes OTLP over HTTP, and answers after a while.
+/// A collector that accepts OTLP over HTTP, and answers after a delay.
 struct Collector {
     address: SocketAddr,
     exports: Arc<Mutex<Vec<Export>>>,
@@ -64,7 +64,7 @@ impl Collector {
     }
 }
 
-/// Takes the requests of one connection.
+/// Answers the requests of one connection.
 fn answer(stream: TcpStream, exports: &Mutex<Vec<Export>>, delay: Duration) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut writer = stream;
@@ -83,7 +83,7 @@ fn answer(stream: TcpStream, exports: &Mutex<Vec<Export>>, delay: Duration) -> O
     }
 }
 
-/// An address at which nobody listens.
+/// An address on which no program listens.
 fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("binds")
 }
@@ -131,7 +131,7 @@ fn promise_a_request_is_a_span_below_that_of_its_caller() {
     assert_eq!(evaluation.name, "evaluation");
     assert!(attribute(&evaluation, "policy").contains("cluster/denies"), "{evaluation:?}");
     assert!(attribute(&evaluation, "verdict").contains("denied"), "{evaluation:?}");
-    // Loads are spans as well, and traces of their own.
+    // Loads are spans too, each in a trace of its own.
     let load = eventually("the span of the load", || collector.spans().into_iter().find(|span| span.name == "load"));
     assert!(load.parent_span_id.is_empty() && hex(&load.trace_id) != TRACE, "{load:?}");
 
@@ -143,13 +143,13 @@ fn promise_a_request_is_a_span_below_that_of_its_caller() {
         let resource = format!("{:?}", ExportTraceServiceRequest::decode(export.body.as_slice()).expect("spans"));
         assert!(resource.contains("portcullis-evaluator") && resource.contains("deployment.environment"), "{resource}");
     }
-    // The evaluator has no way out for that.
+    // The evaluator itself cannot make connections.
     assert!(pod.metric("portcullis_seccomp_enforced") > 0.0);
-    // They are counted after the collector has them.
+    // Spans are counted after the collector has answered.
     let exported = || pod.metric(r#"portcullis_spans_total{outcome="exported"}"#);
     eventually("the count of exported spans", || (exported() >= 3.0).then_some(()));
 
-    // A header of another form is none.
+    // An invalid header is ignored.
     let long = "0".repeat(9000);
     for bad in [long.as_str(), "00-zz-1-01"] {
         let headers = [("content-type", "application/json"), ("traceparent", bad)];
@@ -164,7 +164,7 @@ fn promise_a_collector_that_is_away_or_slow_delays_no_request() {
         let folder = Folder::empty();
         let collector = Collector::answering_after(Duration::from_secs(60));
         let url = if slow { collector.url() } else { format!("http://{}", nobody()) };
-        // A request that waited for an export would take longer than any may here.
+        // A request that waited for an export would take longer than the limit below.
         let pod = pod(&folder, &url).env(Program::Loader, "OTEL_EXPORTER_OTLP_TIMEOUT", "15000").start();
         pod.wait_current("cluster/denies", 1);
         let begin = Instant::now();
@@ -197,7 +197,7 @@ fn promise_metrics_of_every_program_are_exported() {
     for _ in 0..3 {
         pod.ask("cluster/denies", &Review::pod());
     }
-    // The value of a series without labels, or with this one, that the program exported last.
+    // The last value that the program exported for a series with this label; if the label is empty, for any series of the metric.
     let exported = |program: &str, metric: &str, label: &str| -> Option<f64> {
         let bodies = collector.exports().into_iter().filter(|export| export.head.starts_with("POST /v1/metrics "));
         let requests =
@@ -240,7 +240,7 @@ fn promise_what_cannot_be_used_of_otlp_is_said_and_ends_no_program() {
     assert!(!pod.ask("cluster/denies", &Review::pod()).verdict().allowed);
 }
 
-/// Exports over the broker's socket, as an evaluator would that somebody has taken over.
+/// Exports over the broker's socket, like an evaluator under the control of an attacker.
 struct Hostile(UnixStream);
 
 impl Hostile {
@@ -286,11 +286,11 @@ fn promise_an_evaluator_that_was_taken_over_can_post_little_and_to_one_place() {
     (3..200).for_each(|number| hostile.send(number, &[b'x'; 1000]));
     let replies: Vec<_> = (3..200).map(|_| hostile.reply()).collect();
     let done: Vec<_> = replies.iter().filter(|(_, outcome, _)| *outcome == BrokerOutcome::Done).collect();
-    // What the collector says does not come back.
+    // The answer of the collector is not passed on.
     assert!(!done.is_empty() && done.iter().all(|(_, _, text)| text.is_empty()), "{done:?}");
     let exports = collector.exports();
     assert_eq!(exports.len(), done.len() + 1);
-    // 20 at once, and one more each 50 ms, the first of which may have begun earlier.
+    // 20 exports at once, and one more every 50 ms, the first of which may be due earlier.
     let most = 21 + begin.elapsed().as_millis() / 50;
     assert!(exports.len() as u128 <= most, "{} exports, want at most {most}", exports.len());
     assert!(exports.iter().all(|export| export.head.starts_with("POST /v1/traces ")));
@@ -307,7 +307,7 @@ fn promise_an_evaluator_that_reads_no_replies_is_cut_off() {
     eventually("the warning", || {
         pod.loader().lines().iter().any(|line| line.contains("reads no replies")).then_some(())
     });
-    // The next connection is like the first.
+    // The next connection works again.
     let mut next = Hostile(listener.accept().expect("the loader connects again").0);
     eventually("an export that is posted", || (next.export(1, b"x").0 == BrokerOutcome::Done).then_some(()));
 }

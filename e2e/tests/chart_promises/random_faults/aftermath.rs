@@ -1,4 +1,4 @@
-//! What must be so when everything is over.
+//! Assertions after the last fault.
 
 use std::thread;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use super::stand::Stand;
 use super::victim::SECRET;
 use crate::stage::{REPLICAS, names};
 
-/// How long nothing may change when nothing happens.
+/// How long nothing may change.
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Stand {
-    /// Ends every fault, and asserts that everything works again without help: statuses are true, nothing is left of what has gone,
-    /// nothing was told that must not be, and nothing changes any more.
+    /// Ends every fault, and asserts that everything recovers without help: statuses are right, nothing is left of deleted objects, no
+    /// secret was logged, and nothing changes any longer.
     pub(super) fn recover(&mut self) {
         self.wanted = REPLICAS;
         self.release.scale(REPLICAS);
@@ -36,7 +36,7 @@ impl Stand {
         self.look_for_secrets();
     }
 
-    /// Every policy is Ready everywhere, and its status names no pod that is not there.
+    /// Waits until every policy is Ready on all replicas, and its status only names pods that exist.
     fn wait_for_status(&self) {
         let api = self.release.api();
         for policy in self.victims.iter().map(|victim| victim.policy()).chain([&self.canary]) {
@@ -60,7 +60,7 @@ impl Stand {
         }
     }
 
-    /// Nothing is left of pods and policies that have gone, nor of what somebody wrote.
+    /// Waits until nothing is left of deleted pods and policies, or of the faults' edits of webhooks.
     fn wait_for_no_trace(&self) {
         let (api, namespace) = (self.release.api(), self.release.namespace());
         let list = |path: &str| api.get(path).unwrap_or_default()["items"].as_array().cloned().unwrap_or_default();
@@ -100,7 +100,7 @@ impl Stand {
         });
     }
 
-    /// Objects that nobody changes stay as they are.
+    /// Waits until policies and webhooks no longer change.
     fn wait_for_quiet(&self) {
         let api = self.release.api();
         let versions = || {
@@ -121,7 +121,7 @@ impl Stand {
         });
     }
 
-    /// What objects and settings hold is in no log, no event, no status and no report.
+    /// Asserts that the content of objects and settings is not in logs, events, statuses or reports.
     fn look_for_secrets(&self) {
         let kubectl = |args: &[&str]| self.release.kubectl(args.iter().copied()).expect("the output").to_owned();
         for app in ["portcullis-policy-server", "portcullis-controller"] {

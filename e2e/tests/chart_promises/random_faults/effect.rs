@@ -1,4 +1,4 @@
-//! How each fault is caused.
+//! The code that causes each fault.
 
 use std::thread;
 use std::time::Duration;
@@ -9,22 +9,23 @@ use serde_json::{Value, json};
 use super::fault::{Fault, Part};
 use super::stand::Stand;
 
-/// How long a slow source takes for an answer.
+/// The delay of a slow source.
 const SLOW: Duration = Duration::from_millis(700);
 
-/// A kubelet that starts takes containers that are younger than 10 s for new ones: not ready until their first probe. That is its doing,
-/// and where all replicas are as young, nobody is there to be called.
+/// A kubelet that starts treats containers that are younger than 10 s as new, so they are not ready until their first probe. If all replicas
+/// are that young, the service has no endpoints, and Portcullis cannot prevent that.
 const YOUNG: Duration = Duration::from_secs(11);
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1";
 const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
-/// What somebody writes into webhooks and statuses.
+/// A `timeoutSeconds` that a fault writes into webhooks.
 pub(super) const ODD_TIMEOUT: u32 = 29;
+/// A summary that a fault writes into statuses.
 pub(super) const ODD_SUMMARY: &str = "99/99";
 
 impl Stand {
-    /// Causes a fault now. An API server that is just away leaves undone what is to be done through it.
+    /// Causes a fault now. If the API server is not available, a fault that needs it may have no effect.
     pub(super) fn perform(&mut self, fault: &Fault) {
         match fault {
             Fault::KillContainer { program, replica } => {
@@ -127,12 +128,12 @@ impl Stand {
         let _ = self.release.api().delete(&path, grace_seconds);
     }
 
-    /// Another one each time.
+    /// A value that is different each time.
     fn mark(&self) -> Value {
         self.start.elapsed().as_millis().to_string().into()
     }
 
-    /// What `kubectl rollout restart` does, and with null what `kubectl rollout undo` does after it.
+    /// The patch of `kubectl rollout restart`, or with null that of a `kubectl rollout undo` after it.
     fn restart(&self, deployment: &str, mark: &Value) {
         let path = format!("/apis/apps/v1/namespaces/{}/deployments/{deployment}", self.release.namespace());
         let annotations = json!({ "kubectl.kubernetes.io/restartedAt": mark });
@@ -170,7 +171,7 @@ fn component(part: Part) -> Component {
     }
 }
 
-/// One of a list, by a number that knows nothing of its length; in the order of creation, which names do not tell.
+/// An element of a list, in the order of creation, by a number that may be larger than the list; `None` if the list is empty.
 fn nth(mut list: Vec<Value>, number: usize) -> Option<Value> {
     let born = |object: &Value| {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();

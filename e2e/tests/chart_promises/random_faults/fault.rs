@@ -1,4 +1,4 @@
-//! What can go wrong, and the draw that says what does: one seed, one sequence, whatever the cluster looks like meanwhile.
+//! The faults, and how they are drawn: a seed determines the sequence, whatever the state of the cluster is.
 
 use std::time::Duration;
 
@@ -7,51 +7,51 @@ use fastrand::Rng;
 /// The containers of a replica.
 pub(super) const PROGRAMS: [&str; 3] = ["evaluator", "loader", "reporter"];
 
-/// How many policies are edited.
+/// The number of policies that are edited.
 pub(super) const VICTIMS: usize = 3;
 
-/// One thing that goes wrong, or that somebody does. A `usize` is drawn before anybody knows how many there are to choose from.
+/// A failure, or an action of a user. A `usize` is drawn without knowing how many objects there are to choose from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
     /// A container of a replica is killed.
     KillContainer { program: &'static str, replica: usize },
-    /// A container of a replica is stopped where it is, and goes on after a while.
+    /// A container of a replica is frozen for a while.
     FreezeContainer { program: &'static str, replica: usize, time: Duration },
-    /// A pod is deleted, and may drain or not.
+    /// A pod is deleted, with or without a grace period.
     DeletePod { replica: usize, at_once: bool },
     /// The controller that holds the Lease is killed.
     KillLeader,
     /// A pod of the controller is deleted.
     DeleteController { pod: usize },
-    /// Another number of replicas.
+    /// The policy server is scaled to this number of replicas.
     Scale { replicas: usize },
     /// `kubectl rollout restart` of the policy server.
     RestartRollout,
-    /// The pods' template is again as helm made it.
+    /// The annotation of `kubectl rollout restart` is removed again, as by `kubectl rollout undo`.
     UndoRollout,
     /// `kubectl rollout restart` of the controller.
     RestartControllers,
-    /// The API server ends, cleanly or not, and is started again.
+    /// The API server is stopped or killed, and is started again.
     RestartApiServer { is_killed: bool },
-    /// A part of Kubernetes is stopped where it is, and goes on after a while.
+    /// A part of Kubernetes is frozen for a while.
     FreezePart { part: Part, time: Duration },
-    /// Kubelet and containerd are restarted; containers go on.
+    /// Kubelet and containerd are restarted; containers go on running.
     RestartKubelet,
-    /// The source of all modules hangs up on everybody while something else happens, and for a while longer.
+    /// The source of all modules refuses connections during another fault, and for a while longer.
     WhileSourceIsClosed { time: Duration, fault: Box<Fault> },
-    /// The source of all modules takes long for every answer while something else happens, and for a while longer.
+    /// The source of all modules answers slowly during another fault, and for a while longer.
     WhileSourceIsSlow { time: Duration, fault: Box<Fault> },
     /// A policy is edited.
     Edit { victim: usize, edit: Edit },
-    /// Somebody edits a webhook of the controller's.
+    /// A user edits a webhook of the controller.
     EditWebhook { webhook: usize },
-    /// Somebody edits the status of a policy.
+    /// A user edits the status of a policy.
     EditStatus { victim: usize },
-    /// Somebody deletes a Lease.
+    /// A user deletes a Lease.
     DeleteLease { lease: usize },
-    /// Somebody deletes the Secret of the authority that webhooks trust, or that of the certificate which it has issued.
+    /// A user deletes the Secret of the authority that webhooks trust, or that of the serving certificate.
     DeleteSecret { is_authority: bool },
-    /// A policy is made that was not there, or was and is deleted.
+    /// One more policy is created, or applied again if it exists.
     PolicyComes,
     /// That policy is deleted.
     PolicyGoes,
@@ -67,24 +67,24 @@ pub(super) enum Part {
     KubeProxy,
 }
 
-/// What becomes of a policy.
+/// An edit of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Edit {
-    /// Another text to deny with.
+    /// A module that denies with another text.
     Good,
-    /// The same, but its module takes long to come.
+    /// The same, but the source is slow to send the module.
     Slow,
-    /// The same, but the source says 503 instead of the module, until the policy is mended.
+    /// The same, but the source answers 503 for the module until the next edit.
     Unavailable,
-    /// The same, but the source says 404 instead of the module, until the policy is mended.
+    /// The same, but the source answers 404 for the module until the next edit.
     Missing,
-    /// The module is none.
+    /// A file that is not a module.
     NotAModule,
-    /// The module traps when it starts.
+    /// A module that traps when it starts.
     StartTraps,
-    /// The module refuses its settings.
+    /// A module that refuses its settings.
     SettingsRefused,
-    /// `rollbackTo` of the newest generation that was Ready.
+    /// A `rollbackTo` the newest generation that was Ready.
     RollBack,
 }
 
@@ -103,7 +103,7 @@ const PARTS: [Part; 5] = [Part::ApiServer, Part::Etcd, Part::ControllerManager, 
 
 type Kind = fn(&mut Rng) -> Fault;
 
-/// How often each kind is drawn, compared with the others.
+/// All kinds of faults, with the weights with which they are drawn.
 const TABLE: [(u32, Kind); 21] = [
     (6, |random| Fault::KillContainer { program: choose(random, &PROGRAMS), replica: random.usize(..12) }),
     (2, |random| Fault::FreezeContainer {
@@ -133,7 +133,7 @@ const TABLE: [(u32, Kind); 21] = [
 ];
 
 impl Fault {
-    /// The next one.
+    /// Draws the next fault.
     pub(super) fn draw(random: &mut Rng) -> Self {
         let sum: u32 = TABLE.iter().map(|(weight, _)| weight).sum();
         let mut point = random.u32(..sum);
@@ -146,8 +146,7 @@ impl Fault {
         unreachable!("the point is below the sum of all weights")
     }
 
-    /// Whether it takes something away that there are several of: what is away already has to be back then, as with the maintenance
-    /// of nodes.
+    /// Whether it takes one of several replicas away. Those that are already away must be back before, as in the maintenance of nodes.
     pub(super) fn takes_one_of_several(&self) -> bool {
         match self {
             Self::KillContainer { .. }
@@ -158,7 +157,7 @@ impl Fault {
             | Self::RestartRollout
             | Self::UndoRollout
             | Self::RestartControllers
-            // A container that is just being started is started once more.
+            // A container that is just being started would be started once more.
             | Self::RestartKubelet => true,
             Self::WhileSourceIsClosed { fault, .. } | Self::WhileSourceIsSlow { fault, .. } => {
                 fault.takes_one_of_several()
@@ -167,7 +166,7 @@ impl Fault {
         }
     }
 
-    /// Whether calls may break until all is back: somebody who answers them, or passes them on, ends without warning.
+    /// Whether calls may break until everything is back, because a program that answers them or passes them on ends without warning.
     pub(super) fn breaks_calls(&self) -> bool {
         match self {
             Self::KillContainer { program, .. } => *program == "evaluator",
@@ -178,7 +177,7 @@ impl Fault {
         }
     }
 
-    /// Whether pods start because of it, which then need all modules.
+    /// Whether it makes pods start, which then need all modules.
     fn starts_pods(&self) -> bool {
         matches!(
             self,
@@ -195,7 +194,7 @@ impl Fault {
     }
 }
 
-/// One that can happen while modules cannot be had.
+/// Draws a fault that may happen while modules cannot be fetched.
 fn in_place(random: &mut Rng) -> Fault {
     loop {
         let fault = Fault::draw(random);
@@ -213,9 +212,9 @@ fn millis(random: &mut Rng, least: u64, most: u64) -> Duration {
     Duration::from_millis(random.u64(least..=most))
 }
 
-/// How long nothing else happens after a fault.
+/// Draws the pause after a fault.
 pub(super) fn pause(random: &mut Rng) -> Duration {
-    // Half of them meet the one before.
+    // Half of the faults come right after the one before.
     if random.bool() { Duration::ZERO } else { millis(random, 0, 1500) }
 }
 

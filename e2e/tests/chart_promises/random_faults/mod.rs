@@ -1,4 +1,4 @@
-//! Faults that are drawn at random, one after the other and into each other, while API servers ask.
+//! Random faults under load, which follow each other and overlap.
 //!
 //! ```text
 //! seed ──► Fault::draw ──► Stand::suffer ──► Stand::look ──► … ──► Stand::recover
@@ -6,7 +6,7 @@
 //!                      the fault itself    judge: every answer since the last look
 //! ```
 //!
-//! A seed gives the same faults in the same order. What they meet differs from run to run, as machines do.
+//! A seed gives the same faults in the same order. The state in which they find the cluster differs from run to run.
 
 mod aftermath;
 mod effect;

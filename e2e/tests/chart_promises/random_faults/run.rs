@@ -1,4 +1,4 @@
-//! How long, with which seed, and how to have the same again.
+//! The duration and the seed of a run, and the command that repeats it.
 
 use std::env;
 use std::thread;
@@ -6,27 +6,27 @@ use std::time::Duration;
 
 use portcullis_e2e::note;
 
-/// How long things go wrong, like `1h`; a minute when absent.
+/// The variable with the duration of the faults, like `1h`; a minute if it is not set.
 const FAULTS_FOR: &str = "PORTCULLIS_E2E_FAULTS_FOR";
 
-/// The number that the faults follow from; another one each time when absent.
+/// The variable with the seed of the faults, a number; a random one if it is not set.
 const SEED: &str = "PORTCULLIS_E2E_SEED";
 
 /// One run of random faults. The command that repeats it is written at its start, and again when the test fails.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// How long it lasts.
+    /// The duration of the faults.
     pub(super) time: Duration,
-    /// What the faults follow from.
+    /// The seed of the faults.
     pub(super) seed: u64,
 }
 
 impl Run {
-    /// As the environment says.
+    /// Reads the run from the environment, and logs the command that repeats it.
     pub(super) fn from_env() -> Self {
         let set = |name| env::var(name).ok().filter(|value| !value.is_empty());
         let run = Self::of(set(FAULTS_FOR).as_deref(), set(SEED).as_deref()).unwrap();
-        // Not printed, which libtest keeps to itself until the test fails: a run that hangs or is killed has said its seed.
+        // libtest would show printed lines only after a failure, so that the seed of a run that hangs or is killed would be lost.
         note(&format!("random faults for {}: {}", humantime::format_duration(run.time), run.command()));
         run
     }

@@ -1,4 +1,4 @@
-//! The installation that things happen to, with its policies and those who call.
+//! The installation that suffers the faults, with its policies and callers.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,22 +11,22 @@ use super::verdict::{Excuses, Expected, Verdict, judge};
 use super::victim::{self, SECRET, Victim};
 use crate::stage::{REPLICAS, Stage};
 
-/// What the canary denies with.
+/// The beginning of the canary's denials.
 pub(super) const CANARY_SAYS: &str = "privileged containers are not allowed: ";
 
-/// Calls a second that the canary must admit, and as many that it must deny.
+/// The number of calls per second that the canary must admit, and also of those that it must deny.
 const CANARY_CALLS: u32 = 25;
 
-/// Calls a second that are denied by two policies that are edited.
+/// The number of calls per second that two of the edited policies must deny.
 const VICTIM_CALLS: u32 = 10;
 
-/// How long it may take until all is back, by itself.
+/// The time limit for the recovery after a fault.
 pub(super) const BACK: Duration = Duration::from_secs(240);
 
-/// How many controllers there are.
+/// The number of controllers.
 const CONTROLLERS: usize = 2;
 
-/// What a call asks for.
+/// The object that a call creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asks {
     PlainPod,
@@ -34,7 +34,7 @@ enum Asks {
     ConfigMap,
 }
 
-/// What became of the calls.
+/// How many calls had which verdict.
 #[derive(Debug, Default)]
 pub(super) struct Count {
     right: usize,
@@ -46,10 +46,10 @@ pub(super) struct Stand {
     pub(super) cluster: &'static Cluster,
     pub(super) canary: Policy,
     pub(super) victims: Vec<Victim>,
-    /// One that comes and goes.
+    /// The policy that comes and goes.
     pub(super) passing: Policy,
     pub(super) namespace: String,
-    /// How many replicas are wanted.
+    /// The number of replicas that the policy server is scaled to.
     pub(super) wanted: usize,
     /// How often each container of a pod was killed, by the pod's uid.
     pub(super) kills: HashMap<(String, String), u64>,
@@ -60,11 +60,11 @@ pub(super) struct Stand {
 }
 
 impl Stand {
-    /// All policies Ready, and callers that call.
+    /// Applies all policies, waits until they are Ready, and starts the callers.
     pub(super) fn new(stage: &Stage, cluster: &'static Cluster) -> Self {
         let (release, namespace) = (stage.release(), stage.namespace());
         let canary = release.cluster_policy("canary").example("no-privileged");
-        // Two share a match group of their own, and one that only watches is in the canary's.
+        // Two victims share a match group of their own, and one in mode monitor is in the canary's group.
         let victims: [Policy; VICTIMS] = [
             release.cluster_policy("first").on(&["configmaps"]),
             release.cluster_policy("second").on(&["configmaps"]),
@@ -92,7 +92,7 @@ impl Stand {
             victim.policy().wait_for(&release.api(), "Ready", "True");
             victim.look(&release.api());
         }
-        // What an earlier test has killed is no restart of this one's.
+        // Restarts by earlier tests must not count in this one.
         stand.kills = stand.restarts();
         stand.loads = [Asks::PlainPod, Asks::PrivilegedPod, Asks::ConfigMap].map(|asks| stand.call(asks)).into();
         stand
@@ -122,7 +122,7 @@ impl Stand {
         (asks, self.release.load_of(&self.namespace, resource, &object, per_second))
     }
 
-    /// Causes a fault. Where it removes one of several, all of them were back before.
+    /// Causes a fault. If it takes one of several replicas away, waits before until all of them are back.
     pub(super) fn suffer(&mut self, fault: &Fault) {
         if fault.takes_one_of_several() {
             self.settle();
@@ -134,7 +134,7 @@ impl Stand {
         self.perform(fault);
     }
 
-    /// Waits until all containers that were killed are back, and all pods are there and ready.
+    /// Waits until all killed containers are back, and all pods exist and are ready.
     pub(super) fn settle(&mut self) {
         eventually_within(BACK, "containers that start again after they were killed", || {
             self.restarts()
@@ -155,7 +155,7 @@ impl Stand {
         self.excuses.end(Instant::now());
     }
 
-    /// Judges all answers since it was asked last, and looks what is Ready and what was started again.
+    /// Judges all answers since the last look, notes which versions are Ready, and asserts that no container restarted by itself.
     pub(super) fn look(&mut self) {
         for index in 0..self.loads.len() {
             let (asks, answers) = (self.loads[index].0, self.loads[index].1.take());
@@ -188,7 +188,7 @@ impl Stand {
         }
     }
 
-    /// How often each container of a pod that is there was started again.
+    /// How often each container was restarted, for all existing pods.
     fn restarts(&self) -> HashMap<(String, String), u64> {
         let pods = [self.release.pods(), self.release.controllers()].concat();
         let restarts = |pod: &Value| {
@@ -202,7 +202,7 @@ impl Stand {
         pods.iter().flat_map(restarts).collect()
     }
 
-    /// Kills a container that runs, and remembers that.
+    /// Kills a container if it runs, and counts that.
     pub(super) fn kill(&mut self, pod: &Value, container: &str) {
         if let Some(process) = Container::of(pod, container) {
             process.kill();
@@ -211,12 +211,12 @@ impl Stand {
         }
     }
 
-    /// Applies a policy that is no victim.
+    /// Applies a policy that is not a victim.
     pub(super) fn apply(&self, policy: &Policy) {
         victim::apply(&self.release.api(), policy, &policy.manifest(self.release.source()));
     }
 
-    /// Ends the calls, judges the last of them, and tells how many there were.
+    /// Ends the calls, judges the last of them, and prints the counts.
     pub(super) fn end_calls(&mut self) {
         for (asks, load) in std::mem::take(&mut self.loads) {
             let answers = load.end_after(200);
@@ -227,7 +227,7 @@ impl Stand {
     }
 }
 
-/// Whether the pods of a Deployment are those of its newest template, and no others.
+/// Whether all pods of a Deployment are of its newest template, and are ready.
 fn is_rolled_out(deployment: &Value) -> bool {
     let (spec, status) = (&deployment["spec"], &deployment["status"]);
     status["observedGeneration"] == deployment["metadata"]["generation"]

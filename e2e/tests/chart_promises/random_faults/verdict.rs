@@ -1,14 +1,14 @@
-//! Which answers are right while things go wrong.
+//! Whether an answer is right during the faults.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use portcullis_e2e::Answer;
 
-/// How long connections that have broken are found after all is back.
+/// How long broken connections may still be found after everything is back.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The texts that a policy has denied with, oldest first.
+/// The versions of a policy, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct History {
     versions: Vec<Version>,
@@ -16,11 +16,11 @@ pub(super) struct History {
 
 struct Version {
     generation: i64,
-    /// None for a version that can never serve.
+    /// The text with which it denies; `None` for a version that can never serve.
     text: Option<String>,
-    /// Before anybody could know of it.
+    /// A moment before it was applied.
     applied: Instant,
-    /// When its policy was seen Ready; from then on nobody answers with an older one.
+    /// When its policy was found Ready. From then on no replica answers with an older version.
     confirmed: Option<Instant>,
 }
 
@@ -32,14 +32,14 @@ impl fmt::Debug for Version {
 }
 
 impl History {
-    /// A version was applied. One of the same generation is the same.
+    /// Records that a version was applied. If the generation is the same, it is the same version.
     pub(super) fn apply(&mut self, generation: i64, text: Option<&str>, applied: Instant) {
         if self.versions.last().is_none_or(|last| last.generation != generation) {
             self.versions.push(Version { generation, text: text.map(str::to_owned), applied, confirmed: None });
         }
     }
 
-    /// The policy was Ready at this generation, at this time.
+    /// Records that the policy was Ready at this generation, at this time.
     pub(super) fn confirm(&mut self, generation: i64, at: Instant) {
         if let Some(version) = self.versions.iter_mut().find(|version| version.generation == generation) {
             version.confirmed.get_or_insert(at);
@@ -52,7 +52,7 @@ impl History {
         Some((version.generation, version.text.as_deref()?))
     }
 
-    /// Whether an answer is that of a version that might have given it.
+    /// Whether the text of the answer is that of a version that may have served when it was given.
     fn explains(&self, answer: &Answer) -> bool {
         self.versions.iter().enumerate().any(|(index, version)| {
             let is_said = version.text.as_ref().is_some_and(|text| answer.message.contains(text));
@@ -62,7 +62,7 @@ impl History {
     }
 }
 
-/// When calls may break, by a fault.
+/// The times at which calls may break because of a fault.
 #[derive(Debug, Default)]
 pub(super) struct Excuses {
     past: Vec<(Instant, Instant)>,
@@ -70,17 +70,17 @@ pub(super) struct Excuses {
 }
 
 impl Excuses {
-    /// From now on.
+    /// Calls may break from now on.
     pub(super) fn begin(&mut self, now: Instant) {
         self.since.get_or_insert(now);
     }
 
-    /// Until now, and a moment longer.
+    /// Calls may break until now, and for a moment longer.
     pub(super) fn end(&mut self, now: Instant) {
         self.past.extend(self.since.take().map(|since| (since, now + GRACE)));
     }
 
-    /// Whether there is one.
+    /// Whether calls may break at present.
     pub(super) fn is_open(&self) -> bool {
         self.since.is_some()
     }
@@ -91,7 +91,7 @@ impl Excuses {
     }
 }
 
-/// What a call must get.
+/// The answer that a call must get.
 #[derive(Debug)]
 pub(super) enum Expected<'h> {
     /// It is admitted.
@@ -102,18 +102,18 @@ pub(super) enum Expected<'h> {
     DeniedByAll(Vec<&'h History>),
 }
 
-/// What an answer is.
+/// The verdict on an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// As it must be.
+    /// The answer is as expected.
     Right,
-    /// It is none, and a fault explains that.
+    /// The call failed, and a fault explains that.
     Broken,
-    /// It must never be.
+    /// The answer must never be given.
     Wrong,
 }
 
-/// Judges an answer. Nothing excuses a request that is admitted and must not be, nor a denial by an unknown webhook.
+/// Judges an answer. Nothing excuses an admission of a request that must be denied, or a denial with a wrong text.
 pub(super) fn judge(answer: &Answer, expected: &Expected<'_>, excuses: &Excuses) -> Verdict {
     let is_admitted = answer.code == Some(201);
     let is_right = match expected {
@@ -124,14 +124,14 @@ pub(super) fn judge(answer: &Answer, expected: &Expected<'_>, excuses: &Excuses)
     match (is_right, expected) {
         (true, _) => Verdict::Right,
         (false, Expected::Denied(_) | Expected::DeniedByAll(_)) if is_admitted => Verdict::Wrong,
-        // A policy that did answer is not excused.
+        // A wrong verdict of a policy is not excused.
         (false, _) if answer.code == Some(403) && says_a_verdict(&answer.message) => Verdict::Wrong,
         (false, _) if excuses.cover(answer) => Verdict::Broken,
         (false, _) => Verdict::Wrong,
     }
 }
 
-/// All texts of policies of this test are so.
+/// Whether a message is a verdict of one of this test's policies, whose texts all look like this.
 fn says_a_verdict(message: &str) -> bool {
     message.contains(" says ") || message.contains(super::stand::CANARY_SAYS)
 }

@@ -1,4 +1,4 @@
-//! Policies that are edited well and badly.
+//! Policies that get good and bad edits.
 
 use std::time::{Duration, Instant};
 
@@ -8,24 +8,24 @@ use serde_json::{Value, json};
 use super::fault::Edit;
 use super::verdict::History;
 
-/// How long a slow source takes.
+/// The delay of a slow source.
 const SLOW: Duration = Duration::from_secs(3);
 
-/// What must be in no log and no status.
+/// A text that must not be in any log or status.
 pub(super) const SECRET: &str = "do-not-tell-anybody-4711";
 
-/// A policy that denies with a text of its own, another one after each good edit.
+/// A policy that denies with a text of its own, which changes with each good edit.
 pub(super) struct Victim {
-    /// As it was applied last.
+    /// The policy as it was applied last.
     policy: Policy,
     edits: usize,
-    /// A module that the source does not give yet: its path and its bytes.
+    /// A module that the source does not serve normally yet: its path and its bytes.
     late: Option<(String, Vec<u8>)>,
     pub(super) history: History,
 }
 
 impl Victim {
-    /// Not yet applied.
+    /// A victim that has not been applied yet.
     pub(super) fn new(policy: Policy) -> Self {
         let policy = policy.field("settings", json!({ "password": SECRET }));
         Self { policy, edits: 0, late: None, history: History::default() }
@@ -77,14 +77,14 @@ impl Victim {
         self.policy = policy;
     }
 
-    /// From now on the source gives everything.
+    /// Makes the source serve the module of the last edit normally.
     pub(super) fn mend_source(&mut self, release: &Release<'_>) {
         if let Some((path, module)) = self.late.take() {
             release.source().put(&path, module);
         }
     }
 
-    /// Looks whether the newest version is Ready.
+    /// Records it if the newest version is Ready.
     pub(super) fn look(&mut self, api: &Api) {
         let object = api.get(&self.policy.path()).unwrap_or_default();
         let generation = &object["metadata"]["generation"];
@@ -96,13 +96,13 @@ impl Victim {
     }
 }
 
-/// The path of a policy's module at its source.
+/// The path of a policy's module on its source.
 fn path_of(manifest: &Value) -> String {
     let url = manifest["spec"]["module"].as_str().unwrap();
     url[url.rfind('/').unwrap()..].to_owned()
 }
 
-/// Applies a policy, as soon as there is an API server that takes it; returns the object.
+/// Applies a policy, and tries again until the API server accepts it. Returns the object.
 pub(super) fn apply(api: &Api, policy: &Policy, manifest: &Value) -> Value {
     eventually(&format!("the edit of {}", policy.name()), || match api.apply(&policy.path(), "faults", manifest) {
         Ok(reply) if reply.is_ok() => Some(reply.body),
