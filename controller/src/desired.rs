@@ -57,17 +57,17 @@ pub struct Desired {
 pub fn desired(installation: &Installation, group: &GroupId, part: &MatchPart, timeout_seconds: u32) -> Desired {
     let client = |root: &str| client_config(installation, &installation.path_key.path(root, group));
     let admit = json!({
-            "name": format!("{group}.policies.portcullis.dev"),
-            "admissionReviewVersions": ["v1"],
-            "clientConfig": client(ADMIT_PATH),
-            "rules": exclude::rules(part),
-            "matchPolicy": part.match_policy.as_deref().unwrap_or("Equivalent"),
-            "namespaceSelector": exclude::namespaces(part, &installation.namespace),
-            "objectSelector": selector::read(part.object_selector.as_ref()),
-            "matchConditions": exclude::conditions(part),
-            "failurePolicy": part.failure_policy,
-            "sideEffects": part.side_effects.as_deref().unwrap_or("None"),
-            "timeoutSeconds": timeout_seconds,
+        "name": format!("{group}.policies.portcullis.dev"),
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": client(ADMIT_PATH),
+        "rules": exclude::rules(part),
+        "matchPolicy": part.match_policy.as_deref().unwrap_or("Equivalent"),
+        "namespaceSelector": exclude::namespaces(part, &installation.namespace),
+        "objectSelector": selector::read(part.object_selector.as_ref()),
+        "matchConditions": exclude::conditions(part),
+        "failurePolicy": part.failure_policy,
+        "sideEffects": part.side_effects.as_deref().unwrap_or("None"),
+        "timeoutSeconds": timeout_seconds,
     });
     let value = marker_value_of(group, part.kind, &admit);
     let mut entries = vec![

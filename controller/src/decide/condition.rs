@@ -89,7 +89,7 @@ pub(super) fn value(
     group.is_proven.then_some(ConditionValue { status: Truth::True, reason: "Registered", message })
 }
 
-/// The condition of a policy that no webhook is called for, and for which none will be until it changes.
+/// The condition of a policy that no webhook calls yet: it is suspended, or waits for its replicas.
 fn waiting(policy: &PolicyView) -> ConditionValue {
     if policy.is_suspended {
         let text = "a suspended policy is not registered; it will be when it is resumed";

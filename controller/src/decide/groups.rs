@@ -39,7 +39,7 @@ pub(super) struct Groups<'w> {
 /// A match group.
 pub(super) struct Group<'w> {
     kind: WebhookKind,
-    /// Its match part; `None` if no member's revision can be read. Where members share the webhook, the rules are theirs.
+    /// Its match part; `None` if no member's revision can be read. Where members share the webhook, its rules name groups and versions only.
     part: Option<Arc<MatchPart>>,
     /// The members of a shared webhook.
     sharing: Vec<Sharing>,
@@ -176,9 +176,8 @@ impl<'w> Groups<'w> {
     ) {
         let mut planned = revision::plan(policy, revisions);
         planned.content = planned.content.map(|content| {
-            let shared = content.sharing(true);
-            let shares = rules.shares_webhooks && content.may_share() && self.has_room(&shared);
-            let content = if shares { shared } else { content.sharing(false) };
+            let shared = (rules.shares_webhooks && content.may_share()).then(|| content.sharing(true));
+            let content = shared.filter(|shared| self.has_room(shared)).unwrap_or_else(|| content.sharing(false));
             let place = (uid.to_owned(), policy.generation);
             let shard = *memory.placed.entry(place).or_insert_with(|| self.place(uid, &content, revisions, rules));
             content.in_shard(shard)

@@ -99,12 +99,6 @@ pub(super) fn namespaces(part: &MatchPart, own: &str) -> Value {
 
 /// The rules, with sorted lists, as the group's id does not depend on their order.
 pub(super) fn rules(part: &MatchPart) -> Vec<RuleWithOperations> {
-    let sorted = |list: &[String]| {
-        let mut list = list.to_vec();
-        list.sort();
-        list.dedup();
-        list
-    };
     let rules = part.rules.iter().filter_map(|rule| {
         // A namespace selector does not exclude cluster-scoped objects.
         let scope = match (&part.namespace, rule.scope.as_deref().unwrap_or("*")) {
@@ -112,13 +106,7 @@ pub(super) fn rules(part: &MatchPart) -> Vec<RuleWithOperations> {
             (Some(_), "Cluster") => return None,
             (Some(_), _) => "Namespaced",
         };
-        Some(RuleWithOperations {
-            api_groups: sorted(&rule.api_groups),
-            api_versions: sorted(&rule.api_versions),
-            resources: sorted(&rule.resources),
-            operations: sorted(&rule.operations),
-            scope: Some(scope.to_owned()),
-        })
+        Some(RuleWithOperations { scope: Some(scope.to_owned()), ..rule.sorted() })
     });
     rules.collect()
 }

@@ -40,6 +40,18 @@ pub struct RuleWithOperations {
     pub scope: Option<String>,
 }
 
+impl RuleWithOperations {
+    /// The same rule, with the words of its lists in order, each once.
+    pub fn sorted(&self) -> Self {
+        let mut rule = self.clone();
+        for list in [&mut rule.api_groups, &mut rule.api_versions, &mut rule.resources, &mut rule.operations] {
+            list.sort();
+            list.dedup();
+        }
+        rule
+    }
+}
+
 /// A CEL expression that must hold for the webhook to be asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -100,8 +112,8 @@ impl MatchPart {
             object_selector: self.object_selector.clone(),
             match_conditions: self.match_conditions.clone(),
         };
-        let versions = self.rules.iter().map(|rule| (sorted(&rule.api_groups), sorted(&rule.api_versions)));
-        let versions: BTreeSet<_> = versions.collect();
+        let rules = self.rules.iter().map(RuleWithOperations::sorted);
+        let versions: BTreeSet<_> = rules.map(|rule| (rule.api_groups, rule.api_versions)).collect();
         let rules = versions.into_iter().map(|(api_groups, api_versions)| RuleWithOperations {
             api_groups,
             api_versions,
@@ -195,11 +207,12 @@ impl MatchPart {
             .rules
             .iter()
             .map(|rule| {
+                let rule = rule.sorted();
                 serde_json::json!({
-                    "apiGroups": sorted(&rule.api_groups),
-                    "apiVersions": sorted(&rule.api_versions),
-                    "resources": sorted(&rule.resources),
-                    "operations": sorted(&rule.operations),
+                    "apiGroups": rule.api_groups,
+                    "apiVersions": rule.api_versions,
+                    "resources": rule.resources,
+                    "operations": rule.operations,
                     "scope": rule.scope.as_deref().unwrap_or("*"),
                 })
             })
@@ -225,14 +238,6 @@ impl MatchPart {
             "sideEffects": self.side_effects.as_deref().unwrap_or("None"),
         })
     }
-}
-
-/// The words of a list in order, each once.
-fn sorted(list: &[String]) -> Vec<String> {
-    let mut list = list.to_vec();
-    list.sort();
-    list.dedup();
-    list
 }
 
 /// JSON with sorted keys and no white space.

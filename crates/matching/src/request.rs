@@ -111,10 +111,11 @@ pub fn matches_rule(rule: &RuleWithOperations, asked: &Asked) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn asked(resource: &str, subresource: &str, operation: &str) -> Asked {
+    /// A request about a resource of the core group, in a namespace.
+    pub(crate) fn asked(resource: &str, subresource: &str, operation: &str) -> Asked {
         Asked {
             group: String::new(),
             version: "v1".into(),

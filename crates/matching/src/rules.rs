@@ -49,13 +49,12 @@ pub fn union<'r>(rules: impl IntoIterator<Item = &'r RuleWithOperations>) -> Vec
         let alone = resource.contains('*').then_some(resource);
         resources.entry((groups, versions, scope, operations, alone)).or_default().push(resource);
     }
-    let words = |list: BTreeSet<&str>| list.into_iter().map(str::to_owned).collect();
     let rule =
         |((groups, versions, scope, operations, _), resources): ((_, _, &str, _, _), Vec<&str>)| RuleWithOperations {
-            api_groups: words(groups),
-            api_versions: words(versions),
+            api_groups: listed(&groups),
+            api_versions: listed(&versions),
             resources: resources.into_iter().map(str::to_owned).collect(),
-            operations: words(operations),
+            operations: listed(&operations),
             scope: Some(scope.to_owned()),
         };
     resources.into_iter().map(rule).collect()
@@ -74,10 +73,9 @@ pub fn intersection(first: &[RuleWithOperations], second: &[RuleWithOperations])
         if (&one.groups, &one.versions, one.operation) != (&other.groups, &other.versions, other.operation) {
             return None;
         }
-        let words = |list: &BTreeSet<&str>| list.iter().map(|&word| word.to_owned()).collect();
         Some(RuleWithOperations {
-            api_groups: words(&one.groups),
-            api_versions: words(&one.versions),
+            api_groups: listed(&one.groups),
+            api_versions: listed(&one.versions),
             resources: vec![common_resource(one.resource, other.resource)?],
             operations: vec![one.operation.to_owned()],
             scope: Some(common(one.scope, other.scope)?.to_owned()),
@@ -117,20 +115,15 @@ pub fn resources(rules: &[RuleWithOperations]) -> BTreeSet<(String, String)> {
 /// Whether every API server takes these rules, beside any others of this kind. One that it refuses would keep all members of a shared
 /// webhook from being called.
 pub(crate) fn are_plain(rules: &[RuleWithOperations]) -> bool {
-    let is_list = |list: &[String]| {
-        let is_word = |word: &String| !word.is_empty() && word.len() <= 253 && word.chars().all(is_plain);
-        !list.is_empty() && list.iter().all(is_word) && (list.len() == 1 || !list.iter().any(|word| word == "*"))
-    };
+    let is_word = |word: &str| !word.is_empty() && word.len() <= 253 && word.chars().all(is_plain);
+    let is_alone = |list: &[String]| list.len() == 1 || !list.iter().any(|word| word == "*");
     !rules.is_empty()
         && rules.iter().all(|rule| {
-            let groups: Vec<_> = rule.api_groups.iter().filter(|group| !group.is_empty()).cloned().collect();
-            let has_groups = groups.len() < rule.api_groups.len() || !groups.is_empty();
-            let is_wildcard_alone = rule.api_groups.len() == 1 || !groups.iter().any(|group| group == "*");
-            has_groups
-                && is_wildcard_alone
-                && (groups.is_empty() || is_list(&groups))
-                && is_list(&rule.api_versions)
-                && is_list(&rule.operations)
+            let lists = [&rule.api_groups, &rule.api_versions, &rule.operations];
+            lists.iter().all(|list| !list.is_empty() && is_alone(list))
+                // The core group has no name.
+                && rule.api_groups.iter().all(|group| group.is_empty() || is_word(group))
+                && rule.api_versions.iter().all(|version| is_word(version))
                 && rule.operations.iter().all(|operation| operation == "*" || OPERATIONS.contains(&operation.as_str()))
                 && !rule.resources.is_empty()
                 && rule.resources.iter().all(|resource| is_resource(resource))
@@ -168,9 +161,14 @@ fn words(list: &[String]) -> BTreeSet<&str> {
     list.iter().map(String::as_str).collect()
 }
 
+fn listed(words: &BTreeSet<&str>) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::tests::asked as request;
 
     fn rule(resources: &[&str], operations: &[&str], scope: Option<&str>) -> RuleWithOperations {
         let words = |list: &[&str]| list.iter().map(|&word| word.to_owned()).collect();
@@ -185,14 +183,7 @@ mod tests {
 
     fn asked(resource: &str, operation: &str, namespace: &str) -> Asked {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-        Asked {
-            group: String::new(),
-            version: "v1".into(),
-            resource: resource.into(),
-            subresource: subresource.into(),
-            operation: operation.into(),
-            namespace: namespace.into(),
-        }
+        Asked { namespace: namespace.into(), ..request(resource, subresource, operation) }
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl<'w> Group<'w> {
         let registered = registered.map(desired::registered).unwrap_or_default();
         let kept = intersection(&registered, &others);
         let together = union(called.iter().chain(&kept));
-        // A webhook that nobody needs to be called by yet is tried with the rules that it will have.
+        // A webhook that is not called for any member yet is tried with the rules that it will have.
         let rules = if together.is_empty() { others } else { together };
         Some(Arc::new(MatchPart { rules, ..(**part).clone() }))
     }
