@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// The Secrets at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Secrets {
-    /// `ca.crt` of the authority's Secret; empty if there is none.
+    /// `ca.crt` of the authority's Secret; empty if it is missing.
     pub(crate) authority: String,
     /// `previous.crt` of the authority's Secret.
     pub(crate) previous: String,
@@ -56,7 +56,7 @@ pub(crate) fn name(installation: &Installation<'_>, kind: &str) -> String {
     format!("portcullis-{}-{kind}", installation.policy_server())
 }
 
-/// A value of a Secret as text; empty if there is none.
+/// A value of a Secret as text; empty if the Secret does not have it.
 pub(crate) fn text(secret: &Value, key: &str) -> String {
     let bytes = secret["data"][key].as_str().map(|text| STANDARD.decode(text).unwrap());
     bytes.map(|bytes| String::from_utf8(bytes).unwrap()).unwrap_or_default()

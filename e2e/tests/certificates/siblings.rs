@@ -19,7 +19,7 @@ fn helping() -> PodSetup {
 }
 
 /// Asks a loader for a module that it does not have, as a client with the certificate of the Secret `kind` that trusts the authority of the
-/// loaders. Returns the first line of the answer, or why there is none.
+/// loaders. Returns the first line of the answer, or the error.
 fn ask(installation: &Installation<'_>, loader: Ipv4Addr, kind: &str) -> Result<String, String> {
     let secret = installation.api().find(&secrets::path(installation, kind)).unwrap();
     let mut roots = RootCertStore::empty();

@@ -27,7 +27,7 @@ impl Certificates<'_> {
         format!("/api/v1/namespaces/{}/secrets/{}", self.0.namespace(), self.name(kind))
     }
 
-    /// A value of a Secret (`ca`, `tls`, `external`, `siblings`) as text; empty if there is none.
+    /// A value of a Secret (`ca`, `tls`, `external`, `siblings`) as text; empty if the Secret does not have it.
     pub(crate) fn text(self, kind: &str, key: &str) -> String {
         let secret = self.0.api().get(&self.path(kind)).unwrap_or_default();
         let bytes = secret["data"][key].as_str().map(|text| STANDARD.decode(text).unwrap());

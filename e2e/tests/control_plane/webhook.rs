@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::{cluster, is_routed};
 
-/// The service, and who may never be asked about: the test itself, but for one namespace.
+/// A namespace, with a service account and a service.
 const OBJECTS: &str = "
 apiVersion: v1
 kind: Namespace

@@ -1,7 +1,7 @@
-//! Many whole replicas come and go while requests are judged: rows K02 and K03.
+//! Many replicas with all programs come and go under load: rows K02 and K03.
 //!
-//! Each replica is the three real programs, as processes of this machine. Threads of the test stand in for their kubelets: they mount, probe,
-//! restart and end them. Five pods with real kubelets are in `tests/chart_promises/scaling.rs`.
+//! Each replica consists of the three real programs, as processes of this machine. Threads of the test stand in for their kubelets: they
+//! mount, probe, restart and end them. `tests/chart_promises/scaling.rs` tests five pods with a real kubelet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A replica for few requests, whose kubelet does not ask all the time.
+/// Adds a replica that is set for few requests, and whose kubelet sends few probes.
 fn add(installation: &Installation<'_>) -> Arc<Pod> {
     installation.add_replica_with(PodSetup::default().at_leisure().flag(Program::Evaluator, "--instances", 8))
 }
@@ -90,7 +90,7 @@ fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
         asking.join().unwrap()
     });
     let answers = answers.in_time();
-    // A replica that answers has loaded the policy, and none leaves with a request.
+    // Every replica that got requests had loaded the policy, and none ended before it had answered them.
     let wrong: Vec<_> = answers.iter().filter(|(code, message)| *code != 403 || !message.contains("judged")).collect();
     assert!(wrong.is_empty(), "{} of {} requests: {:?}", wrong.len(), answers.len(), wrong[0]);
     assert!(answers.len() > 100, "{} requests prove nothing", answers.len());

@@ -88,7 +88,7 @@ fn the_objects_that_a_policy_would_deny_are_counted_exactly() {
     let clean = portcullis(&admin, &["impact", file, "-n", &namespaces[2]]);
     assert_eq!(clean.code, Some(0), "{}{}", clean.stdout, clean.stderr);
 
-    // Nothing was written, and nothing is read that the user may not read.
+    // It writes nothing, and it reads only what the user may read.
     // The list is tried again, as it fails while other tests apply the definitions.
     let list = eventually("the ClusterPolicies", || {
         installation.api().get("/apis/policies.portcullis.dev/v1alpha1/clusterpolicies")

@@ -53,12 +53,12 @@ fn parts() -> Vec<Value> {
             rule(json!(["configmaps", "pods"]), json!(["DELETE"]), "*"),
         ])),
         labelled,
-        // Nothing in this test is cluster-scoped.
+        // This test makes no cluster-scoped objects.
         rules(json!([rule(json!(["*"]), json!(["*"]), "Cluster")])),
     ]
 }
 
-/// Policies that warn about every request, of which half share a webhook: `s0` has the match part of `p0`, and so on.
+/// Policies that warn about every request, in pairs with the same match part: `s0` shares a webhook, `p0` has one of its own, and so on.
 fn policies(scene: &Scene) -> Vec<Policy> {
     let rules = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods", "configmaps"],
                          "operations": ["CREATE", "UPDATE", "DELETE"] }]);
