@@ -78,7 +78,7 @@ pub use portcullis_testkit::{
 };
 pub use process::{Launch, Process};
 pub use programs::{Program, program};
-pub use raw::{Raw, RawResponse, client_hello, request};
+pub use raw::{Handshake, Raw, RawResponse, client_hello, request};
 pub use registry::{Registry, docker_config, password, token_service, write_docker_config};
 pub use review::Review;
 pub use secret::Secret;

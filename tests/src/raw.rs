@@ -262,15 +262,48 @@ pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: impl As
     bytes
 }
 
+/// A TLS handshake of which the client has sent its first bytes, and read nothing.
+pub struct Handshake {
+    tcp: TcpStream,
+    connection: ClientConnection,
+}
+
+impl Handshake {
+    /// Connects and sends the ClientHello.
+    ///
+    /// # Errors
+    /// When the connection is refused.
+    pub fn begin(address: SocketAddr) -> io::Result<Self> {
+        let Raw { stream: Stream::Tcp(mut tcp), .. } = Raw::tcp(address)? else { unreachable!("it is TCP") };
+        let mut connection = hello_to(address)?;
+        connection.write_tls(&mut tcp)?;
+        Ok(Self { tcp, connection })
+    }
+
+    /// Does the rest.
+    ///
+    /// # Errors
+    /// When the server has closed the connection.
+    pub fn complete(mut self) -> io::Result<Raw> {
+        while self.connection.is_handshaking() {
+            self.connection.complete_io(&mut self.tcp)?;
+        }
+        let stream = StreamOwned::new(self.connection, self.tcp);
+        Ok(Raw { stream: Stream::Tls(Box::new(stream)), buffer: Vec::new() })
+    }
+}
+
 /// The client side of a TLS handshake as bytes: a ClientHello that the evaluator answers.
 ///
 /// # Errors
 /// Never with a loopback address.
 pub fn client_hello(address: SocketAddr) -> io::Result<Vec<u8>> {
-    let name = ServerName::IpAddress(address.ip().into());
-    let config = Arc::clone(&tls::client(rustls::ALL_VERSIONS, &[]));
-    let mut connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
     let mut bytes = Vec::new();
-    connection.write_tls(&mut bytes)?;
+    hello_to(address)?.write_tls(&mut bytes)?;
     Ok(bytes)
+}
+
+fn hello_to(address: SocketAddr) -> io::Result<ClientConnection> {
+    let config = Arc::clone(&tls::client(rustls::ALL_VERSIONS, &[]));
+    ClientConnection::new(config, ServerName::IpAddress(address.ip().into())).map_err(io::Error::other)
 }

@@ -22,6 +22,7 @@ use crate::fair::pool::SourcePool;
 use crate::fair::sources::SourceClaim;
 use crate::http::connection::{ConnectionState, Signal};
 use crate::http::connections::{Connections, Listed};
+use crate::http::eviction::Activity;
 use crate::http::handler::Handler;
 use crate::http::stream::Stream;
 use crate::http::tls::Certificates;
@@ -36,6 +37,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const UNSEEN: usize = 128;
 /// The time without a failed accept after which the failure counts as over.
 const ACCEPT_CALM: Duration = Duration::from_secs(5);
+
+/// How long a silent connection stays open when the server ends: clients do not repeat a review that crosses the close of its connection,
+/// and what is on its way arrives meanwhile.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// The times of a graceful end.
 #[derive(Debug, Clone, Copy)]
@@ -147,7 +152,7 @@ impl Server {
         let stream = match &self.certificates {
             None => Stream::plain(stream, Arc::clone(state)),
             Some(certificates) => {
-                match until_signal(state, self.handshake(certificates, stream, state, handshakes)).await {
+                match until_closed(state, self.handshake(certificates, stream, state, handshakes)).await {
                     Some(Some(stream)) => Stream::tls(stream, Arc::clone(state)),
                     Some(None) | None => return,
                 }
@@ -167,18 +172,25 @@ impl Server {
             .max_buf_size(BUFFER)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
-        let mut is_finishing = false;
+        let (mut linger, mut is_finishing) = (None, false);
         poll_fn(|cx| {
-            let signal = state.signal(cx);
-            if signal != Signal::GoOn && !std::mem::replace(&mut is_finishing, true) {
-                connection.as_mut().graceful_shutdown();
+            // What has arrived is read before it is decided to end. An error is the client's fault: it hung up, or what it sent is not HTTP.
+            if connection.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
             }
-            // An error is the client's fault: it hung up, or what it sent is not HTTP.
-            match connection.as_mut().poll(cx) {
-                Poll::Ready(_) => Poll::Ready(()),
-                Poll::Pending if signal == Signal::Close => Poll::Ready(()),
-                Poll::Pending => Poll::Pending,
+            match state.signal(cx) {
+                Signal::GoOn => return Poll::Pending,
+                Signal::Close => return Poll::Ready(()),
+                Signal::Finish if is_finishing => return Poll::Pending,
+                Signal::Finish => {}
             }
+            let linger = linger.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+            if state.activity().0 != Activity::Asking && linger.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            is_finishing = true;
+            connection.as_mut().graceful_shutdown();
+            connection.as_mut().poll(cx).map(drop)
         })
         .await;
     }
@@ -232,13 +244,14 @@ async fn seen_once(permit: OwnedSemaphorePermit, future: impl Future<Output = ()
     .await;
 }
 
-/// Runs `future` until the connection should end; then gives none. No request is under way yet that could be cut off.
-async fn until_signal<F: Future>(state: &ConnectionState, future: F) -> Option<F::Output> {
+/// Runs `future` until the connection should end at once; then gives none. A handshake goes on while the server finishes: a request
+/// waits for it, and clients do not repeat a review whose connection was cut.
+async fn until_closed<F: Future>(state: &ConnectionState, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| match (state.signal(cx), Pin::as_mut(&mut future).poll(cx)) {
         (_, Poll::Ready(output)) => Poll::Ready(Some(output)),
-        (Signal::GoOn, Poll::Pending) => Poll::Pending,
-        (Signal::Finish | Signal::Close, Poll::Pending) => Poll::Ready(None),
+        (Signal::GoOn | Signal::Finish, Poll::Pending) => Poll::Pending,
+        (Signal::Close, Poll::Pending) => Poll::Ready(None),
     })
     .await
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    CANARY, Cage, Client, Folder, LIMIT, Pod, Policy, Program, Raw, Review, StopOnDrop, eventually, heavy, never,
+    CANARY, Cage, Client, Folder, Handshake, LIMIT, Pod, Policy, Program, Raw, Review, StopOnDrop, eventually, heavy, never,
     one_round_in_time, request,
 };
 use rustix::process::Signal;
@@ -171,6 +171,26 @@ fn fault_e03_sigterm_under_load() {
     });
     // Idle connections do not delay the end.
     let _idle = Raw::tls(pod.admission());
+    assert_eq!(pod.evaluator().wait_for_end(LIMIT).code(), Some(0));
+    pod.evaluator().start_again();
+    pod.wait_ready();
+    pod.resume_canary();
+}
+
+#[test]
+fn fault_e03_a_connection_that_opens_as_the_port_closes_is_answered() {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("denies").guest("always_deny"));
+    let pod = Pod::on(&folder).evaluator("--drain-delay", "1s").evaluator("--grace", "20s").start();
+    pod.wait_current(DENIES, 1);
+    pod.canary().pause();
+    pod.evaluator().signal(Signal::TERM);
+    let handshake = Handshake::begin(pod.admission()).expect("connects, as new connections are still accepted");
+    eventually("the port to close", || Raw::tcp(pod.admission()).err());
+    let mut connection = handshake.complete().expect("a handshake that has begun is completed");
+    connection.send(request("POST", PATH, &[], Review::pod().bytes())).expect("sends");
+    let response = connection.response().expect("answers");
+    assert!(response.status == 200 && response.closes(), "{response:?}");
     assert_eq!(pod.evaluator().wait_for_end(LIMIT).code(), Some(0));
     pod.evaluator().start_again();
     pod.wait_ready();
