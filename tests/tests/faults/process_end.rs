@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    CANARY, Cage, Client, Folder, Handshake, LIMIT, Pod, Policy, Program, Raw, Review, StopOnDrop, eventually, heavy, never,
-    one_round_in_time, request,
+    CANARY, Cage, Client, Folder, Handshake, LIMIT, Pod, Policy, Program, Raw, Review, StopOnDrop, eventually, heavy,
+    never, one_round_in_time, request,
 };
 use rustix::process::Signal;
 
@@ -61,12 +61,13 @@ fn assert_back_from_the_volume(policies: impl Fn(&Folder), end: impl Fn(&Pod)) {
     thread::scope(|scope| {
         let callers = [(); 4].map(|()| scope.spawn(load));
         let stop = StopOnDrop(&done);
-        for _ in 0..2 {
+        let round = |_| {
             pod.canary().pause();
             down.store(true, Ordering::SeqCst);
             end(&pod);
             pod.evaluator().start_again();
-            eventually("all policies to be back", || (pod.evaluator_state()?.current.len() == all).then_some(()));
+            let back =
+                pod.recovers("all policies to be back", || (pod.evaluator_state()?.current.len() == all).then_some(()));
             eventually("readiness", || {
                 pod.probe(Program::Evaluator, "/readyz").ok().filter(|answer| answer.status == 200)
             });
@@ -77,7 +78,9 @@ fn assert_back_from_the_volume(policies: impl Fn(&Folder), end: impl Fn(&Pod)) {
             down.store(false, Ordering::SeqCst);
             let before = pod.canary().answers();
             eventually("calls of which none fails", || (pod.canary().answers() > before + 10).then_some(()));
-        }
+            back
+        };
+        (0..2).for_each(|_| one_round_in_time(round));
         drop(stop);
         for caller in callers {
             caller.join().expect("every answer is right");
