@@ -35,6 +35,15 @@ pub(crate) fn record(benchmark: &str, rows: &[Value], plot: Option<&Plot>) -> an
     write(benchmark, &format!("{}\n\n{}", origin(), table::written(rows)), plot)
 }
 
+/// Draws a picture again, from the table that stands in a page.
+///
+/// # Errors
+/// When no page has a place for it, or a file cannot be read or written.
+pub(crate) fn redraw(plot: &Plot) -> anyhow::Result<()> {
+    let (_, figures) = standing(plot.benchmark)?;
+    write(plot.benchmark, &figures, Some(plot))
+}
+
 /// Writes figures to the place of a benchmark, and the picture of their table.
 fn write(benchmark: &str, figures: &str, plot: Option<&Plot>) -> anyhow::Result<()> {
     let (page, _) = standing(benchmark)?;
@@ -86,6 +95,14 @@ fn standing(benchmark: &str) -> anyhow::Result<(&'static str, String)> {
 #[cfg(test)]
 pub(crate) fn has_place(benchmark: &str) -> bool {
     standing(benchmark).is_ok()
+}
+
+/// Whether the page shows the picture that its table gives.
+#[cfg(test)]
+pub(crate) fn is_illustrated(plot: &Plot) -> bool {
+    let (_, figures) = standing(plot.benchmark).expect("has a place");
+    let svg = fs::read_to_string(repository().join(picture(plot.benchmark))).ok();
+    illustrated(&figures, plot).expect("can be drawn") == (figures, svg)
 }
 
 /// The path of a picture, below the repository.
