@@ -12,10 +12,24 @@ use clap::ValueEnum as _;
 use serde::Serialize;
 
 use crate::load::{Outcome, Target};
+use crate::plot::{Axis, Panel, Plot, Scale};
 use crate::pod::{FILL, Folder, Program, examples};
-use crate::report::{Output, print};
+use crate::report::{Output, print_with_plot};
 use crate::rounds::{Figures, Rounds, Server};
 use crate::workload::Workload;
+
+/// Latency and throughput of each policy, by the number of callers.
+pub(crate) const PLOT: Plot = Plot {
+    benchmark: "evaluate",
+    description: "Median latency and answers per second by the number of callers, for each kind of policy",
+    x: Axis { field: "callers", title: "callers", scale: Scale::Logarithmic },
+    panels: &[
+        Panel { title: "p50, ms", scale: Scale::Logarithmic, fields: &["p50_ms"] },
+        Panel { title: "answers per second", scale: Scale::Linear, fields: &["per_second"] },
+    ],
+    panel_for_each: &[],
+    line_for_each: &["policy", "server"],
+};
 
 /// The settings.
 #[derive(clap::Args)]
@@ -69,7 +83,7 @@ impl Args {
             }
             let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             self.measure(&name, true, &servers, &mut rows).await?;
-            return print(output, "evaluate", &rows);
+            return print_with_plot(output, &PLOT, &rows);
         }
         let workloads = if self.workloads.is_empty() { Workload::value_variants() } else { &self.workloads };
         for workload in workloads {
@@ -83,7 +97,7 @@ impl Args {
             let servers = [Server::portcullis(target, &evaluator)];
             self.measure(&workload.name(), workload.admits(), &servers, &mut rows).await?;
         }
-        print(output, "evaluate", &rows)
+        print_with_plot(output, &PLOT, &rows)
     }
 
     async fn measure(

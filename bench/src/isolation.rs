@@ -9,8 +9,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 
+use crate::plot::{Axis, Panel, Plot, Scale};
 use crate::pod::{FILL, Folder, assemble, examples};
-use crate::report::{Output, median, print};
+use crate::report::{Output, median, print_with_plot};
+
+/// Latencies of the other policy, by the number of offenders.
+pub(crate) const PLOT: Plot = Plot {
+    benchmark: "isolation",
+    description: "Median and 99th percentile of the latency of another policy by the number of callers of an endless loop",
+    x: Axis { field: "offenders", title: "callers of the endless loop", scale: Scale::Linear },
+    panels: &[Panel { title: "latency, ms", scale: Scale::Linear, fields: &["p50_ms", "p99_ms"] }],
+    panel_for_each: &[],
+    line_for_each: &[],
+};
 
 /// The settings.
 #[derive(clap::Args)]
@@ -103,6 +114,6 @@ impl Args {
                 }
             })
             .collect();
-        print(output, "isolation", &rows)
+        print_with_plot(output, &PLOT, &rows)
     }
 }

@@ -20,6 +20,8 @@ mod metrics;
 mod overload;
 mod pace;
 mod page;
+mod plot;
+mod plots;
 mod pod;
 mod propagate;
 mod report;
@@ -30,6 +32,7 @@ mod slope;
 mod soak;
 mod start;
 mod swap;
+mod table;
 mod usage;
 mod variant;
 mod workload;
@@ -59,6 +62,8 @@ enum Benchmark {
     /// All of them with their defaults, one after the other, which takes some hours.
     #[command(after_help = "Example:\n  cargo xtask bench all --record")]
     All,
+    /// Draws the pictures of docs/figures again, from the tables that stand in the pages, and measures nothing.
+    Plots,
     /// One evaluation in bare wasmtime, in this process: the lower limit for every server.
     Floor(floor::Args),
     /// Answers over TLS for a suspended policy, with 1, 8 and 64 callers: what a request costs before any guest is asked.
@@ -131,6 +136,7 @@ impl Benchmark {
     async fn run(self, output: &Output) -> anyhow::Result<()> {
         match self {
             Self::All => Box::pin(all(output)).await,
+            Self::Plots => plots::run(),
             Self::Floor(floor) => floor.run(output),
             Self::Echo(echo) => echo.run(output).await,
             Self::Evaluate(evaluate) => evaluate.run(output).await,
@@ -170,7 +176,7 @@ async fn all(output: &Output) -> anyhow::Result<()> {
 fn names() -> Vec<String> {
     let command = Args::command();
     let names = command.get_subcommands().map(|command| command.get_name().to_owned());
-    names.filter(|name| !["all", "help"].contains(&name.as_str())).collect()
+    names.filter(|name| !["all", "help", "plots"].contains(&name.as_str())).collect()
 }
 
 #[cfg(test)]

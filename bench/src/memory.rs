@@ -10,14 +10,28 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::json;
 
+use crate::plot::{Axis, Panel, Plot, Scale};
 use crate::pod::{Evaluator, FILL_MANY, Folder, examples};
-use crate::report::{Output, median, print};
+use crate::report::{Output, median, print_with_plot};
 use crate::review;
 use crate::usage::mib;
 use crate::variant::variant;
 
 /// How long after the evaluator is ready its memory is read.
 const SETTLE: Duration = Duration::from_secs(2);
+
+/// Memory by the number of policies.
+pub(crate) const PLOT: Plot = Plot {
+    benchmark: "memory",
+    description: "Anonymous memory of an evaluator, and memory of files, by the number of idle policies, for each number of modules",
+    x: Axis { field: "policies", title: "policies", scale: Scale::Logarithmic },
+    panels: &[
+        Panel { title: "anonymous memory, MiB", scale: Scale::Linear, fields: &["anonymous_mib"] },
+        Panel { title: "memory of files, MiB", scale: Scale::Linear, fields: &["file_mib"] },
+    ],
+    panel_for_each: &[],
+    line_for_each: &["modules"],
+};
 
 /// The settings.
 #[derive(clap::Args)]
@@ -70,7 +84,7 @@ impl Args {
             eprintln!("policies: {}, modules: {}", step.policies, step.modules);
             measured.push(self.measure(step, &module).await?);
         }
-        print(output, "memory", &rows(&steps, &measured))
+        print_with_plot(output, &PLOT, &rows(&steps, &measured))
     }
 
     async fn measure(&self, step: &Step, module: &[u8]) -> anyhow::Result<Measured> {

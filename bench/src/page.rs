@@ -1,10 +1,16 @@
 //! Figures in the pages of docs/: each benchmark has a place of its own, which its runs overwrite.
 //!
 //! ```text
-//! <!-- figures: audit -->
-//! (written by the benchmark)
+//! <!-- figures: slope -->
+//! (when and how it was measured)
+//!
+//! ![what the picture shows](figures/slope.svg)
+//!
+//! (the table)
 //! <!-- end of figures -->
 //! ```
+//!
+//! Only some benchmarks have a picture. It is drawn from the table, so that the two cannot differ.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, thread};
@@ -13,27 +19,69 @@ use anyhow::{Context as _, bail};
 use jiff::Zoned;
 use serde_json::Value;
 
+use crate::plot::Plot;
+use crate::table;
+
 /// The pages that have places for figures, below the repository.
 const PAGES: [&str; 2] = ["docs/performance.md", "docs/scale.md"];
 /// The line after the figures.
 const END: &str = "<!-- end of figures -->";
-/// The suffixes by which fields of rows name their unit, and how the unit is written.
-const UNITS: [(&str, &str); 7] =
-    [("_ms", "ms"), ("_us", "µs"), ("_s", "s"), ("_mib", "MiB"), ("_kib", "KiB"), ("_percent", "%"), ("_mb", "MB")];
 
-/// Writes the figures of a benchmark to its place.
+/// Writes the figures of a benchmark to its place, and the picture if it has one.
 ///
 /// # Errors
-/// When no page has a place for it, or a page cannot be read or written.
-pub(crate) fn record(benchmark: &str, rows: &[Value]) -> anyhow::Result<()> {
-    let figures = format!("{}\n\n{}", origin(), markdown(rows));
+/// When no page has a place for it, or a file cannot be read or written.
+pub(crate) fn record(benchmark: &str, rows: &[Value], plot: Option<&Plot>) -> anyhow::Result<()> {
+    write(benchmark, &format!("{}\n\n{}", origin(), table::written(rows)), plot)
+}
+
+/// Draws a picture again, from the table that stands in a page.
+///
+/// # Errors
+/// When no page has a place for it, or a file cannot be read or written.
+pub(crate) fn redraw(plot: &Plot) -> anyhow::Result<()> {
+    let (_, figures) = standing(plot.benchmark)?;
+    write(plot.benchmark, &figures, Some(plot))
+}
+
+/// Writes figures to the place of a benchmark, and the picture of their table.
+fn write(benchmark: &str, figures: &str, plot: Option<&Plot>) -> anyhow::Result<()> {
+    let (page, _) = standing(benchmark)?;
+    let (mut figures, mut svg) = (figures.to_owned(), None);
+    if let Some(plot) = plot {
+        (figures, svg) = illustrated(&figures, plot)?;
+    }
+    let file = picture(benchmark);
+    match svg {
+        Some(svg) => save(&file, &svg)?,
+        None if repository().join(&file).exists() => {
+            fs::remove_file(repository().join(&file)).with_context(|| format!("failed to remove {file}"))?;
+        }
+        None => {}
+    }
+    let text = text(page)?;
+    save(page, &replaced(&text, benchmark, &figures).unwrap_or(text))?;
+    eprintln!("the figures of {benchmark} are in {page}");
+    Ok(())
+}
+
+/// Figures with the picture of their table above it, and the picture itself; `None` if there is nothing to draw.
+fn illustrated(figures: &str, plot: &Plot) -> anyhow::Result<(String, Option<String>)> {
+    let svg = plot.svg(&plot.rows_of(figures))?;
+    let mut paragraphs: Vec<&str> = figures.split("\n\n").filter(|paragraph| !paragraph.starts_with("![")).collect();
+    let shown = format!("![{}](figures/{}.svg)", plot.description, plot.benchmark);
+    let table = paragraphs.iter().position(|paragraph| paragraph.starts_with('|'));
+    if let Some(table) = table.filter(|_| svg.is_some()) {
+        paragraphs.insert(table, &shown);
+    }
+    Ok((paragraphs.join("\n\n"), svg))
+}
+
+/// The page with the place of a benchmark, and the figures that stand there.
+fn standing(benchmark: &str) -> anyhow::Result<(&'static str, String)> {
     for page in PAGES {
-        let page = repository().join(page);
-        let text = fs::read_to_string(&page).with_context(|| format!("failed to read {}", page.display()))?;
-        if let Some(text) = replaced(&text, benchmark, &figures) {
-            fs::write(&page, text).with_context(|| format!("failed to write {}", page.display()))?;
-            eprintln!("the figures are in {}", page.display());
-            return Ok(());
+        if let Some((_, figures, _)) = parts(&text(page)?, benchmark) {
+            return Ok((page, figures.trim().to_owned()));
         }
     }
     bail!(
@@ -46,8 +94,20 @@ pub(crate) fn record(benchmark: &str, rows: &[Value]) -> anyhow::Result<()> {
 /// Whether a page has a place for a benchmark.
 #[cfg(test)]
 pub(crate) fn has_place(benchmark: &str) -> bool {
-    let text = |page: &str| fs::read_to_string(repository().join(page)).unwrap_or_default();
-    PAGES.into_iter().any(|page| replaced(&text(page), benchmark, "").is_some())
+    standing(benchmark).is_ok()
+}
+
+/// Whether the page shows the picture that its table gives.
+#[cfg(test)]
+pub(crate) fn is_illustrated(plot: &Plot) -> bool {
+    let (_, figures) = standing(plot.benchmark).expect("has a place");
+    let svg = fs::read_to_string(repository().join(picture(plot.benchmark))).ok();
+    illustrated(&figures, plot).expect("can be drawn") == (figures, svg)
+}
+
+/// The path of a picture, below the repository.
+fn picture(benchmark: &str) -> String {
+    format!("docs/figures/{benchmark}.svg")
 }
 
 fn repository() -> PathBuf {
@@ -58,12 +118,32 @@ fn begin(benchmark: &str) -> String {
     format!("<!-- figures: {benchmark} -->")
 }
 
-/// The page with new figures in the place of a benchmark; `None` if the page does not have such a place.
-fn replaced(page: &str, benchmark: &str, figures: &str) -> Option<String> {
+/// The text of a file, whose path is below the repository.
+fn text(path: &str) -> anyhow::Result<String> {
+    fs::read_to_string(repository().join(path)).with_context(|| format!("failed to read {path}"))
+}
+
+fn save(path: &str, text: &str) -> anyhow::Result<()> {
+    let path = repository().join(path);
+    path.parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::write(&path, text))
+        .with_context(|| format!("failed to write {}", path.display()))
+}
+
+/// The text before the figures of a benchmark, they themselves, and the text after them; `None` if the page does not have their place.
+fn parts<'p>(page: &'p str, benchmark: &str) -> Option<(&'p str, &'p str, &'p str)> {
     let begin = begin(benchmark);
     let (before, rest) = page.split_once(&begin)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{begin}\n{}\n{END}{after}", figures.trim_end()))
+    let (figures, after) = rest.split_once(END)?;
+    Some((before, figures, after))
+}
+
+/// The page with new figures in the place of a benchmark; `None` if the page does not have such a place.
+fn replaced(page: &str, benchmark: &str, figures: &str) -> Option<String> {
+    let (before, _, after) = parts(page, benchmark)?;
+    let end = if figures.is_empty() { "" } else { "\n" };
+    Some(format!("{before}{}\n{}{end}{END}{after}", begin(benchmark), figures.trim_end()))
 }
 
 /// The day, the machine and the command, as a sentence.
@@ -85,47 +165,12 @@ fn processor(cpuinfo: &str) -> Option<String> {
     line.split_once(':').map(|(_, name)| name.trim().to_owned())
 }
 
-/// A table in Markdown. The first field of a row names it. If there are more fields than rows, the rows become columns, because pages
-/// are narrow.
-fn markdown(rows: &[Value]) -> String {
-    let Some(Value::Object(first)) = rows.first() else { return String::new() };
-    let fields: Vec<&String> = first.keys().collect();
-    let head = fields.iter().map(|field| title(field)).collect::<Vec<_>>();
-    let body = rows.iter().map(|row| fields.iter().map(|field| cell(&row[field.as_str()])).collect::<Vec<_>>());
-    let mut table: Vec<Vec<String>> = [head].into_iter().chain(body).collect();
-    if fields.len() > table.len() {
-        table = (0..fields.len()).map(|field| table.iter().map(|row| row[field].clone()).collect()).collect();
-    }
-    let rule = vec!["---".to_owned(); table[0].len()];
-    table.insert(1, rule);
-    table.iter().map(|row| format!("| {} |\n", row.join(" | "))).collect()
-}
-
-/// A figure in the form in which it is shown.
-pub(crate) fn cell(value: &Value) -> String {
-    match value {
-        Value::Number(number) if number.is_f64() => format!("{:.3}", number.as_f64().unwrap_or_default()),
-        Value::String(text) => text.clone(),
-        Value::Null => "-".to_owned(),
-        other => other.to_string(),
-    }
-}
-
-/// The title of a field, with its unit.
-fn title(field: &str) -> String {
-    let unit = UNITS.iter().find_map(|(end, unit)| Some((field.strip_suffix(end)?, unit)));
-    let words = |name: &str| name.replace("p99_9", "p99.9").replace('_', " ");
-    match unit {
-        Some((name, unit)) => format!("{}, {unit}", words(name)),
-        None => words(field),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::plot::{Axis, Panel, Scale};
 
     #[test]
     fn figures_take_the_place_of_earlier_ones_of_the_same_benchmark() {
@@ -137,20 +182,29 @@ mod tests {
     }
 
     #[test]
-    fn few_rows_with_many_fields_are_columns() {
-        let row = |phase: &str, time: f64| json!({"a_phase": phase, "p99_ms": time, "writes": null});
-        let table = markdown(&[row("one", 1.5)]);
-        assert_eq!(table, "| a phase | one |\n| --- | --- |\n| p99, ms | 1.500 |\n| writes | - |\n");
-        let table = markdown(&[row("one", 1.0), row("two", 2.0)]);
-        assert!(
-            table.starts_with("| a phase | p99, ms | writes |\n| --- | --- | --- |\n| one | 1.000 | - |\n"),
-            "{table}"
-        );
-        assert_eq!(markdown(&[]), "");
-        assert_eq!(
-            (title("p99_9_ms"), title("api_server_cpu_s")),
-            ("p99.9, ms".to_owned(), "api server cpu, s".to_owned())
-        );
+    fn an_empty_place_stays_as_it_is() {
+        let page = format!("a\n{}\n{END}\nb\n", begin("audit"));
+        assert_eq!(replaced(&page, "audit", ""), Some(page.clone()));
+    }
+
+    #[test]
+    fn the_picture_of_a_table_is_above_it_once() {
+        let plot = Plot {
+            benchmark: "example",
+            description: "An example.",
+            x: Axis { field: "callers", title: "callers", scale: Scale::Linear },
+            panels: &[Panel { title: "ms", scale: Scale::Linear, fields: &["p50_ms"] }],
+            panel_for_each: &[],
+            line_for_each: &[],
+        };
+        let rows = [json!({"callers": 1, "p50_ms": 1.5}), json!({"callers": 2, "p50_ms": 2.5})];
+        let (before, table) = ("Measured on a day", table::written(&rows));
+        let (figures, svg) = illustrated(&format!("{before}\n\n{table}"), &plot).expect("can be drawn");
+        assert_eq!(figures, format!("{before}\n\n![An example.](figures/example.svg)\n\n{table}"));
+        assert_eq!(svg, plot.svg(&rows).expect("can be drawn"));
+        assert_eq!(illustrated(&figures, &plot).expect("can be drawn"), (figures, svg));
+        let stale = "![An example.](figures/example.svg)\n\nno table";
+        assert_eq!(illustrated(stale, &plot).expect("can be drawn"), ("no table".to_owned(), None));
     }
 
     #[test]

@@ -6,7 +6,9 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::page::{self, cell};
+use crate::page;
+use crate::plot::Plot;
+use crate::table::cell;
 
 /// Where a result goes, and in which form.
 #[derive(Debug, Clone, clap::Args)]
@@ -69,12 +71,26 @@ pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
 
 /// Prints rows as JSON, or as a table whose columns are the fields of a row, and records them if that is asked for.
 pub(crate) fn print<R: Serialize>(output: &Output, benchmark: &str, rows: &[R]) -> anyhow::Result<()> {
+    print_and_draw(output, benchmark, rows, None)
+}
+
+/// Prints the rows of a benchmark that has a plot, which is drawn if they are recorded.
+pub(crate) fn print_with_plot<R: Serialize>(output: &Output, plot: &Plot, rows: &[R]) -> anyhow::Result<()> {
+    print_and_draw(output, plot.benchmark, rows, Some(plot))
+}
+
+fn print_and_draw<R: Serialize>(
+    output: &Output,
+    benchmark: &str,
+    rows: &[R],
+    plot: Option<&Plot>,
+) -> anyhow::Result<()> {
     let rows = rows.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
     match output.format {
         Format::Json => println!("{}", serde_json::json!({"benchmark": benchmark, "rows": rows})),
         Format::Table => table(&rows).iter().for_each(|line| println!("{line}")),
     }
-    if output.record { page::record(benchmark, &rows) } else { Ok(()) }
+    if output.record { page::record(benchmark, &rows, plot) } else { Ok(()) }
 }
 
 /// The lines of a table, with the names of the fields first.

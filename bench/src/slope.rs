@@ -24,7 +24,8 @@ use serde::Serialize;
 use tokio::task::block_in_place;
 
 use crate::api;
-use crate::report::{Output, print};
+use crate::plot::{Axis, Panel, Plot, Scale};
+use crate::report::{Output, print_with_plot};
 use point::{Batch, Figures, Point};
 use scenario::{Matching, Parts, Scenario};
 use site::{Answer, Site};
@@ -34,6 +35,17 @@ use variant::Variant;
 const WARM_UP: u32 = 5;
 /// The number of policies from which Portcullis should cost less than ValidatingAdmissionPolicy.
 const BELOW_FROM: u32 = 64;
+
+/// The median of a create, by the number of policies.
+pub(crate) const PLOT: Plot = Plot {
+    benchmark: "slope",
+    description: "Median time of a create by the number of policies, for each combination of match parts and matching policies: without \
+                  policies, with Portcullis, with a webhook for each policy, and with ValidatingAdmissionPolicy; both axes are logarithmic",
+    x: Axis { field: "policies", title: "policies", scale: Scale::Logarithmic },
+    panels: &[Panel { title: "p50 of a create, ms", scale: Scale::Logarithmic, fields: &["p50_ms"] }],
+    panel_for_each: &["parts", "matching"],
+    line_for_each: &["variant"],
+};
 
 /// The arguments.
 #[derive(clap::Args)]
@@ -103,7 +115,7 @@ impl Args {
         for scenario in Scenario::all(&self.parts, &self.matching) {
             rows.extend(self.curve(scenario).await?);
         }
-        print(output, "slope", &rows)?;
+        print_with_plot(output, &PLOT, &rows)?;
         for missed in missed(&rows) {
             eprintln!("P16 is missed: {missed}");
         }

@@ -10,11 +10,25 @@ use portcullis_process::{files, parse_duration};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::plot::{Axis, Panel, Plot, Scale};
 use crate::pod::{FILL, Folder, examples};
-use crate::report::{Output, print};
+use crate::report::{Output, print_with_plot};
 use crate::review;
 use crate::swap::{edit_settings, settings};
 use crate::usage::mib;
+
+/// Latency and memory in the course of time.
+pub(crate) const PLOT: Plot = Plot {
+    benchmark: "soak",
+    description: "Median and 99th percentile of the latency, and resident memory of an evaluator, in the course of the load",
+    x: Axis { field: "until_s", title: "time since the start, s", scale: Scale::Linear },
+    panels: &[
+        Panel { title: "latency, ms", scale: Scale::Linear, fields: &["p50_ms", "p99_ms"] },
+        Panel { title: "memory, MiB", scale: Scale::Linear, fields: &["anonymous_mib", "file_mib"] },
+    ],
+    panel_for_each: &[],
+    line_for_each: &[],
+};
 
 /// The settings.
 #[derive(clap::Args)]
@@ -83,7 +97,7 @@ impl Args {
             eprintln!("{:.0} s: {:.0} a second, {:.1} MiB", row.until_s, row.per_second, row.anonymous_mib);
             rows.push(row);
         }
-        print(output, "soak", &rows)
+        print_with_plot(output, &PLOT, &rows)
     }
 }
 

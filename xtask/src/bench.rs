@@ -16,9 +16,11 @@ const ON_CLUSTERS: [&str; 8] = ["admission", "all", "applies", "audit", "crowd",
 /// Builds the programs for release and runs the benchmarks with these arguments.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> {
     let asks_for_help = args.is_empty() || args.iter().any(|arg| arg == "--help" || arg == "-h" || arg == "help");
+    // Pictures are drawn from figures that were measured before.
+    let only_draws = args.iter().any(|arg| arg == "plots");
     let on_cluster = args.first().is_some_and(|name| ON_CLUSTERS.iter().any(|known| name == known));
     let mut bench = workspace.cargo("run");
-    if !asks_for_help {
+    if !asks_for_help && !only_draws {
         programs::build(workspace, &PROGRAMS, Profile::Release)?;
         if on_cluster {
             programs::build(workspace, &[CONTROLLER], Profile::Release)?;
