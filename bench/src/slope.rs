@@ -54,17 +54,13 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_value = "1,10,64,100", value_parser = clap::value_parser!(u32).range(1..=2000))]
     policies: Vec<u32>,
 
-    /// How alike the match parts of the policies are. Portcullis has one webhook for each match part.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "same,different")]
+    /// How alike the match parts of the policies are. Portcullis has one webhook for each match part, or one in all if they are shared.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "same,different,shared")]
     parts: Vec<Parts>,
 
     /// How many of the policies match the pod that is created.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "all,one-in-ten")]
     matching: Vec<Matching>,
-
-    /// Lets policies of different match parts share a webhook (the chart's `controller.sharedWebhooks`). Then there is one in all.
-    #[arg(long)]
-    shared_webhooks: bool,
 
     /// What is measured, beside an API server without rules.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "portcullis,webhook-each,admission-policy")]
@@ -127,7 +123,7 @@ impl Args {
         eprintln!("{scenario}: starting a cluster");
         let cluster = block_in_place(|| Cluster::start(&Options::default()))?;
         let client = api::client(&cluster).await?;
-        let mut site = block_in_place(|| Site::start(&cluster, client, scenario, self.shared_webhooks))?;
+        let mut site = block_in_place(|| Site::start(&cluster, client, scenario))?;
         let mut steps = self.policies.clone();
         steps.sort_unstable();
         steps.dedup();

@@ -24,6 +24,8 @@ pub(super) enum Parts {
     Same,
     /// Each policy has a match part of its own, up to 100; further policies share these.
     Different,
+    /// As `different`, but all share one webhook (the chart's `controller.sharedWebhooks`).
+    Shared,
 }
 
 /// Which policies match.
@@ -67,8 +69,18 @@ impl Scenario {
     }
 
     /// How many match parts the first `policies` have.
-    pub(super) fn match_parts(self, policies: u32) -> usize {
+    fn match_parts(self, policies: u32) -> usize {
         (0..policies).map(|number| self.part(number)).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Whether policies of different match parts share a webhook.
+    pub(super) fn is_shared(self) -> bool {
+        self.parts == Parts::Shared
+    }
+
+    /// How many webhooks the first `policies` have.
+    pub(super) fn webhooks(self, policies: u32) -> usize {
+        if self.is_shared() { 1 } else { self.match_parts(policies) }
     }
 
     /// The object selector in a policy's match part. A policy that matches does so because the pod lacks a label.
@@ -90,7 +102,7 @@ impl Scenario {
     fn part(self, number: u32) -> u32 {
         match self.parts {
             Parts::Same => u32::from(!self.is_matching(number)),
-            Parts::Different => number % MOST_PARTS,
+            Parts::Different | Parts::Shared => number % MOST_PARTS,
         }
     }
 }
@@ -100,6 +112,7 @@ impl fmt::Display for Scenario {
         let parts = match self.parts {
             Parts::Same => "same match parts",
             Parts::Different => "different match parts",
+            Parts::Shared => "different match parts in a shared webhook",
         };
         let matching = match self.matching {
             Matching::All => "all match",
@@ -154,8 +167,17 @@ mod tests {
     }
 
     #[test]
+    fn shared_webhooks_are_one() {
+        let webhooks = |parts| STEPS.map(|policies| scenario(parts, Matching::All).webhooks(policies));
+        assert_eq!(webhooks(Parts::Shared), [1; 5]);
+        assert_eq!(webhooks(Parts::Different), [1, 10, 64, 100, 100]);
+    }
+
+    #[test]
     fn a_pod_is_matched_by_as_many_as_said_and_one_with_the_labels_by_all() {
-        for scenario in Scenario::all(&[Parts::Same, Parts::Different], &[Matching::All, Matching::OneInTen]) {
+        for scenario in
+            Scenario::all(&[Parts::Same, Parts::Different, Parts::Shared], &[Matching::All, Matching::OneInTen])
+        {
             for policies in STEPS {
                 let labels = scenario.labels_for_all(policies);
                 let selected = |labels: &Map<String, Value>| {

@@ -55,8 +55,6 @@ pub(super) enum Answer {
 /// The installation and its policies.
 pub(super) struct Site<'c> {
     pub(super) scenario: Scenario,
-    /// Whether all policies share one webhook.
-    is_shared: bool,
     installation: Installation<'c>,
     controller: Arc<Pod>,
     replica: Arc<Pod>,
@@ -76,18 +74,13 @@ pub(super) struct Site<'c> {
 
 impl<'c> Site<'c> {
     /// Installs everything, with one replica and no policy.
-    pub(super) fn start(
-        cluster: &'c Cluster,
-        client: Client,
-        scenario: Scenario,
-        is_shared: bool,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn start(cluster: &'c Cluster, client: Client, scenario: Scenario) -> anyhow::Result<Self> {
         let installation = Installation::start(cluster, InstallationOptions::named(NAME));
         // Otherwise the kubelets of these pods would ask the API server several times a second.
         let controller = installation.start_controller_with(PodSetup::default().at_leisure().env(
             Program::Controller,
             "PORTCULLIS_SHARED_WEBHOOKS",
-            &is_shared.to_string(),
+            &scenario.is_shared().to_string(),
         ));
         // Webhooks made by hand call policies at the policies' own paths.
         let setup = PodSetup::default().at_leisure().flag(Program::Evaluator, "--policy-paths", "on");
@@ -98,7 +91,6 @@ impl<'c> Site<'c> {
         let secret = installation.api().get(&secret).context("there is no certificate")?;
         Ok(Self {
             scenario,
-            is_shared,
             controller,
             replica,
             client,
@@ -167,8 +159,7 @@ impl<'c> Site<'c> {
     /// Waits until all policies are ready and have their webhooks, and returns these.
     fn wait_ready(&self) -> anyhow::Result<Vec<Value>> {
         let (start, mut last) = (Instant::now(), Instant::now());
-        let parts = if self.is_shared { 1 } else { self.scenario.match_parts(self.policies()) };
-        let wanted = (self.policies.len(), parts);
+        let wanted = (self.policies.len(), self.scenario.webhooks(self.policies()));
         loop {
             let ready =
                 items(&self.installation.api().get(POLICIES).unwrap_or_default()).filter(|one| is_ready(one)).count();
