@@ -95,7 +95,7 @@ fn served_everywhere(
     of_older: impl Fn(i64, Digest) -> Resolved,
 ) -> Option<Resolved> {
     // Replicas load a suspended policy too, so that it can be resumed on each of them.
-    if matches!(aggregate.case, Case::Active | Case::Suspended) {
+    if aggregate.is_served() {
         return resolved.cloned();
     }
     let (first, others) = aggregate.assessments.split_first()?;
@@ -151,7 +151,7 @@ fn enforced(aggregate: &Aggregate<'_>) -> Finding {
             finding(Truth::True, "ServingPrevious", sentence)
         }
         Case::WebhookPending => finding(Truth::False, "WebhookPending", sentence),
-        Case::Active => finding(Truth::True, "Active", sentence),
+        Case::OlderMayAnswer | Case::Active => finding(Truth::True, "Active", sentence),
     }
 }
 
@@ -168,6 +168,9 @@ fn reconciling(aggregate: &Aggregate<'_>) -> Finding {
     if aggregate.is_loading() {
         let reason = if counts.current > 0 { "RollingOut" } else { "Loading" };
         return finding(Truth::True, reason, message::loading(aggregate.facts, counts, &aggregate.assessments));
+    }
+    if aggregate.case == Case::OlderMayAnswer {
+        return finding(Truth::True, "RollingOut", aggregate.sentence());
     }
     if aggregate.case == Case::ContextNotSynced && aggregate.context_needs_a_change().is_none() {
         return finding(Truth::True, "Loading", aggregate.sentence());

@@ -104,6 +104,21 @@ pub(crate) fn answering(serving: i64) -> Option<String> {
     (serving > 0).then(|| format!("generation {serving} answers"))
 }
 
+/// Says that pods which are not ready may still answer with an older generation.
+pub(crate) fn older(pods: &[&Assessment<'_>]) -> String {
+    let example = pods.first().map_or_else(String::new, |one| format!("{} ", one.pod));
+    match pods {
+        [one] => format!(
+            "{example}is not ready, and still answers with generation {} on connections that are open",
+            one.serving
+        ),
+        _ => format!(
+            "{example}and {} more are not ready, and still answer with older generations on connections that are open",
+            pods.len().saturating_sub(1)
+        ),
+    }
+}
+
 fn in_full(problem: &Problem) -> String {
     let Problem { reason, message, next_retry, .. } = problem;
     let words = if message.is_empty() { String::new() } else { format!(": {message}") };

@@ -18,6 +18,8 @@ pub(super) enum Case {
     Suspended,
     ContextNotSynced,
     WebhookPending,
+    /// All that count serve the newest generation, and a pod that is not ready may still answer with an older one.
+    OlderMayAnswer,
     Active,
 }
 
@@ -29,13 +31,16 @@ pub(super) struct Aggregate<'a> {
     pub(super) assessments: Vec<&'a Assessment<'a>>,
     /// The ones among them that make the policy degraded.
     pub(super) bad: Vec<&'a Assessment<'a>>,
+    /// The pods that do not count and serve an older generation. API servers open no connection to them, and keep those that are open.
+    pub(super) older: Vec<&'a Assessment<'a>>,
     pub(super) counts: ReplicaCounts,
     pub(super) case: Case,
 }
 
 impl<'a> Aggregate<'a> {
     pub(super) fn new(facts: &'a Facts<'a>, webhook: Webhook<'a>, assessments: &'a [Assessment<'a>]) -> Self {
-        let assessments: Vec<&Assessment<'_>> = assessments.iter().filter(|assessment| assessment.expected).collect();
+        let (assessments, others): (Vec<_>, Vec<_>) = assessments.iter().partition(|assessment| assessment.expected);
+        let older: Vec<_> = others.into_iter().filter(|other| other.state == ReplicaState::Previous).collect();
         let count = |state| {
             u32::try_from(assessments.iter().filter(|assessment| assessment.state == state).count()).unwrap_or(u32::MAX)
         };
@@ -64,10 +69,12 @@ impl<'a> Aggregate<'a> {
             Case::ContextNotSynced
         } else if webhook != Webhook::Confirmed {
             Case::WebhookPending
+        } else if !older.is_empty() {
+            Case::OlderMayAnswer
         } else {
             Case::Active
         };
-        Self { facts, webhook, assessments, bad, counts, case }
+        Self { facts, webhook, assessments, bad, older, counts, case }
     }
 
     pub(super) fn reason(&self) -> &'static str {
@@ -76,7 +83,7 @@ impl<'a> Aggregate<'a> {
             Case::Error => "Error",
             Case::Degraded => "Degraded",
             Case::ServingPrevious => "ServingPrevious",
-            Case::Progressing => "Progressing",
+            Case::Progressing | Case::OlderMayAnswer => "Progressing",
             Case::Suspended => "Suspended",
             Case::ContextNotSynced => "ContextNotSynced",
             Case::WebhookPending => "WebhookPending",
@@ -124,9 +131,22 @@ impl<'a> Aggregate<'a> {
                 Webhook::Pending(words) => format!("generation {generation} is loaded and not called yet: {words}"),
                 Webhook::Confirmed => String::new(),
             },
-            Case::Active if single => format!("generation {generation} answers"),
-            Case::Active => format!("generation {generation} answers on all {} replicas", counts.expected),
+            Case::OlderMayAnswer => format!("{}; {}", self.answering(), message::older(&self.older)),
+            Case::Active => self.answering(),
         }
+    }
+
+    /// Says that the newest generation answers on all replicas that count.
+    fn answering(&self) -> String {
+        match (self.facts.generation, self.counts.expected) {
+            (generation, 1) => format!("generation {generation} answers"),
+            (generation, expected) => format!("generation {generation} answers on all {expected} replicas"),
+        }
+    }
+
+    /// Whether every replica that counts serves the newest generation, and API servers call it or need not, as it is suspended.
+    pub(super) fn is_served(&self) -> bool {
+        matches!(self.case, Case::Active | Case::Suspended | Case::OlderMayAnswer)
     }
 
     /// Whether no failure can pass by itself, and nothing else goes on.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use portcullis_api::{HistoryEntry, PolicyStatus, Resolved};
 use portcullis_contract::Digest;
 
-use super::aggregate::{Aggregate, Case};
+use super::aggregate::Aggregate;
 use crate::facts::to_second;
 use crate::message;
 
@@ -21,7 +21,7 @@ pub(super) fn of(
     let mut entries = previous.and_then(|previous| previous.history.clone()).unwrap_or_default();
     let last = entries.iter().position(|entry| entry.generation == generation).map(|at| entries.remove(at));
     let was_served = last.as_ref().is_some_and(|last| last.served);
-    let served = was_served || matches!(aggregate.case, Case::Active | Case::Suspended);
+    let served = was_served || aggregate.is_served();
     let reason =
         if aggregate.bad.is_empty() { aggregate.reason().to_owned() } else { message::joint_reason(&aggregate.bad) };
     entries.insert(

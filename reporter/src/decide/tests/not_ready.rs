@@ -14,6 +14,37 @@ fn a_draining_pod_is_shown_and_not_counted() {
     assert_eq!((status.summary.as_str(), status.word(), status.replicas.len()), ("1/1", "Active", 2));
 }
 
+#[test]
+fn a_pod_that_is_not_ready_and_serves_an_older_generation_delays_ready() {
+    let (current, older) = (report("pod-a", Current), report("pod-b", Older));
+    let decided = |is_stale| {
+        let replicas = [
+            Replica {
+                pod: "pod-a",
+                pod_uid: "pod-a",
+                expected: true,
+                report: Some(LastReport { report: &current, is_stale: false }),
+            },
+            Replica {
+                pod: "pod-b",
+                pod_uid: "pod-b",
+                expected: false,
+                report: Some(LastReport { report: &older, is_stale }),
+            },
+        ];
+        decide(&facts(), &replicas, Webhook::Confirmed, None, now())
+    };
+    let status = decided(false);
+    assert_eq!(row(&status), "False/Progressing True/Active False/AsExpected True/RollingOut False/AsExpected");
+    assert_eq!((status.summary.as_str(), status.replica_counts.previous), ("1/1", 0), "it does not count");
+    let words =
+        "generation 7 answers; pod-b is not ready, and still answers with generation 6 on connections that are open";
+    assert_eq!(sentence(&status), words);
+    assert_eq!(status.last_served.map(|served| served.generation), Some(7), "a new pod may fall back to it");
+    let silent = decided(true);
+    assert_eq!(row(&silent), "True/Active True/Active False/AsExpected False/Idle False/AsExpected");
+}
+
 /// The pod of a container that crashes again and again is not ready, except for moments.
 #[test]
 fn fault_r27_a_pod_that_is_silent_and_not_ready_is_shown_as_unknown_and_changes_no_condition() {
