@@ -1,5 +1,6 @@
 //! The policies that `evaluate` measures.
 
+use std::env;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -14,6 +15,8 @@ use crate::pod::{Folder, examples};
 pub(crate) enum Workload {
     /// A policy in Rust (waPC) that reads the pod.
     Rust,
+    /// A policy in Go (WASI), which reads the pod.
+    Go,
     /// A policy in Rego, mode `opa`.
     Opa,
     /// A policy in Rego, mode `gatekeeper`.
@@ -60,6 +63,10 @@ impl Workload {
         };
         match self {
             Self::Rust => one(PRIVILEGED, &json!({}), false),
+            Self::Go => {
+                folder.policy("measured", &go_module()?, &go_settings(), false)?;
+                Ok(1)
+            }
             Self::Opa => one("guests/modules/host-paths.wasm", &json!({}), false),
             Self::Gatekeeper => one(
                 "guests/modules/required-probes.wasm",
@@ -97,6 +104,24 @@ impl Workload {
         let group = manifest.groups.iter().max_by_key(|group| group.members.len());
         Ok(format!("/admit/{}", group.context("the manifest has no match group")?.id.as_str()))
     }
+}
+
+/// The module of 3.3 MB that is built from the guests in Go. It is too large for the repository: `cargo xtask bench` builds it.
+pub(crate) fn go_module() -> anyhow::Result<Vec<u8>> {
+    let folder =
+        go_modules().context("it needs a guest in Go: run it by `cargo xtask bench`, which says what is missing")?;
+    let path = folder.join("allowed-registries.wasm");
+    std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))
+}
+
+/// The settings with which that module admits the pod of a review.
+pub(crate) fn go_settings() -> Value {
+    json!({"registries": ["registry.example.com"]})
+}
+
+/// The folder of the guests in Go; `None` if they could not be built.
+pub(crate) fn go_modules() -> Option<PathBuf> {
+    env::var_os("PORTCULLIS_GO_GUESTS").map(PathBuf::from)
 }
 
 /// A module of the repository.
