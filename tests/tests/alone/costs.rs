@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_tests::{Allocations, Folder, Pod, PodSetup, Policy, Program, Review, Usage, skip};
 use serde::Deserialize;
+use serde_json::json;
 
 /// The expected figures, by the name of a case.
 const FIGURES: &str = include_str!("../../costs.yaml");
@@ -58,20 +59,51 @@ struct Case {
     /// Alone in a match group of their own.
     policies: Vec<Policy>,
     review: fn() -> Review,
+    /// Whether the answer has a patch.
+    patches: bool,
 }
 
-/// A guest that does nothing, and one with an SDK that reads the whole object.
-fn cases() -> [Case; 2] {
+/// A guest that does nothing, one with an SDK that reads the whole object, one that changes it, and five that one request asks.
+fn cases() -> [Case; 4] {
+    let required = |name: &str, label: &str| {
+        let policy = Policy::cluster(name).example("required-labels").settings(json!({"labels": [label]}));
+        policy.on("services")
+    };
     [
         Case {
             name: "always-accept",
             policies: vec![Policy::cluster("always-accept").guest("always_accept").on("configmaps")],
             review: Review::pod,
+            patches: false,
         },
         Case {
             name: "no-privileged",
             policies: vec![Policy::cluster("no-privileged").example("no-privileged")],
             review: Review::pod,
+            patches: false,
+        },
+        Case {
+            name: "default-resources",
+            policies: vec![
+                Policy::cluster("default-resources")
+                    .example("default-resources")
+                    .settings(json!({"cpu": "100m", "memory": "64Mi"}))
+                    .mutating(),
+            ],
+            review: Review::small_pod,
+            patches: true,
+        },
+        Case {
+            name: "group-of-five",
+            policies: vec![
+                required("a", "team"),
+                required("b", "app.kubernetes.io/name"),
+                required("c", "app.kubernetes.io/version"),
+                required("d", "team"),
+                required("e", "team"),
+            ],
+            review: Review::pod,
+            patches: false,
         },
     ]
 }
@@ -84,7 +116,7 @@ impl Case {
         let evaluated: Vec<_> = self.policies.iter().map(evaluated).collect();
         for _ in 0..times {
             let verdict = pod.admit(&group, &review).verdict();
-            assert!(verdict.allowed, "{verdict:?}");
+            assert!(verdict.allowed && verdict.patch.is_some() == self.patches, "{verdict:?}");
             assert!(evaluated.iter().all(|name| verdict.annotations.contains_key(name)), "{verdict:?}");
         }
     }
