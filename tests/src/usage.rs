@@ -47,6 +47,15 @@ impl Usage {
         line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).expect("a number of KiB") << 10
     }
 
+    /// How many page faults without reading from a disk process `pid` has had so far, in all its threads.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    pub fn page_faults(pid: u32) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process is there");
+        page_faults(&stat).expect("the kernel counts page faults")
+    }
+
     /// Whether this is at most a tenth above `before` (I5), with some slack for small numbers.
     pub fn is_back_to(&self, before: &Self) -> bool {
         let back = |now: u64, before: u64, slack: u64| now <= before + before / 10 + slack;
@@ -66,5 +75,21 @@ impl fmt::Display for Usage {
             mib(resident),
             mib(peak)
         )
+    }
+}
+
+/// The tenth field of `/proc/<pid>/stat`. The second one, a name in brackets, may have spaces.
+fn page_faults(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(7)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_faults_are_read_from_what_the_kernel_writes() {
+        let stat = "4711 (a (b) c) S 1 4711 4711 0 -1 4194560 1234 0 5 0 7 8 0 0 20 0 9 0 100 200 300";
+        assert_eq!((page_faults(stat), page_faults("4711")), (Some(1234), None));
     }
 }
