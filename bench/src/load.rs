@@ -105,7 +105,7 @@ impl Load {
 impl Target {
     /// A target from a URL.
     pub(crate) fn parse(url: &str) -> anyhow::Result<Self> {
-        let uri: http::Uri = url.parse().with_context(|| format!("{url} is no URL"))?;
+        let uri: http::Uri = url.parse().with_context(|| format!("{url} is not a URL"))?;
         let authority = uri.authority().with_context(|| format!("{url} names no host"))?;
         let tls = uri.scheme_str() == Some("https");
         let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });

@@ -60,8 +60,8 @@ pub enum Command {
     Run(RunArgs),
     /// List policies and their state.
     ///
-    /// Of the cluster that the kubeconfig names, or of a folder (--dir, or the current one if a pod has run on it), where it
-    /// reads what the reporter has written, while the pod runs and after.
+    /// Reads the cluster of the kubeconfig, or a folder (--dir, or the current one if `portcullis run` has served it). In a folder it
+    /// shows what the reporter has written, also after the pod has ended.
     Get(GetArgs),
     /// Show one policy, or all, with conditions, replicas, history and events.
     ///
@@ -95,7 +95,7 @@ pub enum Command {
     /// the schema, the module (that it is there, signed as wanted, and compiles), its settings, the expression of a policy group, the syntax
     /// of match conditions. What a module declares and its policy does not grant is a warning.
     ///
-    /// Exit status: 0 all would load, 1 one would not, 2 it could not be found out, for instance as a registry is away.
+    /// Exit status: 0 all would load, 1 one would not, 2 unknown, for instance because a registry cannot be reached.
     Check(CheckArgs),
     /// Say what a policy would do to the objects that are in a cluster already.
     ///
@@ -106,10 +106,10 @@ pub enum Command {
     Impact(ImpactArgs),
     /// Show which objects of a cluster its policies reject today, as the background audit has found.
     ///
-    /// Without POLICY the figures of each policy, which stand in its status. With POLICY also the objects and what the policy says of them,
-    /// which stand in reports (OpenReports); this needs the right to list reports. Nothing is evaluated here, in contrast to `impact`.
+    /// Without POLICY, shows the figures of each policy, from its status. With POLICY, also lists the objects and what the policy says about
+    /// them, from reports (OpenReports); this needs the right to list reports. Unlike `impact`, it evaluates nothing.
     ///
-    /// Exit status: 0 no object is rejected, 1 one is, 2 it could not be found out, for instance as there is no audit.
+    /// Exit status: 0 no object is rejected, 1 at least one is, 2 unknown, for instance because the audit is off.
     Audit(AuditArgs),
     /// Translate manifests of Kubewarden, and say what became of each field.
     ///
@@ -134,7 +134,7 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Write modules from registries into one archive, for a place without network.
     ///
-    /// An OCI image layout, with the signatures that are beside the modules.
+    /// The archive is an OCI image layout, and also holds the signatures of the modules.
     Save(SaveArgs),
     /// Push the modules of an archive to a registry.
     Load(LoadArgs),

@@ -12,7 +12,7 @@ const WIDE: [usize; 2] = [4, 5];
 /// The text of `portcullis get`. `single` is true if the user named a policy.
 ///
 /// # Errors
-/// None that an object which was read can cause.
+/// When the output cannot be encoded, which no object that was read can cause.
 pub fn get(items: &[Item], single: bool, form: OutputForm, now: Timestamp) -> anyhow::Result<String> {
     match form {
         OutputForm::Table => Ok(table(items, false, now)),

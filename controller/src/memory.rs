@@ -37,7 +37,7 @@ pub struct GroupMemory {
     pub was_found: bool,
     /// The entries that were last seen as desired.
     pub right: Option<Entries>,
-    /// Since when there is no webhook any more.
+    /// When the webhook was found to be gone; `None` while it exists.
     pub gone: Option<Instant>,
     /// The uid of the webhook that we deleted, until there is another one.
     pub deleted: Option<String>,

@@ -14,7 +14,7 @@
 //! A change of the volume comes in by [`volume`], which loads what is new and swaps the table. [`guest`] runs modules; [`lanes`]
 //! decides when, [`memory`] with how much memory, and [`fair`] which policy comes first.
 //!
-//! The reporter asks about objects that exist on the loopback, and [`audit`] puts them to policies with what requests do not need.
+//! The reporter asks on the loopback about existing objects, and [`audit`] evaluates them with the capacity that requests leave over.
 //!
 //! This program never compiles, never fetches, has no API token, and gives up connections, other programs and foreign
 //! files before it loads the first module.

@@ -16,7 +16,7 @@ portcullis-{{ .Values.policyServer }}
 {{- toYaml (merge $own (omit .Values.labels "app.kubernetes.io/name")) }}
 {{- end }}
 
-{{/* These, and others that replace none of them: (list . others). */}}
+{{/* The labels of every object, plus others, which never override them: (list . others). */}}
 {{- define "portcullis.labelsAnd" -}}
 {{- toYaml (merge (include "portcullis.labels" (index . 0) | fromYaml) (index . 1)) }}
 {{- end }}
@@ -135,14 +135,14 @@ resources: [reports, clusterreports]
 {{ $image.registry }}/{{ $name }}{{ if $digest }}@{{ $digest }}{{ else }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
-{{/* What no container may do. */}}
+{{/* The security context of every container. */}}
 {{- define "portcullis.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* What no pod may do. */}}
+{{/* The security context of every pod. */}}
 {{- define "portcullis.podSecurity" -}}
 runAsNonRoot: true
 seccompProfile: {type: RuntimeDefault}

@@ -87,7 +87,7 @@ pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Ve
             event(EventType::Warning, &degraded.reason, failed_on(next, &degraded.reason));
         }
     } else if was_degraded.is_some() {
-        event(EventType::Normal, "Recovered", format!("generation {generation} has no failure any more"));
+        event(EventType::Normal, "Recovered", format!("generation {generation} has recovered"));
     }
     if next.word() == "ServingPrevious" && !before("ServingPrevious") {
         let note = format!("generation {generation} failed, an older one goes on answering");

@@ -88,7 +88,7 @@ pub(crate) fn run(
     let dir = dir.unwrap_or_else(|| shown(&workspace.root.join("examples")));
     ensure!(
         dir.is_dir(),
-        "{} is no folder: name a folder of Policy manifests, or none for the examples",
+        "{} is not a folder: name a folder of Policy manifests, or none for the examples",
         dir.display()
     );
     build(workspace, &PROGRAMS, profile)?;

@@ -198,7 +198,7 @@ impl Impact {
         self.count(|counts| counts.undecided += 1);
         if self.undecided_by.insert(condition.clone()) {
             self.note(format!(
-                "only an API server can decide the match condition {condition} for some objects, for instance as it depends on who asks"
+                "only an API server can decide the match condition {condition} for some objects, for instance because it depends on the user"
             ));
         }
     }
@@ -371,7 +371,7 @@ mod tests {
             some.text(),
             "cluster/a: 0 of 0 objects would be denied; 2 not asked about, as match conditions cannot be decided\n  \
              pods  0 of 0; 2 not asked about, as match conditions cannot be decided\n\
-             note: only an API server can decide the match condition trusted for some objects, for instance as it depends on who asks\n"
+             note: only an API server can decide the match condition trusted for some objects, for instance because it depends on the user\n"
         );
         let json: Value = serde_json::from_str(&some.json()).expect("JSON");
         assert_eq!((&json["leftOut"], &json["undecided"]), (&json!(0), &json!(2)));

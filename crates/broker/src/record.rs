@@ -75,7 +75,7 @@ impl Record {
     /// The objects that the generations of the newest manifest read.
     pub(crate) fn needs(&self) -> HashSet<ContextNeed> {
         let current = self.current.load();
-        // What is only tried answers nothing, and begins no watch.
+        // A policy that is only being checked gets no objects of the cluster, so it starts no watch.
         let each = current[0]
             .iter()
             .filter(|(policy, _)| !policy.is_check())
@@ -100,10 +100,10 @@ impl Record {
 }
 
 impl Grants {
-    /// Checks that the policy was granted a capability, and may have been.
+    /// Checks that the policy has the grant for a capability, and that the operator allows the grant to policies of a namespace.
     ///
     /// # Errors
-    /// When it was not, or may not.
+    /// When the grant is missing or not allowed.
     pub(crate) fn check(
         &self,
         policy: &PolicyId,
@@ -122,7 +122,7 @@ impl Grants {
     /// The kinds that the policy may read.
     ///
     /// # Errors
-    /// When it may read none of those that it names, as it belongs to a namespace.
+    /// When the policy names kinds but belongs to a namespace, so that it may read none.
     pub(crate) fn kinds(&self, policy: &PolicyId) -> Result<&[ContextAwareResource], ProvideError> {
         self.kinds.iter().try_for_each(|kind| self.check_kind(policy, kind))?;
         Ok(&self.kinds)

@@ -40,7 +40,7 @@ pub fn open_regular(path: &Path) -> Result<File, FileError> {
     if metadata.is_file() {
         Ok(file)
     } else {
-        let source = io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file");
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
         Err(FileError { action: "open", path: path.to_owned(), source })
     }
 }

@@ -95,7 +95,7 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, &'
         None => style == ScalarStyle::Plain,
         Some(Some("str")) => false,
         Some(Some(_)) => true,
-        Some(None) => return Err("tags of one's own (!name) are not supported"),
+        Some(None) => return Err("custom tags (!name) are not supported"),
     };
     if resolved { plain(text) } else { Ok(Value::from(text)) }
 }

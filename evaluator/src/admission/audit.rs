@@ -20,10 +20,10 @@ use crate::verdict::{EvaluationError, MemberDenial, text};
 pub(crate) struct Contended(pub(crate) String);
 
 impl Admission {
-    /// The verdict of a policy on an object, evaluated with what requests do not need at the moment.
+    /// The verdict of a policy on an existing object, evaluated with the capacity that requests leave over.
     ///
     /// # Errors
-    /// When requests need all of it.
+    /// When requests need all the capacity.
     pub(crate) async fn audit(&self, record: &Arc<Record>, review: &Review<'_>) -> Result<AuditVerdict, Contended> {
         if record.suspend {
             let message = Some("the policy is suspended".to_owned());

@@ -5,8 +5,8 @@
 //! [`crate::lanes::Share::run`], and a panic there is this policy's failure. Around the request is one more barrier, in
 //! [`crate::http`]: a panic that no policy caused becomes the answer that each policy gives to a failure ([`Admission::refused`]).
 //!
-//! A policy that somebody applies is not put to policies, but to the loader of this pod ([`check`]). Objects that exist are put to one
-//! policy at a time, with what requests do not need at the moment ([`audit`]).
+//! A request that applies a policy goes to the loader of this pod instead ([`check`]). Existing objects are evaluated by one policy at a
+//! time, with the capacity that requests leave over ([`audit`]).
 
 mod audit;
 pub(crate) mod check;

@@ -168,7 +168,7 @@ impl BrokerLink {
                 frame = frames.next() => match frame {
                     Some(Ok(frame)) => {
                         if let Err(problem) = self.take(frame.freeze()) {
-                            tracing::warn!(problem, "the broker sent what makes no sense; its connection is closed");
+                            tracing::warn!(problem, "the broker sent an invalid message; its connection is closed");
                             return;
                         }
                     }

@@ -1,4 +1,4 @@
-//! The one that asks for a share: a policy, and the tenant that it belongs to.
+//! Who asks for a share: a policy, with the tenant that it belongs to.
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@
 //! | payload and reply of a host call | 1 MiB and 8 MiB, taken from the instance's memory budget | error |
 //! | replies of host calls that a command has not read | one, or 64 KiB of several; taken from the same | trap |
 //! | error text of a guest | 64 KiB | dropped |
-//! | standard error, and standard output where it is no reply | 64 KiB | dropped |
+//! | standard error, and standard output where it is not the reply | 64 KiB | dropped |
 //! | a log event while it is decoded | 16 KiB | logged as it is, cut |
 //! | one poll | 1,024 subscriptions | refused |
 //! | arguments and result of a builtin, Rego | 2 MiB of JSON; taken from the instance's memory budget | error |

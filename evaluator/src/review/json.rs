@@ -1,4 +1,4 @@
-//! What is checked about a JSON text without decoding it: its type, its depth, and that an object is one.
+//! Checks of a JSON text that need no decoding: its type, its depth, and that it is an object where one is required.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -106,7 +106,7 @@ fn opa(result: &[u8], request: &[u8]) -> Result<Verdict, EvaluationError> {
 
 fn patched(patch: &str, request: &[u8]) -> Result<Box<RawValue>, EvaluationError> {
     let odd = |cause: &dyn Display| refused("cannot apply the patch of the OPA policy", cause);
-    let patch = STANDARD.decode(patch).map_err(|_| odd(&"it is no base64"))?;
+    let patch = STANDARD.decode(patch).map_err(|_| odd(&"it is not base64"))?;
     let patch: Value = decode_any(&patch).map_err(|cause| odd(&cause))?;
     let subject: Subject = serde_json::from_slice(request).map_err(|_| odd(&"the request has no object"))?;
     let object = apply_patch(subject.object, patch.as_array().map(Vec::as_slice).unwrap_or_default());

@@ -35,7 +35,7 @@ pub(crate) fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
     let metadata = fs::symlink_metadata(path).map_err(FileError::new("examine", path))?;
     let refuse = |text: &str| Err(FileError::new("use the folder", path)(io::Error::other(text.to_owned())));
     if !metadata.is_dir() {
-        return refuse("it is no folder");
+        return refuse("it is not a folder");
     }
     if metadata.uid() != rustix::process::geteuid().as_raw() {
         return refuse("it belongs to another user, who could exchange code that runs here");

@@ -159,7 +159,7 @@ impl LastContent {
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
                 return match self {
                     Self::Nothing => None,
-                    _ => self.problem(format!("{MANIFEST_FILE} is not on the volume any more")),
+                    _ => self.problem(format!("{MANIFEST_FILE} is no longer on the volume")),
                 };
             }
             Err(error) => return self.problem(error.to_string()),

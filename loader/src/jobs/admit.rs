@@ -154,7 +154,7 @@ impl JobRunner {
         let found = manifest.module()?.digest;
         if found != *module {
             let text = format!(
-                "{image} is the module {found} by now, so that it does not tell who signed {module}, which this generation \
+                "{image} now leads to the module {found}, so it does not show who signed {module}, which this generation \
                  is pinned to: name the digest of the signed manifest in spec.module"
             );
             return Err(SourceError::new(Reason::DigestMismatch, text).into());

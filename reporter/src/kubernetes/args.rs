@@ -156,7 +156,7 @@ impl KubernetesArgs {
             ("--lease-name", &lease_name),
         ] {
             if !is_object_name(name) {
-                let problem = format!("{name:?} is no name of an object: want lower-case letters, digits, - and .");
+                let problem = format!("{name:?} is not a valid object name: want lower-case letters, digits, - and .");
                 return Err(SettingError::new(setting, problem));
             }
         }
@@ -242,7 +242,7 @@ mod tests {
         assert!(error(&["--report-lifetime", "100s"]).starts_with("--report-lifetime: want at least twice"));
         assert!(error(&["--heartbeat", "1ms"]).starts_with("--heartbeat"));
         assert!(error(&["--audit-interval", "1ms"]).starts_with("--audit-interval: want at least 1s"));
-        assert!(error(&["--lease-name", "../a"]).starts_with("--lease-name: \"../a\" is no name"));
+        assert!(error(&["--lease-name", "../a"]).starts_with("--lease-name: \"../a\" is not a valid object name"));
         assert!(settings(&["--namespace", "ns"]).expect_err("refused").starts_with("--service: needed"));
     }
 }

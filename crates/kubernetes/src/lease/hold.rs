@@ -55,7 +55,7 @@ async fn keep(leases: &Api<Lease>, settings: &LeaseSettings, sender: &Leadership
             if led {
                 tracing::info!(lease = name, namespace, identity, "leads: holds the Lease");
             } else {
-                tracing::warn!(lease = name, namespace, identity, "leads no more: the Lease is lost");
+                tracing::warn!(lease = name, namespace, identity, "lost the Lease, and no longer leads");
             }
         }
         let pause = match turn {

@@ -12,7 +12,7 @@ pub enum OtlpError {
         text: String,
     },
     /// The endpoint in this variable has no scheme or no host.
-    #[error("{0} is no URL that begins with http:// or https://")]
+    #[error("{0} is not a URL that begins with http:// or https://")]
     Endpoint(String),
     /// Collectors speak another protocol than the configured one at this port.
     #[error("{variable} is {text:?}, which is not supported; set http/protobuf{}", port(.text))]
@@ -45,7 +45,7 @@ pub enum OtlpError {
     #[error("no client for OTLP: {0}")]
     Client(String),
     /// The client does not accept the URL of the endpoint.
-    #[error("the OTLP endpoint is no URL")]
+    #[error("the OTLP endpoint is not a URL")]
     Url,
 }
 

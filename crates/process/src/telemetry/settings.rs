@@ -316,10 +316,13 @@ mod tests {
                 ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json"),
                 "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL is \"http/json\", which is not supported; set http/protobuf",
             ),
-            (("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "collector:4318"), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is no URL"),
+            (
+                ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "collector:4318"),
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is not a URL",
+            ),
             (
                 ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "file:///etc/passwd"),
-                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is no URL",
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is not a URL",
             ),
             (("OTEL_EXPORTER_OTLP_HEADERS", "secret"), "OTEL_EXPORTER_OTLP_HEADERS is not a list"),
             (("OTEL_EXPORTER_OTLP_HEADERS", "a=b%0a"), "OTEL_EXPORTER_OTLP_HEADERS is not a list"),

@@ -60,7 +60,7 @@ impl Registry {
         }
         let location = answer.headers().get(LOCATION).and_then(|location| location.to_str().ok());
         let no_place = || {
-            let text = format!("{} names no place for the upload", image.host);
+            let text = format!("{} returned no Location for the upload", image.host);
             FetchError::new(Reason::RegistryServerError, text)
         };
         let mut url = location.and_then(|location| answer.url().join(location).ok()).ok_or_else(no_place)?;

@@ -60,7 +60,7 @@ pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) 
         signature: envelope.signature.sig.as_bytes().to_vec(),
         annotations,
         certificate,
-        // The check above covers the entry for certificates of the trust root. For a certificate of one's own it is not read.
+        // The check above covers the entry for certificates of the trust root. For a certificate that the policy names, it is not read.
         entry: Entry::InBundle,
     })
 }

@@ -35,7 +35,7 @@ pub enum KeyError {
     #[error("the key is not PEM of a public key")]
     NotPem,
     /// This kind of key is not supported.
-    #[error("the key is none of ECDSA P-256 or P-384, Ed25519 and RSA")]
+    #[error("the key has an unsupported type: want ECDSA P-256 or P-384, Ed25519, or RSA")]
     Kind,
 }
 

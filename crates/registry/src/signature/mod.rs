@@ -50,7 +50,7 @@ use crate::oci::Image;
 /// The error when signatures cannot be fetched. Only a failure that may pass becomes `SignatureUnavailable`.
 fn unavailable(image: &Image, error: FetchError) -> FetchError {
     let reason = if error.reason.class().is_retryable() { Reason::SignatureUnavailable } else { error.reason };
-    let text = format!("the signatures of {image} cannot be had: {}", error.message);
+    let text = format!("failed to fetch the signatures of {image}: {}", error.message);
     FetchError { retry_after: error.retry_after, ..FetchError::new(reason, text) }
 }
 

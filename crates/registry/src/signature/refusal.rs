@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     /// There is no certificate, or there are several, where there must be exactly one.
-    #[error("its certificate is not one")]
+    #[error("it does not have exactly one certificate")]
     NotOneCertificate,
     /// The text is not PEM.
     #[error("its certificate is not PEM")]
@@ -32,9 +32,9 @@ pub(super) enum Refusal {
     /// There is an entry of the transparency log, but the configured trust root cannot be used.
     #[error("its entry of the transparency log cannot be checked without the trust root")]
     UncheckedEntry,
-    /// It is in a Sigstore bundle, while a log entry for a certificate of one's own is required.
+    /// It is in a Sigstore bundle, but a log entry is required, which a bundle cannot provide for a certificate that the policy names.
     #[error(
-        "it is in a Sigstore bundle, whose log entry does not count for a certificate of one's own: sign with cosign's \
+        "it is in a Sigstore bundle, whose log entry does not count for a certificate that the policy names: sign with cosign's \
          older form (--new-bundle-format=false)"
     )]
     InBundle,

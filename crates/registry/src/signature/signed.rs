@@ -31,7 +31,7 @@ pub(super) struct Signed {
 pub(super) enum Entry {
     /// There is no entry, or no trust root is configured that names the logs to trust.
     None,
-    /// The signature is in a Sigstore bundle, whose entry is not read for a certificate of one's own.
+    /// The signature is in a Sigstore bundle, whose log entry is not read if the policy names the certificate.
     InBundle,
     /// There is an entry, but it does not count, for this reason.
     Refused(Refusal),

@@ -1,8 +1,8 @@
 //! How users and namespaces that apply policies share the checks of a replica.
 //!
-//! Fewer checks run than may be under way. One that finds no place waits for it, but only for a part of its time: the rest is for the
-//! check itself. Beyond the number that may be under way, a check is refused at once, so that a flood holds neither memory nor places of
-//! others.
+//! Of the checks that are admitted, only some run at a time; the others wait for a place, but only for a part of their time: the rest is
+//! for the check itself. When the limit of admitted checks is reached, further ones are refused at once, so that a flood takes neither
+//! memory nor the places of others.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -13,7 +13,7 @@ pub(in super::super) enum BuiltinError {
     #[error("argument {0} is missing")]
     Missing(usize),
     /// The argument of this number does not have the type that the builtin takes.
-    #[error("argument {number} is no {expected}")]
+    #[error("argument {number} is not a valid {expected}")]
     Type { number: usize, expected: &'static str },
     /// An argument, or a part of it, does not have the form that the builtin reads.
     #[error("{0}")]
@@ -37,7 +37,7 @@ pub(in super::super) enum BuiltinError {
     #[error("{0}")]
     TooMuchWork(&'static str),
     /// The argument of this number is not a version of semver.org.
-    #[error("argument {number} is no version: {source}")]
+    #[error("argument {number} is not a version: {source}")]
     Version { number: usize, source: semver::Error },
     /// A text is not YAML, or exceeds a limit.
     #[error("it is not YAML: {0}")]

@@ -14,7 +14,7 @@ pub(super) fn decode(arguments: &Arguments) -> Outcome {
     };
     let bytes = |part: &str| {
         let decoded = URL_SAFE_NO_PAD.decode(part.trim_end_matches('='));
-        decoded.map_err(|_| BuiltinError::Form("a part is no base64url"))
+        decoded.map_err(|_| BuiltinError::Form("a part is not base64url"))
     };
     let object = |part: &str| -> Outcome {
         let value: Value =

@@ -1,8 +1,8 @@
 //! Builtins of Rego that OPA leaves to its host. Each is a pure function of its arguments; random ones also depend on a seed, drawn once a
 //! call.
 //!
-//! What a builtin refuses ends the evaluation with an error, and so rejects: undefined, as OPA has it outside of strict mode, could make a rule
-//! that denies fall silent.
+//! If a builtin fails, the evaluation ends with an error, and the request is rejected. Outside of strict mode OPA returns `undefined`
+//! instead, which could silently disable a rule that denies.
 
 mod arguments;
 mod crypto;

@@ -22,7 +22,7 @@ pub(super) fn cidr_is_valid(arguments: &Arguments) -> Outcome {
 }
 
 fn network(text: &str) -> Result<IpNet, BuiltinError> {
-    text.parse().map_err(|_| BuiltinError::Form("an argument is no network in CIDR notation"))
+    text.parse().map_err(|_| BuiltinError::Form("an argument is not a network in CIDR notation"))
 }
 
 fn network_or_address(text: &str) -> Result<IpNet, BuiltinError> {

@@ -93,7 +93,7 @@ fn closing(text: &str, start: char, end: char) -> Option<usize> {
 }
 
 fn compiled(pattern: &str, text: usize) -> Result<Regex, BuiltinError> {
-    let odd = || BuiltinError::Form("it is no regular expression, or too large a one");
+    let odd = || BuiltinError::Form("it is not a regular expression, or it is too large");
     let config = Config::new().nfa_size_limit(Some(MAX_SIZE));
     let nfa = Compiler::new().configure(config).build(pattern).map_err(|_| odd())?;
     if nfa.states().len().saturating_mul(text) > MAX_WORK {

@@ -23,7 +23,7 @@ pub(super) fn parse_rfc3339(arguments: &Arguments) -> Outcome {
     // Strict: RFC 3339 has a T, seconds and an offset, and no names of zones.
     let is_strict = text.len() >= 20 && text.as_bytes()[10].eq_ignore_ascii_case(&b'T') && !text.contains('[');
     let moment = is_strict.then(|| text.parse::<Timestamp>().ok()).flatten();
-    nanoseconds(moment.ok_or(BuiltinError::Form("it is no time of RFC 3339"))?)
+    nanoseconds(moment.ok_or(BuiltinError::Form("it is not a time in RFC 3339 format"))?)
 }
 
 /// Parses a time by one of Go's layouts, such as `2006-01-02`.
@@ -124,7 +124,7 @@ pub(super) fn diff(arguments: &Arguments) -> Outcome {
 pub(super) fn format(arguments: &Arguments) -> Outcome {
     let value = arguments.value(0)?;
     let layout = match value.get(2) {
-        Some(layout) => layout.as_str().ok_or(BuiltinError::Form("the layout is no string"))?,
+        Some(layout) => layout.as_str().ok_or(BuiltinError::Form("the layout is not a string"))?,
         None => RFC3339_NANO,
     };
     Ok(layout::format(named(layout), &moment(value)?)?.into())
@@ -152,10 +152,10 @@ fn moment(value: &Value) -> Result<Zoned, BuiltinError> {
         Value::Array(parts) => (parts.first().unwrap_or(&Value::Null), parts.get(1)),
         value => (value, None),
     };
-    let nanoseconds = integer(value).ok_or(BuiltinError::Form("a time is no whole number of nanoseconds"))?;
+    let nanoseconds = integer(value).ok_or(BuiltinError::Form("a time is not a whole number of nanoseconds"))?;
     let timestamp = Timestamp::from_nanosecond(nanoseconds.into());
     let timestamp = timestamp.map_err(|_| BuiltinError::Range("a time is out of range"))?;
-    let zone = zone.map(|zone| zone.as_str().ok_or(BuiltinError::Form("a time zone is no string"))).transpose()?;
+    let zone = zone.map(|zone| zone.as_str().ok_or(BuiltinError::Form("a time zone is not a string"))).transpose()?;
     let zone = match zone {
         None | Some("" | "UTC" | "Local") => TimeZone::UTC,
         // Not the machine's database: it may be missing, and this program may not read its files.
