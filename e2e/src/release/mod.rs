@@ -238,6 +238,11 @@ impl<'s> Release<'s> {
         Policy::cluster(name, &self.name)
     }
 
+    /// A builder of a Policy, on pods of its namespace.
+    pub fn policy(&self, namespace: &str, name: &str) -> Policy {
+        Policy::namespaced(namespace, name, &self.name)
+    }
+
     /// `kubectl apply` of a policy, after its module was added to the source.
     pub fn apply(&self, policy: &Policy) -> Output {
         let manifest = policy.manifest(&self.source).to_string();
