@@ -31,6 +31,8 @@ struct Shared {
     config: Arc<ServerConfig>,
     answers: Mutex<HashMap<String, Reply>>,
     requests: Mutex<Vec<(String, Instant)>>,
+    /// When each client connected, also those whose connections it closed.
+    connections: Mutex<Vec<Instant>>,
     /// The clients whose connections it closes.
     refused: Mutex<Vec<IpAddr>>,
     is_closed: AtomicBool,
@@ -61,6 +63,7 @@ impl Source {
             config,
             answers: Mutex::default(),
             requests: Mutex::default(),
+            connections: Mutex::default(),
             refused: Mutex::default(),
             is_closed: false.into(),
             delay: Mutex::default(),
@@ -72,6 +75,7 @@ impl Source {
                 if server.has_ended.load(Ordering::SeqCst) {
                     break;
                 }
+                lock(&server.connections).push(Instant::now());
                 let is_refused = stream.peer_addr().is_ok_and(|peer| lock(&server.refused).contains(&peer.ip()));
                 if is_refused || server.is_closed.load(Ordering::SeqCst) {
                     continue;
@@ -144,6 +148,16 @@ impl Source {
     /// The times of all requests to this path.
     pub fn requests(&self, path: &str) -> Vec<Instant> {
         lock(&self.shared.requests).iter().filter(|(asked, _)| asked == path).map(|(_, at)| *at).collect()
+    }
+
+    /// The paths and times of all requests.
+    pub fn all_requests(&self) -> Vec<(String, Instant)> {
+        lock(&self.shared.requests).clone()
+    }
+
+    /// The times of all connections, also of those that it closed. A connection is for one request.
+    pub fn connections(&self) -> Vec<Instant> {
+        lock(&self.shared.connections).clone()
     }
 }
 

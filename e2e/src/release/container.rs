@@ -1,5 +1,6 @@
 //! A container of a pod as seen from the machine: its first process, and the kernel's data about it.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,36 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
     pid: u32,
+}
+
+/// What a program uses of the machine: for I5.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Resident memory that is not backed by a file, in bytes.
+    pub anonymous: u64,
+    /// The number of open descriptors.
+    pub descriptors: u64,
+    /// The number of threads.
+    pub threads: u64,
+}
+
+impl Usage {
+    /// The larger of each value.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            anonymous: self.anonymous.max(other.anonymous),
+            descriptors: self.descriptors.max(other.descriptors),
+            threads: self.threads.max(other.threads),
+        }
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { anonymous, descriptors, threads } = self;
+        write!(f, "{} MiB, {descriptors} descriptors, {threads} threads", anonymous >> 20)
+    }
 }
 
 impl Container {
@@ -56,6 +87,23 @@ impl Container {
         let status = self.read("status");
         let line = status.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(':'));
         line.map(str::trim).unwrap_or_else(|| panic!("no {word} in\n{status}")).to_owned()
+    }
+
+    /// What its first process uses.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub fn usage(&self) -> Usage {
+        let number = |word: &str| {
+            let line = self.status(word);
+            line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
+        };
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", self.pid)).map_or(0, Iterator::count);
+        Usage {
+            anonymous: number("RssAnon") << 10,
+            descriptors: u64::try_from(descriptors).unwrap_or(u64::MAX),
+            threads: number("Threads"),
+        }
     }
 
     /// Its mounts: paths, each with its options, like `ro,nosuid`.
@@ -175,6 +223,8 @@ mod tests {
     #[test]
     fn this_process_has_a_status_and_an_environment() {
         let this = Container { pid: std::process::id() };
+        let usage = this.usage();
+        assert!(usage.anonymous > 0 && usage.descriptors > 2 && usage.threads > 0, "{usage}");
         assert_eq!(this.status("NoNewPrivs").len(), 1);
         assert!(this.mounts().iter().any(|(path, _)| path == "/"));
         assert!(this.path("/proc").starts_with("/proc"));

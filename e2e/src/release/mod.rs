@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use container::{Container, Frozen};
+pub use container::{Container, Frozen, Usage};
 pub use load::{Answer, Load};
 pub use reach::Reach;
 
@@ -236,6 +236,11 @@ impl<'s> Release<'s> {
     /// A builder of a ClusterPolicy, on pods of the namespaces that [`Release::make_namespace`] made.
     pub fn cluster_policy(&self, name: &str) -> Policy {
         Policy::cluster(name, &self.name)
+    }
+
+    /// A builder of a Policy, on pods of its namespace.
+    pub fn policy(&self, namespace: &str, name: &str) -> Policy {
+        Policy::namespaced(namespace, name, &self.name)
     }
 
     /// `kubectl apply` of a policy, after its module was added to the source.

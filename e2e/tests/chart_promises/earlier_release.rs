@@ -1,6 +1,6 @@
 //! Upgrades from an earlier release, rollbacks to it, and pods with programs of both releases.
 
-use portcullis_e2e::{Cache, EarlierRelease, Helm, Policy, Release, Site, condition, skip};
+use portcullis_e2e::{Api, Cache, EarlierRelease, Helm, Policy, Release, Site, condition, skip};
 use serde_json::{Value, json};
 
 use crate::stage::{assert_all, assert_denied, own_cluster, turn};
@@ -25,6 +25,8 @@ struct Kept<'r> {
     release: &'r Release<'r>,
     shop: String,
     policy: Policy,
+    /// A policy of a namespace.
+    namespaced: Policy,
     /// A policy whose newest generation is broken.
     broken: Policy,
     /// The volumes of the claims, and the uids of the policies.
@@ -36,9 +38,10 @@ impl<'r> Kept<'r> {
         let shop = release.make_namespace("shop");
         let policy = release.cluster_policy("kept").denying("not here");
         let broken = release.cluster_policy("broken").on(&["configmaps"]).denying("no configmaps");
-        release.apply_ready(&[policy.clone(), broken.clone()]);
+        let namespaced = release.policy(&shop, "namespaced").on(&["services"]).denying("no services");
+        release.apply_ready(&[policy.clone(), namespaced.clone(), broken.clone()]);
         release.apply(&broken.clone().module_of("no module")).expect("a bad edit");
-        let mut kept = Self { release, shop, policy, broken, facts: Vec::new() };
+        let mut kept = Self { release, shop, policy, namespaced, broken, facts: Vec::new() };
         kept.facts = kept.facts();
         kept
     }
@@ -47,7 +50,7 @@ impl<'r> Kept<'r> {
         let claims = "--output=jsonpath={.items[*].spec.volumeName}";
         let claims = self.release.kubectl(["get", "persistentvolumeclaims", claims]);
         let mut facts = vec![claims.expect("the claims").to_owned()];
-        for policy in [&self.policy, &self.broken] {
+        for policy in [&self.policy, &self.namespaced, &self.broken] {
             facts.push(self.release.api().get(&policy.path()).expect("the policy")["metadata"]["uid"].to_string());
         }
         facts
@@ -63,10 +66,19 @@ impl<'r> Kept<'r> {
                 && object["status"]["observedGeneration"] == generation
                 && object["status"]["replicaCounts"][count] == REPLICAS
         };
-        self.policy.wait_until(&api, "Active", |object| is(object, "Active", 1, "current"));
+        for policy in [&self.policy, &self.namespaced] {
+            policy.wait_until(&api, "Active", |object| is(object, "Active", 1, "current"));
+        }
         self.broken.wait_until(&api, "ServingPrevious", |object| is(object, "ServingPrevious", 2, "previous"));
         assert_denied(&self.release.create_pod(&self.shop, "one", &json!({})), "not here");
         assert_eq!(api.denies_configmap(&self.shop, "no configmaps"), Some(true));
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "generateName": "one-" },
+            "spec": { "ports": [{ "port": 80 }] },
+        });
+        let refused = api.create(&format!("/api/v1/namespaces/{}/services", self.shop), &service).expect("an answer");
+        let message = refused.body["message"].as_str().unwrap_or_default();
+        assert!(!refused.is_ok() && message.contains("no services"), "{refused:?}");
         assert_eq!(self.facts(), self.facts);
         assert_eq!(restarts(&self.release.pods()), 0, "no program has ended by itself");
     }
@@ -79,6 +91,16 @@ impl<'r> Kept<'r> {
         assert_all(&load.end(), 403);
         self.assert_there();
     }
+}
+
+/// The versions of each definition with their schemas, as the API server has them.
+fn schemas(api: &Api) -> Vec<Value> {
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let versions = |plural| {
+        let path = format!("{definitions}/{plural}.policies.portcullis.dev");
+        api.find(&path).expect("the definition")["spec"]["versions"].take()
+    };
+    ["policies", "clusterpolicies", "replicareports"].map(versions).into()
 }
 
 /// How often the containers of these pods were restarted.
@@ -113,15 +135,20 @@ fn fault_k01_k07_an_earlier_release_before_after_and_beside_this_one_keeps_objec
     release.install_chart(&earlier.chart().display().to_string(), &before).expect("the earlier release");
     let kept = Kept::make(&release);
     kept.assert_there();
+    let old = schemas(&release.api());
 
     kept.under_load(|| {
         release.upgrade(&Helm::chart().display().to_string(), &now).expect("the upgrade");
     });
+    for (old, new) in old.iter().zip(schemas(&release.api())) {
+        assert_ne!(*old, new, "the definitions differ between the releases, and the upgrade replaces them");
+    }
     kept.under_load(|| {
         let name = release.namespace();
         let back = ["rollback", name, "1", "--namespace", name, "--wait", "--timeout", "4m"];
         site.helm(back, "").expect("the way back");
     });
+    assert_eq!(schemas(&release.api()), old, "the way back restores the definitions");
 
     for (container, is_new) in STEPS {
         let tag = if is_new { env!("CARGO_PKG_VERSION") } else { earlier.tag() };

@@ -49,7 +49,7 @@ fn a_killed_reporter_has_no_effect_on_admissions() {
 
 #[test]
 #[ignore = "starts a cluster"]
-fn a_killed_evaluator_is_back_soon_and_serves_what_it_served() {
+fn fault_e02_a_killed_evaluator_is_back_soon_and_only_its_share_of_requests_is_affected() {
     let test = "killed-evaluator";
     let stage = Stage::new(test);
     if own_cluster(test).is_none() {

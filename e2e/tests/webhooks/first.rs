@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use portcullis_e2e::{Program, Right, eventually, never};
+use portcullis_e2e::{Program, Right, condition, eventually, never};
 use serde_json::json;
 
-use crate::scene::{Scene, quick};
+use crate::scene::{Scene, distrust, quick};
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -43,8 +43,21 @@ fn fault_w04_no_webhook_before_every_replica_serves() {
     never(Duration::from_secs(2), "a webhook", || (!scene.installation.webhooks().is_empty()).then_some(()));
     scene.create("while-waiting").expect("nobody is asked");
     eventually("an event that says so", || (!scene.events("WaitingForReplicas").is_empty()).then_some(()));
-    canary.end();
+
+    // Two of three replicas serve it, and the third does not trust the source.
+    let trust_again = distrust(&scene.installation.replicas()[2]);
     scene.installation.source().open();
+    let object = scene.installation.wait_for_object(&policy, "two replicas that serve and one that cannot", |object| {
+        let counts = &object["status"]["replicaCounts"];
+        counts["current"] == 2 && counts["failed"] == 1
+    });
+    never(Duration::from_secs(2), "a webhook", || (!scene.installation.webhooks().is_empty()).then_some(()));
+    let waits = condition(&object, "WebhookConfigured").expect("it waits");
+    assert_eq!((&waits["status"], &waits["reason"]), (&json!("False"), &json!("WaitingForReplicas")), "{waits}");
+    scene.create("while-one-is-missing").expect("nobody is asked");
+    canary.end();
+
+    trust_again();
     scene.installation.wait_for(&policy, "Ready", "True");
     scene.create("enforced").expect_err("denied");
 }

@@ -1,12 +1,11 @@
 //! New policies that cannot be loaded, in match groups that others keep.
 
-use std::fs;
 use std::time::Duration;
 
-use portcullis_e2e::{Caller, Issuer, Policy, condition, eventually};
+use portcullis_e2e::{Caller, Policy, condition, eventually};
 use serde_json::{Value, json};
 
-use crate::scene::Scene;
+use crate::scene::{Scene, distrust};
 
 /// The delay of a slow source: less than a loader waits for it.
 const LONG: Duration = Duration::from_secs(6);
@@ -135,10 +134,7 @@ fn fault_w04_in_a_registered_group_a_new_policy_is_asked_where_it_is_loaded_and_
     });
 
     // One of the replicas does not trust the source, so it cannot load this policy.
-    let authorities = replicas[2].folder().join("source-ca.pem");
-    let right = fs::read(&authorities).expect("the authorities of sources");
-    let [.., (_, other)] = Issuer::new("somebody else").issue("joining", Duration::from_secs(3600));
-    fs::write(&authorities, other).expect("another authority");
+    let trust_again = distrust(&replicas[2]);
     let policy = installation.cluster_policy("joining-new").denying("the new one");
     installation.apply(&policy).expect("the policy");
     installation.wait_for_object(&policy, "two replicas that serve and one that cannot", |object| {
@@ -156,7 +152,7 @@ fn fault_w04_in_a_registered_group_a_new_policy_is_asked_where_it_is_loaded_and_
     };
     assert_eq!([0, 1, 2].map(denies), [true, true, false]);
 
-    fs::write(&authorities, right).expect("the right authorities");
+    trust_again();
     installation.wait_for(&policy, "Ready", "True");
     assert_eq!([0, 1, 2].map(denies), [true; 3]);
     let [after] = scene.webhooks(1).try_into().expect("the same one");

@@ -16,8 +16,19 @@ fn essence(webhook: &Value) -> Value {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w02_a_webhook_that_is_edited_emptied_or_deleted_is_repaired() {
-    let scene = Scene::new("edited", 1);
-    let policy = scene.installation.cluster_policy("edited-deny").denying("no");
+    edit_empty_and_delete("edited", false);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w02_a_mutating_webhook_that_is_edited_emptied_or_deleted_is_repaired() {
+    edit_empty_and_delete("edited-m", true);
+}
+
+fn edit_empty_and_delete(name: &str, is_mutating: bool) {
+    let scene = Scene::new(name, 1);
+    let policy_name = format!("{name}-deny");
+    let policy = scene.installation.cluster_policy(&policy_name).field("mutating", is_mutating).denying("no");
     scene.installation.apply_ready(std::slice::from_ref(&policy));
     let [webhook] = scene.webhooks(1).try_into().expect("one");
     let (path, api) = (Scene::path(&webhook), scene.installation.api());
@@ -28,15 +39,18 @@ fn fault_w02_a_webhook_that_is_edited_emptied_or_deleted_is_repaired() {
     };
     let mut more = webhook["webhooks"][0]["matchConditions"].as_array().cloned().unwrap_or_default();
     more.push(json!({ "name": "off", "expression": "false" }));
-    let edits = [
+    let mut edits = vec![
         json!({ "webhooks": [] }),
         entry(json!({ "failurePolicy": "Ignore" })),
         entry(json!({ "rules": [] })),
         entry(json!({ "matchConditions": more })),
     ];
+    if is_mutating {
+        edits.push(entry(json!({ "reinvocationPolicy": "IfNeeded" })));
+    }
     let events = || -> i64 {
         let events = scene.events("WebhookRepaired").into_iter();
-        let ours = events.filter(|event| event["regarding"]["name"] == "edited-deny");
+        let ours = events.filter(|event| event["regarding"]["name"] == *policy_name);
         ours.map(|event| event["series"]["count"].as_i64().unwrap_or(1)).sum()
     };
     let mut repairs = 0;

@@ -1,12 +1,14 @@
 //! An installation with a controller whose pauses are short, and a namespace for the objects of a test.
 
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use portcullis_e2e::{
-    Canary, IN_TIME, Installation, InstallationOptions, Pod, PodSetup, Policy, Program, Right, condition, eventually,
+    Canary, IN_TIME, Installation, InstallationOptions, Issuer, Pod, PodSetup, Policy, Program, Right, condition,
+    eventually,
 };
 use serde_json::{Value, json};
 
@@ -123,6 +125,15 @@ impl Scene {
         };
         self.installation.api().list("/apis/events.k8s.io/v1/events").into_iter().filter(is_ours).collect()
     }
+}
+
+/// Makes a replica trust another authority than that of the source, so that it can fetch nothing. The result undoes that.
+pub(crate) fn distrust(replica: &Pod) -> impl FnOnce() + use<> {
+    let authorities = replica.folder().join("source-ca.pem");
+    let right = fs::read(&authorities).expect("the authorities of sources");
+    let [.., (_, other)] = Issuer::new("somebody else").issue("distrust", Duration::from_secs(3600));
+    fs::write(&authorities, other).expect("another authority");
+    move || fs::write(&authorities, right).expect("the right authorities")
 }
 
 /// Ends the creation of pods when it is dropped, so also when the test fails.

@@ -99,7 +99,7 @@ fn row(feature: &Feature, of_names: &BTreeMap<&str, Vec<&Source>>) -> Result<Str
         let named = of_names.get(test.as_str());
         sources.extend(named.with_context(|| format!("it names the test {test}, and there is no such test"))?);
     }
-    let (here, tests) = (here.to_string(), sources::by_files(&sources));
+    let (here, tests) = (here.to_string(), sources::by_files(&sources, |_| String::new()));
     let cells = [feature.as_str(), &here, differs, &tests];
     // An empty cell has one space.
     let cells = cells.map(|cell| if cell.is_empty() { " ".to_owned() } else { format!(" {cell} ") });

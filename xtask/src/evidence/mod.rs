@@ -5,5 +5,6 @@ pub(crate) mod compatibility;
 pub(crate) mod count;
 pub(crate) mod page;
 pub(crate) mod pages;
+pub(crate) mod places;
 pub(crate) mod runs;
 pub(crate) mod sources;

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use super::catalogue::{self, Row, rows_of};
+use super::places;
 use super::sources::{self, Source};
 use crate::files;
 
@@ -20,17 +21,24 @@ const HEAD: &str = "# Faults and their tests\n\n\
     UNSERVED: the policy has no generation to answer with; the answer says so by its `failurePolicy`. KEEP: an older generation goes on\n\
     answering. EVALERR: one evaluation failed, and the answer says so by the `failurePolicy`. TRANSPORT: an HTTP error without an\n\
     AdmissionReview. I1 to I7 are invariants. [The catalogue](design/faults.md#1-words-used-in-the-tables) has more of each.\n\n\
-    `cargo xtask test` counts the rows whose tests all ran and passed, and names the others at its end, with the tests that were skipped.\n";
+    `cargo xtask test` counts the rows whose tests all ran and passed, and names the others at its end, with the tests that were skipped.\n\n\
+    Behind the file of a test stands where it runs, on real parts or on stand-ins. Sources of modules are servers of the test everywhere, or a\n\
+    real registry on this machine:\n\n";
 
 /// The page for the files of the repository.
 pub(crate) fn of(root: &Path) -> Result<String> {
     let files = files::read_all(root)?;
     let rows = catalogue::of(&files);
     ensure!(!rows.is_empty(), "{} has no rows", catalogue::PAGE);
-    Ok(text(&rows, &sources::tests(&files), &catalogue::untested_of(&files)))
+    let sources = sources::tests(&files);
+    let is_lost = |source: &&Source| !rows_of(&source.name).is_empty() && places::of(&source.file).is_none();
+    let lost = sources.iter().find(is_lost).map(|source| &source.file);
+    ensure!(lost.is_none(), "xtask/src/evidence/places.rs does not say where the tests of {lost:?} run");
+    Ok(text(&rows, &sources, &catalogue::untested_of(&files)))
 }
 
 fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -> String {
+    let place = |file: &str| places::of(file).map(|words| format!(", {words}")).unwrap_or_default();
     let mut of_rows: BTreeMap<String, Vec<&Source>> = BTreeMap::new();
     for source in sources {
         for row in rows_of(&source.name) {
@@ -38,7 +46,7 @@ fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -
         }
     }
     let tested = rows.iter().filter(|row| of_rows.contains_key(&row.id)).count();
-    let mut text = format!("{HEAD}\n{tested} of {} rows have a test.\n", rows.len());
+    let mut text = format!("{HEAD}{}\n{tested} of {} rows have a test.\n", places::legend(), rows.len());
     let mut section = "";
     for row in rows {
         if row.section != section {
@@ -48,7 +56,7 @@ fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -
             );
         }
         let tests = match (of_rows.get(&row.id), untested.get(&row.id)) {
-            (Some(sources), _) => sources::by_files(sources),
+            (Some(sources), _) => sources::by_files(sources, place),
             (None, Some(reason)) => format!("not yet: {reason}"),
             (None, None) => "not yet".to_owned(),
         };
@@ -78,10 +86,10 @@ mod tests {
         let text = text(&[row("L01", "Fetching"), row("L02", "Fetching"), row("K01", "Life")], &sources, &untested);
         let expected = "\n2 of 3 rows have a test.\n\n\
             ## Fetching\n\n| row | what breaks | what the user sees | tests |\n| --- | --- | --- | --- |\n\
-            | L01 | L01 breaks | L01 is named | `F_l01_l02_x` ([a.rs](../tests/tests/a.rs)); `F_l01_y` ([b.rs](../tests/tests/b.rs)) |\n\
-            | L02 | L02 breaks | L02 is named | `F_l01_l02_x`, `F_l02_z` ([a.rs](../tests/tests/a.rs)) |\n\n\
+            | L01 | L01 breaks | L01 is named | `F_l01_l02_x` ([a.rs](../tests/tests/a.rs), programs); `F_l01_y` ([b.rs](../tests/tests/b.rs), programs) |\n\
+            | L02 | L02 breaks | L02 is named | `F_l01_l02_x`, `F_l02_z` ([a.rs](../tests/tests/a.rs), programs) |\n\n\
             ## Life\n\n| row | what breaks | what the user sees | tests |\n| --- | --- | --- | --- |\n\
             | K01 | K01 breaks | K01 is named | not yet: There is no release. |\n";
-        assert_eq!(text, format!("{HEAD}{}", expected.replace("F_", catalogue::PREFIX)));
+        assert_eq!(text, format!("{HEAD}{}{}", places::legend(), expected.replace("F_", catalogue::PREFIX)));
     }
 }

@@ -29,14 +29,14 @@ pub(crate) fn tests(files: &[TextFile]) -> Vec<Source> {
     all
 }
 
-/// The tests by their files: `a`, `b` ([faults/one.rs](../tests/tests/faults/one.rs)); `c` (…).
-pub(crate) fn by_files(sources: &[&Source]) -> String {
+/// The tests by their files: `a`, `b` ([one.rs](../tests/tests/faults/one.rs)); `c` (…). What `more` says of a file follows its link.
+pub(crate) fn by_files(sources: &[&Source], more: impl Fn(&str) -> String) -> String {
     let mut of_files: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for source in sources {
         of_files.entry(&source.file).or_default().push(format!("`{}`", source.name));
     }
     let file = |(file, names): (&str, Vec<String>)| {
-        format!("{} ([{}](../{file}))", names.join(", "), file.rsplit('/').next().unwrap_or(file))
+        format!("{} ([{}](../{file}){})", names.join(", "), file.rsplit('/').next().unwrap_or(file), more(file))
     };
     of_files.into_iter().map(file).collect::<Vec<_>>().join("; ")
 }

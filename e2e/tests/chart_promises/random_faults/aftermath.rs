@@ -1,14 +1,16 @@
 //! Assertions after the last fault.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_e2e::{condition, eventually};
 use serde_json::{Value, json};
 
+use super::attempts::Attempts;
 use super::effect::{ODD_SUMMARY, ODD_TIMEOUT};
 use super::fault::Edit;
 use super::stand::Stand;
+use super::usage::Usages;
 use super::victim::SECRET;
 use crate::stage::{REPLICAS, names};
 
@@ -17,8 +19,8 @@ const QUIET: Duration = Duration::from_secs(2);
 
 impl Stand {
     /// Ends every fault, and asserts that everything recovers without help: statuses are right, nothing is left of deleted objects, no
-    /// secret was logged, and nothing changes any longer.
-    pub(super) fn recover(&mut self) {
+    /// secret was logged, nothing changes any longer, and no program uses much more than before. Returns what happened, as a text.
+    pub(super) fn recover(&mut self) -> String {
         self.wanted = REPLICAS;
         self.release.scale(REPLICAS);
         for victim in &mut self.victims {
@@ -30,10 +32,15 @@ impl Stand {
         self.look();
         self.wait_for_status();
         self.look();
+        let run = self.start.elapsed();
         self.end_calls();
         self.wait_for_no_trace();
         self.wait_for_quiet();
+        let after = Usages::back_to(&self.before, self.release);
+        let attempts = Attempts::since(self.start, self.release.source());
+        attempts.assert_bounded();
         self.look_for_secrets();
+        self.tally.text(run, self.excuses.total(Instant::now()), (&self.before, &after), &attempts)
     }
 
     /// Waits until every policy is Ready on all replicas, and its status only names pods that exist.

@@ -9,10 +9,13 @@
 //! A seed gives the same faults in the same order. The state in which they find the cluster differs from run to run.
 
 mod aftermath;
+mod attempts;
 mod effect;
 mod fault;
 mod run;
 mod stand;
+mod tally;
+mod usage;
 mod verdict;
 mod victim;
 
@@ -40,5 +43,6 @@ fn fault_k12_whatever_goes_wrong_no_verdict_is_wrong_and_all_is_well_in_the_end(
         thread::sleep(pause(&mut random));
         stand.look();
     }
-    stand.recover();
+    let told = stand.recover();
+    println!("\n`{}`\n\n{told}", run.command());
 }

@@ -40,7 +40,8 @@ impl Run {
         Ok(Self { time, seed })
     }
 
-    fn command(&self) -> String {
+    /// The command that repeats it.
+    pub(super) fn command(&self) -> String {
         let time = humantime::format_duration(self.time).to_string().replace(' ', "");
         format!("cargo xtask e2e --seed {} --faults-for {time} -- fault_k12", self.seed)
     }

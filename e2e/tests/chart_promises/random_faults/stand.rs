@@ -7,6 +7,8 @@ use portcullis_e2e::{Answer, Cluster, Container, Load, Policy, Release, eventual
 use serde_json::{Value, json};
 
 use super::fault::{Edit, Fault, VICTIMS};
+use super::tally::Tally;
+use super::usage::Usages;
 use super::verdict::{Excuses, Expected, Verdict, judge};
 use super::victim::{self, SECRET, Victim};
 use crate::stage::{REPLICAS, Stage};
@@ -19,6 +21,16 @@ const CANARY_CALLS: u32 = 25;
 
 /// The number of calls per second that two of the edited policies must deny.
 const VICTIM_CALLS: u32 = 10;
+
+/// The number of calls of each kind before the first fault.
+const CALLS_BEFORE: usize = 50;
+
+/// The shortest run of which [`MOST_EXCUSED`] is asserted: in a shorter one, a single slow restart may take most of the time.
+const LONG_RUN: Duration = Duration::from_secs(600);
+
+/// The largest share of a run in which calls may break. It is about a half: one fault in twelve ends a program that answers calls, without
+/// warning, and calls may break until everything is back.
+const MOST_EXCUSED: f64 = 0.75;
 
 /// The time limit for the recovery after a fault.
 pub(super) const BACK: Duration = Duration::from_secs(240);
@@ -34,13 +46,6 @@ enum Asks {
     ConfigMap,
 }
 
-/// How many calls had which verdict.
-#[derive(Debug, Default)]
-pub(super) struct Count {
-    right: usize,
-    broken: usize,
-}
-
 pub(super) struct Stand {
     pub(super) release: &'static Release<'static>,
     pub(super) cluster: &'static Cluster,
@@ -53,9 +58,11 @@ pub(super) struct Stand {
     pub(super) wanted: usize,
     /// How often each container of a pod was killed, by the pod's uid.
     pub(super) kills: HashMap<(String, String), u64>,
-    excuses: Excuses,
+    pub(super) excuses: Excuses,
     loads: Vec<(Asks, Load)>,
-    count: Count,
+    pub(super) tally: Tally,
+    /// The usage before the first fault.
+    pub(super) before: Usages,
     pub(super) start: Instant,
 }
 
@@ -81,7 +88,8 @@ impl Stand {
             kills: HashMap::new(),
             excuses: Excuses::default(),
             loads: Vec::new(),
-            count: Count::default(),
+            tally: Tally::default(),
+            before: Usages::default(),
             start: Instant::now(),
         };
         release.apply_ready(std::slice::from_ref(&stand.canary));
@@ -95,6 +103,10 @@ impl Stand {
         // Restarts by earlier tests must not count in this one.
         stand.kills = stand.restarts();
         stand.loads = [Asks::PlainPod, Asks::PrivilegedPod, Asks::ConfigMap].map(|asks| stand.call(asks)).into();
+        // A program that was never asked uses less than one that serves.
+        stand.loads.iter().for_each(|(_, load)| load.wait_for(CALLS_BEFORE));
+        stand.before = Usages::of(release);
+        stand.start = Instant::now();
         stand
     }
 
@@ -128,6 +140,7 @@ impl Stand {
             self.settle();
         }
         println!("{:7.1} s: {fault:?}", self.start.elapsed().as_secs_f64());
+        self.tally.fault(fault);
         if fault.breaks_calls() {
             self.excuses.begin(Instant::now());
         }
@@ -177,14 +190,14 @@ impl Stand {
             Asks::ConfigMap => Expected::DeniedByAll(self.victims[..2].iter().map(|victim| &victim.history).collect()),
         };
         for answer in answers {
-            match judge(answer, &expected, &self.excuses) {
-                Verdict::Right => self.count.right += 1,
-                Verdict::Broken => self.count.broken += 1,
-                Verdict::Wrong => panic!(
-                    "{asks:?} at {:.1} s must be {expected:?}, and is {answer:?}",
-                    answer.sent.saturating_duration_since(self.start).as_secs_f64(),
-                ),
-            }
+            let verdict = judge(answer, &expected, &self.excuses);
+            assert!(
+                verdict != Verdict::Wrong,
+                "{asks:?} at {:.1} s must be {expected:?}, and is {answer:?}",
+                answer.sent.saturating_duration_since(self.start).as_secs_f64(),
+            );
+            let took = answer.answered.saturating_duration_since(answer.sent);
+            self.tally.answer(verdict, took, self.excuses.cover(answer));
         }
     }
 
@@ -216,14 +229,19 @@ impl Stand {
         victim::apply(&self.release.api(), policy, &policy.manifest(self.release.source()));
     }
 
-    /// Ends the calls, judges the last of them, and prints the counts.
+    /// Ends the calls, judges the last of them, and asserts that most of the run was judged.
     pub(super) fn end_calls(&mut self) {
         for (asks, load) in std::mem::take(&mut self.loads) {
             let answers = load.end_after(200);
             self.judge(asks, &answers);
         }
-        println!("{:?}", self.count);
-        assert!(self.count.right > self.count.broken, "hardly anything was judged: {:?}", self.count);
+        let (now, Tally { right, broken, .. }) = (Instant::now(), &self.tally);
+        assert!(right > broken, "hardly anything was judged: {right} right answers, {broken} broken ones");
+        let (excused, run) = (self.excuses.total(now), now.duration_since(self.start));
+        assert!(
+            run < LONG_RUN || excused <= run.mul_f64(MOST_EXCUSED),
+            "calls might break in {excused:.0?} of {run:.0?}, which proves too little",
+        );
     }
 }
 

@@ -85,7 +85,20 @@ impl Excuses {
         self.since.is_some()
     }
 
-    fn cover(&self, answer: &Answer) -> bool {
+    /// For how long calls might break until now.
+    pub(super) fn total(&self, now: Instant) -> Duration {
+        let open = self.since.map(|since| (since, now));
+        let (mut sum, mut end) = (Duration::ZERO, None);
+        for (from, until) in self.past.iter().copied().chain(open) {
+            // One may begin within the grace of the one before.
+            sum += until.saturating_duration_since(end.map_or(from, |end: Instant| from.max(end)));
+            end = Some(until);
+        }
+        sum
+    }
+
+    /// Whether a call of this answer might break.
+    pub(super) fn cover(&self, answer: &Answer) -> bool {
         let is_open = self.since.is_some_and(|since| since <= answer.answered);
         is_open || self.past.iter().any(|(from, until)| *from <= answer.answered && answer.sent <= *until)
     }
@@ -192,10 +205,14 @@ mod tests {
         excuses.begin(at(10));
         let judge = |excuses: &Excuses, sent| judge(&answer(None, "refused", sent), &Expected::Admitted, excuses);
         assert_eq!([8, 9, 30].map(|sent| judge(&excuses, sent)), [Verdict::Wrong, Verdict::Broken, Verdict::Broken]);
+        assert_eq!(excuses.total(at(14)), Duration::from_secs(4));
         excuses.end(at(20));
         excuses.end(at(25));
         assert!(!excuses.is_open());
         assert_eq!([22, 23].map(|sent| judge(&excuses, sent)), [Verdict::Broken, Verdict::Wrong]);
+        excuses.begin(at(21));
+        excuses.end(at(30));
+        assert_eq!(excuses.total(at(40)), Duration::from_secs(22), "from 10 to 32");
     }
 
     #[test]
