@@ -51,6 +51,17 @@ impl Cage {
         self.0.join(name)
     }
 
+    /// How many processes of the group the kernel has killed because the group had no memory left.
+    ///
+    /// # Panics
+    /// When the kernel does not tell.
+    pub fn killed(&self) -> u64 {
+        // Version 2, then version 1.
+        let texts = ["memory.events", "memory.oom_control"].map(|name| fs::read_to_string(self.file(name)));
+        let line = texts.iter().flatten().flat_map(|text| text.lines()).find_map(|line| line.strip_prefix("oom_kill "));
+        line.and_then(|number| number.trim().parse().ok()).expect("the kernel tells")
+    }
+
     /// Puts a process into the group.
     ///
     /// # Panics

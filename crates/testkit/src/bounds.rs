@@ -25,7 +25,7 @@ const STEP: u64 = 2;
 const USUAL: Bound = bound(10 + STEP, "ten seconds and one step of the backoff, which is two seconds in tests");
 
 /// The rows that state a bound of their own, and those whose tests need another one.
-const ROWS: [(&str, Bound); 18] = [
+const ROWS: [(&str, Bound); 20] = [
     ("E01", bound(2, "the row's own: a hundred policies are back within two seconds")),
     ("E02", bound(2, "as E01")),
     ("E12", bound(2, "the row's own: the last edit answers within two seconds")),
@@ -34,6 +34,7 @@ const ROWS: [(&str, Bound); 18] = [
         bound(12, "ten seconds after the last sign of life, and the fail point hangs the runtime in its second second"),
     ),
     ("E17", bound(3, "two seconds after the last tick, and then the next probe")),
+    ("K02", bound(10, "as K03: the same tests start the replicas that they stop")),
     ("K03", bound(10, "the row's own: entries and counts follow within ten seconds")),
     (
         "L02",
@@ -48,6 +49,7 @@ const ROWS: [(&str, Bound); 18] = [
     ("R25", bound(5, "the row's own: repaired within five seconds")),
     ("S05", bound(1, "the row's own: the new answer comes within a second")),
     ("V12", bound(1, "the row's own: the right set serves within a second")),
+    ("V13", bound(2, "the row's own: the volume is read every second while it cannot be watched")),
     ("V17", bound(60, "every write takes five seconds, and several come before the last")),
     ("W02", bound(5, "the row's own: repaired within five seconds")),
 ];
@@ -124,6 +126,7 @@ mod tests {
         assert_eq!(seconds("process_swaps::fault_e12_a_thousand_edits"), Some(2));
         assert_eq!(seconds("fault_l09_truncated_blob"), Some(12));
         assert_eq!(seconds("fault_k03_fifty"), Some(10));
+        assert_eq!(seconds("fleet::fault_k02_k03_many"), Some(10));
         assert_eq!(seconds("a::b::fault_s05_l24_two"), Some(60), "the largest of both");
         assert_eq!(seconds("promise_of_e12"), None);
         assert_eq!(seconds("fault_finding"), None);

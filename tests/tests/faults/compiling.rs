@@ -66,13 +66,23 @@ fn fault_m06_compilation_without_end() {
 
 #[test]
 fn fault_m07_compiler_dies() {
+    assert_fails_alone("exit");
+}
+
+#[test]
+fn fault_m07_compiler_panics() {
+    assert_fails_alone("panic");
+}
+
+/// Asserts that a module fails alone if this happens whenever it is compiled.
+fn assert_fails_alone(action: &str) {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("remote").denying("generation one"));
     let pod = Pod::on(&folder).start();
     pod.wait_current(REMOTE, 1);
     let deadly = Policy::cluster("remote").denying("generation two");
     let (_, module) = deadly.module_file().expect("it has a module");
-    pod.loader().restart_with(Some(&format!("compile.module/{}=exit", Digest::of(module))));
+    pod.loader().restart_with(Some(&format!("compile.module/{}={action}", Digest::of(module))));
     folder.put(&deadly);
     let failure = pod.assert_kept(REMOTE, Reason::CompileFailed, 1, |verdict| verdict.message == "generation one");
     assert!(failure.message.contains("died 2 times"), "{failure:?}");

@@ -71,7 +71,8 @@ fn fault_l10_bytes_of_another_digest() {
     pod.assert_recovered(REMOTE, 1);
 }
 
-/// Layers that would have to be unpacked are refused, and bodies are never decoded: nothing expands.
+/// Layers that would have to be unpacked are refused, and bodies are never decoded: nothing expands. The compiler is a process of its own, and
+/// so little memory is allowed to it that it would run into `CompileLimit` if it expanded anything.
 #[test]
 fn fault_l13_compressed_layers_are_never_expanded() {
     const TAR_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
@@ -83,7 +84,7 @@ fn fault_l13_compressed_layers_are_never_expanded() {
     let bombs =
         [("gzip", "gzip", TAR_GZIP, &gzip), ("zstd", "zstd", TAR_ZSTD, &zstd), ("nested", "gzip", TAR_GZIP, &nested)];
     let folder = Folder::with_canary();
-    let pod = pod_with(&folder, &source).start();
+    let pod = pod_with(&folder, &source).loader("--compile-memory", "64MiB").start();
     pod.wait_current(&format!("cluster/{CANARY}"), 1);
     let (before, artifacts) = (pod.loader().usage(), pod.volume().artifacts());
     for (name, encoding, kind, bomb) in bombs {
@@ -164,6 +165,7 @@ fn fault_l07_token_service_down_or_no_token() {
     fs::create_dir(folder.path("docker")).expect("a folder");
     folder.write("docker/config.json", docker_config(&source.host(), "x"));
     folder.put(&Policy::cluster("remote").module(&name(&source, "a")));
+    folder.put(&Policy::cluster("updated").denying("generation one"));
     let path = "/token?service=tests&scope=repository%3Aa%3Apull";
     tokens.answer(path, [Reply::status(500)]);
     let pod = pod_with(&folder, &source).loader("--docker-config", folder.path("docker").display()).start();
@@ -172,6 +174,9 @@ fn fault_l07_token_service_down_or_no_token() {
         tokens.answer(path, [Reply::ok(no_token)]);
         pod.assert_unserved(REMOTE, Reason::Unauthorized);
     }
+    pod.wait_current("cluster/updated", 1);
+    folder.put(&Policy::cluster("updated").module(&name(&source, "a")));
+    pod.assert_kept("cluster/updated", Reason::Unauthorized, 1, |verdict| verdict.message == "generation one");
     tokens.close();
     pod.assert_unserved(REMOTE, Reason::RegistryUnreachable);
     // As soon as the service gives out a token, the module loads without further action.
@@ -183,6 +188,7 @@ fn fault_l07_token_service_down_or_no_token() {
     tokens.answer(path, [Reply::ok("{\"token\": \"good\"}")]);
     tokens.open();
     pod.assert_recovered(REMOTE, 1);
+    pod.assert_recovered("cluster/updated", 2);
     assert!(source.asked().iter().any(|asked| asked.header("authorization") == Some("Bearer good")));
 }
 

@@ -40,4 +40,5 @@ mod verdicts;
 mod volume_between;
 mod volume_evaluator;
 mod volume_loader;
+mod volume_watch;
 mod webhook_paths;

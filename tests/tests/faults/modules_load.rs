@@ -91,6 +91,7 @@ fn fault_m02_a_thousand_mutants_go_through_a_loader() {
             let judged = judged(&pod, generation);
             judged.filter(|(accepted, refused)| accepted + refused == AT_ONCE).map(|(_, refused)| refused)
         });
+        assert_refused_answers(&pod);
         // No policy uses the mutants of the previous round any longer.
         for number in first.saturating_sub(AT_ONCE)..first {
             fs::remove_file(modules.join(format!("mutant-{number}.wasm"))).expect("it was written");
@@ -106,6 +107,20 @@ fn fault_m02_a_thousand_mutants_go_through_a_loader() {
     note(&format!("{refused} of {all} mutants were refused"));
     // Some mutants still work, for instance those with a flipped bit in a text.
     assert!((all / 2..all).contains(&refused), "most mutants are refused: {refused} of {all}");
+}
+
+/// Asserts that a few of the mutants that are refused, and of which no generation serves, answer as UNSERVED.
+fn assert_refused_answers(pod: &Pod) {
+    let state = pod.evaluator_state().expect("it answers");
+    let is_unserved =
+        |deviation: &&Deviation| deviation.serving == 0 && deviation.id.as_str().starts_with("cluster/mutant-");
+    let unserved: Vec<_> = state.deviations.iter().filter(is_unserved).take(5).collect();
+    assert!(!unserved.is_empty(), "some mutants are refused in each round");
+    for deviation in unserved {
+        let (id, review) = (deviation.id.as_str(), Review::pod());
+        let failure = deviation.failure.as_ref().expect("it does not serve");
+        pod.ask(id, &review).assert_not_judged(&review, id, failure.reason);
+    }
 }
 
 /// How many mutants serve this generation, and how many have a failure that is not retried.

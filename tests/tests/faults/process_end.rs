@@ -110,6 +110,7 @@ fn fault_e01_killed_for_memory() {
             });
             let status = pod.evaluator().wait_for_end(LIMIT);
             assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{status}");
+            assert!(cage.killed() > 0, "it was killed, but not for memory");
             grow.join().expect("the callers end");
         },
     );
