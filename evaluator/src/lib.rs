@@ -33,6 +33,7 @@ mod memory;
 mod metrics;
 mod review;
 mod run;
+pub mod steps;
 mod table;
 mod verdict;
 mod volume;

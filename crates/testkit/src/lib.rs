@@ -1,5 +1,5 @@
 //! What the black-box tests and the tests on clusters share: modules for policies, scripted answers over HTTP, waiting for conditions, time
-//! limits, the disk usage of a folder, and lines that a test writes for `cargo xtask test`.
+//! limits, the disk usage of a folder, and lines that a test writes for `cargo xtask test`. Also the review that benchmarks send.
 #![forbid(unsafe_code)]
 
 mod bounds;
@@ -7,6 +7,7 @@ mod disk;
 mod guest;
 mod http;
 mod moment;
+mod review;
 mod stalls;
 mod told;
 mod wait;
@@ -17,6 +18,7 @@ pub use guest::{example, guest, guest_with, large_module, rego, repository, wat}
 pub use http::{Asked, Reply, exchange};
 pub use moment::{Moment, most_excused};
 pub use portcullis_util::lock;
+pub use review::pod_review;
 pub use stalls::Stalls;
 pub use told::{note, skip, tell_of_panics};
 pub use wait::{eventually_seen, eventually_within, never};

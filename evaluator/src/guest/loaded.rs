@@ -1,5 +1,7 @@
 //! One loaded generation of one policy: only what is needed to get a verdict on a request.
 
+mod steps;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
