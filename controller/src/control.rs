@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use portcullis_contract::PathKey;
-use portcullis_kubernetes::Leadership;
+use portcullis_kubernetes::{Leadership, OfTerm};
 use portcullis_process::{Beat, Shutdown};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -32,8 +32,8 @@ const PROOFS: usize = 8;
 /// The inputs of the loop.
 pub(crate) struct Inputs {
     pub(crate) changes: mpsc::Receiver<Change>,
-    pub(crate) bundle: watch::Receiver<Option<Arc<CaBundle>>>,
-    pub(crate) path_key: watch::Receiver<Option<PathKey>>,
+    pub(crate) bundle: watch::Receiver<Option<OfTerm<Arc<CaBundle>>>>,
+    pub(crate) path_key: watch::Receiver<Option<OfTerm<PathKey>>>,
     pub(crate) identity: watch::Receiver<Result<Identity, ConditionValue>>,
     pub(crate) leadership: Leadership,
 }
@@ -51,7 +51,13 @@ pub(crate) struct Control {
     pub(crate) failures: Failures,
     pub(crate) running: BTreeSet<Key>,
     pub(crate) tasks: JoinSet<(Action, Result<Outcome, Failed>)>,
-    pub(crate) is_leading: bool,
+    /// The term in which this program leads; `None` if it does not lead.
+    pub(crate) term: Option<u64>,
+}
+
+/// What was learned in the present term; `None` if it is of an earlier one.
+fn of_term<T>(term: Option<u64>, learned: Option<OfTerm<T>>) -> Option<T> {
+    learned.filter(|learned| Some(learned.term) == term).map(|learned| learned.value)
 }
 
 impl Control {
@@ -98,15 +104,15 @@ impl Control {
 
     /// Reads what webhooks contain about the installation, and whether this program leads.
     fn look(&mut self, inputs: &mut Inputs) {
-        let is_leading = inputs.leadership.is_held();
-        if is_leading && !self.is_leading {
+        let term = inputs.leadership.term();
+        if term.is_some() && term != self.term {
             // Another controller may have written meanwhile.
             self.memory = Memory::new(Instant::now());
         }
-        self.is_leading = is_leading;
-        self.metrics.leader.set(i64::from(is_leading));
-        let bundle = inputs.bundle.borrow_and_update().clone();
-        let path_key = *inputs.path_key.borrow_and_update();
+        self.term = term;
+        self.metrics.leader.set(i64::from(term.is_some()));
+        let bundle = of_term(term, inputs.bundle.borrow_and_update().clone());
+        let path_key = of_term(term, inputs.path_key.borrow_and_update().clone());
         let identity = inputs.identity.borrow_and_update().clone();
         self.rules.installation = identity.and_then(|identity| {
             let bundle = bundle.filter(|bundle| !bundle.is_empty());
@@ -132,7 +138,7 @@ impl Control {
     /// Decides, and starts as many actions as may run. Returns when to decide again.
     fn decide(&mut self) -> Option<Instant> {
         self.count();
-        if !self.is_leading {
+        if self.term.is_none() {
             return None;
         }
         let now = Now { instant: Instant::now(), clock: whole_second(Timestamp::now()) };

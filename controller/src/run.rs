@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use portcullis_contract::PathKey;
-use portcullis_kubernetes::{ApiServer, Leadership, LeaseSettings, hold_lease};
+use portcullis_kubernetes::{ApiServer, Leadership, LeaseSettings, OfTerm, hold_lease};
 use portcullis_process::telemetry::Collectors;
 use portcullis_process::{PolicyChecks, ProbeServer, ProbeSources, SettingError, Shutdown, supervised};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::args::Args;
-use crate::certificates::{CaBundle, CertificateMetrics, Keeper, KeeperParts};
+use crate::certificates::{CertificateMetrics, Keeper, KeeperParts};
 use crate::check::Check;
 use crate::control::{Control, Inputs};
 use crate::decide::Rules;
@@ -21,7 +20,7 @@ use crate::event::Events;
 use crate::execute::Executor;
 use crate::failures::Failures;
 use crate::identity::IdentityQuery;
-use crate::keep::keep;
+use crate::keep::{Keep, keep};
 use crate::marker::Prover;
 use crate::memory::{ConditionValue, Memory};
 use crate::metrics::Metrics;
@@ -86,19 +85,22 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let (webhooks, siblings) = keepers(&args, &server, &certificate_metrics)?;
     let leading = leadership.clone();
     helpers.push(supervised("the certificates", &shutdown, move || {
-        keep_certificates(webhooks.clone(), leading.clone(), sender.clone())
+        let parts = webhooks.clone();
+        keep_while_leading(move || Keeper::new(parts.clone()), leading.clone(), sender.clone())
     }));
     if let Some(siblings) = siblings {
         let leading = leadership.clone();
         helpers.push(supervised("the certificates of loaders", &shutdown, move || {
             // Loaders take the authorities from the Secret that they mount.
-            keep_certificates(siblings.clone(), leading.clone(), watch::channel(None).0)
+            let parts = siblings.clone();
+            keep_while_leading(move || Keeper::new(parts.clone()), leading.clone(), watch::channel(None).0)
         }));
     }
     let (sender, path_key) = watch::channel(None);
     let (paths, leading) = (path_keeper(&args, &server, path_metrics), leadership.clone());
     helpers.push(supervised("the keys of webhook paths", &shutdown, move || {
-        keep_path_keys(paths.clone(), leading.clone(), sender.clone())
+        let parts = paths.clone();
+        keep_while_leading(move || PathKeeper::new(parts.clone()), leading.clone(), sender.clone())
     }));
     let (sender, identity) =
         watch::channel(Err(ConditionValue::not_configured("Unknown", "the API server has not been asked yet")));
@@ -169,7 +171,7 @@ fn control(args: &Args, server: &ApiServer, metrics: Metrics, leadership: Leader
         failures: Failures::default(),
         running: BTreeSet::new(),
         tasks: JoinSet::new(),
-        is_leading: false,
+        term: None,
     }
 }
 
@@ -200,24 +202,27 @@ fn keepers(
     Ok((webhooks, siblings))
 }
 
-/// Keeps certificates while this program leads, and sends on which authorities webhooks should trust.
-async fn keep_certificates(
-    parts: KeeperParts,
+/// Keeps what `make` returns a keeper of, while this program leads, and sends on what the keeper publishes, with the term. What it published
+/// in an earlier term counts no longer: another controller may have changed the Secrets since then.
+async fn keep_while_leading<K: Keep, T: Clone>(
+    make: impl Fn() -> (K, watch::Receiver<Option<T>>),
     mut leadership: Leadership,
-    sender: watch::Sender<Option<Arc<CaBundle>>>,
+    sender: watch::Sender<Option<OfTerm<T>>>,
 ) {
     loop {
-        leadership.held().await;
-        let (keeper, mut bundle) = Keeper::new(parts.clone());
+        let term = leadership.held().await;
+        let (keeper, mut published) = make();
         let forward = async {
-            while bundle.changed().await.is_ok() {
-                sender.send_replace(bundle.borrow_and_update().clone());
+            while published.changed().await.is_ok() {
+                let value = published.borrow_and_update().clone();
+                sender.send_replace(value.map(|value| OfTerm { term, value }));
             }
+            std::future::pending().await
         };
         tokio::select! {
             () = keep(keeper) => {}
-            () = async { forward.await; std::future::pending().await } => {}
-            () = lost(&mut leadership) => {}
+            () = forward => {}
+            () = leadership.over(term) => {}
         }
     }
 }
@@ -232,23 +237,5 @@ fn path_keeper(args: &Args, server: &ApiServer, metrics: PathKeyMetrics) -> Path
         secret: args.paths_secret(),
         rules: PathRules { is_plain: args.plain_paths, age: args.path_key_age, pause: args.certificates.tls_pause },
         metrics,
-    }
-}
-
-/// Keeps the keys of webhook paths while this program leads, and sends on the key with which webhooks are registered.
-async fn keep_path_keys(parts: PathKeeperParts, mut leadership: Leadership, sender: watch::Sender<Option<PathKey>>) {
-    loop {
-        leadership.held().await;
-        tokio::select! {
-            () = keep(PathKeeper::new(parts.clone(), sender.clone())) => {}
-            () = lost(&mut leadership) => {}
-        }
-    }
-}
-
-/// Returns when another controller may lead.
-async fn lost(leadership: &mut Leadership) {
-    while leadership.is_held() {
-        leadership.changed().await;
     }
 }

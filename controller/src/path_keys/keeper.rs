@@ -64,10 +64,11 @@ pub(crate) enum TurnError {
 }
 
 impl PathKeeper {
-    /// A keeper that publishes the current key through `key`.
-    pub(crate) fn new(parts: PathKeeperParts, key: watch::Sender<Option<PathKey>>) -> Self {
+    /// A keeper, and a receiver of the current key; `None` until the Secret has been read.
+    pub(crate) fn new(parts: PathKeeperParts) -> (Self, watch::Receiver<Option<PathKey>>) {
+        let (key, receiver) = watch::channel(None);
         let store = Store::new(parts.client.clone(), &parts.namespace, &parts.policy_server);
-        Self { parts, store, key, known: None, unchanged: Unchanged::default(), waiting: None }
+        (Self { parts, store, key, known: None, unchanged: Unchanged::default(), waiting: None }, receiver)
     }
 
     /// Looks once, and does at most one step. Returns the time until the next turn.
@@ -173,8 +174,6 @@ impl Keep for PathKeeper {
 impl Drop for PathKeeper {
     fn drop(&mut self) {
         self.parts.metrics.age.set(0);
-        // The next leader may find other keys.
-        self.key.send_replace(None);
     }
 }
 

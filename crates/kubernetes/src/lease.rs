@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub use decide::LeaseSettings;
 pub use hold::hold_lease;
-pub use leadership::{Leadership, LeadershipSender};
+pub use leadership::{Leadership, LeadershipSender, OfTerm};
 
 /// How long a Lease is valid after its last renewal, whatever the object says.
 const DURATION: Duration = Duration::from_secs(15);

@@ -20,7 +20,7 @@ pub use client::ApiServer;
 pub use discovery::{Discovery, discover};
 pub use error::{CallError, root_cause};
 pub use failures::Failures;
-pub use lease::{Leadership, LeadershipSender, LeaseSettings, hold_lease};
+pub use lease::{Leadership, LeadershipSender, LeaseSettings, OfTerm, hold_lease};
 pub use names::{
     AUDIT_MANAGER, CONTROLLER_MANAGER, CONTROLLER_REPORTING, MANAGED_BY_LABEL, REPORT_MANAGER, REPORTER_REPORTING,
     STATUS_MANAGER, is_object_name, siblings_name,
