@@ -138,9 +138,7 @@ impl Control {
     /// Decides, and starts as many actions as may run. Returns when to decide again.
     fn decide(&mut self) -> Option<Instant> {
         self.count();
-        if self.term.is_none() {
-            return None;
-        }
+        self.term?;
         let now = Now { instant: Instant::now(), clock: whole_second(Timestamp::now()) };
         let timer = self.metrics.decisions.start_timer();
         let decision = decide(&self.world, &mut self.memory, &self.rules, now);

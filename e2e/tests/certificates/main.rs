@@ -11,6 +11,7 @@ mod repair;
 mod rotation;
 mod secrets;
 mod siblings;
+mod terms;
 mod two_api_servers;
 
 use std::sync::LazyLock;
