@@ -234,8 +234,8 @@ fn l21_log_entries_that_prove_nothing() {
         ("dev.sigstore.cosign/bundle", Some("{}"), "cannot be read"),
         ("dev.sigstore.cosign/bundle", Some(large.as_str()), "is longer than"),
         ("dev.sigstore.cosign/certificate", None, "one by a key"),
-        ("dev.sigstore.cosign/certificate", Some("OLDOLD"), "is not one"),
-        ("dev.sigstore.cosign/certificate", Some("x"), "is not one"),
+        ("dev.sigstore.cosign/certificate", Some("OLDOLD"), "exactly one certificate"),
+        ("dev.sigstore.cosign/certificate", Some("x"), "exactly one certificate"),
         (
             "dev.sigstore.cosign/certificate",
             Some("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
