@@ -176,7 +176,9 @@ impl Shared {
         let mut stream = StreamOwned::new(connection, stream);
         exchange(&mut stream, |asked| {
             lock(&self.requests).push((asked.path.clone(), asked.at));
-            thread::sleep(*lock(&self.delay));
+            // Not while the lock is held: answers would wait for each other.
+            let delay = *lock(&self.delay);
+            thread::sleep(delay);
             lock(&self.answers).get(&asked.path).cloned().unwrap_or_else(|| Reply::with(404, ""))
         })?;
         stream.conn.send_close_notify();

@@ -20,6 +20,12 @@ const REPLICAS: usize = 50;
 const WAVE: usize = 7;
 /// Until all of them are ready.
 const LONG: Duration = Duration::from_secs(600);
+/// During this wave, the source is slow. Not the first one, so that there are several replicas besides.
+const SLOW_WAVE: usize = 2;
+/// How long the source then takes for an answer: well below the ten seconds for which a loader waits.
+const SLOW: Duration = Duration::from_secs(4);
+/// The start gate, which is longer than a module takes from a slow source on a busy machine: a replica becomes ready because it serves.
+const START_GATE: &str = "10m";
 
 /// Ends the requests, also where the test fails meanwhile.
 struct Stop<'a>(&'a AtomicBool);
@@ -32,7 +38,8 @@ impl Drop for Stop<'_> {
 
 /// Adds a replica that is set for few requests, and whose kubelet sends few probes.
 fn add(installation: &Installation<'_>) -> Arc<Pod> {
-    installation.add_replica_with(PodSetup::default().at_leisure().flag(Program::Evaluator, "--instances", 8))
+    let setup = PodSetup::default().at_leisure().flag(Program::Evaluator, "--instances", 8);
+    installation.add_replica_with(setup.flag(Program::Evaluator, "--start-gate", START_GATE))
 }
 
 #[test]
@@ -58,8 +65,21 @@ fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
         let start = Instant::now();
         let mut added = Vec::new();
         while added.len() + 1 < REPLICAS {
+            let is_slow = added.len() == WAVE * (SLOW_WAVE - 1);
+            if is_slow {
+                source.slow(SLOW);
+            }
+            let before = source.requests("/judged.wasm").len();
             let wave: Vec<_> = (added.len() + 1..REPLICAS).take(WAVE).map(|_| add(&installation)).collect();
+            if is_slow {
+                // None is ready without its policy: the source answers the first request no sooner than this.
+                eventually_within(LONG, "the first of a wave", || wave.iter().any(|pod| pod.is_ready()).then_some(()));
+                let asked =
+                    source.requests("/judged.wasm").get(before).copied().expect("no replica is ready without it");
+                assert!(asked.elapsed() >= SLOW, "ready {:?} after the first request", asked.elapsed());
+            }
             eventually_within(LONG, "a wave of replicas", || wave.iter().all(|pod| pod.is_ready()).then_some(()));
+            source.slow(Duration::ZERO);
             added.extend(wave);
         }
         eventually_within(LONG, "their endpoints", || (installation.endpoints() == REPLICAS).then_some(()));
