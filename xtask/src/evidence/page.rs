@@ -21,7 +21,8 @@ const HEAD: &str = "# Faults and their tests\n\n\
     UNSERVED: the policy has no generation to answer with; the answer says so by its `failurePolicy`. KEEP: an older generation goes on\n\
     answering. EVALERR: one evaluation failed, and the answer says so by the `failurePolicy`. TRANSPORT: an HTTP error without an\n\
     AdmissionReview. I1 to I7 are invariants. [The catalogue](design/faults.md#1-words-used-in-the-tables) has more of each.\n\n\
-    `cargo xtask test` counts the rows whose tests all ran and passed, and names the others at its end, with the tests that were skipped.\n\n\
+    `cargo xtask test` counts the rows whose tests all ran and passed, and names the others at its end, with the tests that were skipped.\n\
+    [An hour of random faults](design/faults.md#an-hour-of-random-faults) has its seed and what happened in it.\n\n\
     Behind the file of a test stands where it runs, on real parts or on stand-ins. Sources of modules are servers of the test everywhere, or a\n\
     real registry on this machine:\n\n";
 
