@@ -106,15 +106,16 @@ pub(crate) fn answering(serving: i64) -> Option<String> {
 
 /// Says that pods which are not ready may still answer with an older generation.
 pub(crate) fn older(pods: &[&Assessment<'_>]) -> String {
-    let example = pods.first().map_or_else(String::new, |one| format!("{} ", one.pod));
     match pods {
+        [] => String::new(),
         [one] => format!(
-            "{example}is not ready, and still answers with generation {} on connections that are open",
-            one.serving
+            "{} is not ready, and still answers with generation {} on connections that are open",
+            one.pod, one.serving
         ),
-        _ => format!(
-            "{example}and {} more are not ready, and still answer with older generations on connections that are open",
-            pods.len().saturating_sub(1)
+        [first, others @ ..] => format!(
+            "{} and {} more are not ready, and still answer with older generations on connections that are open",
+            first.pod,
+            others.len()
         ),
     }
 }

@@ -2,38 +2,26 @@
 
 use super::*;
 
+/// The status with one pod that serves the newest generation, and a second one with this report.
+fn decided_beside(report_of_b: &ReplicaReportSpec, expected: bool, is_stale: bool) -> PolicyStatus {
+    let current = report("pod-a", Current);
+    let heard = |report, is_stale| Some(LastReport { report, is_stale });
+    let replicas = [
+        Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: heard(&current, false) },
+        Replica { pod: "pod-b", pod_uid: "pod-b", expected, report: heard(report_of_b, is_stale) },
+    ];
+    decide(&facts(), &replicas, Webhook::Confirmed, None, now())
+}
+
 #[test]
 fn a_draining_pod_is_shown_and_not_counted() {
-    let (current, failed) = (report("pod-a", Current), report("pod-b", Failed(Reason::NotFound)));
-    let heard = |report| Some(LastReport { report, is_stale: false });
-    let replicas = [
-        Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: heard(&current) },
-        Replica { pod: "pod-b", pod_uid: "pod-b", expected: false, report: heard(&failed) },
-    ];
-    let status = decide(&facts(), &replicas, Webhook::Confirmed, None, now());
+    let status = decided_beside(&report("pod-b", Failed(Reason::NotFound)), false, false);
     assert_eq!((status.summary.as_str(), status.word(), status.replicas.len()), ("1/1", "Active", 2));
 }
 
 #[test]
 fn a_pod_that_is_not_ready_and_serves_an_older_generation_delays_ready() {
-    let (current, older) = (report("pod-a", Current), report("pod-b", Older));
-    let decided = |is_stale| {
-        let replicas = [
-            Replica {
-                pod: "pod-a",
-                pod_uid: "pod-a",
-                expected: true,
-                report: Some(LastReport { report: &current, is_stale: false }),
-            },
-            Replica {
-                pod: "pod-b",
-                pod_uid: "pod-b",
-                expected: false,
-                report: Some(LastReport { report: &older, is_stale }),
-            },
-        ];
-        decide(&facts(), &replicas, Webhook::Confirmed, None, now())
-    };
+    let decided = |is_stale| decided_beside(&report("pod-b", Older), false, is_stale);
     let status = decided(false);
     assert_eq!(row(&status), "False/Progressing True/Active False/AsExpected True/RollingOut False/AsExpected");
     assert_eq!((status.summary.as_str(), status.replica_counts.previous), ("1/1", 0), "it does not count");
@@ -48,24 +36,7 @@ fn a_pod_that_is_not_ready_and_serves_an_older_generation_delays_ready() {
 /// The pod of a container that crashes again and again is not ready, except for moments.
 #[test]
 fn fault_r27_a_pod_that_is_silent_and_not_ready_is_shown_as_unknown_and_changes_no_condition() {
-    let (current, last) = (report("pod-a", Current), report("pod-b", Current));
-    let decided = |expected| {
-        let replicas = [
-            Replica {
-                pod: "pod-a",
-                pod_uid: "pod-a",
-                expected: true,
-                report: Some(LastReport { report: &current, is_stale: false }),
-            },
-            Replica {
-                pod: "pod-b",
-                pod_uid: "pod-b",
-                expected,
-                report: Some(LastReport { report: &last, is_stale: true }),
-            },
-        ];
-        decide(&facts(), &replicas, Webhook::Confirmed, None, now())
-    };
+    let decided = |expected| decided_beside(&report("pod-b", Current), expected, true);
     for expected in [true, false] {
         let status = decided(expected);
         let entry = &status.replicas[0];
