@@ -57,24 +57,21 @@ impl Workload {
 
     /// Writes its policies, and returns how many there are.
     pub(crate) fn put(self, folder: &Folder) -> anyhow::Result<usize> {
-        let one = |path: &str, settings: &Value, mutating: bool| {
-            folder.policy("measured", &module(path)?, settings, mutating)?;
+        let one = |wasm: Vec<u8>, settings: Value, mutating: bool| {
+            folder.policy("measured", &wasm, &settings, mutating)?;
             Ok(1)
         };
         match self {
-            Self::Rust => one(PRIVILEGED, &json!({}), false),
-            Self::Go => {
-                folder.policy("measured", &go_module()?, &go_settings(), false)?;
-                Ok(1)
-            }
-            Self::Opa => one("guests/modules/host-paths.wasm", &json!({}), false),
+            Self::Rust => one(module(PRIVILEGED)?, json!({}), false),
+            Self::Go => one(go_module()?, go_settings(), false),
+            Self::Opa => one(module("guests/modules/host-paths.wasm")?, json!({}), false),
             Self::Gatekeeper => one(
-                "guests/modules/required-probes.wasm",
-                &json!({"probes": ["livenessProbe", "readinessProbe"]}),
+                module("guests/modules/required-probes.wasm")?,
+                json!({"probes": ["livenessProbe", "readinessProbe"]}),
                 false,
             ),
             Self::Mutation => {
-                one("examples/modules/default-resources.wasm", &json!({"cpu": "100m", "memory": "64Mi"}), true)
+                one(module("examples/modules/default-resources.wasm")?, json!({"cpu": "100m", "memory": "64Mi"}), true)
             }
             Self::PolicyGroup => {
                 let member = json!({"module": folder.module("measured", &module(PRIVILEGED)?)?});
@@ -85,7 +82,7 @@ impl Workload {
             }
             Self::Webhook5 => several(folder, 5),
             Self::Webhook20 => several(folder, 20),
-            Self::NoHostCall => one("examples/modules/host-capabilities.wasm", &json!({"calls": []}), false),
+            Self::NoHostCall => one(module("examples/modules/host-capabilities.wasm")?, json!({"calls": []}), false),
             Self::HostCall => {
                 let file = folder.module("measured", &module("examples/modules/host-capabilities.wasm")?)?;
                 let settings = json!({"calls": [{"lookupHost": "localhost"}]});

@@ -2,7 +2,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -71,13 +70,7 @@ impl Raw {
         versions: &[&'static SupportedProtocolVersion],
         alpn: &[&str],
     ) -> io::Result<Self> {
-        let Self { stream: Stream::Tcp(mut tcp), buffer } = Self::tcp(address)? else { unreachable!("it is TCP") };
-        let name = ServerName::IpAddress(address.ip().into());
-        let mut connection = ClientConnection::new(tls::client(versions, alpn), name).map_err(io::Error::other)?;
-        while connection.is_handshaking() {
-            connection.complete_io(&mut tcp)?;
-        }
-        Ok(Self { stream: Stream::Tls(Box::new(StreamOwned::new(connection, tcp))), buffer })
+        Handshake::with(address, versions, alpn)?.complete()
     }
 
     /// The protocol that the server chose by ALPN.
@@ -262,22 +255,27 @@ pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: impl As
     bytes
 }
 
-/// A TLS handshake of which the client has sent its first bytes, and read nothing.
+/// A TLS handshake.
 pub struct Handshake {
     tcp: TcpStream,
     connection: ClientConnection,
 }
 
 impl Handshake {
-    /// Connects and sends the ClientHello.
+    /// Connects and sends the ClientHello, and reads nothing.
     ///
     /// # Errors
     /// When the connection is refused.
     pub fn begin(address: SocketAddr) -> io::Result<Self> {
-        let Raw { stream: Stream::Tcp(mut tcp), .. } = Raw::tcp(address)? else { unreachable!("it is TCP") };
-        let mut connection = hello_to(address)?;
-        connection.write_tls(&mut tcp)?;
-        Ok(Self { tcp, connection })
+        let mut begun = Self::with(address, rustls::ALL_VERSIONS, &[])?;
+        begun.connection.write_tls(&mut begun.tcp)?;
+        Ok(begun)
+    }
+
+    /// Connects, and sends nothing.
+    fn with(address: SocketAddr, versions: &[&'static SupportedProtocolVersion], alpn: &[&str]) -> io::Result<Self> {
+        let Raw { stream: Stream::Tcp(tcp), .. } = Raw::tcp(address)? else { unreachable!("it is TCP") };
+        Ok(Self { tcp, connection: client_of(address, versions, alpn)? })
     }
 
     /// Does the rest.
@@ -299,11 +297,16 @@ impl Handshake {
 /// Never with a loopback address.
 pub fn client_hello(address: SocketAddr) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    hello_to(address)?.write_tls(&mut bytes)?;
+    client_of(address, rustls::ALL_VERSIONS, &[])?.write_tls(&mut bytes)?;
     Ok(bytes)
 }
 
-fn hello_to(address: SocketAddr) -> io::Result<ClientConnection> {
-    let config = Arc::clone(&tls::client(rustls::ALL_VERSIONS, &[]));
-    ClientConnection::new(config, ServerName::IpAddress(address.ip().into())).map_err(io::Error::other)
+/// The client side of TLS with a server, before the first byte.
+fn client_of(
+    address: SocketAddr,
+    versions: &[&'static SupportedProtocolVersion],
+    alpn: &[&str],
+) -> io::Result<ClientConnection> {
+    ClientConnection::new(tls::client(versions, alpn), ServerName::IpAddress(address.ip().into()))
+        .map_err(io::Error::other)
 }

@@ -108,6 +108,11 @@ fn cases() -> [Case; 4] {
     ]
 }
 
+/// The figures of all cases, by their names.
+fn all_figures() -> BTreeMap<String, Figures> {
+    portcullis_yaml::read(FIGURES).expect("tests/costs.yaml has figures")
+}
+
 impl Case {
     /// Asks the policies by the path of their match group, as API servers do, one request after the other.
     fn ask(&self, pod: &Pod, times: u32) {
@@ -124,8 +129,7 @@ impl Case {
     /// Counts until all counts match the figures, or some have been off in each of several rounds: on a busy machine some requests take
     /// another path through the program. Returns a sentence for each count that is off.
     fn problems(&self, figures: impl Fn(Figures) -> Counts, count: impl Fn() -> Counts) -> Vec<String> {
-        let mut all: BTreeMap<String, Figures> = portcullis_yaml::read(FIGURES).expect("tests/costs.yaml has figures");
-        let figures = figures(all.remove(self.name).expect("tests/costs.yaml has figures of each case"));
+        let figures = figures(all_figures().remove(self.name).expect("tests/costs.yaml has figures of each case"));
         let mut problems = Vec::new();
         for _ in 0..ROUNDS {
             let counts = count();
@@ -295,7 +299,7 @@ fn a_count_may_be_a_tenth_off() {
 
 #[test]
 fn every_figure_is_one_of_a_case() {
-    let figures: BTreeMap<String, Figures> = portcullis_yaml::read(FIGURES).expect("tests/costs.yaml has figures");
+    let figures = all_figures();
     let mut names = cases().map(|case| case.name);
     names.sort_unstable();
     assert!(figures.keys().eq(&names), "{:?}", figures.keys());

@@ -11,6 +11,17 @@ use serde_json::Value;
 
 use crate::volume_evaluator::{VICTIM, folder};
 
+/// Edits the victim, and waits until the loader has published this generation.
+fn publish(folder: &Folder, pod: &Pod, generation: i64) {
+    folder.put(&Policy::cluster("victim").denying(&format!("generation {generation}")));
+    eventually("the loader to publish", || (pod.volume().entry(VICTIM).generation == generation).then_some(()));
+}
+
+/// Whether this generation of the victim serves.
+fn is_served(pod: &Pod, generation: i64) -> Option<()> {
+    (pod.evaluator_state()?.current.get(VICTIM)?.generation == generation).then_some(())
+}
+
 #[test]
 fn fault_v12_event_queue_overflows() {
     let _alone = heavy();
@@ -29,14 +40,10 @@ fn fault_v12_event_queue_overflows() {
         for number in 0..count {
             fs::write(pod.volume().path().join(format!("noise-{round}-{number}")), b"").expect("writes");
         }
-        folder.put(&Policy::cluster("victim").denying(&format!("generation {generation}")));
-        eventually("the loader to publish", || (pod.volume().entry(VICTIM).generation == generation).then_some(()));
+        publish(&folder, &pod, generation);
         pod.evaluator().signal(Signal::CONT);
         pod.canary().resume();
-        pod.recovers("the right set", || {
-            let current = pod.evaluator_state()?.current.get(VICTIM)?.generation;
-            (current == generation).then_some(())
-        })
+        pod.recovers("the right set", || is_served(&pod, generation))
     });
     pod.assert_recovered(VICTIM, generation);
     assert_eq!(pod.ask(VICTIM, &Review::pod()).verdict().message, format!("generation {generation}"));
@@ -69,11 +76,8 @@ fn assert_polls(folder: &Folder, pod: &Pod, limit: &str) {
     let mut generation = 1;
     one_round_in_time(|_| {
         generation += 1;
-        folder.put(&Policy::cluster("victim").denying(&format!("generation {generation}")));
-        eventually("the loader to publish", || (pod.volume().entry(VICTIM).generation == generation).then_some(()));
-        pod.recovers("the edit to be found", || {
-            (pod.evaluator_state()?.current.get(VICTIM)?.generation == generation).then_some(())
-        })
+        publish(folder, pod, generation);
+        pod.recovers("the edit to be found", || is_served(pod, generation))
     });
     pod.assert_recovered(VICTIM, generation);
     let told = |line: &&Value| line["level"] == "WARN" && line.to_string().contains("poll");
