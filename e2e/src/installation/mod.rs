@@ -284,6 +284,18 @@ impl<'c> Installation<'c> {
         self.cluster.kubectl(["create", "configmap", name, "--namespace", namespace, "--from-literal=key=value"])
     }
 
+    /// The path of the Lease of this kind of program: `reporter` or `controller`.
+    pub fn lease(&self, kind: &str) -> String {
+        let (namespace, name) = (self.namespace(), self.policy_server());
+        format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/portcullis-{name}-{kind}")
+    }
+
+    /// The name of the pod that holds this Lease; `None` if there is none.
+    pub fn lease_holder(&self, kind: &str) -> Option<String> {
+        let lease = self.api().find(&self.lease(kind))?;
+        lease["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty()).map(str::to_owned)
+    }
+
     /// The webhook configurations of this installation, of both kinds.
     pub fn webhooks(&self) -> Vec<Value> {
         let paths = ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"];

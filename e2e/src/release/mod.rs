@@ -238,6 +238,15 @@ impl<'s> Release<'s> {
         Policy::cluster(name, &self.name)
     }
 
+    /// The name of the pod that holds the Lease of this kind of program, `reporter` or `controller`; `None` if there is none, or no API
+    /// server answers.
+    pub fn lease_holder(&self, kind: &str) -> Option<String> {
+        let namespace = self.namespace();
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/portcullis-{namespace}-{kind}");
+        let lease = self.api().get(&path)?;
+        lease["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty()).map(str::to_owned)
+    }
+
     /// A builder of a Policy, on pods of its namespace.
     pub fn policy(&self, namespace: &str, name: &str) -> Policy {
         Policy::namespaced(namespace, name, &self.name)

@@ -10,19 +10,10 @@ use crate::{ROTATION, Serving, cluster, hurried, serving};
 /// How long webhooks must stay as they are after another controller leads: longer than its first turns and the last ones of the one before.
 const STAYS: Duration = Duration::from_secs(10);
 
-fn lease(installation: &Installation<'_>) -> String {
-    let (namespace, policy_server) = (installation.namespace(), installation.policy_server());
-    format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/portcullis-{policy_server}-controller")
-}
-
-fn holder(installation: &Installation<'_>) -> Option<String> {
-    installation.api().get(&lease(installation))?["spec"]["holderIdentity"].as_str().map(str::to_owned)
-}
-
 /// Makes this controller the holder of the Lease, and waits until it has said so this many times.
 fn lead(installation: &Installation<'_>, controller: &Pod, times: usize) {
     let edit = json!({ "spec": { "holderIdentity": controller.name() } });
-    installation.api().patch(&lease(installation), &edit).unwrap().expect("an edited Lease");
+    installation.api().patch(&installation.lease("controller"), &edit).unwrap().expect("an edited Lease");
     let is_term = |log: &Value| log["message"].as_str().is_some_and(|message| message.starts_with("leads: "));
     eventually("a leader", || {
         let terms = controller.program(Program::Controller).logs().iter().filter(|log| is_term(log)).count();
@@ -40,7 +31,8 @@ fn versions(installation: &Installation<'_>) -> Vec<Value> {
 #[ignore = "starts a cluster"]
 fn a_controller_that_leads_again_does_not_trust_the_authorities_of_its_earlier_term() {
     let Serving { installation, .. } = serving(cluster(), "terms", 1, hurried());
-    let first = installation.pods().iter().find(|pod| holder(&installation).as_deref() == Some(pod.name())).cloned();
+    let holder = installation.lease_holder("controller");
+    let first = installation.pods().into_iter().find(|pod| holder.as_deref() == Some(pod.name()));
     let first = first.expect("the controller leads");
     let second = installation.start_controller_with(hurried());
     lead(&installation, &second, 1);

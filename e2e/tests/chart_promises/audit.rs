@@ -47,10 +47,7 @@ fn reported(release: &Release<'_>, namespace: &str, policy: &Policy) -> BTreeSet
 
 /// The name of the pod whose reporter leads, if there is one.
 fn leader(release: &Release<'_>) -> Option<String> {
-    let name = release.namespace();
-    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{name}/leases/portcullis-{name}-reporter");
-    let holder = release.api().get(&path)?["spec"]["holderIdentity"].as_str()?.to_owned();
-    names(&release.pods()).contains(&holder).then_some(holder)
+    release.lease_holder("reporter").filter(|holder| names(&release.pods()).contains(holder))
 }
 
 #[test]

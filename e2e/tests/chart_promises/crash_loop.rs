@@ -59,13 +59,9 @@ impl Drop for Crashing {
 
 /// A pod whose reporter does not lead.
 fn follower(release: &Release<'_>) -> Value {
-    let namespace = release.namespace();
-    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/portcullis-{namespace}-reporter");
     let pods = release.pods();
-    let leader = eventually("a leader", || {
-        let holder = release.api().get(&path)?["spec"]["holderIdentity"].as_str()?.to_owned();
-        names(&pods).contains(&holder).then_some(holder)
-    });
+    let leader =
+        eventually("a leader", || release.lease_holder("reporter").filter(|holder| names(&pods).contains(holder)));
     pods.into_iter().find(|pod| pod["metadata"]["name"] != leader).unwrap()
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use portcullis_e2e::{Release, condition, eventually, never};
+use portcullis_e2e::{condition, eventually, never};
 use serde_json::{Value, json};
 
 use crate::stage::{REPLICAS, Stage, assert_denied, own_cluster};
@@ -11,14 +11,6 @@ use crate::stage::{REPLICAS, Stage, assert_denied, own_cluster};
 /// The limit for new leaders. A Lease is valid for 15 s after its last renewal; the rest is for the other candidates, which check it every
 /// 1.8 s, and for a machine that stands still for a while.
 const LEASE: Duration = Duration::from_secs(15 + 15);
-
-/// The pod that holds a Lease of the installation.
-fn holder(release: &Release<'_>, lease: &str) -> Option<String> {
-    let namespace = release.namespace();
-    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/portcullis-{namespace}-{lease}");
-    let holder = release.api().get(&path)?["spec"]["holderIdentity"].as_str()?.to_owned();
-    (!holder.is_empty()).then_some(holder)
-}
 
 fn address(pods: &[Value], name: &str) -> IpAddr {
     let pod = pods.iter().find(|pod| pod["metadata"]["name"] == name).expect("a leader is a pod");
@@ -44,7 +36,7 @@ fn fault_k06_leaders_that_are_cut_from_the_api_are_followed_and_do_no_harm_when_
     let (release, shop) = (stage.release(), stage.namespace());
     let policy = release.cluster_policy("cut-off");
     release.apply_ready(&[policy.clone().denying("version one")]);
-    let holders = || Some([holder(release, "controller")?, holder(release, "reporter")?]);
+    let holders = || Some([release.lease_holder("controller")?, release.lease_holder("reporter")?]);
     let before = eventually("leaders", holders);
     let pods = [release.controllers(), release.pods()].concat();
     let load = release.load(&shop, 20);

@@ -25,12 +25,7 @@ fn with(installation: &Installation<'_>, replicas: impl IntoIterator<Item = PodS
 
 /// The name of the pod whose reporter leads.
 fn holder(installation: &Installation<'_>) -> String {
-    let (namespace, server) = (installation.namespace(), installation.policy_server());
-    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/portcullis-{server}-reporter");
-    eventually("a reporter that leads", || {
-        let lease = installation.api().get(&path)?;
-        lease["spec"]["holderIdentity"].as_str().filter(|name| !name.is_empty()).map(str::to_owned)
-    })
+    eventually("a reporter that leads", || installation.lease_holder("reporter"))
 }
 
 /// The number of attempts to kill a reporter in the middle of a scan.

@@ -155,15 +155,12 @@ impl Stage {
     }
 
     pub(crate) fn lease(&self) -> String {
-        let name = self.installation.policy_server();
-        let namespace = self.installation.namespace();
-        format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/portcullis-{name}-reporter")
+        self.installation.lease("reporter")
     }
 
     /// The name of the pod that holds the Lease.
     pub(crate) fn holder(&self) -> Option<String> {
-        let lease = self.installation.api().find(&self.lease())?;
-        lease["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty()).map(str::to_owned)
+        self.installation.lease_holder("reporter")
     }
 
     pub(crate) fn wait_for_holder(&self) -> String {
