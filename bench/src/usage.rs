@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use portcullis_testkit::stat_fields;
 
 /// The resources that a process has used so far.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +21,8 @@ impl Usage {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let number = |field: usize| fields(text)?.get(field - 3)?.parse::<u64>().ok();
+        // The first is number 3.
+        let number = |field: usize| stat_fields(text)?.nth(field - 3)?.parse::<u64>().ok();
         let ticks = number(14)? + number(15)?;
         Some(Self { cpu: Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()) })
     }
@@ -58,18 +60,14 @@ pub(crate) fn mib(bytes: u64) -> f64 {
     f64::from(u32::try_from(bytes >> 10).unwrap_or(u32::MAX)) / 1024.0
 }
 
-/// The fields after the name, which is in parentheses; the first is number 3.
-fn fields(text: &str) -> Option<Vec<&str>> {
-    Some(text.rsplit_once(')')?.1.split_whitespace().collect())
-}
-
 /// The child of this process whose program has this name.
 pub(crate) fn child_named(name: &str) -> anyhow::Result<u32> {
     for entry in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|text| text.parse::<u32>().ok()) else { continue };
         // Processes may have ended in the meantime.
         let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
-        let is_child = fields(&text).and_then(|fields| fields.get(1)?.parse::<u32>().ok()) == Some(std::process::id());
+        let parent = stat_fields(&text).and_then(|mut fields| fields.nth(1)?.parse::<u32>().ok());
+        let is_child = parent == Some(std::process::id());
         if is_child && text.contains(&format!("({name})")) {
             return Ok(pid);
         }

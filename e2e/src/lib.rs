@@ -81,13 +81,13 @@ pub use name::Name;
 pub use node::{POD_IMAGE, PodProgram};
 pub use on_node::{Evidence, Rules};
 pub use portcullis_testkit::{
-    Moment, bytes_below, eventually_seen, eventually_within, example, guest, guest_with, large_module, never, note,
-    one_round_in_time, rego, skip,
+    Moment, Usage, bytes_below, eventually_seen, eventually_within, example, guest, guest_with, large_module, never,
+    note, one_round_in_time, rego, skip,
 };
 pub use program::{Process as Child, Program};
 pub use proxy::{Proxy, Request, Rule};
 pub use record::Health;
-pub use release::{Answer, Container, Frozen, Load, Reach, Release, Usage};
+pub use release::{Answer, Container, Frozen, Load, Reach, Release};
 pub use report_definitions::fetch_report_definitions;
 pub use review_server::ReviewServer;
 pub use running::{Process, Running, Which};

@@ -9,6 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
+use portcullis_testkit::stat_fields;
+
 use crate::Error;
 
 /// How long a killed process may take to end. It can only be waiting for its disk.
@@ -73,11 +75,9 @@ impl ProcessId {
     }
 }
 
-/// The start time in a line of `/proc/PID/stat`. The name in parentheses may contain anything, so only the text after the
-/// last parenthesis is read: first the state, and as the 20th field the start time.
+/// The start time in a line of `/proc/PID/stat`, the 19th field after the state; `None` if the process has ended.
 fn started(stat: &str) -> Option<u64> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace();
+    let mut fields = stat_fields(stat)?;
     let state = fields.next()?;
     if matches!(state, "Z" | "X") {
         return None;

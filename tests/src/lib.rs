@@ -52,7 +52,6 @@ pub mod sigstore;
 mod source;
 mod tls;
 mod tokens;
-mod usage;
 mod volume;
 mod wait;
 
@@ -71,7 +70,7 @@ pub use guests::SdkGuest;
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use portcullis_testkit::{
-    Asked, Moment, Reply, Stalls, bytes_below, eventually_within, guest, guest_with, large_module, never, note,
+    Asked, Moment, Reply, Stalls, Usage, bytes_below, eventually_within, guest, guest_with, large_module, never, note,
     one_round_in_time, rego, repository, skip, wat,
 };
 pub use process::{Launch, Process};
@@ -85,6 +84,5 @@ pub use setup::PodSetup;
 pub use source::Source;
 pub use tls::Tls;
 pub use tokens::TokenService;
-pub use usage::Usage;
 pub use volume::{SmallVolume, Volume};
 pub use wait::{LIMIT, StopOnDrop, allow_many_connections, eventually, heavy};

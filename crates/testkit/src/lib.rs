@@ -1,5 +1,5 @@
 //! What the black-box tests and the tests on clusters share: modules for policies, scripted answers over HTTP, waiting for conditions, time
-//! limits, the disk usage of a folder, and lines that a test writes for `cargo xtask test`. Also the review that benchmarks send.
+//! limits, what a process or a folder uses of the machine, and lines that a test writes for `cargo xtask test`. Also the review that benchmarks send.
 #![forbid(unsafe_code)]
 
 mod bounds;
@@ -9,7 +9,9 @@ mod http;
 mod moment;
 mod review;
 mod stalls;
+mod stat;
 mod told;
+mod usage;
 mod wait;
 
 pub use bounds::{Bound, one_round_in_time};
@@ -20,5 +22,7 @@ pub use moment::{Moment, most_excused};
 pub use portcullis_util::lock;
 pub use review::pod_review;
 pub use stalls::Stalls;
+pub use stat::stat_fields;
 pub use told::{note, skip, tell_of_panics};
+pub use usage::Usage;
 pub use wait::{eventually_seen, eventually_within, never};

@@ -8,6 +8,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::Stalls;
+use crate::stat::stat_fields;
 
 /// The largest share of the machine that is taken into account for other programs. With it, the tested programs may take twenty
 /// times as long as alone.
@@ -138,10 +139,8 @@ fn of_process_alone(stat: &str) -> u64 {
 
 /// The ticks of a process in user and in system mode, then those of its children, then other numbers.
 fn times(stat: &str) -> impl Iterator<Item = u64> {
-    // The name may have spaces and brackets. It is followed by the state and ten numbers, then the ticks in user and in
-    // system mode.
-    let (_, rest) = stat.rsplit_once(')').unwrap_or_default();
-    rest.split_whitespace().skip(11).map_while(|number| number.parse::<u64>().ok())
+    // The state and ten numbers, then the ticks in user and in system mode.
+    stat_fields(stat).into_iter().flatten().skip(11).map_while(|number| number.parse::<u64>().ok())
 }
 
 /// How long at least one program waited, from a file of `/proc/pressure`.

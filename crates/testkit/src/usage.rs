@@ -3,13 +3,17 @@
 use std::fmt;
 use std::fs;
 
+use crate::stat::stat_fields;
+
 /// A snapshot of one process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Resident memory, in bytes.
     pub resident: u64,
     /// The most resident memory that the process ever had, in bytes.
     pub peak: u64,
+    /// Resident memory that is not backed by a file, in bytes. The kernel counts it roughly.
+    pub anonymous: u64,
     /// The number of open descriptors.
     pub descriptors: u64,
     /// The number of threads.
@@ -31,17 +35,17 @@ impl Usage {
         Self {
             resident: number("VmRSS:") << 10,
             peak: number("VmHWM:") << 10,
+            anonymous: number("RssAnon:") << 10,
             descriptors: u64::try_from(descriptors).unwrap_or(u64::MAX),
             threads: number("Threads:"),
         }
     }
 
-    /// The resident memory of process `pid` that is not backed by a file, in bytes, exact to the page: for leaks that are too small for
-    /// [`Usage::resident`].
+    /// [`Usage::anonymous`] of process `pid`, exact to the page: for leaks that are small.
     ///
     /// # Panics
     /// When there is no such process, or this process may not read it.
-    pub fn anonymous(pid: u32) -> u64 {
+    pub fn exact_anonymous(pid: u32) -> u64 {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process is there");
         let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("the kernel tells");
         line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).expect("a number of KiB") << 10
@@ -67,7 +71,7 @@ impl Usage {
 
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { resident, peak, descriptors, threads } = self;
+        let Self { resident, peak, descriptors, threads, .. } = self;
         let mib = |bytes: &u64| bytes >> 20;
         write!(
             f,
@@ -78,9 +82,9 @@ impl fmt::Display for Usage {
     }
 }
 
-/// The tenth field of `/proc/<pid>/stat`. The second one, a name in brackets, may have spaces.
+/// The tenth field of `/proc/<pid>/stat`.
 fn page_faults(stat: &str) -> Option<u64> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(7)?.parse().ok()
+    stat_fields(stat)?.nth(7)?.parse().ok()
 }
 
 #[cfg(test)]

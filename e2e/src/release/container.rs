@@ -1,10 +1,10 @@
 //! A container of a pod as seen from the machine: its first process, and the kernel's data about it.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use portcullis_testkit::Usage;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
@@ -12,36 +12,6 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
     pid: u32,
-}
-
-/// What a program uses of the machine: for I5.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Resident memory that is not backed by a file, in bytes.
-    pub anonymous: u64,
-    /// The number of open descriptors.
-    pub descriptors: u64,
-    /// The number of threads.
-    pub threads: u64,
-}
-
-impl Usage {
-    /// The larger of each value.
-    #[must_use]
-    pub fn max(self, other: Self) -> Self {
-        Self {
-            anonymous: self.anonymous.max(other.anonymous),
-            descriptors: self.descriptors.max(other.descriptors),
-            threads: self.threads.max(other.threads),
-        }
-    }
-}
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { anonymous, descriptors, threads } = self;
-        write!(f, "{} MiB, {descriptors} descriptors, {threads} threads", anonymous >> 20)
-    }
 }
 
 impl Container {
@@ -94,16 +64,7 @@ impl Container {
     /// # Panics
     /// When the process is gone.
     pub fn usage(&self) -> Usage {
-        let number = |word: &str| {
-            let line = self.status(word);
-            line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
-        };
-        let descriptors = fs::read_dir(format!("/proc/{}/fd", self.pid)).map_or(0, Iterator::count);
-        Usage {
-            anonymous: number("RssAnon") << 10,
-            descriptors: u64::try_from(descriptors).unwrap_or(u64::MAX),
-            threads: number("Threads"),
-        }
+        Usage::of(self.pid)
     }
 
     /// Its mounts: paths, each with its options, like `ro,nosuid`.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use container::{Container, Frozen, Usage};
+pub use container::{Container, Frozen};
 pub use load::{Answer, Load};
 pub use reach::Reach;
 

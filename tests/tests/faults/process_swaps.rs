@@ -232,7 +232,7 @@ fn at_rest(pod: &Pod) -> Vec<u64> {
     for _ in 0..20 {
         thread::sleep(Duration::from_millis(50));
         for (least, pid) in least.iter_mut().zip(&pids) {
-            *least = Usage::anonymous(*pid).min(*least);
+            *least = Usage::exact_anonymous(*pid).min(*least);
         }
     }
     least

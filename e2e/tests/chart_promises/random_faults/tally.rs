@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::attempts::Attempts;
 use super::fault::Fault;
-use super::usage::Usages;
+use super::usage::{Usages, shown};
 use super::verdict::Verdict;
 
 /// I1: in this time an answer should come. Here it is counted and not asserted, as pods of debug builds start and end all the time on cores
@@ -69,8 +69,11 @@ impl Tally {
         row("connections at the source", format!("at most {most_connections} within a minute"));
         let (before, after) = usages;
         for (program, after) in &after.0 {
-            let before = before.0.get(program).map(ToString::to_string).unwrap_or_default();
-            row(&format!("{program}, before the first fault and after the last"), format!("{before} → {after}"));
+            let before = before.0.get(program).map(shown).unwrap_or_default();
+            row(
+                &format!("{program}, before the first fault and after the last"),
+                format!("{before} → {}", shown(after)),
+            );
         }
         text += "\n| fault | how often |\n| --- | --- |\n";
         for (kind, count) in faults {

@@ -9,10 +9,10 @@ use portcullis_e2e::{Container, Release, Usage};
 use super::fault::PROGRAMS;
 use super::stand::BACK;
 
-/// How much more a program may use after the faults than before them: twice as much, and this. It is far more than the tenth of I5, because
+/// How much more of [`values`] a program may use after the faults than before them: twice as much, and this. It is far more than the tenth of I5, because
 /// containers have different ages, and have had other numbers of policies and calls. An hour in which something leaks with each fault or
 /// each call takes more.
-const SLACK: Usage = Usage { anonymous: 64 << 20, descriptors: 64, threads: 16 };
+const SLACK: [u64; 3] = [64 << 20, 64, 16];
 
 /// The usage of each program: of its containers, the largest of each value.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Usages {
             for (pod, program) in pods.iter().flat_map(|pod| programs.iter().map(move |program| (pod, *program))) {
                 if let Some(container) = Container::of(pod, program) {
                     let largest = usages.0.entry(program).or_default();
-                    *largest = largest.max(container.usage());
+                    *largest = larger(*largest, container.usage());
                 }
             }
         }
@@ -50,14 +50,34 @@ impl Usages {
     /// The programs that use too much, with their usage before and now.
     fn grown_since(&self, before: &Self) -> Vec<String> {
         let is_above = |now: &Usage, before: &Usage| {
-            now.anonymous > 2 * before.anonymous + SLACK.anonymous
-                || now.descriptors > 2 * before.descriptors + SLACK.descriptors
-                || now.threads > 2 * before.threads + SLACK.threads
+            let values = values(now).into_iter().zip(values(before));
+            values.zip(SLACK).any(|((now, before), slack)| now > 2 * before + slack)
         };
         let pairs = self.0.iter().filter_map(|(program, now)| Some((program, now, before.0.get(program)?)));
         let grown = pairs.filter(|(_, now, before)| is_above(now, before));
-        grown.map(|(program, now, before)| format!("{program}: {before}, now {now}")).collect()
+        grown.map(|(program, now, before)| format!("{program}: {}, now {}", shown(before), shown(now))).collect()
     }
+}
+
+/// What is compared: bytes of memory that is not backed by a file, descriptors, and threads.
+fn values(usage: &Usage) -> [u64; 3] {
+    [usage.anonymous, usage.descriptors, usage.threads]
+}
+
+/// The larger of each value.
+fn larger(one: Usage, other: Usage) -> Usage {
+    Usage {
+        anonymous: one.anonymous.max(other.anonymous),
+        descriptors: one.descriptors.max(other.descriptors),
+        threads: one.threads.max(other.threads),
+        ..one
+    }
+}
+
+/// The values as text.
+pub(super) fn shown(usage: &Usage) -> String {
+    let [anonymous, descriptors, threads] = values(usage);
+    format!("{} MiB, {descriptors} descriptors, {threads} threads", anonymous >> 20)
 }
 
 #[cfg(test)]
@@ -66,7 +86,12 @@ mod tests {
 
     #[test]
     fn a_program_that_uses_much_more_than_before_is_named() {
-        let usage = |anonymous: u64, descriptors, threads| Usage { anonymous: anonymous << 20, descriptors, threads };
+        let usage = |anonymous: u64, descriptors, threads| Usage {
+            anonymous: anonymous << 20,
+            descriptors,
+            threads,
+            ..Usage::default()
+        };
         let of = |usage| Usages([("loader", usage)].into());
         let before = of(usage(20, 30, 8));
         assert_eq!(of(usage(104, 124, 32)).grown_since(&before), Vec::<String>::new());
