@@ -70,8 +70,8 @@ fn fault_c05_the_leader_dies_in_the_middle_of_a_scan_and_another_one_completes_i
 fn fault_c06_a_list_that_expires_is_begun_again() {
     let installation = install("audit-expired", "openreports");
     let namespace = installation.make_namespace("a");
-    // The objects take more than one page.
-    fill(&installation, &namespace, 120, |number| number % 4 == 0);
+    // They take more than one page of the largest size: the list that is begun again has such pages from the start.
+    fill(&installation, &namespace, 220, |number| number % 4 == 0);
     let proxy = Proxy::start(cluster());
     let expired = "The provided continue parameter is too old to display a consistent list result.";
     proxy.rule(Rule::on("GET", "continue=").times(1).answer(410, expired));
