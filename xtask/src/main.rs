@@ -37,6 +37,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::evidence::outcomes::{self, Outcomes};
 use crate::programs::Profile;
 use crate::workspace::Workspace;
 
@@ -114,6 +115,10 @@ enum Command {
         /// Write nothing, and fail if a file is not up to date.
         #[arg(long)]
         check: bool,
+        /// The outcomes of a whole run, which `docs/faults.md` shows from now on. `cargo xtask test` writes them to
+        /// `target/xtask/fault-rows.json`.
+        #[arg(long, value_name = "FILE", conflicts_with = "check")]
+        fault_rows: Option<PathBuf>,
         /// The program that writes the definitions, if it is built already.
         #[arg(long, hide = true)]
         definitions: Option<PathBuf>,
@@ -206,7 +211,12 @@ fn run(command: Command) -> Result<ExitCode> {
             test::run(&workspace, &test::Wanted { filter: filter.unwrap_or_default(), list, no_cluster, args })
         }
         Command::Boundaries => boundaries::run(&workspace),
-        Command::Generate { check, definitions } => generate::run(&workspace, check, definitions.as_deref()),
+        Command::Generate { check, fault_rows, definitions } => {
+            if let Some(path) = fault_rows {
+                Outcomes::read(&path)?.write(&workspace.root.join(outcomes::KEPT))?;
+            }
+            generate::run(&workspace, check, definitions.as_deref())
+        }
         Command::Guests { names, opt_level, out } => build_guests(&names, opt_level.as_deref(), out),
         Command::Images(wanted) => images::run(&workspace, &wanted),
         Command::Bench { args } => bench::run(&workspace, &args),

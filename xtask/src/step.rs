@@ -384,7 +384,7 @@ mod tests {
             "SKIPPED a: no node\ntest a ... ok\nFAILING b: x.rs:1:1: why\ntest b ... FAILED\ntest c ... FAILED\n";
         let mut step = done("loader", Outcome::Failed(Totals { passed: 0, failed: 2, skipped: 1 }));
         step.runs = runs::parse(output);
-        let count = Count { lines: vec!["fault catalogue: none".to_owned()], missing: 1 };
+        let count = Count { lines: vec!["fault catalogue: none".to_owned()], missing: 1, ..Count::default() };
         let (text, _) = summary(&[step], &count);
         assert_eq!(
             text.split_once('\n').unwrap().1,

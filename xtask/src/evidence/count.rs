@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::catalogue::{self, rows_of};
+use super::outcomes::Shown;
 use super::pages;
 use super::runs::{Run, Verdict};
 use super::sources::{self, Source};
@@ -14,21 +15,10 @@ pub(crate) struct Count {
     /// One line for the catalogue and for each page, one for each test whose skip leaves a row only partly shown, and one for each test
     /// that should have run but did not.
     pub(crate) lines: Vec<String>,
+    /// What was shown of each row of the catalogue, by its id.
+    pub(crate) rows: BTreeMap<String, Shown>,
     /// How many tests did not run.
     pub(crate) missing: u64,
-}
-
-/// What the tests of a row show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Shown {
-    /// All its tests ran and passed.
-    Passed,
-    /// Some passed, and some were skipped.
-    InPart,
-    Skipped,
-    Untested,
-    NotRun,
-    Failed,
 }
 
 /// Counts what these tests have shown. `left_out` has parts of the paths of files whose tests were all skipped.
@@ -41,14 +31,14 @@ pub(crate) fn count(files: &[TextFile], runs: &[Run], left_out: &[&str]) -> Coun
             of_rows.entry(row).or_default().push(&source.name);
         }
     }
-    let rows: Vec<_> = catalogue::of(files)
+    let of_catalogue: Vec<_> = catalogue::of(files)
         .into_iter()
         .map(|row| {
             let shown = tally.row(&row.id, of_rows.get(&row.id).into_iter().flatten().copied());
             (row.id, shown)
         })
         .collect();
-    let mut lines = vec![line("fault catalogue", &rows)];
+    let mut lines = vec![line("fault catalogue", &of_catalogue)];
     for page in pages::of(files) {
         let rows: Vec<_> = pages::named(&page.text)
             .into_iter()
@@ -67,7 +57,7 @@ pub(crate) fn count(files: &[TextFile], runs: &[Run], left_out: &[&str]) -> Coun
     let missing = tally.missing.len() as u64;
     let not_run = |test: &String| format!("NOT RUN: {test} stands for a row and did not run to its end");
     lines.extend(tally.missing.iter().map(not_run));
-    Count { lines, missing }
+    Count { lines, rows: of_catalogue.into_iter().collect(), missing }
 }
 
 /// `fault catalogue: 2 of 4 rows shown by tests that all passed; in part: L01; no test: K01`
@@ -76,17 +66,10 @@ fn line(what: &str, rows: &[(String, Shown)]) -> String {
         rows.iter().filter(|(_, shown)| *shown == wanted).map(|(row, _)| row.as_str()).collect()
     };
     let mut text = format!("{what}: {} of {} rows shown by tests that all passed", of(Shown::Passed).len(), rows.len());
-    let others = [
-        ("in part", Shown::InPart),
-        ("skipped", Shown::Skipped),
-        ("no test", Shown::Untested),
-        ("not run", Shown::NotRun),
-        ("failed", Shown::Failed),
-    ];
-    for (word, shown) in others {
+    for shown in [Shown::InPart, Shown::Skipped, Shown::Untested, Shown::NotRun, Shown::Failed] {
         let rows = of(shown);
         if !rows.is_empty() {
-            text += &format!("; {word}: {}", rows.join(", "));
+            text += &format!("; {shown}: {}", rows.join(", "));
         }
     }
     text
@@ -207,6 +190,7 @@ mod tests {
             run("a::FAULT_l04_four", Verdict::Skipped),
             run("b::acceptance_of_all", Verdict::Passed),
         ];
+        let rows = [("L01", Shown::InPart), ("L02", Shown::InPart), ("L03", Shown::Untested), ("L04", Shown::Skipped)];
         assert_eq!(
             count(&files(), &runs, &["e2e/tests/node/"]),
             Count {
@@ -218,6 +202,7 @@ mod tests {
                     in_part("l01_one", "L01"),
                     in_part("l02_on_a_node", "L02"),
                 ],
+                rows: rows.map(|(row, shown)| (row.to_owned(), shown)).into(),
                 missing: 0,
             },
         );
@@ -231,6 +216,7 @@ mod tests {
             run("FAULT_l04_four", Verdict::Passed),
             run("FAULT_l02_on_a_node", Verdict::Passed),
         ];
+        let rows = [("L01", Shown::Failed), ("L02", Shown::Failed), ("L03", Shown::Untested), ("L04", Shown::Passed)];
         assert_eq!(
             count(&files(), &runs, &[]),
             Count {
@@ -240,6 +226,7 @@ mod tests {
                     "docs/compatibility.md: 1 of 2 rows shown by tests that all passed; not run: Rust".to_owned(),
                     "NOT RUN: acceptance_of_all stands for a row and did not run to its end".to_owned(),
                 ],
+                rows: rows.map(|(row, shown)| (row.to_owned(), shown)).into(),
                 missing: 1,
             },
         );

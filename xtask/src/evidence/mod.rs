@@ -3,6 +3,7 @@
 pub(crate) mod catalogue;
 pub(crate) mod compatibility;
 pub(crate) mod count;
+pub(crate) mod outcomes;
 pub(crate) mod page;
 pub(crate) mod pages;
 pub(crate) mod places;

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use super::catalogue::{self, Row, rows_of};
+use super::outcomes::{self, Outcomes};
 use super::places;
 use super::sources::{self, Source};
 use crate::files;
@@ -22,6 +23,7 @@ const HEAD: &str = "# Faults and their tests\n\n\
     answering. EVALERR: one evaluation failed, and the answer says so by the `failurePolicy`. TRANSPORT: an HTTP error without an\n\
     AdmissionReview. I1 to I7 are invariants. [The catalogue](design/faults.md#1-words-used-in-the-tables) has more of each.\n\n\
     `cargo xtask test` counts the rows whose tests all ran and passed, and names the others at its end, with the tests that were skipped.\n\
+    `cargo xtask generate --fault-rows FILE` takes the outcomes of a whole run into this page.\n\
     [An hour of random faults](design/faults.md#an-hour-of-random-faults) has its seed and what happened in it.\n\n\
     Behind the file of a test stands where it runs, on real parts or on stand-ins. Sources of modules are servers of the test everywhere, or a\n\
     real registry on this machine:\n\n";
@@ -35,10 +37,11 @@ pub(crate) fn of(root: &Path) -> Result<String> {
     let is_lost = |source: &&Source| !rows_of(&source.name).is_empty() && places::of(&source.file).is_none();
     let lost = sources.iter().find(is_lost).map(|source| &source.file);
     ensure!(lost.is_none(), "xtask/src/evidence/places.rs does not say where the tests of {lost:?} run");
-    Ok(text(&rows, &sources, &catalogue::untested_of(&files)))
+    let outcomes = Outcomes::read(&root.join(outcomes::KEPT))?;
+    Ok(text(&rows, &sources, &catalogue::untested_of(&files), &outcomes))
 }
 
-fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -> String {
+fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>, outcomes: &Outcomes) -> String {
     let place = |file: &str| places::of(file).map(|words| format!(", {words}")).unwrap_or_default();
     let mut of_rows: BTreeMap<String, Vec<&Source>> = BTreeMap::new();
     for source in sources {
@@ -47,13 +50,21 @@ fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -
         }
     }
     let tested = rows.iter().filter(|row| of_rows.contains_key(&row.id)).count();
-    let mut text = format!("{HEAD}{}\n{tested} of {} rows have a test.\n", places::legend(), rows.len());
+    let mut text = format!(
+        "{HEAD}{}\n{tested} of {} rows have a test. The last column says what a whole run of commit {} ({}) has shown: {} rows passed. \
+         *In part*: some of\nits tests were skipped. *New*: the row was not there yet.\n",
+        places::legend(),
+        rows.len(),
+        outcomes.commit,
+        outcomes.day,
+        outcomes.passed(),
+    );
     let mut section = "";
     for row in rows {
         if row.section != section {
             section = &row.section;
             text += &format!(
-                "\n## {section}\n\n| row | what breaks | what the user sees | tests |\n| --- | --- | --- | --- |\n"
+                "\n## {section}\n\n| row | what breaks | what the user sees | tests | in that run |\n| --- | --- | --- | --- | --- |\n"
             );
         }
         let tests = match (of_rows.get(&row.id), untested.get(&row.id)) {
@@ -61,7 +72,8 @@ fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -
             (None, Some(reason)) => format!("not yet: {reason}"),
             (None, None) => "not yet".to_owned(),
         };
-        text += &format!("| {} | {} | {} | {tests} |\n", row.id, row.fault, row.seen);
+        let shown = outcomes.rows.get(&row.id).map_or_else(|| "new".to_owned(), ToString::to_string);
+        text += &format!("| {} | {} | {} | {tests} | {shown} |\n", row.id, row.fault, row.seen);
     }
     text
 }
@@ -69,6 +81,7 @@ fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::outcomes::Shown;
 
     #[test]
     fn each_row_has_its_tests_or_the_reason_why_not() {
@@ -84,13 +97,17 @@ mod tests {
         };
         let sources = [source("l01_l02_x", "a.rs"), source("l01_y", "b.rs"), source("l02_z", "a.rs")];
         let untested = catalogue::untested("K01 There is no release.\n");
-        let text = text(&[row("L01", "Fetching"), row("L02", "Fetching"), row("K01", "Life")], &sources, &untested);
-        let expected = "\n2 of 3 rows have a test.\n\n\
-            ## Fetching\n\n| row | what breaks | what the user sees | tests |\n| --- | --- | --- | --- |\n\
-            | L01 | L01 breaks | L01 is named | `F_l01_l02_x` ([a.rs](../tests/tests/a.rs), programs); `F_l01_y` ([b.rs](../tests/tests/b.rs), programs) |\n\
-            | L02 | L02 breaks | L02 is named | `F_l01_l02_x`, `F_l02_z` ([a.rs](../tests/tests/a.rs), programs) |\n\n\
-            ## Life\n\n| row | what breaks | what the user sees | tests |\n| --- | --- | --- | --- |\n\
-            | K01 | K01 breaks | K01 is named | not yet: There is no release. |\n";
+        let rows = [("L01".to_owned(), Shown::Passed), ("L02".to_owned(), Shown::InPart)].into();
+        let outcomes = Outcomes { commit: "0123abc".to_owned(), day: "2026-11-26".to_owned(), rows };
+        let text =
+            text(&[row("L01", "Fetching"), row("L02", "Fetching"), row("K01", "Life")], &sources, &untested, &outcomes);
+        let expected = "\n2 of 3 rows have a test. The last column says what a whole run of commit 0123abc (2026-11-26) has shown: 1 rows \
+            passed. *In part*: some of\nits tests were skipped. *New*: the row was not there yet.\n\n\
+            ## Fetching\n\n| row | what breaks | what the user sees | tests | in that run |\n| --- | --- | --- | --- | --- |\n\
+            | L01 | L01 breaks | L01 is named | `F_l01_l02_x` ([a.rs](../tests/tests/a.rs), programs); `F_l01_y` ([b.rs](../tests/tests/b.rs), programs) | passed |\n\
+            | L02 | L02 breaks | L02 is named | `F_l01_l02_x`, `F_l02_z` ([a.rs](../tests/tests/a.rs), programs) | in part |\n\n\
+            ## Life\n\n| row | what breaks | what the user sees | tests | in that run |\n| --- | --- | --- | --- | --- |\n\
+            | K01 | K01 breaks | K01 is named | not yet: There is no release. | new |\n";
         assert_eq!(text, format!("{HEAD}{}{}", places::legend(), expected.replace("F_", catalogue::PREFIX)));
     }
 }

@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::evidence::count::{Count, count};
+use crate::evidence::outcomes::{self, Outcomes};
 use crate::executables::{Executable, Executables};
 use crate::step::{Done, LIMIT_OF_BUILDS, Outcome, Step, run_all, summary};
 use crate::workspace::Workspace;
@@ -47,7 +48,11 @@ pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
         wanted.filter
     );
     let done = run_all(plan.steps, &workspace.target.join("xtask"))?;
-    let (text, totals) = summary(&done, &shown(workspace, wanted, &done)?);
+    let shown = shown(workspace, wanted, &done)?;
+    if !shown.rows.is_empty() {
+        Outcomes::here(&workspace.root, shown.rows.clone()).write(&outcomes::of_last_run(&workspace.target))?;
+    }
+    let (text, totals) = summary(&done, &shown);
     let left_out = if wanted.no_cluster { ", without cluster tests (--no-cluster)" } else { "" };
     println!("\n{text}{left_out}");
     Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
