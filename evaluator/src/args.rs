@@ -225,8 +225,11 @@ impl Args {
         if self.error_window < Duration::from_secs(1) {
             return refuse("--error-window", "want at least 1s");
         }
-        if !(1 << 20..=4 << 30).contains(&self.memory_limit) {
-            return refuse("--memory-limit", "want 1MiB to 4GiB, which is all that a policy can address");
+        if !(2 << 20..=4 << 30).contains(&self.memory_limit) {
+            return refuse(
+                "--memory-limit",
+                "want 2MiB, which policies may have from the start, to 4GiB, which is all that they can address",
+            );
         }
         if self.cores.is_some_and(|cores| !(1..=1024).contains(&cores)) {
             return refuse("--cores", "want 1 to 1024");
@@ -304,6 +307,7 @@ mod tests {
             (&["--plain-http", "--policy-timeout", "0s"], "--policy-timeout: want more"),
             (&["--plain-http", "--instances", "0"], "--instances: want more"),
             (&["--plain-http", "--memory-limit", "5GiB"], "--memory-limit: want"),
+            (&["--plain-http", "--memory-limit", "1MiB"], "--memory-limit: want"),
             (
                 &["--plain-http", "--total-memory", "512MiB"],
                 "--total-memory: 536870912 bytes are too few for 128 instances",

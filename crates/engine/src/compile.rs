@@ -3,6 +3,7 @@
 use wasmtime::Engine;
 
 use crate::own_memory::with_own_memory;
+use crate::preallocated_memory::with_preallocated_memory;
 
 /// Why a module was not compiled.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +24,7 @@ const EMPTY_MODULE: &[u8] = b"\0asm\x01\0\0\0";
 
 /// The version of how modules are prepared before they are compiled; a part of the engine key. Change it with the
 /// preparation.
-const PREPARATION: u8 = 1;
+const PREPARATION: u8 = 2;
 
 /// Cranelift with the configuration that the evaluator runs.
 pub struct Compiler {
@@ -55,12 +56,13 @@ impl Compiler {
         self.key.clone()
     }
 
-    /// Compiles a core module to the bytes of an artifact. A policy in Rego gets a memory of its own before that.
+    /// Compiles a core module to the bytes of an artifact. Before that, a policy in Rego gets a memory of its own, and another one that grows
+    /// its memory gets a part of it from the start.
     ///
     /// # Errors
     /// When the module is not valid under [`crate::features`], or beyond an implementation limit.
     pub fn compile(&self, module: &[u8]) -> Result<Vec<u8>, CompileError> {
-        let prepared = with_own_memory(module);
+        let prepared = with_own_memory(module).or_else(|| with_preallocated_memory(module));
         self.engine.precompile_module(prepared.as_deref().unwrap_or(module)).map_err(|error| {
             if error.is::<wasmtime::OutOfMemory>() {
                 CompileError::OutOfMemory

@@ -9,6 +9,8 @@
 mod compile;
 #[cfg(feature = "compile")]
 mod own_memory;
+#[cfg(feature = "compile")]
+mod preallocated_memory;
 #[cfg(feature = "run")]
 mod run;
 
