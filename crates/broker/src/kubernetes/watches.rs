@@ -23,7 +23,7 @@ use portcullis_util::lock;
 use serde_json::value::RawValue;
 use tokio::task::AbortHandle;
 
-use super::collection::{Collection, Place};
+use super::collection::{Collection, Discovered};
 use super::freshness::{Failed, Outage, State, problem, reason_of};
 use super::objects::{CollectionError, Key, Objects};
 use super::read::ListQuery;
@@ -60,7 +60,7 @@ pub(super) struct Watches {
 
 /// One watch.
 pub(super) struct Watched {
-    pub(super) place: Place,
+    pub(super) discovered: Discovered,
     objects: Mutex<Objects>,
     state: tokio::sync::watch::Sender<State>,
     /// The failures of the watch since it last worked, if it fails now.
@@ -144,7 +144,7 @@ impl Watches {
             return Err(ProvideError::failed(format!("{limit} collections are watched already, which is the limit")));
         }
         let watched = Arc::new(Watched {
-            place: collection.place.clone(),
+            discovered: collection.discovered.clone(),
             objects: Mutex::default(),
             state: tokio::sync::watch::Sender::new(State::Incomplete(None)),
             outage: Mutex::default(),
@@ -183,7 +183,7 @@ pub(super) fn failed_to_list(kind: &ContextAwareResource, why: impl Display) -> 
 
 /// Keeps a collection up to date until it must be refused.
 async fn follow(watched: Arc<Watched>, collection: Collection) {
-    let (masks, resource) = (collection.query.masks.clone(), collection.place.resource.clone());
+    let (masks, resource) = (collection.query.masks.clone(), collection.discovered.resource.clone());
     let (failing, working) = (Arc::clone(&watched), Arc::clone(&watched));
     let failures = Failures::new("watch objects for policies", move |error| failing.call_failed(error));
     let failures = failures.and_over(move || working.works());
@@ -266,7 +266,7 @@ impl Watched {
     /// What is wrong with the objects, for policies that read all of them.
     pub(super) fn problem(&self, kind: &ContextAwareResource) -> Option<ContextProblem> {
         let state = self.state.borrow().clone();
-        problem(kind, &self.place.resource, &state, lock(&self.outage).as_ref(), Instant::now())
+        problem(kind, &self.discovered.resource, &state, lock(&self.outage).as_ref(), Instant::now())
     }
 
     /// Applies an event. An error ends the watch.
@@ -360,7 +360,7 @@ mod tests {
 
     fn watched() -> Watched {
         Watched {
-            place: Place { resource: resource(), is_namespaced: true },
+            discovered: Discovered { resource: resource(), is_namespaced: true },
             objects: Mutex::default(),
             state: tokio::sync::watch::Sender::new(State::Incomplete(None)),
             outage: Mutex::default(),
