@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use super::catalogue::{self, Row, rows_of};
-use super::places;
+use super::environments;
 use super::sources::{self, Source};
 use crate::files;
 
@@ -32,14 +32,14 @@ pub(crate) fn of(root: &Path) -> Result<String> {
     let rows = catalogue::of(&files);
     ensure!(!rows.is_empty(), "{} has no rows", catalogue::PAGE);
     let sources = sources::tests(&files);
-    let is_lost = |source: &&Source| !rows_of(&source.name).is_empty() && places::of(&source.file).is_none();
+    let is_lost = |source: &&Source| !rows_of(&source.name).is_empty() && environments::of(&source.file).is_none();
     let lost = sources.iter().find(is_lost).map(|source| &source.file);
-    ensure!(lost.is_none(), "xtask/src/evidence/places.rs does not say where the tests of {lost:?} run");
+    ensure!(lost.is_none(), "xtask/src/evidence/environments.rs does not say where the tests of {lost:?} run");
     Ok(text(&rows, &sources, &catalogue::untested_of(&files)))
 }
 
 fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -> String {
-    let place = |file: &str| places::of(file).map(|words| format!(", {words}")).unwrap_or_default();
+    let environment = |file: &str| environments::of(file).map(|words| format!(", {words}")).unwrap_or_default();
     let mut of_rows: BTreeMap<String, Vec<&Source>> = BTreeMap::new();
     for source in sources {
         for row in rows_of(&source.name) {
@@ -47,7 +47,7 @@ fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -
         }
     }
     let tested = rows.iter().filter(|row| of_rows.contains_key(&row.id)).count();
-    let mut text = format!("{HEAD}{}\n{tested} of {} rows have a test.\n", places::legend(), rows.len());
+    let mut text = format!("{HEAD}{}\n{tested} of {} rows have a test.\n", environments::legend(), rows.len());
     let mut section = "";
     for row in rows {
         if row.section != section {
@@ -57,7 +57,7 @@ fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -
             );
         }
         let tests = match (of_rows.get(&row.id), untested.get(&row.id)) {
-            (Some(sources), _) => sources::by_files(sources, place),
+            (Some(sources), _) => sources::by_files(sources, environment),
             (None, Some(reason)) => format!("not yet: {reason}"),
             (None, None) => "not yet".to_owned(),
         };
@@ -91,6 +91,6 @@ mod tests {
             | L02 | L02 breaks | L02 is named | `F_l01_l02_x`, `F_l02_z` ([a.rs](../tests/tests/a.rs), programs) |\n\n\
             ## Life\n\n| row | what breaks | what the user sees | tests |\n| --- | --- | --- | --- |\n\
             | K01 | K01 breaks | K01 is named | not yet: There is no release. |\n";
-        assert_eq!(text, format!("{HEAD}{}{}", places::legend(), expected.replace("F_", catalogue::PREFIX)));
+        assert_eq!(text, format!("{HEAD}{}{}", environments::legend(), expected.replace("F_", catalogue::PREFIX)));
     }
 }
