@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::catalogue::{self, Row, rows_of};
 use super::environments;
-use super::sources::{self, Source};
+use super::sources::{self, TestFunction};
 use crate::files;
 
 /// The path of the page.
@@ -31,19 +31,20 @@ pub(crate) fn of(root: &Path) -> Result<String> {
     let files = files::read_all(root)?;
     let rows = catalogue::of(&files);
     ensure!(!rows.is_empty(), "{} has no rows", catalogue::PAGE);
-    let sources = sources::tests(&files);
-    let is_lost = |source: &&Source| !rows_of(&source.name).is_empty() && environments::of(&source.file).is_none();
-    let lost = sources.iter().find(is_lost).map(|source| &source.file);
+    let functions = sources::tests(&files);
+    let is_lost =
+        |function: &&TestFunction| !rows_of(&function.name).is_empty() && environments::of(&function.file).is_none();
+    let lost = functions.iter().find(is_lost).map(|function| &function.file);
     ensure!(lost.is_none(), "xtask/src/evidence/environments.rs does not say where the tests of {lost:?} run");
-    Ok(text(&rows, &sources, &catalogue::untested_of(&files)))
+    Ok(text(&rows, &functions, &catalogue::untested_of(&files)))
 }
 
-fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -> String {
+fn text(rows: &[Row], functions: &[TestFunction], untested: &BTreeMap<String, String>) -> String {
     let environment = |file: &str| environments::of(file).map(|words| format!(", {words}")).unwrap_or_default();
-    let mut of_rows: BTreeMap<String, Vec<&Source>> = BTreeMap::new();
-    for source in sources {
-        for row in rows_of(&source.name) {
-            of_rows.entry(row).or_default().push(source);
+    let mut of_rows: BTreeMap<String, Vec<&TestFunction>> = BTreeMap::new();
+    for function in functions {
+        for row in rows_of(&function.name) {
+            of_rows.entry(row).or_default().push(function);
         }
     }
     let tested = rows.iter().filter(|row| of_rows.contains_key(&row.id)).count();
@@ -57,7 +58,7 @@ fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -
             );
         }
         let tests = match (of_rows.get(&row.id), untested.get(&row.id)) {
-            (Some(sources), _) => sources::by_files(sources, environment),
+            (Some(functions), _) => sources::by_files(functions, environment),
             (None, Some(reason)) => format!("not yet: {reason}"),
             (None, None) => "not yet".to_owned(),
         };
@@ -78,13 +79,13 @@ mod tests {
             seen: format!("{id} is named"),
             section: section.to_owned(),
         };
-        let source = |name: &str, file: &str| Source {
+        let function = |name: &str, file: &str| TestFunction {
             name: format!("{}{name}", catalogue::PREFIX),
             file: format!("tests/tests/{file}"),
         };
-        let sources = [source("l01_l02_x", "a.rs"), source("l01_y", "b.rs"), source("l02_z", "a.rs")];
+        let functions = [function("l01_l02_x", "a.rs"), function("l01_y", "b.rs"), function("l02_z", "a.rs")];
         let untested = catalogue::untested("K01 There is no release.\n");
-        let text = text(&[row("L01", "Fetching"), row("L02", "Fetching"), row("K01", "Life")], &sources, &untested);
+        let text = text(&[row("L01", "Fetching"), row("L02", "Fetching"), row("K01", "Life")], &functions, &untested);
         let expected = "\n2 of 3 rows have a test.\n\n\
             ## Fetching\n\n| row | what breaks | what the user sees | tests |\n| --- | --- | --- | --- |\n\
             | L01 | L01 breaks | L01 is named | `F_l01_l02_x` ([a.rs](../tests/tests/a.rs), programs); `F_l01_y` ([b.rs](../tests/tests/b.rs), programs) |\n\
