@@ -16,6 +16,7 @@ pub mod describe;
 pub mod diff;
 mod eval;
 pub mod events;
+pub mod folder_status;
 pub mod get;
 pub mod history;
 pub mod http;
@@ -32,7 +33,6 @@ pub mod registry;
 pub mod rollback;
 mod run;
 pub mod source;
-pub mod store;
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
