@@ -18,7 +18,7 @@ use crate::name::Wanted;
 use crate::plugin;
 
 /// A source of policies, opened.
-pub enum Source {
+pub enum PolicySource {
     /// A folder that a pod serves or has served.
     Folder(FolderStatus),
     /// A cluster.
@@ -57,7 +57,7 @@ impl Choice {
     }
 }
 
-impl Source {
+impl PolicySource {
     /// Opens what the arguments choose.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Source {
 /// # Errors
 /// When the policies cannot be read.
 pub async fn get(args: &GetArgs) -> anyhow::Result<()> {
-    let source = Source::open(&args.scope.source, args.scope.all_namespaces).await?;
+    let source = PolicySource::open(&args.scope.source, args.scope.all_namespaces).await?;
     let answer = source.read(&args.scope).await?;
     let text = get::get(&answer.items, args.scope.policy.is_some(), args.output, Timestamp::now())?;
     print_with_notes(&text, &answer.notes)
@@ -138,7 +138,7 @@ pub async fn get(args: &GetArgs) -> anyhow::Result<()> {
 /// # Errors
 /// When the policies cannot be read.
 pub async fn describe(args: &DescribeArgs) -> anyhow::Result<()> {
-    let source = Source::open(&args.scope.source, args.scope.all_namespaces).await?;
+    let source = PolicySource::open(&args.scope.source, args.scope.all_namespaces).await?;
     let answer = source.read(&args.scope).await?;
     let mut texts = Vec::new();
     for item in &answer.items {
@@ -155,7 +155,7 @@ pub async fn describe(args: &DescribeArgs) -> anyhow::Result<()> {
 pub async fn history(args: &HistoryArgs) -> anyhow::Result<()> {
     let TargetArgs { policy, source } = args.target.clone();
     let scope = ScopeArgs { policy: Some(policy), source, all_namespaces: false };
-    let source = Source::open(&scope.source, false).await?;
+    let source = PolicySource::open(&scope.source, false).await?;
     let mut answer = source.read(&scope).await?;
     let Some(item) = answer.items.first() else { return Ok(()) };
     if item.history().is_empty() {
