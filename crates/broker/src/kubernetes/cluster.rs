@@ -30,7 +30,7 @@ use super::read::{GetQuery, ListQuery, Read, ReviewQuery};
 use super::refusals::Refusals;
 use super::watches::{Watched, Watches, failed_to_list};
 use crate::cache::Answer;
-use crate::{ContextNeed, Contexts, Metrics, ProvideError, Record};
+use crate::{ContextNeed, Contexts, Metrics, ProvideError, PublishedGrants};
 
 /// The most kinds of which the answer of discovery is cached.
 const KINDS: u64 = 1024;
@@ -102,11 +102,11 @@ impl Expiry<ContextAwareResource, Result<Discovered, DiscoveryError>> for Discov
 }
 
 impl Cluster {
-    pub(crate) fn new(server: Result<ApiServer, String>, record: Arc<Record>, metrics: Metrics) -> Self {
+    pub(crate) fn new(server: Result<ApiServer, String>, published: Arc<PublishedGrants>, metrics: Metrics) -> Self {
         Self {
             server,
             discovered: Cache::builder().max_capacity(KINDS).expire_after(DiscoveryLifetime).build(),
-            watches: Watches::new(record, metrics),
+            watches: Watches::new(published, metrics),
             documents: Cache::builder()
                 .max_capacity(DOCUMENTS)
                 .weigher(|_, answer: &Answer| {

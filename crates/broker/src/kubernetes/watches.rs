@@ -28,7 +28,7 @@ use super::freshness::{Failed, Outage, State, problem, reason_of};
 use super::objects::{CollectionError, Key, Objects};
 use super::read::ListQuery;
 use crate::cache::Answer;
-use crate::{Metrics, ProvideError, Record};
+use crate::{Metrics, ProvideError, PublishedGrants};
 
 /// The largest collection, in bytes as they are kept.
 const LARGEST: u64 = 64 << 20;
@@ -53,7 +53,7 @@ const REFUSED: Duration = Duration::from_secs(60);
 /// All watches.
 pub(super) struct Watches {
     running: Mutex<HashMap<ListQuery, Arc<Watched>>>,
-    record: Arc<Record>,
+    published: Arc<PublishedGrants>,
     metrics: Metrics,
     bytes: Arc<AtomicU64>,
 }
@@ -75,8 +75,8 @@ pub(super) struct Watched {
 }
 
 impl Watches {
-    pub(super) fn new(record: Arc<Record>, metrics: Metrics) -> Self {
-        Self { running: Mutex::default(), record, metrics, bytes: Arc::default() }
+    pub(super) fn new(published: Arc<PublishedGrants>, metrics: Metrics) -> Self {
+        Self { running: Mutex::default(), published, metrics, bytes: Arc::default() }
     }
 
     /// Waits until a watch knows all objects. The advice is for collections that are too large.
@@ -164,7 +164,7 @@ impl Watches {
     /// Ends the watches that are no longer wanted.
     pub(super) fn sweep(&self) {
         let mut running = lock(&self.running);
-        running.retain(|query, watched| watched.is_wanted(query, &self.record));
+        running.retain(|query, watched| watched.is_wanted(query, &self.published));
         self.metrics.watches.set(i64::try_from(running.len()).unwrap_or(i64::MAX));
         self.metrics.watched_bytes.set(i64::try_from(self.bytes.load(Ordering::Relaxed)).unwrap_or(i64::MAX));
     }
@@ -223,8 +223,8 @@ impl Watched {
     }
 
     /// Whether the watch is still wanted. If not, this ends it.
-    fn is_wanted(&self, query: &ListQuery, record: &Record) -> bool {
-        let is_wanted = !self.has_expired() && record.reads(&query.kind);
+    fn is_wanted(&self, query: &ListQuery, published: &PublishedGrants) -> bool {
+        let is_wanted = !self.has_expired() && published.reads(&query.kind);
         if !is_wanted {
             self.end();
         }
