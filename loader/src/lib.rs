@@ -31,7 +31,7 @@ mod progress_log;
 mod retry;
 mod siblings;
 mod source;
-mod store;
+mod volume;
 mod volume_error;
 mod work;
 
@@ -67,7 +67,7 @@ use crate::jobs::{JobRunner, PinSource};
 use crate::metrics::Metrics;
 use crate::mismatch::Provided;
 use crate::source::Sources;
-use crate::store::Volume;
+use crate::volume::Volume;
 use crate::volume_error::VolumeError;
 use crate::work::{Outside, work};
 
