@@ -24,7 +24,7 @@ use crate::eval::session::until_signal;
 use crate::item::Item;
 use crate::moment::moment;
 use crate::name::Wanted;
-use crate::source::Choice;
+use crate::policy_source::Choice;
 use report::{Findings, Known};
 
 /// How often the status is read while waiting for a scan.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Command, CommandFactory as _};
 
 use crate::args::{Args, ClusterArgs, SourceArgs};
-use crate::source::Source;
+use crate::policy_source::PolicySource;
 
 /// Longest time for the names of policies: a user waits at a prompt.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -75,7 +75,7 @@ async fn policies(words: &[String]) -> Vec<String> {
         namespace: value("--namespace", "-n"),
         cluster: ClusterArgs { context: value("--context", ""), kubeconfig: value("--kubeconfig", "").map(Into::into) },
     };
-    match Source::open(&source, false).await {
+    match PolicySource::open(&source, false).await {
         Ok(source) => source.ids().await.unwrap_or_default(),
         Err(_) => Vec::new(),
     }

@@ -16,6 +16,7 @@ pub mod describe;
 pub mod diff;
 mod eval;
 pub mod events;
+pub mod folder_status;
 pub mod get;
 pub mod history;
 pub mod http;
@@ -27,12 +28,11 @@ mod migrate;
 pub mod moment;
 pub mod name;
 pub mod plugin;
+pub mod policy_source;
 pub mod program;
 pub mod registry;
 pub mod rollback;
 mod run;
-pub mod source;
-pub mod store;
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -45,8 +45,8 @@ use clap::CommandFactory as _;
 pub use args::Args;
 use args::{Command, CompletionFor, DiffArgs, RollbackArgs, SourceArgs};
 use cluster::Cluster;
+use policy_source::Choice;
 use rollback::RollbackError;
-use source::Choice;
 
 /// Runs one command. Exit status: 0, 64 for a setting that cannot be used, 1 for any other failure; `eval`, `check`, `impact`, `audit` and `migrate` have their
 /// own.
@@ -54,9 +54,9 @@ pub fn run(args: Args) -> ExitCode {
     portcullis_process::install_crypto();
     match args.command {
         Command::Run(args) => portcullis_process::run(|| run::run(&args)),
-        Command::Get(args) => asynchronous(source::get(&args)),
-        Command::Describe(args) => asynchronous(source::describe(&args)),
-        Command::History(args) => asynchronous(source::history(&args)),
+        Command::Get(args) => asynchronous(policy_source::get(&args)),
+        Command::Describe(args) => asynchronous(policy_source::describe(&args)),
+        Command::History(args) => asynchronous(policy_source::history(&args)),
         Command::Diff(args) => asynchronous(diff(&args)),
         Command::Rollback(args) => asynchronous(rollback(&args)),
         Command::Eval(args) => eval::eval(&args),

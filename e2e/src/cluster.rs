@@ -15,9 +15,9 @@ use crate::kubeconfig::Credentials;
 use crate::kubectl::Kubectl;
 use crate::layout::Layout;
 use crate::network::{self, Kind};
-use crate::record::{Member, Record};
 use crate::slots::Slots;
 use crate::start::{self, Started};
+use crate::state_file::{Member, StateFile};
 use crate::{Cache, Error, Kubernetes, Name, Output, files, lock, node, node_ready};
 
 /// How many API servers one cluster can have.
@@ -62,7 +62,7 @@ pub struct Cluster {
     cache: Cache,
     kubernetes: Kubernetes,
     pub(crate) layout: Layout,
-    record: Mutex<Record>,
+    state: Mutex<StateFile>,
     pub(crate) started: Mutex<Vec<Started>>,
     client: Arc<Client>,
     pods: AtomicU8,
@@ -100,22 +100,22 @@ impl Cluster {
     fn claim(cache: Cache, kubernetes: Kubernetes, name: &Name, options: &Options, kind: Kind) -> Result<Self, Error> {
         let slots = Slots::take(&cache)?;
         slots.clean()?;
-        let (record, folder) = slots.claim(name.as_str(), options.api_servers, options.node, kind)?;
+        let (state, folder) = slots.claim(name.as_str(), options.api_servers, options.node, kind)?;
         drop(slots);
-        let layout = Layout { etcd_quota: options.etcd_quota, ..record.layout(&folder) };
+        let layout = Layout { etcd_quota: options.etcd_quota, ..state.layout(&folder) };
         let client = match start::write_files(&layout).and_then(|()| Client::new(&layout)) {
             Ok(client) => Arc::new(client),
             Err(error) => {
-                Slots::take(&cache)?.give_back(&record, &folder)?;
+                Slots::take(&cache)?.give_back(&state, &folder)?;
                 return Err(error);
             }
         };
-        let (record, started) = (Mutex::new(record), Mutex::default());
+        let (state, started) = (Mutex::new(state), Mutex::default());
         Ok(Self {
             cache,
             kubernetes,
             layout,
-            record,
+            state,
             started,
             client,
             pods: AtomicU8::new(FIRST_POD),
@@ -163,10 +163,10 @@ impl Cluster {
         let started = start::spawn(&self.kubernetes, &self.layout, component, node)?;
         let process = started.process.clone();
         lock(&self.started).push(started);
-        let (mut record, name) = (lock(&self.record), component.to_string());
-        record.members.retain(|member| member.name != name);
-        record.members.push(Member { name, process });
-        record.write(self.layout.folder())
+        let (mut state, name) = (lock(&self.state), component.to_string());
+        state.members.retain(|member| member.name != name);
+        state.members.push(Member { name, process });
+        state.write(self.layout.folder())
     }
 
     /// Whether nothing of this process can leave the machine: it runs in a network namespace of its own, with the loopback as its only
@@ -189,10 +189,10 @@ impl Cluster {
     /// # Errors
     /// When its state file cannot be written.
     pub fn detach(self) -> Result<(), Error> {
-        let mut record = lock(&self.record);
-        record.detached = true;
-        record.write(self.layout.folder())?;
-        drop(record);
+        let mut state = lock(&self.state);
+        state.detached = true;
+        state.write(self.layout.folder())?;
+        drop(state);
         for started in &mut *lock(&self.started) {
             if let Some(pipe) = &mut started.child.stdin {
                 // If a component has ended, the others still run on: the status shows it.
@@ -342,24 +342,24 @@ impl Cluster {
             // The process that started it on the node ends with it.
             let _ = started.child.wait();
         }
-        Slots::take(&self.cache)?.give_back(&lock(&self.record), self.layout.folder())
+        Slots::take(&self.cache)?.give_back(&lock(&self.state), self.layout.folder())
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let record = lock(&self.record).clone();
-        if record.detached {
+        let state = lock(&self.state).clone();
+        if state.detached {
             return;
         }
         if thread::panicking() {
             for component in Component::in_order(&self.layout) {
                 let log = files::tail(&self.layout.log(&component.to_string()), 15);
-                eprintln!("=== {component} of cluster {} wrote at last:\n{log}", record.name);
+                eprintln!("=== {component} of cluster {} wrote at last:\n{log}", state.name);
             }
         }
         if let Err(error) = self.remove() {
-            eprintln!("warning: cluster {}: {error}; the next one that starts removes it", record.name);
+            eprintln!("warning: cluster {}: {error}; the next one that starts removes it", state.name);
         }
     }
 }

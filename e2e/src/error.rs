@@ -103,7 +103,7 @@ pub enum Error {
 
     /// The state file of a cluster was written by another program, or is damaged.
     #[error("failed to read the state of a cluster in {}", path.display())]
-    Record {
+    StateFile {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.

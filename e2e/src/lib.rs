@@ -50,7 +50,6 @@ mod pki;
 mod process;
 mod program;
 mod proxy;
-mod record;
 mod release;
 mod report_definitions;
 mod review_server;
@@ -60,6 +59,7 @@ mod slots;
 mod source;
 mod stand_in;
 mod start;
+mod state_file;
 mod wait;
 
 pub use api::{Api, Reply};
@@ -86,7 +86,6 @@ pub use portcullis_testkit::{
 };
 pub use program::{Process as Child, Program};
 pub use proxy::{Proxy, Request, Rule};
-pub use record::Health;
 pub use release::{Answer, Container, Frozen, Load, Reach, Release};
 pub use report_definitions::fetch_report_definitions;
 pub use review_server::ReviewServer;
@@ -94,6 +93,7 @@ pub use running::{Process, Running, Which};
 pub use site::Site;
 pub use source::Source;
 pub use stand_in::StandIn;
+pub use state_file::Health;
 pub use wait::{LIMIT, eventually};
 
 pub(crate) use portcullis_testkit::{lock, repository};

@@ -8,8 +8,8 @@ use serde::Serialize;
 use crate::component::Component;
 use crate::kubectl::Kubectl;
 use crate::process::ProcessId;
-use crate::record::{Health, Record};
 use crate::slots::{Slot, Slots};
+use crate::state_file::{Health, StateFile};
 use crate::{Cache, Error, Kubernetes, Name, node};
 
 /// A cluster of the cache folder.
@@ -64,7 +64,7 @@ impl Running {
     /// When a state file cannot be read.
     pub fn list(cache: &Cache) -> Result<Vec<Self>, Error> {
         let slots = Slots::list(cache)?;
-        Ok(slots.iter().filter_map(|slot| Some(Self::of(&slot.folder, slot.record.as_ref()?))).collect())
+        Ok(slots.iter().filter_map(|slot| Some(Self::of(&slot.folder, slot.state.as_ref()?))).collect())
     }
 
     /// The cluster with this name, unless it is abandoned.
@@ -85,7 +85,7 @@ impl Running {
         let mut names = Vec::new();
         for slot in slots.all()?.iter().filter(|slot| selects(which, slot)) {
             slots.remove(slot)?;
-            names.extend(slot.record.as_ref().map(|record| record.name.clone()));
+            names.extend(slot.state.as_ref().map(|state| state.name.clone()));
         }
         slots.clean()?;
         Ok(names)
@@ -112,23 +112,23 @@ impl Running {
         node::import_archive(node.ok_or_else(|| Error::NoNode(self.name.clone()))?.pid, archive)
     }
 
-    fn of(folder: &Path, record: &Record) -> Self {
-        let layout = record.layout(folder);
+    fn of(folder: &Path, state: &StateFile) -> Self {
+        let layout = state.layout(folder);
         let process = |name: &str, process: &ProcessId| {
             let memory = if process.is_alive() { process.memory() } else { None };
             Process { name: name.to_owned(), pid: process.pid, memory }
         };
         Self {
-            name: record.name.clone(),
-            state: record.health(ProcessId::is_alive),
+            name: state.name.clone(),
+            state: state.health(ProcessId::is_alive),
             kubeconfig: layout.kubeconfig(),
             api_servers: layout
                 .api_server_numbers()
                 .map(|number| format!("https://{}", layout.api_server(number)))
                 .collect(),
-            node: record.node.is_some(),
-            owner: (!record.detached).then_some(record.owner.pid),
-            processes: record.members.iter().map(|member| process(&member.name, &member.process)).collect(),
+            node: state.node.is_some(),
+            owner: (!state.detached).then_some(state.owner.pid),
+            processes: state.members.iter().map(|member| process(&member.name, &member.process)).collect(),
         }
     }
 }
@@ -137,8 +137,8 @@ fn selects(which: &Which, slot: &Slot) -> bool {
     match which {
         Which::All => true,
         Which::Abandoned => {
-            slot.record.as_ref().is_some_and(|record| record.health(ProcessId::is_alive) == Health::Abandoned)
+            slot.state.as_ref().is_some_and(|state| state.health(ProcessId::is_alive) == Health::Abandoned)
         }
-        Which::One(name) => slot.record.as_ref().is_some_and(|record| record.name == name.as_str()),
+        Which::One(name) => slot.state.as_ref().is_some_and(|state| state.name == name.as_str()),
     }
 }

@@ -35,7 +35,7 @@ const KUBECTL_LIMIT: Duration = Duration::from_secs(900);
 
 /// A cluster to install into.
 pub struct Site {
-    place: Place,
+    kind: ClusterKind,
     kubeconfig: PathBuf,
     kubernetes: Kubernetes,
     helm: Helm,
@@ -43,7 +43,7 @@ pub struct Site {
     folder: PathBuf,
 }
 
-enum Place {
+enum ClusterKind {
     Own(Box<Cluster>),
     Other { proxy: Child, modules: SocketAddr },
 }
@@ -102,7 +102,7 @@ impl Site {
             kubeconfig: cluster.kubeconfig(),
             api: cluster.api(),
             folder: cluster.folder().to_owned(),
-            place: Place::Own(Box::new(cluster)),
+            kind: ClusterKind::Own(Box::new(cluster)),
             kubernetes,
             helm,
         }
@@ -116,14 +116,14 @@ impl Site {
         files::make_folder(&folder).unwrap_or_else(|error| panic!("{error}"));
         let (proxy, address) = start_proxy(&kubernetes, &kubeconfig, &folder);
         let api = Api::new(Arc::new(Client::through_proxy()), vec![address]);
-        Self { place: Place::Other { proxy, modules }, kubeconfig, kubernetes, helm, api, folder }
+        Self { kind: ClusterKind::Other { proxy, modules }, kubeconfig, kubernetes, helm, api, folder }
     }
 
     /// The cluster, if this process started it: then the processes of its node are processes of this machine.
     pub fn own_cluster(&self) -> Option<&Cluster> {
-        match &self.place {
-            Place::Own(cluster) => Some(cluster),
-            Place::Other { .. } => None,
+        match &self.kind {
+            ClusterKind::Own(cluster) => Some(cluster),
+            ClusterKind::Other { .. } => None,
         }
     }
 
@@ -158,27 +158,27 @@ impl Site {
 
     /// A source of modules for pods of this cluster.
     pub(crate) fn start_source(&self) -> Source {
-        match &self.place {
-            Place::Own(cluster) => {
+        match &self.kind {
+            ClusterKind::Own(cluster) => {
                 let address = SocketAddr::from((cluster.pod_address(), source::PORT));
                 Source::listen(address, address)
             }
-            Place::Other { modules, .. } => Source::listen(([0, 0, 0, 0], modules.port()).into(), *modules),
+            ClusterKind::Other { modules, .. } => Source::listen(([0, 0, 0, 0], modules.port()).into(), *modules),
         }
     }
 
     /// The chart's values for the prefix and the tag of images; if absent, the chart's defaults apply.
     pub(crate) fn images(&self) -> (Option<String>, Option<String>) {
-        match &self.place {
-            Place::Own(_) => (None, None),
-            Place::Other { .. } => (set(IMAGE_REGISTRY), set(IMAGE_TAG)),
+        match &self.kind {
+            ClusterKind::Own(_) => (None, None),
+            ClusterKind::Other { .. } => (set(IMAGE_REGISTRY), set(IMAGE_TAG)),
         }
     }
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        if let Place::Other { proxy, .. } = &mut self.place {
+        if let ClusterKind::Other { proxy, .. } = &mut self.kind {
             guard::forget(proxy.id());
             // It may have ended already.
             let _ = proxy.kill();

@@ -8,7 +8,7 @@ use crate::layout::Node;
 use crate::lock::Lock;
 use crate::network::{Kind, Network};
 use crate::process::ProcessId;
-use crate::record::{Health, Record};
+use crate::state_file::{Health, StateFile};
 use crate::{Cache, Error, files};
 
 /// The slots, locked: no other process creates or removes a cluster in the meantime.
@@ -21,8 +21,8 @@ pub(crate) struct Slots {
 pub(crate) struct Slot {
     pub(crate) number: u8,
     pub(crate) folder: PathBuf,
-    /// The record of the cluster; absent if it was never started, or is removed except for its folder.
-    pub(crate) record: Option<Record>,
+    /// The state file of the cluster; absent if it was never started, or is removed except for its folder.
+    pub(crate) state: Option<StateFile>,
 }
 
 impl Slots {
@@ -45,10 +45,10 @@ impl Slots {
     /// Removes what is left of clusters whose owner has ended without removing them.
     pub(crate) fn clean(&self) -> Result<(), Error> {
         for slot in self.all()? {
-            let is_left = match &slot.record {
+            let is_left = match &slot.state {
                 // If its state file were removed, its routes would no longer be known.
-                Some(record) if record.network.is_out_of_reach() => false,
-                Some(record) => record.health(ProcessId::is_alive) == Health::Abandoned,
+                Some(state) if state.network.is_out_of_reach() => false,
+                Some(state) => state.health(ProcessId::is_alive) == Health::Abandoned,
                 None => true,
             };
             if is_left {
@@ -65,9 +65,9 @@ impl Slots {
         api_servers: u8,
         has_node: bool,
         kind: Kind,
-    ) -> Result<(Record, PathBuf), Error> {
+    ) -> Result<(StateFile, PathBuf), Error> {
         let used = self.all()?;
-        if used.iter().any(|slot| slot.record.as_ref().is_some_and(|record| record.name == name)) {
+        if used.iter().any(|slot| slot.state.as_ref().is_some_and(|state| state.name == name)) {
             return Err(Error::NameTaken(name.to_owned()));
         }
         for number in 0..=u8::MAX {
@@ -79,35 +79,35 @@ impl Slots {
             files::make_folder(&folder)?;
             let (owner, detached, members) = (ProcessId::own(), false, Vec::new());
             let node = has_node.then(|| Node::new(number, owner.pid));
-            let record = Record { name: name.to_owned(), network, api_servers, node, owner, detached, members };
-            record.write(&folder)?;
-            return Ok((record, folder));
+            let state = StateFile { name: name.to_owned(), network, api_servers, node, owner, detached, members };
+            state.write(&folder)?;
+            return Ok((state, folder));
         }
         Err(Error::NoFreeSlot)
     }
 
     /// Removes a cluster of this process, unless another process has done so: the slot may belong to another cluster by
     /// now.
-    pub(crate) fn give_back(&self, record: &Record, folder: &Path) -> Result<(), Error> {
-        let found = Record::read(folder)?;
-        if found.is_none_or(|found| (found.name, found.owner) != (record.name.clone(), record.owner.clone())) {
+    pub(crate) fn give_back(&self, state: &StateFile, folder: &Path) -> Result<(), Error> {
+        let found = StateFile::read(folder)?;
+        if found.is_none_or(|found| (found.name, found.owner) != (state.name.clone(), state.owner.clone())) {
             return Ok(());
         }
-        let slot = Slot { number: record.network.slot, folder: folder.to_owned(), record: Some(record.clone()) };
+        let slot = Slot { number: state.network.slot, folder: folder.to_owned(), state: Some(state.clone()) };
         self.remove(&slot)
     }
 
     /// Ends the processes of a cluster and removes everything it has. The folder is removed last, so that an interrupted removal can be
     /// repeated.
     pub(crate) fn remove(&self, slot: &Slot) -> Result<(), Error> {
-        if let Some(record) = &slot.record {
-            for member in &record.members {
+        if let Some(state) = &slot.state {
+            for member in &state.members {
                 member.process.kill()?;
             }
-            if let Some(node) = &record.node {
-                node.remove(record.network)?;
+            if let Some(node) = &state.node {
+                node.remove(state.network)?;
             }
-            record.network.down()?;
+            state.network.down()?;
         }
         files::remove_folder(&slot.folder)
     }
@@ -124,7 +124,7 @@ fn list(clusters: PathBuf) -> Result<Vec<Slot>, Error> {
         // Files are skipped: the lock is a file in the same folder.
         let number = folder.file_name().and_then(|name| name.to_str()?.parse().ok());
         if let Some(number) = number {
-            slots.push(Slot { number, record: Record::read(&folder)?, folder });
+            slots.push(Slot { number, state: StateFile::read(&folder)?, folder });
         }
     }
     slots.sort_by_key(|slot| slot.number);
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     // On loopback addresses: these tests make no routes.
-    fn claim(cache: &Cache, name: &str) -> Result<(Record, PathBuf), Error> {
+    fn claim(cache: &Cache, name: &str) -> Result<(StateFile, PathBuf), Error> {
         Slots::take(cache).unwrap().claim(name, 1, false, Kind::Loopback)
     }
 
@@ -146,7 +146,7 @@ mod tests {
         let cache = Cache::at(folder.path());
         let ((one, _), (two, _)) = (claim(&cache, "one").unwrap(), claim(&cache, "two").unwrap());
         assert_ne!(one.network, two.network);
-        let names: Vec<_> = Slots::list(&cache).unwrap().into_iter().map(|slot| slot.record.unwrap().name).collect();
+        let names: Vec<_> = Slots::list(&cache).unwrap().into_iter().map(|slot| slot.state.unwrap().name).collect();
         assert_eq!(names, ["one", "two"]);
         assert!(matches!(claim(&cache, "two"), Err(Error::NameTaken(name)) if name == "two"));
     }

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use divan::counter::BytesCount;
 use divan::{AllocProfiler, Bencher};
 use portcullis_contract::ExecutionMode;
-use portcullis_evaluator::steps::{DecidedAnswer, ServingPolicy, decode};
+use portcullis_evaluator::steps::{DecidedAnswer, ReadyPolicy, decode};
 use portcullis_testkit::pod_review;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Handle};
@@ -57,7 +57,7 @@ struct Cases {
 
 /// A review, and how a policy replies to it.
 struct Case {
-    policy: ServingPolicy,
+    policy: ReadyPolicy,
     body: Vec<u8>,
     payload: Bytes,
     reply: Vec<u8>,
@@ -205,7 +205,7 @@ impl Cases {
 
 impl Case {
     async fn new(rig: &Rig, name: &str, body: Vec<u8>) -> Self {
-        let policy = ServingPolicy::of(rig.record(&format!("cluster/{name}"))).unwrap();
+        let policy = ReadyPolicy::of(rig.served(&format!("cluster/{name}"))).unwrap();
         let payload = decode(&body).unwrap().payload();
         let reply = policy.call(payload.clone()).await.unwrap();
         Self { policy, body, payload, reply }

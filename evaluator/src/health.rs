@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use portcullis_contract::{Class, Failure, Reason};
 
 use crate::http::route::{decoded, quoted};
-use crate::table::{Record, Serving, SharedTable, Table};
+use crate::table::{ServedPolicy, Serving, SharedTable, Table};
 use crate::verdict::text::from_now;
 
 /// The `Retry-After` where the time of the next try is not known.
@@ -40,16 +40,16 @@ struct Health {
 }
 
 impl Health {
-    fn of(record: &Record, now: Timestamp) -> Self {
-        let serving = match &record.serving {
+    fn of(policy: &ServedPolicy, now: Timestamp) -> Self {
+        let serving = match &policy.serving {
             Serving::Ready(loaded) => loaded.generation(),
             Serving::Unserved(_) => 0,
         };
-        let failure = match (&record.serving, &record.failure) {
+        let failure = match (&policy.serving, &policy.failure) {
             (Serving::Unserved(failure), None) | (_, Some(failure)) => Some(failure),
             (Serving::Ready(_), None) => None,
         };
-        Self::judge(record.generation, serving, failure, now)
+        Self::judge(policy.generation, serving, failure, now)
     }
 
     fn judge(generation: i64, serving: i64, failure: Option<&Failure>, now: Timestamp) -> Self {
@@ -95,9 +95,9 @@ impl Health {
 async fn one(State(table): State<SharedTable>, Path(id): Path<String>) -> Response {
     let table = table.load_full();
     match table.policies.get(id.as_str()) {
-        Some(record) => {
-            let health = Health::of(record, Timestamp::now());
-            respond(health.code, health.wait, health.text(record.id.as_str()))
+        Some(policy) => {
+            let health = Health::of(policy, Timestamp::now());
+            respond(health.code, health.wait, health.text(policy.id.as_str()))
         }
         None if table.manifest_number == 0 => awaiting(),
         None => respond(404, None, format!("unknown policy: {}\n", quoted(&id))),
@@ -128,15 +128,15 @@ fn summary(table: &Table, query: &str, now: Timestamp) -> (u16, Option<Duration>
         })
     };
     let excluded: Vec<String> = value("exclude").collect();
-    let mut records: Vec<_> =
-        table.policies.values().filter(|record| !excluded.contains(&record.id.to_string())).collect();
-    records.sort_by(|a, b| a.id.cmp(&b.id));
+    let mut policies: Vec<_> =
+        table.policies.values().filter(|policy| !excluded.contains(&policy.id.to_string())).collect();
+    policies.sort_by(|a, b| a.id.cmp(&b.id));
     let (mut code, mut wait, mut text) = (200, None, String::new());
-    for record in records {
-        let health = Health::of(record, now);
+    for policy in policies {
+        let health = Health::of(policy, now);
         code = worst(code, health.code);
         wait = [wait, health.wait].into_iter().flatten().min();
-        health.line(record.id.as_str(), &mut text);
+        health.line(policy.id.as_str(), &mut text);
     }
     match code {
         200 if value("verbose").next().is_none() => (code, None, "ok\n".to_owned()),

@@ -45,7 +45,7 @@ pub use lanes::{LaneLimits, Lanes};
 pub use memory::MemoryPlan;
 pub use metrics::Metrics;
 pub use run::run;
-pub use table::{Record, Serving, SharedTable, Table};
+pub use table::{ServedPolicy, Serving, SharedTable, Table};
 pub use verdict::{EvaluationError, Verdict};
 pub use volume::follow::Follow;
 pub use volume::state::numbered;

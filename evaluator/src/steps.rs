@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::guest::loaded::{Loaded, LoadedModule};
 use crate::review::Review;
-use crate::table::{Record, Serving};
+use crate::table::{ServedPolicy, Serving};
 use crate::verdict::answer::{Answer, Envelope};
 use crate::verdict::decision::{self, ServingSpec};
 use crate::verdict::draft::{Draft, Judged};
@@ -23,9 +23,9 @@ pub struct DecodedReview<'a>(Review<'a>);
 /// The answer to a review before it is encoded.
 pub struct DecidedAnswer(Answer);
 
-/// A policy that serves.
-pub struct ServingPolicy {
-    record: Arc<Record>,
+/// A policy that is ready to be asked.
+pub struct ReadyPolicy {
+    policy: Arc<ServedPolicy>,
     loaded: Arc<Loaded>,
 }
 
@@ -49,12 +49,12 @@ impl DecodedReview<'_> {
     }
 }
 
-impl ServingPolicy {
-    /// The policy of a record; none if it does not serve.
-    pub fn of(record: Arc<Record>) -> Option<Self> {
-        let Serving::Ready(loaded) = &record.serving else { return None };
+impl ReadyPolicy {
+    /// A policy of the table; none if it does not serve.
+    pub fn of(policy: Arc<ServedPolicy>) -> Option<Self> {
+        let Serving::Ready(loaded) = &policy.serving else { return None };
         let loaded = Arc::clone(loaded);
-        Some(Self { record, loaded })
+        Some(Self { policy, loaded })
     }
 
     /// Step 3: makes a fresh instance of the policy's module, and drops it.
@@ -83,15 +83,15 @@ impl ServingPolicy {
         payload: Bytes,
         reply: &[u8],
     ) -> anyhow::Result<DecidedAnswer> {
-        let (record, loaded) = (&self.record, &self.loaded);
+        let (policy, loaded) = (&self.policy, &self.loaded);
         let mut draft = Draft::object(review.0.object());
         let verdict = self.module()?.decode(reply)?;
         let Judged { verdict, mutation, change } = draft.edit().judge(verdict, payload, self.deadline()).await?;
         let serving =
             ServingSpec { generation: loaded.generation(), mutating: loaded.mutating(), message: loaded.message() };
-        let decision = decision::judged(record.newest(), serving, verdict, mutation);
+        let decision = decision::judged(policy.newest(), serving, verdict, mutation);
         change.into_iter().for_each(|change| draft.keep(change));
-        Ok(DecidedAnswer(decision.alone(&record.id, draft.into_patch())))
+        Ok(DecidedAnswer(decision.alone(&policy.id, draft.into_patch())))
     }
 
     fn module(&self) -> anyhow::Result<&LoadedModule> {

@@ -1,7 +1,7 @@
-//! What this replica serves: one record per policy, in one immutable table that is swapped as a whole.
+//! What this replica serves: one entry per policy, in one immutable table that is swapped as a whole.
 //!
 //! A request looks into the table once, when its head has come, and keeps what it found: its whole answer comes from one table,
-//! however many swaps happen meanwhile. A record that is no longer served is dropped when the last of its requests ends.
+//! however many swaps happen meanwhile. A policy that is no longer served is dropped when the last of its requests ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ pub struct Table {
     /// The number of the manifest that it was made from; 0 before the first, while no policy is known.
     pub manifest_number: u64,
     /// The policies, without those that are only checked.
-    pub policies: HashMap<PolicyId, Arc<Record>>,
+    pub policies: HashMap<PolicyId, Arc<ServedPolicy>>,
     /// Policies that are only checked. No request finds them; the reporter asks them about objects that exist.
-    pub checks: HashMap<PolicyId, Arc<Record>>,
+    pub checks: HashMap<PolicyId, Arc<ServedPolicy>>,
     /// The match groups.
     pub groups: HashMap<GroupId, Arc<MatchGroup>>,
 }
 
 /// One policy as it is served.
-pub struct Record {
+pub struct ServedPolicy {
     /// Its id.
     pub id: PolicyId,
     /// The object's uid.
@@ -59,7 +59,7 @@ pub struct Record {
     pub metrics: Arc<PolicyMetrics>,
 }
 
-impl Record {
+impl ServedPolicy {
     /// What decides how a verdict of this policy counts.
     pub(crate) fn newest(&self) -> NewestSpec<'_> {
         NewestSpec { id: &self.id, mode: self.mode, failure_policy: self.failure_policy }
@@ -79,7 +79,7 @@ pub struct MatchGroup {
     /// Validating members run side by side, mutating ones one after the other.
     pub kind: WebhookKind,
     /// The members in the order of their ids; empty for a tombstone, which answers "allowed".
-    pub members: Vec<Arc<Record>>,
+    pub members: Vec<Arc<ServedPolicy>>,
     /// Where members share a webhook: the match parts of each member, of which any one suffices. A member without an entry is asked about
     /// every request.
     pub matchers: HashMap<PolicyId, Vec<MemberMatcher>>,

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::pins::Pins;
 use crate::problem::Problem;
 use crate::source::Reference;
-use crate::store::ArtifactRecord;
+use crate::volume::ArtifactRecord;
 
 /// The namespace of policies' uids in a folder, for UUID version 5. It must never change: the uid of a policy is the same at
 /// every start.

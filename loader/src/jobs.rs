@@ -21,7 +21,7 @@ use crate::compile::{CompileFailure, Compilers};
 use crate::metrics::Metrics;
 use crate::plan::{AttemptError, Job, Outcome, Prepared};
 use crate::source::{Fetched, Progress, Reference, Sink, SourceError, Sources};
-use crate::store::{ArtifactRecord, Keep, Temporary, Volume};
+use crate::volume::{ArtifactRecord, Keep, Temporary, Volume};
 use crate::volume_error::VolumeError;
 
 /// Which program decided the digests that policies are pinned to.

@@ -31,7 +31,7 @@ mod progress_log;
 mod retry;
 mod siblings;
 mod source;
-mod store;
+mod volume;
 mod volume_error;
 mod work;
 
@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use axum::Router;
 use jiff::Timestamp;
-use portcullis_broker::{Record, Services, Socket};
+use portcullis_broker::{PublishedGrants, Services, Socket};
 use portcullis_contract::{EvaluatorState, Failure, LoaderState, MAX_CHECKS, Program};
 use portcullis_engine::Compiler;
 use portcullis_kubernetes::ApiServer;
@@ -67,7 +67,7 @@ use crate::jobs::{JobRunner, PinSource};
 use crate::metrics::Metrics;
 use crate::mismatch::Provided;
 use crate::source::Sources;
-use crate::store::Volume;
+use crate::volume::Volume;
 use crate::volume_error::VolumeError;
 use crate::work::{Outside, work};
 
@@ -168,7 +168,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         tokio::spawn(Arc::clone(&checks).serve(requests));
         sender
     });
-    let record = Arc::new(Record::default());
+    let grants = Arc::new(PublishedGrants::default());
     let mut provided = Provided { namespaced: args.broker.namespaced_capability.clone(), ..Provided::default() };
     if let Some(path) = &args.broker.broker_socket {
         let socket = Socket { path: path.clone(), user: args.broker.evaluator_user };
@@ -176,7 +176,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         provided.broker = true;
         provided.cluster = services.cluster.is_ok() || args.broker.replay_capabilities.is_some();
         let metrics = portcullis_broker::Metrics::new(&metrics.registry).context("failed to set up metrics")?;
-        tokio::spawn(portcullis_broker::run(socket, services, Arc::clone(&record), metrics, shutdown.clone()));
+        tokio::spawn(portcullis_broker::run(socket, services, Arc::clone(&grants), metrics, shutdown.clone()));
     }
     let runner = Arc::new(JobRunner::new(volume, sources, compilers, metrics, settings.compile, pins));
     let outside = Outside {
@@ -188,7 +188,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         watched_files,
         beat,
         shutdown: shutdown.clone(),
-        record,
+        grants,
         provided: Arc::new(provided),
         checks,
     };

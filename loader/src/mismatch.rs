@@ -6,7 +6,7 @@ use portcullis_contract::{Capability, ContextAwareResource, Mismatch, MismatchRe
 
 use crate::content::Body;
 use crate::declared::Declared;
-use crate::store::ArtifactRecord;
+use crate::volume::ArtifactRecord;
 
 /// What the installation provides to policies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::jobs::blocking;
-use crate::store::Volume;
+use crate::volume::Volume;
 
 /// Connections at the same time.
 const MOST: usize = 32;

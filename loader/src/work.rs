@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use portcullis_broker::Record;
+use portcullis_broker::PublishedGrants;
 use portcullis_contract::{EvaluatorState, LoaderState, Phase, PolicyId, Program, Reason};
 use portcullis_process::{Beat, Shutdown, StateFeed};
 use tokio::sync::{mpsc, watch};
@@ -43,7 +43,7 @@ pub(crate) struct Outside {
     pub(crate) beat: Beat,
     pub(crate) shutdown: Shutdown,
     /// What the broker may do for policies.
-    pub(crate) record: Arc<Record>,
+    pub(crate) grants: Arc<PublishedGrants>,
     /// What the installation provides to policies.
     pub(crate) provided: Arc<Provided>,
     /// Tries policies that users apply.
@@ -122,11 +122,11 @@ enum Event {
 pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
     let volume = Arc::clone(&runner.volume);
     let (settings, provided) = (outside.settings, Arc::clone(&outside.provided));
-    let record = Arc::clone(&outside.record);
+    let grants = Arc::clone(&outside.grants);
     let restored = blocking(move || {
         let manifest = volume.manifest();
         volume.number_from(manifest.as_ref());
-        manifest.iter().for_each(|manifest| record.publish(manifest));
+        manifest.iter().for_each(|manifest| grants.publish(manifest));
         Plan::restore(settings, provided, manifest.as_ref(), |candidate| volume.artifact_of(candidate), Now::get())
     });
     let Ok(plan) = restored.await else { return };
@@ -148,7 +148,7 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
     };
     outside.desired.mark_changed();
     outside.evaluator.mark_changed();
-    let mut contexts = outside.record.contexts();
+    let mut contexts = outside.grants.contexts();
     let mut trials = outside.checks.trials();
     trials.mark_changed();
     let mut counted = outside.checks.counted();
@@ -189,7 +189,7 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
             }
             // This cannot fail either: `checks` holds the sender.
             _ = counted.changed() => work.publish_state(),
-            // This cannot fail: `record` holds the sender, and outlives the loop.
+            // This cannot fail: `grants` holds the sender, and outlives the loop.
             _ = contexts.changed() => work.publish_state(),
             () = tokio::time::sleep(wake) => {}
         }
@@ -223,7 +223,7 @@ impl Work {
         }
         if let Some(manifest) = turn.publish {
             // The broker must know the grants before an evaluator sees the manifest: policies may call their host at once.
-            self.outside.record.publish(&manifest);
+            self.outside.grants.publish(&manifest);
             self.runner.keep(self.plan.keep());
             self.publishing = true;
             let (runner, events) = (Arc::clone(&self.runner), self.events.clone());
@@ -331,7 +331,7 @@ impl Work {
 
     /// Publishes the state, and logs failures that began or ended.
     fn publish_state(&mut self) {
-        let mut state = self.plan.state(&self.outside.program, &self.outside.record.contexts().borrow());
+        let mut state = self.plan.state(&self.outside.program, &self.outside.grants.contexts().borrow());
         // Candidates of checks are left out of the state; only the checks need them.
         let (tried, policies) = state.policies.into_iter().partition(|policy| policy.id.is_check());
         state.policies = policies;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use crate::evidence::count::Count;
-use crate::evidence::runs::{self, Run, Verdict};
+use crate::evidence::runs::{self, Run, TestOutcome};
 use crate::log::{self, Written};
 use crate::totals::Totals;
 
@@ -273,13 +273,13 @@ pub(crate) fn summary(done: &[Done], count: &Count) -> (String, Totals) {
         }
     }
     for (step, run) in done.iter().flat_map(|step| step.runs.iter().map(move |run| (&step.name, run))) {
-        match run.verdict {
-            Verdict::Skipped if run.is_skipped_inside => {
+        match run.outcome {
+            TestOutcome::Skipped if run.is_skipped_inside => {
                 text += &format!("SKIPPED: {step}: {}: {}\n", run.test, run.words);
             }
-            Verdict::Failed if run.words.is_empty() => text += &format!("FAILED: {step}: {}\n", run.test),
-            Verdict::Failed => text += &format!("FAILED: {step}: {}: {}\n", run.test, run.words),
-            Verdict::Passed | Verdict::Skipped => {}
+            TestOutcome::Failed if run.words.is_empty() => text += &format!("FAILED: {step}: {}\n", run.test),
+            TestOutcome::Failed => text += &format!("FAILED: {step}: {}: {}\n", run.test, run.words),
+            TestOutcome::Passed | TestOutcome::Skipped => {}
         }
     }
     for step in done {

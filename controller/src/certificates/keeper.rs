@@ -18,8 +18,8 @@ use super::external;
 use super::external_certificate::ExternalCertificate;
 use super::metrics::CertificateMetrics;
 use super::rules::{Purpose, Rules};
+use super::secrets::{Read, SecretError, Secrets};
 use super::spread::Registered;
-use super::store::{Read, Store, StoreError};
 use super::stored::{Data, StoredAuthority, StoredServing};
 use super::unchanged::{Unchanged, digest};
 use crate::keep::{Keep, POLL, STEP_PAUSE, TimedOut, Turn};
@@ -53,7 +53,7 @@ pub struct KeeperParts {
 /// Keeps an authority and a certificate of one policy server, while this controller leads.
 pub struct Keeper {
     parts: KeeperParts,
-    store: Store,
+    secrets: Secrets,
     events: Events,
     bundle: watch::Sender<Option<Arc<CaBundle>>>,
     unchanged: Unchanged,
@@ -67,7 +67,7 @@ pub struct Keeper {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TurnError {
     #[error("Secret {name}: {source}")]
-    Store { name: String, which: Which, source: StoreError },
+    Secret { name: String, which: Which, source: SecretError },
     #[error("failed to list webhook configurations: {0}")]
     Webhooks(#[from] kube::Error),
     #[error(transparent)]
@@ -81,7 +81,7 @@ impl Keeper {
     pub fn new(parts: KeeperParts) -> (Self, watch::Receiver<Option<Arc<CaBundle>>>) {
         let (bundle, receiver) = watch::channel(None);
         let keeper = Self {
-            store: Store::new(parts.client.clone(), &parts.namespace, &parts.policy_server),
+            secrets: Secrets::new(parts.client.clone(), &parts.namespace, &parts.policy_server),
             events: Events::new(parts.client.clone(), &parts.instance),
             unchanged: Unchanged::default(),
             problem: None,
@@ -162,20 +162,20 @@ impl Keeper {
     }
 
     async fn read_named(&self, name: &str, which: Which) -> Result<Read, TurnError> {
-        self.store.read(name).await.map_err(|source| TurnError::Store { name: name.to_owned(), which, source })
+        self.secrets.read(name).await.map_err(|source| TurnError::Secret { name: name.to_owned(), which, source })
     }
 
     /// Writes what a step makes, if the Secret is still the one that was read.
     async fn write(&self, step: &Step, read: Option<&Secret>, data: Data) -> Result<Duration, TurnError> {
         let which = step.which();
         let kind = if which == Which::Ca { "Opaque" } else { "kubernetes.io/tls" };
-        match self.store.write(self.name(which), kind, read, data).await {
+        match self.secrets.write(self.name(which), kind, read, data).await {
             Ok(()) => {
                 tracing::info!(secret = self.name(which), step = %step, "certificates changed");
                 Ok(STEP_PAUSE)
             }
-            Err(StoreError::Conflict) => Ok(STEP_PAUSE),
-            Err(source) => Err(TurnError::Store { name: self.name(which).to_owned(), which, source }),
+            Err(SecretError::Conflict) => Ok(STEP_PAUSE),
+            Err(source) => Err(TurnError::Secret { name: self.name(which).to_owned(), which, source }),
         }
     }
 
@@ -305,7 +305,7 @@ impl Keep for Keeper {
     }
 
     async fn failed(&mut self, error: &TurnError) {
-        if let TurnError::Store { which, source: StoreError::NotOurs, .. } = error {
+        if let TurnError::Secret { which, source: SecretError::NotOurs, .. } = error {
             let reference = self.reference(self.name(*which));
             self.events.warn(Reason::CertificateInvalid, *which, &reference, &error.to_string()).await;
         }

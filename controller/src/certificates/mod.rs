@@ -33,9 +33,9 @@ mod external_certificate;
 mod keeper;
 mod metrics;
 mod rules;
+pub(crate) mod secrets;
 mod serving;
 mod spread;
-pub(crate) mod store;
 mod stored;
 pub(crate) mod unchanged;
 

@@ -33,7 +33,7 @@ pub struct Prover {
 }
 
 /// One API server.
-struct Server {
+struct ApiServer {
     name: String,
     client: Client,
 }
@@ -78,7 +78,7 @@ impl Prover {
         }
     }
 
-    async fn ask(&self, server: &Server, group: &GroupId, revision: &str, value: &str) -> Result<(), ProofProblem> {
+    async fn ask(&self, server: &ApiServer, group: &GroupId, revision: &str, value: &str) -> Result<(), ProofProblem> {
         let revisions = Api::<ControllerRevision>::namespaced(server.client.clone(), &self.namespace);
         let params = PatchParams { dry_run: true, ..PatchParams::default() };
         let patch = Patch::Merge(json!({ "metadata": { "annotations": { MARKER_ANNOTATION: value } } }));
@@ -89,7 +89,7 @@ impl Prover {
     }
 
     /// All API servers, or the configured one if the cluster does not publish their addresses.
-    async fn servers(&self) -> Result<Vec<Server>, ProofProblem> {
+    async fn servers(&self) -> Result<Vec<ApiServer>, ProofProblem> {
         let slices = Api::<EndpointSlice>::namespaced(self.client.clone(), "default");
         let params = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
         let slices = match tokio::time::timeout(LIMIT, slices.list(&params)).await {
@@ -102,12 +102,12 @@ impl Prover {
         };
         let addresses = api_servers(&slices);
         if addresses.is_empty() {
-            return Ok(vec![Server { name: self.configured(), client: self.client.clone() }]);
+            return Ok(vec![ApiServer { name: self.configured(), client: self.client.clone() }]);
         }
         self.clients_of(&addresses)
     }
 
-    fn clients_of(&self, addresses: &BTreeSet<SocketAddr>) -> Result<Vec<Server>, ProofProblem> {
+    fn clients_of(&self, addresses: &BTreeSet<SocketAddr>) -> Result<Vec<ApiServer>, ProofProblem> {
         let mut clients = lock(&self.clients);
         clients.retain(|address, _| addresses.contains(address));
         let mut servers = Vec::new();
@@ -120,7 +120,7 @@ impl Prover {
                     client
                 }
             };
-            servers.push(Server { name: address.to_string(), client });
+            servers.push(ApiServer { name: address.to_string(), client });
         }
         Ok(servers)
     }

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::decide::{Awaited, Found, Next, Observed, PathRules, Step, Stored, first, next};
 use super::follow::{Replicas, WebhookPaths};
 use super::metrics::PathKeyMetrics;
-use crate::certificates::store::{Store, StoreError};
+use crate::certificates::secrets::{SecretError, Secrets};
 use crate::certificates::unchanged::{Unchanged, digest};
 use crate::keep::{Keep, POLL, STEP_PAUSE, TimedOut, Turn};
 
@@ -40,7 +40,7 @@ pub(crate) struct PathKeeperParts {
 /// Keeps the keys of one policy server, while this controller leads.
 pub(crate) struct PathKeeper {
     parts: PathKeeperParts,
-    store: Store,
+    secrets: Secrets,
     /// The key from which the paths of webhooks are derived; `None` until the Secret has been read.
     key: watch::Sender<Option<PathKey>>,
     /// The keys that were read last; `None` before the first.
@@ -54,7 +54,7 @@ pub(crate) struct PathKeeper {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TurnError {
     #[error("Secret {name}: {source}")]
-    Store { name: String, source: StoreError },
+    Secret { name: String, source: SecretError },
     #[error("failed to check whether replicas and webhooks use the new path key: {0}")]
     Followers(#[from] kube::Error),
     #[error("failed to get random bytes from the system")]
@@ -67,13 +67,13 @@ impl PathKeeper {
     /// A keeper, and a receiver of the current key; `None` until the Secret has been read.
     pub(crate) fn new(parts: PathKeeperParts) -> (Self, watch::Receiver<Option<PathKey>>) {
         let (key, receiver) = watch::channel(None);
-        let store = Store::new(parts.client.clone(), &parts.namespace, &parts.policy_server);
-        (Self { parts, store, key, known: None, unchanged: Unchanged::default(), waiting: None }, receiver)
+        let secrets = Secrets::new(parts.client.clone(), &parts.namespace, &parts.policy_server);
+        (Self { parts, secrets, key, known: None, unchanged: Unchanged::default(), waiting: None }, receiver)
     }
 
     /// Looks once, and does at most one step. Returns the time until the next turn.
     async fn step(&mut self) -> Result<Duration, TurnError> {
-        let read = self.store.read(&self.parts.secret).await.map_err(|source| self.store_error(source))?;
+        let read = self.secrets.read(&self.parts.secret).await.map_err(|source| self.secret_error(source))?;
         let now = read.time.unwrap_or_else(Timestamp::now);
         let secret = read.secret;
         let stored = secret.as_ref().and_then(|secret| secret.data.as_ref()).and_then(Stored::read);
@@ -132,18 +132,18 @@ impl PathKeeper {
 
     /// Writes the Secret, if it is still the one that was read.
     async fn write(&self, read: Option<&Secret>, stored: &Stored, step: Step) -> Result<Duration, TurnError> {
-        match self.store.write(&self.parts.secret, "Opaque", read, stored.data()).await {
+        match self.secrets.write(&self.parts.secret, "Opaque", read, stored.data()).await {
             Ok(()) => {
                 tracing::info!(secret = self.parts.secret, step = %step, keys = ?stored.keys, "keys of webhook paths changed");
                 Ok(STEP_PAUSE)
             }
-            Err(StoreError::Conflict) => Ok(STEP_PAUSE),
-            Err(source) => Err(self.store_error(source)),
+            Err(SecretError::Conflict) => Ok(STEP_PAUSE),
+            Err(source) => Err(self.secret_error(source)),
         }
     }
 
-    fn store_error(&self, source: StoreError) -> TurnError {
-        TurnError::Store { name: self.parts.secret.clone(), source }
+    fn secret_error(&self, source: SecretError) -> TurnError {
+        TurnError::Secret { name: self.parts.secret.clone(), source }
     }
 
     /// Logs what a change waits for, once for each text.

@@ -11,9 +11,9 @@ use tokio::time::timeout;
 
 use crate::cache::{Answer, Answers};
 use crate::dns::Names;
+use crate::grants::{Grants, PublishedGrants};
 use crate::kubernetes::{Cluster, Form, Read};
 use crate::oci::Images;
-use crate::record::{Grants, Record};
 use crate::share::Shares;
 use crate::{Contexts, Metrics, ProvideError, Services, Session};
 
@@ -28,7 +28,7 @@ const KEEP: Duration = Duration::from_millis(250);
 
 /// Everything that is needed to answer a call.
 pub(crate) struct Admission {
-    record: Arc<Record>,
+    published: Arc<PublishedGrants>,
     namespaced: Vec<String>,
     shares: Shares,
     answers: Answers,
@@ -40,10 +40,10 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    pub(crate) fn new(services: Services, record: Arc<Record>, metrics: Metrics) -> Self {
+    pub(crate) fn new(services: Services, published: Arc<PublishedGrants>, metrics: Metrics) -> Self {
         Self {
-            cluster: Cluster::new(services.cluster, Arc::clone(&record), metrics.clone()),
-            record,
+            cluster: Cluster::new(services.cluster, Arc::clone(&published), metrics.clone()),
+            published,
             namespaced: services.namespaced,
             shares: Shares::default(),
             answers: Answers::default(),
@@ -79,16 +79,16 @@ impl Admission {
 
     /// Keeps the watches of the objects that policies read, and records what is wrong with them. Never returns.
     pub(crate) async fn keep(&self) {
-        let mut changes = self.record.changes();
-        let mut needs = self.record.needs();
+        let mut changes = self.published.changes();
+        let mut needs = self.published.needs();
         loop {
             let contexts = match self.session {
                 Session::Replay(_) => Contexts(needs.iter().map(|need| (need.clone(), None)).collect()),
                 Session::Live | Session::Record { .. } => Box::pin(self.cluster.keep(&needs)).await,
             };
-            self.record.set_contexts(contexts);
+            self.published.set_contexts(contexts);
             if timeout(KEEP, changes.changed()).await.is_ok() {
-                needs = self.record.needs();
+                needs = self.published.needs();
             }
         }
     }
@@ -96,7 +96,8 @@ impl Admission {
     async fn provide(&self, call: &BrokerCall, payload: Bytes) -> Answer {
         let unknown =
             || ProvideError::failed(format!("the loader does not know generation {} of this policy", call.generation));
-        let grants = self.record.grants(&call.policy, call.generation, call.member.as_deref()).ok_or_else(unknown)?;
+        let grants =
+            self.published.grants(&call.policy, call.generation, call.member.as_deref()).ok_or_else(unknown)?;
         let BrokerRequest::Capability(capability) = call.request else { return self.objects(call, &grants).await };
         grants.check(&call.policy, capability, &self.namespaced)?;
         let read = match capability.is_of_cluster() {
@@ -189,13 +190,13 @@ mod tests {
     use portcullis_registry::{Guard, Web, WebSettings};
 
     use super::*;
-    use crate::record::tests::manifest;
+    use crate::grants::tests::manifest;
     use portcullis_process::telemetry::Collectors;
 
     /// A broker without a network, for one policy.
     fn admission(policy: &str, grants: &[&str], kinds: &[&str], namespaced: &[&str]) -> Admission {
-        let record = Arc::new(Record::default());
-        record.publish(&manifest(&[(policy, 1, grants, kinds)]));
+        let published = Arc::new(PublishedGrants::default());
+        published.publish(&manifest(&[(policy, 1, grants, kinds)]));
         let second = Duration::from_secs(1);
         let web = Web::new(WebSettings {
             header: second,
@@ -220,7 +221,7 @@ mod tests {
             checks: None,
         };
         let metrics = Metrics::new(&prometheus::Registry::new()).expect("registers");
-        Admission::new(services, record, metrics)
+        Admission::new(services, published, metrics)
     }
 
     async fn ask(
@@ -288,7 +289,7 @@ mod tests {
             let content = &mut manifest.policies[0].candidates[0].content;
             let portcullis_contract::CandidateContent::Module(module) = content else { panic!("it is not a module") };
             module.execution_mode = portcullis_contract::ExecutionMode::Opa;
-            admission.record.publish(&manifest);
+            admission.published.publish(&manifest);
             admission
         };
         let error = ask(&rego("cluster/a"), "cluster/a", objects, "").await.expect_err("no cluster").to_string();

@@ -4,7 +4,7 @@
 //! ```text
 //!  evaluator (listens) ◄── connection ──► admission: grants, shares, cache ──► dns, oci, kubernetes ──► the network
 //!                                             ▲
-//!                                  record of grants, by the loader
+//!                                  grants, published by the loader
 //! ```
 //!
 //! The evaluator is the program that runs strangers' code, so the broker believes nothing that it says except the bytes of a call:
@@ -21,10 +21,10 @@ mod context;
 mod dns;
 mod error;
 mod exports;
+mod grants;
 mod kubernetes;
 mod metrics;
 mod oci;
-mod record;
 mod session;
 mod share;
 
@@ -45,8 +45,8 @@ use crate::connection::Handlers;
 pub use crate::context::{ContextNeed, Contexts};
 pub use crate::error::ProvideError;
 use crate::exports::Exports;
+pub use crate::grants::PublishedGrants;
 pub use crate::metrics::Metrics;
-pub use crate::record::Record;
 pub use crate::session::{Session, SessionError};
 
 /// What the broker works with.
@@ -78,12 +78,18 @@ pub struct Socket {
 }
 
 /// Connects to the evaluator and answers its calls until the shutdown; it connects again whenever the connection ends.
-pub async fn run(socket: Socket, mut services: Services, record: Arc<Record>, metrics: Metrics, shutdown: Shutdown) {
+pub async fn run(
+    socket: Socket,
+    mut services: Services,
+    published: Arc<PublishedGrants>,
+    metrics: Metrics,
+    shutdown: Shutdown,
+) {
     let handlers = Handlers {
         exports: Exports::new(std::mem::take(&mut services.collectors)),
         checks: Checks::new(services.checks.take()),
     };
-    let admission = Arc::new(Admission::new(services, record, metrics));
+    let admission = Arc::new(Admission::new(services, published, metrics));
     tokio::select! {
         () = connection::answer_for_ever(socket, Arc::clone(&admission), Arc::new(handlers)) => {}
         () = admission.sweep() => {}

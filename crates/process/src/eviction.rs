@@ -1,7 +1,7 @@
 //! Which connection is closed when a port has more than its limit. Pure; each port defines its priorities.
 //!
-//! One source cannot take all connections: among those with the lowest priority, the ones of the source that has the most of
-//! them go first. But a source is not limited while no other needs the room, since an installation may see all of its callers
+//! One peer cannot take all connections: among those with the lowest priority, the ones of the peer that has the most of
+//! them go first. But a peer is not limited while no other needs the room, since an installation may see all of its callers
 //! at one address.
 
 use std::cmp::Reverse;
@@ -12,10 +12,10 @@ const IPV6_NETWORK: u128 = u128::MAX << 64;
 
 /// Where a connection comes from, for fairness between callers: an IPv4 address, or a /64 network of IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Source(IpAddr);
+pub struct Peer(IpAddr);
 
-impl Source {
-    /// The source of an address. An IPv4 address that came over a socket for both families counts as IPv4.
+impl Peer {
+    /// The peer of an address. An IPv4 address that came over a socket for both families counts as IPv4.
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & IPV6_NETWORK)),
@@ -24,7 +24,7 @@ impl Source {
     }
 }
 
-impl std::fmt::Display for Source {
+impl std::fmt::Display for Peer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             IpAddr::V4(address) => address.fmt(f),
@@ -39,10 +39,10 @@ pub struct Candidate<K, S, M> {
     /// The caller's key for the connection.
     pub key: K,
     /// Where it comes from.
-    pub source: Source,
+    pub peer: Peer,
     /// Connections with a lower priority go first, wherever they come from.
     pub priority: S,
-    /// Among connections of one source and priority, those with a lower rank go first.
+    /// Among connections of one peer and priority, those with a lower rank go first.
     pub rank: M,
 }
 
@@ -53,15 +53,15 @@ where
     S: Copy + Ord,
     M: Copy + Ord,
 {
-    // A source's best connection of a priority gets the number 0, the next best the number 1, and so on. The highest number
-    // belongs to the source that has the most of them.
-    candidates.sort_unstable_by_key(|one| (one.source, one.priority, Reverse((one.rank, one.key))));
+    // A peer's best connection of a priority gets the number 0, the next best the number 1, and so on. The highest number
+    // belongs to the peer that has the most of them.
+    candidates.sort_unstable_by_key(|one| (one.peer, one.priority, Reverse((one.rank, one.key))));
     let mut number = 0_usize;
     let mut before = None;
     let mut order: Vec<_> = candidates
         .into_iter()
         .map(|one| {
-            let group = Some((one.source, one.priority));
+            let group = Some((one.peer, one.priority));
             number = if before == group { number + 1 } else { 0 };
             before = group;
             (one.priority, Reverse(number), one.rank, one.key)
@@ -75,15 +75,15 @@ where
 mod tests {
     use super::*;
 
-    fn source(text: &str) -> Source {
-        Source::of(text.parse().expect("an address"))
+    fn peer(text: &str) -> Peer {
+        Peer::of(text.parse().expect("an address"))
     }
 
-    /// The keys of the candidates, which are given as: the source's last byte, priority, rank.
+    /// The keys of the candidates, which are given as: the peer's last byte, priority, rank.
     fn order(candidates: &[(u8, u8, u32)]) -> Vec<usize> {
-        let candidate = |(key, (source, priority, rank)): (usize, &(u8, u8, u32))| Candidate {
+        let candidate = |(key, (peer, priority, rank)): (usize, &(u8, u8, u32))| Candidate {
             key,
-            source: Source::of([10, 0, 0, *source].into()),
+            peer: Peer::of([10, 0, 0, *peer].into()),
             priority: *priority,
             rank: *rank,
         };
@@ -92,12 +92,12 @@ mod tests {
 
     #[test]
     fn a_network_of_ipv6_is_one_source() {
-        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
-        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
-        assert_eq!(source("::ffff:10.0.0.1"), source("10.0.0.1"));
-        assert_ne!(source("10.0.0.1"), source("10.0.0.2"));
-        assert_eq!(source("2001:db8::1").to_string(), "2001:db8::/64");
-        assert_eq!(source("10.0.0.1").to_string(), "10.0.0.1");
+        assert_eq!(peer("2001:db8::1"), peer("2001:db8::ffff:1"));
+        assert_ne!(peer("2001:db8::1"), peer("2001:db8:0:1::1"));
+        assert_eq!(peer("::ffff:10.0.0.1"), peer("10.0.0.1"));
+        assert_ne!(peer("10.0.0.1"), peer("10.0.0.2"));
+        assert_eq!(peer("2001:db8::1").to_string(), "2001:db8::/64");
+        assert_eq!(peer("10.0.0.1").to_string(), "10.0.0.1");
     }
 
     #[test]
@@ -112,14 +112,14 @@ mod tests {
 
     #[test]
     fn the_source_with_most_connections_gives_way_to_the_others() {
-        // Source 1 has four, source 2 has one that is worse than all of them, source 3 has two.
+        // Peer 1 has four, peer 2 has one that is worse than all of them, peer 3 has two.
         let found = order(&[(1, 0, 10), (1, 0, 11), (1, 0, 12), (1, 0, 13), (2, 0, 0), (3, 0, 1), (3, 0, 2)]);
         assert_eq!(found, [0, 1, 5, 2, 4, 6, 3]);
     }
 
     #[test]
     fn connections_of_another_standing_do_not_count_against_a_source() {
-        // Source 1 has many good connections and one bad one, source 2 has two bad ones.
+        // Peer 1 has many good connections and one bad one, peer 2 has two bad ones.
         assert_eq!(order(&[(1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 0, 0), (2, 0, 5), (2, 0, 6)])[..2], [4, 3]);
     }
 

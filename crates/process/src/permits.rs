@@ -10,7 +10,7 @@ use portcullis_util::lock;
 use prometheus::IntCounter;
 use tokio::sync::Notify;
 
-use crate::eviction::{Candidate, Source, first_to_go};
+use crate::eviction::{Candidate, Peer, first_to_go};
 
 /// The connections of a port.
 pub(crate) struct Permits {
@@ -28,7 +28,7 @@ struct Open {
 
 /// The state of one connection, shared by its task and the list.
 struct Connection {
-    source: Source,
+    peer: Peer,
     /// Whether a request is being answered. Otherwise the server waits for the client.
     is_answering: AtomicBool,
     /// The time of the last change of that, in microseconds since the start.
@@ -70,7 +70,7 @@ impl Permits {
             self.closed.inc();
         }
         let connection = Arc::new(Connection {
-            source: Source::of(address),
+            peer: Peer::of(address),
             is_answering: AtomicBool::new(false),
             since: AtomicU64::new(self.now()),
             close: Notify::new(),
@@ -90,7 +90,7 @@ impl Connection {
     fn candidate((key, connection): (&u64, &Arc<Self>)) -> Candidate<u64, Priority, u64> {
         let priority =
             if connection.is_answering.load(Ordering::Relaxed) { Priority::Answering } else { Priority::Silent };
-        Candidate { key: *key, source: connection.source, priority, rank: connection.since.load(Ordering::Relaxed) }
+        Candidate { key: *key, peer: connection.peer, priority, rank: connection.since.load(Ordering::Relaxed) }
     }
 }
 

@@ -14,7 +14,7 @@ const REQUESTED: &str = "policies.portcullis.dev/audit-requested-at";
 pub(crate) const COUNTED: &str = "counted";
 
 /// The namespace and the name of an object. The namespace of a cluster-scoped object is empty.
-pub(crate) type Place = (String, String);
+pub(crate) type ObjectKey = (String, String);
 
 /// A kind of reports. In these tests, namespaced reports are about ConfigMaps, and the others about Namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub(crate) fn put_label(installation: &Installation<'_>, path: &str, label: &str
 }
 
 /// The objects that a policy of [`labels`] must reject, with their uids, and the number of all objects, by the test's own count.
-pub(crate) fn counted(installation: &Installation<'_>, namespaces: &[String]) -> (BTreeMap<Place, String>, usize) {
+pub(crate) fn counted(installation: &Installation<'_>, namespaces: &[String]) -> (BTreeMap<ObjectKey, String>, usize) {
     let (mut rejected, mut all) = (BTreeMap::new(), 0);
     for namespace in namespaces {
         let path = format!("/api/v1/namespaces/{namespace}/configmaps?labelSelector={COUNTED}%3Dyes");
@@ -116,7 +116,7 @@ pub(crate) fn counted(installation: &Installation<'_>, namespaces: &[String]) ->
 }
 
 /// The same for a policy of [`labels_of_namespaces`].
-pub(crate) fn counted_namespaces(installation: &Installation<'_>) -> (BTreeMap<Place, String>, usize) {
+pub(crate) fn counted_namespaces(installation: &Installation<'_>) -> (BTreeMap<ObjectKey, String>, usize) {
     let made = format!("/api/v1/namespaces?labelSelector=portcullis-test%3D{}", installation.policy_server());
     let all = items(installation, &made);
     let rejected = all.iter().map(|object| &object["metadata"]).filter(|metadata| metadata["labels"]["team"].is_null());
@@ -154,7 +154,7 @@ pub(crate) fn reported_by(
     kind: ReportKind,
     policy: &str,
     namespaces: &[String],
-) -> BTreeMap<Place, String> {
+) -> BTreeMap<ObjectKey, String> {
     let mut found = BTreeMap::new();
     for (namespace, report) in reports(installation, kind, namespaces) {
         let owner = &report["metadata"]["ownerReferences"][0];
@@ -175,7 +175,7 @@ pub(crate) fn reported_by(
 }
 
 /// The objects that a policy of [`labels`] rejects by the Reports.
-pub(crate) fn reported(installation: &Installation<'_>, policy: &str, namespaces: &[String]) -> BTreeSet<Place> {
+pub(crate) fn reported(installation: &Installation<'_>, policy: &str, namespaces: &[String]) -> BTreeSet<ObjectKey> {
     let found = reported_by(installation, ReportKind::Report, policy, namespaces);
     assert!(found.values().all(|message| message.contains(NO_TEAM)), "{found:?}");
     found.into_keys().collect()
@@ -217,7 +217,7 @@ pub(crate) fn wait_exact_in<T>(
     kind: ReportKind,
     policy: &Policy,
     words: &str,
-    (rejected, all): &(BTreeMap<Place, T>, usize),
+    (rejected, all): &(BTreeMap<ObjectKey, T>, usize),
     namespaces: &[String],
 ) -> Value {
     let id = format!("cluster/{}", policy.name());

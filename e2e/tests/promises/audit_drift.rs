@@ -6,15 +6,15 @@ use portcullis_e2e::{Installation, eventually, rego};
 use serde_json::{Value, json};
 
 use crate::audit::{
-    COUNTED, NO_TEAM, Place, ReportKind, asked, counted, fill, install, items, labels, put_label, reported_by, scan,
-    wait_exact_in,
+    COUNTED, NO_TEAM, ObjectKey, ReportKind, asked, counted, fill, install, items, labels, put_label, reported_by,
+    scan, wait_exact_in,
 };
 
 /// The label by which the policy selects namespaces.
 const STAGE: &str = "stage";
 
 /// The ConfigMaps of a namespace, with their resource versions.
-fn versions(installation: &Installation<'_>, namespace: &str) -> BTreeMap<Place, Value> {
+fn versions(installation: &Installation<'_>, namespace: &str) -> BTreeMap<ObjectKey, Value> {
     let objects = items(installation, &format!("/api/v1/namespaces/{namespace}/configmaps"));
     let version = |object: &Value| {
         let metadata = &object["metadata"];
@@ -78,7 +78,7 @@ fn promise_objects_gain_and_lose_reports_with_the_labels_of_their_namespace() {
 
 /// The ConfigMaps of a namespace that have the name of a LimitRange in another namespace, and the number of all ConfigMaps, by the test's
 /// own count.
-fn taken(installation: &Installation<'_>, namespace: &str) -> (BTreeMap<Place, ()>, usize) {
+fn taken(installation: &Installation<'_>, namespace: &str) -> (BTreeMap<ObjectKey, ()>, usize) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let ranges = items(installation, "/api/v1/limitranges");
     let elsewhere = ranges.iter().map(|range| &range["metadata"]).filter(|range| range["namespace"] != namespace);
@@ -90,7 +90,7 @@ fn taken(installation: &Installation<'_>, namespace: &str) -> (BTreeMap<Place, (
 }
 
 /// The ConfigMaps of a namespace that would be denied if they were created now, with the messages of the API server.
-fn refused(installation: &Installation<'_>, namespace: &str) -> BTreeMap<Place, String> {
+fn refused(installation: &Installation<'_>, namespace: &str) -> BTreeMap<ObjectKey, String> {
     let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
     let mut refused = BTreeMap::new();
     for object in items(installation, &format!("{collection}?labelSelector={COUNTED}%3Dyes")) {
@@ -150,8 +150,8 @@ fn promise_a_policy_that_reads_objects_sees_in_the_audit_what_it_sees_at_admissi
         wait_exact_in(&installation, ReportKind::Report, &policy, "has this name", &taken, &namespaces);
         // The verdicts depend on more than object and policy, so the policy is asked about each object again.
         eventually("a question about each object", || (asked(&pod) >= before + 12).then_some(()));
-        for (place, message) in reported_by(&installation, ReportKind::Report, &id, &namespaces) {
-            assert!(refused[&place].contains(&message), "{place:?}: {message}: {refused:?}");
+        for (key, message) in reported_by(&installation, ReportKind::Report, &id, &namespaces) {
+            assert!(refused[&key].contains(&message), "{key:?}: {message}: {refused:?}");
         }
         (taken.0.len(), taken.1)
     };

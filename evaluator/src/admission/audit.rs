@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::{Admission, Evaluated, Evaluation, Purpose};
 use crate::lanes::LaneError;
 use crate::review::Review;
-use crate::table::{Record, Serving};
+use crate::table::{ServedPolicy, Serving};
 use crate::verdict::decision::{self, Decision, Denial, Outcome};
 use crate::verdict::draft::Draft;
 use crate::verdict::{EvaluationError, MemberDenial, text};
@@ -24,28 +24,32 @@ impl Admission {
     ///
     /// # Errors
     /// When requests need all the capacity.
-    pub(crate) async fn audit(&self, record: &Arc<Record>, review: &Review<'_>) -> Result<AuditVerdict, Contended> {
-        if record.suspend {
+    pub(crate) async fn audit(
+        &self,
+        policy: &Arc<ServedPolicy>,
+        review: &Review<'_>,
+    ) -> Result<AuditVerdict, Contended> {
+        if policy.suspend {
             let message = Some("the policy is suspended".to_owned());
-            let generation = record.generation;
+            let generation = policy.generation;
             return Ok(AuditVerdict { outcome: AuditOutcome::Allowed, generation, message, reason: None });
         }
-        let loaded = match &record.serving {
+        let loaded = match &policy.serving {
             Serving::Ready(loaded) => loaded,
             Serving::Unserved(failure) => {
-                return Ok(failed(record.generation, failure.reason, decision::unserved_text(failure)));
+                return Ok(failed(policy.generation, failure.reason, decision::unserved_text(failure)));
             }
         };
         let (generation, deadline) = (loaded.generation(), Instant::now() + loaded.timeout());
         let evaluation = Evaluation {
-            record: Arc::clone(record),
+            policy: Arc::clone(policy),
             loaded: Arc::clone(loaded),
             request: review.payload(review.object().map(RawValue::get)),
             edit: Draft::object(review.object()).edit(),
             may_mutate: loaded.mutating(),
             purpose: Purpose::Audit,
         };
-        let result = record.share.run_spare(deadline, evaluation.run(deadline)).await.unwrap_or_else(|error| {
+        let result = policy.share.run_spare(deadline, evaluation.run(deadline)).await.unwrap_or_else(|error| {
             if error == LaneError::Panicked {
                 self.metrics.panics.inc();
             }

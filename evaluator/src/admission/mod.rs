@@ -13,12 +13,12 @@ pub(crate) mod check;
 pub(crate) mod last_call;
 mod member_deadlines;
 mod policy_group;
+mod step;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use jiff::Timestamp;
 use portcullis_contract::{FailurePolicy, Mode, PolicyId, Reason, WebhookKind};
 use portcullis_matching::{self as matching, AdmissionRequest, MemberMatcher};
 use portcullis_process::failpoint;
@@ -29,12 +29,13 @@ use tracing::{Instrument as _, debug_span};
 
 use crate::admission::last_call::LastCall;
 use crate::admission::member_deadlines::MemberDeadlines;
+use crate::admission::step::{Step, step, step_for, step_in_group};
 use crate::guest::loaded::{Content, Loaded};
 use crate::lanes::LaneError;
 use crate::metrics::kubewarden::{RequestLabels, VerdictLabels};
 use crate::metrics::{Count, Metrics};
 use crate::review::{RawReview, Review};
-use crate::table::{MatchGroup, Record, Serving};
+use crate::table::{MatchGroup, ServedPolicy, Serving};
 use crate::verdict::answer::Answer;
 use crate::verdict::decision::{self, Decision, Mutation, ServingSpec};
 use crate::verdict::draft::{Draft, Edit, Judged, Kept};
@@ -53,7 +54,7 @@ pub(crate) struct Admission {
 #[derive(Clone)]
 pub(crate) enum Target {
     /// One policy.
-    Policy(Arc<Record>),
+    Policy(Arc<ServedPolicy>),
     /// The members of a match group.
     Group(Arc<MatchGroup>),
 }
@@ -69,7 +70,7 @@ pub(crate) enum Purpose {
 
 /// One policy to be evaluated, with everything that its part of the request needs.
 struct Evaluation {
-    record: Arc<Record>,
+    policy: Arc<ServedPolicy>,
     loaded: Arc<Loaded>,
     /// What the guest sees of the request. The members of a validating group share it.
     request: Bytes,
@@ -91,61 +92,58 @@ struct Evaluated {
 /// The result of an evaluation, and how long it took; zero where the policy was not asked.
 type Timed = (Result<Evaluated, EvaluationError>, Duration);
 
-/// What is to be done about one policy.
-enum Step<'r> {
-    /// Evaluate this generation.
-    Evaluate(&'r Arc<Loaded>),
-    /// Nothing: this is its decision.
-    Decided(Box<Decision>),
-}
-
 /// A member of a group, and what is to be done about it.
-type Member<'r> = (&'r Arc<Record>, Step<'r>);
+type Member<'r> = (&'r Arc<ServedPolicy>, Step<'r>);
 
 impl Admission {
     /// The answer of one policy to a review. `until` is when it must be on its way.
     pub(crate) async fn review(
         &self,
-        record: &Arc<Record>,
+        policy: &Arc<ServedPolicy>,
         review: &Review<'_>,
         until: Option<Instant>,
         purpose: Purpose,
     ) -> Answer {
         let payload = || review.payload(review.object().map(RawValue::get));
         let asked = self.asked(review, purpose);
-        self.one(record, payload, Draft::object(review.object()), until, purpose, asked).await
+        self.one(policy, payload, Draft::object(review.object()), until, purpose, asked).await
     }
 
     /// The answer of one policy to a raw request.
-    pub(crate) async fn raw(&self, record: &Arc<Record>, review: &RawReview<'_>, until: Option<Instant>) -> Answer {
+    pub(crate) async fn raw(
+        &self,
+        policy: &Arc<ServedPolicy>,
+        review: &RawReview<'_>,
+        until: Option<Instant>,
+    ) -> Answer {
         let (draft, asked) =
             (Draft::raw(review.request()), self.metrics.has_kubewarden().then_some(RequestLabels::Raw));
-        self.one(record, || review.payload(), draft, until, Purpose::Admission, asked).await
+        self.one(policy, || review.payload(), draft, until, Purpose::Admission, asked).await
     }
 
     async fn one(
         &self,
-        record: &Arc<Record>,
+        policy: &Arc<ServedPolicy>,
         payload: impl FnOnce() -> Bytes,
         mut draft: Draft<'_>,
         until: Option<Instant>,
         purpose: Purpose,
         asked: Option<RequestLabels>,
     ) -> Answer {
-        let loaded = match step(record) {
+        let loaded = match step(policy) {
             Step::Evaluate(loaded) => loaded,
-            Step::Decided(decision) => return decision.alone(&record.id, None),
+            Step::Decided(decision) => return decision.alone(&policy.id, None),
         };
         if draft.is_raw() && !loaded.takes_raw() {
             let text = "internal server error: Gatekeeper does not support raw validation requests";
             let refused = Err(EvaluationError::new(Reason::ModuleUnsupported, text));
             return self
-                .conclude(record, (refused, Duration::ZERO), &mut draft, asked.as_ref())
-                .alone(&record.id, None);
+                .conclude(policy, (refused, Duration::ZERO), &mut draft, asked.as_ref())
+                .alone(&policy.id, None);
         }
         let deadline = deadline(until, Instant::now(), loaded.timeout());
         let evaluation = Evaluation {
-            record: Arc::clone(record),
+            policy: Arc::clone(policy),
             loaded: Arc::clone(loaded),
             request: payload(),
             edit: draft.edit(),
@@ -153,8 +151,8 @@ impl Admission {
             purpose,
         };
         let result = self.evaluate(evaluation, deadline).await;
-        let decision = self.conclude(record, result, &mut draft, asked.as_ref());
-        decision.alone(&record.id, draft.into_patch())
+        let decision = self.conclude(policy, result, &mut draft, asked.as_ref());
+        decision.alone(&policy.id, draft.into_patch())
     }
 
     /// The answer of all members of a match group.
@@ -169,7 +167,7 @@ impl Admission {
     /// The members that a request is for. Where they share a webhook, a member is left out if a webhook of its own would not be called.
     fn members<'r>(&self, group: &'r MatchGroup, review: &Review<'_>) -> Vec<Member<'r>> {
         if group.matchers.is_empty() {
-            return group.members.iter().map(|record| (record, step_for(record, review))).collect();
+            return group.members.iter().map(|policy| (policy, step_for(policy, review))).collect();
         }
         let circumstances = || String::from_utf8_lossy(&review.circumstances()).into_owned();
         let request = AdmissionRequest::new(
@@ -177,19 +175,19 @@ impl Admission {
             review.wire.old_object.map(RawValue::get),
             circumstances,
         );
-        let members = group.members.iter().filter_map(|record| {
-            let decision = group.matchers.get(&record.id).map(|matchers| matched(matchers, &request));
+        let members = group.members.iter().filter_map(|policy| {
+            let decision = group.matchers.get(&policy.id).map(|matchers| matched(matchers, &request));
             match decision.unwrap_or(matching::Decision::Matches) {
-                matching::Decision::Matches => Some((record, step_for(record, review))),
+                matching::Decision::Matches => Some((policy, step_for(policy, review))),
                 matching::Decision::Excluded => None,
                 // As API servers do where a match condition fails: a policy with `failurePolicy: Ignore` is not asked.
-                matching::Decision::Unknown(_) if record.failure_policy == FailurePolicy::Ignore => None,
-                matching::Decision::Unknown(name) if !record.suspend => {
+                matching::Decision::Unknown(_) if policy.failure_policy == FailurePolicy::Ignore => None,
+                matching::Decision::Unknown(name) if !policy.suspend => {
                     let text = format!("whether the policy matches the request cannot be found out: {name} failed");
                     let error = EvaluationError::new(Reason::MatchConditionFailed, text);
-                    Some((record, Step::Decided(Box::new(self.failed(record, &error)))))
+                    Some((policy, Step::Decided(Box::new(self.failed(policy, &error)))))
                 }
-                matching::Decision::Unknown(_) => Some((record, step_for(record, review))),
+                matching::Decision::Unknown(_) => Some((policy, step_for(policy, review))),
             }
         });
         members.collect()
@@ -205,7 +203,7 @@ impl Admission {
             Step::Decided(_) => None,
         });
         let mut deadlines = MemberDeadlines::new(until, limits);
-        for (record, step) in members {
+        for (policy, step) in members {
             let decision = match step {
                 Step::Decided(decision) => *decision,
                 Step::Evaluate(loaded) => {
@@ -213,7 +211,7 @@ impl Admission {
                     let result = match deadlines.next(begin, loaded.timeout()) {
                         Ok(deadline) => {
                             let evaluation = Evaluation {
-                                record: Arc::clone(record),
+                                policy: Arc::clone(policy),
                                 loaded: Arc::clone(loaded),
                                 request: review.payload(draft.text()),
                                 edit: draft.edit(),
@@ -224,11 +222,11 @@ impl Admission {
                         }
                         Err(skipped) => (Err(skipped), Duration::ZERO),
                     };
-                    deadlines.took(&record.id, begin.elapsed());
-                    self.conclude(record, result, &mut draft, asked.as_ref())
+                    deadlines.took(&policy.id, begin.elapsed());
+                    self.conclude(policy, result, &mut draft, asked.as_ref())
                 }
             };
-            decisions.push((record.id.clone(), decision));
+            decisions.push((policy.id.clone(), decision));
         }
         group::join(decisions, draft.into_patch())
     }
@@ -236,16 +234,16 @@ impl Admission {
     /// Asks validating members all at once: the last one in this task, the others on any free thread.
     async fn side_by_side(&self, members: Vec<Member<'_>>, review: &Review<'_>, until: Option<Instant>) -> Answer {
         let mut results: Vec<_> = members.iter().map(|_| (Err(EvaluationError::timed_out()), Duration::ZERO)).collect();
-        let due = members.iter().enumerate().filter_map(|(place, (record, step))| match step {
-            Step::Evaluate(loaded) => Some((place, *record, *loaded)),
+        let due = members.iter().enumerate().filter_map(|(place, (policy, step))| match step {
+            Step::Evaluate(loaded) => Some((place, *policy, *loaded)),
             Step::Decided(_) => None,
         });
         let mut due: Vec<_> = due.collect();
         let mut draft = Draft::object(review.object());
-        if let Some((here, record, loaded)) = due.pop() {
+        if let Some((here, policy, loaded)) = due.pop() {
             let request = review.payload(review.object().map(RawValue::get));
-            let evaluation = |record: &Arc<Record>, loaded: &Arc<Loaded>| Evaluation {
-                record: Arc::clone(record),
+            let evaluation = |policy: &Arc<ServedPolicy>, loaded: &Arc<Loaded>| Evaluation {
+                policy: Arc::clone(policy),
                 loaded: Arc::clone(loaded),
                 request: request.clone(),
                 edit: draft.edit().leaving_out(loaded.mutating()),
@@ -253,8 +251,8 @@ impl Admission {
                 purpose: Purpose::Admission,
             };
             let mut tasks = JoinSet::new();
-            for (place, record, loaded) in due {
-                let (admission, evaluation) = (self.clone(), evaluation(record, loaded));
+            for (place, policy, loaded) in due {
+                let (admission, evaluation) = (self.clone(), evaluation(policy, loaded));
                 let evaluating = async move {
                     let deadline = deadline(until, Instant::now(), evaluation.loaded.timeout());
                     (place, admission.evaluate(evaluation, deadline).await)
@@ -262,7 +260,7 @@ impl Admission {
                 tasks.spawn(evaluating.in_current_span());
             }
             let deadline = deadline(until, Instant::now(), loaded.timeout());
-            results[here] = self.evaluate(evaluation(record, loaded), deadline).await;
+            results[here] = self.evaluate(evaluation(policy, loaded), deadline).await;
             // Tasks that the last call cuts off are aborted with the set, and their results stay "timed out". A task that fails by
             // itself costs only the verdict of its own policy.
             while let Ok(Some(ended)) = self.last_call.or(tasks.join_next()).await {
@@ -272,22 +270,22 @@ impl Admission {
             }
         }
         let asked = self.asked(review, Purpose::Admission);
-        let decisions = members.into_iter().zip(results).map(|((record, step), result)| {
+        let decisions = members.into_iter().zip(results).map(|((policy, step), result)| {
             let decision = match step {
                 Step::Decided(decision) => *decision,
-                Step::Evaluate(_) => self.conclude(record, result, &mut draft, asked.as_ref()),
+                Step::Evaluate(_) => self.conclude(policy, result, &mut draft, asked.as_ref()),
             };
-            (record.id.clone(), decision)
+            (policy.id.clone(), decision)
         });
         group::join(decisions.collect(), None)
     }
 
     /// Evaluates one policy in its share, until `deadline` or the last call.
     async fn evaluate(&self, evaluation: Evaluation, deadline: Instant) -> Timed {
-        let share = Arc::clone(&evaluation.record.share);
+        let share = Arc::clone(&evaluation.policy.share);
         let begin = Instant::now();
         let span = debug_span!(
-            "evaluation", policy = %evaluation.record.id, generation = evaluation.loaded.generation(),
+            "evaluation", policy = %evaluation.policy.id, generation = evaluation.loaded.generation(),
             verdict = Empty, reason = Empty
         );
         let evaluating = self.last_call.or(share.run(deadline, evaluation.run(deadline))).instrument(span.clone());
@@ -317,49 +315,49 @@ impl Admission {
     /// Counts a result, and takes the policy's change of the object.
     fn conclude(
         &self,
-        record: &Record,
+        policy: &ServedPolicy,
         (result, took): Timed,
         draft: &mut Draft<'_>,
         asked: Option<&RequestLabels>,
     ) -> Decision {
-        if let (Some(series), Some(asked)) = (&record.metrics.kubewarden, asked) {
+        if let (Some(series), Some(asked)) = (&policy.metrics.kubewarden, asked) {
             let failed = |error: &EvaluationError| VerdictLabels {
                 code: Some(error.reason.class().code()),
                 ..VerdictLabels::default()
             };
             let said = result.as_ref().map_or_else(failed, |evaluated| evaluated.said);
-            series.evaluated(record.is_group, record.mode, asked, said, took);
+            series.evaluated(policy.is_group, policy.mode, asked, said, took);
         }
         match result {
             Ok(Evaluated { decision, count, kept, .. }) => {
-                record.metrics.count(count);
+                policy.metrics.count(count);
                 kept.into_iter().for_each(|kept| draft.keep(kept));
                 decision
             }
-            Err(error) => self.failed(record, &error),
+            Err(error) => self.failed(policy, &error),
         }
     }
 
-    fn failed(&self, record: &Record, error: &EvaluationError) -> Decision {
-        record.metrics.error(error.reason);
-        tracing::debug!(policy = %record.id, reason = %error.reason, "evaluation failed");
-        let generation = match &record.serving {
+    fn failed(&self, policy: &ServedPolicy, error: &EvaluationError) -> Decision {
+        policy.metrics.error(error.reason);
+        tracing::debug!(policy = %policy.id, reason = %error.reason, "evaluation failed");
+        let generation = match &policy.serving {
             Serving::Ready(loaded) => loaded.generation(),
-            Serving::Unserved(_) => record.generation,
+            Serving::Unserved(_) => policy.generation,
         };
-        decision::failed(record.newest(), generation, error)
+        decision::failed(policy.newest(), generation, error)
     }
 
     /// The answer where no policy was evaluated: each decides by its own `failurePolicy`.
     pub(crate) fn refused(&self, target: &Target, error: &EvaluationError) -> Answer {
-        let decision = |record: &Record, step: Step<'_>| match step {
+        let decision = |policy: &ServedPolicy, step: Step<'_>| match step {
             Step::Decided(decision) => *decision,
-            Step::Evaluate(_) => self.failed(record, error),
+            Step::Evaluate(_) => self.failed(policy, error),
         };
         match target {
-            Target::Policy(record) => decision(record, step(record)).alone(&record.id, None),
+            Target::Policy(policy) => decision(policy, step(policy)).alone(&policy.id, None),
             Target::Group(group) => {
-                let member = |record: &Arc<Record>| (record.id.clone(), decision(record, step_in_group(record)));
+                let member = |policy: &Arc<ServedPolicy>| (policy.id.clone(), decision(policy, step_in_group(policy)));
                 group::join(group.members.iter().map(member).collect(), None)
             }
         }
@@ -369,8 +367,8 @@ impl Admission {
 impl Evaluation {
     /// Asks the guest, judges its change of the object and decides, all in the policy's own time.
     async fn run(self, deadline: Instant) -> Result<Evaluated, EvaluationError> {
-        let Self { record, loaded, request, edit, may_mutate, purpose } = self;
-        failpoint::hit_of("evaluator.asking", &record.id);
+        let Self { policy, loaded, request, edit, may_mutate, purpose } = self;
+        failpoint::hit_of("evaluator.asking", &policy.id);
         failpoint::hit_async("evaluator.handler").await;
         let Judged { verdict, mutation, change } = match loaded.content() {
             Content::Module(module) => {
@@ -378,13 +376,13 @@ impl Evaluation {
                 edit.judge(verdict, request, deadline).await?
             }
             Content::PolicyGroup(group) => {
-                let mut verdict = policy_group::evaluate(group, &record.share, &edit, &request, deadline).await?;
+                let mut verdict = policy_group::evaluate(group, &policy.share, &edit, &request, deadline).await?;
                 verdict.message = loaded.message().filter(|_| !verdict.accepted).map(str::to_owned);
                 Judged { verdict, mutation: Mutation::None, change: None }
             }
         };
-        failpoint::hit_of("evaluator.concluding", &record.id);
-        let keeps = purpose == Purpose::Audit || (may_mutate && record.mode != Mode::Monitor);
+        failpoint::hit_of("evaluator.concluding", &policy.id);
+        let keeps = purpose == Purpose::Audit || (may_mutate && policy.mode != Mode::Monitor);
         let count = match (verdict.accepted, mutation) {
             (false, _) => Count::Denied,
             (true, Mutation::None) => Count::Allowed,
@@ -397,13 +395,13 @@ impl Evaluation {
         let decision = if purpose == Purpose::Audit {
             decision::plain(generation, verdict, mutation)
         } else {
-            if record.mode == Mode::Monitor {
-                log_monitored(&record.id, generation, &verdict, mutation);
+            if policy.mode == Mode::Monitor {
+                log_monitored(&policy.id, generation, &verdict, mutation);
             }
             // The verdict of a policy group already has the group's message; those of its members are its causes.
             let message = loaded.message().filter(|_| matches!(loaded.content(), Content::Module(_)));
             let serving = ServingSpec { generation, mutating: may_mutate, message };
-            decision::judged(record.newest(), serving, verdict, mutation)
+            decision::judged(policy.newest(), serving, verdict, mutation)
         };
         Ok(Evaluated { decision, count, said, kept: change.filter(|_| keeps) })
     }
@@ -420,22 +418,6 @@ fn deadline(until: Option<Instant>, now: Instant, limit: Duration) -> Instant {
     until.map_or(now + limit, |until| until.min(now + limit))
 }
 
-fn step(record: &Arc<Record>) -> Step<'_> {
-    if record.suspend {
-        return Step::Decided(Box::new(decision::suspended(record.generation)));
-    }
-    match &record.serving {
-        Serving::Ready(loaded) => Step::Evaluate(loaded),
-        Serving::Unserved(failure) => {
-            record.metrics.error(failure.reason);
-            if let Some(series) = &record.metrics.kubewarden {
-                series.not_initialized(record.is_group, failure.reason);
-            }
-            Step::Decided(Box::new(decision::unserved(record.newest(), failure, Timestamp::now())))
-        }
-    }
-}
-
 /// What several match parts of one policy say together: it is asked if any of them matches.
 fn matched(matchers: &[MemberMatcher], request: &AdmissionRequest<'_>) -> matching::Decision {
     let mut together = matching::Decision::Excluded;
@@ -447,25 +429,6 @@ fn matched(matchers: &[MemberMatcher], request: &AdmissionRequest<'_>) -> matchi
         }
     }
     together
-}
-
-/// The step for a member of a group, where the request may be in another namespace than the member.
-fn step_for<'r>(record: &'r Arc<Record>, review: &Review<'_>) -> Step<'r> {
-    if record.id.namespace().is_some_and(|own| !review.is_in(own)) {
-        return Step::Decided(Box::new(decision::outside_its_namespace(&record.id)));
-    }
-    step_in_group(record)
-}
-
-/// The step for a member of a group. A member that was never enforced is asked once it is loaded here, and not before: the group has
-/// answered without it all along. A request to a policy's own path is for this policy alone, and its answer says that it cannot judge.
-fn step_in_group(record: &Arc<Record>) -> Step<'_> {
-    let is_asked = record.enforced || record.suspend || matches!(record.serving, Serving::Ready(_));
-    if is_asked {
-        return step(record);
-    }
-    record.metrics.passed_over.inc();
-    Step::Decided(Box::new(decision::passed_over(&record.id)))
 }
 
 /// Logs what a policy in monitor mode would have done; the answer does not say it.

@@ -26,7 +26,7 @@ use crate::http::body::discard;
 use crate::http::media_type;
 use crate::http::route::quoted;
 use crate::metrics::Metrics;
-use crate::table::{Record, SharedTable};
+use crate::table::{ServedPolicy, SharedTable};
 
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ impl Audits {
         if self.readiness.is_draining() {
             return Err(Refusal::Draining);
         }
-        let record = self.record(id)?;
+        let policy = self.policy(id)?;
         if let Some(problem) = media_type::problem(headers) {
             return Err(Refusal::MediaType(problem));
         }
@@ -78,7 +78,7 @@ impl Audits {
         let room = Arc::clone(&self.room).try_acquire_many_owned(steps).map_err(|_| Refusal::TooMany)?;
         let body = timeout(BODY_TIMEOUT, self.read(body)).await.map_err(|_| Refusal::TooSlow)??;
         let (answer, verdict) = oneshot::channel();
-        place.send(Job { record, body, answer, room });
+        place.send(Job { policy, body, answer, room });
         match timeout(PATIENCE, verdict).await {
             Ok(Ok(verdict)) => verdict,
             // The worker ends only with the process.
@@ -88,13 +88,13 @@ impl Audits {
     }
 
     /// The policy with this id. It may also be one that is only checked, which nobody but the reporter may ask.
-    fn record(&self, id: &str) -> Result<Arc<Record>, Refusal> {
+    fn policy(&self, id: &str) -> Result<Arc<ServedPolicy>, Refusal> {
         let table = self.table.load();
         if table.manifest_number == 0 {
             return Err(Refusal::Awaiting);
         }
-        let record = table.policies.get(id).or_else(|| table.checks.get(id));
-        record.cloned().ok_or_else(|| Refusal::Unknown(quoted(id)))
+        let policy = table.policies.get(id).or_else(|| table.checks.get(id));
+        policy.cloned().ok_or_else(|| Refusal::Unknown(quoted(id)))
     }
 
     async fn read(&self, body: &mut Body) -> Result<Bytes, Refusal> {

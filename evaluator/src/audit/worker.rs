@@ -15,7 +15,7 @@ use crate::audit::MOST_WAITING;
 use crate::audit::pace::Pace;
 use crate::audit::refusal::Refusal;
 use crate::review::Review;
-use crate::table::Record;
+use crate::table::ServedPolicy;
 
 /// Where audits are handed to the worker.
 pub(crate) type Jobs = mpsc::Sender<Job>;
@@ -23,7 +23,7 @@ pub(crate) type Jobs = mpsc::Sender<Job>;
 /// A question of the reporter.
 pub(crate) struct Job {
     /// The policy, as it was served when the head of the question came.
-    pub(super) record: Arc<Record>,
+    pub(super) policy: Arc<ServedPolicy>,
     /// The AdmissionReview.
     pub(super) body: Bytes,
     /// Where the answer goes; closed if nobody waits for it any more.
@@ -62,11 +62,11 @@ impl Worker {
 
 /// Answers one question, unless its sender hangs up before that.
 async fn work(admission: &Admission, job: Job) {
-    let Job { record, body, mut answer, room } = job;
+    let Job { policy, body, mut answer, room } = job;
     if answer.is_closed() {
         return;
     }
-    let asking = AssertUnwindSafe(verdict(admission, &record, &body)).catch_unwind();
+    let asking = AssertUnwindSafe(verdict(admission, &policy, &body)).catch_unwind();
     let verdict = tokio::select! {
         verdict = asking => verdict,
         () = answer.closed() => return,
@@ -80,7 +80,7 @@ async fn work(admission: &Admission, job: Job) {
     let _ = answer.send(verdict);
 }
 
-async fn verdict(admission: &Admission, record: &Arc<Record>, body: &[u8]) -> Result<AuditVerdict, Refusal> {
+async fn verdict(admission: &Admission, policy: &Arc<ServedPolicy>, body: &[u8]) -> Result<AuditVerdict, Refusal> {
     let review = Review::parse(body)?;
-    admission.audit(record, &review).await.map_err(|contended| Refusal::Contended(contended.0))
+    admission.audit(policy, &review).await.map_err(|contended| Refusal::Contended(contended.0))
 }

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use portcullis_process::eviction::Source;
+use portcullis_process::eviction::Peer;
 use portcullis_util::lock;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use crate::fair::claimant::Claimant;
+use crate::fair::peers::ByPeer;
 use crate::fair::policies::ByPolicy;
-use crate::fair::sources::BySource;
 use crate::fair::{Grant, Rule};
 
 /// A stock of permits or bytes.
@@ -23,9 +23,9 @@ pub(crate) type PolicyPool = Pool<ByPolicy<oneshot::Sender<PolicyPermit>>>;
 /// A part of a stock that policies share.
 pub(crate) type PolicyPermit = Permit<Arc<Claimant>>;
 /// A stock that the addresses of clients share.
-pub(crate) type SourcePool = Pool<BySource<oneshot::Sender<SourcePermit>>>;
+pub(crate) type PeerPool = Pool<ByPeer<oneshot::Sender<PeerPermit>>>;
 /// A part of a stock that the addresses of clients share.
-pub(crate) type SourcePermit = Permit<Source>;
+pub(crate) type PeerPermit = Permit<Peer>;
 
 /// A part of a stock; it goes back when this is dropped.
 pub(crate) struct Permit<O> {
@@ -64,10 +64,10 @@ impl PolicyPool {
     }
 }
 
-impl SourcePool {
-    /// A stock of `total`, of which one source may hold `most`.
+impl PeerPool {
+    /// A stock of `total`, of which one peer may hold `most`.
     pub(crate) fn new(total: u64, most: u64) -> Arc<Self> {
-        Arc::new(Self { rule: Mutex::new(BySource::new(total, most)) })
+        Arc::new(Self { rule: Mutex::new(ByPeer::new(total, most)) })
     }
 
     /// Whether any claim waits.
@@ -185,8 +185,8 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
+    use crate::fair::peers::PeerClaim;
     use crate::fair::policies::Claim;
-    use crate::fair::sources::SourceClaim;
 
     fn claim(id: &str, amount: u64, has: u64) -> Claim {
         Claim { who: Claimant::new(&id.parse().expect("an id")), amount, has }
@@ -256,8 +256,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_turn_goes_on_to_the_next_who_still_waits() {
-        let pool = SourcePool::new(1, 1);
-        let claim = SourceClaim { source: Source::of([10, 0, 0, 1].into()), is_known: false, amount: 1 };
+        let pool = PeerPool::new(1, 1);
+        let claim = PeerClaim { peer: Peer::of([10, 0, 0, 1].into()), is_known: false, amount: 1 };
         let first = pool.take(&claim, None).await;
         let mut gone = Box::pin(pool.take(&claim, None));
         let mut next = Box::pin(pool.take(&claim, None));
@@ -273,8 +273,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_turn_that_nobody_took_is_not_lost() {
-        let pool = SourcePool::new(1, 1);
-        let claim = SourceClaim { source: Source::of([10, 0, 0, 1].into()), is_known: false, amount: 1 };
+        let pool = PeerPool::new(1, 1);
+        let claim = PeerClaim { peer: Peer::of([10, 0, 0, 1].into()), is_known: false, amount: 1 };
         let first = pool.take(&claim, None).await;
         let mut given = Box::pin(pool.take(&claim, None));
         assert!((&mut given).now_or_never().is_none());

@@ -11,8 +11,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::fair::pool::{SourcePermit, SourcePool};
-use crate::fair::sources::SourceClaim;
+use crate::fair::peers::PeerClaim;
+use crate::fair::pool::{PeerPermit, PeerPool};
 use crate::http::connection::ConnectionState;
 use crate::http::pace::{LONGEST, Progress};
 use crate::metrics::Metrics;
@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 const SMALL: usize = 64 << 10;
 /// The unit that memory is counted in, in bytes.
 const STEP: usize = 64 << 10;
-/// How much of the memory one source may have, in quarters, so that one that sends slowly leaves room for others.
+/// How much of the memory one peer may have, in quarters, so that one that sends slowly leaves room for others.
 const QUARTERS_OF_ONE: usize = 3;
 /// How many copies of a body are kept: one as it came, and one as guests see it. All members of a group see the same bytes.
 const COPIES: usize = 2;
@@ -37,7 +37,7 @@ pub(crate) struct BodyLimits {
     largest: usize,
     /// The memory for all large bodies together, in steps. A body takes what it announces before any of it is read; one that finds too
     /// little waits, and so does its sender.
-    memory: Arc<SourcePool>,
+    memory: Arc<PeerPool>,
     metrics: Metrics,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct BodyLimits {
 pub(crate) struct Body {
     /// The content.
     pub bytes: Bytes,
-    _memory: Option<SourcePermit>,
+    _memory: Option<PeerPermit>,
 }
 
 /// Why a body is not taken.
@@ -69,7 +69,7 @@ struct Reading<'a> {
     received: usize,
     begun: Instant,
     /// Where its memory comes from; none if it is small.
-    memory: Option<&'a SourcePool>,
+    memory: Option<&'a PeerPool>,
 }
 
 impl BodyLimits {
@@ -78,7 +78,7 @@ impl BodyLimits {
         let steps = |bytes: usize| u64::try_from(bytes.div_ceil(STEP)).unwrap_or(u64::MAX).max(1);
         let one = largest.saturating_mul(COPIES);
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).max(one);
-        let memory = SourcePool::new(steps(memory), steps((memory / 4 * QUARTERS_OF_ONE).max(one)));
+        let memory = PeerPool::new(steps(memory), steps((memory / 4 * QUARTERS_OF_ONE).max(one)));
         Self { largest, memory, metrics: metrics.clone() }
     }
 
@@ -119,11 +119,11 @@ impl BodyLimits {
         announced: usize,
         state: &ConnectionState,
         patience: Option<Duration>,
-    ) -> Result<SourcePermit, BodyError> {
+    ) -> Result<PeerPermit, BodyError> {
         state.waiting();
         let amount = u64::try_from(announced.saturating_mul(COPIES).div_ceil(STEP)).unwrap_or(u64::MAX);
         let is_known = state.is_known() || state.is_proven();
-        let claim = SourceClaim { source: state.source(), is_known, amount };
+        let claim = PeerClaim { peer: state.peer(), is_known, amount };
         let longest = patience.map_or(LONGEST, |patience| patience.saturating_sub(LAST_MOMENT).min(LONGEST));
         self.memory.take(&claim, Some(Instant::now() + longest)).await.map_err(|_| {
             self.metrics.bodies_without_room.inc();
@@ -189,7 +189,7 @@ impl Reading<'_> {
         }
         loop {
             let progress = self.progress();
-            let is_in_the_way = || self.memory.is_some_and(SourcePool::is_waited_for);
+            let is_in_the_way = || self.memory.is_some_and(PeerPool::is_waited_for);
             if progress.is_too_slow() || (progress.lags() && is_in_the_way()) {
                 return Poll::Ready(Err(BodyError::TooSlow));
             }

@@ -6,7 +6,7 @@ use std::task::Context;
 use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
-use portcullis_process::eviction::Source;
+use portcullis_process::eviction::Peer;
 
 use crate::http::eviction::{Activity, Snapshot};
 
@@ -16,7 +16,7 @@ const ACTIVITY_BITS: u32 = 3;
 /// The state of one connection.
 pub(crate) struct ConnectionState {
     start: Instant,
-    source: Source,
+    peer: Peer,
     /// The time of the last change in milliseconds since `start`, shifted, plus the [`Activity`].
     state: AtomicU64,
     announced: AtomicU64,
@@ -41,10 +41,10 @@ pub(crate) enum Signal {
 
 impl ConnectionState {
     /// The state of a connection that has just been accepted. All connections of a list count their time from the same `start`.
-    pub(crate) fn new(start: Instant, source: Source, is_known: bool) -> Self {
+    pub(crate) fn new(start: Instant, peer: Peer, is_known: bool) -> Self {
         let created = Self {
             start,
-            source,
+            peer,
             state: AtomicU64::new(0),
             announced: AtomicU64::new(0),
             received: AtomicU64::new(0),
@@ -59,11 +59,11 @@ impl ConnectionState {
     }
 
     /// Where the connection comes from.
-    pub(crate) fn source(&self) -> Source {
-        self.source
+    pub(crate) fn peer(&self) -> Peer {
+        self.peer
     }
 
-    /// Whether its source had sent a review before it connected.
+    /// Whether its peer had sent a review before it connected.
     pub(crate) fn is_known(&self) -> bool {
         self.is_known
     }
@@ -165,7 +165,7 @@ impl ConnectionState {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let (activity, elapsed) = self.activity();
         Snapshot {
-            source: self.source,
+            peer: self.peer,
             activity,
             elapsed,
             announced: self.announced.load(Ordering::Relaxed),
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     fn state() -> ConnectionState {
-        ConnectionState::new(Instant::now(), Source::of([10, 0, 0, 1].into()), false)
+        ConnectionState::new(Instant::now(), Peer::of([10, 0, 0, 1].into()), false)
     }
 
     #[test]

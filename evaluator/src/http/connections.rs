@@ -1,4 +1,4 @@
-//! The open connections: how many there are, which sources have sent reviews before, and which one is closed to make room.
+//! The open connections: how many there are, which peers have sent reviews before, and which one is closed to make room.
 //!
 //! The list is locked when a connection comes or goes, and never by a request.
 
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use portcullis_process::eviction::Source;
+use portcullis_process::eviction::Peer;
 use portcullis_util::lock;
 use prometheus::{IntCounter, IntGauge};
 use tokio::sync::Notify;
@@ -16,7 +16,7 @@ use crate::http::connection::ConnectionState;
 use crate::http::eviction::{self, Activity, Priority};
 use crate::metrics::Metrics;
 
-/// The longest time for a handshake and a request's head; and, from a source that has sent no review yet, to its first byte.
+/// The longest time for a handshake and a request's head; and, from a peer that has sent no review yet, to its first byte.
 const HEAD: Duration = Duration::from_secs(10);
 /// The longest wait for a permit to shake hands. A body that waits for memory is refused before that.
 const WAIT: Duration = Duration::from_secs(20);
@@ -30,9 +30,9 @@ const SWEEP: Duration = Duration::from_millis(500);
 const DECIDED: Duration = Duration::from_millis(250);
 /// A decision names one in so many connections.
 const ONE_OF: usize = 8;
-/// How long a source counts as known after its last review. API servers are silent at night.
+/// How long a peer counts as known after its last review. API servers are silent at night.
 const KNOWN: Duration = Duration::from_secs(3600);
-/// The most sources that are remembered.
+/// The most peers that are remembered.
 const MOST_KNOWN: usize = 1024;
 /// The time without an eviction after which the connections no longer count as too many, and the next eviction is logged again.
 const CALM: Duration = Duration::from_secs(10);
@@ -64,9 +64,9 @@ struct Order {
     decided: Option<Instant>,
 }
 
-/// Sources whose reviews were answered, each with the time of the last one.
+/// Peers whose reviews were answered, each with the time of the last one.
 #[derive(Default)]
-struct Known(HashMap<Source, Instant>);
+struct Known(HashMap<Peer, Instant>);
 
 /// A connection in the list; dropping it takes it out.
 pub(crate) struct Listed {
@@ -99,8 +99,8 @@ impl Connections {
                 return None;
             }
         }
-        let source = Source::of(address);
-        let state = Arc::new(ConnectionState::new(self.start, source, open.known.0.contains_key(&source)));
+        let peer = Peer::of(address);
+        let state = Arc::new(ConnectionState::new(self.start, peer, open.known.0.contains_key(&peer)));
         let key = open.next;
         open.next += 1;
         open.states.insert(key, Arc::clone(&state));
@@ -128,14 +128,14 @@ impl Connections {
             let now = Instant::now();
             for state in states.values() {
                 if state.is_proven() {
-                    known.add(state.source(), now);
+                    known.add(state.peer(), now);
                 }
                 let (activity, age) = state.activity();
                 let longest = match activity {
                     Activity::Opening => HEAD,
                     // Clients dial ahead: an API server opens a connection and does not use it if another one becomes free meanwhile. Go does not
-                    // repeat a request that crosses the close of a connection on its first use, so those of known sources stay as long as used ones.
-                    Activity::Idle if state.is_proven() || known.0.contains_key(&state.source()) => IDLE,
+                    // repeat a request that crosses the close of a connection on its first use, so those of known peers stay as long as used ones.
+                    Activity::Idle if state.is_proven() || known.0.contains_key(&state.peer()) => IDLE,
                     Activity::Idle => HEAD,
                     Activity::Waiting => WAIT,
                     // Bodies have a minimum rate, and policies have limits of their own.
@@ -212,14 +212,14 @@ impl Open {
     }
 
     fn warn(&self) {
-        let mut sources = HashMap::<_, usize>::new();
+        let mut peers = HashMap::<_, usize>::new();
         for state in self.states.values() {
-            *sources.entry(state.source()).or_default() += 1;
+            *peers.entry(state.peer()).or_default() += 1;
         }
-        if let Some((source, count)) = sources.iter().max_by_key(|(_, count)| **count) {
-            let (open, sources) = (self.states.len(), sources.len());
+        if let Some((peer, count)) = peers.iter().max_by_key(|(_, count)| **count) {
+            let (open, peers) = (self.states.len(), peers.len());
             tracing::warn!(
-                open, sources, most_from = %source, of_these = count,
+                open, peers, most_from = %peer, of_these = count,
                 "too many connections; those that send slowly or nothing are closed to make room"
             );
         }
@@ -227,10 +227,10 @@ impl Open {
 }
 
 impl Known {
-    fn add(&mut self, source: Source, now: Instant) {
-        self.0.insert(source, now);
+    fn add(&mut self, peer: Peer, now: Instant) {
+        self.0.insert(peer, now);
         if self.0.len() > MOST_KNOWN
-            && let Some(oldest) = self.0.iter().min_by_key(|(_, last)| **last).map(|(source, _)| *source)
+            && let Some(oldest) = self.0.iter().min_by_key(|(_, last)| **last).map(|(peer, _)| *peer)
         {
             self.0.remove(&oldest);
         }
@@ -246,7 +246,7 @@ impl Listed {
     pub(crate) fn answered(&self, is_review: bool) {
         self.state.idle();
         if is_review && self.state.proven() {
-            lock(&self.connections.open).known.add(self.state.source(), Instant::now());
+            lock(&self.connections.open).known.add(self.state.peer(), Instant::now());
         }
     }
 }
@@ -325,12 +325,12 @@ mod tests {
     #[test]
     fn sources_are_remembered_for_a_time_and_up_to_a_number() {
         let (mut known, start) = (Known::default(), Instant::now());
-        let source = |number: u32| Source::of(IpAddr::from(number.to_be_bytes()));
+        let peer = |number: u32| Peer::of(IpAddr::from(number.to_be_bytes()));
         for number in 0..=1024 {
-            known.add(source(number), start + Duration::from_millis(number.into()));
+            known.add(peer(number), start + Duration::from_millis(number.into()));
         }
         assert_eq!(known.0.len(), MOST_KNOWN);
-        assert!(!known.0.contains_key(&source(0)), "the oldest is forgotten");
+        assert!(!known.0.contains_key(&peer(0)), "the oldest is forgotten");
         known.forget(start + KNOWN + Duration::from_millis(1023));
         assert_eq!(known.0.len(), 1);
     }

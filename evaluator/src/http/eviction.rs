@@ -5,13 +5,13 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use portcullis_process::eviction::{Candidate, Source, first_to_go};
+use portcullis_process::eviction::{Candidate, Peer, first_to_go};
 
 use crate::http::pace::Progress;
 
-/// How long a connection from an unknown source may be silent and still count as about to send.
+/// How long a connection from an unknown peer may be silent and still count as about to send.
 const FRESH: Duration = Duration::from_secs(1);
-/// The same for a known source: this program may read its bytes late when it is short of CPU.
+/// The same for a known peer: this program may read its bytes late when it is short of CPU.
 const FRESH_KNOWN: Duration = Duration::from_secs(2);
 
 /// What a connection is doing.
@@ -33,7 +33,7 @@ pub(crate) enum Activity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     /// Where it comes from.
-    pub source: Source,
+    pub peer: Peer,
     /// What it is doing.
     pub activity: Activity,
     /// How long it has been doing that.
@@ -44,7 +44,7 @@ pub(crate) struct Snapshot {
     pub received: u64,
     /// Whether a review was answered on it.
     pub is_proven: bool,
-    /// Whether its source is known: a review from there was answered lately.
+    /// Whether its peer is known: a review from there was answered lately.
     pub is_known: bool,
 }
 
@@ -53,15 +53,15 @@ pub(crate) struct Snapshot {
 pub(crate) enum Priority {
     /// Silent or too slow for longer than a working client would be.
     Stalled,
-    /// New or sending in good time, from an unknown source.
+    /// New or sending in good time, from an unknown peer.
     Stranger,
-    /// New or sending in good time, from a known source.
+    /// New or sending in good time, from a known peer.
     Newcomer,
     /// Idle or sending in good time, after a review was answered on it.
     Proven,
 }
 
-/// The order within one source and priority: the slowest is closed first, then the oldest.
+/// The order within one peer and priority: the slowest is closed first, then the oldest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     rate: u64,
@@ -73,7 +73,7 @@ pub(super) struct Rank {
 pub(super) fn order(connections: impl Iterator<Item = (u64, Snapshot)>) -> Vec<(u64, Priority)> {
     let candidate = |(key, seen): (u64, Snapshot)| {
         let (priority, rank) = seen.judged()?;
-        Some(Candidate { key: (key, priority), source: seen.source, priority, rank })
+        Some(Candidate { key: (key, priority), peer: seen.peer, priority, rank })
     };
     first_to_go(connections.filter_map(candidate).collect())
 }
@@ -112,7 +112,7 @@ mod tests {
     /// A silent connection from `10.0.0.<last>`.
     fn seen(last: u8, activity: Activity, millis: u64) -> Snapshot {
         Snapshot {
-            source: Source::of([10, 0, 0, last].into()),
+            peer: Peer::of([10, 0, 0, last].into()),
             activity,
             elapsed: Duration::from_millis(millis),
             announced: 0,

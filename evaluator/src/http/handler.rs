@@ -26,7 +26,7 @@ use crate::http::media_type;
 use crate::http::path_keys::AcceptedKeys;
 use crate::http::route::{self, OpenPaths, Route, quoted};
 use crate::review::{RawReview, Review, ReviewError};
-use crate::table::{MatchGroup, Record, SharedTable, Table};
+use crate::table::{MatchGroup, ServedPolicy, SharedTable, Table};
 use crate::verdict::EvaluationError;
 use crate::verdict::answer::{Answer, Envelope};
 
@@ -62,9 +62,9 @@ struct Entered<'a>(&'a UnderWay);
 /// What a request is for, as it was served when the request's head came.
 enum Destination {
     /// A verdict of one policy.
-    Policy(Arc<Record>, Purpose),
+    Policy(Arc<ServedPolicy>, Purpose),
     /// A verdict of one policy on a raw request.
-    ValidateRaw(Arc<Record>),
+    ValidateRaw(Arc<ServedPolicy>),
     /// The joined verdicts of a match group.
     Group(GroupId, Arc<MatchGroup>),
     /// The marker of a match group.
@@ -192,22 +192,22 @@ impl Handler {
         connection.asking();
         let until = answer_by(arrived, timeout);
         match destination {
-            Destination::Policy(record, purpose) => {
+            Destination::Policy(policy, purpose) => {
                 let review = Review::parse(&body.bytes)?;
                 let span = debug_span!(
-                    "admission", policy = %record.id, uid = quoted(review.uid()), namespace = namespace(&review)
+                    "admission", policy = %policy.id, uid = quoted(review.uid()), namespace = namespace(&review)
                 );
                 adopt_parent(&span, &parts.headers);
-                let asking = self.admission.review(&record, &review, until, purpose).instrument(span);
-                let target = Target::Policy(Arc::clone(&record));
+                let asking = self.admission.review(&policy, &review, until, purpose).instrument(span);
+                let target = Target::Policy(Arc::clone(&policy));
                 Ok(self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Review)), asking).await)
             }
-            Destination::ValidateRaw(record) => {
+            Destination::ValidateRaw(policy) => {
                 let review = RawReview::parse(&body.bytes)?;
-                let span = debug_span!("admission", policy = %record.id, uid = quoted(review.uid()));
+                let span = debug_span!("admission", policy = %policy.id, uid = quoted(review.uid()));
                 adopt_parent(&span, &parts.headers);
-                let asking = self.admission.raw(&record, &review, until).instrument(span);
-                let target = Target::Policy(Arc::clone(&record));
+                let asking = self.admission.raw(&policy, &review, until).instrument(span);
+                let target = Target::Policy(Arc::clone(&policy));
                 Ok(self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Raw)), asking).await)
             }
             Destination::Group(id, group) => {

@@ -18,8 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::LazyConfigAcceptor;
 
-use crate::fair::pool::SourcePool;
-use crate::fair::sources::SourceClaim;
+use crate::fair::peers::PeerClaim;
+use crate::fair::pool::PeerPool;
 use crate::http::connection::{ConnectionState, Signal};
 use crate::http::connections::{Connections, Listed};
 use crate::http::eviction::Activity;
@@ -98,7 +98,7 @@ impl Server {
         // Half of the threads may be busy with the arithmetic of handshakes; the others are for established connections.
         let workers = tokio::runtime::Handle::current().metrics().num_workers();
         let permits = u64::try_from(workers / 2).unwrap_or(u64::MAX).max(1);
-        let handshakes = SourcePool::new(permits, permits);
+        let handshakes = PeerPool::new(permits, permits);
         let unseen = Arc::new(Semaphore::new(UNSEEN));
         let mut failed: Option<Instant> = None;
         loop {
@@ -145,7 +145,7 @@ impl Server {
         }
     }
 
-    async fn connection(&self, stream: TcpStream, listed: Listed, handshakes: &Arc<SourcePool>) {
+    async fn connection(&self, stream: TcpStream, listed: Listed, handshakes: &Arc<PeerPool>) {
         // Answers are single writes; waiting for more to send only delays them.
         let _ = stream.set_nodelay(true);
         let state = &listed.state;
@@ -200,7 +200,7 @@ impl Server {
         certificates: &Certificates,
         stream: TcpStream,
         state: &ConnectionState,
-        handshakes: &Arc<SourcePool>,
+        handshakes: &Arc<PeerPool>,
     ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
         let config = certificates.current()?;
         let acceptor = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
@@ -209,7 +209,7 @@ impl Server {
             // The permit is held only while the client's hello is answered, and not while the client goes on: otherwise clients that send
             // a hello and no more would keep out all others.
             state.waiting();
-            let claim = SourceClaim { source: state.source(), is_known: state.is_known(), amount: 1 };
+            let claim = PeerClaim { peer: state.peer(), is_known: state.is_known(), amount: 1 };
             let permit = handshakes.take(&claim, None).await.expect("every claim is met in its turn");
             let answered = poll_fn(|cx| Poll::Ready(Pin::as_mut(&mut rest).poll(cx))).await;
             drop(permit);

@@ -58,9 +58,9 @@ async fn the_same_content_in_a_new_generation_serves_at_once() {
     next.entry.mode = Mode::Monitor;
     next.entry.failure_policy = FailurePolicy::Ignore;
     rig.apply(next).await;
-    let record = rig.record(ID);
-    assert_eq!((rig.loaded(ID).generation(), record.mode), (2, Mode::Monitor));
-    assert_eq!(record.failure_policy, FailurePolicy::Ignore);
+    let policy = rig.served(ID);
+    assert_eq!((rig.loaded(ID).generation(), policy.mode), (2, Mode::Monitor));
+    assert_eq!(policy.failure_policy, FailurePolicy::Ignore);
 }
 
 #[tokio::test]
@@ -71,7 +71,7 @@ async fn a_broken_generation_leaves_the_old_one_serving() {
     broken.entry.mode = Mode::Warn;
     rig.apply(broken).await;
     assert_eq!(rig.denial(ID).await, "by 1");
-    assert_eq!(rig.record(ID).mode, Mode::Warn, "the mode is the newest generation's");
+    assert_eq!(rig.served(ID).mode, Mode::Warn, "the mode is the newest generation's");
     let state = rig.until(|state| state.deviations.len() == 1).await;
     let deviation = &state.deviations[0];
     assert_eq!((deviation.state, deviation.serving, deviation.generation), (ReplicaState::Previous, 1, 2));

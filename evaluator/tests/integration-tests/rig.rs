@@ -14,7 +14,7 @@ use portcullis_contract::{
 };
 use portcullis_engine::{Compiler, RunLimits, RunningEngine};
 use portcullis_evaluator::{
-    EvaluationError, Follow, LaneLimits, Lanes, Loaded, MemoryPlan, Metrics, Record, Serving, SharedTable, Table,
+    EvaluationError, Follow, LaneLimits, Lanes, Loaded, MemoryPlan, Metrics, ServedPolicy, Serving, SharedTable, Table,
     Verdict, numbered,
 };
 use portcullis_process::{Latch, Liveness, Shutdown, StateFeed, files};
@@ -152,7 +152,7 @@ impl Rig {
         state
     }
 
-    pub fn record(&self, id: &str) -> Arc<Record> {
+    pub fn served(&self, id: &str) -> Arc<ServedPolicy> {
         Arc::clone(self.table.load().policies.get(id).unwrap_or_else(|| panic!("{id} is not in the table")))
     }
 
@@ -161,7 +161,7 @@ impl Rig {
     }
 
     pub fn loaded(&self, id: &str) -> Arc<Loaded> {
-        match &self.record(id).serving {
+        match &self.served(id).serving {
             Serving::Ready(loaded) => Arc::clone(loaded),
             Serving::Unserved(failure) => panic!("{id} does not serve: {failure}"),
         }
@@ -169,7 +169,7 @@ impl Rig {
 
     /// Why a policy does not serve.
     pub fn unserved(&self, id: &str) -> Failure {
-        match &self.record(id).serving {
+        match &self.served(id).serving {
             Serving::Ready(_) => panic!("{id} serves"),
             Serving::Unserved(failure) => failure.clone(),
         }
@@ -189,12 +189,12 @@ impl Rig {
     }
 
     pub async fn ask_within(&self, id: &str, request: &str, time: Duration) -> Result<Verdict, EvaluationError> {
-        let record = self.record(id);
+        let policy = self.served(id);
         let loaded = self.loaded(id);
         let deadline = Instant::now() + time.min(loaded.timeout());
         let request = Bytes::copy_from_slice(request.as_bytes());
         let evaluation = async move { loaded.module().expect("no group").validate(request, deadline).await };
-        record.share.run(deadline, evaluation).await.map_err(EvaluationError::from)?
+        policy.share.run(deadline, evaluation).await.map_err(EvaluationError::from)?
     }
 
     /// The text of a denial.

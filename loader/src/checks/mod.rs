@@ -59,8 +59,8 @@ pub(crate) struct CheckSettings {
 /// The checks of this pod.
 pub(crate) struct Checks {
     settings: CheckSettings,
-    /// Places for checks at the same time. The evaluator shares them between users and namespaces.
-    places: Arc<Semaphore>,
+    /// Permits for checks at the same time. The evaluator shares them between users and namespaces.
+    permits: Arc<Semaphore>,
     /// The number of the next candidate. The first is the time, so that an evaluator takes no candidate for one of an earlier loader.
     next: AtomicU64,
     trials: watch::Sender<Trials>,
@@ -82,8 +82,8 @@ pub(crate) struct Checks {
 /// How long parts of a check may take.
 #[derive(Debug, Clone, Copy)]
 struct Times {
-    /// Longest wait for a place.
-    place: Duration,
+    /// Longest wait for a permit.
+    permit: Duration,
     /// When to stop looking at objects that exist.
     impact: Instant,
     /// When there must be an answer.
@@ -93,7 +93,7 @@ struct Times {
 impl Times {
     fn of(begun: Instant, check: PolicyCheck) -> Self {
         let time = Duration::from_millis(check.millis).min(MAX_CHECK_TIME);
-        Self { place: time / 2, impact: begun + time / 2, all: begun + (time - time / LEFT_FOR_REPLY) }
+        Self { permit: time / 2, impact: begun + time / 2, all: begun + (time - time / LEFT_FOR_REPLY) }
     }
 }
 
@@ -101,7 +101,7 @@ impl Times {
 struct Trial {
     checks: Arc<Checks>,
     id: PolicyId,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Drop for Trial {
@@ -121,7 +121,7 @@ impl Checks {
     ) -> Arc<Self> {
         Arc::new(Self {
             settings,
-            places: Arc::new(Semaphore::new(MAX_CHECKS)),
+            permits: Arc::new(Semaphore::new(MAX_CHECKS)),
             next: AtomicU64::new(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(1)),
             trials: watch::Sender::default(),
             checked: Mutex::default(),
@@ -222,7 +222,7 @@ impl Checks {
 
     /// Tries a policy and waits until it loads or fails. If it loads, it is asked about objects that exist.
     async fn tried(self: &Arc<Self>, applied: Applied, subject: &Subject, times: Times) -> CheckVerdict {
-        let trial = match timeout(times.place, self.begin(applied)).await {
+        let trial = match timeout(times.permit, self.begin(applied)).await {
             Ok(Ok(trial)) => trial,
             Ok(Err(error)) => return CheckVerdict::unknown(None, error.to_string()),
             Err(_) => return CheckVerdict::unknown(None, "too many policies are being checked on this replica"),
@@ -243,14 +243,14 @@ impl Checks {
         verdict
     }
 
-    /// Waits for a place, and adds the candidate to those that are tried.
+    /// Waits for a permit, and adds the candidate to those that are tried.
     async fn begin(self: &Arc<Self>, applied: Applied) -> Result<Trial, PolicyIdError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = PolicyId::check(applied.namespace.as_deref(), number)?;
-        let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
+        let permit = Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
         let candidate = Arc::new(applied.tried_as(id.clone()));
         self.trials.send_modify(|trials| Arc::make_mut(trials).push(candidate));
-        Ok(Trial { checks: Arc::clone(self), id, _place: place })
+        Ok(Trial { checks: Arc::clone(self), id, _permit: permit })
     }
 
     /// Waits until a candidate loads or fails.
@@ -417,7 +417,7 @@ mod tests {
             passed += usize::from(one.await.expect("ends").outcome == CheckOutcome::Passed);
             assert!(checks.trials().borrow().len() <= MAX_CHECKS + MOST_STAY);
         }
-        assert_eq!(passed, 1, "the others found no place, or nobody said what becomes of them");
+        assert_eq!(passed, 1, "the others found no permit, or nobody said what becomes of them");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use portcullis_process::{Confinement, failpoint};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::{CompileFailure, inspect};
-use crate::store::Compiled;
+use crate::volume::Compiled;
 
 /// What the parent says.
 #[derive(Debug, Parser)]

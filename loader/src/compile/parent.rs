@@ -14,7 +14,7 @@ use tokio::process::{ChildStdout, Command};
 use super::child::{JUDGED, OUT_OF_MEMORY};
 use super::{CompileFailure, SUBCOMMAND};
 use crate::source::{Sink, SourceError};
-use crate::store::{Compiled, Reservation};
+use crate::volume::{Compiled, Reservation};
 
 /// How much of an artifact is read at once, in bytes.
 const PIECE: usize = 256 << 10;

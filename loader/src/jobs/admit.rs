@@ -16,7 +16,7 @@ use url::Url;
 use super::{JobContext, JobRunner, PinSource};
 use crate::plan::AttemptError;
 use crate::source::{Reference, SourceError};
-use crate::store::SignedManifest;
+use crate::volume::SignedManifest;
 
 impl JobRunner {
     /// Checks a module that a policy is pinned to against the rules of the installation and of the policy. Where it must be signed,

@@ -9,7 +9,7 @@ use portcullis_registry::signature::{Material, Requirement};
 use super::{JobContext, JobRunner, blocking};
 use crate::plan::AttemptError;
 use crate::source::{Fetched, Sink, SourceError, not_written};
-use crate::store::{MAX_SIGNATURES, Temporary};
+use crate::volume::{MAX_SIGNATURES, Temporary};
 
 impl JobRunner {
     /// Fetches the module that an artifact's name leads to now. A digest always names the same module; a tag is resolved once per fetch.

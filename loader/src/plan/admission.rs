@@ -16,7 +16,7 @@ use crate::claims::Claims;
 use crate::content::Body;
 use crate::retry::Retry;
 use crate::source::Reference;
-use crate::store::ArtifactRecord;
+use crate::volume::ArtifactRecord;
 
 /// The checks, by address.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use portcullis_contract::{Digest, Reason};
 
 use super::attempts::{AttemptError, Attempts, Now};
 use crate::retry::Retry;
-use crate::store::ArtifactRecord;
+use crate::volume::ArtifactRecord;
 
 /// An artifact and its compilation.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use portcullis_contract::Digest;
 
 use super::attempts::AttemptError;
 use crate::source::Reference;
-use crate::store::ArtifactRecord;
+use crate::volume::ArtifactRecord;
 
 /// Work that takes time and may fail.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

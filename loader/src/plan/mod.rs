@@ -46,7 +46,7 @@ use crate::mismatch::Provided;
 use crate::pins::Pins;
 use crate::retry::Retry;
 use crate::source::Reference;
-use crate::store::{ArtifactRecord, Keep, Owners};
+use crate::volume::{ArtifactRecord, Keep, Owners};
 
 /// How many deleted policies are remembered, so that generations do not begin at 1 again if a policy comes back.
 const MAX_DELETED: usize = 10_000;

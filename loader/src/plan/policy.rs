@@ -75,7 +75,7 @@ pub(super) struct Policy {
 /// What the manifest remembers of the newest generation, for the loader's own restart.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Record {
+struct SavedPolicy {
     file: String,
     hash: Digest,
     created: Timestamp,
@@ -157,9 +157,10 @@ impl Policy {
         Membership { groups, matches: self.matches.clone(), lingers: !self.is_object }
     }
 
-    /// A policy of an earlier manifest. If its record cannot be read, the next content counts as a new generation.
+    /// A policy of an earlier manifest. If what was saved of it cannot be read, the next content counts as a new generation.
     pub(super) fn restore(entry: &PolicyEntry, now: Now) -> Self {
-        let record: Option<Record> = entry.source.as_ref().and_then(|source| serde_json::from_str(source.get()).ok());
+        let saved: Option<SavedPolicy> =
+            entry.source.as_ref().and_then(|source| serde_json::from_str(source.get()).ok());
         let unknown = Problem::new(Reason::SpecInvalid, "nothing is known of it");
         let head = Head { mode: entry.mode, failure_policy: entry.failure_policy, suspend: entry.suspend, group: None };
         let generation = |candidate: &Candidate| Generation {
@@ -204,25 +205,25 @@ impl Policy {
                 .find(|failure| failure.generation == entry.generation && failure.stage() != Stage::Spec)
                 .cloned(),
         };
-        if let Some(record) = record {
-            if let Some(unproven) = record.unproven.as_ref().and_then(remembered) {
-                // A generation that came from a candidate lacks what the record has, such as addresses.
+        if let Some(saved) = saved {
+            if let Some(unproven) = saved.unproven.as_ref().and_then(remembered) {
+                // A generation that came from a candidate lacks what was saved, such as addresses.
                 policy.recent.retain(|other| (other.number, other.digest) != (unproven.number, unproven.digest));
                 policy.recent.push(unproven);
                 policy.recent.sort_by_key(|known| known.number);
             }
-            policy.created = record.created;
-            policy.begun.wall = record.begun;
-            policy.file = record.file;
-            policy.hash = record.hash;
-            policy.head = record.head;
-            policy.references = record.references;
-            policy.references.extend(record.reference.map(|reference| (String::new(), reference)));
-            policy.pins = Pins::new(record.digest, record.members);
-            let digest = record.body.as_ref().and_then(|body| body.digest(&policy.pins));
+            policy.created = saved.created;
+            policy.begun.wall = saved.begun;
+            policy.file = saved.file;
+            policy.hash = saved.hash;
+            policy.head = saved.head;
+            policy.references = saved.references;
+            policy.references.extend(saved.reference.map(|reference| (String::new(), reference)));
+            policy.pins = Pins::new(saved.digest, saved.members);
+            let digest = saved.body.as_ref().and_then(|body| body.digest(&policy.pins));
             let candidate = digest.and_then(|digest| candidate(entry.generation, digest));
-            let body = record.body.and_then(|body| body.with_settings_of(candidate));
-            policy.body = body.ok_or_else(|| record.problem.unwrap_or(unknown));
+            let body = saved.body.and_then(|body| body.with_settings_of(candidate));
+            policy.body = body.ok_or_else(|| saved.problem.unwrap_or(unknown));
         }
         policy
     }
@@ -419,7 +420,7 @@ impl Policy {
         let digest = self.target().map(|(_, digest)| digest);
         let body = self.body.as_ref().ok().map(|body| kept(body, self.generation, digest));
         let unproven = self.fallbacks().find(|other| self.is_unproven(other)).map(remembered);
-        let record = self.record(body, unproven);
+        let saved = self.saved(body, unproven);
         let last_good = self.last_good.as_ref().map(remembered);
         PolicyEntry {
             id: id.clone(),
@@ -432,12 +433,12 @@ impl Policy {
             candidates,
             failures,
             last_good,
-            source: Some(raw(&record)),
+            source: Some(raw(&saved)),
         }
     }
 
-    fn record(&self, body: Option<Body>, unproven: Option<LastGood>) -> Record {
-        Record {
+    fn saved(&self, body: Option<Body>, unproven: Option<LastGood>) -> SavedPolicy {
+        SavedPolicy {
             file: self.file.clone(),
             hash: self.hash,
             created: self.created,
@@ -458,12 +459,12 @@ impl Policy {
         }
     }
 
-    /// An entry without the records of generations that are not candidates. After a restart, the loader must ask again for what they held.
+    /// An entry without what is saved of generations that are not candidates. After a restart, the loader must ask again for that.
     pub(super) fn without_others(&self, entry: PolicyEntry) -> PolicyEntry {
         let has = |number: i64, digest: Digest| candidate_of(&entry.candidates, number, digest).is_some();
         let is_newest_in = self.target().is_some_and(|(_, digest)| has(self.generation, digest));
         let body = self.body.as_ref().ok().filter(|_| is_newest_in).map(Body::without_settings);
-        let source = Some(raw(&self.record(body, None)));
+        let source = Some(raw(&self.saved(body, None)));
         let last_good = entry.last_good.filter(|good| has(good.generation, good.digest));
         PolicyEntry { last_good, source, ..entry }
     }

@@ -124,64 +124,64 @@ mod tests {
 
     use super::*;
 
-    struct Place {
+    struct Rig {
         root: tempfile::TempDir,
         outside: tempfile::TempDir,
         source: FileSource,
     }
 
-    fn place() -> Place {
+    fn rig() -> Rig {
         let (root, outside) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         fs::write(root.path().join("a.wasm"), "module").expect("writes");
         fs::write(outside.path().join("canary"), "secret").expect("writes");
         let source = FileSource::new(vec![root.path().canonicalize().expect("a path")]);
-        Place { root, outside, source }
+        Rig { root, outside, source }
     }
 
-    fn reason(place: &Place, path: &Path) -> Reason {
-        place.source.open(path).expect_err("refused").reason
+    fn reason(rig: &Rig, path: &Path) -> Reason {
+        rig.source.open(path).expect_err("refused").reason
     }
 
     #[test]
     fn a_file_below_a_root_is_read_also_through_a_link_that_stays() {
-        let place = place();
-        let path = place.root.path().join("a.wasm");
-        assert!(place.source.open(&path).is_ok());
-        symlink(&path, place.root.path().join("link.wasm")).expect("links");
-        assert!(place.source.open(&place.root.path().join("link.wasm")).is_ok());
+        let rig = rig();
+        let path = rig.root.path().join("a.wasm");
+        assert!(rig.source.open(&path).is_ok());
+        symlink(&path, rig.root.path().join("link.wasm")).expect("links");
+        assert!(rig.source.open(&rig.root.path().join("link.wasm")).is_ok());
     }
 
     #[test]
     fn l23_links_and_paths_that_leave_are_refused() {
-        let place = place();
-        let canary = place.outside.path().join("canary");
-        symlink(&canary, place.root.path().join("b.wasm")).expect("links");
-        symlink(place.outside.path(), place.root.path().join("folder")).expect("links");
+        let rig = rig();
+        let canary = rig.outside.path().join("canary");
+        symlink(&canary, rig.root.path().join("b.wasm")).expect("links");
+        symlink(rig.outside.path(), rig.root.path().join("folder")).expect("links");
         for path in [
-            place.root.path().join("b.wasm"),
-            place.root.path().join("folder/canary"),
+            rig.root.path().join("b.wasm"),
+            rig.root.path().join("folder/canary"),
             canary.clone(),
-            place.outside.path().join("absent"),
+            rig.outside.path().join("absent"),
             "/etc/passwd".into(),
             "/dev/zero".into(),
         ] {
-            assert_eq!(reason(&place, &path), Reason::SourceNotAllowed, "{}", path.display());
+            assert_eq!(reason(&rig, &path), Reason::SourceNotAllowed, "{}", path.display());
         }
     }
 
     #[test]
     fn what_is_not_there_or_no_file_is_named() {
-        let place = place();
-        assert_eq!(reason(&place, &place.root.path().join("absent.wasm")), Reason::NotFound);
-        fs::create_dir(place.root.path().join("folder.wasm")).expect("makes");
-        assert_eq!(reason(&place, &place.root.path().join("folder.wasm")), Reason::NotFound);
+        let rig = rig();
+        assert_eq!(reason(&rig, &rig.root.path().join("absent.wasm")), Reason::NotFound);
+        fs::create_dir(rig.root.path().join("folder.wasm")).expect("makes");
+        assert_eq!(reason(&rig, &rig.root.path().join("folder.wasm")), Reason::NotFound);
     }
 
     #[tokio::test]
     async fn an_emptied_file_is_as_good_as_none() {
-        let place = place();
-        let path = place.root.path().join("a.wasm");
-        let fetch = async || place.source.fetch(&path, &mut Sink::new(None, 100, std::sync::Arc::default())).await;
+        let rig = rig();
+        let path = rig.root.path().join("a.wasm");
+        let fetch = async || rig.source.fetch(&path, &mut Sink::new(None, 100, std::sync::Arc::default())).await;
         assert_eq!(fetch().await.map_err(|error| error.reason), Ok(()));
         fs::write(&path, "").expect("empties");
         assert_eq!(fetch().await.map_err(|error| error.reason), Err(Reason::NotFound));

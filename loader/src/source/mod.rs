@@ -16,7 +16,7 @@ pub(crate) use self::file::FileSource;
 pub(crate) use self::reference::{Reference, shown};
 pub(crate) use self::sink::{Fetched, Progress, Sink, not_written};
 
-use crate::store::{MAX_SIGNATURES, SignedManifest};
+use crate::volume::{MAX_SIGNATURES, SignedManifest};
 
 /// Why a module was not fetched.
 pub(crate) use portcullis_registry::FetchError as SourceError;

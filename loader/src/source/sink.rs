@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt as _;
 use portcullis_registry::Receive;
 
 use super::SourceError;
-use crate::store::Reservation;
+use crate::volume::Reservation;
 use crate::volume_error::VolumeError;
 
 /// Receives a module or an artifact.

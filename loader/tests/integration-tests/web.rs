@@ -104,13 +104,13 @@ impl Server {
 }
 
 /// A folder, a good server, and a loader that trusts it.
-struct Place {
+struct Rig {
     folder: Folder,
     authority: Authority,
     server: Server,
 }
 
-impl Place {
+impl Rig {
     fn new() -> Self {
         let authority = Authority::new();
         let server = Server::start(Some(authority.config("127.0.0.1", false)));
@@ -138,22 +138,22 @@ fn reason(loader: &Loader, name: &str) -> Reason {
 
 #[test]
 fn a_module_is_fetched_once() {
-    let place = Place::new();
-    place.server.on("/a", Reply::ok(numbered(1)));
+    let rig = Rig::new();
+    rig.server.on("/a", Reply::ok(numbered(1)));
     for name in ["a", "b", "c"] {
-        place.want(name, "/a");
+        rig.want(name, "/a");
     }
-    let mut loader = place.start(&[]);
+    let mut loader = rig.start(&[]);
     for name in ["a", "b", "c"] {
         loader.serves(&format!("cluster/{name}"), 1);
     }
-    let (status, _) = get(loader.probes, &format!("/healthz/sources/{}", place.server.address));
+    let (status, _) = get(loader.probes, &format!("/healthz/sources/{}", rig.server.address));
     assert_eq!(status, 200);
     loader.stop();
-    let loader = place.start(&[]);
-    place.want("d", "/a");
+    let loader = rig.start(&[]);
+    rig.want("d", "/a");
     loader.serves("cluster/d", 1);
-    assert_eq!(place.server.asked("/a").len(), 1 + 1, "once, and once more for a policy of another life of the loader");
+    assert_eq!(rig.server.asked("/a").len(), 1 + 1, "once, and once more for a policy of another life of the loader");
     assert_eq!(loader.metric("portcullis_compilations_total{result=\"ok\"}"), 0.0);
 }
 
@@ -175,17 +175,17 @@ fn fault_l01_a_source_that_comes_back_is_used() {
 
 #[test]
 fn fault_l02_a_source_that_hangs_holds_up_no_other() {
-    let place = Place::new();
-    place.server.on("/slow", Reply::silence());
-    place.server.on("/good", Reply::ok(numbered(1)));
+    let rig = Rig::new();
+    rig.server.on("/slow", Reply::silence());
+    rig.server.on("/good", Reply::ok(numbered(1)));
     for number in 0..8 {
-        place.want(&format!("slow{number}"), &format!("/slow?{number}"));
-        place.server.on(&format!("/slow?{number}"), Reply::silence());
+        rig.want(&format!("slow{number}"), &format!("/slow?{number}"));
+        rig.server.on(&format!("/slow?{number}"), Reply::silence());
     }
-    let other = Server::start(Some(place.authority.config("127.0.0.1", false)));
+    let other = Server::start(Some(rig.authority.config("127.0.0.1", false)));
     other.on("/good", Reply::ok(numbered(1)));
-    place.folder.write("good.yaml", policy("good", &format!("https://{}/good", other.address), "{}"));
-    let loader = place.start(&["--fetch-header-timeout", "15s"]);
+    rig.folder.write("good.yaml", policy("good", &format!("https://{}/good", other.address), "{}"));
+    let loader = rig.start(&["--fetch-header-timeout", "15s"]);
     let start = Instant::now();
     loader.serves("cluster/good", 1);
     assert!(start.elapsed() < Duration::from_secs(15), "it waited for the one that hangs");
@@ -194,7 +194,7 @@ fn fault_l02_a_source_that_hangs_holds_up_no_other() {
 
 #[test]
 fn fault_l04_l05_l06_l08_statuses_have_their_reasons() {
-    let place = Place::new();
+    let rig = Rig::new();
     let statuses = [
         (500, Reason::RegistryServerError),
         (502, Reason::RegistryServerError),
@@ -208,89 +208,87 @@ fn fault_l04_l05_l06_l08_statuses_have_their_reasons() {
     for (status, _) in statuses {
         let reply = Reply::status(status);
         let reply = if status == 429 { reply.header("retry-after", "3") } else { reply };
-        place.server.on(&format!("/e{status}"), reply);
-        place.want(&format!("e{status}"), &format!("/e{status}"));
+        rig.server.on(&format!("/e{status}"), reply);
+        rig.want(&format!("e{status}"), &format!("/e{status}"));
     }
-    let loader = place.start(&[]);
+    let loader = rig.start(&[]);
     for (status, expected) in statuses {
         assert_eq!(reason(&loader, &format!("e{status}")), expected, "{status}");
     }
-    place.server.on("/e500", Reply::ok(numbered(1)));
+    rig.server.on("/e500", Reply::ok(numbered(1)));
     loader.serves("cluster/e500", 1);
-    let asked = eventually("a second attempt", || Some(place.server.asked("/e429")).filter(|asked| asked.len() > 1));
+    let asked = eventually("a second attempt", || Some(rig.server.asked("/e429")).filter(|asked| asked.len() > 1));
     assert!(asked[1] - asked[0] >= Duration::from_secs(3));
 }
 
 #[test]
 fn fault_l09_a_cut_body_leaves_nothing() {
-    let place = Place::new();
+    let rig = Rig::new();
     let module = numbered(1);
     let cut = module.len() * 6 / 10;
-    place.server.on("/a", Reply::ok(module).cut_after(cut));
-    place.want("a", "/a");
-    let loader = place.start(&[]);
+    rig.server.on("/a", Reply::ok(module).cut_after(cut));
+    rig.want("a", "/a");
+    let loader = rig.start(&[]);
     assert_eq!(reason(&loader, "a"), Reason::BlobTruncated);
     assert!(loader.files("modules").is_empty());
-    place.server.on("/a", Reply::ok(numbered(1)));
+    rig.server.on("/a", Reply::ok(numbered(1)));
     loader.serves("cluster/a", 1);
     assert!(loader.files("tmp").is_empty());
 }
 
 #[test]
 fn fault_l12_a_body_without_end_stops_at_the_limit() {
-    let place = Place::new();
-    place.server.on("/a", Reply::endless());
-    place.want("a", "/a");
-    let loader = place.start(&["--max-module-size", "4MiB"]);
+    let rig = Rig::new();
+    rig.server.on("/a", Reply::endless());
+    rig.want("a", "/a");
+    let loader = rig.start(&["--max-module-size", "4MiB"]);
     assert_eq!(reason(&loader, "a"), Reason::ModuleTooLarge);
     eventually("no file", || (loader.files("tmp").is_empty() && loader.files("modules").is_empty()).then_some(()));
     thread::sleep(Duration::from_millis(1500));
-    assert_eq!(place.server.asked("/a").len(), 1, "final");
+    assert_eq!(rig.server.asked("/a").len(), 1, "final");
 }
 
 #[test]
 fn fault_l14_l15_redirects_are_bounded() {
-    let place = Place::new();
-    let address = place.server.address;
-    place.server.on("/loop", Reply::redirect("/loop"));
-    place.server.on("/plain", Reply::redirect(&format!("http://{address}/a")));
-    place.server.on("/good", Reply::redirect(&format!("https://{address}/a")));
-    place.server.on("/a", Reply::ok(numbered(1)));
+    let rig = Rig::new();
+    let address = rig.server.address;
+    rig.server.on("/loop", Reply::redirect("/loop"));
+    rig.server.on("/plain", Reply::redirect(&format!("http://{address}/a")));
+    rig.server.on("/good", Reply::redirect(&format!("https://{address}/a")));
+    rig.server.on("/a", Reply::ok(numbered(1)));
     for name in ["loop", "plain", "good"] {
-        place.want(name, &format!("/{name}"));
+        rig.want(name, &format!("/{name}"));
     }
-    let loader = place.start(&[]);
+    let loader = rig.start(&[]);
     assert_eq!(reason(&loader, "loop"), Reason::RedirectRefused);
     assert_eq!(reason(&loader, "plain"), Reason::RedirectRefused);
     loader.serves("cluster/good", 1);
-    assert!(place.server.asked("/loop").len().is_multiple_of(6));
+    assert!(rig.server.asked("/loop").len().is_multiple_of(6));
 }
 
 #[test]
 fn fault_l16_bad_certificates_are_named() {
-    let place = Place::new();
+    let rig = Rig::new();
     let stranger = Authority::new();
     let mut servers = Vec::new();
     for (name, config, word) in [
-        ("expired", Some(place.authority.config("127.0.0.1", true)), "expired"),
-        ("name", Some(place.authority.config("other.example", false)), "host name"),
+        ("expired", Some(rig.authority.config("127.0.0.1", true)), "expired"),
+        ("name", Some(rig.authority.config("other.example", false)), "host name"),
         ("authority", Some(stranger.config("127.0.0.1", false)), "authority"),
     ] {
         let server = Server::start(config);
-        place.folder.write(&format!("{name}.yaml"), policy(name, &format!("https://{}/a", server.address), "{}"));
+        rig.folder.write(&format!("{name}.yaml"), policy(name, &format!("https://{}/a", server.address), "{}"));
         servers.push((name, word, server));
     }
     // Versions earlier than TLS 1.2 end in this alert, whatever else the server says.
     let old = TcpListener::bind("127.0.0.1:0").expect("binds");
-    place
-        .folder
-        .write("old.yaml", policy("old", &format!("https://{}/a", old.local_addr().expect("an address")), "{}"));
+    rig.folder.write("old.yaml", policy("old", &format!("https://{}/a", old.local_addr().expect("an address")), "{}"));
     thread::spawn(move || old.incoming().flatten().for_each(|stream| say(stream, &TLS_1_1_ALERT)));
     let noise = TcpListener::bind("127.0.0.1:0").expect("binds");
     let address = noise.local_addr().expect("an address");
-    place.folder.write("noise.yaml", policy("noise", &format!("https://{address}/a"), "{}"));
+    rig.folder.write("noise.yaml", policy("noise", &format!("https://{address}/a"), "{}"));
     thread::spawn(move || noise.incoming().flatten().for_each(|stream| say(stream, b"HTTP/1.1 400 No\r\n\r\n")));
-    let loader = place.start(&[]);
+    let loader = rig.start(&[]);
     for (name, word) in
         servers.iter().map(|(name, word, _)| (*name, *word)).chain([("old", "TLS 1.2"), ("noise", "right port")])
     {
@@ -314,13 +312,13 @@ fn say(mut stream: TcpStream, bytes: &[u8]) {
 
 #[test]
 fn fault_l17_a_new_authority_is_taken_without_a_restart() {
-    let place = Place::new();
-    place.folder.write("ca.pem", Authority::new().pem);
-    place.server.on("/a", Reply::ok(numbered(1)));
-    place.want("a", "/a");
-    let loader = place.start(&["--retry-outside", "10m"]);
+    let rig = Rig::new();
+    rig.folder.write("ca.pem", Authority::new().pem);
+    rig.server.on("/a", Reply::ok(numbered(1)));
+    rig.want("a", "/a");
+    let loader = rig.start(&["--retry-outside", "10m"]);
     assert_eq!(reason(&loader, "a"), Reason::TLSFailed);
-    place.folder.write("ca.pem", &place.authority.pem);
+    rig.folder.write("ca.pem", &rig.authority.pem);
     loader.serves("cluster/a", 1);
 }
 
@@ -344,12 +342,12 @@ fn l23_plain_http_and_hosts_that_are_not_listed_are_refused() {
 
 #[test]
 fn i4_nothing_tells_a_secret() {
-    let place = Place::new();
-    place.want("query", "/a?token=marker-1234");
-    let address = place.server.address;
-    place.folder.write("user.yaml", policy("user", &format!("https://marker-1234:marker-1234@{address}/a"), "{}"));
-    place.folder.write("settings.yaml", policy("settings", "a.wasm", "marker-1234"));
-    let loader = place.start(&[]);
+    let rig = Rig::new();
+    rig.want("query", "/a?token=marker-1234");
+    let address = rig.server.address;
+    rig.folder.write("user.yaml", policy("user", &format!("https://marker-1234:marker-1234@{address}/a"), "{}"));
+    rig.folder.write("settings.yaml", policy("settings", "a.wasm", "marker-1234"));
+    let loader = rig.start(&[]);
     for name in ["query", "user", "settings"] {
         loader.fails(&format!("cluster/{name}"));
     }
@@ -367,9 +365,9 @@ fn i4_nothing_tells_a_secret() {
 
 #[test]
 fn a_download_shows_its_progress() {
-    let place = Place::new();
-    place.server.on("/a", Reply::silence());
-    place.want("a", "/a");
-    let loader = place.start(&[]);
+    let rig = Rig::new();
+    rig.server.on("/a", Reply::silence());
+    rig.want("a", "/a");
+    let loader = rig.start(&[]);
     eventually("the download", || loader.policy("cluster/a").filter(|policy| policy.phase == Phase::Fetching));
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::ask::Evaluator;
 use super::finding::{Finding, Problem};
-use super::known::Place;
+use super::known::ObjectKey;
 use super::memory::{Memory, fingerprint, key};
 use super::metrics::AuditMetrics;
 use super::plan::{Asking, List, Matching, Plan, USER};
@@ -148,17 +148,17 @@ impl Worker {
             self.memory.forget(work.key);
         }
         let name = work.target.report_name(&self.policy_server);
-        let place = Place { namespace: work.target.namespace.clone(), name };
+        let report_key = ObjectKey { namespace: work.target.namespace.clone(), name };
         let kept = if unasked.is_empty() {
             Vec::new()
         } else {
             let is_unasked = |policy: &str| unasked.iter().any(|number| subjects[*number].id.as_str() == policy);
-            self.writer.results(&place, is_unasked).await
+            self.writer.results(&report_key, is_unasked).await
         };
         let findings = findings.iter().map(|(number, finding)| (&subjects[*number], finding)).collect();
         let judgement = Judgement { findings, kept, passed };
         let wanted = report(self.format, &self.policy_server, &work.target, &judgement, Timestamp::now());
-        self.writer.put(&place, wanted).await;
+        self.writer.put(&report_key, wanted).await;
     }
 }
 

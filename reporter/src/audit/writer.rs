@@ -10,7 +10,7 @@ use portcullis_contract::clean;
 use portcullis_kubernetes::{AUDIT_MANAGER, CallError, Failures, Leadership, MANAGED_BY_LABEL, Retry};
 use serde_json::{Value, json};
 
-use super::known::{Action, Known, Place};
+use super::known::{Action, Known, ObjectKey};
 use super::metrics::AuditMetrics;
 use super::pages::Pages;
 use super::report::{AuditFormat, SOURCE};
@@ -111,12 +111,12 @@ impl Writer {
         self.problem.as_deref()
     }
 
-    /// The results of the report at a place, of the policies for which `is_wanted` is true. Empty if there is no report.
-    pub(super) async fn results(&mut self, place: &Place, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
-        if !self.known.has(place) {
+    /// The results of the report with a key, of the policies for which `is_wanted` is true. Empty if there is no report.
+    pub(super) async fn results(&mut self, key: &ObjectKey, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
+        if !self.known.has(key) {
             return Vec::new();
         }
-        let found = match self.api(place).get_opt(&place.name).await.map_err(CallError::from) {
+        let found = match self.api(key).get_opt(&key.name).await.map_err(CallError::from) {
             Ok(found) => found,
             Err(error) => {
                 self.failures.failed(&error);
@@ -128,14 +128,14 @@ impl Writer {
         results.into_iter().filter(|result| result["policy"].as_str().is_some_and(&is_wanted)).collect()
     }
 
-    /// Writes or deletes the report at a place, so that it is as wanted.
-    pub(super) async fn put(&mut self, place: &Place, wanted: Option<Value>) {
-        match self.known.action(place, wanted.as_ref()) {
+    /// Writes or deletes the report with a key, so that it is as wanted.
+    pub(super) async fn put(&mut self, key: &ObjectKey, wanted: Option<Value>) {
+        match self.known.action(key, wanted.as_ref()) {
             Action::Nothing => {}
-            Action::Delete => self.delete(place).await,
+            Action::Delete => self.delete(key).await,
             Action::Write => {
                 let Some(report) = &wanted else { return };
-                if self.write(place, Write::Apply(report)).await {
+                if self.write(key, Write::Apply(report)).await {
                     self.known.written(report);
                 }
             }
@@ -144,31 +144,31 @@ impl Writer {
 
     /// Deletes the reports on objects of a kind that was listed to its end and did not have these objects.
     pub(super) async fn delete_stale(&mut self, api_version: &str, kind: &str) {
-        for place in self.known.stale(api_version, kind) {
-            self.delete(&place).await;
+        for key in self.known.stale(api_version, kind) {
+            self.delete(&key).await;
         }
     }
 
     /// Deletes the reports on objects of kinds that no policy covers any longer.
     pub(super) async fn delete_others(&mut self, listed: &[(String, String)]) {
         let listed = listed.iter().map(|(api_version, kind)| (api_version.as_str(), kind.as_str()));
-        for place in self.known.others(listed) {
-            self.delete(&place).await;
+        for key in self.known.others(listed) {
+            self.delete(&key).await;
         }
     }
 
-    async fn delete(&mut self, place: &Place) {
-        if self.write(place, Write::Delete).await {
-            self.known.deleted(place);
+    async fn delete(&mut self, key: &ObjectKey) {
+        if self.write(key, Write::Delete).await {
+            self.known.deleted(key);
         }
     }
 
     /// Does a write. True if it succeeded, or if its object, its namespace or the report is gone.
-    async fn write(&mut self, place: &Place, write: Write<'_>) -> bool {
-        if !self.is_listed[usize::from(place.namespace.is_some())] {
+    async fn write(&mut self, key: &ObjectKey, write: Write<'_>) -> bool {
+        if !self.is_listed[usize::from(key.namespace.is_some())] {
             return false;
         }
-        let api = self.api(place);
+        let api = self.api(key);
         let (mut retry, mut tries) = (Retry::default(), 0);
         loop {
             tokio::time::sleep((self.last + PAUSE).saturating_duration_since(Instant::now())).await;
@@ -180,9 +180,9 @@ impl Writer {
             let answer = match write {
                 Write::Apply(report) => {
                     let params = PatchParams::apply(AUDIT_MANAGER).force();
-                    api.patch(&place.name, &params, &Patch::Apply(report)).await.map(|_| "written")
+                    api.patch(&key.name, &params, &Patch::Apply(report)).await.map(|_| "written")
                 }
-                Write::Delete => api.delete(&place.name, &DeleteParams::default()).await.map(|_| "deleted"),
+                Write::Delete => api.delete(&key.name, &DeleteParams::default()).await.map(|_| "deleted"),
             };
             let error = match answer.map_err(CallError::from) {
                 Ok(result) => {
@@ -209,9 +209,9 @@ impl Writer {
         }
     }
 
-    fn api(&self, place: &Place) -> Api<BoundedObject> {
-        let resource = self.resource(place.namespace.is_some());
-        match &place.namespace {
+    fn api(&self, key: &ObjectKey) -> Api<BoundedObject> {
+        let resource = self.resource(key.namespace.is_some());
+        match &key.namespace {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
             None => Api::all_with(self.client.clone(), &resource),
         }

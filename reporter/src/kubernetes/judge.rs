@@ -7,13 +7,13 @@ use serde_json::json;
 
 use super::fields;
 use super::object::PolicyObject;
-use super::store::Record;
+use super::store::TrackedPolicy;
 use crate::decide::decide;
 use crate::facts::{Facts, Replica, Webhook};
 
 /// The status to write; `None` if the present one is right or cannot be corrected, or the policy is being deleted.
-pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) -> Option<PolicyStatus> {
-    let object = &record.object;
+pub(crate) fn wanted(policy: &TrackedPolicy, replicas: &[Replica<'_>], now: Timestamp) -> Option<PolicyStatus> {
+    let object = &policy.object;
     if object.meta.deleting {
         return None;
     }
@@ -29,12 +29,12 @@ pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) 
     };
     let words = webhook_words(object);
     let webhook = webhook(object, &words);
-    let mut status = decide(&facts, replicas, webhook, record.last.as_ref(), now);
-    if record.audit.is_some() {
-        status.audit.clone_from(&record.audit);
+    let mut status = decide(&facts, replicas, webhook, policy.last.as_ref(), now);
+    if policy.audit.is_some() {
+        status.audit.clone_from(&policy.audit);
     }
     let (wanted, found) = (fields::ours(&json!(status)), fields::ours(&object.raw_status));
-    let is_given_up = record.given_up.as_ref().is_some_and(|(last, left)| (last, left) == (&wanted, &found));
+    let is_given_up = policy.given_up.as_ref().is_some_and(|(last, left)| (last, left) == (&wanted, &found));
     (wanted != found && !is_given_up).then_some(status)
 }
 
@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    fn record(generation: i64, webhook: Option<(&str, i64)>) -> Record {
+    fn policy(generation: i64, webhook: Option<(&str, i64)>) -> TrackedPolicy {
         let conditions: Vec<Value> = webhook
             .iter()
             .map(|(status, observed)| {
@@ -97,19 +97,19 @@ mod tests {
             "status": {"conditions": conditions},
         });
         let object = PolicyObject::of(Kind::ClusterPolicy, &object).expect("a policy");
-        Record { object, last: None, tried: None, given_up: None, audit: None, audit_answered: String::new() }
+        TrackedPolicy { object, last: None, tried: None, given_up: None, audit: None, audit_answered: String::new() }
     }
 
     fn now() -> Timestamp {
         "2026-01-01T00:00:00Z".parse().expect("a time")
     }
 
-    /// The record after this status was written.
-    fn after(record: &Record, status: &PolicyStatus) -> Record {
-        let mut next = record.clone();
+    /// The policy after this status was written.
+    fn after(policy: &TrackedPolicy, status: &PolicyStatus) -> TrackedPolicy {
+        let mut next = policy.clone();
         let mut raw = json!(status);
         let conditions = raw["conditions"].as_array_mut().expect("a list");
-        conditions.extend(record.object.raw_status["conditions"].as_array().into_iter().flatten().cloned());
+        conditions.extend(policy.object.raw_status["conditions"].as_array().into_iter().flatten().cloned());
         next.object.raw_status = raw;
         next.last = Some(status.clone());
         next
@@ -117,17 +117,17 @@ mod tests {
 
     #[test]
     fn a_status_that_is_right_is_not_written_again() {
-        let record = record(1, None);
-        let status = wanted(&record, &[], now()).expect("the first");
+        let policy = policy(1, None);
+        let status = wanted(&policy, &[], now()).expect("the first");
         assert_eq!(status.word(), "NoReplicas");
-        assert_eq!(wanted(&after(&record, &status), &[], Timestamp::now()), None);
+        assert_eq!(wanted(&after(&policy, &status), &[], Timestamp::now()), None);
     }
 
     #[test]
     fn an_edited_status_is_repaired_and_keeps_its_times() {
-        let record = record(1, None);
-        let status = wanted(&record, &[], now()).expect("the first");
-        let mut edited = after(&record, &status);
+        let policy = policy(1, None);
+        let status = wanted(&policy, &[], now()).expect("the first");
+        let mut edited = after(&policy, &status);
         edited.object.raw_status["summary"] = json!("9/9");
         edited.object.raw_status["conditions"][1]["lastTransitionTime"] = json!("1999-01-01T00:00:00Z");
         assert_eq!(wanted(&edited, &[], Timestamp::now()), Some(status));
@@ -135,9 +135,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_as_wanted_is_not_tried_again_until_something_changes() {
-        let record = record(1, None);
-        let status = wanted(&record, &[], now()).expect("the first");
-        let mut dropped = after(&record, &status);
+        let policy = policy(1, None);
+        let status = wanted(&policy, &[], now()).expect("the first");
+        let mut dropped = after(&policy, &status);
         dropped.object.raw_status.as_object_mut().expect("an object").remove("summary");
         assert!(wanted(&dropped, &[], now()).is_some());
         dropped.given_up = Some((fields::ours(&json!(status)), fields::ours(&dropped.object.raw_status)));
@@ -149,11 +149,11 @@ mod tests {
 
     #[test]
     fn what_the_audit_found_is_written_and_stays() {
-        let mut record = record(1, None);
-        let first = wanted(&record, &[], now()).expect("the first");
+        let mut policy = policy(1, None);
+        let first = wanted(&policy, &[], now()).expect("the first");
         assert_eq!(first.audit, None);
-        record = after(&record, &first);
-        record.audit = Some(AuditSummary {
+        policy = after(&policy, &first);
+        policy.audit = Some(AuditSummary {
             scanned_at: now(),
             generation: 1,
             checked: 7,
@@ -163,42 +163,42 @@ mod tests {
             unreadable: Vec::new(),
             message: String::new(),
         });
-        let audited = wanted(&record, &[], now()).expect("the summary");
-        assert_eq!(audited, PolicyStatus { audit: record.audit.clone(), ..first });
-        let mut next_leader = after(&record, &audited);
+        let audited = wanted(&policy, &[], now()).expect("the summary");
+        assert_eq!(audited, PolicyStatus { audit: policy.audit.clone(), ..first });
+        let mut next_leader = after(&policy, &audited);
         next_leader.audit = None;
         assert_eq!(wanted(&next_leader, &[], now()), None, "it stays until there is another");
     }
 
     #[test]
     fn a_policy_that_is_being_deleted_is_left_alone() {
-        let mut record = record(1, None);
-        record.object.meta.deleting = true;
-        assert_eq!(wanted(&record, &[], now()), None);
+        let mut policy = policy(1, None);
+        policy.object.meta.deleting = true;
+        assert_eq!(wanted(&policy, &[], now()), None);
     }
 
     #[test]
     fn the_controllers_refusal_counts_for_the_generation_that_it_is_about() {
-        let mut record = record(2, Some(("False", 2)));
-        assert_eq!(refusal(&record.object), None);
-        let condition = &mut record.object.status.as_mut().expect("a status").conditions[0];
+        let mut policy = policy(2, Some(("False", 2)));
+        assert_eq!(refusal(&policy.object), None);
+        let condition = &mut policy.object.status.as_mut().expect("a status").conditions[0];
         condition.reason = "QuotaExceeded".into();
         condition.message = "too many".into();
-        assert_eq!(refusal(&record.object), Some("too many"));
-        assert_eq!(webhook(&record.object, "w"), Webhook::Pending("w"));
+        assert_eq!(refusal(&policy.object), Some("too many"));
+        assert_eq!(webhook(&policy.object, "w"), Webhook::Pending("w"));
         let digest = portcullis_contract::Digest::of(b"");
-        record.object.status.as_mut().expect("a status").last_served = Some(Resolved::module(1, digest));
-        assert_eq!(webhook(&record.object, "w"), Webhook::Older("w"), "the older generation is still called");
-        record.object.meta.generation = 3;
-        assert_eq!(refusal(&record.object), None);
+        policy.object.status.as_mut().expect("a status").last_served = Some(Resolved::module(1, digest));
+        assert_eq!(webhook(&policy.object, "w"), Webhook::Older("w"), "the older generation is still called");
+        policy.object.meta.generation = 3;
+        assert_eq!(refusal(&policy.object), None);
     }
 
     #[test]
     fn the_webhook_counts_when_it_is_confirmed_for_this_generation() {
-        let told = |record: &Record| webhook(&record.object, "w");
-        assert_eq!(told(&record(2, Some(("True", 2)))), Webhook::Confirmed);
-        assert_eq!(told(&record(2, Some(("True", 1)))), Webhook::Older("w"));
-        assert_eq!(told(&record(2, Some(("False", 2)))), Webhook::Pending("w"));
-        assert_eq!(told(&record(2, None)), Webhook::Pending("w"));
+        let told = |policy: &TrackedPolicy| webhook(&policy.object, "w");
+        assert_eq!(told(&policy(2, Some(("True", 2)))), Webhook::Confirmed);
+        assert_eq!(told(&policy(2, Some(("True", 1)))), Webhook::Older("w"));
+        assert_eq!(told(&policy(2, Some(("False", 2)))), Webhook::Pending("w"));
+        assert_eq!(told(&policy(2, None)), Webhook::Pending("w"));
     }
 }

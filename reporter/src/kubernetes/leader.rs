@@ -33,7 +33,7 @@ use super::judge::wanted;
 use super::metrics::ClusterMetrics;
 use super::object::{Meta, PolicyObject};
 use super::pace::{Next, Pace};
-use super::store::{Change, Collection, Record, Store};
+use super::store::{Change, Collection, Store, TrackedPolicy};
 use super::urgency::{Urgency, urgency};
 use super::write::{self, Outcome};
 use crate::audit::Audit;
@@ -134,8 +134,8 @@ fn events(client: &Client, namespace: &str) -> Api<BoundedObject> {
 }
 
 /// How soon a policy's status is to be written; none if it need not be.
-fn write_urgency(record: &Record, replicas: &[Replica<'_>]) -> Option<Urgency> {
-    wanted(record, replicas, Timestamp::now()).map(|status| urgency(record, &status))
+fn write_urgency(policy: &TrackedPolicy, replicas: &[Replica<'_>]) -> Option<Urgency> {
+    wanted(policy, replicas, Timestamp::now()).map(|status| urgency(policy, &status))
 }
 
 struct Leader<'a> {
@@ -201,15 +201,15 @@ impl<'a> Leader<'a> {
             dirty.iter().for_each(|id| self.find_tried(id));
             let replicas = self.store.replicas();
             for id in dirty {
-                let record = self.store.policy(&id);
-                self.pace.want(&id, record.and_then(|record| write_urgency(record, &replicas)), now);
-                let failing = record.and_then(|record| failing::worst(&record.object.meta.uid, &replicas));
-                if let (Some(record), Some(said)) = (record, failing)
+                let policy = self.store.policy(&id);
+                self.pace.want(&id, policy.and_then(|policy| write_urgency(policy, &replicas)), now);
+                let failing = policy.and_then(|policy| failing::worst(&policy.object.meta.uid, &replicas));
+                if let (Some(policy), Some(said)) = (policy, failing)
                     && self.failing.insert(id.clone())
                 {
                     let notice = Notice {
                         policy: id.clone(),
-                        uid: record.object.meta.uid.clone(),
+                        uid: policy.object.meta.uid.clone(),
                         r#type: EventType::Warning,
                         reason: failing::REASON.to_owned(),
                         note: failing::note(&said.reason, said.since),
@@ -230,7 +230,7 @@ impl<'a> Leader<'a> {
             let policies = self.store.policies();
             self.metrics
                 .tally
-                .show(policies.filter_map(|record| Some((&record.object.id, record.last.as_ref()?.word()))));
+                .show(policies.filter_map(|policy| Some((&policy.object.id, policy.last.as_ref()?.word()))));
         }
         let status = self.start_writes(now);
         let event = self.start_event(now);
@@ -249,17 +249,17 @@ impl<'a> Leader<'a> {
             };
             // The status is decided again now, as it may have changed since the write was first wanted.
             let replicas = self.store.replicas();
-            let Some(record) = self.store.policy(&id) else {
+            let Some(policy) = self.store.policy(&id) else {
                 self.pace.done(&id, None);
                 continue;
             };
-            let Some(status) = wanted(record, &replicas, Timestamp::now()) else {
+            let Some(status) = wanted(policy, &replicas, Timestamp::now()) else {
                 self.pace.done(&id, None);
                 continue;
             };
-            let object = record.object.clone();
-            if let Some(record) = self.store.policy_mut(&id) {
-                record.tried = Some(status.clone());
+            let object = policy.object.clone();
+            if let Some(policy) = self.store.policy_mut(&id) {
+                policy.tried = Some(status.clone());
             }
             self.writes.spawn(write::status(self.client.clone(), object, status));
         }
@@ -267,12 +267,12 @@ impl<'a> Leader<'a> {
 
     /// Takes in a write whose answer was lost, if the watch shows that it succeeded: it counts like any other.
     fn find_tried(&mut self, id: &PolicyId) {
-        let Some(record) = self.store.policy_mut(id) else { return };
-        let is_there = |tried: &PolicyStatus| fields::ours(&json!(tried)) == fields::ours(&record.object.raw_status);
-        if record.tried.as_ref().is_some_and(is_there)
-            && let Some(status) = record.tried.take()
+        let Some(policy) = self.store.policy_mut(id) else { return };
+        let is_there = |tried: &PolicyStatus| fields::ours(&json!(tried)) == fields::ours(&policy.object.raw_status);
+        if policy.tried.as_ref().is_some_and(is_there)
+            && let Some(status) = policy.tried.take()
         {
-            let (object, before) = (record.object.clone(), record.last.replace(status.clone()));
+            let (object, before) = (policy.object.clone(), policy.last.replace(status.clone()));
             self.announce(&object, before.as_ref(), &status);
         }
     }
@@ -318,13 +318,13 @@ impl<'a> Leader<'a> {
             }
         }
         // If the watch brought a newer version before this answer, the policy is decided again at once, also after a conflict.
-        if let Some(record) = self.store.policy(&id) {
-            let is_stale = record.object.meta.version == object.meta.version;
+        if let Some(policy) = self.store.policy(&id) {
+            let is_stale = policy.object.meta.version == object.meta.version;
             if !is_stale || !self.conflicts.contains(&id) {
                 self.store.touch(&id);
             } else {
                 let replicas = self.store.replicas();
-                let urgency = write_urgency(record, &replicas);
+                let urgency = write_urgency(policy, &replicas);
                 self.pace.want(&id, urgency, now);
             }
         }
@@ -332,19 +332,19 @@ impl<'a> Leader<'a> {
 
     /// Takes in the result of a write that succeeded.
     fn settle(&mut self, object: &PolicyObject, status: PolicyStatus, found: Value) {
-        let Some(record) = self.store.policy_mut(&object.id) else { return };
-        if record.object.meta.uid != object.meta.uid {
+        let Some(policy) = self.store.policy_mut(&object.id) else { return };
+        if policy.object.meta.uid != object.meta.uid {
             return;
         }
         let (wanted, ours) = (fields::ours(&json!(status)), fields::ours(&found["status"]));
         let fit = fields::fit(&wanted, &ours);
-        record.given_up = (fit != Fit::Same).then_some((wanted, ours));
-        if let Some(meta) = Meta::of(&found).filter(|meta| !record.object.meta.is_newer_than(meta)) {
-            record.object.meta = meta;
-            record.object.raw_status = found["status"].clone();
+        policy.given_up = (fit != Fit::Same).then_some((wanted, ours));
+        if let Some(meta) = Meta::of(&found).filter(|meta| !policy.object.meta.is_newer_than(meta)) {
+            policy.object.meta = meta;
+            policy.object.raw_status = found["status"].clone();
         }
-        record.tried = None;
-        let before = record.last.replace(status.clone());
+        policy.tried = None;
+        let before = policy.last.replace(status.clone());
         self.announce(object, before.as_ref(), &status);
         if let Fit::Dropped(fields) = fit {
             self.log_outdated(object, &fields);

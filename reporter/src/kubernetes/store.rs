@@ -34,7 +34,7 @@ pub(crate) enum Change {
 
 /// A policy, and the status that was decided for it so far.
 #[derive(Debug, Clone)]
-pub(crate) struct Record {
+pub(crate) struct TrackedPolicy {
     pub(crate) object: PolicyObject,
     /// The status that was written or found last, unless it is invalid. The next one is decided from it.
     pub(crate) last: Option<PolicyStatus>,
@@ -60,7 +60,7 @@ pub(crate) struct Store {
     lifetime: Duration,
     /// How often a summary of the audit is written that differs from the last one only in its time; none where there is no audit.
     audit: Option<Duration>,
-    policies: BTreeMap<PolicyId, Record>,
+    policies: BTreeMap<PolicyId, TrackedPolicy>,
     reports: BTreeMap<String, Report>,
     slices: BTreeMap<String, Vec<Endpoint>>,
     missing: Vec<Collection>,
@@ -131,15 +131,15 @@ impl Store {
         }
     }
 
-    pub(crate) fn policy(&self, id: &PolicyId) -> Option<&Record> {
+    pub(crate) fn policy(&self, id: &PolicyId) -> Option<&TrackedPolicy> {
         self.policies.get(id)
     }
 
-    pub(crate) fn policy_mut(&mut self, id: &PolicyId) -> Option<&mut Record> {
+    pub(crate) fn policy_mut(&mut self, id: &PolicyId) -> Option<&mut TrackedPolicy> {
         self.policies.get_mut(id)
     }
 
-    pub(crate) fn policies(&self) -> impl Iterator<Item = &Record> {
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &TrackedPolicy> {
         self.policies.values()
     }
 
@@ -147,13 +147,13 @@ impl Store {
     /// for an audit.
     pub(crate) fn audited(&mut self, found: Found) {
         let Some(interval) = self.audit else { return };
-        let Some(record) = self.policies.get_mut(&found.policy) else { return };
-        let known = record.audit.as_ref().or(record.last.as_ref().and_then(|last| last.audit.as_ref()));
-        let is_asked_for = record.object.audit_requested != record.audit_answered;
+        let Some(policy) = self.policies.get_mut(&found.policy) else { return };
+        let known = policy.audit.as_ref().or(policy.last.as_ref().and_then(|last| last.audit.as_ref()));
+        let is_asked_for = policy.object.audit_requested != policy.audit_answered;
         let is_due = is_asked_for || known.is_none_or(|known| is_due(known, &found.summary, interval));
-        if record.object.meta.uid == found.uid && is_due {
-            record.audit = Some(found.summary);
-            record.audit_answered.clone_from(&record.object.audit_requested);
+        if policy.object.meta.uid == found.uid && is_due {
+            policy.audit = Some(found.summary);
+            policy.audit_answered.clone_from(&policy.object.audit_requested);
             self.dirty.insert(found.policy);
         }
     }
@@ -164,7 +164,7 @@ impl Store {
             return None;
         }
         let mut hasher = DefaultHasher::new();
-        for PolicyObject { id, meta, audit_requested, .. } in self.policies.values().map(|record| &record.object) {
+        for PolicyObject { id, meta, audit_requested, .. } in self.policies.values().map(|policy| &policy.object) {
             (id, &meta.uid, meta.generation, meta.deleting, audit_requested).hash(&mut hasher);
         }
         Some(hasher.finish())
@@ -240,7 +240,7 @@ impl Store {
             }
             Change::Gone(object) => {
                 if let Some(object) = PolicyObject::of(kind, &object) {
-                    let known = self.policies.get(&object.id).map(|record| &record.object.meta.uid);
+                    let known = self.policies.get(&object.id).map(|policy| &policy.object.meta.uid);
                     if known == Some(&object.meta.uid) {
                         self.policies.remove(&object.id);
                     }
@@ -272,7 +272,14 @@ impl Store {
                 }
                 self.policies.insert(
                     id.clone(),
-                    Record { object, last, tried: None, given_up: None, audit: None, audit_answered: String::new() },
+                    TrackedPolicy {
+                        object,
+                        last,
+                        tried: None,
+                        given_up: None,
+                        audit: None,
+                        audit_answered: String::new(),
+                    },
                 );
             }
         }
@@ -315,8 +322,8 @@ impl Store {
         let last = self.reports.get(&name);
         match last.map(|last| concerned(&last.object.spec, &object.spec)) {
             Some(Some(keys)) => {
-                let dirty = self.policies.values().filter(|record| keys.contains(&record.object.key));
-                self.dirty.extend(dirty.map(|record| record.object.id.clone()));
+                let dirty = self.policies.values().filter(|policy| keys.contains(&policy.object.key));
+                self.dirty.extend(dirty.map(|policy| policy.object.id.clone()));
             }
             Some(None) | None => self.touch_all(),
         }

@@ -4,7 +4,7 @@ use portcullis_api::{ConditionType, PolicyStatus};
 use serde_json::json;
 
 use super::fields;
-use super::store::Record;
+use super::store::TrackedPolicy;
 
 /// How soon a status is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,8 +18,8 @@ pub(crate) enum Urgency {
 }
 
 /// How soon `next`, which differs from the present status, is written.
-pub(crate) fn urgency(record: &Record, next: &PolicyStatus) -> Urgency {
-    let last = record.last.as_ref();
+pub(crate) fn urgency(policy: &TrackedPolicy, next: &PolicyStatus) -> Urgency {
+    let last = policy.last.as_ref();
     // Once every replica has loaded the policy, its webhook waits for the status to show that.
     let counts = &next.replica_counts;
     let is_loaded = counts.expected > 0 && counts.current == counts.expected;
@@ -27,7 +27,7 @@ pub(crate) fn urgency(record: &Record, next: &PolicyStatus) -> Urgency {
     if !is_loading || last.is_some_and(|last| last.is_true(ConditionType::Degraded)) {
         return Urgency::Now;
     }
-    let found = fields::ours(&record.object.raw_status);
+    let found = fields::ours(&policy.object.raw_status);
     match last {
         // Another client has changed the status, which is corrected at once.
         Some(last) if fields::ours(&json!(last)) != found => Urgency::Now,
@@ -73,21 +73,21 @@ mod tests {
     }
 
     /// A policy whose status is `last`.
-    fn record(last: Option<PolicyStatus>) -> Record {
+    fn policy(last: Option<PolicyStatus>) -> TrackedPolicy {
         let metadata = json!({"name": "a", "uid": "u", "resourceVersion": "1", "generation": 1});
         let object = json!({"metadata": metadata, "spec": {}, "status": last});
         let object = PolicyObject::of(Kind::ClusterPolicy, &object).expect("a policy");
-        Record { object, last, tried: None, given_up: None, audit: None, audit_answered: String::new() }
+        TrackedPolicy { object, last, tried: None, given_up: None, audit: None, audit_answered: String::new() }
     }
 
     #[test]
     fn that_loading_has_begun_can_wait_and_what_comes_of_it_cannot() {
         let loading = status("Progressing", "0/3", false);
-        assert_eq!(urgency(&record(None), &loading), Urgency::Soon);
-        assert_eq!(urgency(&record(Some(status("Active", "3/3", false))), &loading), Urgency::Soon);
-        assert_eq!(urgency(&record(Some(loading.clone())), &status("Progressing", "1/3", false)), Urgency::Progress);
+        assert_eq!(urgency(&policy(None), &loading), Urgency::Soon);
+        assert_eq!(urgency(&policy(Some(status("Active", "3/3", false))), &loading), Urgency::Soon);
+        assert_eq!(urgency(&policy(Some(loading.clone())), &status("Progressing", "1/3", false)), Urgency::Progress);
         for word in ["Active", "WebhookPending", "NoReplicas"] {
-            assert_eq!(urgency(&record(Some(loading.clone())), &status(word, "3/3", false)), Urgency::Now, "{word}");
+            assert_eq!(urgency(&policy(Some(loading.clone())), &status(word, "3/3", false)), Urgency::Now, "{word}");
         }
     }
 
@@ -96,17 +96,17 @@ mod tests {
         let loading = status("Progressing", "2/3", false);
         let counts = |current| ReplicaCounts { expected: 3, current, ..ReplicaCounts::default() };
         let at = |current| PolicyStatus { replica_counts: counts(current), ..status("Progressing", "", false) };
-        assert_eq!(urgency(&record(None), &at(2)), Urgency::Soon);
-        assert_eq!(urgency(&record(None), &at(3)), Urgency::Now);
-        assert_eq!(urgency(&record(Some(loading)), &at(3)), Urgency::Now);
+        assert_eq!(urgency(&policy(None), &at(2)), Urgency::Soon);
+        assert_eq!(urgency(&policy(None), &at(3)), Urgency::Now);
+        assert_eq!(urgency(&policy(Some(loading)), &at(3)), Urgency::Now);
     }
 
     #[test]
     fn failures_their_end_and_somebody_else_s_edits_do_not_wait() {
         let (loading, failing) = (status("Progressing", "0/3", false), status("Degraded", "0/3", true));
-        assert_eq!(urgency(&record(Some(loading.clone())), &failing), Urgency::Now);
-        assert_eq!(urgency(&record(Some(failing)), &loading), Urgency::Now);
-        let mut edited = record(Some(loading.clone()));
+        assert_eq!(urgency(&policy(Some(loading.clone())), &failing), Urgency::Now);
+        assert_eq!(urgency(&policy(Some(failing)), &loading), Urgency::Now);
+        let mut edited = policy(Some(loading.clone()));
         edited.object.raw_status["summary"] = json!("9/9");
         assert_eq!(urgency(&edited, &loading), Urgency::Now);
     }

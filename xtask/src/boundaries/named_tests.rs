@@ -6,8 +6,8 @@ use crate::evidence::{pages, sources};
 use crate::files::TextFile;
 
 pub(super) fn check(files: &[TextFile]) -> Vec<String> {
-    let sources = sources::tests(files);
-    let tests: BTreeSet<&str> = sources.iter().map(|source| source.name.as_str()).collect();
+    let functions = sources::tests(files);
+    let tests: BTreeSet<&str> = functions.iter().map(|function| function.name.as_str()).collect();
     pages::of(files)
         .flat_map(|page| missing(&page.text, &tests).into_iter().map(move |name| sentence(page, &name)))
         .collect()

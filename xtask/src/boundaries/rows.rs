@@ -24,7 +24,7 @@ const ROWS: &str = "L01-L27 \
 
 pub(super) fn check(files: &[TextFile]) -> Vec<String> {
     let tested: BTreeSet<_> =
-        sources::tests(files).iter().flat_map(|source| catalogue::rows_of(&source.name)).collect();
+        sources::tests(files).iter().flat_map(|function| catalogue::rows_of(&function.name)).collect();
     let page: Vec<_> = catalogue::of(files).into_iter().map(|row| row.id).collect();
     let rows = expand(ROWS);
     let mut problems = differences(&rows, &page);

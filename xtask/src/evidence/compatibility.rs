@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
-use super::sources::{self, Source};
+use super::sources::{self, TestFunction};
 use crate::files;
 
 /// The path of the page.
@@ -75,10 +75,10 @@ pub(crate) fn of(root: &Path) -> Result<String> {
     text(&sections, &sources::tests(&files::read_all(root)?)).with_context(|| format!("{FEATURES} cannot be used"))
 }
 
-fn text(sections: &[Section], sources: &[Source]) -> Result<String> {
-    let mut of_names: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
-    for source in sources {
-        of_names.entry(&source.name).or_default().push(source);
+fn text(sections: &[Section], functions: &[TestFunction]) -> Result<String> {
+    let mut of_names: BTreeMap<&str, Vec<&TestFunction>> = BTreeMap::new();
+    for function in functions {
+        of_names.entry(&function.name).or_default().push(function);
     }
     let mut text = HEAD.to_owned();
     for Section { section, features } in sections {
@@ -90,16 +90,16 @@ fn text(sections: &[Section], sources: &[Source]) -> Result<String> {
     Ok(text)
 }
 
-fn row(feature: &Feature, of_names: &BTreeMap<&str, Vec<&Source>>) -> Result<String> {
+fn row(feature: &Feature, of_names: &BTreeMap<&str, Vec<&TestFunction>>) -> Result<String> {
     let Feature { feature, here, differs, tests } = feature;
     ensure!(![feature, differs].iter().any(|cell| cell.contains(['|', '\n'])), "a cell has one line and no `|`");
     ensure!(*here == Here::Absent || !tests.is_empty(), "it names no test");
-    let mut sources: Vec<&Source> = Vec::new();
+    let mut functions: Vec<&TestFunction> = Vec::new();
     for test in tests {
         let named = of_names.get(test.as_str());
-        sources.extend(named.with_context(|| format!("it names the test {test}, and there is no such test"))?);
+        functions.extend(named.with_context(|| format!("it names the test {test}, and there is no such test"))?);
     }
-    let (here, tests) = (here.to_string(), sources::by_files(&sources, |_| String::new()));
+    let (here, tests) = (here.to_string(), sources::by_files(&functions, |_| String::new()));
     let cells = [feature.as_str(), &here, differs, &tests];
     // An empty cell has one space.
     let cells = cells.map(|cell| if cell.is_empty() { " ".to_owned() } else { format!(" {cell} ") });
@@ -110,12 +110,12 @@ fn row(feature: &Feature, of_names: &BTreeMap<&str, Vec<&Source>>) -> Result<Str
 mod tests {
     use super::*;
 
-    fn page(features: &str, sources: &[Source]) -> Result<String> {
-        text(&serde_saphyr::from_str::<Vec<Section>>(features)?, sources)
+    fn page(features: &str, functions: &[TestFunction]) -> Result<String> {
+        text(&serde_saphyr::from_str::<Vec<Section>>(features)?, functions)
     }
 
-    fn source(name: &str, file: &str) -> Source {
-        Source { name: name.to_owned(), file: file.to_owned() }
+    fn function(name: &str, file: &str) -> TestFunction {
+        TestFunction { name: name.to_owned(), file: file.to_owned() }
     }
 
     #[test]
@@ -134,8 +134,11 @@ mod tests {
   features:
     - {feature: a tool, here: not supported, differs: use another}
 ";
-        let sources =
-            [source("it_goes_well", "a/b.rs"), source("it_goes_well", "c/d.rs"), source("it_went_well", "a/b.rs")];
+        let functions = [
+            function("it_goes_well", "a/b.rs"),
+            function("it_goes_well", "c/d.rs"),
+            function("it_went_well", "a/b.rs"),
+        ];
         let head = "| feature | here | how it differs | tests |\n| --- | --- | --- | --- |\n";
         let expected = format!(
             "{HEAD}\n## Policies\n\n{head}\
@@ -143,7 +146,7 @@ mod tests {
             | metrics | works differently | other names: `a` | `it_goes_well` ([b.rs](../a/b.rs)); `it_goes_well` ([d.rs](../c/d.rs)) |\n\
             \n## Tools\n\n{head}| a tool | not supported | use another | |\n"
         );
-        assert_eq!(page(features, &sources).expect("a page"), expected);
+        assert_eq!(page(features, &functions).expect("a page"), expected);
     }
 
     #[test]
@@ -154,10 +157,10 @@ mod tests {
             ("here: works, tests: [gone]", "the test gone, and there is no such test"),
             ("here: works, differs: a|b, tests: [there]", "no `|`"),
         ] {
-            let error = page(&row(rest), &[source("there", "a.rs")]).expect_err(rest);
+            let error = page(&row(rest), &[function("there", "a.rs")]).expect_err(rest);
             let words = format!("{error:#}");
             assert!(words.contains("Policies: Rego") && words.contains(problem), "{words}");
         }
-        assert!(page(&row("here: perhaps, tests: [there]"), &[source("there", "a.rs")]).is_err());
+        assert!(page(&row("here: perhaps, tests: [there]"), &[function("there", "a.rs")]).is_err());
     }
 }

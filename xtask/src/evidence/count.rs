@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::catalogue::{self, rows_of};
 use super::outcomes::Shown;
 use super::pages;
-use super::runs::{Run, Verdict};
-use super::sources::{self, Source};
+use super::runs::{Run, TestOutcome};
+use super::sources::{self, TestFunction};
 use crate::files::TextFile;
 
 /// The result of a complete run.
@@ -23,12 +23,12 @@ pub(crate) struct Count {
 
 /// Counts what these tests have shown. `left_out` has parts of the paths of files whose tests were all skipped.
 pub(crate) fn count(files: &[TextFile], runs: &[Run], left_out: &[&str]) -> Count {
-    let sources = sources::tests(files);
-    let mut tally = Tally::new(&sources, runs, left_out);
+    let functions = sources::tests(files);
+    let mut tally = Tally::new(&functions, runs, left_out);
     let mut of_rows: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for source in &sources {
-        for row in rows_of(&source.name) {
-            of_rows.entry(row).or_default().push(&source.name);
+    for function in &functions {
+        for row in rows_of(&function.name) {
+            of_rows.entry(row).or_default().push(&function.name);
         }
     }
     let of_catalogue: Vec<_> = catalogue::of(files)
@@ -77,7 +77,7 @@ fn line(what: &str, rows: &[(String, Shown)]) -> String {
 
 /// The outcomes of all tests, by the names of their functions.
 struct Tally<'r> {
-    verdicts: BTreeMap<&'r str, Vec<Verdict>>,
+    outcomes: BTreeMap<&'r str, Vec<TestOutcome>>,
     /// How many functions have each name, without those that were left out.
     expected: BTreeMap<&'r str, usize>,
     /// The names of which at least one function was left out.
@@ -89,22 +89,22 @@ struct Tally<'r> {
 }
 
 impl<'r> Tally<'r> {
-    fn new(sources: &'r [Source], runs: &'r [Run], left_out: &[&str]) -> Self {
+    fn new(functions: &'r [TestFunction], runs: &'r [Run], left_out: &[&str]) -> Self {
         let mut tally = Self {
-            verdicts: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
             expected: BTreeMap::new(),
             left_out: BTreeSet::new(),
             in_part: BTreeMap::new(),
             missing: BTreeSet::new(),
         };
         for run in runs {
-            tally.verdicts.entry(run.function()).or_default().push(run.verdict);
+            tally.outcomes.entry(run.function()).or_default().push(run.outcome);
         }
-        for source in sources {
-            if left_out.iter().any(|part| source.file.contains(part)) {
-                tally.left_out.insert(&source.name);
+        for function in functions {
+            if left_out.iter().any(|part| function.file.contains(part)) {
+                tally.left_out.insert(&function.name);
             } else {
-                *tally.expected.entry(&source.name).or_default() += 1;
+                *tally.expected.entry(&function.name).or_default() += 1;
             }
         }
         tally
@@ -130,16 +130,16 @@ impl<'r> Tally<'r> {
 
     /// Several functions may have one name: then all must have passed.
     fn test(&mut self, test: &str) -> Shown {
-        let verdicts = self.verdicts.get(test).map(Vec::as_slice).unwrap_or_default();
+        let outcomes = self.outcomes.get(test).map(Vec::as_slice).unwrap_or_default();
         let expected = self.expected.get(test).copied().unwrap_or(0);
-        if verdicts.contains(&Verdict::Failed) {
+        if outcomes.contains(&TestOutcome::Failed) {
             Shown::Failed
-        } else if verdicts.len() < expected || (expected == 0 && !self.left_out.contains(test)) {
+        } else if outcomes.len() < expected || (expected == 0 && !self.left_out.contains(test)) {
             self.missing.insert(test.to_owned());
             Shown::NotRun
-        } else if !verdicts.contains(&Verdict::Passed) {
+        } else if !outcomes.contains(&TestOutcome::Passed) {
             Shown::Skipped
-        } else if verdicts.contains(&Verdict::Skipped) || self.left_out.contains(test) {
+        } else if outcomes.contains(&TestOutcome::Skipped) || self.left_out.contains(test) {
             Shown::InPart
         } else {
             Shown::Passed
@@ -172,9 +172,9 @@ mod tests {
         ]
     }
 
-    fn run(test: &str, verdict: Verdict) -> Run {
+    fn run(test: &str, outcome: TestOutcome) -> Run {
         let test = test.replace("FAULT_", catalogue::PREFIX);
-        Run { test, verdict, words: String::new(), is_skipped_inside: false }
+        Run { test, outcome, words: String::new(), is_skipped_inside: false }
     }
 
     fn in_part(test: &str, row: &str) -> String {
@@ -185,10 +185,10 @@ mod tests {
     #[test]
     fn a_test_that_was_skipped_is_not_hidden_by_one_that_passed() {
         let runs = [
-            run("a::FAULT_l01_one", Verdict::Skipped),
-            run("a::FAULT_l01_l02_two", Verdict::Passed),
-            run("a::FAULT_l04_four", Verdict::Skipped),
-            run("b::acceptance_of_all", Verdict::Passed),
+            run("a::FAULT_l01_one", TestOutcome::Skipped),
+            run("a::FAULT_l01_l02_two", TestOutcome::Passed),
+            run("a::FAULT_l04_four", TestOutcome::Skipped),
+            run("b::acceptance_of_all", TestOutcome::Passed),
         ];
         let rows = [("L01", Shown::InPart), ("L02", Shown::InPart), ("L03", Shown::Untested), ("L04", Shown::Skipped)];
         assert_eq!(
@@ -211,10 +211,10 @@ mod tests {
     #[test]
     fn a_test_that_did_not_run_fails_a_whole_run_and_one_that_failed_shows_no_row() {
         let runs = [
-            run("FAULT_l01_one", Verdict::Passed),
-            run("FAULT_l01_l02_two", Verdict::Failed),
-            run("FAULT_l04_four", Verdict::Passed),
-            run("FAULT_l02_on_a_node", Verdict::Passed),
+            run("FAULT_l01_one", TestOutcome::Passed),
+            run("FAULT_l01_l02_two", TestOutcome::Failed),
+            run("FAULT_l04_four", TestOutcome::Passed),
+            run("FAULT_l02_on_a_node", TestOutcome::Passed),
         ];
         let rows = [("L01", Shown::Failed), ("L02", Shown::Failed), ("L03", Shown::Untested), ("L04", Shown::Passed)];
         assert_eq!(
@@ -236,7 +236,7 @@ mod tests {
     fn each_of_two_tests_of_one_name_must_run() {
         let mut files = files();
         files.push(file("tests/tests/promises/main.rs", "#[test]\nfn FAULT_l01_one() {}\n"));
-        let runs = [run("FAULT_l01_one", Verdict::Passed), run("FAULT_l01_l02_two", Verdict::Passed)];
+        let runs = [run("FAULT_l01_one", TestOutcome::Passed), run("FAULT_l01_l02_two", TestOutcome::Passed)];
         let counted = count(&files, &runs, &["e2e/"]);
         assert!(counted.lines[0].contains("not run: L01, L04"), "{counted:?}");
     }

@@ -3,9 +3,9 @@
 pub(crate) mod catalogue;
 pub(crate) mod compatibility;
 pub(crate) mod count;
+pub(crate) mod environments;
 pub(crate) mod outcomes;
 pub(crate) mod page;
 pub(crate) mod pages;
-pub(crate) mod places;
 pub(crate) mod runs;
 pub(crate) mod sources;

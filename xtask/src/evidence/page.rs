@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use super::catalogue::{self, Row, rows_of};
+use super::environments;
 use super::outcomes::{self, Outcomes};
-use super::places;
-use super::sources::{self, Source};
+use super::sources::{self, TestFunction};
 use crate::files;
 
 /// The path of the page.
@@ -33,27 +33,28 @@ pub(crate) fn of(root: &Path) -> Result<String> {
     let files = files::read_all(root)?;
     let rows = catalogue::of(&files);
     ensure!(!rows.is_empty(), "{} has no rows", catalogue::PAGE);
-    let sources = sources::tests(&files);
-    let is_lost = |source: &&Source| !rows_of(&source.name).is_empty() && places::of(&source.file).is_none();
-    let lost = sources.iter().find(is_lost).map(|source| &source.file);
-    ensure!(lost.is_none(), "xtask/src/evidence/places.rs does not say where the tests of {lost:?} run");
+    let functions = sources::tests(&files);
+    let is_lost =
+        |function: &&TestFunction| !rows_of(&function.name).is_empty() && environments::of(&function.file).is_none();
+    let lost = functions.iter().find(is_lost).map(|function| &function.file);
+    ensure!(lost.is_none(), "xtask/src/evidence/environments.rs does not say where the tests of {lost:?} run");
     let outcomes = Outcomes::read(&root.join(outcomes::KEPT))?;
-    Ok(text(&rows, &sources, &catalogue::untested_of(&files), &outcomes))
+    Ok(text(&rows, &functions, &catalogue::untested_of(&files), &outcomes))
 }
 
-fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>, outcomes: &Outcomes) -> String {
-    let place = |file: &str| places::of(file).map(|words| format!(", {words}")).unwrap_or_default();
-    let mut of_rows: BTreeMap<String, Vec<&Source>> = BTreeMap::new();
-    for source in sources {
-        for row in rows_of(&source.name) {
-            of_rows.entry(row).or_default().push(source);
+fn text(rows: &[Row], functions: &[TestFunction], untested: &BTreeMap<String, String>, outcomes: &Outcomes) -> String {
+    let environment = |file: &str| environments::of(file).map(|words| format!(", {words}")).unwrap_or_default();
+    let mut of_rows: BTreeMap<String, Vec<&TestFunction>> = BTreeMap::new();
+    for function in functions {
+        for row in rows_of(&function.name) {
+            of_rows.entry(row).or_default().push(function);
         }
     }
     let tested = rows.iter().filter(|row| of_rows.contains_key(&row.id)).count();
     let mut text = format!(
-        "{HEAD}{}\n{tested} of {} rows have a test. The last column says what a whole run of commit {} ({}) has shown: {} rows passed. \
-         *In part*: some of\nits tests were skipped. *New*: the row was not there yet.\n",
-        places::legend(),
+        "{HEAD}{}\n{tested} of {} rows have a test. The last column says what a whole run of commit {} ({}) has shown: the tests of {} rows all \
+         passed.\n*In part*: some of its tests were skipped. *New*: the row was not there yet.\n",
+        environments::legend(),
         rows.len(),
         outcomes.commit,
         outcomes.day,
@@ -68,7 +69,7 @@ fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>, o
             );
         }
         let tests = match (of_rows.get(&row.id), untested.get(&row.id)) {
-            (Some(sources), _) => sources::by_files(sources, place),
+            (Some(functions), _) => sources::by_files(functions, environment),
             (None, Some(reason)) => format!("not yet: {reason}"),
             (None, None) => "not yet".to_owned(),
         };
@@ -91,23 +92,27 @@ mod tests {
             seen: format!("{id} is named"),
             section: section.to_owned(),
         };
-        let source = |name: &str, file: &str| Source {
+        let function = |name: &str, file: &str| TestFunction {
             name: format!("{}{name}", catalogue::PREFIX),
             file: format!("tests/tests/{file}"),
         };
-        let sources = [source("l01_l02_x", "a.rs"), source("l01_y", "b.rs"), source("l02_z", "a.rs")];
+        let functions = [function("l01_l02_x", "a.rs"), function("l01_y", "b.rs"), function("l02_z", "a.rs")];
         let untested = catalogue::untested("K01 There is no release.\n");
         let rows = [("L01".to_owned(), Shown::Passed), ("L02".to_owned(), Shown::InPart)].into();
         let outcomes = Outcomes { commit: "0123abc".to_owned(), day: "2026-11-26".to_owned(), rows };
-        let text =
-            text(&[row("L01", "Fetching"), row("L02", "Fetching"), row("K01", "Life")], &sources, &untested, &outcomes);
-        let expected = "\n2 of 3 rows have a test. The last column says what a whole run of commit 0123abc (2026-11-26) has shown: 1 rows \
-            passed. *In part*: some of\nits tests were skipped. *New*: the row was not there yet.\n\n\
+        let text = text(
+            &[row("L01", "Fetching"), row("L02", "Fetching"), row("K01", "Life")],
+            &functions,
+            &untested,
+            &outcomes,
+        );
+        let expected = "\n2 of 3 rows have a test. The last column says what a whole run of commit 0123abc (2026-11-26) has shown: the \
+            tests of 1 rows all passed.\n*In part*: some of its tests were skipped. *New*: the row was not there yet.\n\n\
             ## Fetching\n\n| row | what breaks | what the user sees | tests | in that run |\n| --- | --- | --- | --- | --- |\n\
             | L01 | L01 breaks | L01 is named | `F_l01_l02_x` ([a.rs](../tests/tests/a.rs), programs); `F_l01_y` ([b.rs](../tests/tests/b.rs), programs) | passed |\n\
             | L02 | L02 breaks | L02 is named | `F_l01_l02_x`, `F_l02_z` ([a.rs](../tests/tests/a.rs), programs) | in part |\n\n\
             ## Life\n\n| row | what breaks | what the user sees | tests | in that run |\n| --- | --- | --- | --- | --- |\n\
             | K01 | K01 breaks | K01 is named | not yet: There is no release. | new |\n";
-        assert_eq!(text, format!("{HEAD}{}{}", places::legend(), expected.replace("F_", catalogue::PREFIX)));
+        assert_eq!(text, format!("{HEAD}{}{}", environments::legend(), expected.replace("F_", catalogue::PREFIX)));
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// How a test ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum TestOutcome {
     Passed,
     Failed,
     Skipped,
@@ -18,7 +18,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Run {
     /// Its path within its binary, `module::name`.
     pub(crate) test: String,
-    pub(crate) verdict: Verdict,
+    pub(crate) outcome: TestOutcome,
     /// Why it was skipped, or the place and message of its first panic. Empty if nothing is known.
     pub(crate) words: String,
     /// Whether its runner counts it as passed, although the test itself reported that it was skipped.
@@ -49,7 +49,7 @@ pub(crate) fn parse(output: &str) -> Vec<Run> {
     }
     reader.read(&begun);
     let Reader { mut runs, printed, .. } = reader;
-    for run in runs.iter_mut().filter(|run| run.verdict == Verdict::Failed && run.words.is_empty()) {
+    for run in runs.iter_mut().filter(|run| run.outcome == TestOutcome::Failed && run.words.is_empty()) {
         run.words = printed.get(&run.test).cloned().unwrap_or_default();
     }
     runs
@@ -122,34 +122,34 @@ impl Reader {
         if let Some((thread, place)) = self.panicking.take() {
             self.printed.entry(thread).or_insert_with(|| format!("{place}: {line}"));
         }
-        if let Some((name, verdict)) = go_result(line) {
-            self.ended(name, verdict);
+        if let Some((name, outcome)) = go_result(line) {
+            self.ended(name, outcome);
         } else if let Some((name, rest)) = line.strip_prefix("test ").and_then(|line| line.split_once(" ... ")) {
             let name = name.strip_suffix(" - should panic").unwrap_or(name);
             match rust_result(rest) {
-                Some(verdict) => self.ended(name, verdict),
+                Some(outcome) => self.ended(name, outcome),
                 None => self.waiting = Some(name.to_owned()),
             }
-        } else if let Some(verdict) = rust_result(line)
+        } else if let Some(outcome) = rust_result(line)
             && let Some(name) = self.waiting.take()
         {
-            self.ended(&name, verdict);
+            self.ended(&name, outcome);
         } else {
             self.panicking = printed_panic(line);
         }
     }
 
-    fn ended(&mut self, test: &str, told: Verdict) {
+    fn ended(&mut self, test: &str, told: TestOutcome) {
         self.waiting = None;
         let (skip, panic) = (self.skips.remove(test), self.panics.remove(test));
-        let is_skipped_inside = told == Verdict::Passed && skip.is_some();
-        let verdict = if is_skipped_inside { Verdict::Skipped } else { told };
-        let words = match verdict {
-            Verdict::Passed => None,
-            Verdict::Failed => panic,
-            Verdict::Skipped => skip,
+        let is_skipped_inside = told == TestOutcome::Passed && skip.is_some();
+        let outcome = if is_skipped_inside { TestOutcome::Skipped } else { told };
+        let words = match outcome {
+            TestOutcome::Passed => None,
+            TestOutcome::Failed => panic,
+            TestOutcome::Skipped => skip,
         };
-        self.runs.push(Run { test: test.to_owned(), verdict, words: words.unwrap_or_default(), is_skipped_inside });
+        self.runs.push(Run { test: test.to_owned(), outcome, words: words.unwrap_or_default(), is_skipped_inside });
     }
 }
 
@@ -161,38 +161,38 @@ fn printed_panic(line: &str) -> Option<(String, String)> {
 }
 
 /// `ok`, `FAILED`, `ignored, starts a cluster`
-fn rust_result(text: &str) -> Option<Verdict> {
+fn rust_result(text: &str) -> Option<TestOutcome> {
     match text {
-        "ok" => Some(Verdict::Passed),
-        "FAILED" => Some(Verdict::Failed),
-        "ignored" => Some(Verdict::Skipped),
-        other => other.starts_with("ignored, ").then_some(Verdict::Skipped),
+        "ok" => Some(TestOutcome::Passed),
+        "FAILED" => Some(TestOutcome::Failed),
+        "ignored" => Some(TestOutcome::Skipped),
+        other => other.starts_with("ignored, ").then_some(TestOutcome::Skipped),
     }
 }
 
 /// `--- PASS: TestA (0.00s)`; the parts of a test are indented and do not count.
-fn go_result(line: &str) -> Option<(&str, Verdict)> {
+fn go_result(line: &str) -> Option<(&str, TestOutcome)> {
     let (result, rest) = line.strip_prefix("--- ")?.split_once(": ")?;
-    let verdict = match result {
-        "PASS" => Verdict::Passed,
-        "FAIL" => Verdict::Failed,
-        "SKIP" => Verdict::Skipped,
+    let outcome = match result {
+        "PASS" => TestOutcome::Passed,
+        "FAIL" => TestOutcome::Failed,
+        "SKIP" => TestOutcome::Skipped,
         _ => return None,
     };
-    Some((rest.split_whitespace().next()?, verdict))
+    Some((rest.split_whitespace().next()?, outcome))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Tests with their verdicts and words.
-    fn told(output: &str) -> Vec<(String, Verdict, String)> {
-        parse(output).into_iter().map(|run| (run.test, run.verdict, run.words)).collect()
+    /// Tests with their outcomes and words.
+    fn told(output: &str) -> Vec<(String, TestOutcome, String)> {
+        parse(output).into_iter().map(|run| (run.test, run.outcome, run.words)).collect()
     }
 
-    fn run(test: &str, verdict: Verdict, words: &str) -> (String, Verdict, String) {
-        (test.to_owned(), verdict, words.to_owned())
+    fn run(test: &str, outcome: TestOutcome, words: &str) -> (String, TestOutcome, String) {
+        (test.to_owned(), outcome, words.to_owned())
     }
 
     #[test]
@@ -204,10 +204,10 @@ mod tests {
         assert_eq!(
             told(output),
             [
-                run("loads::one", Verdict::Passed, ""),
-                run("two", Verdict::Failed, ""),
-                run("three", Verdict::Skipped, ""),
-                run("four", Verdict::Passed, ""),
+                run("loads::one", TestOutcome::Passed, ""),
+                run("two", TestOutcome::Failed, ""),
+                run("three", TestOutcome::Skipped, ""),
+                run("four", TestOutcome::Passed, ""),
             ],
         );
         assert_eq!(parse(output)[0].function(), "one");
@@ -218,7 +218,10 @@ mod tests {
         let output = "SKIPPED volume::v01: only root can mount\ntest volume::v01 ... ok\ntest volume::v02 ... ok\n";
         assert_eq!(
             told(output),
-            [run("volume::v01", Verdict::Skipped, "only root can mount"), run("volume::v02", Verdict::Passed, "")],
+            [
+                run("volume::v01", TestOutcome::Skipped, "only root can mount"),
+                run("volume::v02", TestOutcome::Passed, "")
+            ],
         );
         assert_eq!(parse(output).iter().map(|run| run.is_skipped_inside).collect::<Vec<_>>(), [true, false]);
     }
@@ -230,7 +233,7 @@ mod tests {
             let output = format!("{one}SKIPPED c::d: nothing: here\n{two}test c::d ... ok\n");
             assert_eq!(
                 told(&output),
-                [run("a::b", Verdict::Passed, ""), run("c::d", Verdict::Skipped, "nothing: here")],
+                [run("a::b", TestOutcome::Passed, ""), run("c::d", TestOutcome::Skipped, "nothing: here")],
                 "{one:?}",
             );
         }
@@ -240,7 +243,7 @@ mod tests {
     fn what_a_test_measured_changes_no_outcome() {
         let output =
             "NOTED a::b: 7 answers\ntest a::b ... NOTED a::b: 8 answers\nok\ntest c ... NOTED c: none\nFAILED\n";
-        assert_eq!(told(output), [run("a::b", Verdict::Passed, ""), run("c", Verdict::Failed, "")]);
+        assert_eq!(told(output), [run("a::b", TestOutcome::Passed, ""), run("c", TestOutcome::Failed, "")]);
         assert!(panics(output).next().is_none());
     }
 
@@ -250,9 +253,9 @@ mod tests {
         assert_eq!(
             told(output),
             [
-                run("one", Verdict::Skipped, "no node"),
-                run("two", Verdict::Passed, ""),
-                run("three", Verdict::Failed, ""),
+                run("one", TestOutcome::Skipped, "no node"),
+                run("two", TestOutcome::Passed, ""),
+                run("three", TestOutcome::Failed, ""),
             ],
         );
     }
@@ -261,7 +264,10 @@ mod tests {
     fn a_failed_test_has_its_first_panic_and_a_skip_does_not_hide_it() {
         let output = "FAILING a::b: x.rs:1:2: first\nSKIPPED a::b: in part\nFAILING a::b: x.rs:3:4: second\n\
             FAILING worker: y.rs:1:1: elsewhere\ntest a::b ... FAILED\nFAILING e::f: z.rs:1:1: expected\ntest e::f ... ok\n";
-        assert_eq!(told(output), [run("a::b", Verdict::Failed, "x.rs:1:2: first"), run("e::f", Verdict::Passed, "")],);
+        assert_eq!(
+            told(output),
+            [run("a::b", TestOutcome::Failed, "x.rs:1:2: first"), run("e::f", TestOutcome::Passed, "")],
+        );
         let lines: Vec<_> = panics("test q ... FAILING a::b: x.rs:1:2: first\nSKIPPED a::b: no\nFAILED\n").collect();
         assert_eq!(lines, ["FAILING a::b: x.rs:1:2: first"]);
     }
@@ -274,15 +280,15 @@ mod tests {
         assert_eq!(
             told(output),
             [
-                run("a::b", Verdict::Failed, "x.rs:1:2: assertion failed: one"),
-                run("c", Verdict::Failed, "y.rs:3:4: why"),
+                run("a::b", TestOutcome::Failed, "x.rs:1:2: assertion failed: one"),
+                run("c", TestOutcome::Failed, "y.rs:3:4: why"),
             ],
         );
     }
 
     #[test]
     fn a_binary_that_dies_leaves_its_last_test_without_an_outcome() {
-        assert_eq!(told("test one ... ok\ntest two ... "), [run("one", Verdict::Passed, "")]);
+        assert_eq!(told("test one ... ok\ntest two ... "), [run("one", TestOutcome::Passed, "")]);
     }
 
     #[test]
@@ -290,7 +296,11 @@ mod tests {
         let output = "=== RUN   TestA\n    --- PASS: TestA/one (0.00s)\n--- PASS: TestA (0.00s)\n--- FAIL: TestB (0.01s)\n--- SKIP: TestC (0.00s)\n";
         assert_eq!(
             told(output),
-            [run("TestA", Verdict::Passed, ""), run("TestB", Verdict::Failed, ""), run("TestC", Verdict::Skipped, ""),],
+            [
+                run("TestA", TestOutcome::Passed, ""),
+                run("TestB", TestOutcome::Failed, ""),
+                run("TestC", TestOutcome::Skipped, ""),
+            ],
         );
     }
 

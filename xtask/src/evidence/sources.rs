@@ -11,14 +11,14 @@ use crate::files::TextFile;
 
 /// A function with `#[test]`, or with an attribute like `#[tokio::test]`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Source {
+pub(crate) struct TestFunction {
     pub(crate) name: String,
     /// Its file, below the repository's folder.
     pub(crate) file: String,
 }
 
 /// The tests of all files, sorted by name. Files that do not parse have no tests.
-pub(crate) fn tests(files: &[TextFile]) -> Vec<Source> {
+pub(crate) fn tests(files: &[TextFile]) -> Vec<TestFunction> {
     let mut all = Vec::new();
     for file in files.iter().filter(|file| file.is_rust() && file.text.contains("test")) {
         let Ok(parsed) = syn::parse_file(&file.text) else { continue };
@@ -30,10 +30,10 @@ pub(crate) fn tests(files: &[TextFile]) -> Vec<Source> {
 }
 
 /// The tests by their files: `a`, `b` ([one.rs](../tests/tests/faults/one.rs)); `c` (…). What `more` says of a file follows its link.
-pub(crate) fn by_files(sources: &[&Source], more: impl Fn(&str) -> String) -> String {
+pub(crate) fn by_files(functions: &[&TestFunction], more: impl Fn(&str) -> String) -> String {
     let mut of_files: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for source in sources {
-        of_files.entry(&source.file).or_default().push(format!("`{}`", source.name));
+    for function in functions {
+        of_files.entry(&function.file).or_default().push(format!("`{}`", function.name));
     }
     let file = |(file, names): (&str, Vec<String>)| {
         format!("{} ([{}](../{file}){})", names.join(", "), file.rsplit('/').next().unwrap_or(file), more(file))
@@ -44,13 +44,13 @@ pub(crate) fn by_files(sources: &[&Source], more: impl Fn(&str) -> String) -> St
 /// Collects the tests of a file.
 struct Reader<'a> {
     file: String,
-    tests: &'a mut Vec<Source>,
+    tests: &'a mut Vec<TestFunction>,
 }
 
 impl Visit<'_> for Reader<'_> {
     fn visit_item_fn(&mut self, function: &ItemFn) {
         if function.attrs.iter().any(is_test) {
-            self.tests.push(Source { name: function.sig.ident.to_string(), file: self.file.clone() });
+            self.tests.push(TestFunction { name: function.sig.ident.to_string(), file: self.file.clone() });
         }
         visit::visit_item_fn(self, function);
     }
@@ -74,7 +74,7 @@ mod tests {
             TextFile { path: "one/page.md".into(), text: "#[test] fn words() {}".to_owned() },
             TextFile { path: "one/src/broken.rs".into(), text: "#[test] fn broken( {".to_owned() },
         ];
-        let source = |name: &str| Source { name: name.to_owned(), file: "one/src/lib.rs".to_owned() };
-        assert_eq!(super::tests(&files), [source("first"), source("second")]);
+        let function = |name: &str| TestFunction { name: name.to_owned(), file: "one/src/lib.rs".to_owned() };
+        assert_eq!(super::tests(&files), [function("first"), function("second")]);
     }
 }

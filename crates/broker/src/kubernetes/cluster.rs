@@ -21,7 +21,7 @@ use portcullis_util::lock;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::collection::{Collection, Place};
+use super::collection::{Collection, Discovered};
 use super::data::{self, Form, Listed};
 use super::freshness::reason_of;
 use super::mask;
@@ -30,11 +30,11 @@ use super::read::{GetQuery, ListQuery, Read, ReviewQuery};
 use super::refusals::Refusals;
 use super::watches::{Watched, Watches, failed_to_list};
 use crate::cache::Answer;
-use crate::{ContextNeed, Contexts, Metrics, ProvideError, Record};
+use crate::{ContextNeed, Contexts, Metrics, ProvideError, PublishedGrants};
 
-/// The most kinds whose address is cached.
+/// The most kinds of which the answer of discovery is cached.
 const KINDS: u64 = 1024;
-/// How long the address of a kind is cached.
+/// How long the resource of a kind is cached.
 const KNOWN: Duration = Duration::from_secs(300);
 /// The size of all cached documents for policies in Rego together, in bytes.
 const DOCUMENTS: u64 = 32 << 20;
@@ -49,7 +49,7 @@ const UNKNOWN: Duration = Duration::from_secs(5);
 /// The API server, with what is cached of it.
 pub(crate) struct Cluster {
     server: Result<ApiServer, String>,
-    places: Cache<ContextAwareResource, Result<Place, NoPlace>>,
+    discovered: Cache<ContextAwareResource, Result<Discovered, DiscoveryError>>,
     watches: Watches,
     documents: Cache<Document, Answer>,
     refusals: Mutex<Refusals>,
@@ -58,14 +58,14 @@ pub(crate) struct Cluster {
 /// A document of objects: its form, and its kinds with the versions of their collections.
 type Document = (Form, Vec<(ContextAwareResource, u64)>);
 
-/// Why the address of a kind is not known.
+/// Why the resource of a kind is not known.
 #[derive(Debug, Clone)]
-struct NoPlace {
+struct DiscoveryError {
     reason: ContextReason,
     error: ProvideError,
 }
 
-impl NoPlace {
+impl DiscoveryError {
     fn not_synced(error: ProvideError) -> Self {
         Self { reason: ContextReason::ContextNotSynced, error }
     }
@@ -82,31 +82,31 @@ impl NoPlace {
     }
 }
 
-impl From<NoPlace> for ProvideError {
-    fn from(no_place: NoPlace) -> Self {
-        no_place.error
+impl From<DiscoveryError> for ProvideError {
+    fn from(error: DiscoveryError) -> Self {
+        error.error
     }
 }
 
-struct PlaceLifetime;
+struct DiscoveryLifetime;
 
-impl Expiry<ContextAwareResource, Result<Place, NoPlace>> for PlaceLifetime {
+impl Expiry<ContextAwareResource, Result<Discovered, DiscoveryError>> for DiscoveryLifetime {
     fn expire_after_create(
         &self,
         _: &ContextAwareResource,
-        place: &Result<Place, NoPlace>,
+        discovered: &Result<Discovered, DiscoveryError>,
         _: Instant,
     ) -> Option<Duration> {
-        Some(if place.is_ok() { KNOWN } else { UNKNOWN })
+        Some(if discovered.is_ok() { KNOWN } else { UNKNOWN })
     }
 }
 
 impl Cluster {
-    pub(crate) fn new(server: Result<ApiServer, String>, record: Arc<Record>, metrics: Metrics) -> Self {
+    pub(crate) fn new(server: Result<ApiServer, String>, published: Arc<PublishedGrants>, metrics: Metrics) -> Self {
         Self {
             server,
-            places: Cache::builder().max_capacity(KINDS).expire_after(PlaceLifetime).build(),
-            watches: Watches::new(record, metrics),
+            discovered: Cache::builder().max_capacity(KINDS).expire_after(DiscoveryLifetime).build(),
+            watches: Watches::new(published, metrics),
             documents: Cache::builder()
                 .max_capacity(DOCUMENTS)
                 .weigher(|_, answer: &Answer| {
@@ -147,9 +147,14 @@ impl Cluster {
         data::check_size(&sizes, sizes.iter().map(|(_, bytes)| bytes).sum())?;
         let render = async {
             let listed = watched.iter().map(|&(kind, ref watched)| {
-                let place = &watched.place;
+                let discovered = &watched.discovered;
                 let objects = watched.snapshot().map_err(|why| failed_to_list(kind, why))?;
-                Ok(Listed { kind, plural: &place.resource.plural, is_namespaced: place.is_namespaced, objects })
+                Ok(Listed {
+                    kind,
+                    plural: &discovered.resource.plural,
+                    is_namespaced: discovered.is_namespaced,
+                    objects,
+                })
             });
             let document = data::render(form, &listed.collect::<Result<Vec<_>, ProvideError>>()?)?;
             data::check_size(&sizes, document.len())?;
@@ -184,14 +189,14 @@ impl Cluster {
     /// The collection of the objects that a query selects.
     async fn collection(&self, query: ListQuery) -> Result<Collection, ProvideError> {
         let client = self.client()?;
-        let place = self.place(&query.kind).await?;
-        if query.namespace.is_some() && !place.is_namespaced {
+        let discovered = self.discover(&query.kind).await?;
+        if query.namespace.is_some() && !discovered.is_namespaced {
             return Err(ProvideError::failed(format!(
                 "resource {}/{} is cluster wide. Cannot search for it inside of a namespace",
                 query.kind.api_version, query.kind.kind
             )));
         }
-        Ok(Collection { query, client: client.clone(), place })
+        Ok(Collection { query, client: client.clone(), discovered })
     }
 
     /// Begins the watches that policies need, keeps them in use, and returns what is wrong with each.
@@ -217,11 +222,12 @@ impl Cluster {
         lock(&self.refusals).report(need, problem, Instant::now())
     }
 
-    async fn begin(&self, query: ListQuery) -> Result<Arc<Watched>, NoPlace> {
-        let late = || NoPlace::not_synced(ProvideError::failed("the API server does not say which kinds it has"));
-        timeout(DISCOVERY, self.place(&query.kind)).await.unwrap_or_else(|_| Err(late()))?;
-        let collection = self.collection(query).await.map_err(NoPlace::not_synced)?;
-        self.watches.begin(None, collection).map_err(NoPlace::not_synced)
+    async fn begin(&self, query: ListQuery) -> Result<Arc<Watched>, DiscoveryError> {
+        let late =
+            || DiscoveryError::not_synced(ProvideError::failed("the API server does not say which kinds it has"));
+        timeout(DISCOVERY, self.discover(&query.kind)).await.unwrap_or_else(|_| Err(late()))?;
+        let collection = self.collection(query).await.map_err(DiscoveryError::not_synced)?;
+        self.watches.begin(None, collection).map_err(DiscoveryError::not_synced)
     }
 
     /// The watch of all objects of a kind, once it is complete.
@@ -236,7 +242,7 @@ impl Cluster {
 
     async fn get(&self, query: GetQuery) -> Answer {
         let client = self.client()?;
-        let Place { resource, is_namespaced } = self.place(&query.kind).await?;
+        let Discovered { resource, is_namespaced } = self.discover(&query.kind).await?;
         let ContextAwareResource { api_version, kind } = &query.kind;
         let api: Api<DynamicObject> = match &query.namespace {
             None if is_namespaced => {
@@ -287,27 +293,27 @@ impl Cluster {
         Ok(Bytes::from(review_reply(status).to_string()))
     }
 
-    /// Where the objects of a kind are, found by discovery.
-    async fn place(&self, kind: &ContextAwareResource) -> Result<Place, NoPlace> {
-        let client = self.client().map_err(NoPlace::not_synced)?;
+    /// The resource of a kind, by discovery.
+    async fn discover(&self, kind: &ContextAwareResource) -> Result<Discovered, DiscoveryError> {
+        let client = self.client().map_err(DiscoveryError::not_synced)?;
         let find = async {
             let (group, version) = kind.api_version.split_once('/').unwrap_or(("", &kind.api_version));
             let found = pinned_kind(client, &GroupVersionKind::gvk(group, version, &kind.kind)).await;
             let found = match found {
                 Ok((resource, capabilities)) => {
-                    Ok(Place { resource, is_namespaced: capabilities.scope == Scope::Namespaced })
+                    Ok(Discovered { resource, is_namespaced: capabilities.scope == Scope::Namespaced })
                 }
                 Err(kube::Error::Api(status)) if status.code != 404 => Err(CallError::from(kube::Error::Api(status))),
                 Err(kube::Error::Api(_) | kube::Error::Discovery(_)) => {
                     let text = format!("Cannot find resource {}/{}", kind.api_version, kind.kind);
                     let (reason, error) = (ContextReason::ContextKindUnknown, ProvideError::failed(text));
-                    return Err(NoPlace { reason, error });
+                    return Err(DiscoveryError { reason, error });
                 }
                 Err(error) => Err(CallError::from(error)),
             };
-            found.map_err(|error| NoPlace { reason: reason_of(&error), error: ProvideError::failed(error) })
+            found.map_err(|error| DiscoveryError { reason: reason_of(&error), error: ProvideError::failed(error) })
         };
-        self.places.get_with(kind.clone(), find).await
+        self.discovered.get_with(kind.clone(), find).await
     }
 }
 

@@ -18,12 +18,12 @@ const PAGE: u32 = 500;
 pub(super) struct Collection {
     pub(super) query: ListQuery,
     pub(super) client: Client,
-    pub(super) place: Place,
+    pub(super) discovered: Discovered,
 }
 
-/// Where the objects of a kind are.
+/// What discovery says of a kind: its resource.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct Discovered {
     pub(super) resource: ApiResource,
     pub(super) is_namespaced: bool,
 }
@@ -31,7 +31,7 @@ pub(super) struct Place {
 impl Collection {
     /// The events of the collection's objects, without end: first a list of them, then each change.
     pub(super) fn events(self, failures: Failures) -> BoxStream<'static, Event<DynamicObject>> {
-        let Self { query, client, place: Place { resource, .. } } = self;
+        let Self { query, client, discovered: Discovered { resource, .. } } = self;
         let ListQuery { namespace, label_selector, field_selector, .. } = query;
         let config = watcher::Config { label_selector, field_selector, ..watcher::Config::default() }.page_size(PAGE);
         if query.metadata_only {

@@ -14,10 +14,10 @@ const PAUSES: Backoff = Backoff { shortest: Duration::from_secs(60), longest: Du
 
 /// The refused collections, by the need for which they were tried.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(HashMap<ContextNeed, Refusal>);
+pub(super) struct Refusals(HashMap<ContextNeed, RefusedCollection>);
 
 #[derive(Debug)]
-struct Refusal {
+struct RefusedCollection {
     problem: ContextProblem,
     /// How often the collection was refused in a row.
     tries: u32,
@@ -41,7 +41,7 @@ impl Refusals {
         match problem.as_ref().map(|problem| problem.reason) {
             Some(ContextReason::ContextTooLarge) => {
                 let problem = problem?;
-                let first = || Refusal { problem: problem.clone(), tries: 0, again: now };
+                let first = || RefusedCollection { problem: problem.clone(), tries: 0, again: now };
                 let refusal = self.0.entry(need.clone()).or_insert_with(first);
                 if now >= refusal.again {
                     refusal.tries = refusal.tries.saturating_add(1);

@@ -23,12 +23,12 @@ use portcullis_util::lock;
 use serde_json::value::RawValue;
 use tokio::task::AbortHandle;
 
-use super::collection::{Collection, Place};
+use super::collection::{Collection, Discovered};
 use super::freshness::{Failed, Outage, State, problem, reason_of};
 use super::objects::{CollectionError, Key, Objects};
 use super::read::ListQuery;
 use crate::cache::Answer;
-use crate::{Metrics, ProvideError, Record};
+use crate::{Metrics, ProvideError, PublishedGrants};
 
 /// The largest collection, in bytes as they are kept.
 const LARGEST: u64 = 64 << 20;
@@ -53,14 +53,14 @@ const REFUSED: Duration = Duration::from_secs(60);
 /// All watches.
 pub(super) struct Watches {
     running: Mutex<HashMap<ListQuery, Arc<Watched>>>,
-    record: Arc<Record>,
+    published: Arc<PublishedGrants>,
     metrics: Metrics,
     bytes: Arc<AtomicU64>,
 }
 
 /// One watch.
 pub(super) struct Watched {
-    pub(super) place: Place,
+    pub(super) discovered: Discovered,
     objects: Mutex<Objects>,
     state: tokio::sync::watch::Sender<State>,
     /// The failures of the watch since it last worked, if it fails now.
@@ -75,8 +75,8 @@ pub(super) struct Watched {
 }
 
 impl Watches {
-    pub(super) fn new(record: Arc<Record>, metrics: Metrics) -> Self {
-        Self { running: Mutex::default(), record, metrics, bytes: Arc::default() }
+    pub(super) fn new(published: Arc<PublishedGrants>, metrics: Metrics) -> Self {
+        Self { running: Mutex::default(), published, metrics, bytes: Arc::default() }
     }
 
     /// Waits until a watch knows all objects. The advice is for collections that are too large.
@@ -144,7 +144,7 @@ impl Watches {
             return Err(ProvideError::failed(format!("{limit} collections are watched already, which is the limit")));
         }
         let watched = Arc::new(Watched {
-            place: collection.place.clone(),
+            discovered: collection.discovered.clone(),
             objects: Mutex::default(),
             state: tokio::sync::watch::Sender::new(State::Incomplete(None)),
             outage: Mutex::default(),
@@ -164,7 +164,7 @@ impl Watches {
     /// Ends the watches that are no longer wanted.
     pub(super) fn sweep(&self) {
         let mut running = lock(&self.running);
-        running.retain(|query, watched| watched.is_wanted(query, &self.record));
+        running.retain(|query, watched| watched.is_wanted(query, &self.published));
         self.metrics.watches.set(i64::try_from(running.len()).unwrap_or(i64::MAX));
         self.metrics.watched_bytes.set(i64::try_from(self.bytes.load(Ordering::Relaxed)).unwrap_or(i64::MAX));
     }
@@ -183,7 +183,7 @@ pub(super) fn failed_to_list(kind: &ContextAwareResource, why: impl Display) -> 
 
 /// Keeps a collection up to date until it must be refused.
 async fn follow(watched: Arc<Watched>, collection: Collection) {
-    let (masks, resource) = (collection.query.masks.clone(), collection.place.resource.clone());
+    let (masks, resource) = (collection.query.masks.clone(), collection.discovered.resource.clone());
     let (failing, working) = (Arc::clone(&watched), Arc::clone(&watched));
     let failures = Failures::new("watch objects for policies", move |error| failing.call_failed(error));
     let failures = failures.and_over(move || working.works());
@@ -223,8 +223,8 @@ impl Watched {
     }
 
     /// Whether the watch is still wanted. If not, this ends it.
-    fn is_wanted(&self, query: &ListQuery, record: &Record) -> bool {
-        let is_wanted = !self.has_expired() && record.reads(&query.kind);
+    fn is_wanted(&self, query: &ListQuery, published: &PublishedGrants) -> bool {
+        let is_wanted = !self.has_expired() && published.reads(&query.kind);
         if !is_wanted {
             self.end();
         }
@@ -266,7 +266,7 @@ impl Watched {
     /// What is wrong with the objects, for policies that read all of them.
     pub(super) fn problem(&self, kind: &ContextAwareResource) -> Option<ContextProblem> {
         let state = self.state.borrow().clone();
-        problem(kind, &self.place.resource, &state, lock(&self.outage).as_ref(), Instant::now())
+        problem(kind, &self.discovered.resource, &state, lock(&self.outage).as_ref(), Instant::now())
     }
 
     /// Applies an event. An error ends the watch.
@@ -360,7 +360,7 @@ mod tests {
 
     fn watched() -> Watched {
         Watched {
-            place: Place { resource: resource(), is_namespaced: true },
+            discovered: Discovered { resource: resource(), is_namespaced: true },
             objects: Mutex::default(),
             state: tokio::sync::watch::Sender::new(State::Incomplete(None)),
             outage: Mutex::default(),

@@ -47,37 +47,37 @@ struct Payload {
 
 /// An entry about a signature.
 #[derive(Deserialize)]
-struct Record {
+struct HashedRekord {
     kind: String,
-    spec: RecordSpec,
+    spec: HashedRekordSpec,
 }
 
 #[derive(Deserialize)]
-struct RecordSpec {
-    data: RecordData,
-    signature: RecordSignature,
+struct HashedRekordSpec {
+    data: HashedRekordData,
+    signature: HashedRekordSignature,
 }
 
 #[derive(Deserialize)]
-struct RecordData {
-    hash: RecordHash,
+struct HashedRekordData {
+    hash: HashedRekordHash,
 }
 
 #[derive(Deserialize)]
-struct RecordHash {
+struct HashedRekordHash {
     algorithm: String,
     value: String,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct RecordSignature {
+struct HashedRekordSignature {
     content: String,
-    public_key: RecordKey,
+    public_key: HashedRekordKey,
 }
 
 #[derive(Deserialize)]
-struct RecordKey {
+struct HashedRekordKey {
     content: String,
 }
 
@@ -173,7 +173,7 @@ pub(super) fn promise(
     if !log.has_signed(&said, &decoded(&signed_entry_timestamp)?) {
         return Err(Refusal::Lacks("its log has not signed its entry"));
     }
-    let Record { kind, spec } =
+    let HashedRekord { kind, spec } =
         serde_json::from_slice(&decoded(&payload.body)?).map_err(|_| Refusal::UnreadableEntry)?;
     let is_about = kind == "hashedrekord"
         && (spec.data.hash.algorithm.as_str(), spec.data.hash.value.as_str()) == ("sha256", statement.hex().as_str())

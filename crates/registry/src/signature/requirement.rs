@@ -144,7 +144,7 @@ pub enum RequirementError {
 
 /// Whether a requirement is met.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum RequirementStatus {
     /// It is met.
     Met,
     /// It is not met, whatever else may be found.
@@ -254,7 +254,7 @@ impl Requirement {
     }
 
     /// Decides whether the requirement is met, given whether each signer has signed.
-    pub(super) fn decide(&self, found: impl Fn(&Signer) -> Found) -> Verdict {
+    pub(super) fn decide(&self, found: impl Fn(&Signer) -> Found) -> RequirementStatus {
         let (mut missing, mut unknown) = (Vec::new(), Vec::new());
         for signer in self.all_of.iter().flatten() {
             match found(signer) {
@@ -264,21 +264,24 @@ impl Requirement {
             }
         }
         if !missing.is_empty() {
-            return Verdict::Unmet(format!("Image verification failed: missing signatures: {}", missing.join(", ")));
+            return RequirementStatus::Unmet(format!(
+                "Image verification failed: missing signatures: {}",
+                missing.join(", ")
+            ));
         }
         if let Some(any) = &self.any_of {
             let count = |wanted: Found| any.signatures.iter().filter(|signer| found(signer) == wanted).count();
             let (yes, perhaps, needed) = (count(Found::Yes), count(Found::Unknown), any.minimum_matches as usize);
             if yes + perhaps < needed {
                 let text = "Image verification failed: minimum number of signatures not reached";
-                return Verdict::Unmet(format!("{text}: needed {needed}, got {yes}"));
+                return RequirementStatus::Unmet(format!("{text}: needed {needed}, got {yes}"));
             }
             if yes < needed {
                 let signers = any.signatures.iter().filter(|signer| found(signer) == Found::Unknown);
                 unknown.extend(signers.map(ToString::to_string));
             }
         }
-        if unknown.is_empty() { Verdict::Met } else { Verdict::Unknown(unknown.join(", ")) }
+        if unknown.is_empty() { RequirementStatus::Met } else { RequirementStatus::Unknown(unknown.join(", ")) }
     }
 }
 
@@ -415,16 +418,16 @@ mod tests {
         let action = |name: &str| format!("{{kind: githubAction, owner: {name}}}");
         let (a, b, c) = (action("a"), action("b"), action("c"));
         let all = format!("allOf: [{a}, {b}]");
-        assert_eq!(decide(&all, "a b", ""), Verdict::Met);
-        assert!(matches!(decide(&all, "a", ""), Verdict::Unmet(text) if text.ends_with("githubAction of b")));
-        assert!(matches!(decide(&all, "a", "b"), Verdict::Unknown(_)));
-        assert!(matches!(decide(&all, "", "b"), Verdict::Unmet(_)), "what is missing for sure comes first");
+        assert_eq!(decide(&all, "a b", ""), RequirementStatus::Met);
+        assert!(matches!(decide(&all, "a", ""), RequirementStatus::Unmet(text) if text.ends_with("githubAction of b")));
+        assert!(matches!(decide(&all, "a", "b"), RequirementStatus::Unknown(_)));
+        assert!(matches!(decide(&all, "", "b"), RequirementStatus::Unmet(_)), "what is missing for sure comes first");
         let any = format!("anyOf: {{minimumMatches: 2, signatures: [{a}, {b}, {c}]}}");
-        assert_eq!(decide(&any, "a c", "b"), Verdict::Met);
-        assert!(matches!(decide(&any, "a", ""), Verdict::Unmet(text) if text.ends_with("needed 2, got 1")));
-        assert!(matches!(decide(&any, "a", "b"), Verdict::Unknown(_)));
+        assert_eq!(decide(&any, "a c", "b"), RequirementStatus::Met);
+        assert!(matches!(decide(&any, "a", ""), RequirementStatus::Unmet(text) if text.ends_with("needed 2, got 1")));
+        assert!(matches!(decide(&any, "a", "b"), RequirementStatus::Unknown(_)));
         let both = format!("allOf: [{a}]\nanyOf: {{signatures: [{b}]}}");
-        assert!(matches!(decide(&both, "a", ""), Verdict::Unmet(_)));
-        assert_eq!(decide(&both, "a b", ""), Verdict::Met);
+        assert!(matches!(decide(&both, "a", ""), RequirementStatus::Unmet(_)));
+        assert_eq!(decide(&both, "a b", ""), RequirementStatus::Met);
     }
 }

@@ -7,7 +7,7 @@ use portcullis_contract::{Digest, Reason};
 use super::cosign::{MAX_SIGNATURES, STATEMENT_TYPE};
 use super::referrers::MAX_BUNDLES;
 use super::refusal::Refusal;
-use super::requirement::{Found, Verdict};
+use super::requirement::{Found, RequirementStatus};
 use super::signed::{Proof, Signed};
 use super::trust::NoTrustRoot;
 use super::{Material, Requirement, Signer, TrustRoot, bundle, cosign, referrers};
@@ -117,13 +117,15 @@ fn decide(
     };
     let invalid = |text: String| FetchError::new(Reason::SignatureInvalid, text);
     match requirement.decide(find) {
-        Verdict::Met => {
+        RequirementStatus::Met => {
             let proof =
                 |signer: &Signer| evidence(signer).map(|evidence| Proof { signer: signer.to_string(), evidence });
             Ok(requirement.signers().filter_map(proof).collect())
         }
-        Verdict::Unmet(_) if signed.is_empty() => Err(invalid(format!("no signatures found for image: {image}"))),
-        Verdict::Unmet(text) => {
+        RequirementStatus::Unmet(_) if signed.is_empty() => {
+            Err(invalid(format!("no signatures found for image: {image}")))
+        }
+        RequirementStatus::Unmet(text) => {
             let shown = |signed: &Signed| {
                 let refusal = requirement.signers().find_map(|signer| signed.refusal(signer));
                 let text = refusal.map_or_else(|| signed.to_string(), |why| format!("one that does not count: {why}"));
@@ -135,7 +137,7 @@ fn decide(
             }
             Err(invalid(format!("{image}: {text}; signatures that were found: {}", found.join("; "))))
         }
-        Verdict::Unknown(signers) => {
+        RequirementStatus::Unknown(signers) => {
             let why = no_trust.map_or_else(|| "they cannot be checked".to_owned(), ToString::to_string);
             let text = format!("{image}: {why}; without it, what these must have signed is not loaded: {signers}");
             Err(FetchError::new(Reason::SignatureUnavailable, text))

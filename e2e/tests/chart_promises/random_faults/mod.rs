@@ -3,12 +3,13 @@
 //! ```text
 //! seed ──► Fault::draw ──► Stand::suffer ──► Stand::look ──► … ──► Stand::recover
 //!                              │                 │
-//!                      the fault itself    judge: every answer since the last look
+//!                      the fault itself    assess: every answer since the last look
 //! ```
 //!
 //! A seed gives the same faults in the same order. The state in which they find the cluster differs from run to run.
 
 mod aftermath;
+mod assess;
 mod attempts;
 mod effect;
 mod fault;
@@ -16,7 +17,6 @@ mod run;
 mod stand;
 mod tally;
 mod usage;
-mod verdict;
 mod victim;
 
 use std::thread;

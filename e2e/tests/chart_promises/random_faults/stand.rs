@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use portcullis_e2e::{Answer, Cluster, Container, Load, Policy, Release, eventually_within};
 use serde_json::{Value, json};
 
+use super::assess::{Assessment, Excuses, Expected, assess};
 use super::fault::{Edit, Fault, VICTIMS};
 use super::tally::Tally;
 use super::usage::Usages;
-use super::verdict::{Excuses, Expected, Verdict, judge};
 use super::victim::{self, SECRET, Victim};
 use crate::stage::{REPLICAS, Stage};
 
@@ -172,7 +172,7 @@ impl Stand {
     pub(super) fn look(&mut self) {
         for index in 0..self.loads.len() {
             let (asks, answers) = (self.loads[index].0, self.loads[index].1.take());
-            self.judge(asks, &answers);
+            self.assess(asks, &answers);
         }
         for victim in &mut self.victims {
             victim.look(&self.release.api());
@@ -183,21 +183,21 @@ impl Stand {
         }
     }
 
-    fn judge(&mut self, asks: Asks, answers: &[Answer]) {
+    fn assess(&mut self, asks: Asks, answers: &[Answer]) {
         let expected = match asks {
             Asks::PlainPod => Expected::Admitted,
             Asks::PrivilegedPod => Expected::Denied(CANARY_SAYS),
             Asks::ConfigMap => Expected::DeniedByAll(self.victims[..2].iter().map(|victim| &victim.history).collect()),
         };
         for answer in answers {
-            let verdict = judge(answer, &expected, &self.excuses);
+            let assessment = assess(answer, &expected, &self.excuses);
             assert!(
-                verdict != Verdict::Wrong,
+                assessment != Assessment::Wrong,
                 "{asks:?} at {:.1} s must be {expected:?}, and is {answer:?}",
                 answer.sent.saturating_duration_since(self.start).as_secs_f64(),
             );
             let took = answer.answered.saturating_duration_since(answer.sent);
-            self.tally.answer(verdict, took, self.excuses.cover(answer));
+            self.tally.answer(assessment, took, self.excuses.cover(answer));
         }
     }
 
@@ -229,14 +229,14 @@ impl Stand {
         victim::apply(&self.release.api(), policy, &policy.manifest(self.release.source()));
     }
 
-    /// Ends the calls, judges the last of them, and asserts that most of the run was judged.
+    /// Ends the calls, assesses the last of them, and asserts that most of the run was assessed.
     pub(super) fn end_calls(&mut self) {
         for (asks, load) in std::mem::take(&mut self.loads) {
             let answers = load.end_after(200);
-            self.judge(asks, &answers);
+            self.assess(asks, &answers);
         }
         let (now, Tally { right, broken, .. }) = (Instant::now(), &self.tally);
-        assert!(right > broken, "hardly anything was judged: {right} right answers, {broken} broken ones");
+        assert!(right > broken, "hardly anything was assessed: {right} right answers, {broken} broken ones");
         let (excused, run) = (self.excuses.total(now), now.duration_since(self.start));
         assert!(
             run < LONG_RUN || excused <= run.mul_f64(MOST_EXCUSED),

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::assess::Assessment;
 use super::attempts::Attempts;
 use super::fault::Fault;
 use super::usage::{Usages, shown};
-use super::verdict::Verdict;
 
 /// I1: in this time an answer should come. Here it is counted and not asserted, as pods of debug builds start and end all the time on cores
 /// that they share with the one that answers, and some faults freeze what answers.
@@ -36,13 +36,13 @@ impl Tally {
     }
 
     /// Counts an answer, which took this long; `may_break` says whether a fault would excuse it.
-    pub(super) fn answer(&mut self, verdict: Verdict, took: Duration, may_break: bool) {
-        match verdict {
-            Verdict::Right => self.right += 1,
-            Verdict::Broken => self.broken += 1,
-            Verdict::Wrong => {}
+    pub(super) fn answer(&mut self, assessment: Assessment, took: Duration, may_break: bool) {
+        match assessment {
+            Assessment::Right => self.right += 1,
+            Assessment::Broken => self.broken += 1,
+            Assessment::Wrong => {}
         }
-        if verdict == Verdict::Right && !may_break {
+        if assessment == Assessment::Right && !may_break {
             self.late += usize::from(took > IN_TIME);
             self.slowest = self.slowest.max(took);
         }
@@ -100,9 +100,9 @@ mod tests {
         tally.fault(&Fault::WhileSourceIsSlow { time: Duration::ZERO, fault: inner });
         tally.fault(&Fault::KillLeader);
         tally.fault(&Fault::Scale { replicas: 2 });
-        tally.answer(Verdict::Right, Duration::from_secs(3), true);
-        tally.answer(Verdict::Right, Duration::from_secs(2), false);
-        tally.answer(Verdict::Broken, Duration::from_secs(9), true);
+        tally.answer(Assessment::Right, Duration::from_secs(3), true);
+        tally.answer(Assessment::Right, Duration::from_secs(2), false);
+        tally.answer(Assessment::Broken, Duration::from_secs(9), true);
         let attempts = Attempts { requests: 7, most_of_a_module: 3, most_connections: 9 };
         let usages = Usages([("loader", Default::default())].into());
         let (run, excused) = (Duration::from_secs(200), Duration::from_secs(50));

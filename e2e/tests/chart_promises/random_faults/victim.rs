@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use portcullis_e2e::{Api, Policy, Release, Reply, condition, eventually, guest, guest_with};
 use serde_json::{Value, json};
 
+use super::assess::History;
 use super::fault::Edit;
-use super::verdict::History;
 
 /// The delay of a slow source.
 const SLOW: Duration = Duration::from_secs(3);

@@ -1,13 +1,13 @@
 //! Has the loader of this pod check a policy that somebody applies. If the check itself fails, the policy is admitted with a warning.
 
-mod places;
+mod permits;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{CheckOutcome, CheckVerdict, MAX_CHECK_TIME};
 
-use self::places::{NoPlace, Places};
+use self::permits::{NoPermit, Permits};
 use super::answer_by;
 use super::last_call::LastCall;
 use crate::capability::{BrokerLink, LinkFailure};
@@ -24,15 +24,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Checks {
     link: Arc<BrokerLink>,
     last_call: LastCall,
-    /// Separate from the places of requests that policies decide on: neither takes places from the other.
-    places: Places,
+    /// Separate from the permits of requests that policies decide on: neither takes permits from the other.
+    permits: Permits,
     metrics: Metrics,
 }
 
 impl Checks {
     /// Checks by the loader at the other end of `link`, until the last call.
     pub(crate) fn new(link: Arc<BrokerLink>, last_call: LastCall, metrics: &Metrics) -> Arc<Self> {
-        Arc::new(Self { link, last_call, places: Places::default(), metrics: metrics.clone() })
+        Arc::new(Self { link, last_call, permits: Permits::default(), metrics: metrics.clone() })
     }
 
     /// The answer to a review of a policy object that came at `arrived`, from a client that waits for `timeout`.
@@ -65,10 +65,10 @@ impl Checks {
         }
     }
 
-    /// Waits for a place, for half of the time at most, and then for the loader's verdict.
+    /// Waits for a permit, for half of the time at most, and then for the loader's verdict.
     async fn verdict(&self, policy: &AppliedPolicy<'_>, until: Instant) -> Result<CheckVerdict, NotAsked> {
         let left = until.saturating_duration_since(Instant::now());
-        let _place = self.places.take(&policy.user, &policy.tenant, until - left / 2).await?;
+        let _permit = self.permits.take(&policy.user, &policy.tenant, until - left / 2).await?;
         Ok(self.link.check(policy.object, until).await?)
     }
 }
@@ -78,7 +78,7 @@ impl Checks {
 enum NotAsked {
     /// Too many other policies are being checked.
     #[error(transparent)]
-    NoPlace(#[from] NoPlace),
+    NoPermit(#[from] NoPermit),
     /// The loader does not answer, or not in time.
     #[error("{}", .0.cause())]
     Link(#[from] LinkFailure),
@@ -139,7 +139,7 @@ mod tests {
         let soon = Instant::now() + Duration::from_secs(60);
         let mut held = Vec::new();
         for _ in 0..4 {
-            held.push(rig.checks.places.take("", &Tenant::Cluster, soon).await.expect("free"));
+            held.push(rig.checks.permits.take("", &Tenant::Cluster, soon).await.expect("free"));
         }
         let answer = rig.answer(POLICY).await;
         assert!(answer.allowed);

@@ -184,11 +184,11 @@ impl Reload {
         for (id, policy) in &mut self.policies {
             policy.note();
             if id.is_check() {
-                checks.insert(id.clone(), Arc::new(policy.record()));
+                checks.insert(id.clone(), Arc::new(policy.served()));
                 continue;
             }
             served += usize::from(policy.loaded.is_some());
-            policies.insert(id.clone(), Arc::new(policy.record()));
+            policies.insert(id.clone(), Arc::new(policy.served()));
         }
         self.metrics.loaded.set(i64::try_from(served).unwrap_or(i64::MAX));
         self.metrics.failed.set(i64::try_from(policies.len() - served).unwrap_or(i64::MAX));

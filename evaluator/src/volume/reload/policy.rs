@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use crate::guest::loaded::{Content, Loaded};
 use crate::lanes::Share;
 use crate::metrics::PolicyMetrics;
-use crate::table::{Record, Serving};
+use crate::table::{ServedPolicy, Serving};
 use crate::volume::error_share::ErrorShare;
 use crate::volume::load::LoadError;
 use crate::volume::plan::{self, Key, Known, Next, RefusedCandidate};
@@ -190,7 +190,7 @@ impl PolicyState {
         }
     }
 
-    pub(super) fn record(&self) -> Record {
+    pub(super) fn served(&self) -> ServedPolicy {
         let is_group = match &self.loaded {
             Some(loaded) => matches!(loaded.content(), Content::PolicyGroup(_)),
             None => {
@@ -203,7 +203,7 @@ impl PolicyState {
                 plan::unserved(&self.entry, &self.keys, &self.known).unwrap_or_else(|| self.awaiting.clone()),
             ),
         };
-        Record {
+        ServedPolicy {
             id: self.entry.id.clone(),
             uid: self.entry.uid.clone(),
             generation: self.entry.generation,

@@ -34,7 +34,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
 
 pub(super) use self::memory::{Memory, Stored};
-use self::sample::{Place, Sample};
+use self::sample::{Cursor, Sample};
 use self::tally::{Effect, Tally};
 use super::discovery::Discovery;
 
@@ -244,10 +244,10 @@ impl Look<'_> {
         let operations = self.scope.operations(resource);
         let mut sample = Sample::of(self.scope.namespace(), most);
         let (mut read, mut total, mut is_first) = (0, None, true);
-        while let Some((place, limit)) = sample.next() {
+        while let Some((cursor, limit)) = sample.next() {
             // The semaphore is never closed.
             let _turn = self.impact.pages.acquire().await;
-            let page = self.page(resource, &place, limit).await?;
+            let page = self.page(resource, &cursor, limit).await?;
             if std::mem::take(&mut is_first) {
                 tally.begin(resource);
                 total = page.total;
@@ -264,7 +264,7 @@ impl Look<'_> {
             let count = page.objects.len();
             read += count;
             let sizes = self.judge(resource, &operations, &page.objects, tally).await;
-            sample.took(Place { next: page.next, ..place }, count, sizes);
+            sample.took(Cursor { next: page.next, ..cursor }, count, sizes);
             if tally.is_hopeless() {
                 break;
             }
@@ -325,7 +325,7 @@ impl Look<'_> {
         decided.unwrap_or_else(|_| Existing::Undecided(String::new()))
     }
 
-    async fn page(&self, resource: &Resource, place: &Place, limit: usize) -> Result<Page, CallError> {
+    async fn page(&self, resource: &Resource, cursor: &Cursor, limit: usize) -> Result<Page, CallError> {
         let described = ApiResource {
             group: resource.group.clone(),
             version: resource.version.clone(),
@@ -333,11 +333,11 @@ impl Look<'_> {
             kind: resource.kind.clone(),
             plural: resource.name.clone(),
         };
-        let api: Api<DynamicObject> = match &place.namespace {
+        let api: Api<DynamicObject> = match &cursor.namespace {
             Some(namespace) if resource.namespaced => Api::namespaced_with(self.client.clone(), namespace, &described),
             _ => Api::all_with(self.client.clone(), &described),
         };
-        let params = params(&self.scope.objects().query(), u32::try_from(limit).unwrap_or(u32::MAX), &place.next);
+        let params = params(&self.scope.objects().query(), u32::try_from(limit).unwrap_or(u32::MAX), &cursor.next);
         let list = api.list(&params).await?;
         let remaining = list.metadata.remaining_item_count.and_then(|count| usize::try_from(count).ok());
         let next = list.metadata.continue_.unwrap_or_default();

@@ -18,14 +18,15 @@ pub(super) struct Sample {
     left: usize,
     /// Most objects on the next page.
     page: usize,
-    places: VecDeque<Place>,
-    /// How many places have not had their turn in this round yet, and how many objects each place may have in it.
+    /// Where to go on, in each namespace that is not read to its end.
+    cursors: VecDeque<Cursor>,
+    /// How many of them have not had their turn in this round yet, and how many objects each may read in it.
     round: (usize, usize),
 }
 
 /// Where a page begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Cursor {
     /// The namespace; `None` for all of them.
     pub(super) namespace: Option<String>,
     /// The API server's continue token; empty for the first page.
@@ -35,47 +36,47 @@ pub(super) struct Place {
 impl Sample {
     /// Reads at most `most` objects, from one namespace or from all.
     pub(super) fn of(namespace: Option<&str>, most: usize) -> Self {
-        let place = Place { namespace: namespace.map(str::to_owned), next: String::new() };
-        Self { left: most, page: FIRST_PAGE, places: VecDeque::from([place]), round: (0, 0) }
+        let cursor = Cursor { namespace: namespace.map(str::to_owned), next: String::new() };
+        Self { left: most, page: FIRST_PAGE, cursors: VecDeque::from([cursor]), round: (0, 0) }
     }
 
     /// Reads at most `most` objects from these namespaces in turn. If there are too many namespaces, evenly spread ones are taken.
     pub(super) fn over(namespaces: &[String], most: usize) -> Self {
         let step = namespaces.len().div_ceil(MOST_NAMESPACES.min(most).max(1)).max(1);
-        let place = |name: &String| Place { namespace: Some(name.clone()), next: String::new() };
-        let places = namespaces.iter().step_by(step).map(place).collect();
-        Self { left: most, page: FIRST_PAGE, places, round: (0, 0) }
+        let cursor = |name: &String| Cursor { namespace: Some(name.clone()), next: String::new() };
+        let cursors = namespaces.iter().step_by(step).map(cursor).collect();
+        Self { left: most, page: FIRST_PAGE, cursors, round: (0, 0) }
     }
 
     /// The next page and the most objects that it may have; `None` when enough was read.
-    pub(super) fn next(&mut self) -> Option<(Place, usize)> {
+    pub(super) fn next(&mut self) -> Option<(Cursor, usize)> {
         if self.left == 0 {
             return None;
         }
         if self.round.0 == 0 {
-            let places = self.places.len();
-            self.round = (places, (self.left / places.max(1)).max(1));
+            let cursors = self.cursors.len();
+            self.round = (cursors, (self.left / cursors.max(1)).max(1));
         }
         let (turns, share) = self.round;
-        let place = self.places.pop_front()?;
+        let cursor = self.cursors.pop_front()?;
         self.round.0 = turns.saturating_sub(1);
-        Some((place, share.min(self.page).min(self.left)))
+        Some((cursor, share.min(self.page).min(self.left)))
     }
 
-    /// Records that a page had `objects` objects, of which `known` have `bytes` bytes together. `place` says where to go on there.
-    pub(super) fn took(&mut self, place: Place, objects: usize, (known, bytes): (usize, usize)) {
+    /// Records that a page had `objects` objects, of which `known` have `bytes` bytes together. `cursor` says where to go on.
+    pub(super) fn took(&mut self, cursor: Cursor, objects: usize, (known, bytes): (usize, usize)) {
         self.left = self.left.saturating_sub(objects);
         if let Some(mean) = bytes.checked_div(known) {
             self.page = (PAGE_BYTES / mean.max(1)).clamp(1, LARGEST_PAGE);
         }
-        if !place.next.is_empty() {
-            self.places.push_back(place);
+        if !cursor.next.is_empty() {
+            self.cursors.push_back(cursor);
         }
     }
 
     /// Whether nothing is left to read.
     pub(super) fn is_complete(&self) -> bool {
-        self.places.is_empty()
+        self.cursors.is_empty()
     }
 }
 
@@ -86,12 +87,12 @@ mod tests {
     /// Reads from namespaces with these numbers of objects, each of `bytes` bytes. Returns how many of each were read, and the number of pages.
     fn read(mut sample: Sample, there: &mut [(&str, usize)], bytes: usize) -> (Vec<usize>, usize) {
         let (mut read, mut pages) = (vec![0; there.len()], 0);
-        while let Some((place, most)) = sample.next() {
+        while let Some((cursor, most)) = sample.next() {
             pages += 1;
             assert!(pages < 2000, "it ends");
-            let of = |name: &str| place.namespace.as_deref().is_none_or(|wanted| wanted == name);
+            let of = |name: &str| cursor.namespace.as_deref().is_none_or(|wanted| wanted == name);
             let Some(number) = there.iter().position(|(name, left)| of(name) && *left > 0) else {
-                sample.took(Place { next: String::new(), ..place }, 0, (0, 0));
+                sample.took(Cursor { next: String::new(), ..cursor }, 0, (0, 0));
                 continue;
             };
             let count = most.min(there[number].1);
@@ -99,7 +100,7 @@ mod tests {
             read[number] += count;
             let more = there.iter().any(|(name, left)| of(name) && *left > 0);
             let next = if more { "more".to_owned() } else { String::new() };
-            sample.took(Place { next, ..place }, count, (count, count * bytes));
+            sample.took(Cursor { next, ..cursor }, count, (count, count * bytes));
         }
         (read, pages)
     }

@@ -110,7 +110,7 @@ fn a_stale_version_of_a_policy_is_overlooked() {
     store.apply(Collection::ClusterPolicies, Change::Put(policy(UID, 4, 1)), now);
     store.apply(Collection::ClusterPolicies, Change::Listed(vec![policy(UID, 9, 1)]), now);
     assert!(store.take_dirty().is_empty());
-    assert_eq!(store.policy(&id()).map(|record| record.object.meta.generation), Some(2));
+    assert_eq!(store.policy(&id()).map(|tracked| tracked.object.meta.generation), Some(2));
 }
 
 #[test]
@@ -119,8 +119,8 @@ fn a_namesake_made_later_starts_clean() {
     let mut store = listed(now);
     store.policy_mut(&id()).expect("is there").last = Some(PolicyStatus::default());
     store.apply(Collection::ClusterPolicies, Change::Put(policy("another", 9, 1)), now);
-    let record = store.policy(&id()).expect("is there");
-    assert_eq!((record.object.meta.uid.as_str(), &record.last), ("another", &None));
+    let tracked = store.policy(&id()).expect("is there");
+    assert_eq!((tracked.object.meta.uid.as_str(), &tracked.last), ("another", &None));
     store.apply(Collection::ClusterPolicies, Change::Gone(policy(UID, 10, 2)), now);
     assert!(store.policy(&id()).is_some(), "the end of the earlier one is not that of the later one");
 }
@@ -133,7 +133,7 @@ fn a_status_from_the_future_is_not_believed() {
         "observedGeneration": 99, "lastTransitionTime": "2026-01-01T00:00:00Z"});
     object["status"] = json!({"observedGeneration": 99, "conditions": [condition]});
     store.apply(Collection::ClusterPolicies, Change::Listed(vec![object]), Instant::now());
-    assert_eq!(store.policy(&id()).map(|record| record.last.is_none()), Some(true));
+    assert_eq!(store.policy(&id()).map(|tracked| tracked.last.is_none()), Some(true));
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn without_an_audit_its_summary_is_not_carried_on() {
     let last = |audit| {
         let mut store = Store::new("default", LIFETIME, audit);
         store.apply(Collection::ClusterPolicies, Change::Listed(vec![object.clone()]), now);
-        store.policy(&id()).and_then(|record| record.last.clone()).expect("a status").audit
+        store.policy(&id()).and_then(|tracked| tracked.last.clone()).expect("a status").audit
     };
     assert_eq!((last(None), last(Some(LIFETIME)).is_some()), (None, true));
 }

@@ -106,7 +106,7 @@ mod tests {
     use std::collections::{BTreeMap, HashSet};
 
     use super::*;
-    use crate::store::Keep;
+    use crate::volume::Keep;
 
     #[test]
     fn signatures_stay_as_long_as_their_module_or_the_wish_for_it() {

@@ -61,7 +61,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::store::Keep;
+    use crate::volume::Keep;
 
     #[test]
     fn l27_a_manifest_stays_as_long_as_its_module() {

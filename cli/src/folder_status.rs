@@ -19,7 +19,7 @@ const LARGEST: u64 = 1 << 20;
 
 /// The status of all policies of a folder.
 #[derive(Debug)]
-pub struct Store {
+pub struct FolderStatus {
     policies: Vec<(PolicyId, ObservedPolicy)>,
     events: Vec<PolicyEvent>,
     stopped: Option<Timestamp>,
@@ -28,7 +28,7 @@ pub struct Store {
 
 /// Why there is no status to show.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum FolderStatusError {
     /// No pod has run on the folder.
     #[error(
         "{} has no status: no pod has run on this folder; start one with `portcullis run {}`{hint}",
@@ -54,22 +54,22 @@ pub enum StoreError {
     },
 }
 
-impl StoreError {
+impl FolderStatusError {
     /// No pod has run on `dir`, and there is no cluster.
     pub fn nowhere(dir: &Path) -> Self {
         Self::Nowhere { dir: dir.to_owned(), hint: hint(dir) }
     }
 }
 
-impl Store {
+impl FolderStatus {
     /// Reads the status of the pod on `dir`.
     ///
     /// # Errors
     /// When no pod has run there.
-    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+    pub fn open(dir: &Path) -> Result<Self, FolderStatusError> {
         let layout = Layout::of(dir);
         if !layout.status.is_dir() {
-            return Err(StoreError::NoStatus { dir: dir.to_owned(), hint: hint(dir) });
+            return Err(FolderStatusError::NoStatus { dir: dir.to_owned(), hint: hint(dir) });
         }
         let mut policies = Vec::new();
         let mut newest = SystemTime::UNIX_EPOCH;

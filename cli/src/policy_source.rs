@@ -9,18 +9,18 @@ use crate::args::{DescribeArgs, GetArgs, HistoryArgs, ScopeArgs, SourceArgs, Tar
 use crate::cluster::{Cluster, ClusterError};
 use crate::describe;
 use crate::events::{EventView, Events};
+use crate::folder_status::{FolderStatus, FolderStatusError};
 use crate::get;
 use crate::history;
 use crate::item::Item;
 use crate::layout::Layout;
 use crate::name::Wanted;
 use crate::plugin;
-use crate::store::{Store, StoreError};
 
 /// A source of policies, opened.
-pub enum Source {
+pub enum PolicySource {
     /// A folder that a pod serves or has served.
-    Folder(Store),
+    Folder(FolderStatus),
     /// A cluster.
     Cluster(Cluster),
 }
@@ -57,14 +57,14 @@ impl Choice {
     }
 }
 
-impl Source {
+impl PolicySource {
     /// Opens what the arguments choose.
     ///
     /// # Errors
     /// When the folder has no status, or the kubeconfig cannot be used.
     pub async fn open(args: &SourceArgs, all_namespaces: bool) -> anyhow::Result<Self> {
         match Choice::of(args, all_namespaces) {
-            Choice::Folder(dir) => Ok(Self::Folder(Store::open(&dir)?)),
+            Choice::Folder(dir) => Ok(Self::Folder(FolderStatus::open(&dir)?)),
             Choice::Cluster => match Cluster::connect(args).await {
                 Ok(cluster) => Ok(Self::Cluster(cluster)),
                 Err(error) => Err(explain(error, args)),
@@ -79,7 +79,7 @@ impl Source {
     pub async fn ids(&self) -> anyhow::Result<Vec<String>> {
         let ids = |items: &[Item]| items.iter().map(|item| item.id.to_string()).collect();
         match self {
-            Self::Folder(store) => Ok(ids(&store.items()?)),
+            Self::Folder(folder) => Ok(ids(&folder.items()?)),
             Self::Cluster(cluster) => Ok(ids(&cluster.policies(false, true).await?.items)),
         }
     }
@@ -89,10 +89,10 @@ impl Source {
         let wanted = scope.policy.as_ref().map(|policy| Wanted::parse(policy, namespace)).transpose()?;
         let mut notes = Vec::new();
         let items = match (self, wanted) {
-            (Self::Folder(store), Some(wanted)) => vec![store.find(&wanted)?],
-            (Self::Folder(store), None) => {
+            (Self::Folder(folder), Some(wanted)) => vec![folder.find(&wanted)?],
+            (Self::Folder(folder), None) => {
                 let in_namespace = |item: &Item| namespace.is_none_or(|of| item.id.namespace() == Some(of));
-                store.items()?.into_iter().filter(in_namespace).collect()
+                folder.items()?.into_iter().filter(in_namespace).collect()
             }
             (Self::Cluster(cluster), Some(wanted)) => vec![cluster.find(&wanted).await?],
             (Self::Cluster(cluster), None) => {
@@ -102,7 +102,7 @@ impl Source {
             }
         };
         match self {
-            Self::Folder(store) => notes.extend(store.notes()),
+            Self::Folder(folder) => notes.extend(folder.notes()),
             Self::Cluster(cluster) if items.is_empty() => notes.push(if scope.all_namespaces {
                 "No policies in the cluster.".to_owned()
             } else {
@@ -116,7 +116,7 @@ impl Source {
 
     async fn events(&self, item: &Item) -> Events {
         match self {
-            Self::Folder(store) => Events::Known(store.events(&item.id).map(EventView::of_folder).collect()),
+            Self::Folder(folder) => Events::Known(folder.events(&item.id).map(EventView::of_folder).collect()),
             Self::Cluster(cluster) => cluster.events(item).await,
         }
     }
@@ -127,7 +127,7 @@ impl Source {
 /// # Errors
 /// When the policies cannot be read.
 pub async fn get(args: &GetArgs) -> anyhow::Result<()> {
-    let source = Source::open(&args.scope.source, args.scope.all_namespaces).await?;
+    let source = PolicySource::open(&args.scope.source, args.scope.all_namespaces).await?;
     let answer = source.read(&args.scope).await?;
     let text = get::get(&answer.items, args.scope.policy.is_some(), args.output, Timestamp::now())?;
     print_with_notes(&text, &answer.notes)
@@ -138,7 +138,7 @@ pub async fn get(args: &GetArgs) -> anyhow::Result<()> {
 /// # Errors
 /// When the policies cannot be read.
 pub async fn describe(args: &DescribeArgs) -> anyhow::Result<()> {
-    let source = Source::open(&args.scope.source, args.scope.all_namespaces).await?;
+    let source = PolicySource::open(&args.scope.source, args.scope.all_namespaces).await?;
     let answer = source.read(&args.scope).await?;
     let mut texts = Vec::new();
     for item in &answer.items {
@@ -155,7 +155,7 @@ pub async fn describe(args: &DescribeArgs) -> anyhow::Result<()> {
 pub async fn history(args: &HistoryArgs) -> anyhow::Result<()> {
     let TargetArgs { policy, source } = args.target.clone();
     let scope = ScopeArgs { policy: Some(policy), source, all_namespaces: false };
-    let source = Source::open(&scope.source, false).await?;
+    let source = PolicySource::open(&scope.source, false).await?;
     let mut answer = source.read(&scope).await?;
     let Some(item) = answer.items.first() else { return Ok(()) };
     if item.history().is_empty() {
@@ -178,7 +178,7 @@ fn explain(error: anyhow::Error, args: &SourceArgs) -> anyhow::Error {
     let nothing_named = args.cluster.context.is_none() && args.namespace.is_none() && !plugin::is_plugin();
     match error.downcast_ref::<ClusterError>() {
         Some(ClusterError::NoKubeconfig) if nothing_named && env::current_dir().is_ok() => {
-            StoreError::nowhere(Path::new(".")).into()
+            FolderStatusError::nowhere(Path::new(".")).into()
         }
         _ => error,
     }

@@ -115,9 +115,9 @@ pub(super) enum Expected<'h> {
     DeniedByAll(Vec<&'h History>),
 }
 
-/// The verdict on an answer.
+/// Whether an answer is right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Assessment {
     /// The answer is as expected.
     Right,
     /// The call failed, and a fault explains that.
@@ -126,8 +126,8 @@ pub(super) enum Verdict {
     Wrong,
 }
 
-/// Judges an answer. Nothing excuses an admission of a request that must be denied, or a denial with a wrong text.
-pub(super) fn judge(answer: &Answer, expected: &Expected<'_>, excuses: &Excuses) -> Verdict {
+/// Assesses an answer. Nothing excuses an admission of a request that must be denied, or a denial with a wrong text.
+pub(super) fn assess(answer: &Answer, expected: &Expected<'_>, excuses: &Excuses) -> Assessment {
     let is_admitted = answer.code == Some(201);
     let is_right = match expected {
         Expected::Admitted => is_admitted,
@@ -135,12 +135,12 @@ pub(super) fn judge(answer: &Answer, expected: &Expected<'_>, excuses: &Excuses)
         Expected::DeniedByAll(histories) => !is_admitted && histories.iter().all(|one| one.explains(answer)),
     };
     match (is_right, expected) {
-        (true, _) => Verdict::Right,
-        (false, Expected::Denied(_) | Expected::DeniedByAll(_)) if is_admitted => Verdict::Wrong,
+        (true, _) => Assessment::Right,
+        (false, Expected::Denied(_) | Expected::DeniedByAll(_)) if is_admitted => Assessment::Wrong,
         // A wrong verdict of a policy is not excused.
-        (false, _) if answer.code == Some(403) && says_a_verdict(&answer.message) => Verdict::Wrong,
-        (false, _) if excuses.cover(answer) => Verdict::Broken,
-        (false, _) => Verdict::Wrong,
+        (false, _) if answer.code == Some(403) && says_a_verdict(&answer.message) => Assessment::Wrong,
+        (false, _) if excuses.cover(answer) => Assessment::Broken,
+        (false, _) => Assessment::Wrong,
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
         let mut history = history();
         let is_right = |history: &History, text: &str, sent| {
             let expected = Expected::DeniedByAll(vec![history]);
-            judge(&answer(Some(403), text, sent), &expected, &Excuses::default()) == Verdict::Right
+            assess(&answer(Some(403), text, sent), &expected, &Excuses::default()) == Assessment::Right
         };
         assert!(is_right(&history, "policy a: a says 1.", 15));
         assert!(is_right(&history, "a says 1.", 25) && is_right(&history, "a says 3.", 25));
@@ -203,13 +203,16 @@ mod tests {
     fn a_call_may_break_while_there_is_an_excuse_and_just_after_it() {
         let mut excuses = Excuses::default();
         excuses.begin(at(10));
-        let judge = |excuses: &Excuses, sent| judge(&answer(None, "refused", sent), &Expected::Admitted, excuses);
-        assert_eq!([8, 9, 30].map(|sent| judge(&excuses, sent)), [Verdict::Wrong, Verdict::Broken, Verdict::Broken]);
+        let assess = |excuses: &Excuses, sent| assess(&answer(None, "refused", sent), &Expected::Admitted, excuses);
+        assert_eq!(
+            [8, 9, 30].map(|sent| assess(&excuses, sent)),
+            [Assessment::Wrong, Assessment::Broken, Assessment::Broken]
+        );
         assert_eq!(excuses.total(at(14)), Duration::from_secs(4));
         excuses.end(at(20));
         excuses.end(at(25));
         assert!(!excuses.is_open());
-        assert_eq!([22, 23].map(|sent| judge(&excuses, sent)), [Verdict::Broken, Verdict::Wrong]);
+        assert_eq!([22, 23].map(|sent| assess(&excuses, sent)), [Assessment::Broken, Assessment::Wrong]);
         excuses.begin(at(21));
         excuses.end(at(30));
         assert_eq!(excuses.total(at(40)), Duration::from_secs(22), "from 10 to 32");
@@ -226,8 +229,8 @@ mod tests {
             (Some(403), "b says 1.", Expected::Admitted),
             (Some(403), "a says 2.", all()),
         ] {
-            assert_eq!(judge(&answer(code, message, 25), &expected, &excuses), Verdict::Wrong, "{message}");
+            assert_eq!(assess(&answer(code, message, 25), &expected, &excuses), Assessment::Wrong, "{message}");
         }
-        assert_eq!(judge(&answer(Some(500), "no endpoints", 25), &all(), &excuses), Verdict::Broken);
+        assert_eq!(assess(&answer(Some(500), "no endpoints", 25), &all(), &excuses), Assessment::Broken);
     }
 }

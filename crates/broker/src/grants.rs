@@ -26,14 +26,14 @@ type Published = HashMap<PolicyId, HashMap<(i64, Option<String>), Arc<Grants>>>;
 
 /// The grants of all generations that may serve: those of the newest manifest, and of the one before, which evaluators may still follow.
 #[derive(Default)]
-pub struct Record {
+pub struct PublishedGrants {
     current: ArcSwap<[Arc<Published>; 2]>,
     /// Counts what was published.
     changes: watch::Sender<u64>,
     contexts: watch::Sender<Arc<Contexts>>,
 }
 
-impl Record {
+impl PublishedGrants {
     /// Takes a manifest that is about to be published.
     pub fn publish(&self, manifest: &Manifest) {
         let grants = |generation: i64, named: NamedModule<'_>| {
@@ -171,30 +171,30 @@ pub(crate) mod tests {
 
     #[test]
     fn a_generation_has_its_own_grants_as_long_as_it_may_serve() {
-        let record = Record::default();
+        let published = PublishedGrants::default();
         let check = |generation| {
-            let grants = record.grants(&id("cluster/a"), generation, None)?;
+            let grants = published.grants(&id("cluster/a"), generation, None)?;
             Some(grants.check(&id("cluster/a"), Capability::CanI, &[]).is_ok())
         };
-        record.publish(&manifest(&[("cluster/a", 1, &["kubernetes/*"], &[])]));
+        published.publish(&manifest(&[("cluster/a", 1, &["kubernetes/*"], &[])]));
         assert_eq!((check(1), check(2)), (Some(true), None));
-        record.publish(&manifest(&[("cluster/a", 2, &["oci/*"], &[])]));
+        published.publish(&manifest(&[("cluster/a", 2, &["oci/*"], &[])]));
         assert_eq!((check(1), check(2)), (Some(true), Some(false)), "evaluators may still follow the one before");
-        record.publish(&manifest(&[("cluster/a", 2, &["oci/*"], &[])]));
+        published.publish(&manifest(&[("cluster/a", 2, &["oci/*"], &[])]));
         assert_eq!((check(1), check(2)), (None, Some(false)));
     }
 
     #[test]
     fn policies_of_a_namespace_have_what_the_installation_allows_and_no_kinds() {
-        let record = Record::default();
-        record.publish(&manifest(&[("namespaced/team/a", 1, &["*"], &["Pod"])]));
+        let published = PublishedGrants::default();
+        published.publish(&manifest(&[("namespaced/team/a", 1, &["*"], &["Pod"])]));
         let policy = id("namespaced/team/a");
-        let grants = record.grants(&policy, 1, None).expect("published");
+        let grants = published.grants(&policy, 1, None).expect("published");
         let denied = grants.check(&policy, Capability::DnsLookupHost, &[]).expect_err("denied").to_string();
         assert!(denied.contains("--namespaced-capability"), "{denied}");
         assert_eq!(grants.check(&policy, Capability::DnsLookupHost, &["net/*".to_owned()]), Ok(()));
         let pod = ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
         assert!(grants.check_kind(&policy, &pod).is_err());
-        assert!(record.reads(&pod));
+        assert!(published.reads(&pod));
     }
 }

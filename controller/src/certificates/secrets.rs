@@ -21,7 +21,7 @@ const LARGEST: usize = 4 << 20;
 
 /// Reads and writes the Secrets of one namespace.
 #[derive(Clone)]
-pub(crate) struct Store {
+pub(crate) struct Secrets {
     client: Client,
     namespace: String,
     policy_server: String,
@@ -37,7 +37,7 @@ pub(crate) struct Read {
 
 /// Why a Secret could not be read or written.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StoreError {
+pub(crate) enum SecretError {
     /// The API server refused the request, or could not be reached.
     #[error(transparent)]
     Api(#[from] kube::Error),
@@ -57,17 +57,17 @@ pub(crate) enum StoreError {
     Conflict,
 }
 
-impl Store {
+impl Secrets {
     pub(crate) fn new(client: Client, namespace: &str, policy_server: &str) -> Self {
         Self { client, namespace: namespace.to_owned(), policy_server: policy_server.to_owned() }
     }
 
     /// Reads a Secret.
-    pub(crate) async fn read(&self, name: &str) -> Result<Read, StoreError> {
-        tokio::time::timeout(LIMIT, self.get(name)).await.map_err(|_| StoreError::TimedOut)?
+    pub(crate) async fn read(&self, name: &str) -> Result<Read, SecretError> {
+        tokio::time::timeout(LIMIT, self.get(name)).await.map_err(|_| SecretError::TimedOut)?
     }
 
-    async fn get(&self, name: &str) -> Result<Read, StoreError> {
+    async fn get(&self, name: &str) -> Result<Read, SecretError> {
         // Not through `Api`, which does not give out the headers of the answer.
         let request = Request::new(Secret::url_path(&(), Some(&self.namespace)));
         let request = request.get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
@@ -75,7 +75,7 @@ impl Store {
         let time = response.headers().get(http::header::DATE).and_then(|value| date(value.to_str().ok()?));
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, LARGEST).collect().await;
-        let body = body.map_err(|error| StoreError::Answer(error.to_string()))?.to_bytes();
+        let body = body.map_err(|error| SecretError::Answer(error.to_string()))?.to_bytes();
         if parts.status.is_success() {
             let secret = serde_json::from_slice(&body).map_err(kube::Error::SerdeError)?;
             return Ok(Read { secret: Some(secret), time });
@@ -97,7 +97,7 @@ impl Store {
         kind: &'static str,
         read: Option<&Secret>,
         data: Data,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), SecretError> {
         let secret = self.written(name, kind, read, data)?;
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &self.namespace);
         let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
@@ -109,19 +109,19 @@ impl Store {
         };
         match tokio::time::timeout(LIMIT, writing).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(StoreError::Conflict),
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(SecretError::Conflict),
             // It was deleted since it was read.
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 && read.is_some() => Err(StoreError::Conflict),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 && read.is_some() => Err(SecretError::Conflict),
             Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(StoreError::TimedOut),
+            Err(_) => Err(SecretError::TimedOut),
         }
     }
 
-    fn written(&self, name: &str, kind: &str, read: Option<&Secret>, data: Data) -> Result<Secret, StoreError> {
+    fn written(&self, name: &str, kind: &str, read: Option<&Secret>, data: Data) -> Result<Secret, SecretError> {
         let mut secret = read.cloned().unwrap_or_default();
         let labels = secret.metadata.labels.get_or_insert_default();
         if read.is_some() && labels.get(MANAGED_BY_LABEL).is_none_or(|manager| manager != CONTROLLER_MANAGER) {
-            return Err(StoreError::NotOurs);
+            return Err(SecretError::NotOurs);
         }
         labels.insert(MANAGED_BY_LABEL.to_owned(), CONTROLLER_MANAGER.to_owned());
         labels.insert(POLICY_SERVER_LABEL.to_owned(), self.policy_server.clone());

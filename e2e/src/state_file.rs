@@ -16,9 +16,9 @@ use crate::{Error, files};
 /// The name of the file in the folder of a cluster.
 const FILE: &str = "state.json";
 
-/// The record of a cluster.
+/// What the state file of a cluster says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct StateFile {
     pub(crate) name: String,
     pub(crate) network: Network,
     pub(crate) api_servers: u8,
@@ -53,19 +53,19 @@ pub enum Health {
     Abandoned,
 }
 
-impl Record {
-    /// The record in this folder, if there is one.
+impl StateFile {
+    /// The state file in this folder, if there is one.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>, Error> {
         let path = folder.join(FILE);
         match fs::read_to_string(&path) {
-            Ok(text) => serde_json::from_str(&text).map(Some).map_err(|source| Error::Record { path, source }),
+            Ok(text) => serde_json::from_str(&text).map(Some).map_err(|source| Error::StateFile { path, source }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::file("read", &path)(error)),
         }
     }
 
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Error> {
-        let text = serde_json::to_string_pretty(self).expect("a record is strings and numbers");
+        let text = serde_json::to_string_pretty(self).expect("it is strings and numbers");
         files::write(&folder.join(FILE), &text)
     }
 
@@ -102,10 +102,10 @@ mod tests {
     use super::*;
     use crate::network::Kind;
 
-    /// Judges a record with the process ids of the owner and of the components; `alive` are those that run.
+    /// Judges a state file with the process ids of the owner and of the components; `alive` are those that run.
     fn health(detached: bool, owner: u32, members: &[u32], alive: &[u32]) -> Health {
         let process = |pid| ProcessId { pid, ..ProcessId::own() };
-        let record = Record {
+        let state = StateFile {
             name: "one".to_owned(),
             network: Network::new(0, Kind::Routed),
             api_servers: 1,
@@ -114,7 +114,7 @@ mod tests {
             detached,
             members: members.iter().map(|&pid| Member { name: pid.to_string(), process: process(pid) }).collect(),
         };
-        record.health(|process| alive.contains(&process.pid))
+        state.health(|process| alive.contains(&process.pid))
     }
 
     #[test]
@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Record::read(folder.path()).unwrap(), None);
-        let record = Record {
+        assert_eq!(StateFile::read(folder.path()).unwrap(), None);
+        let state = StateFile {
             name: "one".to_owned(),
             network: Network::new(7, Kind::Loopback),
             api_servers: 2,
@@ -147,9 +147,9 @@ mod tests {
             detached: false,
             members: vec![Member { name: "etcd".to_owned(), process: ProcessId::own() }],
         };
-        record.write(folder.path()).unwrap();
-        assert_eq!(Record::read(folder.path()).unwrap(), Some(record));
+        state.write(folder.path()).unwrap();
+        assert_eq!(StateFile::read(folder.path()).unwrap(), Some(state));
         fs::write(folder.path().join(FILE), "{}").unwrap();
-        assert!(matches!(Record::read(folder.path()), Err(Error::Record { .. })));
+        assert!(matches!(StateFile::read(folder.path()), Err(Error::StateFile { .. })));
     }
 }
