@@ -43,7 +43,8 @@ use crate::{Cluster, Output, lock, stand_in};
 /// The lifetime of a certificate that the test makes instead of a controller.
 const LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
 
-/// An installation. Its pods end with it, and its webhooks are removed.
+/// An installation. Its pods end with it, and its webhooks are removed. If it had evaluators, a test that is named after a row of the fault
+/// catalogue must have had a canary on it, or have said why not ([`Installation::without_canary`]).
 pub struct Installation<'c> {
     cluster: &'c Cluster,
     options: InstallationOptions,
@@ -374,6 +375,9 @@ impl Drop for Installation<'_> {
         // Other installations of the cluster still run, and webhooks without a server would delay them.
         for kind in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
             let _ = self.api().delete(&self.webhook_path(kind), None);
+        }
+        if !thread::panicking() && pods.iter().any(|pod| pod.has(Program::Evaluator)) {
+            self.duty.assert_done();
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
+use portcullis_testkit::Bound;
 use serde_json::{Value, json};
 
 use super::{Canary, IN_TIME, Installation, Right};
@@ -46,7 +48,7 @@ impl Installation<'_> {
         self.canary_within(limit, &namespace, Right::Denied(TEXT.to_owned()))
     }
 
-    /// Says why a test of a row of the fault catalogue has no canary.
+    /// Says why a test of a row of the fault catalogue has no canary. With neither, it fails at the end of an installation with evaluators.
     pub fn without_canary(&self, reason: &str) {
         eprintln!("no canary here: {reason}");
         self.duty.done();
@@ -70,11 +72,45 @@ impl Duty {
     pub(super) fn done(&self) {
         self.is_done.store(true, Ordering::SeqCst);
     }
+
+    /// # Panics
+    /// When the running test is named after a row, and nobody has listened.
+    pub(super) fn assert_done(&self) {
+        let thread = thread::current();
+        let test = thread.name().unwrap_or_default();
+        assert!(
+            self.is_done.load(Ordering::SeqCst) || Bound::of_this_test().is_none(),
+            "{test} is a test of a row and has no canary (I1): start one with `installation.own_canary()` and call its \
+             `end`, or say why there is none with `installation.without_canary(\"…\")`"
+        );
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the end of an installation says in a test of this name.
+    fn told(test: &str, duty: Duty) -> Option<String> {
+        let ending = thread::Builder::new().name(test.to_owned()).spawn(move || duty.assert_done()).unwrap();
+        ending.join().err().map(|panic| *panic.downcast::<String>().unwrap())
+    }
+
+    #[test]
+    fn a_test_of_a_row_without_a_canary_is_told_what_to_add() {
+        let told = told("newcomers::fault_w04_no_webhook", Duty::default()).unwrap();
+        for words in ["newcomers::fault_w04_no_webhook is a test of a row", "own_canary()", "without_canary("] {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+    }
+
+    #[test]
+    fn other_tests_and_those_that_have_one_or_a_reason_are_not() {
+        assert_eq!(told("newcomers::promise_of_w04", Duty::default()), None);
+        let duty = Duty::default();
+        duty.clone().done();
+        assert_eq!(told("newcomers::fault_w04_no_webhook", duty), None);
+    }
 
     #[test]
     fn what_belongs_to_the_canary_is_known_by_its_namespace() {
