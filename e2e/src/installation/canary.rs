@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use portcullis_testkit::{Moment, most_excused, note};
 use serde_json::json;
 
+use super::own_canary::Duty;
 use super::{Installation, Pod};
 use crate::api::Api;
 use crate::lock;
@@ -30,6 +31,7 @@ const FRESH: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub struct Listener {
     pods: Arc<Mutex<Vec<Arc<Pod>>>>,
+    duty: Duty,
 }
 
 /// The results of many calls, one after the other.
@@ -64,14 +66,19 @@ pub struct Canary {
 impl Installation<'_> {
     /// Listens to its evaluators.
     pub fn listener(&self) -> Listener {
-        Listener { pods: Arc::clone(&self.pods) }
+        Listener { pods: Arc::clone(&self.pods), duty: self.duty.clone() }
     }
 
     /// A canary in a namespace whose pods are always admitted, or always denied.
     pub fn canary(&self, namespace: &str, right: Right) -> Canary {
+        self.canary_within(IN_TIME, namespace, right)
+    }
+
+    /// The same with this limit for each answer.
+    pub(super) fn canary_within(&self, limit: Duration, namespace: &str, right: Right) -> Canary {
         let (done, listener) = (Arc::new(AtomicBool::new(false)), self.listener());
         let (api, namespace, is_done) = (self.api(), namespace.to_owned(), Arc::clone(&done));
-        let thread = thread::spawn(move || listener.hear(IN_TIME, &is_done, || try_pod(&api, &namespace)));
+        let thread = thread::spawn(move || listener.hear(limit, &is_done, || try_pod(&api, &namespace)));
         Canary { done, thread: Some(thread), right }
     }
 
@@ -89,6 +96,7 @@ impl Listener {
     /// limit, or is late only because other programs, or the machine itself, took the time. The evaluators are the tested programs here: in a
     /// cluster, the other containers have processor time of their own.
     pub fn hear<T>(&self, limit: Duration, done: &AtomicBool, mut call: impl FnMut() -> T) -> Heard<T> {
+        self.duty.done();
         let mut heard = Heard { answers: Vec::new(), slowest: Duration::ZERO, excused: 0, late: Vec::new() };
         let (start, mut since) = (Instant::now(), self.moment());
         loop {
@@ -179,9 +187,10 @@ impl Canary {
 impl Drop for Canary {
     fn drop(&mut self) {
         self.done.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            // The test has failed already.
-            let _ = thread.join();
+        if let Some(calling) = self.thread.take() {
+            // What it heard does not count if the test has failed already.
+            let _ = calling.join();
+            assert!(thread::panicking(), "nobody has called `end` of a canary, which asserts what it heard");
         }
     }
 }
@@ -212,7 +221,7 @@ mod tests {
 
     #[test]
     fn answers_are_given_back_and_one_in_time_is_not_late() {
-        let listener = Listener { pods: Arc::default() };
+        let listener = Listener { pods: Arc::default(), duty: Duty::default() };
         let done = AtomicBool::new(false);
         let mut count = 0;
         let heard = listener.hear(Duration::from_secs(60), &done, || {

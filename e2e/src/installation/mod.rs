@@ -11,6 +11,7 @@ mod launch;
 mod manifests;
 mod mount;
 mod options;
+mod own_canary;
 mod pod;
 mod policy;
 mod recovery;
@@ -31,6 +32,7 @@ pub use policy::{Policy, condition};
 pub use recovery::assert_recovers_on_node;
 pub use setup::PodSetup;
 
+use self::own_canary::Duty;
 use crate::api::Api;
 use crate::issuer::Issuer;
 use crate::program::Program;
@@ -41,13 +43,15 @@ use crate::{Cluster, Output, lock, stand_in};
 /// The lifetime of a certificate that the test makes instead of a controller.
 const LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
 
-/// An installation. Its pods end with it, and its webhooks are removed.
+/// An installation. Its pods end with it, and its webhooks are removed. If it had evaluators, a test that is named after a row of the fault
+/// catalogue must have had a canary on it, or have said why not ([`Installation::without_canary`]).
 pub struct Installation<'c> {
     cluster: &'c Cluster,
     options: InstallationOptions,
     source: Source,
     pods: Arc<Mutex<Vec<Arc<Pod>>>>,
     count: Mutex<u32>,
+    duty: Duty,
 }
 
 impl<'c> Installation<'c> {
@@ -62,7 +66,8 @@ impl<'c> Installation<'c> {
         let objects = manifests::objects(&options.name, &options.policy_server);
         cluster.apply_server_side(&objects).expect("the objects of the installation");
         let source = Source::start(cluster);
-        let installation = Self { cluster, options, source, pods: Arc::default(), count: Mutex::default() };
+        let installation =
+            Self { cluster, options, source, pods: Arc::default(), count: Mutex::default(), duty: Duty::default() };
         if !installation.has_controller() {
             let issued = Issuer::new("certificates of a test").issue(installation.namespace(), LIFETIME);
             installation.put_certificate(&issued);
@@ -209,8 +214,12 @@ impl<'c> Installation<'c> {
     /// # Panics
     /// When the API server refuses it.
     pub fn make_namespace(&self, suffix: &str) -> String {
+        self.make_namespace_with(suffix, &json!({ "portcullis-test": self.policy_server() }))
+    }
+
+    /// The same with other labels.
+    fn make_namespace_with(&self, suffix: &str, labels: &Value) -> String {
         let name = format!("{}-{suffix}", self.options.name);
-        let labels = json!({ "portcullis-test": self.policy_server() });
         let namespace = json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels },
         });
@@ -296,10 +305,11 @@ impl<'c> Installation<'c> {
         lease["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty()).map(str::to_owned)
     }
 
-    /// The webhook configurations of this installation, of both kinds.
+    /// The webhook configurations of this installation, of both kinds, without that of [`Installation::own_canary`].
     pub fn webhooks(&self) -> Vec<Value> {
         let paths = ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"];
-        paths.iter().flat_map(|kind| self.api().list(&self.webhook_path(kind))).collect()
+        let all = paths.iter().flat_map(|kind| self.api().list(&self.webhook_path(kind)));
+        all.filter(|webhook| !self.is_of_own_canary(webhook)).collect()
     }
 
     fn webhook_path(&self, kind: &str) -> String {
@@ -307,9 +317,10 @@ impl<'c> Installation<'c> {
         format!("/apis/admissionregistration.k8s.io/v1/{kind}?labelSelector={label}")
     }
 
-    /// The revisions of its policies.
+    /// The revisions of its policies, without those of [`Installation::own_canary`].
     pub fn revisions(&self) -> Vec<Value> {
-        self.api().list(&format!("/apis/apps/v1/namespaces/{}/controllerrevisions", self.namespace()))
+        let all = self.api().list(&format!("/apis/apps/v1/namespaces/{}/controllerrevisions", self.namespace()));
+        all.into_iter().filter(|revision| !self.is_of_own_canary(revision)).collect()
     }
 
     /// The reports of its replicas.
@@ -364,6 +375,9 @@ impl Drop for Installation<'_> {
         // Other installations of the cluster still run, and webhooks without a server would delay them.
         for kind in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
             let _ = self.api().delete(&self.webhook_path(kind), None);
+        }
+        if !thread::panicking() && pods.iter().any(|pod| pod.has(Program::Evaluator)) {
+            self.duty.assert_done();
         }
     }
 }

@@ -25,6 +25,8 @@ fn spoil(installation: &Installation<'_>, bundle: &str) {
 #[ignore = "starts a cluster"]
 fn fault_w03_a_wrong_bundle_is_repaired() {
     let Serving { installation, namespace, policy, text } = serving(cluster(), "spoiled", 1, hurried());
+    // Its own webhook is not spoiled.
+    let canary = installation.own_canary();
     let authority = Secrets::of(&installation).authority;
     let create = || -> Reply {
         let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "one" } });
@@ -64,4 +66,5 @@ fn fault_w03_a_wrong_bundle_is_repaired() {
         controller.start(Program::Controller);
         repaired();
     }
+    canary.end();
 }

@@ -67,6 +67,8 @@ fn fault_w09_ready_means_that_both_api_servers_call() {
     let cluster = Cluster::start(&Options { api_servers: 2, ..Options::default() }).unwrap();
     let installation = installation(&cluster, "both", 1, hurried());
     let namespace = installation.make_namespace("shop");
+    // Its calls go through the first API server, which always answers.
+    let canary = installation.own_canary();
     let is_proven = (0..ROUNDS).any(|round| {
         let text = format!("not in round {round}");
         // The condition differs in each round, so that each policy has a webhook of its own.
@@ -105,6 +107,7 @@ fn fault_w09_ready_means_that_both_api_servers_call() {
         is_proven,
         "in none of {ROUNDS} rounds the second API server hung for long enough and was still in the list"
     );
+    canary.end();
     drop(installation);
 }
 
@@ -114,6 +117,7 @@ fn fault_w09_an_api_server_that_is_gone_takes_no_status_away_and_is_not_waited_f
     Cluster::demand_own_network();
     let cluster = Cluster::start(&Options { api_servers: 2, ..Options::default() }).unwrap();
     let Serving { installation, namespace, policy, text } = serving(&cluster, "gone", 1, hurried());
+    let canary = installation.own_canary();
 
     cluster.stop(Component::ApiServer(2));
     never(Duration::from_secs(8), "a status that is worse", || {
@@ -131,5 +135,6 @@ fn fault_w09_an_api_server_that_is_gone_takes_no_status_away_and_is_not_waited_f
         installation.api().at(2).denies_configmap(&namespace, &text)?.then_some(())
     });
     installation.wait_for(&policy, "Ready", "True");
+    canary.end();
     drop(installation);
 }

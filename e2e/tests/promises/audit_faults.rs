@@ -1,6 +1,6 @@
 //! Faults during an audit of existing objects: rows C05 to C10.
 
-use portcullis_e2e::{Installation, PodSetup, Policy, Program, Proxy, Rule, eventually};
+use portcullis_e2e::{Canary, Installation, PodSetup, Policy, Program, Proxy, Rule, eventually};
 use serde_json::{Value, json};
 
 use crate::audit::{
@@ -14,13 +14,15 @@ fn slow() -> PodSetup {
     PodSetup::default().flag(Program::Evaluator, "--audit-share", 2)
 }
 
-/// Starts a controller and these replicas, and waits until all are ready.
-fn with(installation: &Installation<'_>, replicas: impl IntoIterator<Item = PodSetup>) {
+/// Starts a controller and these replicas, waits until all are ready, and starts a canary. Nothing of it is in a report: no pod exists in its
+/// namespace, and the reporters may not list pods.
+fn with(installation: &Installation<'_>, replicas: impl IntoIterator<Item = PodSetup>) -> Canary {
     installation.start_controller();
     for setup in replicas {
         installation.add_replica_with(setup);
     }
     installation.wait_ready();
+    installation.own_canary()
 }
 
 /// The name of the pod whose reporter leads.
@@ -41,7 +43,7 @@ fn fault_c05_the_leader_dies_in_the_middle_of_a_scan_and_another_one_completes_i
     let installation = install("audit-killed", "openreports");
     let namespace = installation.make_namespace("a");
     fill(&installation, &namespace, 60, |number| number % 2 == 0);
-    with(&installation, [slow(), slow()]);
+    let canary = with(&installation, [slow(), slow()]);
     let replicas = installation.replicas();
     let is_proven = (0..ROUNDS).any(|round| {
         let policy = labels(&installation, &format!("audit-killed-{round}"));
@@ -63,6 +65,7 @@ fn fault_c05_the_leader_dies_in_the_middle_of_a_scan_and_another_one_completes_i
         is_proof
     });
     assert!(is_proven, "in none of {ROUNDS} rounds the reporter was killed in the middle of a scan");
+    canary.end();
 }
 
 #[test]
@@ -75,7 +78,7 @@ fn fault_c06_a_list_that_expires_is_begun_again() {
     let proxy = Proxy::start(cluster());
     let expired = "The provided continue parameter is too old to display a consistent list result.";
     proxy.rule(Rule::on("GET", "continue=").times(1).answer(410, expired));
-    with(&installation, [PodSetup::default().through(Program::Reporter, proxy.address())]);
+    let canary = with(&installation, [PodSetup::default().through(Program::Reporter, proxy.address())]);
     let policy = labels(&installation, "audit-expired-labels");
     installation.apply_ready(std::slice::from_ref(&policy));
     let audit = wait_exact(&installation, &policy, &[namespace]);
@@ -83,6 +86,7 @@ fn fault_c06_a_list_that_expires_is_begun_again() {
     let pages = proxy.requests_of("GET", "continue=");
     assert!(pages.len() >= 2 && pages[0].status == Some(410), "{pages:?}");
     assert!(pages[0].path.contains("/configmaps?"), "{pages:?}");
+    canary.end();
 }
 
 #[test]
@@ -91,7 +95,7 @@ fn fault_c07_objects_that_vanish_during_a_scan_leave_no_report() {
     let installation = install("audit-vanished", "openreports");
     let namespaces = [installation.make_namespace("a")];
     fill(&installation, &namespaces[0], 40, |_| true);
-    with(&installation, [slow()]);
+    let canary = with(&installation, [slow()]);
     let policy = labels(&installation, "audit-vanished-labels");
     installation.apply_ready(std::slice::from_ref(&policy));
     let [pod] = installation.replicas().try_into().ok().expect("one replica");
@@ -106,6 +110,7 @@ fn fault_c07_objects_that_vanish_during_a_scan_leave_no_report() {
     scan(&installation, &policy);
     wait_exact(&installation, &policy, &namespaces);
     assert_eq!(counted(&installation, &namespaces).1, 20);
+    canary.end();
 }
 
 #[test]
@@ -118,7 +123,7 @@ fn fault_c08_without_the_definitions_of_reports_the_figures_are_right_and_the_st
     let [namespace, labelled, _] = &namespaces;
     put_label(&installation, &format!("/api/v1/namespaces/{labelled}"), "team", "shop");
     fill(&installation, namespace, 20, |number| number < 7);
-    with(&installation, [PodSetup::default()]);
+    let canary = with(&installation, [PodSetup::default()]);
     let policy = labels(&installation, "audit-undefined-labels");
     let of_namespaces = labels_of_namespaces(&installation, "audit-undefined-namespaces");
     installation.apply_ready(&[policy.clone(), of_namespaces.clone()]);
@@ -152,6 +157,7 @@ fn fault_c08_without_the_definitions_of_reports_the_figures_are_right_and_the_st
     wait_exact_in(&installation, ReportKind::PolicyReport, &policy, NO_TEAM, &config_maps, &namespaces);
     let all = counted_namespaces(&installation);
     wait_exact_in(&installation, ReportKind::ClusterPolicyReport, &of_namespaces, NO_TEAM, &all, &namespaces);
+    canary.end();
 }
 
 /// Grants the rights that the chart would grant for the older kinds of reports.
@@ -193,7 +199,7 @@ fn fault_c09_a_namespace_without_room_for_reports_costs_no_other_its_reports() {
     eventually("a quota that counts", || {
         installation.api().get(&path).filter(|quota| !quota["status"]["used"].is_null())
     });
-    with(&installation, [PodSetup::default()]);
+    let canary = with(&installation, [PodSetup::default()]);
     let policy = labels(&installation, "audit-quota-labels");
     installation.apply_ready(std::slice::from_ref(&policy));
     let audit = found(&installation, &policy, "its figures, and the quota", |audit| {
@@ -214,6 +220,7 @@ fn fault_c09_a_namespace_without_room_for_reports_costs_no_other_its_reports() {
     };
     eventually("all reports", complete);
     wait_exact(&installation, &policy, &namespaces);
+    canary.end();
 }
 
 #[test]
@@ -222,7 +229,7 @@ fn fault_c10_a_kind_that_may_not_be_listed_is_named_and_the_others_are_audited()
     let installation = install("audit-forbidden", "openreports");
     let namespaces = [installation.make_namespace("a")];
     fill(&installation, &namespaces[0], 20, |number| number < 5);
-    with(&installation, [PodSetup::default()]);
+    let canary = with(&installation, [PodSetup::default()]);
     let both: Policy = labels(&installation, "audit-forbidden-both").on(&["configmaps", "services"]);
     let other = labels(&installation, "audit-forbidden-other");
     installation.apply_ready(&[both.clone(), other.clone()]);
@@ -233,4 +240,5 @@ fn fault_c10_a_kind_that_may_not_be_listed_is_named_and_the_others_are_audited()
     let audit = wait_exact(&installation, &other, &namespaces);
     assert_eq!((message(&audit), &audit["unreadable"]), ("", &Value::Null), "{audit}");
     wait_exact(&installation, &both, &namespaces);
+    canary.end();
 }

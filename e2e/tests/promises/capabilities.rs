@@ -146,6 +146,7 @@ fn a_policy_reads_objects_and_sees_what_changes() {
 #[ignore = "starts a cluster"]
 fn fault_b05_reads_that_the_api_server_refuses() {
     let installation = installation("refused", 1);
+    let canary = installation.own_canary();
     let shop = installation.make_namespace("shop");
     limit_range(&installation, &shop, "first", &shop);
     let list = |kind: &str| {
@@ -172,6 +173,7 @@ fn fault_b05_reads_that_the_api_server_refuses() {
             r#""items":[{"metadata":{"name":"first"}}]"#,
         ],
     );
+    canary.end();
 }
 
 #[test]
@@ -181,6 +183,7 @@ fn fault_b06_the_api_server_is_away() {
     let proxy = Proxy::start(installation.cluster());
     let setup = PodSetup::default().through(Program::Loader, proxy.address());
     installation.add_replica_with(setup).wait_ready();
+    let canary = installation.own_canary();
     let shop = installation.make_namespace("shop");
     limit_range(&installation, &shop, "first", &shop);
     let kind = json!({
@@ -202,6 +205,7 @@ fn fault_b06_the_api_server_is_away() {
     limit_range(&installation, &shop, "second", &shop);
     proxy.open();
     wait_for(&installation, &shop, "what was made meanwhile", &[r#"{"metadata":{"name":"second"}}"#, r#""limits":[{"#]);
+    canary.end();
 }
 
 /// A policy in Rego for ConfigMaps of one namespace, which gets the objects of these kinds.
@@ -276,6 +280,7 @@ fn rules_in_rego_judge_by_the_objects_of_the_cluster() {
 #[ignore = "starts a cluster"]
 fn fault_b07_objects_for_rego_that_the_api_server_refuses_or_are_too_many() {
     let installation = installation("rego-refused", 1);
+    let canary = installation.own_canary();
     let cases = [
         ("rego-forbidden", "Service", "failed to list v1/Service: the API server refused with 403"),
         ("rego-unknown", "Nothing", "Cannot find resource v1/Nothing"),
@@ -313,12 +318,14 @@ fn fault_b07_objects_for_rego_that_the_api_server_refuses_or_are_too_many() {
     installation.api().delete(&format!("{templates}/large-0"), None).unwrap();
     installation.api().delete(&format!("{templates}/large-1"), None).unwrap();
     wait_for_verdict(&installation, &cases[2].0, "a", None);
+    canary.end();
 }
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_b08_the_api_server_is_away_when_rego_needs_objects() {
     let installation = installation("rego-away", 0);
+    installation.without_canary("the loader of the only replica is killed, and until it is back no replica is ready");
     let proxy = Proxy::start(installation.cluster());
     let setup = PodSetup::default().through(Program::Loader, proxy.address());
     let pod = installation.add_replica_with(setup);
@@ -353,6 +360,7 @@ fn fault_b09_policies_wait_for_what_they_read_and_say_what_to_grant() {
     let proxy = Proxy::start(installation.cluster());
     let setup = PodSetup::default().through(Program::Loader, proxy.address());
     installation.add_replica_with(setup).wait_ready();
+    let canary = installation.own_canary();
     let [shop, mail, post] = ["shop", "mail", "post"].map(|name| installation.make_namespace(name));
     let list = raw("kubernetes/list_resources_all", &json!({"api_version": "v1", "kind": "Namespace"}));
     let policies = [
@@ -431,6 +439,7 @@ fn fault_b09_policies_wait_for_what_they_read_and_say_what_to_grant() {
         });
     }
     eventually("the end of the watch", || (proxy.watches("/api/v1/endpoints") == 0).then_some(()));
+    canary.end();
 }
 
 #[test]
@@ -441,6 +450,7 @@ fn fault_b10_objects_are_old_while_the_api_server_is_away() {
     let setup = PodSetup::default().through(Program::Loader, proxy.address());
     let pod = installation.add_replica_with(setup);
     pod.wait_ready();
+    let canary = installation.own_canary();
     let shop = installation.make_namespace("shop");
     let policy = judges(&installation, &shop, "context-stale", "limits-required", &["LimitRange", "Namespace"]);
     installation.apply_ready(std::slice::from_ref(&policy));
@@ -462,4 +472,5 @@ fn fault_b10_objects_are_old_while_the_api_server_is_away() {
     wait_for_context(&installation, &policy, "True", "AsExpected", "");
     limit_range(&installation, &shop, "made-meanwhile", &shop);
     wait_for_verdict(&installation, &shop, "a", None);
+    canary.end();
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use portcullis_e2e::{
-    Installation, InstallationOptions, LIMIT, Output, PodSetup, Policy, Program, eventually, eventually_seen,
+    FLOODED, Installation, InstallationOptions, LIMIT, Output, PodSetup, Policy, Program, eventually, eventually_seen,
 };
 use serde_json::{Value, json};
 
@@ -34,6 +34,7 @@ fn warnings(installation: &Installation<'_>, policy: &Policy) -> String {
 #[ignore = "starts a cluster"]
 fn fault_c11_rules_that_match_nothing_are_named_with_what_was_meant() {
     let installation = checking("advice-rules");
+    let canary = installation.own_canary();
     let naming =
         |rule: Value| labels(&installation, "advice-rules-labels", &json!(["team"])).field("rules", json!([rule]));
     for (rule, text) in [
@@ -85,6 +86,7 @@ fn fault_c11_rules_that_match_nothing_are_named_with_what_was_meant() {
     let changes = installation.cluster_policy("advice-rules-changes").example("default-resources");
     let told = warnings(&installation, &changes.field("settings", settings));
     assert!(told.contains("Warning: MutatingDiffers: the module changes requests"), "{told}");
+    canary.end();
 }
 
 /// Whether the API server itself accepts match conditions in a webhook.
@@ -108,6 +110,7 @@ fn is_taken(installation: &Installation<'_>, conditions: &Value) -> bool {
 #[ignore = "starts a cluster"]
 fn fault_c12_match_conditions_that_no_webhook_could_have_are_refused() {
     let installation = checking("advice-conditions");
+    let canary = installation.own_canary();
     let good = [
         "true",
         "!(request.kind.kind in ['Pod', 'Job'])",
@@ -167,12 +170,14 @@ fn fault_c12_match_conditions_that_no_webhook_could_have_are_refused() {
             assert!(code == 422 && message.contains(words), "{expression}: {code} {message}");
         }
     }
+    canary.end();
 }
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_c13_a_webhook_that_one_word_would_save_is_named_and_no_policy_of_others() {
     let installation = checking("advice-webhook");
+    let canary = installation.own_canary();
     let [shop, bank] = ["shop", "bank"].map(|name| installation.make_namespace(name));
     let on = |policy: Policy, operations: &[&str]| {
         let mut rule = rule("", "v1", "configmaps");
@@ -197,6 +202,7 @@ fn fault_c13_a_webhook_that_one_word_would_save_is_named_and_no_policy_of_others
     assert!(told.contains(&words(&format!("namespaced/{shop}/one"))), "{told}");
     let told = warnings(&installation, &on(installation.policy(&bank, "two"), &["CREATE"]));
     assert!(!told.contains("WebhookAdded") && !told.contains("/one"), "{told}");
+    canary.end();
 }
 
 /// Grants the account of the pods the right to list these resources of the core group.
@@ -243,6 +249,7 @@ fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
     installation.add_replica_with(setup.flag(Program::Evaluator, "--audit-share", 100));
     installation.wait_ready();
     await_checks(&installation, "advice-impact");
+    let canary = installation.own_canary_within(FLOODED, "audits may take all the time that the evaluator gets");
     let [shop, bank] = ["shop", "bank"].map(|name| installation.make_namespace(name));
     [&shop, &bank].into_iter().for_each(|namespace| fill(&installation, namespace));
     let counted = json!({ "matchLabels": { "counted": "yes" } });
@@ -315,6 +322,7 @@ fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
     let (_, last) = applied_with_figures(&installation, &trusted, not_known);
     let counts = ["judged", "total", "denied", "failed"].map(|name| last[name].as_i64());
     assert_eq!((counts, &last["complete"]), ([0, 500, 0, 0].map(Some), &json!(false)), "{last}");
+    canary.end();
 }
 
 /// Applies a policy until the answer has these figures. Returns the policy as it was stored, and `status.impact` of this generation.

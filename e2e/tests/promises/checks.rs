@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{Installation, Output, Pod, Policy, Program, eventually};
+use portcullis_e2e::{IN_TIME, Installation, Output, Pod, Policy, Program, eventually};
 use serde_json::{Value, json};
 
 use crate::installation_with;
@@ -63,6 +63,7 @@ fn compilations(pod: &Pod) -> u64 {
 #[ignore = "starts a cluster"]
 fn fault_c01_a_mistake_is_refused_where_it_is_made_and_what_serves_goes_on() {
     let installation = checking("checks-refuse");
+    let canary = installation.own_canary();
     let shop = installation.make_namespace("shop");
     let words = "denied the request: SettingsInvalid: Policy settings are invalid: labels is empty";
 
@@ -97,12 +98,14 @@ fn fault_c01_a_mistake_is_refused_where_it_is_made_and_what_serves_goes_on() {
     // A policy that cannot load can be suspended before it is mended.
     let output = installation.apply(&garbage.field("suspend", true));
     assert!(output.is_ok() && output.stderr.contains("Warning: "), "{output:?}");
+    canary.end();
 }
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_c02_what_may_pass_is_a_warning_and_never_a_refusal() {
     let installation = checking("checks-warn");
+    let canary = installation.own_canary();
     // The module has not been pushed yet.
     let absent = installation.cluster_policy("checks-warn-absent").at(&installation.source().url("/absent.wasm"));
     let output = installation.apply(&absent);
@@ -124,12 +127,14 @@ fn fault_c02_what_may_pass_is_a_warning_and_never_a_refusal() {
     let is_why = |line: &&str| line.starts_with("Warning: not loaded yet: RegistryUnreachable: ");
     assert!(warnings.iter().any(is_why), "{warnings:?}");
     installation.wait_for(&away, "Ready", "True");
+    canary.end();
 }
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_c03_nobody_is_locked_out_by_a_check() {
     let installation = checking("checks-away");
+    installation.without_canary("a part of the only replica is paused, and then API servers have no evaluator to call");
     let [pod] = installation.replicas().try_into().ok().expect("one replica");
     // The check admits policies if the loader or the evaluator does not answer.
     for break_it in [Program::Loader, Program::Evaluator] {
@@ -156,14 +161,11 @@ fn fault_c04_a_flood_of_applies_delays_no_request() {
     source.answer("/slow.wasm", 200, "", Duration::from_secs(60));
     let slow = installation.cluster_policy("checks-flood-slow").at(&source.url("/slow.wasm"));
     let mistake = labels(&installation, "checks-flood-mistake", &json!([]));
-    let is_over = AtomicBool::new(false);
+    let (is_over, listener) = (AtomicBool::new(false), installation.listener());
     let judge = || {
-        let mut denied = 0;
-        while !is_over.load(Ordering::SeqCst) {
+        listener.hear(IN_TIME, &is_over, || {
             assert_eq!(installation.api().denies_configmap(&shop, "not today"), Some(true));
-            denied += 1;
-        }
-        denied
+        })
     };
     let (denied, answers) = thread::scope(|scope| {
         let flood: Vec<_> = (0..FLOOD).map(|_| scope.spawn(|| dry_run(&installation, &slow))).collect();
@@ -181,7 +183,7 @@ fn fault_c04_a_flood_of_applies_delays_no_request() {
             let (code, message) = one.join().expect("no panic");
             assert_eq!(code, 201, "{message}");
         }
-        (judge.join().expect("no panic"), answers)
+        (judge.join().expect("no panic").in_time().len(), answers)
     });
     assert!(denied > 20, "{denied} requests meanwhile");
     // The invalid policy of another user is refused in the middle of the flood.

@@ -187,6 +187,7 @@ fn read_by_a_guest(answer: &Value) -> Option<Value> {
 #[ignore = "starts a cluster"]
 fn fault_h09_what_policies_read_is_what_an_api_server_reads() {
     let installation = installation("decoding", 1);
+    let canary = installation.own_canary();
     let policy = installation.cluster_policy("decoding").guest("echo_settings");
     installation.apply_ready(std::slice::from_ref(&policy));
     let [webhook] = installation.webhooks().try_into().unwrap();
@@ -242,4 +243,5 @@ fn fault_h09_what_policies_read_is_what_an_api_server_reads() {
     println!("{both} are read alike, {neither} by neither, {} otherwise: {others:#?}", others.len());
     assert_eq!(others, objects(&OTHERS).iter().map(|odd| shown(odd)).collect::<Vec<_>>());
     assert!(both + neither + others.len() >= 200 && both > 60 && neither > 60);
+    canary.end();
 }

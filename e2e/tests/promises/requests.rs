@@ -15,6 +15,7 @@ fn config_map(namespace: &str, name: &str, letter: &str, revision: u32) -> Value
 #[ignore = "starts a cluster"]
 fn fault_h03_an_update_of_the_largest_objects_passes_and_a_review_beyond_the_limit_meets_the_failure_policy() {
     let installation = installation("large", 1);
+    let canary = installation.own_canary();
     let shop = installation.make_namespace("shop");
     let rule = json!({
         "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE", "UPDATE"],
@@ -43,12 +44,14 @@ fn fault_h03_an_update_of_the_largest_objects_passes_and_a_review_beyond_the_lim
         }),
     );
     other.unwrap().expect("a small object, after the large one");
+    canary.end();
 }
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w16_mutating_policies_act_in_the_order_of_their_ids_and_a_denial_stands_alone() {
     let installation = installation("order", 1);
+    let canary = installation.own_canary();
     let shop = installation.make_namespace("shop");
     let mutating = |name: &str| installation.cluster_policy(name).example("default-resources").field("mutating", true);
     let settings = |cpu: &str| json!({ "cpu": cpu, "memory": "64Mi" });
@@ -67,4 +70,5 @@ fn fault_w16_mutating_policies_act_in_the_order_of_their_ids_and_a_denial_stands
     let denied = installation.create_pod(&shop, "two", &json!({}));
     crate::assert_denied(&denied, "policy cluster/order-3: not after all");
     assert_eq!(installation.api().get(&format!("/api/v1/namespaces/{shop}/pods/two")), None);
+    canary.end();
 }

@@ -93,6 +93,7 @@ fn fault_s03_large_or_deep_settings() {
 #[ignore = "starts a cluster"]
 fn fault_s03_large_or_deep_settings_are_told_in_the_status() {
     let installation = Installation::start(cluster(), InstallationOptions::named("s03-applied")).with(1);
+    let canary = installation.own_canary();
     let neighbour = installation.cluster_policy("s03-neighbour");
     installation.apply_ready(std::slice::from_ref(&neighbour));
     let nested: Value = (0..1000).fold(json!(1), |inner, _| json!({ "a": inner }));
@@ -116,6 +117,7 @@ fn fault_s03_large_or_deep_settings_are_told_in_the_status() {
         });
     }
     installation.apply_ready(&[neighbour.field("message", "still here")]);
+    canary.end();
 }
 
 #[test]

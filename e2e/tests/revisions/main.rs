@@ -32,7 +32,9 @@ fn cluster() -> &'static Cluster {
 
 /// An installation without a controller, in which the test writes the revisions.
 fn installation(name: &str) -> Installation<'static> {
-    Installation::start(cluster(), InstallationOptions::named(name).certified_by_the_test())
+    let installation = Installation::start(cluster(), InstallationOptions::named(name).certified_by_the_test());
+    installation.without_canary("without a controller there are no webhooks, so no API server calls the evaluators");
+    installation
 }
 
 /// Adds a replica without a reporter, because the tests do not read statuses.

@@ -45,6 +45,7 @@ fn a_policy_that_is_deleted_and_made_again_is_another_one() {
 #[ignore = "starts a cluster"]
 fn fault_k09_a_policy_that_is_deleted_while_it_loads_leaves_nothing() {
     let scene = Scene::new("loading", 1);
+    let canary = scene.installation.own_canary();
     let policy = scene.installation.cluster_policy("loading-deny").denying("never");
     scene.installation.source().close();
     scene.installation.apply(&policy).expect("the policy");
@@ -54,4 +55,5 @@ fn fault_k09_a_policy_that_is_deleted_while_it_loads_leaves_nothing() {
     scene.installation.source().open();
     never(Duration::from_secs(2), "a webhook", || (!scene.installation.webhooks().is_empty()).then_some(()));
     scene.create("one").expect("nobody is asked");
+    canary.end();
 }

@@ -30,6 +30,7 @@ fn secret(name: &str) -> Value {
 fn fault_x03_the_controller_writes_nothing_but_its_own() {
     let scene = Scene::new("stolen", 1);
     let installation = &scene.installation;
+    let canary = installation.own_canary();
     let policy = installation.cluster_policy("stolen-deny").denying("no");
     installation.apply_ready(std::slice::from_ref(&policy));
     let name = policy.name().to_owned();
@@ -100,4 +101,5 @@ fn fault_x03_the_controller_writes_nothing_but_its_own() {
 
     installation.api().delete(&path, None).expect("an answer").expect("it goes");
     installation.api().apply(&policy.path(), "somebody", &finalizers(&[])).expect("an answer").expect("it is free");
+    canary.end();
 }

@@ -9,6 +9,7 @@ use crate::scene::Scene;
 #[ignore = "starts a cluster"]
 fn fault_w16_members_that_change_the_same_field_act_in_the_order_of_their_ids_and_a_denial_stands_alone() {
     let scene = Scene::new("both", 1);
+    let canary = scene.installation.own_canary();
     let writing = |name: &str, value: &str| -> Policy {
         let object = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "data": { "key": value },
@@ -31,4 +32,5 @@ fn fault_w16_members_that_change_the_same_field_act_in_the_order_of_their_ids_an
     let refused = scene.installation.create_config_map(&scene.namespace, "shared");
     assert!(!refused.is_ok() && refused.stderr.contains("not like this"), "{}", refused.stderr);
     assert!(api.find(&path).is_none());
+    canary.end();
 }

@@ -164,6 +164,7 @@ fn fault_w04_in_a_registered_group_a_new_policy_is_asked_where_it_is_loaded_and_
 fn fault_z01_a_new_mutating_policy_that_cannot_be_loaded_changes_nothing_for_the_others() {
     let scene = Scene::new("newcomer-m", 1);
     let installation = &scene.installation;
+    let canary = installation.own_canary();
     let object = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "data": { "key": "written" },
         "metadata": { "name": "shared", "namespace": scene.namespace },
@@ -177,4 +178,5 @@ fn fault_z01_a_new_mutating_policy_that_cannot_be_loaded_changes_nothing_for_the
     installation.create_config_map(&scene.namespace, "shared").expect("nobody is denied");
     let path = format!("/api/v1/namespaces/{}/configmaps/shared", scene.namespace);
     assert_eq!(installation.api().find(&path).unwrap_or_default()["data"], json!({ "key": "written" }));
+    canary.end();
 }

@@ -65,7 +65,7 @@ fn fault_z11_a_tenant_makes_many_match_parts() {
     let scene = Scene::with("parts", 1, quick().flag(Program::Controller, "--webhooks-per-namespace", &limit));
     let installation = &scene.installation;
     // Calls from another namespace do not take longer meanwhile.
-    let canary = installation.canary(&installation.make_namespace("others"), Right::Admitted);
+    let canary = installation.own_canary();
     let policy = |name: &str, part: &str| of_its_own(installation.policy(&scene.namespace, name), part);
     let names: Vec<_> = (0..25).map(|n| format!("part-{n:02}")).collect();
     for name in &names {

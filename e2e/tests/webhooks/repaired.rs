@@ -27,6 +27,7 @@ fn fault_w02_a_mutating_webhook_that_is_edited_emptied_or_deleted_is_repaired() 
 
 fn edit_empty_and_delete(name: &str, is_mutating: bool) {
     let scene = Scene::new(name, 1);
+    let canary = scene.installation.own_canary();
     let policy_name = format!("{name}-deny");
     let policy = scene.installation.cluster_policy(&policy_name).field("mutating", is_mutating).denying("no");
     scene.installation.apply_ready(std::slice::from_ref(&policy));
@@ -73,12 +74,14 @@ fn edit_empty_and_delete(name: &str, is_mutating: bool) {
     repaired("labels", false);
     never(Duration::from_secs(2), "another event", || Some(events()).filter(|events| *events != repairs));
     eventually("a denial", || scene.create("one").err().filter(|refused| refused.contains("denied the request")));
+    canary.end();
 }
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w03_a_wrong_ca_bundle_is_repaired() {
     let scene = Scene::new("bundle", 1);
+    let canary = scene.installation.own_canary();
     let policy = scene.installation.cluster_policy("bundle-deny").denying("no");
     scene.installation.apply_ready(std::slice::from_ref(&policy));
     let [webhook] = scene.webhooks(1).try_into().expect("one");
@@ -93,6 +96,7 @@ fn fault_w03_a_wrong_ca_bundle_is_repaired() {
     scene.installation.wait_for(&policy, "Ready", "True");
     scene.wait_reason(&policy, "Registered");
     eventually("a denial", || scene.create("one").err().filter(|refused| refused.contains("denied the request")));
+    canary.end();
 }
 
 #[test]

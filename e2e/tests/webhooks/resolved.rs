@@ -44,6 +44,7 @@ fn fault_z16_one_replica_claims_other_bytes_and_nothing_is_pinned_by_it_alone() 
     let installation = &scene.installation;
     let stolen = installation.add_replica();
     installation.wait_ready();
+    let canary = installation.own_canary();
     let policy = |text: &str| -> Policy { installation.cluster_policy("resolved").denying(text) };
     installation.apply_ready(&[policy("the first")]);
     eventually("the pin of the first generation", || pin(&scene, 1));
@@ -87,6 +88,7 @@ fn fault_z16_one_replica_claims_other_bytes_and_nothing_is_pinned_by_it_alone() 
     installation.wait_for(&second, "Ready", "True");
     let refused = scene.create("one").expect_err("the others go on");
     assert!(refused.contains("the second"), "{refused}");
+    canary.end();
 }
 
 /// Ends the claims when it is dropped, so also when the test fails.

@@ -25,6 +25,7 @@ fn wait(webhook: &Value) -> u32 {
 #[ignore = "starts a cluster"]
 fn fault_z03_a_slow_mutating_member_takes_no_time_of_the_others_wherever_it_stands() {
     let scene = Scene::new("turns", 1);
+    let canary = scene.installation.own_canary();
     let name = |number: usize| format!("turns-{number}");
     let quick: Vec<_> = (0..4).map(|number| mutating(&scene, &name(number), SHORT)).collect();
     scene.installation.apply_ready(&quick);
@@ -41,12 +42,14 @@ fn fault_z03_a_slow_mutating_member_takes_no_time_of_the_others_wherever_it_stan
         scene.installation.apply_ready(&[mutating(&scene, &name(place), SHORT)]);
         eventually("the webhook to wait as long as before", || (wait(&scene.webhooks(1)[0]) == ASKED).then_some(()));
     }
+    canary.end();
 }
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_z03_who_does_not_fit_into_thirty_seconds_has_a_webhook_of_its_own() {
     let scene = Scene::new("overflow", 1);
+    let canary = scene.installation.own_canary();
     let (first, second) = (mutating(&scene, "overflow-b", 20), mutating(&scene, "overflow-c", 9));
     scene.installation.apply_ready(&[first, second]);
     let [before] = scene.webhooks(1).try_into().expect("one for both");
@@ -72,4 +75,5 @@ fn fault_z03_who_does_not_fit_into_thirty_seconds_has_a_webhook_of_its_own() {
     assert_eq!(scene.installation.api().find(&path).unwrap_or_default()["data"], json!({ "key": "changed" }));
     scene.delete(&third);
     scene.webhooks(1);
+    canary.end();
 }
