@@ -22,6 +22,7 @@ mod metrics;
 mod modes;
 mod policy_groups;
 mod requests;
+mod status_faults;
 mod switching_off;
 
 use std::sync::LazyLock;
