@@ -69,6 +69,7 @@ pub use component::Component;
 pub use direct::Caller;
 pub use earlier_release::EarlierRelease;
 pub use error::Error;
+pub use etcd::SMALL_DATABASE;
 pub use helm::{HELM_VERSION, Helm, objects_of};
 pub use installation::{
     CONTROLLER_ACCOUNT, Canary, Certificates, FLOODED, Heard, IN_TIME, Installation, InstallationOptions, Listener,

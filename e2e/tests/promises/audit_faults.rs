@@ -7,7 +7,7 @@ use crate::audit::{
     NO_TEAM, ReportKind, asked, counted, counted_namespaces, fill, found, install, labels, labels_of_namespaces,
     put_label, reported, scan, wait_exact, wait_exact_in,
 };
-use crate::cluster;
+use crate::{cluster, leading_pod};
 
 /// A pod whose evaluator spends so little time on audits that a scan of a few dozen objects takes a while.
 fn slow() -> PodSetup {
@@ -23,11 +23,6 @@ fn with(installation: &Installation<'_>, replicas: impl IntoIterator<Item = PodS
     }
     installation.wait_ready();
     installation.own_canary()
-}
-
-/// The name of the pod whose reporter leads.
-fn holder(installation: &Installation<'_>) -> String {
-    eventually("a reporter that leads", || installation.lease_holder("reporter"))
 }
 
 /// The number of attempts to kill a reporter in the middle of a scan.
@@ -48,7 +43,7 @@ fn fault_c05_the_leader_dies_in_the_middle_of_a_scan_and_another_one_completes_i
     let is_proven = (0..ROUNDS).any(|round| {
         let policy = labels(&installation, &format!("audit-killed-{round}"));
         let is_over = || installation.object(&policy).is_some_and(|object| object["status"]["audit"]["checked"] == 60);
-        let leader = holder(&installation);
+        let leader = leading_pod(&installation);
         let pod = replicas.iter().find(|pod| pod.name() == leader).expect("a pod that leads");
         let before = asked(pod);
         installation.apply_ready(std::slice::from_ref(&policy));
@@ -58,7 +53,7 @@ fn fault_c05_the_leader_dies_in_the_middle_of_a_scan_and_another_one_completes_i
         let is_proof = !is_over();
         wait_exact(&installation, &policy, std::slice::from_ref(&namespace));
         if is_proof {
-            assert_ne!(holder(&installation), leader);
+            assert_ne!(leading_pod(&installation), leader);
         }
         pod.start(Program::Reporter);
         installation.wait_ready();

@@ -14,7 +14,8 @@ use crate::assert_denied;
 /// How long no API server answers. It is longer than a Lease is valid and pauses between retries grow, so ten minutes would not be different.
 const AWAY: Duration = Duration::from_secs(25);
 
-const PROGRAMS: [Program; 3] = [Program::Loader, Program::Evaluator, Program::Reporter];
+/// The programs of a replica.
+pub(crate) const PROGRAMS: [Program; 3] = [Program::Loader, Program::Evaluator, Program::Reporter];
 
 #[test]
 #[ignore = "starts a cluster"]

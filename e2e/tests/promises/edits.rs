@@ -40,7 +40,7 @@ fn an_edit_switches_without_a_failed_or_mixed_call() {
 }
 
 /// Waits until the status says that the previous generation serves.
-fn wait_for_serving_previous(installation: &Installation<'_>, policy: &Policy) {
+pub(crate) fn wait_for_serving_previous(installation: &Installation<'_>, policy: &Policy) {
     installation.wait_for_object(policy, "ServingPrevious", |object| {
         condition(object, "Ready").is_some_and(|ready| {
             ready["reason"] == "ServingPrevious" && ready["observedGeneration"] == object["metadata"]["generation"]

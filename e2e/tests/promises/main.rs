@@ -22,11 +22,12 @@ mod metrics;
 mod modes;
 mod policy_groups;
 mod requests;
+mod status_faults;
 mod switching_off;
 
 use std::sync::LazyLock;
 
-use portcullis_e2e::{Cluster, Installation, InstallationOptions, Options, Output};
+use portcullis_e2e::{Cluster, Installation, InstallationOptions, Options, Output, eventually};
 
 /// An installation with a controller and this many replicas, in the cluster that the tests of this binary share.
 fn installation(name: &str, replicas: usize) -> Installation<'static> {
@@ -48,6 +49,11 @@ fn cluster() -> &'static Cluster {
 fn assert_denied(output: &Output, text: &str) {
     assert!(!output.is_ok() && output.stderr.contains("denied the request: "), "{output:?}");
     assert!(output.stderr.contains(text), "{output:?}");
+}
+
+/// The name of the pod whose reporter leads.
+fn leading_pod(installation: &Installation<'_>) -> String {
+    eventually("a reporter that leads", || installation.lease_holder("reporter"))
 }
 
 /// Creates a pod in a dry run. Returns the status and the message of the API server.
