@@ -87,7 +87,11 @@ impl Rewriting {
                         grows = matches!(operators.read().ok()?, Operator::MemoryGrow { .. });
                     }
                 }
-                Payload::DataSection(reader) if !fits(reader, memory?.initial)? => return None,
+                Payload::DataSection(reader) => {
+                    if !fits(reader, memory?.initial)? {
+                        return None;
+                    }
+                }
                 _ => {}
             }
         }
@@ -165,8 +169,7 @@ impl Reencode for Rewriting {
     }
 
     fn memory_type(&mut self, memory: wasmparser::MemoryType) -> Result<MemoryType> {
-        let memory = utils::memory_type(self, memory)?;
-        Ok(MemoryType { minimum: self.preallocated.into(), ..memory })
+        Ok(MemoryType { minimum: self.preallocated.into(), ..utils::memory_type(self, memory) })
     }
 
     fn parse_global_section(&mut self, globals: &mut GlobalSection, section: GlobalSectionReader<'_>) -> Result<()> {
