@@ -283,7 +283,7 @@ async fn open(
                 }
                 let mut state = LoaderState::clone(&feed.latest());
                 let since = state.volume_failure.map_or_else(Timestamp::now, |failure| failure.since);
-                state.volume_failure = Some(Failure { since, ..Failure::new(0, reason, &message) });
+                state.volume_failure = Some(Failure::new(0, reason, &message, since));
                 feed.publish(state, |state, version| state.version = version);
             }
             Err(error) => tracing::error!(problem = error.message, "failed to open the volume; trying again"),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use portcullis_contract::{Candidate, Digest, Failure, GroupEntry, Manifest, PolicyEntry, PolicyId, Reason};
 use serde::Serialize;
 
@@ -258,7 +259,7 @@ impl Plan {
             let is_ready = self.newest(policy).is_some();
             let is_left_out = is_ready && matches!(grant.choice, Choice::Older | Choice::Nothing);
             let failure = is_left_out.then(|| {
-                let failure = Failure { since: now.wall, ..grant.failure(policy.generation, &policy.tenant) };
+                let failure = grant.failure(policy.generation, &policy.tenant, now.wall);
                 // An earlier message stays the same: its figures change with every edit of any policy, and each change would make a new manifest.
                 let is_it = |last: &Failure| (last.generation, last.reason) == (failure.generation, failure.reason);
                 left_out.remove(id).filter(is_it).unwrap_or(failure)
@@ -284,8 +285,9 @@ impl Plan {
         } else {
             older.map(|_| Choice::Older)
         };
-        // The longest text that the failure may have.
-        let failure = Failure::new(i64::MAX, Reason::SettingsTooLarge, "x".repeat(budget::LONGEST_TEXT));
+        // The longest text and time that the failure may have.
+        let text = "x".repeat(budget::LONGEST_TEXT);
+        let failure = Failure::new(i64::MAX, Reason::SettingsTooLarge, text, Timestamp::MAX);
         let size = |choice| size_of(&self.entry_of(id, policy, choice, Some(failure.clone())));
         Demand {
             tenant: &policy.tenant,

@@ -398,9 +398,7 @@ impl Policy {
     /// Why the newest generation cannot even be tried: a mistake in its spec.
     pub(super) fn problem(&self) -> Option<Failure> {
         let problem = self.body.as_ref().err()?;
-        let mut failure = Failure::new(self.generation, problem.reason, &problem.message);
-        failure.since = self.begun.wall;
-        Some(failure)
+        Some(Failure::new(self.generation, problem.reason, &problem.message, self.begun.wall))
     }
 
     /// The policy's entry for the manifest.
