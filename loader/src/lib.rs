@@ -24,6 +24,7 @@ mod input;
 mod jobs;
 mod metrics;
 mod mismatch;
+mod now;
 mod pins;
 mod plan;
 mod problem;

@@ -18,7 +18,8 @@ use crate::claims::Claims;
 use crate::input::{Desired, Stamp};
 use crate::jobs::{JobContext, JobRunner, blocking, mistake};
 use crate::mismatch::Provided;
-use crate::plan::{self, AttemptError, Job, Now, Outcome, Plan, PlanSettings};
+use crate::now::Now;
+use crate::plan::{self, AttemptError, Job, Outcome, Plan, PlanSettings};
 use crate::progress_log::ProgressLog;
 
 /// Longest time between two turns of the loop.

@@ -8,13 +8,14 @@ use jiff::Timestamp;
 use portcullis_contract::{Candidate, Digest, Failure, GroupEntry, Manifest, PolicyEntry, PolicyId, Reason};
 use serde::Serialize;
 
-use super::attempts::{AttemptError, Attempts, Now};
+use super::attempts::{AttemptError, Attempts};
 use super::budget::{self, Choice, Demand};
 use super::generation::Generation;
 use super::policy::Policy;
 use super::{Plan, Reference};
 use crate::claims::Need;
 use crate::content::Body;
+use crate::now::Now;
 use crate::pins::Pins;
 
 /// How long changes gather before a manifest is written.

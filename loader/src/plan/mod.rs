@@ -30,8 +30,8 @@ use jiff::Timestamp;
 use portcullis_contract::{Candidate, Digest, EvaluatorState, Manifest, NamedModule, PolicyId, Reason, Stage};
 
 use self::admission::Admissions;
+pub(crate) use self::attempts::AttemptError;
 use self::attempts::Attempts;
-pub(crate) use self::attempts::{AttemptError, Now};
 use self::compilation::Compilation;
 pub(crate) use self::event::Event;
 use self::generation::Generation;
@@ -43,6 +43,7 @@ use crate::claims::Claims;
 use crate::content::Body;
 use crate::input::{Snapshot, Stamp};
 use crate::mismatch::Provided;
+use crate::now::Now;
 use crate::pins::Pins;
 use crate::retry::Retry;
 use crate::source::Reference;

@@ -10,12 +10,12 @@ use portcullis_contract::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::attempts::Now;
 use super::generation::{Generation, LastServed};
 use super::groups::Membership;
 use crate::claims::Need;
 use crate::content::{Body, DesiredPolicy, Head, Object, uid};
 use crate::input::Unreadable;
+use crate::now::Now;
 use crate::pins::Pins;
 use crate::problem::Problem;
 use crate::source::Reference;
