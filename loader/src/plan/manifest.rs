@@ -33,6 +33,8 @@ pub(super) struct Publication {
     fingerprint: Option<Fingerprint>,
     /// The number of the manifest that was published last; 0 if there is none.
     number: u64,
+    /// [`Plan::changes`] when a manifest was built last; `None` if none was.
+    built_at: Option<u64>,
     /// When changes began to gather; `None` if nothing waits to be published.
     since: Option<Instant>,
     own_only: bool,
@@ -154,6 +156,11 @@ fn encoded_len(value: &impl Serialize) -> u64 {
 }
 
 impl Plan {
+    /// Whether something has happened since a manifest was built.
+    pub(super) fn is_manifest_behind(&self) -> bool {
+        self.publication.built_at != Some(self.changes)
+    }
+
     /// The manifest that should be published now, if one should.
     pub(super) fn publish(&mut self, now: Now) -> Option<Manifest> {
         self.publication.attempts.wake(now);
@@ -163,11 +170,12 @@ impl Plan {
         // Building a manifest of thousands of policies takes a while. So it is not done when nothing can have changed, or while urgent changes
         // gather. While only other changes gather, an urgent one must still be noticed.
         let gathers = self.publication.wakes_at().is_some_and(|at| at > now.instant);
-        let is_settled = self.publication.since.is_none() && !self.touched;
-        if is_settled || (gathers && !(self.publication.own_only && self.touched)) {
+        let is_behind = self.is_manifest_behind();
+        let is_settled = self.publication.since.is_none() && !is_behind;
+        if is_settled || (gathers && !(self.publication.own_only && is_behind)) {
             return None;
         }
-        self.touched = false;
+        self.publication.built_at = Some(self.changes);
         let groups = self.groups.entries();
         let room = self.settings.manifest_size.saturating_sub(encoded_len(&groups) + ENVELOPE);
         let policies = match self.entries(room) {
