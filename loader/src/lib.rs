@@ -209,7 +209,7 @@ async fn services(
 ) -> anyhow::Result<Services> {
     let cluster = match cluster {
         Some(cluster) => Ok(cluster),
-        None => args.input.access.connect("portcullis-loader").await.map_err(|error| error.to_string()),
+        None => args.input.access.connect("portcullis-loader").await,
     };
     let fetching = &settings.fetching;
     Ok(Services {
