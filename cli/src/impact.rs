@@ -23,7 +23,7 @@ use serde_json::Value;
 use tokio::task::yield_now;
 
 use crate::args::{EvalForm, ImpactArgs, SourceArgs};
-use crate::cluster::{Cluster, Discovered, Selection};
+use crate::cluster::{Cluster, ClusterError, Discovered, Selection};
 use crate::eval::manifest::{Chosen, Given};
 use crate::eval::session::{More, Session, until_signal};
 use crate::eval::state::Settled;
@@ -178,7 +178,7 @@ impl Asking<'_> {
             let read = self.resource(&resource, selected.as_ref(), impact).await;
             show("");
             if let Err(error) = read? {
-                impact.hide(error);
+                impact.hide(error.to_string());
             }
         }
         Ok(())
@@ -190,7 +190,7 @@ impl Asking<'_> {
         resource: &Resource,
         selected: Option<&BTreeSet<String>>,
         impact: &mut Impact,
-    ) -> anyhow::Result<Result<(), String>> {
+    ) -> anyhow::Result<Result<(), ClusterError>> {
         let selection =
             Selection { namespace: self.scope.namespace().map(str::to_owned), labels: self.scope.objects().query() };
         let operations = self.scope.operations(resource);
@@ -199,7 +199,7 @@ impl Asking<'_> {
             let page = match self.cluster.objects(resource, &selection, next).await {
                 Ok(page) => page,
                 Err(error) if list.begin_again(&error) => continue,
-                Err(error) => return Ok(Err(error.to_string())),
+                Err(error) => return Ok(Err(error)),
             };
             let objects = list.take(page).into_iter();
             let covered = objects.filter(|object| self.scope.covers(resource, object, selected));
@@ -232,7 +232,7 @@ impl Asking<'_> {
                 let verdict = Verdict::of(&self.chosen.id, &body, None, Vec::new())?;
                 (verdict.outcome, verdict.message, verdict.patch.is_some())
             }
-            Err(refusal) => (Outcome::Unjudged, Some(refusal), false),
+            Err(refusal) => (Outcome::Unjudged, Some(refusal.to_string()), false),
         };
         let (kind, namespace) = (resource.kind.clone(), asked.namespace);
         Ok(Found::Effect(Effect { kind, namespace, name, outcome, changes, message }))

@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn failure(reason: Reason, next: Option<&str>) -> Failure {
-        let mut failure = Failure::new(3, reason, "the settings say: secret");
+        let mut failure = Failure::new(3, reason, "the settings say: secret", now());
         failure.next_retry_time = next.map(|time| time.parse().expect("a time"));
         failure
     }

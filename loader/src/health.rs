@@ -149,10 +149,10 @@ mod tests {
     fn check(name: &str, reason: Option<Reason>) -> Check {
         let source = SourceHealth {
             host: name.to_owned(),
-            failure: reason.map(|reason| Failure::new(0, reason, "no")),
+            failure: reason.map(|reason| Failure::new(0, reason, "no", Timestamp::UNIX_EPOCH)),
             policy: None,
         };
-        Check::of_source(&source, Timestamp::now())
+        Check::of_source(&source, Timestamp::UNIX_EPOCH)
     }
 
     #[test]

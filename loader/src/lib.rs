@@ -24,6 +24,7 @@ mod input;
 mod jobs;
 mod metrics;
 mod mismatch;
+mod now;
 mod pins;
 mod plan;
 mod problem;
@@ -208,7 +209,7 @@ async fn services(
 ) -> anyhow::Result<Services> {
     let cluster = match cluster {
         Some(cluster) => Ok(cluster),
-        None => args.input.access.connect("portcullis-loader").await.map_err(|error| error.to_string()),
+        None => args.input.access.connect("portcullis-loader").await,
     };
     let fetching = &settings.fetching;
     Ok(Services {
@@ -283,7 +284,7 @@ async fn open(
                 }
                 let mut state = LoaderState::clone(&feed.latest());
                 let since = state.volume_failure.map_or_else(Timestamp::now, |failure| failure.since);
-                state.volume_failure = Some(Failure { since, ..Failure::new(0, reason, &message) });
+                state.volume_failure = Some(Failure::new(0, reason, &message, since));
                 feed.publish(state, |state, version| state.version = version);
             }
             Err(error) => tracing::error!(problem = error.message, "failed to open the volume; trying again"),

@@ -18,7 +18,8 @@ use crate::claims::Claims;
 use crate::input::{Desired, Stamp};
 use crate::jobs::{JobContext, JobRunner, blocking, mistake};
 use crate::mismatch::Provided;
-use crate::plan::{self, AttemptError, Job, Now, Outcome, Plan, PlanSettings};
+use crate::now::Now;
+use crate::plan::{self, AttemptError, Job, Outcome, Plan, PlanSettings};
 use crate::progress_log::ProgressLog;
 
 /// Longest time between two turns of the loop.
@@ -59,6 +60,8 @@ struct Work {
     events: mpsc::UnboundedSender<Event>,
     counter: u64,
     publishing: bool,
+    /// [`Plan::changes`] when the state was published last; `None` if it never was.
+    shown: Option<u64>,
     logged: BTreeMap<PolicyId, (i64, Reason)>,
     prune_due: bool,
     pruned: Instant,
@@ -138,6 +141,7 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
         events,
         counter: 0,
         publishing: false,
+        shown: None,
         logged: BTreeMap::new(),
         prune_due: true,
         pruned: Instant::now(),
@@ -201,11 +205,13 @@ impl Work {
     /// One turn: starts and stops jobs, and publishes. Returns the longest time to wait before the next turn.
     fn turn(&mut self) -> Duration {
         let now = Now::get();
+        let mut progresses = false;
         for (job, running) in &mut self.running {
             if running.context.runs.load(Ordering::Relaxed) {
                 let (bytes, total) = running.context.bytes.read();
-                self.plan.take(plan::Event::Progress { job: job.clone(), bytes, total }, now, fastrand::f64());
+                self.plan.progress(job, bytes, total, now);
                 running.log_progress(job, now.instant);
+                progresses = true;
             }
         }
         let turn = self.plan.turn(now);
@@ -239,7 +245,7 @@ impl Work {
             runner.keep(keep.clone());
             tokio::spawn(async move { runner.prune(keep).await });
         }
-        if self.plan.take_changed() {
+        if progresses || self.shown != Some(self.plan.changes()) {
             self.publish_state();
         }
         let longest = if self.running.keys().any(|job| matches!(job, Job::Fetch(_))) { PROGRESS_TICK } else { TICK };
@@ -331,6 +337,7 @@ impl Work {
 
     /// Publishes the state, and logs failures that began or ended.
     fn publish_state(&mut self) {
+        self.shown = Some(self.plan.changes());
         let mut state = self.plan.state(&self.outside.program, &self.outside.grants.contexts().borrow());
         // Candidates of checks are left out of the state; only the checks need them.
         let (tried, policies) = state.policies.into_iter().partition(|policy| policy.id.is_check());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use portcullis_api::ReplicaCounts;
-use portcullis_contract::{Class, ContextReason};
+use portcullis_contract::{Class, ContextReason, ReplicaState};
 
 use crate::facts::{Facts, to_second};
 use crate::replica::{Assessment, Problem};
@@ -64,8 +64,9 @@ pub(crate) fn loading(facts: &Facts<'_>, counts: ReplicaCounts, assessments: &[&
         let meanwhile = answering(assessment.serving).map(|text| format!("; meanwhile {text}")).unwrap_or_default();
         return format!("generation {generation} is being loaded{doing}{meanwhile}");
     }
-    let working = counts.pending + counts.previous;
-    format!("{}; {working} still loading it", share(generation, counts))
+    let working = assessments.iter().filter(|assessment| assessment.is_working()).count();
+    let meanwhile = instead(generation, assessments).map(|text| format!("; meanwhile {text}")).unwrap_or_default();
+    format!("{}; {working} still loading it{meanwhile}", share(generation, counts))
 }
 
 /// The worst problem with objects that these replicas read, as reason and sentence; none if there is no problem. `expected` is the number
@@ -97,6 +98,26 @@ pub(crate) fn passed_over(passing: usize, expected: u32, is_stuck: bool) -> Stri
 /// `2 of 3 replicas serve generation 7`.
 pub(crate) fn share(generation: i64, counts: ReplicaCounts) -> String {
     format!("{} of {} replicas serve generation {generation}", counts.current, counts.expected)
+}
+
+/// What replicas answer with that do not serve the newest generation: `2 answer with generation 6`. `None` if there are none. A message that
+/// only said how many serve the newest would read as if the others answered nothing.
+pub(crate) fn instead(generation: i64, assessments: &[&Assessment<'_>]) -> Option<String> {
+    let previous = assessments.iter().filter(|assessment| assessment.state == ReplicaState::Previous);
+    let (differing, others): (Vec<i64>, Vec<i64>) =
+        previous.map(|assessment| assessment.serving).partition(|serving| *serving == generation);
+    let other = match others.as_slice() {
+        [first, rest @ ..] if rest.iter().all(|serving| serving == first) => format!("generation {first}"),
+        _ => "other generations".to_owned(),
+    };
+    let told = [(others.len(), other), (differing.len(), format!("other bytes of generation {generation}"))];
+    let told = told.into_iter().filter_map(|(count, with)| match count {
+        0 => None,
+        1 => Some(format!("1 answers with {with}")),
+        _ => Some(format!("{count} answer with {with}")),
+    });
+    let told: Vec<String> = told.collect();
+    (!told.is_empty()).then(|| told.join(", "))
 }
 
 /// `generation 6 answers`; `None` if none does.
@@ -162,7 +183,7 @@ fn by_reason<'a>(bad: &[&'a Assessment<'a>]) -> Vec<Group<'a>> {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_contract::{Reason, ReplicaState};
+    use portcullis_contract::Reason;
 
     use super::*;
 
@@ -223,5 +244,27 @@ mod tests {
         }
         assert_eq!(failures(&[&assessment], 3), "pod-c: RegistryTimeout, next try at 2026-01-01T00:00:40Z");
         assert_eq!(failures(&[&assessment], 1), "RegistryTimeout: words, next try at 2026-01-01T00:00:40Z");
+    }
+
+    #[test]
+    fn what_answers_instead_of_the_newest_generation_is_told() {
+        let told = |served: &[i64]| {
+            let previous = |serving: &i64| Assessment {
+                state: ReplicaState::Previous,
+                serving: *serving,
+                ..failing("a", Reason::NotFound)
+            };
+            let mut assessments: Vec<_> = served.iter().map(previous).collect();
+            assessments.push(failing("b", Reason::NotFound));
+            instead(7, &assessments.iter().collect::<Vec<_>>())
+        };
+        assert_eq!(told(&[]), None);
+        assert_eq!(told(&[6]).as_deref(), Some("1 answers with generation 6"));
+        assert_eq!(told(&[6, 6]).as_deref(), Some("2 answer with generation 6"));
+        assert_eq!(told(&[6, 5]).as_deref(), Some("2 answer with other generations"));
+        assert_eq!(
+            told(&[6, 7]).as_deref(),
+            Some("1 answers with generation 6, 1 answers with other bytes of generation 7")
+        );
     }
 }

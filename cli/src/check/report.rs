@@ -287,6 +287,8 @@ fn xml(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     fn report(levels: &[Level]) -> Report {
@@ -323,7 +325,7 @@ mod tests {
 
     #[test]
     fn failures_that_may_pass_are_not_known() {
-        let level = |reason| Finding::of_failure(&Failure::new(1, reason, "x")).level;
+        let level = |reason| Finding::of_failure(&Failure::new(1, reason, "x", Timestamp::UNIX_EPOCH)).level;
         assert_eq!(
             (level(Reason::SettingsInvalid), level(Reason::RegistryUnreachable)),
             (Level::Error, Level::Unknown)

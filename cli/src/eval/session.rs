@@ -75,6 +75,14 @@ pub(super) enum Judged {
     Answered { module: Digest, mismatches: Vec<Mismatch>, body: Vec<u8>, alone: Option<Vec<u8>> },
 }
 
+/// The evaluator does not judge a review, for instance because it is not an admission review.
+#[derive(Debug, thiserror::Error)]
+#[error("the evaluator refuses the request with {status}: {words}")]
+pub(crate) struct Refusal {
+    status: u16,
+    words: String,
+}
+
 impl Session {
     /// Starts the programs on a folder with these manifests of one policy each.
     /// `compiling` is the longest compilation.
@@ -197,10 +205,10 @@ impl Session {
     }
 
     async fn ask(&self, path: &str, chosen: &Chosen, review: &Review) -> anyhow::Result<Vec<u8>> {
-        self.post(path, &chosen.id, review.bytes.clone()).await?.map_err(anyhow::Error::msg)
+        Ok(self.post(path, &chosen.id, review.bytes.clone()).await??)
     }
 
-    /// The answer to a review at one of the paths of a policy, or the message with which the evaluator refuses the review.
+    /// The answer to a review at one of the paths of a policy, or how the evaluator refuses the review.
     ///
     /// # Errors
     /// When the evaluator does not answer.
@@ -209,13 +217,13 @@ impl Session {
         path: &str,
         id: &PolicyId,
         review: Vec<u8>,
-    ) -> anyhow::Result<Result<Vec<u8>, String>> {
+    ) -> anyhow::Result<Result<Vec<u8>, Refusal>> {
         let (status, body) = self.http.post(self.admission, &format!("/{path}/{id}"), review).await?;
         if status == 200 {
             return Ok(Ok(body));
         }
         let words = portcullis_contract::clean(&String::from_utf8_lossy(&body), LONGEST_TEXT);
-        Ok(Err(format!("the evaluator refuses the request with {status}: {words}")))
+        Ok(Err(Refusal { status, words }))
     }
 
     /// Ends the programs, and keeps what they compiled. `used` is the module that was asked, if any was.

@@ -108,7 +108,7 @@ mod tests {
     }
 
     fn refusing(generation: i64, module: &[u8], reason: Reason) -> EvaluatorState {
-        let failure = Failure::new(generation, reason, "no");
+        let failure = Failure::new(generation, reason, "no", Timestamp::UNIX_EPOCH);
         let refused = Refused {
             digest: Digest::of(module),
             module: None,
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn nothing_is_believed_before_the_folder_was_read() {
-        let failure = Failure::new(1, Reason::ModuleInvalid, "no");
+        let failure = Failure::new(1, Reason::ModuleInvalid, "no", Timestamp::UNIX_EPOCH);
         for before in
             [loader(1, Phase::Published, None), loader(1, Phase::Failed, Some(failure)), LoaderState::default()]
         {
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(of(refusing(2, b"old", Reason::SettingsInvalid)), None);
         assert_eq!(of(refusing(1, b"new", Reason::SettingsInvalid)), None);
         assert_eq!(of(refusing(2, b"new", Reason::ArtifactCorrupt)), None, "it is made again");
-        let failure = Failure::new(2, Reason::ModuleInvalid, "no");
+        let failure = Failure::new(2, Reason::ModuleInvalid, "no", Timestamp::UNIX_EPOCH);
         let failed = loader(2, Phase::Failed, Some(failure.clone()));
         assert_eq!(state(failed, EvaluatorState::default()), Some(Settled::Failed(failure)));
     }

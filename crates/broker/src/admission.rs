@@ -186,6 +186,8 @@ impl Drop for Running<'_> {
 
 #[cfg(test)]
 mod tests {
+    use kube::config::KubeconfigError;
+    use portcullis_kubernetes::AccessError;
     use portcullis_registry::oci::Registry;
     use portcullis_registry::{Guard, Web, WebSettings};
 
@@ -210,11 +212,12 @@ mod tests {
             name_server: Some(([127, 0, 0, 1], 9).into()),
             user_agent: "test",
         });
+        let source = Box::new(KubeconfigError::CurrentContextNotSet);
         let services = Services {
             registry: Registry::new(web, None),
             trust_root: None,
             name_server: Some(([127, 0, 0, 1], 9).into()),
-            cluster: Err("there is no kubeconfig".to_owned()),
+            cluster: Err(AccessError::File { file: "config".into(), source }),
             namespaced: namespaced.iter().map(|&pattern| pattern.to_owned()).collect(),
             session: Session::Live,
             collectors: Collectors::default(),
@@ -256,7 +259,7 @@ mod tests {
     async fn without_a_cluster_the_guest_learns_why() {
         let all = admission("cluster/a", &["*"], &["Pod"], &[]);
         let error = ask(&all, "cluster/a", Capability::ListAll, LIST_PODS).await.expect_err("no cluster").to_string();
-        assert!(error.contains("kube::Client was not initialized properly: there is no kubeconfig"), "{error}");
+        assert!(error.contains("was not initialized properly: failed to read the kubeconfig config"), "{error}");
     }
 
     #[tokio::test]
@@ -293,7 +296,7 @@ mod tests {
             admission
         };
         let error = ask(&rego("cluster/a"), "cluster/a", objects, "").await.expect_err("no cluster").to_string();
-        assert!(error.contains("there is no kubeconfig"), "{error}");
+        assert!(error.contains("failed to read the kubeconfig"), "{error}");
         let policy = "namespaced/team/a";
         let denied = ask(&rego(policy), policy, objects, "").await.expect_err("denied");
         assert!(matches!(denied, ProvideError::KindNotGranted(_)), "{denied}");

@@ -32,7 +32,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use portcullis_kubernetes::ApiServer;
+use portcullis_kubernetes::{AccessError, ApiServer};
 use portcullis_process::Shutdown;
 use portcullis_process::telemetry::Collectors;
 use portcullis_registry::oci::Registry;
@@ -57,8 +57,8 @@ pub struct Services {
     pub trust_root: Option<PathBuf>,
     /// The name server to ask; `None` for the system's.
     pub name_server: Option<SocketAddr>,
-    /// The API server; or the reason why there is no client for it, for error texts.
-    pub cluster: Result<ApiServer, String>,
+    /// The API server; or why there is no client for it, for guests that ask for its objects.
+    pub cluster: Result<ApiServer, AccessError>,
     /// The capabilities that policies of a namespace may have, as patterns; they must be granted in the policy as well.
     pub namespaced: Vec<String>,
     /// Whether calls are recorded, or answered from a recording.

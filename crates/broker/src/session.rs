@@ -14,6 +14,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -67,7 +68,24 @@ enum Response {
 #[error("{path}: {problem}", path = path.display())]
 pub struct SessionError {
     path: PathBuf,
-    problem: String,
+    problem: FileProblem,
+}
+
+/// What is wrong with a file of recorded calls.
+#[derive(Debug, thiserror::Error)]
+enum FileProblem {
+    /// It is not there, is not a regular file, or is too long.
+    #[error("{}", .0.kind())]
+    Read(io::Error),
+    /// It is something else than a recording.
+    #[error(transparent)]
+    Decode(#[from] portcullis_yaml::ReadError),
+    /// A call or its answer has no form in YAML.
+    #[error(transparent)]
+    Encode(#[from] portcullis_yaml::WriteError),
+    /// It cannot be written: its folder is not there, or the disk is full.
+    #[error(transparent)]
+    Write(#[from] io::Error),
 }
 
 impl Session {
@@ -85,9 +103,7 @@ impl Session {
     /// # Errors
     /// When it cannot be read.
     pub fn replay(path: &Path) -> Result<Self, SessionError> {
-        let failed = |problem: String| SessionError { path: path.to_owned(), problem };
-        let bytes = files::read_regular(path, LARGEST).map_err(|error| failed(error.source.kind().to_string()))?;
-        let exchanges: VecDeque<Exchange> = portcullis_yaml::read(bytes).map_err(|error| failed(error.to_string()))?;
+        let exchanges = read(path).map_err(|problem| SessionError { path: path.to_owned(), problem })?;
         Ok(Self::Replay(Mutex::new(exchanges)))
     }
 
@@ -109,14 +125,20 @@ impl Session {
         let mut exchanges = lock(exchanges);
         exchanges.push(Exchange { request: text(&request), response });
         if let Err(problem) = write(path, &exchanges) {
+            let problem = problem.to_string();
             tracing::warn!(file = %path.display(), problem, "failed to record a call of a policy");
         }
     }
 }
 
-fn write(path: &Path, exchanges: &[Exchange]) -> Result<(), String> {
-    let text = portcullis_yaml::write(exchanges).map_err(|error| error.to_string())?;
-    std::fs::write(path, text).map_err(|error| error.to_string())
+fn read(path: &Path) -> Result<VecDeque<Exchange>, FileProblem> {
+    let bytes = files::read_regular(path, LARGEST).map_err(|error| FileProblem::Read(error.source))?;
+    Ok(portcullis_yaml::read(bytes)?)
+}
+
+fn write(path: &Path, exchanges: &[Exchange]) -> Result<(), FileProblem> {
+    std::fs::write(path, portcullis_yaml::write(exchanges)?)?;
+    Ok(())
 }
 
 fn answer(next: Option<Exchange>, asked: BrokerRequest, payload: &[u8]) -> Answer {

@@ -102,6 +102,8 @@ impl CheckVerdict {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
     use crate::{BrokerMessage, decode_frame, encode_frame};
 
@@ -113,7 +115,7 @@ mod tests {
             (Reason::NotFound, CheckOutcome::Unknown),
             (Reason::RegistryUnreachable, CheckOutcome::Unknown),
         ] {
-            let verdict = CheckVerdict::of_failure(&Failure::new(1, reason, "why"));
+            let verdict = CheckVerdict::of_failure(&Failure::new(1, reason, "why", Timestamp::UNIX_EPOCH));
             assert_eq!(verdict.outcome, outcome, "{reason}");
             let failure = verdict.failure.expect("a failure");
             assert_eq!((failure.reason, failure.message.as_str()), (Some(reason), "why"));

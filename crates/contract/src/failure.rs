@@ -30,15 +30,15 @@ impl Failure {
     /// The longest `message`, in bytes.
     pub const MAX_MESSAGE: usize = 1024;
 
-    /// A first failure of `generation`, now. The message is cleaned and cut.
-    pub fn new(generation: i64, reason: Reason, message: impl AsRef<str>) -> Self {
+    /// A first failure of `generation`. The message is cleaned and cut.
+    pub fn new(generation: i64, reason: Reason, message: impl AsRef<str>, since: Timestamp) -> Self {
         Self {
             generation,
             reason,
             message: crate::clean(message.as_ref(), Self::MAX_MESSAGE),
             attempts: 1,
             next_retry_time: None,
-            since: Timestamp::now(),
+            since,
         }
     }
 

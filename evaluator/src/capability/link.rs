@@ -10,8 +10,8 @@ use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
 use portcullis_contract::{
     BROKER_MAX_ERROR, BROKER_MAX_FRAME, BROKER_MAX_PAYLOAD, BrokerCall, BrokerCheck, BrokerExport, BrokerOutcome,
-    BrokerReply, BrokerRequest, CALLBACK_FAILURE, CheckVerdict, PolicyCheck, PolicyId, Signal, clean, decode_frame,
-    encode_frame,
+    BrokerReply, BrokerRequest, CALLBACK_FAILURE, CheckVerdict, FrameError, PolicyCheck, PolicyId, Signal, clean,
+    decode_frame, encode_frame,
 };
 use portcullis_util::lock;
 use serde::Serialize;
@@ -168,6 +168,7 @@ impl BrokerLink {
                 frame = frames.next() => match frame {
                     Some(Ok(frame)) => {
                         if let Err(problem) = self.take(frame.freeze()) {
+                            let problem = problem.to_string();
                             tracing::warn!(problem, "the broker sent an invalid message; its connection is closed");
                             return;
                         }
@@ -184,8 +185,8 @@ impl BrokerLink {
         }
     }
 
-    fn take(&self, frame: Bytes) -> Result<(), String> {
-        let (reply, start) = decode_frame::<BrokerReply>(&frame).map_err(|error| error.to_string())?;
+    fn take(&self, frame: Bytes) -> Result<(), FrameError> {
+        let (reply, start) = decode_frame::<BrokerReply>(&frame)?;
         // Its guest may have stopped waiting.
         let Some(waiting) = self.waiting().remove(&reply.number) else { return Ok(()) };
         let body = frame.slice(start..);

@@ -177,10 +177,11 @@ impl Follower {
             Content::Unusable(text) => {
                 // The policies that serve go on serving.
                 self.metrics.manifest_errors.inc();
-                let mut failure = Failure::new(0, Reason::ManifestInvalid, text);
-                match &self.overall.manifest_failure {
-                    Some(earlier) => failure.since = earlier.since,
-                    None => tracing::warn!(cause = failure.message, "failed to use the manifest"),
+                let earlier = self.overall.manifest_failure.as_ref();
+                let since = earlier.map_or_else(Timestamp::now, |earlier| earlier.since);
+                let failure = Failure::new(0, Reason::ManifestInvalid, text, since);
+                if earlier.is_none() {
+                    tracing::warn!(cause = failure.message, "failed to use the manifest");
                 }
                 self.overall.manifest_failure = Some(failure);
                 self.publish_state();

@@ -219,7 +219,7 @@ mod tests {
         }
 
         fn refused(mut self, generation: i64, reason: Reason, retry_in: Option<Duration>) -> Self {
-            let failure = Failure::new(generation, reason, "refused here");
+            let failure = Failure::new(generation, reason, "refused here", Timestamp::UNIX_EPOCH);
             let refused =
                 Refused { digest: Digest::of(b"module"), module: None, artifact: Digest::of(b"artifact"), failure };
             let retry_at = retry_in.map(|time| self.now + time);
@@ -228,7 +228,7 @@ mod tests {
         }
 
         fn loader_failed(mut self, generation: i64, reason: Reason) -> Self {
-            self.entry.failures.push(Failure::new(generation, reason, "failed there"));
+            self.entry.failures.push(Failure::new(generation, reason, "failed there", Timestamp::UNIX_EPOCH));
             self
         }
 
@@ -363,9 +363,9 @@ mod tests {
 
     #[test]
     fn the_start_gate_waits_for_what_may_pass() {
-        let failure = |reason| Some(Failure::new(1, reason, ""));
+        let now = Timestamp::UNIX_EPOCH;
+        let failure = |reason| Some(Failure::new(1, reason, "", now));
         let nothing = Known::default();
-        let now = Timestamp::now();
         let is_settled = |known: &Known, failure: Option<Failure>, is_loading| {
             super::is_settled(known, failure.as_ref(), is_loading, false, now)
         };
@@ -379,7 +379,7 @@ mod tests {
     /// Row K12: a pod that starts while the newest generation cannot serve.
     #[test]
     fn after_a_failure_the_start_gate_waits_for_an_older_generation_that_was_enforced() {
-        let failure = Failure::new(3, Reason::InstantiationFailed, "a trap");
+        let failure = Failure::new(3, Reason::InstantiationFailed, "a trap", Timestamp::UNIX_EPOCH);
         let is_settled = |known: &Known, older_may_come, seconds: i64| {
             let now = failure.since + jiff::SignedDuration::from_secs(seconds);
             super::is_settled(known, Some(&failure), false, older_may_come, now)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use portcullis_contract::{Failure, FailurePolicy, Mode, Reason, ReplicaState};
 use portcullis_process::files;
 
@@ -100,11 +101,11 @@ async fn the_loaders_failure_explains_what_does_not_serve() {
     rig.apply(policy.clone()).await;
     assert_eq!(rig.unserved(ID).reason, Reason::AwaitingManifest);
     assert!(!rig.ready.is_released());
-    policy.entry.failures.push(Failure::new(1, Reason::RegistryTimeout, "no answer"));
+    policy.entry.failures.push(Failure::new(1, Reason::RegistryTimeout, "no answer", Timestamp::now()));
     rig.apply(policy.clone()).await;
     assert_eq!(rig.unserved(ID).reason, Reason::RegistryTimeout);
     assert!(!rig.ready.is_released(), "it may still pass");
-    policy.entry.failures[0] = Failure::new(1, Reason::Unauthorized, "no entry");
+    policy.entry.failures[0] = Failure::new(1, Reason::Unauthorized, "no entry", Timestamp::now());
     rig.apply(policy).await;
     assert!(rig.ready.is_released(), "waiting cannot help");
 }

@@ -102,6 +102,10 @@ pub(super) mod tests {
         PolicyId::check(None, 1).expect("an id")
     }
 
+    fn failure(reason: Reason) -> Failure {
+        Failure::new(1, reason, "why", Timestamp::UNIX_EPOCH)
+    }
+
     fn refused(reason: Reason) -> EvaluatorState {
         let deviation = Deviation {
             id: id(),
@@ -111,7 +115,7 @@ pub(super) mod tests {
             digest: None,
             members: BTreeMap::new(),
             state: ReplicaState::Failed,
-            failure: Some(Failure::new(1, reason, "why")),
+            failure: Some(failure(reason)),
             refused: Vec::new(),
             since: Timestamp::UNIX_EPOCH,
         };
@@ -140,7 +144,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_failure_of_either_program_is_the_answer() {
-        let failing = |reason| LoaderPolicy { failure: Some(Failure::new(1, reason, "why")), ..policy(&id()) };
+        let failing = |reason| LoaderPolicy { failure: Some(failure(reason)), ..policy(&id()) };
         let loader = |reason| outcome(settled(Some(&failing(reason)), None));
         assert_eq!(loader(Reason::ModuleInvalid), Some((CheckOutcome::Refused, Some(Reason::ModuleInvalid))));
         assert_eq!(loader(Reason::NotFound), Some((CheckOutcome::Unknown, Some(Reason::NotFound))));

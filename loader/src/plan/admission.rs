@@ -8,12 +8,13 @@ use std::time::Instant;
 
 use portcullis_contract::{Digest, Failure, Reason};
 
-use super::attempts::{AttemptError, Attempts, Now};
+use super::attempts::{AttemptError, Attempts};
 use super::generation::Generation;
 use super::policy::Policy;
 use super::{Job, Plan};
 use crate::claims::Claims;
 use crate::content::Body;
+use crate::now::Now;
 use crate::retry::Retry;
 use crate::source::Reference;
 use crate::volume::ArtifactRecord;

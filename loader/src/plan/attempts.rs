@@ -5,28 +5,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use portcullis_contract::{Activity, Failure, Reason, Stage};
 
+use crate::now::Now;
 use crate::retry::Retry;
-
-/// A moment, on the monotonic clock and on the wall clock.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Now {
-    /// For waiting.
-    pub instant: Instant,
-    /// For showing.
-    pub wall: Timestamp,
-}
-
-impl Now {
-    /// This moment.
-    pub(crate) fn get() -> Self {
-        Self { instant: Instant::now(), wall: Timestamp::now() }
-    }
-
-    fn wall_at(&self, instant: Instant) -> Timestamp {
-        let wait = instant.saturating_duration_since(self.instant);
-        self.wall.checked_add(wait).unwrap_or(Timestamp::MAX)
-    }
-}
 
 /// A failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -127,7 +127,7 @@ impl Demand<'_> {
 
 impl Grant {
     /// Why the newest generation is not in the manifest, where it could be served.
-    pub(super) fn failure(&self, generation: i64, tenant: &Tenant) -> Failure {
+    pub(super) fn failure(&self, generation: i64, tenant: &Tenant, since: Timestamp) -> Failure {
         let Self { wanted, tenant_wants, tenant_gets, policies, .. } = self;
         let who = match tenant {
             Tenant::Cluster => "ClusterPolicies".to_owned(),
@@ -146,7 +146,7 @@ impl Grant {
             tenant_wants >> 10,
             tenant_gets >> 10
         );
-        Failure::new(generation, reason, clean(&text, LONGEST_TEXT))
+        Failure::new(generation, reason, clean(&text, LONGEST_TEXT), since)
     }
 }
 
@@ -267,7 +267,7 @@ mod tests {
             serving: None,
         };
         let grants = share(20, &[demand(&small, 8), demand(&small, 8), demand(&large, 50), demand(&small, 5)]);
-        let told = |n: usize| grants[n].failure(1, &large).reason;
+        let told = |n: usize| grants[n].failure(1, &large, Timestamp::UNIX_EPOCH).reason;
         assert_eq!((told(2), told(3)), (Reason::SettingsTooLarge, Reason::TooManyPolicies));
     }
 }

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use portcullis_contract::{Digest, Reason};
 
-use super::attempts::{AttemptError, Attempts, Now};
+use super::attempts::{AttemptError, Attempts};
+use crate::now::Now;
 use crate::retry::Retry;
 use crate::volume::ArtifactRecord;
 

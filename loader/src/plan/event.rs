@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use portcullis_contract::EvaluatorState;
 
+use super::Outcome;
 use super::attempts::AttemptError;
-use super::{Job, Outcome};
 use crate::checks::Trials;
 use crate::input::Snapshot;
 
@@ -16,15 +16,6 @@ pub(crate) enum Event {
     Desired(Arc<Snapshot>),
     /// These are all the candidates that are tried now.
     Tried(Trials),
-    /// A running job has made progress.
-    Progress {
-        /// The job.
-        job: Job,
-        /// Bytes so far.
-        bytes: u64,
-        /// Bytes in all, if known.
-        total: Option<u64>,
-    },
     /// A job has ended.
     Ended(Outcome),
     /// The evaluator reported its state.
@@ -35,11 +26,4 @@ pub(crate) enum Event {
     Published(Result<u64, AttemptError>),
     /// The manifest on the volume is no longer the one that was published.
     ManifestLost,
-}
-
-impl Event {
-    /// Whether the next manifest may differ because of it. Progress is only shown.
-    pub(super) fn may_change_manifest(&self) -> bool {
-        !matches!(self, Self::Progress { .. })
-    }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use portcullis_contract::{Class, Deviation, EvaluatorState, Reason, Refused, Stage};
 
-use super::attempts::Now;
 use super::{Compilation, Plan};
+use crate::now::Now;
 
 impl Plan {
     /// Takes in the evaluator's state.

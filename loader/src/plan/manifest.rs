@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use portcullis_contract::{Candidate, Digest, Failure, GroupEntry, Manifest, PolicyEntry, PolicyId, Reason};
 use serde::Serialize;
 
-use super::attempts::{AttemptError, Attempts, Now};
+use super::attempts::{AttemptError, Attempts};
 use super::budget::{self, Choice, Demand};
 use super::generation::Generation;
 use super::policy::Policy;
 use super::{Plan, Reference};
 use crate::claims::Need;
 use crate::content::Body;
+use crate::now::Now;
 use crate::pins::Pins;
 
 /// How long changes gather before a manifest is written.
@@ -31,6 +33,8 @@ pub(super) struct Publication {
     fingerprint: Option<Fingerprint>,
     /// The number of the manifest that was published last; 0 if there is none.
     number: u64,
+    /// [`Plan::changes`] when a manifest was built last; `None` if none was.
+    built_at: Option<u64>,
     /// When changes began to gather; `None` if nothing waits to be published.
     since: Option<Instant>,
     own_only: bool,
@@ -152,6 +156,11 @@ fn encoded_len(value: &impl Serialize) -> u64 {
 }
 
 impl Plan {
+    /// Whether something has happened since a manifest was built.
+    pub(super) fn is_manifest_behind(&self) -> bool {
+        self.publication.built_at != Some(self.changes)
+    }
+
     /// The manifest that should be published now, if one should.
     pub(super) fn publish(&mut self, now: Now) -> Option<Manifest> {
         self.publication.attempts.wake(now);
@@ -161,11 +170,12 @@ impl Plan {
         // Building a manifest of thousands of policies takes a while. So it is not done when nothing can have changed, or while urgent changes
         // gather. While only other changes gather, an urgent one must still be noticed.
         let gathers = self.publication.wakes_at().is_some_and(|at| at > now.instant);
-        let is_settled = self.publication.since.is_none() && !self.touched;
-        if is_settled || (gathers && !(self.publication.own_only && self.touched)) {
+        let is_behind = self.is_manifest_behind();
+        let is_settled = self.publication.since.is_none() && !is_behind;
+        if is_settled || (gathers && !(self.publication.own_only && is_behind)) {
             return None;
         }
-        self.touched = false;
+        self.publication.built_at = Some(self.changes);
         let groups = self.groups.entries();
         let room = self.settings.manifest_size.saturating_sub(encoded_len(&groups) + ENVELOPE);
         let policies = match self.entries(room) {
@@ -258,7 +268,7 @@ impl Plan {
             let is_ready = self.newest(policy).is_some();
             let is_left_out = is_ready && matches!(grant.choice, Choice::Older | Choice::Nothing);
             let failure = is_left_out.then(|| {
-                let failure = Failure { since: now.wall, ..grant.failure(policy.generation, &policy.tenant) };
+                let failure = grant.failure(policy.generation, &policy.tenant, now.wall);
                 // An earlier message stays the same: its figures change with every edit of any policy, and each change would make a new manifest.
                 let is_it = |last: &Failure| (last.generation, last.reason) == (failure.generation, failure.reason);
                 left_out.remove(id).filter(is_it).unwrap_or(failure)
@@ -284,8 +294,9 @@ impl Plan {
         } else {
             older.map(|_| Choice::Older)
         };
-        // The longest text that the failure may have.
-        let failure = Failure::new(i64::MAX, Reason::SettingsTooLarge, "x".repeat(budget::LONGEST_TEXT));
+        // The longest text and time that the failure may have.
+        let text = "x".repeat(budget::LONGEST_TEXT);
+        let failure = Failure::new(i64::MAX, Reason::SettingsTooLarge, text, Timestamp::MAX);
         let size = |choice| size_of(&self.entry_of(id, policy, choice, Some(failure.clone())));
         Demand {
             tenant: &policy.tenant,

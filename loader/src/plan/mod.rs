@@ -30,8 +30,8 @@ use jiff::Timestamp;
 use portcullis_contract::{Candidate, Digest, EvaluatorState, Manifest, NamedModule, PolicyId, Reason, Stage};
 
 use self::admission::Admissions;
+pub(crate) use self::attempts::AttemptError;
 use self::attempts::Attempts;
-pub(crate) use self::attempts::{AttemptError, Now};
 use self::compilation::Compilation;
 pub(crate) use self::event::Event;
 use self::generation::Generation;
@@ -43,6 +43,7 @@ use crate::claims::Claims;
 use crate::content::Body;
 use crate::input::{Snapshot, Stamp};
 use crate::mismatch::Provided;
+use crate::now::Now;
 use crate::pins::Pins;
 use crate::retry::Retry;
 use crate::source::Reference;
@@ -91,10 +92,8 @@ pub(crate) struct Plan {
     evaluator: Option<Arc<EvaluatorState>>,
     /// Whether the first snapshot has arrived.
     complete: bool,
-    /// Whether an event since the last manifest was built may change the next one.
-    touched: bool,
-    /// Whether an event since [`Plan::take_changed`] may have changed the state.
-    changed: bool,
+    /// How often something has happened that may change the next manifest and the state.
+    changes: u64,
     publication: manifest::Publication,
 }
 
@@ -120,8 +119,7 @@ impl Plan {
             problems: BTreeMap::new(),
             evaluator: None,
             complete: false,
-            touched: true,
-            changed: true,
+            changes: 0,
             publication: manifest::Publication::default(),
         };
         let Some(manifest) = manifest else { return plan };
@@ -147,12 +145,10 @@ impl Plan {
 
     /// Takes in an event. `random`, in [0, 1), is the jitter of the wait after a failure.
     pub(crate) fn take(&mut self, event: Event, now: Now, random: f64) {
-        self.touched |= event.may_change_manifest();
-        self.changed = true;
+        self.changes += 1;
         match event {
             Event::Desired(snapshot) => self.desire(&snapshot, now),
             Event::Tried(trials) => self.try_out(&trials, now),
-            Event::Progress { job, bytes, total } => self.progress(&job, bytes, total, now),
             Event::Ended(Outcome::Fetched(reference, result)) => self.fetched(&reference, result, now, random),
             Event::Ended(Outcome::Brought(reference, pins, result)) => {
                 self.brought(&reference, &pins, result, now, random);
@@ -254,7 +250,8 @@ impl Plan {
         }
     }
 
-    fn progress(&mut self, job: &Job, bytes: u64, total: Option<u64>, now: Now) {
+    /// Takes in how many bytes a running job has got so far, of how many if that is known. This is only shown, and changes no manifest.
+    pub(crate) fn progress(&mut self, job: &Job, bytes: u64, total: Option<u64>, now: Now) {
         match job {
             Job::Fetch(reference) => {
                 if let Some(module) = self.modules.get_mut(reference) {
@@ -419,8 +416,11 @@ impl Plan {
             }
         }
         if self.complete {
-            self.touched |= self.groups.wakes_at().is_some_and(|at| at <= now.instant);
-            if self.touched {
+            if self.groups.wakes_at().is_some_and(|at| at <= now.instant) {
+                // Groups change when a time has come, without an event.
+                self.changes += 1;
+            }
+            if self.is_manifest_behind() {
                 let members = self.policies.iter().map(|(id, policy)| (id.clone(), policy.membership())).collect();
                 self.groups.turn(&members, self.settings.tombstone, now.instant);
             }
@@ -444,9 +444,9 @@ impl Plan {
         self.artifacts.get(digest)?.attempts.result()
     }
 
-    /// Whether the state may have changed since the last call.
-    pub(crate) fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.changed)
+    /// How often something has happened that may have changed the state. Progress of jobs does not count.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// What pruning must leave on the volume.

@@ -2,11 +2,12 @@
 
 use portcullis_contract::Digest;
 
-use super::attempts::{AttemptError, Now};
+use super::attempts::AttemptError;
 use super::generation::Generation;
 use super::policy::Policy;
 use super::{Job, Plan};
 use crate::content::Body;
+use crate::now::Now;
 use crate::source::Reference;
 
 impl Plan {

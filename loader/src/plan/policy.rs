@@ -10,12 +10,12 @@ use portcullis_contract::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::attempts::Now;
 use super::generation::{Generation, LastServed};
 use super::groups::Membership;
 use crate::claims::Need;
 use crate::content::{Body, DesiredPolicy, Head, Object, uid};
 use crate::input::Unreadable;
+use crate::now::Now;
 use crate::pins::Pins;
 use crate::problem::Problem;
 use crate::source::Reference;
@@ -399,9 +399,7 @@ impl Policy {
     /// Why the newest generation cannot even be tried: a mistake in its spec.
     pub(super) fn problem(&self) -> Option<Failure> {
         let problem = self.body.as_ref().err()?;
-        let mut failure = Failure::new(self.generation, problem.reason, &problem.message);
-        failure.since = self.begun.wall;
-        Some(failure)
+        Some(Failure::new(self.generation, problem.reason, &problem.message, self.begun.wall))
     }
 
     /// The policy's entry for the manifest.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::Plan;
-use super::attempts::Now;
 use super::policy::Policy;
 use crate::content::DesiredPolicy;
+use crate::now::Now;
 
 impl Plan {
     /// Updates which candidates are tried. A candidate itself never changes.

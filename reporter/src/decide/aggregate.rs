@@ -116,7 +116,9 @@ impl<'a> Aggregate<'a> {
                 format!("{}; generation {generation}: {}", serving.unwrap_or_default(), failures())
             }
             Case::Error | Case::Degraded | Case::ServingPrevious => {
-                format!("{}; {}", message::share(generation, *counts), failures())
+                let instead = message::instead(generation, &self.assessments);
+                let told = [Some(message::share(generation, *counts)), instead, Some(failures())];
+                told.into_iter().flatten().collect::<Vec<_>>().join("; ")
             }
             Case::Progressing => message::loading(facts, *counts, &self.assessments),
             Case::Suspended => format!("generation {generation} is loaded and not asked: the policy is suspended"),

@@ -159,6 +159,8 @@ fn previous_because_of_a_failure() {
         row(&status),
         "False/ServingPrevious True/ServingPrevious True/SettingsInvalid False/Idle True/SettingsInvalid"
     );
+    let words = "1 of 2 replicas serve generation 7; 1 answers with generation 6; pod-b: SettingsInvalid";
+    assert_eq!(sentence(&status), words);
     let alone = decided(&[OlderBecause(Reason::SettingsInvalid)]);
     assert_eq!(row(&alone), row(&status));
     assert_eq!(sentence(&alone), "generation 6 answers; generation 7: SettingsInvalid: in words");
@@ -185,6 +187,8 @@ fn loading_while_the_older_one_answers() {
     let status = decided(&[Older]);
     assert_eq!(row(&status), "False/Progressing True/ServingPrevious False/AsExpected True/Loading False/AsExpected");
     assert_eq!(sentence(&status), "generation 7 is being loaded; meanwhile generation 6 answers");
+    let words = "0 of 2 replicas serve generation 7; 2 still loading it; meanwhile 2 answer with generation 6";
+    assert_eq!(enforced_words(&[Older, Older]), ("True/ServingPrevious".to_owned(), words.to_owned()));
 }
 
 /// Status, reason and words of `Enforced`.

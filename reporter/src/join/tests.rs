@@ -16,7 +16,7 @@ fn time(second: i64) -> Timestamp {
 }
 
 fn failure(generation: i64, reason: Reason) -> Failure {
-    Failure { since: time(20), ..Failure::new(generation, reason, "in words") }
+    Failure::new(generation, reason, "in words", time(20))
 }
 
 /// The policy `cluster/a`, whose newest generation is 2.

@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use moka::Expiry;
 use moka::future::Cache;
 use portcullis_contract::{ContextAwareResource, ContextProblem, ContextReason, PolicyId};
-use portcullis_kubernetes::{ApiServer, CallError};
+use portcullis_kubernetes::{AccessError, ApiServer, CallError};
 use portcullis_util::lock;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -48,7 +48,7 @@ const UNKNOWN: Duration = Duration::from_secs(5);
 
 /// The API server, with what is cached of it.
 pub(crate) struct Cluster {
-    server: Result<ApiServer, String>,
+    server: Result<ApiServer, AccessError>,
     discovered: Cache<ContextAwareResource, Result<Discovered, DiscoveryError>>,
     watches: Watches,
     documents: Cache<Document, Answer>,
@@ -102,7 +102,11 @@ impl Expiry<ContextAwareResource, Result<Discovered, DiscoveryError>> for Discov
 }
 
 impl Cluster {
-    pub(crate) fn new(server: Result<ApiServer, String>, published: Arc<PublishedGrants>, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        server: Result<ApiServer, AccessError>,
+        published: Arc<PublishedGrants>,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             server,
             discovered: Cache::builder().max_capacity(KINDS).expire_after(DiscoveryLifetime).build(),
@@ -169,8 +173,10 @@ impl Cluster {
     }
 
     fn client(&self) -> Result<&Client, ProvideError> {
-        let none = |why: &String| ProvideError::failed(format!("kube::Client was not initialized properly: {why}"));
-        self.server.as_ref().map(|server| &server.client).map_err(none)
+        match &self.server {
+            Ok(server) => Ok(&server.client),
+            Err(why) => Err(ProvideError::failed(format!("kube::Client was not initialized properly: {why}"))),
+        }
     }
 
     async fn list(&self, policy: &PolicyId, query: ListQuery) -> Answer {

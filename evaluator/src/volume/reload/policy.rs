@@ -57,7 +57,7 @@ impl PolicyState {
             reported: (ReplicaState::Pending, 0, entry.generation),
             on_its_way: None,
             due: None,
-            awaiting: awaiting(entry),
+            awaiting: awaiting(entry, Timestamp::now()),
             share,
             metrics,
             errors: ErrorShare::default(),
@@ -75,7 +75,7 @@ impl PolicyState {
         }
         let of = |entry: &PolicyEntry| (entry.generation, entry.uid.clone(), entry.candidates.is_empty());
         if of(&self.entry) != of(entry) {
-            self.awaiting = awaiting(entry);
+            self.awaiting = awaiting(entry, Timestamp::now());
         }
         self.keys = keys(entry);
         self.entry = kept(entry);
@@ -95,7 +95,8 @@ impl PolicyState {
 
     pub(super) fn refuse(&mut self, i: usize, key: Key, error: &LoadError) {
         let candidate = &self.entry.candidates[i];
-        let mut failure = Failure::new(candidate.generation, error.reason(), error.to_string());
+        let now = Timestamp::now();
+        let mut failure = Failure::new(candidate.generation, error.reason(), error.to_string(), now);
         if let Some(earlier) = self.known.refused.get(&key).map(|refusal| &refusal.refused.failure) {
             failure.attempts = earlier.attempts.saturating_add(1);
             if earlier.reason == failure.reason {
@@ -104,7 +105,7 @@ impl PolicyState {
         }
         let retry_at = failure.class().is_retryable().then(|| {
             let pause = PAUSES.bound(failure.attempts);
-            failure.next_retry_time = Timestamp::now().checked_add(pause).ok();
+            failure.next_retry_time = now.checked_add(pause).ok();
             Instant::now() + pause
         });
         let (module, artifact) = match error {
@@ -229,15 +230,15 @@ fn keys(entry: &PolicyEntry) -> Vec<Key> {
     entry.candidates.iter().map(|candidate| Key::of(&entry.uid, candidate)).collect()
 }
 
-fn awaiting(entry: &PolicyEntry) -> Failure {
+fn awaiting(entry: &PolicyEntry, now: Timestamp) -> Failure {
     let generation = entry.generation;
     if entry.candidates.is_empty() {
         let text = format!("generation {generation} is not on the volume yet; the loader is fetching or compiling it");
-        return Failure::new(generation, Reason::AwaitingManifest, text);
+        return Failure::new(generation, Reason::AwaitingManifest, text, now);
     }
     let text = format!("generation {generation} is being loaded");
-    let next_retry_time = Timestamp::now().checked_add(Duration::from_secs(1)).ok();
-    Failure { next_retry_time, ..Failure::new(generation, Reason::AwaitingManifest, text) }
+    let next_retry_time = now.checked_add(Duration::from_secs(1)).ok();
+    Failure { next_retry_time, ..Failure::new(generation, Reason::AwaitingManifest, text, now) }
 }
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ fn what_served_elsewhere_is_fetched_when_the_evaluator_refuses_the_newest() {
     table.want(vec![served(object(wants("a", URL, "{}"), "u", 7), 6, OTHER, Some(OTHER))]);
     table.settle();
     assert_eq!(table.candidates("a"), [7]);
-    let failure = Failure::new(7, Reason::SettingsInvalid, "no");
+    let failure = Failure::new(7, Reason::SettingsInvalid, "no", table.now.wall);
     let deviation = Deviation {
         uid: "u".to_owned(),
         id: "a".parse().expect("an id"),

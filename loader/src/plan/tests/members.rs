@@ -83,7 +83,7 @@ fn an_artifact_that_the_evaluator_cannot_use_is_made_again_for_its_member_only()
     table.settle();
     table.jobs();
     let whole = group_digest(&[("a", A), ("b", B)]);
-    let failure = Failure::new(1, Reason::ArtifactCorrupt, "member `b`: no");
+    let failure = Failure::new(1, Reason::ArtifactCorrupt, "member `b`: no", table.now.wall);
     let deviation = Deviation {
         uid: uid(&ID.parse().expect("an id")),
         id: ID.parse().expect("an id"),

@@ -216,7 +216,7 @@ impl Table {
     /// The evaluator reports that it refuses a generation, and serves generation `serving` (0 for none).
     fn refuses(&mut self, id: &str, generation: i64, module: Digest, artifact: Digest, reason: Reason, serving: i64) {
         let id: PolicyId = id.parse().expect("an id");
-        let failure = Failure::new(generation, reason, "no");
+        let failure = Failure::new(generation, reason, "no", self.now.wall);
         let deviation = Deviation {
             uid: uid(&id),
             id,

@@ -31,6 +31,20 @@ fn from_wanted_to_published() {
 }
 
 #[test]
+fn progress_is_shown_and_builds_no_manifest() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    assert_eq!(table.jobs(), ["fetch https://example.com/a"]);
+    let reference = Reference::parse(URL, std::path::Path::new("/policies")).expect("an address");
+    table.plan.progress(&Job::Fetch(reference), 5, Some(9), table.now);
+    let shown = table.state("a").activity.map(|activity| (activity.bytes, activity.total));
+    assert_eq!(shown, Some((5, Some(9))));
+    assert!(!table.plan.is_manifest_behind());
+    table.want(vec![wants("a", URL, "{}")]);
+    assert!(table.plan.is_manifest_behind());
+}
+
+#[test]
 fn policies_share_a_fetch_and_a_compilation() {
     let mut table = Table::new();
     table.want(vec![wants("a", URL, "{}"), wants("b", URL, "{\"x\":1}")]);
