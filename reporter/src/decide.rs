@@ -145,6 +145,7 @@ fn enforced(aggregate: &Aggregate<'_>) -> Finding {
         Case::Degraded => finding(Truth::Unknown, "ReplicaFailed", sentence),
         Case::ServingPrevious | Case::Progressing => older(),
         Case::Suspended => finding(Truth::False, "Suspended", sentence),
+        Case::OlderMayAnswer if aggregate.facts.suspend => finding(Truth::False, "Suspended", sentence),
         Case::ContextNotSynced => finding(Truth::False, "ContextNotSynced", sentence),
         // API servers call by the match rules of the older generation, and every replica answers.
         Case::WebhookPending if matches!(aggregate.webhook, Webhook::Older(_)) => {

@@ -18,7 +18,7 @@ pub(super) enum Case {
     Suspended,
     ContextNotSynced,
     WebhookPending,
-    /// All that count serve the newest generation, and a pod that is not ready may still answer with an older one.
+    /// All that count serve the newest generation, or have it suspended, and a pod that is not ready may still answer with an older one.
     OlderMayAnswer,
     Active,
 }
@@ -63,8 +63,10 @@ impl<'a> Aggregate<'a> {
             Case::ServingPrevious
         } else if counts.current < counts.expected {
             Case::Progressing
-        } else if facts.suspend {
+        } else if facts.suspend && older.is_empty() {
             Case::Suspended
+        } else if facts.suspend {
+            Case::OlderMayAnswer
         } else if assessments.iter().any(|assessment| assessment.lacks_context()) {
             Case::ContextNotSynced
         } else if webhook != Webhook::Confirmed {
@@ -121,7 +123,7 @@ impl<'a> Aggregate<'a> {
                 told.into_iter().flatten().collect::<Vec<_>>().join("; ")
             }
             Case::Progressing => message::loading(facts, *counts, &self.assessments),
-            Case::Suspended => format!("generation {generation} is loaded and not asked: the policy is suspended"),
+            Case::Suspended => self.suspended(),
             Case::ContextNotSynced => {
                 let words = self.context().map(|(_, words)| words).unwrap_or_default();
                 format!("generation {generation} is loaded and lacks objects that it reads: {words}")
@@ -133,9 +135,17 @@ impl<'a> Aggregate<'a> {
                 Webhook::Pending(words) => format!("generation {generation} is loaded and not called yet: {words}"),
                 Webhook::Confirmed => String::new(),
             },
-            Case::OlderMayAnswer => format!("{}; {}", self.answering(), message::older(&self.older)),
+            Case::OlderMayAnswer => {
+                let newest = if facts.suspend { self.suspended() } else { self.answering() };
+                format!("{newest}; {}", message::older(&self.older))
+            }
             Case::Active => self.answering(),
         }
+    }
+
+    /// Says that no replica that counts is asked.
+    fn suspended(&self) -> String {
+        format!("generation {} is loaded and not asked: the policy is suspended", self.facts.generation)
     }
 
     /// Says that the newest generation answers on all replicas that count.

@@ -4,13 +4,18 @@ use super::*;
 
 /// The status with one pod that serves the newest generation, and a second one with this report.
 fn decided_beside(report_of_b: &ReplicaReportSpec, expected: bool, is_stale: bool) -> PolicyStatus {
+    decided_of(&facts(), report_of_b, expected, is_stale)
+}
+
+/// The same for a policy of which this is known.
+fn decided_of(facts: &Facts<'_>, report_of_b: &ReplicaReportSpec, expected: bool, is_stale: bool) -> PolicyStatus {
     let current = report("pod-a", Current);
     let heard = |report, is_stale| Some(LastReport { report, is_stale });
     let replicas = [
         Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: heard(&current, false) },
         Replica { pod: "pod-b", pod_uid: "pod-b", expected, report: heard(report_of_b, is_stale) },
     ];
-    decide(&facts(), &replicas, Webhook::Confirmed, None, now())
+    decide(facts, &replicas, Webhook::Confirmed, None, now())
 }
 
 #[test]
@@ -31,6 +36,18 @@ fn a_pod_that_is_not_ready_and_serves_an_older_generation_delays_ready() {
     assert_eq!(status.last_served.map(|served| served.generation), Some(7), "a new pod may fall back to it");
     let silent = decided(true);
     assert_eq!(row(&silent), "True/Active True/Active False/AsExpected False/Idle False/AsExpected");
+}
+
+#[test]
+fn a_pod_that_may_still_answer_delays_that_a_policy_is_suspended() {
+    let suspended = Facts { suspend: true, ..facts() };
+    let status = decided_of(&suspended, &report("pod-b", Older), false, false);
+    assert_eq!(row(&status), "False/Progressing False/Suspended False/AsExpected True/RollingOut False/AsExpected");
+    let words = "generation 7 is loaded and not asked: the policy is suspended; \
+                 pod-b is not ready, and still answers with generation 6 on connections that are open";
+    assert_eq!(sentence(&status), words);
+    let silent = decided_of(&suspended, &report("pod-b", Older), false, true);
+    assert_eq!(row(&silent), "True/Suspended False/Suspended False/AsExpected False/Idle False/AsExpected");
 }
 
 /// The pod of a container that crashes again and again is not ready, except for moments.
