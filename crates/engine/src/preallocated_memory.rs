@@ -87,11 +87,7 @@ impl Rewriting {
                         grows = matches!(operators.read().ok()?, Operator::MemoryGrow { .. });
                     }
                 }
-                Payload::DataSection(reader) => {
-                    if !fits(reader, memory?.initial)? {
-                        return None;
-                    }
-                }
+                Payload::DataSection(reader) if !fits(&reader, memory?.initial)? => return None,
                 _ => {}
             }
         }
@@ -134,8 +130,8 @@ impl Rewriting {
 
 /// Whether all data is placed within a memory of this many pages, at offsets that are known. Otherwise the instance may not start, and must
 /// not start with more pages either.
-fn fits(data: DataSectionReader<'_>, pages: u64) -> Option<bool> {
-    for segment in data {
+fn fits(data: &DataSectionReader<'_>, pages: u64) -> Option<bool> {
+    for segment in data.clone() {
         let segment = segment.ok()?;
         let DataKind::Active { offset_expr, .. } = segment.kind else { continue };
         let Operator::I32Const { value } = offset_expr.get_operators_reader().read().ok()? else { return Some(false) };
