@@ -102,8 +102,8 @@ async fn lead(
                 }
             }
             Some(outcome) = leader.writes.join_next() => match outcome {
-                Ok(outcome) => leader.written(outcome),
-                Err(_) => break,
+                Ok(Some(outcome)) => leader.written(outcome),
+                Ok(None) | Err(_) => break,
             },
             Some(outcome) = leader.event.join_next() => match outcome {
                 Ok(outcome) => leader.announced(outcome),
@@ -155,7 +155,7 @@ struct Leader<'a> {
     event_failures: Failures,
     event_retry: Retry,
     event_tries: u32,
-    writes: JoinSet<Outcome>,
+    writes: JoinSet<Option<Outcome>>,
     event: JoinSet<Result<(), CallError>>,
     removals: JoinSet<()>,
     logged_outdated: bool,
@@ -261,7 +261,7 @@ impl<'a> Leader<'a> {
             if let Some(policy) = self.store.policy_mut(&id) {
                 policy.tried = Some(status.clone());
             }
-            self.writes.spawn(write::status(self.client.clone(), object, status));
+            self.writes.spawn(write::status(self.client.clone(), self.leadership.clone(), object, status));
         }
     }
 

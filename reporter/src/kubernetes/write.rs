@@ -3,7 +3,7 @@
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use portcullis_api::PolicyStatus;
-use portcullis_kubernetes::{CallError, Failures, STATUS_MANAGER};
+use portcullis_kubernetes::{CallError, Failures, Leadership, STATUS_MANAGER};
 use serde_json::{Value, json};
 
 use super::fields::{self, Fit};
@@ -19,11 +19,20 @@ pub(crate) struct Outcome {
     pub(crate) answer: Result<Value, CallError>,
 }
 
-/// Applies the status. Values of other managers that stay beside ours are removed.
-pub(crate) async fn status(client: Client, object: PolicyObject, status: PolicyStatus) -> Outcome {
+/// Applies the status. Values of other managers that stay beside ours are removed. `None`, without a call, if this reporter does not lead any
+/// more: it may have stood still since the write was due.
+pub(crate) async fn status(
+    client: Client,
+    leadership: Leadership,
+    object: PolicyObject,
+    status: PolicyStatus,
+) -> Option<Outcome> {
     portcullis_process::failpoint::hit_async("reporter.before_status_write").await;
+    if !leadership.is_held() {
+        return None;
+    }
     let answer = write(&client, &object, &status).await;
-    Outcome { object, status, answer }
+    Some(Outcome { object, status, answer })
 }
 
 async fn write(client: &Client, object: &PolicyObject, status: &PolicyStatus) -> Result<Value, CallError> {
