@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use portcullis_testkit::{Moment, most_excused, note};
 use serde_json::json;
 
-use super::own_canary::Duty;
+use super::canary_check::CanaryCheck;
 use super::{Installation, Pod};
 use crate::api::Api;
 use crate::lock;
@@ -31,7 +31,7 @@ const FRESH: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub struct Listener {
     pods: Arc<Mutex<Vec<Arc<Pod>>>>,
-    duty: Duty,
+    canary_check: CanaryCheck,
 }
 
 /// The results of many calls, one after the other.
@@ -66,7 +66,7 @@ pub struct Canary {
 impl Installation<'_> {
     /// Listens to its evaluators.
     pub fn listener(&self) -> Listener {
-        Listener { pods: Arc::clone(&self.pods), duty: self.duty.clone() }
+        Listener { pods: Arc::clone(&self.pods), canary_check: self.canary_check.clone() }
     }
 
     /// A canary in a namespace whose pods are always admitted, or always denied.
@@ -96,7 +96,7 @@ impl Listener {
     /// limit, or is late only because other programs, or the machine itself, took the time. The evaluators are the tested programs here: in a
     /// cluster, the other containers have processor time of their own.
     pub fn hear<T>(&self, limit: Duration, done: &AtomicBool, mut call: impl FnMut() -> T) -> Heard<T> {
-        self.duty.done();
+        self.canary_check.done();
         let mut heard = Heard { answers: Vec::new(), slowest: Duration::ZERO, excused: 0, late: Vec::new() };
         let (start, mut since) = (Instant::now(), self.moment());
         loop {
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn answers_are_given_back_and_one_in_time_is_not_late() {
-        let listener = Listener { pods: Arc::default(), duty: Duty::default() };
+        let listener = Listener { pods: Arc::default(), canary_check: CanaryCheck::default() };
         let done = AtomicBool::new(false);
         let mut count = 0;
         let heard = listener.hear(Duration::from_secs(60), &done, || {

@@ -5,6 +5,7 @@
 //! deleted.
 
 mod canary;
+mod canary_check;
 mod http;
 mod kubelet;
 mod launch;
@@ -32,7 +33,7 @@ pub use policy::{Policy, condition};
 pub use recovery::assert_recovers_on_node;
 pub use setup::PodSetup;
 
-use self::own_canary::Duty;
+use self::canary_check::CanaryCheck;
 use crate::api::Api;
 use crate::issuer::Issuer;
 use crate::program::Program;
@@ -51,7 +52,7 @@ pub struct Installation<'c> {
     source: Source,
     pods: Arc<Mutex<Vec<Arc<Pod>>>>,
     count: Mutex<u32>,
-    duty: Duty,
+    canary_check: CanaryCheck,
 }
 
 impl<'c> Installation<'c> {
@@ -66,8 +67,14 @@ impl<'c> Installation<'c> {
         let objects = manifests::objects(&options.name, &options.policy_server);
         cluster.apply_server_side(&objects).expect("the objects of the installation");
         let source = Source::start(cluster);
-        let installation =
-            Self { cluster, options, source, pods: Arc::default(), count: Mutex::default(), duty: Duty::default() };
+        let installation = Self {
+            cluster,
+            options,
+            source,
+            pods: Arc::default(),
+            count: Mutex::default(),
+            canary_check: CanaryCheck::default(),
+        };
         if !installation.has_controller() {
             let issued = Issuer::new("certificates of a test").issue(installation.namespace(), LIFETIME);
             installation.put_certificate(&issued);
@@ -377,7 +384,7 @@ impl Drop for Installation<'_> {
             let _ = self.api().delete(&self.webhook_path(kind), None);
         }
         if !thread::panicking() && pods.iter().any(|pod| pod.has(Program::Evaluator)) {
-            self.duty.assert_done();
+            self.canary_check.assert_done();
         }
     }
 }

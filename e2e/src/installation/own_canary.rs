@@ -1,11 +1,7 @@
 //! I1 in tests of rows of the fault catalogue: a canary with a policy of its own, and the reasons of tests that have none.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use portcullis_testkit::Bound;
 use serde_json::{Value, json};
 
 use super::{Canary, IN_TIME, Installation, Right};
@@ -15,12 +11,6 @@ const NAME: &str = "canary";
 
 /// The message of the policy's denials.
 const TEXT: &str = "denied all the time";
-
-/// Whether somebody listened to the evaluators of an installation, or the test has said why not. Copies are about the same installation.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Duty {
-    is_done: Arc<AtomicBool>,
-}
 
 impl Installation<'_> {
     /// A canary with a namespace and a policy of its own. The policy denies every pod, and is enforced when this returns. It is not among
@@ -51,7 +41,7 @@ impl Installation<'_> {
     /// Says why a test of a row of the fault catalogue has no canary. With neither, it fails at the end of an installation with evaluators.
     pub fn without_canary(&self, reason: &str) {
         eprintln!("no canary here: {reason}");
-        self.duty.done();
+        self.canary_check.done();
     }
 
     /// Whether a webhook configuration or a revision is that of the policy of [`Installation::own_canary`].
@@ -67,50 +57,9 @@ fn is_of(namespace: &str, object: &Value) -> bool {
     *called == json!([namespace]) || *labelled == namespace
 }
 
-impl Duty {
-    /// Notes that somebody listens, or that the test has said why not.
-    pub(super) fn done(&self) {
-        self.is_done.store(true, Ordering::SeqCst);
-    }
-
-    /// # Panics
-    /// When the running test is named after a row, and nobody has listened.
-    pub(super) fn assert_done(&self) {
-        let thread = thread::current();
-        let test = thread.name().unwrap_or_default();
-        assert!(
-            self.is_done.load(Ordering::SeqCst) || Bound::of_this_test().is_none(),
-            "{test} is a test of a row and has no canary (I1): start one with `installation.own_canary()` and call its \
-             `end`, or say why there is none with `installation.without_canary(\"…\")`"
-        );
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What the end of an installation says in a test of this name.
-    fn told(test: &str, duty: Duty) -> Option<String> {
-        let ending = thread::Builder::new().name(test.to_owned()).spawn(move || duty.assert_done()).unwrap();
-        ending.join().err().map(|panic| *panic.downcast::<String>().unwrap())
-    }
-
-    #[test]
-    fn a_test_of_a_row_without_a_canary_is_told_what_to_add() {
-        let told = told("newcomers::fault_w04_no_webhook", Duty::default()).unwrap();
-        for words in ["newcomers::fault_w04_no_webhook is a test of a row", "own_canary()", "without_canary("] {
-            assert!(told.contains(words), "{words}: {told}");
-        }
-    }
-
-    #[test]
-    fn other_tests_and_those_that_have_one_or_a_reason_are_not() {
-        assert_eq!(told("newcomers::promise_of_w04", Duty::default()), None);
-        let duty = Duty::default();
-        duty.clone().done();
-        assert_eq!(told("newcomers::fault_w04_no_webhook", duty), None);
-    }
 
     #[test]
     fn what_belongs_to_the_canary_is_known_by_its_namespace() {

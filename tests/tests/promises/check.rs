@@ -84,8 +84,9 @@ fn promise_a_module_without_the_signature_that_a_policy_wants_does_not_pass() {
     let ours = KeyPair::generate().expect("a key");
     let signatures = json!({"allOf": [{"kind": "pubKey", "owner": "us", "key": ours.public_key_pem()}]});
     let folder = Folder::empty();
-    for name in ["signed", "unsigned"] {
-        let (manifest, _) = registry.push(&format!("{name}:v1"), &guest("always_accept"));
+    // Of the same bytes, a signature in another repository would count as well.
+    for (name, module) in [("signed", "always_accept"), ("unsigned", "always_deny")] {
+        let (manifest, _) = registry.push(&format!("{name}:v1"), &guest(module));
         if name == "signed" {
             registry.sign(name, &manifest, &ours);
         }

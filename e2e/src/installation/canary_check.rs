@@ -1,0 +1,59 @@
+//! I1: each test of a row of the fault catalogue has a canary, or says why not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use portcullis_testkit::Bound;
+
+/// Whether somebody listened to the evaluators of an installation, or the test has said why not. Copies are about the same installation.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CanaryCheck {
+    is_done: Arc<AtomicBool>,
+}
+
+impl CanaryCheck {
+    /// Notes that somebody listens, or that the test has said why not.
+    pub(super) fn done(&self) {
+        self.is_done.store(true, Ordering::SeqCst);
+    }
+
+    /// # Panics
+    /// When the running test is named after a row, and nobody has listened.
+    pub(super) fn assert_done(&self) {
+        let thread = thread::current();
+        let test = thread.name().unwrap_or_default();
+        assert!(
+            self.is_done.load(Ordering::SeqCst) || Bound::of_this_test().is_none(),
+            "{test} is a test of a row and has no canary (I1): start one with `installation.own_canary()` and call its \
+             `end`, or say why there is none with `installation.without_canary(\"…\")`"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the end of an installation says in a test of this name.
+    fn told(test: &str, check: CanaryCheck) -> Option<String> {
+        let ending = thread::Builder::new().name(test.to_owned()).spawn(move || check.assert_done()).unwrap();
+        ending.join().err().map(|panic| *panic.downcast::<String>().unwrap())
+    }
+
+    #[test]
+    fn a_test_of_a_row_without_a_canary_is_told_what_to_add() {
+        let told = told("newcomers::fault_w04_no_webhook", CanaryCheck::default()).unwrap();
+        for words in ["newcomers::fault_w04_no_webhook is a test of a row", "own_canary()", "without_canary("] {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+    }
+
+    #[test]
+    fn other_tests_and_those_that_have_one_or_a_reason_are_not() {
+        assert_eq!(told("newcomers::promise_of_w04", CanaryCheck::default()), None);
+        let check = CanaryCheck::default();
+        check.clone().done();
+        assert_eq!(told("newcomers::fault_w04_no_webhook", check), None);
+    }
+}
