@@ -1,6 +1,8 @@
 //! Checks what a user must see: the outcomes of docs/design/faults.md, section 1, wherever they are visible.
 
 use std::cell::RefCell;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use portcullis_contract::{Class, Current, Deviation, Failure, Reason, ReplicaState};
 use portcullis_testkit::Bound;
@@ -170,6 +172,24 @@ impl Pod {
             found.then_some(())
         };
         eventually_or(&what, look, || format!(", in {:#?}", last.borrow()));
+        if kind == "Ready" {
+            self.wait_until_said(id, reason);
+        }
+    }
+
+    /// Gives the reporter a second to write the line about a state that the status has already, so that it is not among the lines that
+    /// [`Pod::assert_steady`] looks at later.
+    fn wait_until_said(&self, id: &str, word: &str) {
+        let about = format!(" policy {id}: ");
+        let is_said = || {
+            let lines = self.reporter.as_ref().map(|reporter| reporter.lines()).unwrap_or_default();
+            let last = lines.iter().rev().find_map(|line| line.split_once(&about));
+            last.is_none_or(|(_, state)| state.split(' ').next() == Some(word))
+        };
+        let begun = Instant::now();
+        while !is_said() && begun.elapsed() < Duration::from_secs(1) {
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
