@@ -1,7 +1,13 @@
 //! Which resources an API server has.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList};
 use kube::Client;
+
+/// How often the resources of a group and version are asked for, and the first pause between two calls, which then doubles.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// The resources of an API server.
 #[derive(Debug, Default)]
@@ -34,12 +40,7 @@ pub async fn discover(client: &Client, is_wanted: impl Fn(&str, &str) -> bool) -
     let mut discovery = Discovery::default();
     for (group, version) in versions {
         let name = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
-        let listed = if group.is_empty() {
-            client.list_core_api_resources(&version).await
-        } else {
-            client.list_api_group_resources(&name).await
-        };
-        match listed {
+        match resources(client, &group, &version, &name).await {
             Ok(listed) => {
                 let listable = listed.resources.into_iter().filter(can_be_listed);
                 discovery.resources.extend(listable.map(|resource| (group.clone(), version.clone(), resource)));
@@ -48,6 +49,36 @@ pub async fn discover(client: &Client, is_wanted: impl Fn(&str, &str) -> bool) -
         }
     }
     Ok(discovery)
+}
+
+/// The resources of a group and version. A call that failed is repeated, unless the API server refused it for good: what is unknown here stays
+/// hidden until the next discovery, which may be minutes away.
+async fn resources(client: &Client, group: &str, version: &str, name: &str) -> kube::Result<APIResourceList> {
+    let mut pause = PAUSE;
+    for _ in 1..TRIES {
+        match listed(client, group, version, name).await {
+            Err(error) if !is_refused(&error) => {
+                tracing::debug!(version = name, %error, "failed to ask for resources, trying again")
+            }
+            result => return result,
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    listed(client, group, version, name).await
+}
+
+async fn listed(client: &Client, group: &str, version: &str, name: &str) -> kube::Result<APIResourceList> {
+    if group.is_empty() {
+        client.list_core_api_resources(version).await
+    } else {
+        client.list_api_group_resources(name).await
+    }
+}
+
+/// Whether the API server says that there is no such version, or that this program may not see it.
+fn is_refused(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 401 | 403 | 404))
 }
 
 /// Whether it is not a subresource, whose name has a slash, and its objects can be listed.

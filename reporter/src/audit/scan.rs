@@ -61,6 +61,9 @@ impl Scanner {
         let Policies { subjects, left: not_asked } = self.policies(served).await?;
         let discovery = self.discover(&subjects).await?;
         self.worker.writer.list().await;
+        for (version, error) in &discovery.hidden {
+            tracing::debug!(version, %error, "failed to ask for resources for the audit");
+        }
         let hidden: Vec<String> = discovery.hidden.iter().map(|(name, _)| name.clone()).collect();
         let plan = Plan::new(subjects, &resources(discovery));
         let mut tallies = vec![Tally::default(); plan.subjects.len()];
