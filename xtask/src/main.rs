@@ -14,6 +14,7 @@ mod evidence;
 mod executables;
 mod files;
 mod generate;
+mod git;
 mod guests;
 mod images;
 mod limit;

@@ -73,7 +73,7 @@ fn without_memory(reader: ImportSectionReader<'_>) -> Option<(ImportSection, Mem
                 imports.import(import.module, import.name, EntityType::Function(index));
             }
             TypeRef::Memory(found) if memory.is_none() && (import.module, import.name) == (MODULE, MEMORY) => {
-                if found.memory64 || found.shared || found.page_size_log2.is_some() {
+                if !is_common(&found) {
                     return None;
                 }
                 let least = LEAST_PAGES.min(found.maximum.unwrap_or(u64::MAX)).max(found.initial);
@@ -89,6 +89,11 @@ fn without_memory(reader: ImportSectionReader<'_>) -> Option<(ImportSection, Mem
         }
     }
     Some((imports, memory?))
+}
+
+/// Whether a memory is of the kind that compilers declare: with 32-bit addresses and pages of 64 KiB, and not shared.
+pub(crate) fn is_common(memory: &wasmparser::MemoryType) -> bool {
+    !memory.memory64 && !memory.shared && memory.page_size_log2.is_none()
 }
 
 /// The exports of a policy in Rego, with the memory added.

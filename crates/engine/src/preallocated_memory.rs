@@ -21,6 +21,8 @@ use wasmparser::{
     Payload, TypeRef, TypeSectionReader,
 };
 
+use crate::own_memory::is_common;
+
 /// The number of pages that the memory has from the start: 1.75 MiB, which is less than an instance may use of the evaluator's memory
 /// budget without asking, and enough for a guest with a stack of 1 MiB and a review of some kilobytes.
 const PAGES: u32 = 28;
@@ -76,7 +78,7 @@ impl Rewriting {
                 Payload::MemorySection(reader) => {
                     let mut memories = reader.into_iter();
                     let (Some(Ok(found)), None) = (memories.next(), memories.next()) else { return None };
-                    if found.memory64 || found.shared || found.page_size_log2.is_some() {
+                    if !is_common(&found) {
                         return None;
                     }
                     memory = Some(found);

@@ -1,13 +1,12 @@
 //! Which resources an API server has.
 
-use std::time::Duration;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList};
 use kube::Client;
 
-/// How often the resources of a group and version are asked for, and the first pause between two calls, which then doubles.
+use crate::{CallError, Retry};
+
+/// How often the resources of a group and version are asked for.
 const TRIES: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(250);
 
 /// The resources of an API server.
 #[derive(Debug, Default)]
@@ -54,16 +53,16 @@ pub async fn discover(client: &Client, is_wanted: impl Fn(&str, &str) -> bool) -
 /// The resources of a group and version. A call that failed is repeated, unless the API server refused it for good: what is unknown here stays
 /// hidden until the next discovery, which may be minutes away.
 async fn resources(client: &Client, group: &str, version: &str, name: &str) -> kube::Result<APIResourceList> {
-    let mut pause = PAUSE;
+    let mut retry = Retry::default();
     for _ in 1..TRIES {
         match listed(client, group, version, name).await {
             Err(error) if !is_refused(&error) => {
-                tracing::debug!(version = name, %error, "failed to ask for resources, trying again")
+                let error = CallError::from(error);
+                tracing::debug!(version = name, %error, "failed to ask for resources, trying again");
+                tokio::time::sleep(retry.pause(&error, fastrand::f64())).await;
             }
             result => return result,
         }
-        tokio::time::sleep(pause).await;
-        pause *= 2;
     }
     listed(client, group, version, name).await
 }

@@ -25,8 +25,8 @@ impl CanaryCheck {
         let test = thread.name().unwrap_or_default();
         assert!(
             self.is_done.load(Ordering::SeqCst) || Bound::of_this_test().is_none(),
-            "{test} is a test of a row and has no canary (I1): start one with `installation.own_canary()` and call its \
-             `end`, or say why there is none with `installation.without_canary(\"…\")`"
+            "{test} is a test of a row and has no canary (I1): start one with `installation.own_canary()` and end it \
+             with `end`, or give the reason for having none with `installation.without_canary(\"…\")`"
         );
     }
 }

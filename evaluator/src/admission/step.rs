@@ -13,7 +13,7 @@ use crate::verdict::decision::{self, Decision};
 pub(super) enum Step<'r> {
     /// Evaluate this generation.
     Evaluate(&'r Arc<Loaded>),
-    /// Nothing: this is its decision.
+    /// Do not evaluate it: this decision has been made without it.
     Decided(Box<Decision>),
 }
 

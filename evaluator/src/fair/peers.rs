@@ -123,7 +123,7 @@ impl<T> ByPeer<T> {
 }
 
 impl<T> Lane<T> {
-    /// The first claim of the peer whose turn it is. A peer without claims is forgotten, and there is none.
+    /// The first claim of the peer whose turn it is. `None` if that peer has no claims; it is forgotten then.
     fn front(&mut self) -> Option<(Peer, u64)> {
         let peer = *self.peers.front()?;
         let first = self.waiting.get(&peer).and_then(|waiting| waiting.first_key_value());

@@ -84,7 +84,7 @@ fn promise_a_module_without_the_signature_that_a_policy_wants_does_not_pass() {
     let ours = KeyPair::generate().expect("a key");
     let signatures = json!({"allOf": [{"kind": "pubKey", "owner": "us", "key": ours.public_key_pem()}]});
     let folder = Folder::empty();
-    // Of the same bytes, a signature in another repository would count as well.
+    // A signature counts for the bytes that were signed, in whatever repository, so the two modules must differ.
     for (name, module) in [("signed", "always_accept"), ("unsigned", "always_deny")] {
         let (manifest, _) = registry.push(&format!("{name}:v1"), &guest(module));
         if name == "signed" {

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
+
+use crate::git;
 
 /// The outcomes that `docs/faults.md` shows.
 pub(crate) const KEPT: &str = "docs/design/faults-run.json";
@@ -54,12 +55,8 @@ pub(crate) struct Outcomes {
 impl Outcomes {
     /// The outcomes of a run of what is checked out here.
     pub(crate) fn here(root: &Path, rows: BTreeMap<String, Shown>) -> Self {
-        let git = |args: &[&str]| {
-            let output = Command::new("git").arg("-C").arg(root).args(args).output().ok()?;
-            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        };
-        let commit = git(&["describe", "--always", "--dirty", "--exclude=*"]).unwrap_or_default();
-        let day = git(&["log", "-1", "--format=%cs"]).unwrap_or_default();
+        let commit = git::output(root, &["describe", "--always", "--dirty", "--exclude=*"]).unwrap_or_default();
+        let day = git::output(root, &["log", "-1", "--format=%cs"]).unwrap_or_default();
         Self { commit, day, rows }
     }
 

@@ -16,10 +16,11 @@ mod time;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::git;
 use crate::programs::Profile;
 use crate::workspace::Workspace;
 use archive::Config;
@@ -146,12 +147,8 @@ fn epoch(set: Option<&str>) -> Result<u64> {
 
 /// The commit that is checked out, with a mark if files differ from it; `None` if git does not know.
 fn revision(root: &Path) -> Option<String> {
-    let git = |args: &[&str]| {
-        let output = Command::new("git").arg("-C").arg(root).args(args).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "HEAD"])?;
-    let is_clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    let commit = git::output(root, &["rev-parse", "HEAD"])?;
+    let is_clean = git::output(root, &["status", "--porcelain", "--untracked-files=no"])?.is_empty();
     Some(if is_clean { commit } else { format!("{commit}-dirty") })
 }
 
