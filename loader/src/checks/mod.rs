@@ -64,6 +64,8 @@ pub(crate) struct Checks {
     /// The number of the next candidate. The first is the time, so that an evaluator takes no candidate for one of an earlier loader.
     next: AtomicU64,
     trials: watch::Sender<Trials>,
+    /// How long a candidate stays after its check; shorter in tests.
+    stays: Duration,
     /// The candidates that were checked and stay for a while.
     checked: Mutex<VecDeque<PolicyId>>,
     /// The state of the candidates, from the loop.
@@ -124,6 +126,7 @@ impl Checks {
             permits: Arc::new(Semaphore::new(MAX_CHECKS)),
             next: AtomicU64::new(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(1)),
             trials: watch::Sender::default(),
+            stays: STAYS,
             checked: Mutex::default(),
             policies: watch::Sender::default(),
             evaluator,
@@ -296,7 +299,7 @@ impl Checks {
         let Ok(runtime) = Handle::try_current() else { return };
         let (checks, id) = (Arc::clone(self), id.clone());
         runtime.spawn(async move {
-            tokio::time::sleep(STAYS).await;
+            tokio::time::sleep(checks.stays).await;
             lock(&checks.checked).retain(|other| *other != id);
             checks.forget(&id);
         });
@@ -350,6 +353,8 @@ mod tests {
     }
 
     const CHECK: PolicyCheck = PolicyCheck { millis: 10_000 };
+    /// For tests that wait until the time of a check is over.
+    const SHORT_CHECK: PolicyCheck = PolicyCheck { millis: 3_000 };
 
     fn checks(denies: bool) -> (Arc<Checks>, watch::Sender<Option<Arc<EvaluatorState>>>) {
         let (sender, evaluator) = watch::channel(None);
@@ -375,39 +380,53 @@ mod tests {
         state
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_candidate_that_loads_passes_and_stays_until_the_policy_has_come() {
-        let (checks, evaluator) = checks(true);
+        let (mut checks, evaluator) = checks(true);
+        let stays = Duration::from_secs(1);
+        Arc::get_mut(&mut checks).expect("nobody else has them yet").stays = stays;
         let (answer, id) = ask(&checks).await;
         assert!(id.is_check());
+        let before = Instant::now();
         checks.learn(vec![verdict::tests::policy(&id)]);
         evaluator.send_replace(Some(Arc::new(loads(&id))));
         assert_eq!(answer.await.expect("ends"), CheckVerdict::passed(Vec::new()));
         assert_eq!(checks.trials().borrow().len(), 1, "its module is needed in a moment");
-        tokio::time::sleep(STAYS + Duration::from_secs(1)).await;
-        assert!(checks.trials().borrow().is_empty());
+        let mut trials = checks.trials();
+        let goes = trials.wait_for(|trials| trials.is_empty());
+        timeout(Duration::from_secs(60), goes).await.expect("it goes").expect("checks");
+        assert!(before.elapsed() >= stays);
         assert!(checks.checked.lock().expect("not poisoned").is_empty());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn there_is_an_answer_in_time_whatever_hangs() {
         let (checks, _evaluator) = checks(true);
-        let (answer, _) = ask(&checks).await;
-        let start = tokio::time::Instant::now();
-        let verdict = answer.await.expect("ends");
+        let (policy, begun) = (good(), Instant::now());
+        let over = begun + Duration::from_millis(SHORT_CHECK.millis);
+        // The answer comes first even if this task runs so late that both are due.
+        let verdict = tokio::select! {
+            biased;
+            verdict = checks.answer(SHORT_CHECK, &policy, begun) => verdict,
+            () = tokio::time::sleep_until(over.into()) => panic!("there is no answer in time"),
+        };
         assert_eq!(verdict.outcome, CheckOutcome::Unknown);
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert_eq!(checks.trials().borrow().len(), 1, "it was tried");
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn candidates_have_a_number() {
         let (checks, evaluator) = checks(true);
+        let next = checks.next.load(Ordering::Relaxed);
         let mut flood = Vec::new();
         for _ in 0..50 {
             let own = Arc::clone(&checks);
-            flood.push(tokio::spawn(async move { own.answer(CHECK, &good(), Instant::now()).await }));
+            flood.push(tokio::spawn(async move { own.answer(SHORT_CHECK, &good(), Instant::now()).await }));
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        // By then, each has a permit or waits for one.
+        while checks.next.load(Ordering::Relaxed) < next + 50 {
+            tokio::task::yield_now().await;
+        }
         assert_eq!(checks.trials().borrow().len(), MAX_CHECKS);
         let first = checks.trials().borrow()[0].id.clone();
         checks.learn(vec![verdict::tests::policy(&first)]);

@@ -82,6 +82,8 @@ struct State {
 struct Inputs {
     policies: watch::Receiver<Option<u64>>,
     report: watch::Receiver<Option<ReplicaReportSpec>>,
+    /// How long further changes are collected; shorter in tests.
+    debounce: Duration,
 }
 
 impl Audit {
@@ -92,7 +94,7 @@ impl Audit {
         leadership: Leadership,
         found: mpsc::Sender<Found>,
     ) {
-        let mut inputs = Inputs { policies, report: self.report.clone() };
+        let mut inputs = Inputs { policies, report: self.report.clone(), debounce: DEBOUNCE };
         let interval = self.interval;
         let mut failures = (self.failures)("scan for the audit");
         let Some(mut scanner) = self.scanner(leadership) else { return std::future::pending().await };
@@ -195,7 +197,7 @@ impl Inputs {
                 std::future::pending::<()>().await;
             }
         }
-        tokio::time::sleep(DEBOUNCE).await;
+        tokio::time::sleep(self.debounce).await;
     }
 }
 
@@ -207,23 +209,27 @@ mod tests {
 
     use super::*;
 
-    async fn waits(inputs: &mut Inputs, state: &State) -> bool {
-        tokio::time::timeout(Duration::from_secs(60), inputs.changed(state)).await.is_err()
+    /// More than a change takes, even on a slow machine.
+    const LONG: Duration = Duration::from_secs(60);
+
+    async fn waits(inputs: &mut Inputs, state: &State, time: Duration) -> bool {
+        tokio::time::timeout(time, inputs.changed(state)).await.is_err()
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_change_of_the_policies_or_of_what_serves_is_noticed_and_a_heartbeat_is_not() {
         let (policies, policies_receiver) = watch::channel(Some(1));
         let (report, report_receiver) = watch::channel(Some(ReplicaReportSpec::default()));
-        let mut inputs = Inputs { policies: policies_receiver, report: report_receiver };
+        let debounce = Duration::from_millis(10);
+        let mut inputs = Inputs { policies: policies_receiver, report: report_receiver, debounce };
         let state = inputs.settled().await;
         report.send_modify(|report| report.iter_mut().for_each(|report| report.manifest_number += 1));
-        assert!(waits(&mut inputs, &state).await);
+        assert!(waits(&mut inputs, &state, debounce * 50).await);
         policies.send_replace(Some(2));
-        assert!(!waits(&mut inputs, &state).await);
+        assert!(!waits(&mut inputs, &state, LONG).await);
         let state = inputs.settled().await;
         let serving = BTreeMap::from([(PolicyKey::of("aaaa"), 2)]);
         report.send_replace(Some(ReplicaReportSpec { current: serving, ..ReplicaReportSpec::default() }));
-        assert!(!waits(&mut inputs, &state).await);
+        assert!(!waits(&mut inputs, &state, LONG).await);
     }
 }

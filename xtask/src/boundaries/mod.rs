@@ -3,6 +3,7 @@
 mod circles;
 mod named_tests;
 mod rows;
+mod shared_features;
 mod tidy;
 mod tree;
 mod unsafe_code;
@@ -33,6 +34,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
 pub(crate) fn rules(workspace: &Workspace) -> Vec<Step<'_>> {
     vec![
         Step::check("boundaries: dependencies", || tree::check(workspace)),
+        Step::check("boundaries: shared features", || shared_features::check(workspace)),
         Step::check("boundaries: unsafe code", || {
             Ok(unsafe_code::check(&workspace.packages, &files::read_all(&workspace.root)?))
         }),

@@ -85,34 +85,29 @@ const RULES: [Rule; 9] = [
 
 /// One package of a tree, with the features it is built with.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Node {
-    name: String,
-    features: BTreeSet<String>,
+pub(super) struct Node {
+    pub(super) name: String,
+    /// As cargo writes it, for instance `v1.0.0`.
+    pub(super) version: String,
+    pub(super) features: BTreeSet<String>,
 }
 
 pub(super) fn check(workspace: &Workspace) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     for rule in &RULES {
-        let output = workspace
-            .cargo("tree")
-            .args([
-                "--quiet",
-                "--package",
-                rule.package,
-                "--edges",
-                "normal",
-                "--prefix",
-                "none",
-                "--format",
-                "{p}|{f}",
-            ])
-            .output()
-            .context("failed to start cargo tree")?;
-        let words = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "cargo tree failed for {}: {}", rule.package, words.trim());
-        problems.extend(broken(rule, &parse(&String::from_utf8_lossy(&output.stdout))));
+        problems.extend(broken(rule, &read(workspace, &["--package", rule.package, "--edges", "normal"])?));
     }
     Ok(problems)
+}
+
+/// The packages that `cargo tree` lists with these arguments.
+pub(super) fn read(workspace: &Workspace, args: &[&str]) -> Result<BTreeSet<Node>> {
+    let mut tree = workspace.cargo("tree");
+    tree.args(["--quiet", "--prefix", "none", "--format", "{p}|{f}"]).args(args);
+    let output = tree.output().context("failed to start cargo tree")?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "cargo tree failed for {}: {}", args.join(" "), words.trim());
+    Ok(parse(&String::from_utf8_lossy(&output.stdout)))
 }
 
 /// The violations of the rule in a tree.
@@ -139,12 +134,14 @@ fn broken(rule: &Rule, tree: &BTreeSet<Node>) -> Vec<String> {
 }
 
 /// Reads lines like `serde v1.0.0 (proc-macro)|derive,std (*)`.
-fn parse(output: &str) -> BTreeSet<Node> {
+pub(super) fn parse(output: &str) -> BTreeSet<Node> {
     let node = |line: &str| {
         let (package, features) = line.split_once('|')?;
         let features = features.trim_end_matches("(*)").trim();
+        let mut words = package.split_whitespace();
         Some(Node {
-            name: package.split_whitespace().next()?.to_owned(),
+            name: words.next()?.to_owned(),
+            version: words.next()?.to_owned(),
             features: features.split(',').filter(|feature| !feature.is_empty()).map(str::to_owned).collect(),
         })
     };

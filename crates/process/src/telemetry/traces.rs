@@ -306,7 +306,7 @@ mod tests {
         watched
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_span_is_exported_below_its_parent() {
         let (traces, collector) = (Traces::new("test"), Collector::default());
         with_spans(&traces, || {
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!((&inner.trace_id, &inner.parent_span_id), (&outer.trace_id, &outer.span_id));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn more_spans_than_wait_are_dropped_and_counted() {
         let (traces, collector) = (Traces::new("test"), Collector { refuses: true, ..Collector::default() });
         with_spans(&traces, || {
@@ -344,7 +344,7 @@ mod tests {
         assert!(counters.failed.get() >= 512 && counters.exported.get() == 0);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn no_export_is_larger_than_its_limit() {
         let (traces, collector) = (Traces::new("test"), Collector::default());
         let text = "x".repeat(MAX_EXPORT / 3);

@@ -106,20 +106,24 @@ mod tests {
     use std::time::Duration;
 
     use futures::future::join_all;
+    use futures::stream::FuturesUnordered;
+    use futures::{FutureExt as _, StreamExt as _};
 
     use super::*;
 
-    fn soon(seconds: u64) -> Instant {
-        (tokio::time::Instant::now() + Duration::from_secs(seconds)).into_std()
+    /// Later than any test ends.
+    fn late() -> Instant {
+        Instant::now() + Duration::from_secs(60)
     }
 
     fn team(name: &str) -> Tenant {
         Tenant::Namespace(name.into())
     }
 
-    /// The results of `number` calls of this user in this namespace, made at the same time.
+    /// The results of `number` calls of this user in this namespace, made at the same time. What is free is taken at once, however soon the
+    /// time of the calls is over.
     async fn flood(permits: &Permits, user: &str, tenant: &Tenant, number: usize) -> Vec<Result<Permit, NoPermit>> {
-        let until = soon(1);
+        let until = Instant::now() + Duration::from_millis(200);
         join_all((0..number).map(|_| permits.take(user, tenant, until))).await
     }
 
@@ -127,7 +131,7 @@ mod tests {
         results.iter().filter(|result| result.is_ok()).count()
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_flood_of_one_user_or_namespace_leaves_room_for_others() {
         let permits = Permits::default();
         let mallory = flood(&permits, "mallory", &team("a"), 50).await;
@@ -140,7 +144,7 @@ mod tests {
         assert_eq!(permitted(&flood(&permits, "alice", &team("b"), 1).await), 1);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn the_replica_has_an_end_too() {
         let permits = Permits::default();
         let mut held = Vec::new();
@@ -154,35 +158,32 @@ mod tests {
         assert_eq!(permitted(&flood(&permits, "alice", &team("b"), 1).await), 1);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn who_finds_others_running_waits_and_who_has_too_many_waiting_does_not() {
         let permits = Permits::default();
         let running = flood(&permits, "alice", &team("a"), USER).await;
-        let started = tokio::time::Instant::now();
-        let tenant = team("a");
-        let (results, ()) = tokio::join!(flood(&permits, "alice", &tenant, USER * WAITING), async {
+        let started = Instant::now();
+        let (tenant, until) = (team("a"), late());
+        let calls = (0..USER * WAITING).map(|_| permits.take("alice", &tenant, until));
+        let mut calls: FuturesUnordered<_> = calls.collect();
+        // As many as run are turned away at once, and as many get a permit later.
+        let (results, ()) = tokio::join!(calls.by_ref().take(2 * USER).collect::<Vec<_>>(), async {
             tokio::time::sleep(Duration::from_millis(300)).await;
             drop(running);
         });
         assert_eq!(permitted(&results), USER, "as soon as the others end");
         assert!(started.elapsed() >= Duration::from_millis(300));
+        assert!(calls.next().now_or_never().is_none(), "the others still wait");
+        drop(calls);
         drop(results);
         let _running = flood(&permits, "alice", &team("a"), USER).await;
         let waiting = (0..USER * (WAITING - 1)).map(|_| async {
-            let until = soon(60);
+            let until = late();
             permits.take("alice", &team("a"), until).await.map(drop)
         });
-        let one_more = async {
-            let started = tokio::time::Instant::now();
-            let one = permits.take("alice", &team("a"), soon(60)).await;
-            (one.err(), started.elapsed())
-        };
         let mut waiting = Box::pin(join_all(waiting));
-        let turned_away = tokio::select! {
-            biased;
-            _ = &mut waiting => panic!("nothing ends"),
-            turned_away = one_more => turned_away,
-        };
-        assert_eq!(turned_away, (Some(NoPermit::User), Duration::ZERO));
+        assert!(waiting.as_mut().now_or_never().is_none(), "nothing ends");
+        let turned_away = permits.take("alice", &team("a"), late()).now_or_never();
+        assert_eq!(turned_away.and_then(Result::err), Some(NoPermit::User), "at once");
     }
 }
