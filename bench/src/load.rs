@@ -11,16 +11,13 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::report::Samples;
 
-/// A server of the webhook protocol.
+/// A server of the webhook protocol, which is asked over TLS.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    /// `https` or `http`.
-    pub(crate) tls: bool,
     /// `host:port`.
     pub(crate) authority: String,
     /// The path, for instance `/validate/cluster/no-privileged`.
@@ -103,26 +100,15 @@ impl Load {
 }
 
 impl Target {
-    /// A target from a URL.
-    pub(crate) fn parse(url: &str) -> anyhow::Result<Self> {
-        let uri: http::Uri = url.parse().with_context(|| format!("{url} is not a URL"))?;
-        let authority = uri.authority().with_context(|| format!("{url} names no host"))?;
-        let tls = uri.scheme_str() == Some("https");
-        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
-        Ok(Self { tls, authority: format!("{}:{port}", authority.host()), path: uri.path().to_owned() })
-    }
-
     pub(crate) async fn connect(&self) -> anyhow::Result<Connection> {
         let stream =
             TcpStream::connect(&self.authority).await.with_context(|| format!("failed to reach {}", self.authority))?;
         stream.set_nodelay(true)?;
-        let sender = if self.tls {
-            let host = self.authority.rsplit_once(':').map_or("localhost", |(host, _)| host).to_owned();
-            let connector = tokio_rustls::TlsConnector::from(Arc::new(trust::any()?));
-            handshake(connector.connect(ServerName::try_from(host)?, stream).await?).await?
-        } else {
-            handshake(stream).await?
-        };
+        let host = self.authority.rsplit_once(':').map_or("localhost", |(host, _)| host).to_owned();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(trust::any()?));
+        let stream = connector.connect(ServerName::try_from(host)?, stream).await?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
         Ok(Connection { sender, host: self.authority.clone(), path: self.path.clone() })
     }
 
@@ -202,15 +188,6 @@ impl Connection {
     pub(crate) fn is_open(&self) -> bool {
         !self.sender.is_closed()
     }
-}
-
-async fn handshake<S>(stream: S) -> anyhow::Result<http1::SendRequest<Full<Bytes>>>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    Ok(sender)
 }
 
 /// Accepts any certificate: a benchmark measures servers on its own machine, which are often self-signed.

@@ -20,6 +20,7 @@ mod metrics;
 mod overload;
 mod pace;
 mod page;
+mod peer;
 mod plot;
 mod plots;
 mod pod;
@@ -28,6 +29,7 @@ mod report;
 mod review;
 mod rounds;
 mod scale;
+mod served;
 mod slope;
 mod soak;
 mod start;
@@ -74,6 +76,13 @@ enum Benchmark {
     Echo(echo::Args),
     /// Answers over TLS by the real evaluator, with 1, 8 and 64 callers.
     Evaluate(evaluate::Args),
+    /// Answers over TLS by the real evaluator and by Kubewarden's policy server with the same policies, in turns.
+    ///
+    /// Build Kubewarden's policy-server for release first, or take its program from a release. `all` measures it if it is on the PATH.
+    #[command(
+        after_help = "Example:\n  cargo xtask bench peer --program ../kubewarden/target/release/policy-server --callers 1,8"
+    )]
+    Peer(peer::Args),
     /// From the rename of a manifest to the first answer of the new generation, under load.
     Swap(swap::Args),
     /// From the start of an evaluator to ready, on a filled volume.
@@ -140,6 +149,7 @@ impl Benchmark {
             Self::Floor(floor) => floor.run(output),
             Self::Echo(echo) => echo.run(output).await,
             Self::Evaluate(evaluate) => evaluate.run(output).await,
+            Self::Peer(peer) => peer.run(output).await,
             Self::Swap(swap) => swap.run(output).await,
             Self::Start(start) => start.run(output).await,
             Self::Memory(memory) => memory.run(output).await,
@@ -163,6 +173,12 @@ async fn all(output: &Output) -> anyhow::Result<()> {
     for name in names() {
         eprintln!("{name}");
         let one = Args::try_parse_from(["bench", &name])?.benchmark;
+        if let Benchmark::Peer(peer) = &one
+            && let Err(missing) = peer.version()
+        {
+            eprintln!("{name} is left out: {missing:#}");
+            continue;
+        }
         if let Err(error) = one.run(output).await {
             eprintln!("{name}: {error:#}");
             failed.push(name);

@@ -1,10 +1,10 @@
 //! The pictures of all benchmarks that have one, drawn again from the tables that stand in the pages.
 
 use crate::plot::Plot;
-use crate::{evaluate, isolation, memory, page, slope, soak};
+use crate::{evaluate, isolation, memory, page, peer, slope, soak};
 
 /// The plots of all benchmarks.
-const PLOTS: [&Plot; 5] = [&evaluate::PLOT, &isolation::PLOT, &memory::PLOT, &slope::PLOT, &soak::PLOT];
+const PLOTS: [&Plot; 6] = [&evaluate::PLOT, &isolation::PLOT, &memory::PLOT, &peer::PLOT, &slope::PLOT, &soak::PLOT];
 
 /// Draws all pictures again.
 ///

@@ -115,7 +115,7 @@ impl Folder {
         let admission = program.address("admission")?;
         let probes = program.address("probes")?;
         while start.elapsed() < Duration::from_secs(120) {
-            if is_ready(&probes) {
+            if is_ready(&probes, "/readyz") {
                 return Ok(Evaluator { program, admission, until_ready: start.elapsed() });
             }
             thread::sleep(Duration::from_millis(1));
@@ -137,13 +137,13 @@ pub(crate) fn manifest(volume: &Path) -> Option<Manifest> {
     Manifest::decode(&bytes).ok()
 }
 
-fn is_ready(address: &str) -> bool {
+/// Whether a server answers a GET of this path with 200.
+pub(crate) fn is_ready(address: &str, path: &str) -> bool {
     use std::io::{Read as _, Write as _};
     let Ok(mut stream) = std::net::TcpStream::connect(address) else { return false };
     let mut answer = [0; 12];
-    stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").is_ok()
-        && stream.read_exact(&mut answer).is_ok()
-        && answer.ends_with(b"200")
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).is_ok() && stream.read_exact(&mut answer).is_ok() && answer.ends_with(b"200")
 }
 
 /// A ready evaluator.
@@ -162,17 +162,22 @@ impl Evaluator {
 
     /// The target for a path.
     pub(crate) fn at(&self, path: String) -> Target {
-        Target { tls: true, authority: self.admission.clone(), path }
+        Target { authority: self.admission.clone(), path }
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.program.child.id()
     }
 
     /// The processor time used so far.
     pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
-        Ok(Usage::of(self.program.child.id())?.cpu)
+        Ok(Usage::of(self.pid())?.cpu)
     }
 
     /// The memory that it has now.
     pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
-        Memory::of(self.program.child.id())
+        Memory::of(self.pid())
     }
 }
 

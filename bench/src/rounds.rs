@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::load::{Load, Target};
 use crate::pod::Evaluator;
 use crate::report::median;
+use crate::usage::Usage;
 
 /// The settings of rounds.
 #[derive(clap::Args)]
@@ -28,27 +29,27 @@ pub(crate) struct Rounds {
 }
 
 /// A server that is measured.
-pub(crate) struct Server<'e> {
+pub(crate) struct Server {
     /// Its name in the results.
     pub(crate) name: String,
     /// The path at which it is asked.
     pub(crate) target: Target,
-    /// The evaluator whose processor time is counted; `None` for a server of which only the URL is known.
-    pub(crate) evaluator: Option<&'e Evaluator>,
+    /// The process whose time is counted.
+    pub(crate) pid: u32,
 }
 
 /// The figures for one number of callers.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures {
-    callers: usize,
-    p50_ms: f64,
-    p99_ms: f64,
-    p99_9_ms: f64,
-    per_second: f64,
-    /// Processor time per request; `None` if it is not known.
-    cpu_ms: Option<f64>,
+    pub(crate) callers: usize,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) p99_9_ms: f64,
+    pub(crate) per_second: f64,
+    /// Processor time per request.
+    pub(crate) cpu_ms: f64,
     /// Calls without a verdict.
-    errors: usize,
+    pub(crate) errors: usize,
 }
 
 /// The figures of all rounds.
@@ -62,25 +63,24 @@ struct Measured {
     errors: usize,
 }
 
-impl<'e> Server<'e> {
+impl Server {
     /// An evaluator of this repository.
-    pub(crate) fn portcullis(target: Target, evaluator: &'e Evaluator) -> Self {
-        Self { name: "portcullis".to_owned(), target, evaluator: Some(evaluator) }
+    pub(crate) fn portcullis(target: Target, evaluator: &Evaluator) -> Self {
+        Self { name: "portcullis".to_owned(), target, pid: evaluator.pid() }
     }
 }
 
 impl Rounds {
     /// Measures the servers with each number of callers. Returns the name of a server with each of its figures.
-    pub(crate) async fn measure(&self, servers: &[Server<'_>], body: &Bytes) -> anyhow::Result<Vec<(String, Figures)>> {
+    pub(crate) async fn measure(&self, servers: &[Server], body: &Bytes) -> anyhow::Result<Vec<(String, Figures)>> {
         let mut figures = Vec::new();
         for &callers in &self.callers {
             let mut all: Vec<Measured> = servers.iter().map(|_| Measured::default()).collect();
             for _ in 0..self.rounds {
                 for (server, measured) in servers.iter().zip(&mut all) {
-                    let before = server.evaluator.map(Evaluator::cpu).transpose()?;
+                    let before = Usage::of(server.pid)?.cpu;
                     let load = server.target.load(callers, self.time, body).await?;
-                    let after = server.evaluator.map(Evaluator::cpu).transpose()?;
-                    measured.add(&load, before.zip(after).map(|(before, after)| after.saturating_sub(before)));
+                    measured.add(&load, Usage::of(server.pid)?.cpu.saturating_sub(before));
                 }
             }
             for (server, measured) in servers.iter().zip(all) {
@@ -93,14 +93,14 @@ impl Rounds {
 
 impl Measured {
     /// Adds a round, in which the server used this processor time.
-    fn add(&mut self, load: &Load, cpu: Option<Duration>) {
+    fn add(&mut self, load: &Load, cpu: Duration) {
         #[expect(clippy::cast_precision_loss, reason = "far fewer calls than a float has exact integers")]
         let answers = load.answers().max(1) as f64;
         self.p50.push(load.judged.quantile(0.5));
         self.p99.push(load.judged.quantile(0.99));
         self.p99_9.push(load.judged.quantile(0.999));
         self.per_second.push(load.judged_per_second());
-        self.cpu.extend(cpu.map(|cpu| cpu.as_secs_f64() * 1e3 / answers));
+        self.cpu.push(cpu.as_secs_f64() * 1e3 / answers);
         self.errors += load.unjudged();
     }
 
@@ -111,7 +111,7 @@ impl Measured {
             p99_ms: median(self.p99),
             p99_9_ms: median(self.p99_9),
             per_second: median(self.per_second),
-            cpu_ms: (!self.cpu.is_empty()).then(|| median(self.cpu)),
+            cpu_ms: median(self.cpu),
             errors: self.errors,
         }
     }
@@ -131,13 +131,10 @@ mod tests {
     fn figures_are_medians_of_the_rounds_and_all_errors() {
         let mut measured = Measured::default();
         for ms in [2, 50, 4] {
-            measured.add(&load(ms), Some(Duration::from_millis(10 * ms)));
+            measured.add(&load(ms), Duration::from_millis(10 * ms));
         }
         let figures = measured.figures(8);
-        assert_eq!((figures.callers, figures.errors, figures.cpu_ms), (8, 3, Some(4.0)));
+        assert_eq!((figures.callers, figures.errors, figures.cpu_ms), (8, 3, 4.0));
         assert_eq!((figures.p50_ms, figures.p99_9_ms, figures.per_second), (4.0, 4.0, 250.0));
-        let mut measured = Measured::default();
-        measured.add(&load(2), None);
-        assert_eq!(measured.figures(1).cpu_ms, None);
     }
 }

@@ -37,12 +37,23 @@ pub(crate) enum Workload {
     HostCall,
 }
 
+/// All workloads that can be measured here.
+pub(crate) fn measurable() -> Vec<Workload> {
+    let can_be = |workload: &Workload| *workload != Workload::Go || go_modules().is_some();
+    Workload::value_variants().iter().copied().filter(can_be).collect()
+}
+
 const PRIVILEGED: &str = "examples/modules/no-privileged.wasm";
 
 impl Workload {
     /// Its name on the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Whether one policy or policy group answers by itself.
+    pub(crate) fn is_one_policy(self) -> bool {
+        !matches!(self, Self::Webhook5 | Self::Webhook20)
     }
 
     /// Whether it needs a loader beside the evaluator.
@@ -95,7 +106,7 @@ impl Workload {
 
     /// The path at which it is asked.
     pub(crate) fn path(self, manifest: &Manifest) -> anyhow::Result<String> {
-        if !matches!(self, Self::Webhook5 | Self::Webhook20) {
+        if self.is_one_policy() {
             return Ok("/validate/cluster/measured".to_owned());
         }
         let group = manifest.groups.iter().max_by_key(|group| group.members.len());

@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 const ON_CLUSTERS: [&str; 8] = ["admission", "all", "applies", "audit", "crowd", "propagate", "scale", "slope"];
 
 /// Benchmarks that also measure a guest in Go.
-const WITH_GO: [&str; 3] = ["all", "evaluate", "start"];
+const WITH_GO: [&str; 4] = ["all", "evaluate", "peer", "start"];
 
 /// Builds the programs for release and runs the benchmarks with these arguments.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> {
