@@ -46,7 +46,9 @@ impl PolicyServer {
         while !is_ready(&probes, "/readiness") {
             let ended = server.child.try_wait()?;
             if ended.is_some() || start.elapsed() > START {
-                bail!("the policy server is not ready:\n{}", fs::read_to_string(own.join("log"))?);
+                let log = fs::read_to_string(own.join("log"))?;
+                let error = log.lines().find(|line| line.starts_with("Error: ")).unwrap_or(&log);
+                bail!("the policy server is not ready: {error}");
             }
             thread::sleep(Duration::from_millis(50));
         }
@@ -75,7 +77,8 @@ pub(super) fn version(program: &Path) -> anyhow::Result<String> {
         format!("failed to start {name}: build Kubewarden's policy-server for release, and name it by --program FILE")
     })?;
     ensure!(output.status.success(), "{} does not tell its version", program.display());
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    // What follows the first line is the list of its builtins.
+    Ok(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned())
 }
 
 /// Two ports that nobody listens on.
