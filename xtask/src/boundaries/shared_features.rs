@@ -11,6 +11,9 @@ use super::tree::{self, Node};
 use crate::programs;
 use crate::workspace::Workspace;
 
+/// The crate without code that gives dependencies their features.
+pub(super) const PACKAGE: &str = "portcullis-workspace-hack";
+
 /// Dependencies that differ on purpose.
 const MAY_DIFFER: [(&[&str], &str); 3] = [
     (
