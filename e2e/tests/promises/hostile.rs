@@ -195,7 +195,7 @@ fn fault_z08_a_namespace_above_its_share_of_the_volume_is_told_and_others_serve(
     let installation = installation("crowded", 0);
     installation.add_replica_with(PodSetup::default().flag(Program::Loader, "--volume-size", "32MiB"));
     installation.wait_ready();
-    let canary = installation.own_canary();
+    let canary = installation.own_canary_within(FLOODED, "a debug build compiles twelve modules of 2 MB meanwhile");
     let (greedy, modest) = (installation.make_namespace("greedy"), installation.make_namespace("modest"));
     let large = |namespace: &str, name: &str| {
         let module = large_module(&format!("{name:>20}"), 2 << 20);
