@@ -37,7 +37,7 @@ const MAY_DIFFER: [(&[&str], &str); 3] = [
 /// A package with its version.
 type Package<'t> = (&'t str, &'t str);
 
-/// Who builds a package with each set of features.
+/// The programs that build a package, by the features with which they do.
 type Builds<'t> = BTreeMap<&'t BTreeSet<String>, Vec<&'t str>>;
 
 /// The trees of the programs and of the tests, compared.
