@@ -147,7 +147,7 @@ impl JobRunner {
 
     pub(super) fn sink(&self, temporary: &Temporary, context: &JobContext) -> Result<Sink, SourceError> {
         let file = temporary.open().map_err(|error| not_written(&error))?;
-        let reservation = self.volume.room().reserve(context.claims());
+        let reservation = self.volume.room().reserve_module(context.claims());
         Ok(Sink::new(Some((file, reservation)), self.max_module_size, Arc::clone(&context.bytes)))
     }
 

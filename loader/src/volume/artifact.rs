@@ -8,7 +8,7 @@ use portcullis_contract::{Artifact, Digest, ExecutionMode, Hasher, NamedModule};
 use portcullis_process::{failpoint, files};
 use serde::{Deserialize, Serialize};
 
-use super::{Reservation, Temporary, Volume};
+use super::{ARTIFACTS, Reservation, Temporary, Volume};
 use crate::declared::Declared;
 use crate::volume_error::VolumeError;
 
@@ -48,7 +48,7 @@ impl Volume {
     }
 
     fn artifact_path(&self, name: &str) -> PathBuf {
-        self.root.join("artifacts").join(name)
+        self.root.join(ARTIFACTS).join(name)
     }
 
     /// The artifact of a module, if it is on the volume and its bytes match its record.
@@ -95,7 +95,7 @@ impl Volume {
         // The record comes first: a loader that dies in between leaves a record without a matching file, which is ignored.
         files::publish(&self.artifact_path(&self.artifact_name(digest, "json")), &record)?;
         temporary.publish(&self.artifact_path(&file))?;
-        reservation.settle(format!("artifacts/{file}"), *digest, size);
+        reservation.settle(format!("{ARTIFACTS}/{file}"), *digest, size);
         failpoint::hit("loader.after_artifact_rename");
         Ok(ArtifactRecord { artifact: Artifact { file, sha256, size }, execution_mode, declared })
     }
@@ -162,7 +162,7 @@ mod tests {
     fn v08_v09_v20_changed_bytes_and_special_files_are_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let (volume, record) = published(folder.path());
-        let path = folder.path().join("artifacts").join(&record.artifact.file);
+        let path = folder.path().join(ARTIFACTS).join(&record.artifact.file);
         let spoil: [&dyn Fn(); 5] = [
             &|| fs::write(&path, b"cold").expect("writes"),
             &|| fs::write(&path, b"code!").expect("writes"),
@@ -183,7 +183,7 @@ mod tests {
     fn v20_a_folder_in_the_place_of_an_artifact_gives_way() {
         let folder = tempfile::tempdir().expect("a folder");
         let (volume, record) = published(folder.path());
-        let path = folder.path().join("artifacts").join(&record.artifact.file);
+        let path = folder.path().join(ARTIFACTS).join(&record.artifact.file);
         fs::remove_file(&path).expect("removes");
         fs::create_dir_all(path.join("x")).expect("makes");
         drop(volume);

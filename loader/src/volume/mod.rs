@@ -37,6 +37,10 @@ pub(crate) use self::room::{Owners, Reservation, Room};
 pub(crate) use self::signed::{MAX_SIGNATURES, SignedManifest};
 use crate::volume_error::VolumeError;
 
+/// The folders of artifacts and of modules.
+const ARTIFACTS: &str = "artifacts";
+const MODULES: &str = "modules";
+
 /// The volume. All its functions block.
 pub(crate) struct Volume {
     root: PathBuf,
@@ -98,7 +102,7 @@ impl Volume {
     /// # Errors
     /// When the volume cannot be written.
     pub(crate) fn open(root: &Path, key: &str) -> Result<Result<Self, Held>, VolumeError> {
-        for folder in ["", "artifacts", "modules", "manifests", "tmp"].map(|name| root.join(name)) {
+        for folder in ["", ARTIFACTS, MODULES, "manifests", "tmp"].map(|name| root.join(name)) {
             fs::create_dir_all(&folder).map_err(files::FileError::new("make the folder", &folder))?;
         }
         let lock = match Lock::take(&root.join("lock"))? {
@@ -136,7 +140,7 @@ impl Volume {
     fn measure(&self) -> Result<(), VolumeError> {
         self.room.measure(|| {
             let mut files = HashMap::new();
-            for folder in ["artifacts", "modules", "manifests"] {
+            for folder in [ARTIFACTS, MODULES, "manifests"] {
                 let path = self.root.join(folder);
                 for item in fs::read_dir(&path).map_err(files::FileError::new("list", &path))?.flatten() {
                     // A file that was removed meanwhile takes no room.
@@ -152,8 +156,7 @@ impl Volume {
 
     /// Removes what an earlier loader left half-written.
     fn remove_temporaries(&self) -> Result<(), VolumeError> {
-        for folder in [self.root.clone(), self.root.join("artifacts"), self.root.join("modules"), self.root.join("tmp")]
-        {
+        for folder in [self.root.clone(), self.root.join(ARTIFACTS), self.root.join(MODULES), self.root.join("tmp")] {
             let all = folder.ends_with("tmp");
             for item in fs::read_dir(&folder).map_err(files::FileError::new("list", &folder))?.flatten() {
                 if (all || item.file_name().as_encoded_bytes().starts_with(b".")) && item.path().is_file() {
@@ -307,7 +310,7 @@ impl Volume {
 }
 
 fn module_name(digest: &Digest) -> String {
-    format!("modules/{}.wasm", digest.hex())
+    format!("{MODULES}/{}.wasm", digest.hex())
 }
 
 /// The module that a file belongs to: `<module>.wasm`, `<module>-<key>.cwasm`, `<manifest>-<module>.json`.

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use portcullis_contract::Digest;
 use portcullis_process::files::FileError;
 
-use super::{Owners, Volume};
+use super::{ARTIFACTS, MODULES, Owners, Volume};
 use crate::volume_error::VolumeError;
 
 /// What stays on the volume.
@@ -49,10 +49,10 @@ impl Volume {
         let stems: HashSet<String> =
             keep.digests.iter().map(|digest| format!("{}-{}", digest.hex(), self.key)).collect();
         let hexes: HashSet<String> = keep.digests.iter().map(Digest::hex).collect();
-        let artifacts = others(&self.root.join("artifacts"), "cwasm", |stem| {
+        let artifacts = others(&self.root.join(ARTIFACTS), "cwasm", |stem| {
             stems.contains(stem) || keep.files.contains(&format!("{stem}.cwasm"))
         })?;
-        let modules = others(&self.root.join("modules"), "wasm", |stem| hexes.contains(stem))?;
+        let modules = others(&self.root.join(MODULES), "wasm", |stem| hexes.contains(stem))?;
         let mut removed = 0;
         for old in [artifacts, modules] {
             for path in old.into_iter().skip(keep.newest) {

@@ -3,13 +3,17 @@
 //! A pod whose volume grows beyond its limit is evicted, with all policies. So each byte of a module or an artifact is taken from a budget
 //! before it is written. It counts for the tenants whose policies name the module: for ClusterPolicies if any of them does, otherwise for
 //! the namespaces in equal parts. ClusterPolicies and what served before may use all that is free, all others as much as [`allowance`] says.
+//!
+//! A module that is not compiled yet also counts as its artifact, about as large. Otherwise modules that are fetched faster than they are
+//! compiled would leave no room for artifacts, and nothing could serve from them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use portcullis_contract::{Digest, Reason, Tenant, allowance, part};
 use portcullis_util::lock;
 
+use super::{ARTIFACTS, MODULES};
 use crate::claims::{Claims, Need};
 use crate::volume_error::VolumeError;
 
@@ -38,9 +42,19 @@ struct Usage {
     /// Files that were added (or removed, `None`) since counting began.
     changed: HashMap<String, Option<Entry>>,
     owners: Owners,
-    /// The files that are being written, by number: the tenants that need each, and its reserved bytes.
-    writing: HashMap<u64, (Arc<Claims>, u64)>,
+    /// The files that are being written, by number.
+    writing: HashMap<u64, Writing>,
     counter: u64,
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+struct Writing {
+    /// The tenants that need it.
+    claims: Arc<Claims>,
+    /// Its reserved bytes.
+    bytes: u64,
+    is_module: bool,
 }
 
 /// Room for a file that is being written; given back when dropped.
@@ -49,6 +63,7 @@ pub(crate) struct Reservation {
     room: Arc<Room>,
     number: u64,
     claims: Arc<Claims>,
+    is_module: bool,
 }
 
 impl Room {
@@ -59,11 +74,20 @@ impl Room {
 
     /// Begins a file that these tenants need. No room is taken yet.
     pub(crate) fn reserve(self: &Arc<Self>, claims: Arc<Claims>) -> Reservation {
+        self.begin(claims, false)
+    }
+
+    /// Begins a module that these tenants need. No room is taken yet, and none is granted that their other modules need for artifacts.
+    pub(crate) fn reserve_module(self: &Arc<Self>, claims: Arc<Claims>) -> Reservation {
+        self.begin(claims, true)
+    }
+
+    fn begin(self: &Arc<Self>, claims: Arc<Claims>, is_module: bool) -> Reservation {
         let mut usage = lock(&self.usage);
         usage.counter += 1;
         let number = usage.counter;
-        usage.writing.insert(number, (Arc::clone(&claims), 0));
-        Reservation { room: Arc::clone(self), number, claims }
+        usage.writing.insert(number, Writing { claims: Arc::clone(&claims), bytes: 0, is_module });
+        Reservation { room: Arc::clone(self), number, claims, is_module }
     }
 
     /// Sets which tenants own which modules.
@@ -102,16 +126,12 @@ impl Reservation {
     /// `VolumeFull` when the tenants that need the file may have no more.
     pub(crate) fn grow_to(&mut self, bytes: u64) -> Result<(), VolumeError> {
         let mut usage = lock(&self.room.usage);
-        let has = usage.writing.get(&self.number).map_or(0, |(_, has)| *has);
-        if bytes <= has {
+        if bytes <= usage.reserved(self.number) {
             return Ok(());
         }
-        let most = has.saturating_add(usage.allowance(self.room.size, &self.claims));
-        if bytes > most {
-            return Err(usage.refusal(self.room.size, &self.claims));
-        }
-        if let Some((_, has)) = usage.writing.get_mut(&self.number) {
-            *has = bytes.saturating_add(STEP).min(most);
+        let most = self.most(&usage, bytes)?;
+        if let Some(writing) = usage.writing.get_mut(&self.number) {
+            writing.bytes = bytes.saturating_add(STEP).min(most);
         }
         Ok(())
     }
@@ -121,10 +141,18 @@ impl Reservation {
     /// # Errors
     /// `VolumeFull` when the tenants that need the file may have no more.
     pub(crate) fn check(&self, bytes: u64) -> Result<(), VolumeError> {
-        let usage = lock(&self.room.usage);
-        let has = usage.writing.get(&self.number).map_or(0, |(_, has)| *has);
-        let most = has.saturating_add(usage.allowance(self.room.size, &self.claims));
-        if bytes > most { Err(usage.refusal(self.room.size, &self.claims)) } else { Ok(()) }
+        self.most(&lock(&self.room.usage), bytes).map(drop)
+    }
+
+    /// The most bytes that the file may have now.
+    ///
+    /// # Errors
+    /// `VolumeFull` when `bytes` is more.
+    fn most(&self, usage: &Usage, bytes: u64) -> Result<u64, VolumeError> {
+        let size = self.room.size;
+        let waiting = |tenant: &Tenant| if self.is_module { usage.not_compiled(tenant, self.number) } else { 0 };
+        let most = usage.reserved(self.number).saturating_add(usage.allowance(size, &self.claims, waiting));
+        if bytes > most { Err(usage.refusal(size, &self.claims)) } else { Ok(most) }
     }
 
     /// Counts the file under its final name, in place of the reservation.
@@ -146,26 +174,44 @@ impl Drop for Reservation {
 impl Usage {
     fn used(&self) -> u64 {
         let files = self.files.values().map(|(_, bytes)| bytes);
-        files.chain(self.writing.values().map(|(_, bytes)| bytes)).sum()
+        files.chain(self.writing.values().map(|writing| &writing.bytes)).sum()
+    }
+
+    /// Bytes that are reserved for a file that is being written.
+    fn reserved(&self, number: u64) -> u64 {
+        self.writing.get(&number).map_or(0, |writing| writing.bytes)
     }
 
     /// Bytes that count for a tenant, in files and in reservations.
     fn own(&self, tenant: &Tenant) -> u64 {
-        let files =
-            self.files.values().filter_map(|(module, bytes)| Some(part(self.owners.get(&(*module)?)?, tenant, *bytes)));
-        let writing = self.writing.values().map(|(claims, bytes)| {
-            let tenants = claims.iter().map(|(tenant, _)| tenant.clone()).collect();
-            part(&tenants, tenant, *bytes)
-        });
-        files.chain(writing).sum()
+        let files = self.files.values().map(|entry| self.part_of_file(tenant, entry));
+        files.chain(self.writing.values().map(|writing| writing.part(tenant))).sum()
     }
 
-    /// How many more bytes a file may have. Of the tenants that need it, the one that may have most decides.
-    fn allowance(&self, size: u64, claims: &Claims) -> u64 {
+    /// Bytes that count for a tenant in modules without an artifact, but not in the file with this number.
+    fn not_compiled(&self, tenant: &Tenant, except: u64) -> u64 {
+        let in_folder = |folder| self.files.iter().filter(move |(name, _)| name.starts_with(folder));
+        let compiled: HashSet<_> = in_folder(ARTIFACTS).filter_map(|(_, (module, _))| *module).collect();
+        let is_compiled = |module: Option<Digest>| module.is_some_and(|module| compiled.contains(&module));
+        let files = in_folder(MODULES).filter(|(_, (module, _))| !is_compiled(*module));
+        let writing = self.writing.iter().filter(|(number, writing)| writing.is_module && **number != except);
+        let writing = writing.map(|(_, writing)| writing.part(tenant));
+        files.map(|(_, entry)| self.part_of_file(tenant, entry)).chain(writing).sum()
+    }
+
+    fn part_of_file(&self, tenant: &Tenant, (module, bytes): &Entry) -> u64 {
+        let owners = module.and_then(|module| self.owners.get(&module));
+        owners.map_or(0, |owners| part(owners, tenant, *bytes))
+    }
+
+    /// How many more bytes a file may have, if each tenant has `waiting` bytes more than are counted. Of the tenants that need the file,
+    /// the one that may have most decides.
+    fn allowance(&self, size: u64, claims: &Claims, waiting: impl Fn(&Tenant) -> u64) -> u64 {
         let used = self.used();
         let one = |(tenant, need): (&Tenant, Need)| {
             let is_first = *tenant == Tenant::Cluster || need == Need::Served;
-            allowance(size, used, (!is_first).then(|| self.own(tenant)))
+            let waiting = waiting(tenant);
+            allowance(size, used.saturating_add(waiting), (!is_first).then(|| self.own(tenant).saturating_add(waiting)))
         };
         claims.iter().map(one).max().unwrap_or(0)
     }
@@ -181,6 +227,14 @@ impl Usage {
             _ => format!("of the {} MiB for modules on the volume {free} MiB are left; enlarge the volume", size >> 20),
         };
         VolumeError { reason: Reason::VolumeFull, message }
+    }
+}
+
+impl Writing {
+    /// Bytes of it that count for a tenant.
+    fn part(&self, tenant: &Tenant) -> u64 {
+        let tenants = self.claims.iter().map(|(tenant, _)| tenant.clone()).collect();
+        part(&tenants, tenant, self.bytes)
     }
 }
 
@@ -261,6 +315,29 @@ mod tests {
         };
         room.measure(count).expect("counts");
         assert_eq!(lock(&room.usage).used(), 40 * MIB);
+    }
+
+    #[test]
+    fn z08_modules_leave_room_for_their_artifacts() {
+        let room = Room::new(Some(90 * MIB));
+        let one = claims(&namespace("a"), Need::New);
+        let fetch = |n: u64| {
+            let mut reservation = room.reserve_module(Arc::clone(&one));
+            reservation.grow_to(2 * MIB)?;
+            let module = Digest::of(&n.to_be_bytes());
+            reservation.settle(format!("{MODULES}/{n}"), module, 2 * MIB);
+            Ok::<_, VolumeError>(module)
+        };
+        let fetched: Vec<_> = (0..40).filter_map(|n| fetch(n).ok()).collect();
+        let compile = |module: &Digest| {
+            let mut reservation = room.reserve(Arc::clone(&one));
+            reservation.grow_to(2 * MIB + 4096)?;
+            reservation.settle(format!("{ARTIFACTS}/{module}"), *module, 2 * MIB + 4096);
+            Ok::<_, VolumeError>(())
+        };
+        assert!((10..=12).contains(&fetched.len()), "{}", fetched.len());
+        let compiled = fetched.iter().filter(|module| compile(module).is_ok()).count();
+        assert!(compiled + 1 >= fetched.len(), "{compiled} of {}", fetched.len());
     }
 
     #[test]
