@@ -70,15 +70,16 @@ pub(crate) fn alerts() -> Result<()> {
     Ok(())
 }
 
-/// The program that counts system calls, and the package of Debian that has it.
-const TRACER: &str = "strace";
+/// The programs that count system calls and instructions, which are also the names of Debian's packages.
+const COUNTERS: [&str; 2] = ["strace", "valgrind"];
 
-/// Installs the program that counts system calls, where that is allowed. The test that needs it reports if it is
-/// missing.
-pub(crate) fn tracer() {
-    if !on_path(TRACER)
+/// Installs the programs that count system calls and instructions, where that is allowed. The tests that need them report if
+/// they are missing.
+pub(crate) fn counters() {
+    let missing: Vec<_> = COUNTERS.into_iter().filter(|program| !on_path(program)).collect();
+    if !missing.is_empty()
         && may_install()
-        && let Err(error) = install(&[TRACER])
+        && let Err(error) = install(&missing)
     {
         println!("{error:#}");
     }

@@ -9,6 +9,7 @@ mod clean_memory;
 mod examples;
 mod following;
 mod hosting;
+mod instructions;
 mod loading;
 mod rego;
 mod rig;

@@ -26,6 +26,8 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The time limit of policies, so long that no call is late on a machine that stalls for seconds.
 pub const LIMIT: Duration = Duration::from_secs(60);
+/// How many guests run at the same time.
+const INSTANCES: u32 = 16;
 /// The time limit of policies that are expected to be late.
 const SHORT: Duration = Duration::from_secs(2);
 
@@ -50,18 +52,23 @@ impl Rig {
 
     /// An evaluator on an empty volume whose policies have little time.
     pub fn hurried() -> Self {
-        Self::limited(Arc::new(tempfile::tempdir().unwrap()), Arc::new(tempfile::tempdir().unwrap()), SHORT)
+        Self::limited(Arc::new(tempfile::tempdir().unwrap()), Arc::new(tempfile::tempdir().unwrap()), SHORT, INSTANCES)
+    }
+
+    /// An evaluator on an empty volume that calls one guest at a time, and so reserves little address space.
+    pub fn small() -> Self {
+        Self::limited(Arc::new(tempfile::tempdir().unwrap()), Arc::new(tempfile::tempdir().unwrap()), LIMIT, 1)
     }
 
     /// An evaluator on an existing volume and folder of private copies.
     pub fn on(volume: Arc<TempDir>, private: Arc<TempDir>) -> Self {
-        Self::limited(volume, private, LIMIT)
+        Self::limited(volume, private, LIMIT, INSTANCES)
     }
 
-    fn limited(volume: Arc<TempDir>, private: Arc<TempDir>, policy_timeout: Duration) -> Self {
+    fn limited(volume: Arc<TempDir>, private: Arc<TempDir>, policy_timeout: Duration, instances: u32) -> Self {
         fs::create_dir_all(volume.path().join("artifacts")).unwrap();
         let metrics = Metrics::new().unwrap();
-        let limits = RunLimits { instances: 16, ..RunLimits::default() };
+        let limits = RunLimits { instances, ..RunLimits::default() };
         let rig = Self {
             ready: Latch::default(),
             table: Arc::new(ArcSwap::from_pointee(Table::default())),

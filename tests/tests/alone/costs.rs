@@ -1,7 +1,7 @@
 //! What one request costs the evaluator, by counts that do not depend on the machine's speed: allocations, page faults, and each system
 //! call. `tests/costs.yaml` has the figures, and says what to do when a count is off.
 //!
-//! Instructions are not counted. Few virtual machines have counters for them, and in a debug build they change with the compiler.
+//! The evaluator's own tests count the instructions of some steps of a request (`integration-tests/instructions.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -85,6 +85,9 @@ struct Tests<'a> {
     needs: &'static [Need],
 }
 
+/// The steps with tests that count system calls and instructions.
+const COUNTING: [&str; 2] = ["tests: portcullis-evaluator", real::COMPARING];
+
 /// A thing that tests start or read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Need {
@@ -109,6 +112,11 @@ impl<'a> Plan<'a> {
         };
         let unit = selected([vec![self.generated()], self.unit_tests()].into_iter().flatten().collect());
         let alone = selected(vec![self.alone()]);
+        // Both count what a request costs.
+        let counts = unit.iter().chain(&alone).any(|tests| COUNTING.contains(&tests.step.name.as_str()));
+        if counts && !self.wanted.list {
+            tools::counters();
+        }
         let real = selected(self.real_tests()?);
         let needs: Vec<Need> = unit.iter().chain(&alone).chain(&real).flat_map(|tests| tests.needs).copied().collect();
         if !unit.is_empty() || !alone.is_empty() || !real.is_empty() {

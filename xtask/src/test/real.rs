@@ -21,8 +21,9 @@ const CHART_TESTS: &str = "chart";
 /// The longest that a step of cluster tests may take. The slowest one takes a quarter of this on two cores.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
 
-/// The black-box tests that need the machine to themselves.
+/// The black-box tests that need the machine to themselves, and the name of their step.
 const ALONE: &str = "alone";
+pub(super) const COMPARING: &str = "black-box: tests that compare times";
 
 /// Black-box tests with registries, which are all in modules of this name.
 const REGISTRIES: &str = "registries::";
@@ -59,12 +60,9 @@ impl<'a> Plan<'a> {
 
     /// The black-box tests that must run alone.
     pub(super) fn alone(&self) -> Tests<'a> {
-        let (name, mut args) = ("black-box: tests that compare times", self.args());
-        if !self.wanted.list && self.selects(name) {
-            tools::tracer();
-        }
+        let mut args = self.args();
         args.extend(["--test-threads", "1"].map(OsString::from));
-        self.on_programs(name, args, |target| target == ALONE)
+        self.on_programs(COMPARING, args, |target| target == ALONE)
     }
 
     fn on_programs(&self, name: &str, args: Vec<OsString>, is_wanted: impl Fn(&str) -> bool + Send + 'a) -> Tests<'a> {
