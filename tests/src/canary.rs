@@ -19,7 +19,6 @@ pub(crate) const IN_TIME: Duration = Duration::from_secs(1);
 /// The longest for a test that uses the whole machine by itself, as a flood of calls or connections does: half of the time for which an
 /// API server waits for a webhook. A debug build and the clients of such a test have two cores together; `bench isolation` measures how
 /// much slower calls get.
-/// isolation`.
 pub const FLOODED: Duration = Duration::from_secs(5);
 
 /// The only answer of the guest `counter`: it counts its calls, and each call has its own instance.
@@ -130,6 +129,7 @@ impl Calls {
     fn run(self, shared: &Shared) -> Heard {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (start, mut heard, mut serves) = (Instant::now(), Heard::default(), false);
+        let mut review = Review::pod().with("/object/metadata/annotations/password", self.secret.as_str());
         let mut since = self.moment();
         while !shared.stop.load(Ordering::SeqCst) {
             let begun = Instant::now();
@@ -142,7 +142,8 @@ impl Calls {
                 serves = runtime.block_on(self.serves());
             }
             if !*paused && serves {
-                self.call(&runtime, &since, start, &mut heard);
+                review.renew();
+                self.call(&runtime, &review, &since, start, &mut heard);
                 shared.answers.store(heard.right, Ordering::SeqCst);
             }
             drop(paused);
@@ -165,14 +166,13 @@ impl Calls {
         state.is_some_and(|state| state.current.contains_key(id().as_str()))
     }
 
-    fn call(&self, runtime: &Runtime, since: &Moment, start: Instant, heard: &mut Heard) {
-        let review = Review::pod().with("/object/metadata/annotations/password", self.secret.as_str());
+    fn call(&self, runtime: &Runtime, review: &Review, since: &Moment, start: Instant, heard: &mut Heard) {
         let asked = Instant::now();
         let path = format!("/validate/{}", id());
         let answer = runtime.block_on(self.client.send(Method::POST, &path, Some(review.bytes())));
         let took = asked.elapsed();
         let is_unanswered = answer.as_ref().map_or(true, is_too_late);
-        match answer.and_then(|answer| check(&answer, &review)) {
+        match answer.and_then(|answer| check(&answer, review)) {
             Ok(()) => {
                 heard.right += 1;
                 heard.slowest = heard.slowest.max(took);

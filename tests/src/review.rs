@@ -23,8 +23,7 @@ impl Review {
     }
 
     fn of(object: Value) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let uid = format!("00000000-0000-4000-8000-{:012x}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let uid = new_uid();
         let kind = json!({"group": "", "version": "v1", "kind": "Pod"});
         let resource = json!({"group": "", "version": "v1", "resource": "pods"});
         Self(json!({
@@ -75,6 +74,11 @@ impl Review {
         self
     }
 
+    /// Makes it another review of the same object, which costs less than a new one.
+    pub(crate) fn renew(&mut self) {
+        self.0["request"]["uid"] = new_uid().into();
+    }
+
     /// Its uid.
     pub fn uid(&self) -> &str {
         self.0["request"]["uid"].as_str().unwrap_or_default()
@@ -100,6 +104,11 @@ impl Default for Review {
     fn default() -> Self {
         Self::pod()
     }
+}
+
+fn new_uid() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    format!("00000000-0000-4000-8000-{:012x}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 fn realistic_pod() -> Value {
