@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Question};
+use crate::client::Client;
+use crate::connection::Question;
 use crate::json::items;
 use crate::wait::eventually;
 

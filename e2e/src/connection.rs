@@ -1,9 +1,10 @@
-//! A persistent connection to an API server, for so many calls that handshakes would cost more than the calls.
+//! A persistent connection to an API server, and requests on it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 
-use crate::client::{Client, MAX_ANSWER, Question, Stream};
+/// The largest answer, in bytes.
+const MAX_ANSWER: u64 = 256 << 20;
 
 /// The longest line of an answer's head, in bytes.
 const MAX_LINE: u64 = 16 << 10;
@@ -15,30 +16,91 @@ pub(crate) struct Connection {
     is_over: bool,
 }
 
+/// Bytes in both directions.
+pub(crate) trait Stream: Read + Write + Send {}
+
+impl<S: Read + Write + Send> Stream for S {}
+
+/// A request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Question<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) content_type: &'a str,
+    /// The content type of the body; empty without a body.
+    pub(crate) body: &'a str,
+}
+
+impl<'a> Question<'a> {
+    /// A request for the object or list at a path.
+    pub(crate) fn get(path: &'a str) -> Self {
+        Self { method: "GET", path, content_type: "", body: "" }
+    }
+
+    /// The bytes of the request.
+    pub(crate) fn request(&self, server: SocketAddr) -> Vec<u8> {
+        let Question { method, path, content_type, body } = self;
+        request(server, method, path, content_type, body.as_bytes())
+    }
+}
+
+/// The bytes of a request that posts any bytes with the content type of JSON.
+pub(crate) fn post(server: SocketAddr, path: &str, body: &[u8]) -> Vec<u8> {
+    request(server, "POST", path, "application/json", body)
+}
+
+fn request(server: SocketAddr, method: &str, path: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {server}\r\nAccept: application/json\r\n");
+    if !content_type.is_empty() {
+        head += &format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n", body.len());
+    }
+    [head.as_bytes(), b"\r\n", body].concat()
+}
+
 impl Connection {
-    /// Connects, as this client.
-    pub(crate) fn open(client: &Client, server: SocketAddr) -> io::Result<Self> {
-        Ok(Self { stream: BufReader::new(client.connect(server)?), is_over: false })
+    /// A connection on which nothing has been sent yet.
+    pub(crate) fn on(stream: Box<dyn Stream>) -> Self {
+        Self { stream: BufReader::new(stream), is_over: false }
     }
 
-    /// The bytes of a request, to be made once for many identical calls.
-    pub(crate) fn request(server: SocketAddr, question: &Question<'_>) -> Vec<u8> {
-        question.bytes("HTTP/1.1", server).into_bytes()
-    }
-
-    /// Whether another request may follow.
+    /// Whether no other request may follow.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Sends [`Connection::request`] and reads the answer: its status and its body.
+    /// Sends a request and reads the answer: its status and its body.
     pub(crate) fn call(&mut self, request: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+        self.send(request)?;
+        self.read()
+    }
+
+    /// [`Connection::call`]; `None` if the connection turns out to be closed before the answer begins.
+    pub(crate) fn call_if_open(&mut self, request: &[u8]) -> Option<io::Result<(u16, Vec<u8>)>> {
+        let begun = self.send(request).and_then(|()| Ok(!self.stream.fill_buf()?.is_empty()));
+        match begun {
+            Ok(true) => Some(self.read()),
+            Ok(false) => None,
+            Err(error) if is_closed(error.kind()) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn send(&mut self, request: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(request)?;
-        self.stream.get_mut().flush()?;
+        self.stream.get_mut().flush()
+    }
+
+    fn read(&mut self) -> io::Result<(u16, Vec<u8>)> {
         let (code, body, is_last) = read_answer(&mut self.stream)?;
         self.is_over = is_last;
         Ok((code, body))
     }
+}
+
+/// Whether an error says that the other side has closed the connection.
+fn is_closed(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
+    matches!(kind, BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof)
 }
 
 /// Status and body of the next answer, and whether it is the last.
@@ -115,6 +177,35 @@ mod tests {
         assert_eq!(read_answer(&mut bytes).unwrap(), (403, b"abcd".to_vec(), false));
         assert_eq!(read_answer(&mut bytes).unwrap(), (503, Vec::new(), true));
         assert_eq!(read_answer(&mut bytes).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_connection_that_the_server_has_closed_has_no_answer() {
+        let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut connection = Connection::on(Box::new(near));
+        (&far).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+        assert_eq!(connection.call_if_open(b"a").unwrap().unwrap(), (200, b"ok".to_vec()));
+        drop(far);
+        assert!(connection.call_if_open(b"b").is_none());
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_after_its_beginning_is_an_error_of_an_open_connection() {
+        let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        (&far).write_all(b"HTTP/1.1 201 Cre").unwrap();
+        far.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(Connection::on(Box::new(near)).call_if_open(b"a").unwrap().is_err());
+    }
+
+    #[test]
+    fn a_request_with_a_body_has_its_length() {
+        let server = "127.0.0.1:6443".parse().unwrap();
+        let request = |question: Question<'_>| String::from_utf8(question.request(server)).unwrap();
+        let head = "HTTP/1.1\r\nHost: 127.0.0.1:6443\r\nAccept: application/json\r\n";
+        assert_eq!(request(Question::get("/a")), format!("GET /a {head}\r\n"));
+        let put = Question { method: "PUT", path: "/a", content_type: "application/json", body: "{}" };
+        let body = "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+        assert_eq!(request(put), format!("PUT /a {head}{body}"));
     }
 
     #[test]

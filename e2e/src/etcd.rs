@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::Cluster;
-use crate::client::Question;
 use crate::command_line::ETCD_PORT;
+use crate::connection::Question;
 use crate::wait::eventually;
 
 /// A size limit for etcd's database that is much more than the control plane and an installation use, and that [`Cluster::fill_etcd`] reaches

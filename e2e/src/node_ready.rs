@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, Question};
+use crate::client::Client;
 use crate::component::Component;
+use crate::connection::Question;
 use crate::layout::Layout;
 use crate::node::paths::{self, NAME};
 use crate::node::{config, import, link};

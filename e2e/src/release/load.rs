@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::api::Api;
-use crate::client::Question;
-use crate::connection::Connection;
+use crate::connection::{Connection, Question};
 use crate::wait::LIMIT;
 use crate::{eventually_within, lock};
 
@@ -172,8 +171,7 @@ impl Shared {
         let (client, servers) = self.api.parts();
         let question =
             Question { method: "POST", path: &self.path, content_type: "application/json", body: &self.body };
-        let connect =
-            |server: &SocketAddr| Ok((Connection::open(client, *server)?, Connection::request(*server, &question)));
+        let connect = |server: &SocketAddr| Ok((client.open(*server)?, question.request(*server)));
         let mut last = Err(io::Error::other("there is no API server"));
         for server in servers {
             last = connect(server);
