@@ -6,27 +6,38 @@ use std::thread;
 
 use portcullis_testkit::Bound;
 
-/// Whether somebody listened to the evaluators of an installation, or the test has said why not. Copies are about the same installation.
+/// Whether somebody listened to the evaluators of an installation or a release, or the test has said why not. Copies are about the same one.
 #[derive(Debug, Clone, Default)]
-pub(super) struct CanaryCheck {
+pub(crate) struct CanaryCheck {
     is_done: Arc<AtomicBool>,
 }
 
 impl CanaryCheck {
     /// Notes that somebody listens, or that the test has said why not.
-    pub(super) fn done(&self) {
+    pub(crate) fn done(&self) {
         self.is_done.store(true, Ordering::SeqCst);
+    }
+
+    /// Says why a test of a row has no canary.
+    pub(crate) fn left_out(&self, reason: &str) {
+        eprintln!("no canary here: {reason}");
+        self.done();
+    }
+
+    /// Forgets what the last test did, where the next one has the same release.
+    pub(crate) fn begin(&self) {
+        self.is_done.store(false, Ordering::SeqCst);
     }
 
     /// # Panics
     /// When the running test is named after a row, and nobody has listened.
-    pub(super) fn assert_done(&self) {
+    pub(crate) fn assert_done(&self) {
         let thread = thread::current();
         let test = thread.name().unwrap_or_default();
         assert!(
             self.is_done.load(Ordering::SeqCst) || Bound::of_this_test().is_none(),
-            "{test} is a test of a row and has no canary (I1): start one with `installation.own_canary()` and end it \
-             with `end`, or give the reason for having none with `installation.without_canary(\"…\")`"
+            "{test} is a test of a row and has no canary (I1): start one with `own_canary()` and end it with `end`, or give \
+             the reason for having none with `without_canary(\"…\")`, both of the installation or the release"
         );
     }
 }
@@ -53,7 +64,9 @@ mod tests {
     fn other_tests_and_those_that_have_one_or_a_reason_are_not() {
         assert_eq!(told("newcomers::promise_of_w04", CanaryCheck::default()), None);
         let check = CanaryCheck::default();
-        check.clone().done();
-        assert_eq!(told("newcomers::fault_w04_no_webhook", check), None);
+        check.clone().left_out("nothing fails");
+        assert_eq!(told("newcomers::fault_w04_no_webhook", check.clone()), None);
+        check.begin();
+        assert!(told("newcomers::fault_w04_no_webhook", check).is_some());
     }
 }

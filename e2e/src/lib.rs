@@ -18,6 +18,7 @@
 
 mod api;
 mod cache;
+mod canary_check;
 mod chart_names;
 mod client;
 mod cluster;

@@ -1,16 +1,16 @@
 //! I1: the evaluators of an installation give right answers in time, also through an API server, while something fails.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use portcullis_testkit::{Moment, most_excused, note};
 use serde_json::json;
 
-use super::canary_check::CanaryCheck;
-use super::{Installation, Pod};
+use super::Installation;
 use crate::api::Api;
+use crate::canary_check::CanaryCheck;
 use crate::lock;
 use crate::program::Program;
 
@@ -27,10 +27,11 @@ const PACE: Duration = Duration::from_millis(20);
 /// The oldest moment from which the load of the machine is measured for a call.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// Listens to the evaluators of an installation. Copies are cheap.
+/// Listens to the evaluators of an installation or a release. Copies are cheap.
 #[derive(Clone)]
 pub struct Listener {
-    pods: Arc<Mutex<Vec<Arc<Pod>>>>,
+    /// The process ids of the evaluators.
+    evaluators: Arc<dyn Fn() -> Vec<u32> + Send + Sync>,
     canary_check: CanaryCheck,
 }
 
@@ -66,7 +67,14 @@ pub struct Canary {
 impl Installation<'_> {
     /// Listens to its evaluators.
     pub fn listener(&self) -> Listener {
-        Listener { pods: Arc::clone(&self.pods), canary_check: self.canary_check.clone() }
+        let pods = Arc::clone(&self.pods);
+        let evaluators = move || {
+            let pods = lock(&pods).clone();
+            // An evaluator that has ended uses no time.
+            let running = pods.iter().filter(|pod| pod.has(Program::Evaluator));
+            running.filter_map(|pod| pod.program(Program::Evaluator).pid()).collect()
+        };
+        Listener::new(evaluators, &self.canary_check)
     }
 
     /// A canary in a namespace whose pods are always admitted, or always denied.
@@ -76,10 +84,7 @@ impl Installation<'_> {
 
     /// The same with this limit for each answer.
     pub(super) fn canary_within(&self, limit: Duration, namespace: &str, right: Right) -> Canary {
-        let (done, listener) = (Arc::new(AtomicBool::new(false)), self.listener());
-        let (api, namespace, is_done) = (self.api(), namespace.to_owned(), Arc::clone(&done));
-        let thread = thread::spawn(move || listener.hear(limit, &is_done, || try_pod(&api, &namespace)));
-        Canary { done, thread: Some(thread), right }
+        Canary::start(self.listener(), limit, self.api(), namespace, right)
     }
 
     /// Tries to create a pod without creating it: the status and the message of the API server.
@@ -92,6 +97,11 @@ impl Installation<'_> {
 }
 
 impl Listener {
+    /// Listens to the evaluators with these process ids, for a test that this check is about.
+    pub(crate) fn new(evaluators: impl Fn() -> Vec<u32> + Send + Sync + 'static, canary_check: &CanaryCheck) -> Self {
+        Self { evaluators: Arc::new(evaluators), canary_check: canary_check.clone() }
+    }
+
     /// Calls 50 times per second, one call after the other, until `done` is set, and at least once. An answer is in time if it comes within the
     /// limit, or is late only because other programs, or the machine itself, took the time. The evaluators are the tested programs here: in a
     /// cluster, the other containers have processor time of their own.
@@ -125,11 +135,7 @@ impl Listener {
     }
 
     fn moment(&self) -> Moment {
-        let pods = lock(&self.pods).clone();
-        Moment::now(pods.iter().filter(|pod| pod.has(Program::Evaluator)).filter_map(|pod| {
-            // An evaluator that has ended uses no time.
-            pod.program(Program::Evaluator).pid()
-        }))
+        Moment::now((self.evaluators)().into_iter())
     }
 }
 
@@ -165,6 +171,14 @@ impl Right {
 }
 
 impl Canary {
+    /// Tries to create pods in a namespace from now on, with this limit for each answer.
+    pub(crate) fn start(listener: Listener, limit: Duration, api: Api, namespace: &str, right: Right) -> Self {
+        let (done, namespace) = (Arc::new(AtomicBool::new(false)), namespace.to_owned());
+        let is_done = Arc::clone(&done);
+        let thread = thread::spawn(move || listener.hear(limit, &is_done, || try_pod(&api, &namespace)));
+        Self { done, thread: Some(thread), right }
+    }
+
     /// Ends the canary, and asserts that each answer was right and in time.
     ///
     /// # Panics
@@ -221,7 +235,7 @@ mod tests {
 
     #[test]
     fn answers_are_given_back_and_one_in_time_is_not_late() {
-        let listener = Listener { pods: Arc::default(), canary_check: CanaryCheck::default() };
+        let listener = Listener::new(Vec::new, &CanaryCheck::default());
         let done = AtomicBool::new(false);
         let mut count = 0;
         let heard = listener.hear(Duration::from_secs(60), &done, || {

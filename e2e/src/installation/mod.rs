@@ -5,14 +5,13 @@
 //! deleted.
 
 mod canary;
-mod canary_check;
 mod http;
 mod kubelet;
 mod launch;
 mod manifests;
 mod mount;
 mod options;
-mod own_canary;
+pub(crate) mod own_canary;
 mod pod;
 mod policy;
 mod recovery;
@@ -33,8 +32,8 @@ pub use policy::{Policy, condition};
 pub use recovery::assert_recovers_on_node;
 pub use setup::PodSetup;
 
-use self::canary_check::CanaryCheck;
 use crate::api::Api;
+use crate::canary_check::CanaryCheck;
 use crate::issuer::Issuer;
 use crate::program::Program;
 use crate::source::Source;

@@ -4,6 +4,7 @@ mod container;
 mod keep;
 mod load;
 mod network_policies;
+mod own_canary;
 mod reach;
 
 use std::time::Duration;
@@ -15,6 +16,7 @@ pub use load::{Answer, Load};
 pub use reach::Reach;
 
 use crate::api::Api;
+use crate::canary_check::CanaryCheck;
 use crate::helm::Helm;
 use crate::installation::{Policy, SERVICE};
 use crate::json::merge;
@@ -28,11 +30,14 @@ const START: Duration = Duration::from_secs(600);
 /// How long helm may take.
 const HELM_LIMIT: &str = "10m";
 
-/// A release of the chart. Namespace, release and policy server have the same name. It stays when this is dropped.
+/// A release of the chart. Namespace, release and policy server have the same name. It stays when this is dropped. A test that is named after
+/// a row of the fault catalogue must have called its evaluators meanwhile, with a canary or a load, or have said why not
+/// ([`Release::without_canary`]).
 pub struct Release<'s> {
     site: &'s Site,
     name: String,
     source: Source,
+    canary_check: CanaryCheck,
 }
 
 impl<'s> Release<'s> {
@@ -46,7 +51,7 @@ impl<'s> Release<'s> {
             "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels },
         });
         site.kubectl_with(["apply", "--filename=-"], &namespace.to_string()).expect("the namespace");
-        Self { site, name: name.to_owned(), source: site.start_source() }
+        Self { site, name: name.to_owned(), source: site.start_source(), canary_check: CanaryCheck::default() }
     }
 
     /// The cluster.
@@ -222,11 +227,14 @@ impl<'s> Release<'s> {
     /// # Panics
     /// When the API server refuses it.
     pub fn make_namespace(&self, suffix: &str) -> String {
+        self.make_namespace_with(suffix, &json!({ "portcullis-test": self.name }))
+    }
+
+    /// The same with other labels.
+    fn make_namespace_with(&self, suffix: &str, labels: &Value) -> String {
         let name = format!("{}-{suffix}", self.name);
-        let namespace = json!({
-            "apiVersion": "v1", "kind": "Namespace",
-            "metadata": { "name": name, "labels": { "portcullis-test": self.name } },
-        });
+        let namespace =
+            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels } });
         self.site.kubectl_with(["apply", "--filename=-"], &namespace.to_string()).expect("a namespace");
         let path = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
         eventually_within(START, "the account that pods have", || self.api().get(&path));
@@ -313,6 +321,7 @@ impl<'s> Release<'s> {
 
     /// [`Release::load`] with objects of a resource of the core group.
     pub fn load_of(&self, namespace: &str, resource: &str, object: &Value, per_second: u32) -> Load {
+        self.canary_check.done();
         Load::start(&self.api(), format!("/api/v1/namespaces/{namespace}/{resource}?dryRun=All"), object, per_second)
     }
 }

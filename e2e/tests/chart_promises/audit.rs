@@ -64,6 +64,7 @@ fn fault_c05_the_pod_that_leads_is_deleted_in_the_middle_of_a_scan_and_the_repor
     let (release, shop) = (stage.release(), stage.namespace());
     release.site().install_open_reports();
     fill(release, &shop);
+    let canary = release.own_canary();
 
     // Before the policy is stored, the check counts the objects.
     let words =
@@ -96,5 +97,6 @@ fn fault_c05_the_pod_that_leads_is_deleted_in_the_middle_of_a_scan_and_the_repor
         release.wait_for_replicas(REPLICAS);
         is_proof
     });
+    canary.end();
     assert!(is_proven, "in none of {ROUNDS} rounds the pod was deleted in the middle of a scan");
 }

@@ -61,8 +61,10 @@ fn fault_x01_x10_z19_code_in_the_evaluator_of_an_installed_pod_reaches_nothing()
         return;
     }
     let release = stage.release();
+    let canary = release.own_canary();
     let _probed = Probed::start(release, "PORTCULLIS_FAILPOINTS", "evaluator.probe_inside=error");
     let attempts = eventually("the end of the attempts", || attempts(release));
+    canary.end();
 
     let mounts = ["mount", "open a file system"];
     let others =

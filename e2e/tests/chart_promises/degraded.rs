@@ -17,6 +17,7 @@ fn fault_r19_a_policy_is_degraded_until_the_pod_that_cannot_load_it_is_deleted()
         return;
     }
     let (release, shop) = (stage.release(), stage.namespace());
+    let canary = release.own_canary();
     let bad = release.pods().remove(0);
     release.source().refuse(bad["status"]["podIP"].as_str().unwrap().parse().unwrap());
     let policy = release.cluster_policy("degraded").denying("not here");
@@ -39,4 +40,5 @@ fn fault_r19_a_policy_is_degraded_until_the_pod_that_cannot_load_it_is_deleted()
     for name in ["one", "two", "three"] {
         assert_denied(&release.create_pod(&shop, name, &json!({})), "not here");
     }
+    canary.end();
 }

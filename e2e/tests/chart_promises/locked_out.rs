@@ -10,6 +10,7 @@ use crate::stage::{REPLICAS, Stage, assert_denied, names};
 fn fault_w06_a_policy_that_denies_everything_does_not_lock_out_its_own_pods() {
     let stage = Stage::new("locked-out");
     let (release, shop) = (stage.release(), stage.namespace());
+    release.without_canary("its policy denies everything everywhere, and all pods are deleted");
     let all = json!([{ "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"] }]);
     let policy = release.cluster_policy("locked-out").denying("nobody may do anything").field("rules", all);
     let policy = policy.with(&json!({ "spec": { "namespaceSelector": null } }));

@@ -29,6 +29,7 @@ fn waited(pod: &Value) -> Duration {
 fn fault_k05_pods_without_a_cache_wait_the_start_gate_and_say_what_is_missing() {
     let stage = Stage::new("source-away");
     let (release, shop) = (stage.release(), stage.namespace());
+    release.without_canary("all pods are deleted, and none may answer before its start gate ends");
     let policy = release.cluster_policy("source-away").denying("judged");
     release.apply_ready(std::slice::from_ref(&policy));
 

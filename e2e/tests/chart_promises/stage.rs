@@ -33,6 +33,11 @@ pub(crate) fn second_release(name: &str) -> Release<'static> {
     Release::new(&SITE, name)
 }
 
+/// The release that tests share, for a test that has one beside it.
+pub(crate) fn shared() -> &'static Release<'static> {
+    &SHARED
+}
+
 /// The turn of a test, in which no other test uses the cluster. The next turn starts without its policies.
 pub(crate) struct Stage {
     release: &'static Release<'static>,
@@ -69,6 +74,7 @@ impl Stage {
     pub(crate) fn with(test: &'static str, values: &Value) -> Self {
         let turn = turn();
         let release = &*SHARED;
+        release.begin_test();
         // An earlier test may have failed in the middle.
         release.source().open();
         release.delete_policies();
@@ -91,6 +97,14 @@ impl Stage {
     /// A namespace for pods of this test.
     pub(crate) fn namespace(&self) -> String {
         self.release.make_namespace(self.test)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            self.release.end_test();
+        }
     }
 }
 

@@ -18,6 +18,7 @@ fn fault_w09_what_helm_installs_is_ready_when_both_api_servers_call_and_goes_on_
     let site = Site::with_api_servers(2);
     let cluster = site.own_cluster().expect("it is our own");
     let release = Release::new(&site, "two");
+    release.without_canary("it asks each API server by itself, and stops one of them");
     let small = json!({ "server": { "replicas": 1 }, "controller": { "replicas": 1 } });
     release.install(&small).expect("an installation");
     let shop = release.make_namespace("shop");

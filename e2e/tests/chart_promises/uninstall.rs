@@ -3,13 +3,15 @@
 use portcullis_e2e::eventually;
 use serde_json::json;
 
-use crate::stage::{assert_denied, second_release, turn};
+use crate::stage::{assert_denied, second_release, shared, turn};
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
     let _turn = turn();
     let release = second_release("second");
+    release.without_canary("it goes; the canary is on the release beside it");
+    let canary = shared().own_canary();
     let small = json!({
         "server": { "replicas": 1 }, "controller": { "replicas": 1 }, "crds": { "install": false },
     });
@@ -33,4 +35,5 @@ fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
         let left = release.site().kubectl(["get", kinds, "--selector", label, "--output=name"]);
         left.expect("a list").is_empty().then_some(())
     });
+    canary.end();
 }
