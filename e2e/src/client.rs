@@ -75,7 +75,7 @@ impl Client {
     }
 
     fn exchange(&self, server: SocketAddr, request: &[u8]) -> io::Result<(u16, Vec<u8>)> {
-        // The server may have closed a connection that had no request. It has not read this one then.
+        // The server may have closed a connection that had no request. What it did not begin to answer is asked again.
         while let Some(mut connection) = self.idle(server) {
             if let Some(answer) = connection.call_if_open(request) {
                 return self.answered(server, connection, answer);
