@@ -31,21 +31,30 @@ pub(crate) async fn status(
     if !leadership.is_held() {
         return None;
     }
-    let answer = write(&client, &object, &status).await;
+    let answer = write(&client, &leadership, &object, &status).await;
     Some(Outcome { object, status, answer })
 }
 
-async fn write(client: &Client, object: &PolicyObject, status: &PolicyStatus) -> Result<Value, CallError> {
+/// A write may take several calls. After the first one, a reporter that does not lead any more makes none: what is left to do, the next leader
+/// finds.
+async fn write(
+    client: &Client,
+    leadership: &Leadership,
+    object: &PolicyObject,
+    status: &PolicyStatus,
+) -> Result<Value, CallError> {
     let found = match apply(client, object, fields::apply(object, status)).await {
         Ok(found) => found,
-        Err(error) if error.code() == Some(500) => {
-            let Some(body) = without_unknown(client, object, status).await else { return Err(error) };
-            apply(client, object, body).await?
+        Err(error) if error.code() == Some(500) && leadership.is_held() => {
+            match without_unknown(client, object, status).await {
+                Some(body) if leadership.is_held() => apply(client, object, body).await?,
+                _ => return Err(error),
+            }
         }
         Err(error) => return Err(error),
     };
     let fit = fields::fit(&fields::ours(&json!(status)), &fields::ours(&found["status"]));
-    let (Fit::Foreign, Some(meta)) = (fit, Meta::of(&found)) else { return Ok(found) };
+    let (Fit::Foreign, Some(meta), true) = (fit, Meta::of(&found), leadership.is_held()) else { return Ok(found) };
     let object = PolicyObject { meta, ..object.clone() };
     match merge(client, &object, fields::sweep(&object, status), false).await {
         Ok(swept) => Ok(swept),
