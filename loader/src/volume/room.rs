@@ -63,7 +63,6 @@ pub(crate) struct Reservation {
     room: Arc<Room>,
     number: u64,
     claims: Arc<Claims>,
-    is_module: bool,
 }
 
 impl Room {
@@ -87,7 +86,7 @@ impl Room {
         usage.counter += 1;
         let number = usage.counter;
         usage.writing.insert(number, Writing { claims: Arc::clone(&claims), bytes: 0, is_module });
-        Reservation { room: Arc::clone(self), number, claims, is_module }
+        Reservation { room: Arc::clone(self), number, claims }
     }
 
     /// Sets which tenants own which modules.
@@ -150,8 +149,7 @@ impl Reservation {
     /// `VolumeFull` when `bytes` is more.
     fn most(&self, usage: &Usage, bytes: u64) -> Result<u64, VolumeError> {
         let size = self.room.size;
-        let waiting = |tenant: &Tenant| if self.is_module { usage.not_compiled(tenant, self.number) } else { 0 };
-        let most = usage.reserved(self.number).saturating_add(usage.allowance(size, &self.claims, waiting));
+        let most = usage.reserved(self.number).saturating_add(usage.allowance(size, self.number, &self.claims));
         if bytes > most { Err(usage.refusal(size, &self.claims)) } else { Ok(most) }
     }
 
@@ -188,15 +186,12 @@ impl Usage {
         files.chain(self.writing.values().map(|writing| writing.part(tenant))).sum()
     }
 
-    /// Bytes that count for a tenant in modules without an artifact, but not in the file with this number.
-    fn not_compiled(&self, tenant: &Tenant, except: u64) -> u64 {
+    /// The modules on the volume that have no artifact.
+    fn not_compiled(&self) -> Vec<&Entry> {
         let in_folder = |folder| self.files.iter().filter(move |(name, _)| name.starts_with(folder));
         let compiled: HashSet<_> = in_folder(ARTIFACTS).filter_map(|(_, (module, _))| *module).collect();
         let is_compiled = |module: Option<Digest>| module.is_some_and(|module| compiled.contains(&module));
-        let files = in_folder(MODULES).filter(|(_, (module, _))| !is_compiled(*module));
-        let writing = self.writing.iter().filter(|(number, writing)| writing.is_module && **number != except);
-        let writing = writing.map(|(_, writing)| writing.part(tenant));
-        files.map(|(_, entry)| self.part_of_file(tenant, entry)).chain(writing).sum()
+        in_folder(MODULES).filter(|(_, (module, _))| !is_compiled(*module)).map(|(_, entry)| entry).collect()
     }
 
     fn part_of_file(&self, tenant: &Tenant, (module, bytes): &Entry) -> u64 {
@@ -204,13 +199,17 @@ impl Usage {
         owners.map_or(0, |owners| part(owners, tenant, *bytes))
     }
 
-    /// How many more bytes a file may have, if each tenant has `waiting` bytes more than are counted. Of the tenants that need the file,
-    /// the one that may have most decides.
-    fn allowance(&self, size: u64, claims: &Claims, waiting: impl Fn(&Tenant) -> u64) -> u64 {
+    /// How many more bytes the file with this number may have. Of the tenants that need it, the one that may have most decides. For a module,
+    /// the tenants' other modules without an artifact count twice.
+    fn allowance(&self, size: u64, number: u64, claims: &Claims) -> u64 {
         let used = self.used();
+        let is_module = self.writing.get(&number).is_some_and(|writing| writing.is_module);
+        let files = if is_module { self.not_compiled() } else { Vec::new() };
+        let writing = || self.writing.iter().filter(|(other, file)| is_module && file.is_module && **other != number);
         let one = |(tenant, need): (&Tenant, Need)| {
             let is_first = *tenant == Tenant::Cluster || need == Need::Served;
-            let waiting = waiting(tenant);
+            let files = files.iter().map(|entry| self.part_of_file(tenant, entry));
+            let waiting: u64 = files.chain(writing().map(|(_, file)| file.part(tenant))).sum();
             allowance(size, used.saturating_add(waiting), (!is_first).then(|| self.own(tenant).saturating_add(waiting)))
         };
         claims.iter().map(one).max().unwrap_or(0)
