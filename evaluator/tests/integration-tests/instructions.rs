@@ -60,9 +60,10 @@ fn a_step_of_a_request_takes_no_more_instructions_than_its_figure() {
     for (step, figure) in &figures.instructions {
         let [few, many] = TIMES.map(|times| counted(step, times));
         let count = (many - few) / u64::from(TIMES[1] - TIMES[0]);
-        note(&format!("{step}: {count} instructions, and the figure is {figure}"));
+        let told = format!("{step}: {count} instructions, and the figure is {figure}");
+        note(&told);
         if count.abs_diff(*figure) as f64 > TOLERANCE * *figure as f64 {
-            problems.push(format!("{step}: {count} instructions, and the figure is {figure}"));
+            problems.push(told);
         }
     }
     assert!(problems.is_empty(), "evaluator/tests/instructions.yaml says what to do: {}", problems.join("; "));
