@@ -113,7 +113,8 @@ impl Api {
     /// # Errors
     /// When the first server does not answer.
     pub fn create_bytes(&self, path: &str, body: &[u8]) -> Result<Reply, String> {
-        let answer = self.client.post_bytes(self.servers[0], path, body);
+        let question = Question { method: "POST", path, content_type: "application/json", body };
+        let answer = self.client.send(self.servers[0], &question);
         let (code, body) = answer.map_err(|error| format!("POST {path}: {error}"))?;
         Ok(Reply { code, body: serde_json::from_slice(&body).unwrap_or_default() })
     }
@@ -178,7 +179,7 @@ impl Api {
     }
 
     fn answer(&self, method: &str, path: &str, content_type: &str, body: &str) -> Result<(u16, Vec<u8>), String> {
-        let question = Question { method, path, content_type, body };
+        let question = Question { method, path, content_type, body: body.as_bytes() };
         let mut problems = Vec::new();
         for server in &self.servers {
             match self.client.send(*server, &question) {

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
-use crate::connection::{Connection, Question, Stream, post};
+use crate::connection::{Connection, Question, Stream};
 use crate::layout::Layout;
 use crate::{Error, lock};
 
@@ -66,23 +66,15 @@ impl Client {
 
     /// Asks, and returns status and body.
     pub(crate) fn send(&self, server: SocketAddr, question: &Question<'_>) -> io::Result<(u16, Vec<u8>)> {
-        self.exchange(server, &question.request(server))
-    }
-
-    /// Posts any bytes with the content type of JSON, and returns status and body.
-    pub(crate) fn post_bytes(&self, server: SocketAddr, path: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
-        self.exchange(server, &post(server, path, body))
-    }
-
-    fn exchange(&self, server: SocketAddr, request: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+        let request = question.request(server);
         // The server may have closed a connection that had no request. What it did not begin to answer is asked again.
         while let Some(mut connection) = self.idle(server) {
-            if let Some(answer) = connection.call_if_open(request) {
+            if let Some(answer) = connection.call_if_open(&request) {
                 return self.answered(server, connection, answer);
             }
         }
         let mut connection = self.open(server)?;
-        let answer = connection.call(request);
+        let answer = connection.call(&request);
         self.answered(server, connection, answer)
     }
 

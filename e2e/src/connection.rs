@@ -28,33 +28,24 @@ pub(crate) struct Question<'a> {
     pub(crate) path: &'a str,
     pub(crate) content_type: &'a str,
     /// The content type of the body; empty without a body.
-    pub(crate) body: &'a str,
+    pub(crate) body: &'a [u8],
 }
 
 impl<'a> Question<'a> {
     /// A request for the object or list at a path.
     pub(crate) fn get(path: &'a str) -> Self {
-        Self { method: "GET", path, content_type: "", body: "" }
+        Self { method: "GET", path, content_type: "", body: b"" }
     }
 
     /// The bytes of the request.
     pub(crate) fn request(&self, server: SocketAddr) -> Vec<u8> {
         let Question { method, path, content_type, body } = self;
-        request(server, method, path, content_type, body.as_bytes())
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {server}\r\nAccept: application/json\r\n");
+        if !content_type.is_empty() {
+            head += &format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n", body.len());
+        }
+        [head.as_bytes(), b"\r\n", body].concat()
     }
-}
-
-/// The bytes of a request that posts any bytes with the content type of JSON.
-pub(crate) fn post(server: SocketAddr, path: &str, body: &[u8]) -> Vec<u8> {
-    request(server, "POST", path, "application/json", body)
-}
-
-fn request(server: SocketAddr, method: &str, path: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
-    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {server}\r\nAccept: application/json\r\n");
-    if !content_type.is_empty() {
-        head += &format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n", body.len());
-    }
-    [head.as_bytes(), b"\r\n", body].concat()
 }
 
 impl Connection {
@@ -203,7 +194,7 @@ mod tests {
         let request = |question: Question<'_>| String::from_utf8(question.request(server)).unwrap();
         let head = "HTTP/1.1\r\nHost: 127.0.0.1:6443\r\nAccept: application/json\r\n";
         assert_eq!(request(Question::get("/a")), format!("GET /a {head}\r\n"));
-        let put = Question { method: "PUT", path: "/a", content_type: "application/json", body: "{}" };
+        let put = Question { method: "PUT", path: "/a", content_type: "application/json", body: b"{}" };
         let body = "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
         assert_eq!(request(put), format!("PUT /a {head}{body}"));
     }

@@ -88,7 +88,7 @@ impl Cluster {
 
     fn ask_etcd(&self, path: &str, body: &Value) -> Value {
         let (api, body) = (self.api(), body.to_string());
-        let question = Question { method: "POST", path, content_type: "application/json", body: &body };
+        let question = Question { method: "POST", path, content_type: "application/json", body: body.as_bytes() };
         let server = SocketAddr::from((self.layout.first_host(), ETCD_PORT));
         let (client, _) = api.parts();
         let (code, answer) = client.send(server, &question).unwrap_or_else(|error| panic!("etcd: {path}: {error}"));

@@ -103,7 +103,7 @@ pub(crate) fn allow_kubelet_api(layout: &Layout, client: &Client, started: &mut 
         "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "kube-apiserver-kubelet-client" }],
     });
     let body = binding.to_string();
-    let question = Question { method: "POST", path, content_type: "application/json", body: &body };
+    let question = Question { method: "POST", path, content_type: "application/json", body: body.as_bytes() };
     let what = "the right of API servers to ask the kubelet";
     wait(layout, started, Component::ApiServer(1), what, || {
         matches!(client.send(layout.api_server(1), &question), Ok((201 | 409, _)))

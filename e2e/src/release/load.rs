@@ -170,7 +170,7 @@ impl Shared {
     fn connect(&self) -> io::Result<(Connection, Vec<u8>)> {
         let (client, servers) = self.api.parts();
         let question =
-            Question { method: "POST", path: &self.path, content_type: "application/json", body: &self.body };
+            Question { method: "POST", path: &self.path, content_type: "application/json", body: self.body.as_bytes() };
         let connect = |server: &SocketAddr| Ok((client.open(*server)?, question.request(*server)));
         let mut last = Err(io::Error::other("there is no API server"));
         for server in servers {
