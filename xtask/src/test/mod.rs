@@ -19,6 +19,9 @@ use crate::{boundaries, cluster, deny, files, generate, guests, programs, tools}
 /// The crate of the benchmarks.
 const BENCH: &str = "portcullis-bench";
 
+/// The crate whose tests count the instructions of a request.
+const EVALUATOR: &str = "portcullis-evaluator";
+
 /// The crate of the black-box tests, which start the real programs.
 const BLACK_BOX: &str = "portcullis-tests";
 
@@ -85,12 +88,11 @@ struct Tests<'a> {
     needs: &'static [Need],
 }
 
-/// The steps with tests that count system calls and instructions.
-const COUNTING: [&str; 2] = ["tests: portcullis-evaluator", real::COMPARING];
-
 /// A thing that tests start or read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Need {
+    /// The programs that count system calls and instructions.
+    Counters,
     Programs,
     Guests,
     Kubernetes,
@@ -112,13 +114,11 @@ impl<'a> Plan<'a> {
         };
         let unit = selected([vec![self.generated()], self.unit_tests()].into_iter().flatten().collect());
         let alone = selected(vec![self.alone()]);
-        // Both count what a request costs.
-        let counts = unit.iter().chain(&alone).any(|tests| COUNTING.contains(&tests.step.name.as_str()));
-        if counts && !self.wanted.list {
-            tools::counters();
-        }
         let real = selected(self.real_tests()?);
         let needs: Vec<Need> = unit.iter().chain(&alone).chain(&real).flat_map(|tests| tests.needs).copied().collect();
+        if needs.contains(&Need::Counters) && !self.wanted.list {
+            tools::counters();
+        }
         if !unit.is_empty() || !alone.is_empty() || !real.is_empty() {
             self.builds(&needs)?;
         }
@@ -222,7 +222,7 @@ impl<'a> Plan<'a> {
                 let is_early = |kind: &str| kind != "test" || package.name != cluster::PACKAGE;
                 executables.start(|one| one.is_test && one.package == package.name && is_early(&one.kind), &args)
             });
-            Tests { step, needs: &[] }
+            Tests { step, needs: if package.name == EVALUATOR { &[Need::Counters] } else { &[] } }
         });
         tests.collect()
     }

@@ -21,9 +21,8 @@ const CHART_TESTS: &str = "chart";
 /// The longest that a step of cluster tests may take. The slowest one takes a quarter of this on two cores.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
 
-/// The black-box tests that need the machine to themselves, and the name of their step.
+/// The black-box tests that need the machine to themselves.
 const ALONE: &str = "alone";
-pub(super) const COMPARING: &str = "black-box: tests that compare times";
 
 /// Black-box tests with registries, which are all in modules of this name.
 const REGISTRIES: &str = "registries::";
@@ -62,7 +61,8 @@ impl<'a> Plan<'a> {
     pub(super) fn alone(&self) -> Tests<'a> {
         let mut args = self.args();
         args.extend(["--test-threads", "1"].map(OsString::from));
-        self.on_programs(COMPARING, args, |target| target == ALONE)
+        let tests = self.on_programs("black-box: tests that compare times", args, |target| target == ALONE);
+        Tests { needs: &[Need::Counters, Need::Programs, Need::Guests], ..tests }
     }
 
     fn on_programs(&self, name: &str, args: Vec<OsString>, is_wanted: impl Fn(&str) -> bool + Send + 'a) -> Tests<'a> {
