@@ -26,8 +26,8 @@ impl<S: Read + Write + Send> Stream for S {}
 pub(crate) struct Question<'a> {
     pub(crate) method: &'a str,
     pub(crate) path: &'a str,
-    pub(crate) content_type: &'a str,
     /// The content type of the body; empty without a body.
+    pub(crate) content_type: &'a str,
     pub(crate) body: &'a [u8],
 }
 
