@@ -190,6 +190,7 @@ impl Parts {
         }
         let last_call = LastCall::default();
         let checks = broker.clone().map(|link| Checks::new(link, last_call.clone(), &self.metrics));
+        let lanes = Lanes::new(lane_limits, self.memory, &self.metrics)?;
         let follow = Follow {
             broker,
             volume: args.volume.clone(),
@@ -201,7 +202,7 @@ impl Parts {
             error_window: args.error_window,
             path_keys: keys.clone(),
             engine: self.engine,
-            lanes: Lanes::new(lane_limits, self.memory, &self.metrics)?,
+            lanes: Arc::clone(&lanes),
             metrics: self.metrics.clone(),
         };
         let beat = self.liveness.beat("follow", BEAT_LIMIT);
@@ -222,7 +223,7 @@ impl Parts {
             _ => None,
         };
         let admission = Admission { metrics: self.metrics.clone(), last_call };
-        tokio::spawn(self.audits.run(admission.clone()));
+        lanes.spawn_slow(self.audits.run(admission.clone()));
         let handler = Handler {
             table: self.table,
             admission,

@@ -1,12 +1,13 @@
 //! Verdicts on objects that exist: `POST /audit/<policy>` on the state port, for the reporter of this pod.
 //!
 //! ```text
-//!  state port (a thread of its own) ──► queue of 16 ──► worker on the main runtime, one at a time ──► slow lane
+//!  state port (a thread of its own) ──► queue of 16 ──► worker in the slow lane, one at a time
 //! ```
 //!
 //! Requests of API servers come first. One audit runs at a time, in the slow lane and in an instance that nobody waits for, and after each
-//! one comes a pause ([`pace`]), so that audits together take no more than a share of one core. A question that finds no place in the
-//! queue is refused at once, and the reporter asks again later.
+//! one comes a pause ([`pace`]), so that audits together take no more than a share of one core. The worker is in the slow lane itself: on a
+//! busy machine its threads wait long for the processor, and once one has it, it answers all that is in the queue. A question that finds no
+//! place there is refused at once, and the reporter asks again later.
 
 mod pace;
 mod refusal;

@@ -182,6 +182,11 @@ impl Lanes {
         self.slow_turns(deadline + GRACE, turns).await
     }
 
+    /// Runs work of this program that requests do not wait for on the slow lane's threads, until these end.
+    pub(crate) fn spawn_slow(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.slow().spawn(work.in_current_span());
+    }
+
     /// Runs `turns` in the slow lane, until `deadline` at the latest.
     async fn slow_turns<T: Send + 'static>(
         &self,

@@ -45,8 +45,8 @@ const MOST_KINDS: usize = 64;
 /// Most namespaces that are listed, and how many of them are on a page.
 const MOST_NAMESPACES: usize = 5000;
 const PAGE_OF_NAMESPACES: u32 = 500;
-/// How many objects the evaluator is asked about at once.
-const AT_ONCE: usize = 4;
+/// How many objects the evaluator is asked about at once: half of its queue, which the reporter needs too.
+const AT_ONCE: usize = 8;
 /// The user name in the requests that the candidate is asked about.
 const USER: &str = "portcullis-impact";
 /// Longest time for one answer of the evaluator.
