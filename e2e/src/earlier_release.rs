@@ -49,8 +49,10 @@ impl EarlierRelease {
         }
         tell(&format!("building the earlier release, once: this takes a while (into {})", folder.display()));
         let building = folder.with_extension("building");
-        // The remains of an interrupted build cannot be used.
-        files::remove_folder(&building)?;
+        // An interrupted build goes on where it ended: what cargo has built stays, and the rest is made anew.
+        for made_anew in [source(&building), images(&building)] {
+            files::remove_folder(&made_anew)?;
+        }
         build_into(&building)?;
         fs::rename(&building, &folder).map_err(Error::file("create", &folder))?;
         Ok(Self { folder })
@@ -63,12 +65,12 @@ impl EarlierRelease {
 
     /// The folder of its chart.
     pub fn chart(&self) -> PathBuf {
-        self.folder.join("source/helm")
+        source(&self.folder).join("helm")
     }
 
     /// The archives of its images.
     pub fn archives(&self) -> Vec<PathBuf> {
-        IMAGES.iter().map(|name| self.folder.join("images").join(format!("{name}.tar"))).collect()
+        IMAGES.iter().map(|name| images(&self.folder).join(format!("{name}.tar"))).collect()
     }
 
     /// The tag of its images, the chart's `image.tag`.
@@ -81,8 +83,16 @@ fn folder(cache: &Cache) -> PathBuf {
     cache.root().join(format!("earlier-release-{}", &COMMIT[..12]))
 }
 
+fn source(folder: &Path) -> PathBuf {
+    folder.join("source")
+}
+
+fn images(folder: &Path) -> PathBuf {
+    folder.join("images")
+}
+
 fn build_into(folder: &Path) -> Result<(), Error> {
-    let (source, archive, target) = (folder.join("source"), folder.join("source.tar"), folder.join("target"));
+    let (source, archive, target) = (source(folder), folder.join("source.tar"), folder.join("target"));
     files::make_folder(&source)?;
     let mut git = Command::new("git");
     git.arg("-C").arg(crate::repository()).args(["archive", "--format=tar", "--output"]).arg(&archive).arg(COMMIT);
@@ -97,7 +107,7 @@ fn build_into(folder: &Path) -> Result<(), Error> {
         cargo.env_remove(name);
     }
     // The xtask of that release builds its images.
-    cargo.args(["xtask", "images", "--debug", "--tag", TAG, "--out"]).arg(folder.join("images"));
+    cargo.args(["xtask", "images", "--debug", "--tag", TAG, "--out"]).arg(images(folder));
     cargo.current_dir(&source).env("CARGO_TARGET_DIR", &target).env("CARGO_INCREMENTAL", "0");
     run(cargo, "cargo", "the earlier release", "the output of cargo is above")?;
     // It has gigabytes that are no longer needed.
