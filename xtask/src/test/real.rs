@@ -18,6 +18,9 @@ pub(super) const CLUSTER_TESTS: &str = "e2e/tests/";
 /// The tests of the chart's output, alerts included.
 const CHART_TESTS: &str = "chart";
 
+/// The slowest of the tests that start clusters, besides those of the chart's promises, in the order in which they begin.
+const SLOWEST: [&str; 4] = ["promises", "status", "webhooks", "certificates"];
+
 /// The longest that a step of cluster tests may take. The slowest one took 36 minutes on two cores that were busy with other builds.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 
@@ -88,6 +91,7 @@ impl<'a> Plan<'a> {
         let package = self.workspace.packages.iter().find(|package| package.name == cluster::PACKAGE);
         let mut targets = package.context("the crate of the cluster tests is a member")?.test_targets();
         targets.retain(|target| target != e2e::TESTS);
+        targets.sort_by_key(|target| SLOWEST.iter().position(|slow| slow == target).unwrap_or(SLOWEST.len()));
         let mut all: Vec<_> = targets.into_iter().map(|target| self.cluster(target)).collect();
         let name = "cluster: alerts of the chart";
         let is_wanted = self.selects(name) || self.selects(&format!("cluster: tests {CHART_TESTS}"));
