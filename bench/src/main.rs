@@ -202,6 +202,7 @@ mod tests {
     #[test]
     fn each_benchmark_runs_without_arguments_and_has_a_place_for_its_figures() {
         Args::command().debug_assert();
+        assert!(page::has_place(slope::LARGE_PLACE));
         for name in names() {
             assert!(Args::try_parse_from(["bench", &name]).is_ok(), "{name}");
             assert!(page::has_place(&name), "{name}");
