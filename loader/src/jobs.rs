@@ -2,6 +2,7 @@
 
 mod admit;
 mod artifact;
+mod in_use;
 mod pace;
 mod queue;
 mod slots;
@@ -9,11 +10,12 @@ mod slots;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use portcullis_contract::{Digest, Manifest, Reason, Stage};
 use portcullis_util::lock;
 
+use self::in_use::InUse;
 use self::pace::{Hosts, Turns};
 use self::slots::Slots;
 use crate::claims::Claims;
@@ -52,13 +54,9 @@ pub(crate) struct JobRunner {
     keep: Mutex<Keep>,
     /// Known sizes of artifacts that did not fit on the volume, so that they are not compiled again before there is room.
     too_large: Mutex<HashMap<Digest, u64>>,
-    /// Modules that were fetched so recently that the plan may not know them, and when. A pruning that was planned before must not remove
-    /// them, or they would be fetched again.
-    just_fetched: Mutex<HashMap<Digest, Instant>>,
+    /// What stays in any case.
+    in_use: InUse,
 }
-
-/// How long a fetched module is protected from pruning while the plan does not know it.
-const UNKNOWN: Duration = Duration::from_secs(10);
 
 /// What a running job and the loop share: progress in one direction, claims in the other.
 #[derive(Debug, Default)]
@@ -149,7 +147,7 @@ impl JobRunner {
             children: Slots::new(limits.jobs),
             readers: Slots::new(limits.jobs),
             keep: Mutex::default(),
-            just_fetched: Mutex::default(),
+            in_use: InUse::default(),
             too_large: Mutex::default(),
         }
     }
@@ -158,7 +156,7 @@ impl JobRunner {
     pub(crate) fn keep(&self, keep: Keep) {
         self.volume.room().own(keep.owners.clone());
         lock(&self.too_large).retain(|digest, _| keep.digests.contains(digest));
-        lock(&self.just_fetched).retain(|digest, at| !keep.digests.contains(digest) && at.elapsed() < UNKNOWN);
+        self.in_use.forget(&keep.digests, Instant::now());
         *lock(&self.keep) = keep;
     }
 
@@ -196,10 +194,14 @@ impl JobRunner {
                 }
             }
             Job::Admit { reference, digest, again } => {
+                let _held = self.in_use.hold(digest);
                 let result = self.admit(&reference, &digest, again, &context).await;
                 Outcome::Admitted(reference, digest, result)
             }
-            Job::Prepare { digest, anew } => Outcome::Prepared(digest, self.prepare(digest, anew, &context).await),
+            Job::Prepare { digest, anew } => {
+                let _held = self.in_use.hold(digest);
+                Outcome::Prepared(digest, self.prepare(digest, anew, &context).await)
+            }
         }
     }
 
@@ -220,6 +222,7 @@ impl JobRunner {
             // Reading a local file twice costs less than a second copy of a module that is already on the volume.
             let fetched = self.measure(reference, context).await?;
             if self.volume.seems_to_have_module(&fetched.digest, fetched.bytes) {
+                self.in_use.touch(fetched.digest);
                 return Ok(fetched.digest);
             }
         }
@@ -249,7 +252,7 @@ impl JobRunner {
         self.metrics.fetched_bytes.inc_by(bytes);
         let reservation = reservation.ok_or_else(|| mistake(Reason::InternalError, "keeping a module"))?;
         let volume = Arc::clone(&self.volume);
-        lock(&self.just_fetched).insert(digest, Instant::now());
+        self.in_use.touch(digest);
         blocking(move || volume.keep_module(temporary, &digest, reservation)).await??;
         Ok(digest)
     }
@@ -339,9 +342,7 @@ impl JobRunner {
 
     /// Removes from the volume what need not stay, and returns how many files were removed.
     pub(crate) async fn prune(&self, mut keep: Keep) -> usize {
-        let mut just_fetched = lock(&self.just_fetched).clone();
-        just_fetched.retain(|_, at| at.elapsed() < UNKNOWN);
-        keep.digests.extend(just_fetched.into_keys());
+        keep.digests.extend(self.in_use.digests(Instant::now()));
         let volume = Arc::clone(&self.volume);
         match blocking(move || volume.prune(&keep)).await {
             Ok(Ok(removed)) => {
