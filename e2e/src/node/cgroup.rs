@@ -13,6 +13,10 @@ const ROOT: &str = "/sys/fs/cgroup";
 /// The resources that the kubelet limits and counts. In version 2, each group must pass them on to the groups below it.
 const CONTROLLERS: [&str; 6] = ["cpuset", "cpu", "io", "memory", "hugetlb", "pids"];
 
+/// The weight of all pods together among the processes of the machine, as versions 1 and 2 write it: four times the default. A node's pods
+/// have the whole machine apart from its system; here they are beside control planes, tests and perhaps builds, each of which has the default.
+const WEIGHTS: [(&str, &str); 2] = [("cpu.shares", "4096"), ("cpu.weight", "400")];
+
 /// How long a group may be busy after its last process has been killed.
 const GONE: Duration = Duration::from_secs(120);
 
@@ -25,10 +29,22 @@ pub(super) fn make(name: &str) -> Result<(), Error> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(Error::file("create", &group)(error));
             }
-            _ => pass_on(&group),
+            _ => {
+                pass_on(&group);
+                weigh(&group);
+            }
         }
     }
     Ok(())
+}
+
+/// Gives the pods their weight, in the hierarchy that has it.
+fn weigh(group: &Path) {
+    for (file, weight) in WEIGHTS.map(|(file, weight)| (group.join(file), weight)) {
+        if file.exists() {
+            let _ = fs::write(file, weight);
+        }
+    }
 }
 
 /// In version 2, lets groups below have the controllers. Controllers that this machine does not have are skipped; version 1
