@@ -49,9 +49,9 @@ impl EarlierRelease {
         }
         tell(&format!("building the earlier release, once: this takes a while (into {})", folder.display()));
         let building = folder.with_extension("building");
-        // An interrupted build goes on where it ended: what cargo has built stays, and the rest is made anew.
-        for made_anew in [source(&building), images(&building)] {
-            files::remove_folder(&made_anew)?;
+        // An interrupted build goes on where it ended: what cargo has built stays, and the rest is made again.
+        for folder in [source(&building), images(&building)] {
+            files::remove_folder(&folder)?;
         }
         build_into(&building)?;
         fs::rename(&building, &folder).map_err(Error::file("create", &folder))?;
