@@ -40,7 +40,8 @@ pub(super) fn make(name: &str) -> Result<(), Error> {
 
 /// Gives the pods their weight, in the hierarchy that has it.
 fn weigh(group: &Path) {
-    for (file, weight) in WEIGHTS.map(|(file, weight)| (group.join(file), weight)) {
+    for (name, weight) in WEIGHTS {
+        let file = group.join(name);
         if file.exists() {
             let _ = fs::write(file, weight);
         }
