@@ -4,8 +4,11 @@ use std::fmt::{Debug, Display};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The interval at which a condition is checked.
-const PACE: Duration = Duration::from_millis(20);
+/// The interval at which a condition is checked at first.
+const QUICK: Duration = Duration::from_millis(20);
+
+/// The longest interval: looking often takes the time of what is waited for, and several tests wait at once.
+const SLOW: Duration = Duration::from_millis(100);
 
 /// Looks until `look` returns something, for at most `limit`.
 ///
@@ -26,8 +29,13 @@ pub fn eventually_seen<T, E: Display>(limit: Duration, what: &str, mut look: imp
             Ok(found) => return found,
             Err(seen) => assert!(start.elapsed() < limit, "waited in vain for {what}, {limit:?} long; seen: {seen}"),
         }
-        thread::sleep(PACE);
+        thread::sleep(pace(start.elapsed()));
     }
+}
+
+/// The interval after this much of a wait: a wait becomes longer by a tenth at most.
+fn pace(waited: Duration) -> Duration {
+    (waited / 10).clamp(QUICK, SLOW)
 }
 
 /// Looks for `time`, and fails if `look` returns something: for things that must not happen. The whole time is always spent,
@@ -41,6 +49,17 @@ pub fn never<T: Debug>(time: Duration, what: &str, mut look: impl FnMut() -> Opt
         if let Some(found) = look() {
             panic!("{what} must not happen: {found:?}");
         }
-        thread::sleep(PACE);
+        thread::sleep(QUICK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_wait_looks_less_often() {
+        let after = |millis| pace(Duration::from_millis(millis)).as_millis();
+        assert_eq!([after(0), after(200), after(500), after(1000), after(60_000)], [20, 20, 50, 100, 100]);
     }
 }
