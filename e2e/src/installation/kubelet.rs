@@ -54,7 +54,7 @@ fn run(pod: &Pod) {
             pod.is_ready.store(is_ready, Ordering::SeqCst);
             told = Some((is_ready, Instant::now()));
         }
-        thread::sleep(pod.rhythm.pace);
+        thread::sleep(if is_ready { pod.rhythm.pace } else { pod.rhythm.start });
     }
     pod.has_ended.store(true, Ordering::SeqCst);
 }

@@ -5,15 +5,19 @@ use std::time::Duration;
 /// The intervals of a kubelet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rhythm {
-    /// The interval at which it checks the containers.
+    /// The interval at which it checks the containers until all are ready.
+    pub(super) start: Duration,
+    /// The interval at which it checks containers that are ready.
     pub(super) pace: Duration,
     /// The interval at which it asks the API server for the pod and its Secrets.
     pub(super) ask: Duration,
 }
 
 impl Rhythm {
-    /// Short intervals, so that tests wait little.
-    pub(super) const QUICK: Self = Self { pace: Duration::from_millis(100), ask: Duration::from_millis(400) };
+    /// Short intervals, so that tests wait little, and long enough that the probes of some dozen pods leave the machine to what is tested.
+    pub(super) const QUICK: Self =
+        Self { start: Duration::from_millis(100), pace: Duration::from_millis(300), ask: Duration::from_secs(1) };
     /// Long intervals, for many pods.
-    pub(super) const LEISURE: Self = Self { pace: Duration::from_secs(1), ask: Duration::from_secs(5) };
+    pub(super) const LEISURE: Self =
+        Self { start: Duration::from_secs(1), pace: Duration::from_secs(1), ask: Duration::from_secs(5) };
 }
