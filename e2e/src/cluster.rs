@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -67,6 +67,8 @@ pub struct Cluster {
     client: Arc<Client>,
     pods: AtomicU8,
     proxies: AtomicU8,
+    /// Set once the custom resource definitions are served.
+    pub(crate) definitions: OnceLock<()>,
 }
 
 impl Cluster {
@@ -120,6 +122,7 @@ impl Cluster {
             client,
             pods: AtomicU8::new(FIRST_POD),
             proxies: AtomicU8::new(0),
+            definitions: OnceLock::new(),
         })
     }
 

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 
 use crate::Cache;
+use crate::api::Api;
 use crate::cluster::Cluster;
 use crate::helm::{Helm, objects_of};
 
@@ -25,6 +26,15 @@ const KINDS: [&str; 8] = [
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 ];
+
+/// Those that are in no namespace, by their group.
+const CLUSTER_KINDS: [(&str, [&str; 2]); 2] = [
+    ("admissionregistration.k8s.io", ["validatingadmissionpolicybindings", "validatingadmissionpolicies"]),
+    ("rbac.authorization.k8s.io", ["clusterrolebindings", "clusterroles"]),
+];
+
+/// The label with the namespace of the installation.
+const LABEL: &str = "portcullis-test-installation";
 
 /// All objects as one text, for a namespace and a policy server.
 ///
@@ -65,17 +75,38 @@ fn wanted(rendered: &str) -> String {
     let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } });
     let is_hook = |object: &Value| !object["metadata"]["annotations"]["helm.sh/hook"].is_null();
     let is_wanted = |object: &Value| KINDS.iter().any(|kind| object["kind"] == *kind) && !is_hook(object);
-    let objects = std::iter::once(namespace).chain(objects_of(rendered).into_iter().filter(is_wanted));
+    let label = |mut object: Value| {
+        object["metadata"]["labels"][LABEL] = json!(NAMESPACE);
+        object
+    };
+    let of_chart = objects_of(rendered).into_iter().filter(is_wanted).map(label);
+    let objects = std::iter::once(namespace).chain(of_chart);
     let text = |object: Value| portcullis_yaml::write(&object).expect("an object is YAML");
     objects.map(text).collect::<Vec<_>>().join("---\n")
+}
+
+/// Removes the objects of an installation that are in no namespace. Those of a hundred installations that are over would be looked at in each
+/// request to the cluster.
+pub(crate) fn remove_cluster_objects(api: &Api, namespace: &str) {
+    for (group, kinds) in CLUSTER_KINDS {
+        for kind in kinds {
+            // The cluster may have ended before the installation.
+            let _ = api.delete(&format!("/apis/{group}/v1/{kind}?labelSelector={LABEL}%3D{namespace}"), None);
+        }
+    }
 }
 
 fn fill_in(text: &str, namespace: &str, policy_server: &str) -> String {
     text.replace(NAMESPACE, namespace).replace(POLICY_SERVER, policy_server)
 }
 
-/// Applies the custom resource definitions of the chart and waits until the API server serves them.
+/// Applies the custom resource definitions of the chart and waits until the API server serves them, unless the cluster has them from
+/// another installation.
 pub(crate) fn install_definitions(cluster: &Cluster) {
+    cluster.definitions.get_or_init(|| apply_definitions(cluster));
+}
+
+fn apply_definitions(cluster: &Cluster) {
     let folder = Helm::chart().join("definitions");
     assert!(
         folder.is_dir(),
@@ -103,7 +134,7 @@ mod tests {
             objects,
             [
                 json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "shop" } }),
-                json!({ "kind": "Role", "metadata": { "name": "two", "namespace": "shop" } }),
+                json!({ "kind": "Role", "metadata": { "name": "two", "namespace": "shop", "labels": { LABEL: "shop" } } }),
             ]
         );
     }

@@ -43,7 +43,7 @@ use crate::{Cluster, Output, lock, stand_in};
 /// The lifetime of a certificate that the test makes instead of a controller.
 const LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
 
-/// An installation. Its pods end with it, and its webhooks are removed. If it had evaluators, a test that is named after a row of the fault
+/// An installation. Its pods end with it, and its objects that are in no namespace, but policies, are removed. If it had evaluators, a test that is named after a row of the fault
 /// catalogue must have had a canary on it, or have said why not ([`Installation::without_canary`]).
 pub struct Installation<'c> {
     cluster: &'c Cluster,
@@ -382,6 +382,7 @@ impl Drop for Installation<'_> {
         for kind in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
             let _ = self.api().delete(&self.webhook_path(kind), None);
         }
+        manifests::remove_cluster_objects(&self.api(), self.namespace());
         if pods.iter().any(|pod| pod.has(Program::Evaluator)) {
             self.canary_check.assert_done();
         }
