@@ -79,6 +79,8 @@ impl Kubectl {
         self.command
             .args(args)
             .env("KUBERC", "off")
+            // It ends before collecting garbage pays.
+            .env("GOGC", "400")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
