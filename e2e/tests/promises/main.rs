@@ -8,6 +8,7 @@ mod audit_faults;
 mod away;
 mod capabilities;
 mod check_advice;
+mod check_impact;
 mod check_shares;
 mod checks;
 mod decoding;

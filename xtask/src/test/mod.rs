@@ -113,7 +113,7 @@ impl<'a> Plan<'a> {
             tests.into_iter().filter(|tests| self.selects(&tests.step.name)).collect()
         };
         let unit = selected([vec![self.generated()], self.unit_tests()].into_iter().flatten().collect());
-        let alone = selected(vec![self.alone()]);
+        let alone = selected([vec![self.alone()], self.alone_on_clusters()].into_iter().flatten().collect());
         let real = selected(self.real_tests()?);
         let needs: Vec<Need> = unit.iter().chain(&alone).chain(&real).flat_map(|tests| tests.needs).copied().collect();
         if needs.contains(&Need::Counters) && !self.wanted.list {

@@ -21,6 +21,11 @@ const CHART_TESTS: &str = "chart";
 /// The slowest of the tests that start clusters, besides those of the chart's promises, in the order in which they begin.
 const SLOWEST: [&str; 4] = ["promises", "status", "webhooks", "certificates"];
 
+/// The modules of cluster tests that need the machine to themselves, by their binary: those with many replicas or policies make the canaries
+/// of other tests late, and audits have less claim to the processor than everything else.
+const ALONE_ON_CLUSTERS: [(&str, &[&str]); 2] =
+    [("promises", &["check_impact::", "fleet::"]), ("webhooks", &["many::"])];
+
 /// The longest that a step of cluster tests may take. The slowest one took 53 minutes on two cores beside a release build.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 
@@ -68,6 +73,23 @@ impl<'a> Plan<'a> {
         Tests { needs: &[Need::Counters, Need::Programs, Need::Guests], ..tests }
     }
 
+    /// The cluster tests that must run alone. With arguments, which may select tests, all tests of a binary run together.
+    pub(super) fn alone_on_clusters(&self) -> Vec<Tests<'a>> {
+        if !self.separates() || (!self.wanted.list && cluster::possible().is_err()) {
+            return Vec::new();
+        }
+        let of_binary = |(target, modules): (&str, &[&str])| {
+            let args = modules.iter().chain(&["--test-threads", "1"]).map(OsString::from);
+            self.on_cluster(format!("cluster: tests {target}, one by one"), target.to_owned(), args)
+        };
+        ALONE_ON_CLUSTERS.map(of_binary).into()
+    }
+
+    /// Whether the tests that must run alone do so.
+    fn separates(&self) -> bool {
+        !self.wanted.no_cluster && self.args().is_empty()
+    }
+
     fn on_programs(&self, name: &str, args: Vec<OsString>, is_wanted: impl Fn(&str) -> bool + Send + 'a) -> Tests<'a> {
         let executables = self.executables;
         let (programs, guests) = (self.workspace.bin_dir(Profile::Dev.dir()), self.guests_dir());
@@ -111,9 +133,19 @@ impl<'a> Plan<'a> {
         {
             return skipped;
         }
+        // They share a cluster and two cores with each other and with those of another binary.
+        let mut args = vec!["--test-threads", "2"];
+        if self.separates() {
+            let alone = ALONE_ON_CLUSTERS.iter().filter(|(of, _)| *of == target).flat_map(|(_, modules)| *modules);
+            args.extend(alone.flat_map(|module| ["--skip", module]));
+        }
+        self.on_cluster(name, target, args.into_iter().map(OsString::from))
+    }
+
+    fn on_cluster(&self, name: String, target: String, own: impl IntoIterator<Item = OsString>) -> Tests<'a> {
         let mut args = self.args();
-        // The tests of a binary share a cluster and two cores, so running more of them at once does not help.
-        args.extend(["--include-ignored", "--test-threads", "3"].map(OsString::from));
+        args.push("--include-ignored".into());
+        args.extend(own);
         let programs = self.workspace.bin_dir(Profile::Dev.dir());
         let step = self.in_own_network(name, target, args, move |command| {
             command.env("PORTCULLIS_BIN_DIR", &programs);
