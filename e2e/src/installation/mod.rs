@@ -43,8 +43,8 @@ use crate::{Cluster, Output, lock, stand_in};
 /// The lifetime of a certificate that the test makes instead of a controller.
 const LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
 
-/// An installation. Its pods end with it, and its objects that are in no namespace, but policies, are removed. If it had evaluators, a test that is named after a row of the fault
-/// catalogue must have had a canary on it, or have said why not ([`Installation::without_canary`]).
+/// An installation. Its pods end with it, and its objects that are in no namespace, but policies, are removed. If it had evaluators, a test
+/// that is named after a row of the fault catalogue must have had a canary on it, or have said why not ([`Installation::without_canary`]).
 pub struct Installation<'c> {
     cluster: &'c Cluster,
     options: InstallationOptions,
