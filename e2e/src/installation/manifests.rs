@@ -33,7 +33,7 @@ const CLUSTER_KINDS: [(&str, [&str; 2]); 2] = [
     ("rbac.authorization.k8s.io", ["clusterrolebindings", "clusterroles"]),
 ];
 
-/// The label with the namespace of the installation.
+/// The label with the namespace of the installation, on what does not stay when it is uninstalled.
 const LABEL: &str = "portcullis-test-installation";
 
 /// All objects as one text, for a namespace and a policy server.
@@ -76,7 +76,9 @@ fn wanted(rendered: &str) -> String {
     let is_hook = |object: &Value| !object["metadata"]["annotations"]["helm.sh/hook"].is_null();
     let is_wanted = |object: &Value| KINDS.iter().any(|kind| object["kind"] == *kind) && !is_hook(object);
     let label = |mut object: Value| {
-        object["metadata"]["labels"][LABEL] = json!(NAMESPACE);
+        if object["metadata"]["annotations"]["helm.sh/resource-policy"] != "keep" {
+            object["metadata"]["labels"][LABEL] = json!(NAMESPACE);
+        }
         object
     };
     let of_chart = objects_of(rendered).into_iter().filter(is_wanted).map(label);
@@ -85,8 +87,8 @@ fn wanted(rendered: &str) -> String {
     objects.map(text).collect::<Vec<_>>().join("---\n")
 }
 
-/// Removes the objects of an installation that are in no namespace. Those of a hundred installations that are over would be looked at in each
-/// request to the cluster.
+/// Removes the objects of an installation that are in no namespace, as `helm uninstall` does. Those of a hundred installations that are over
+/// would be looked at in each request to the cluster.
 pub(crate) fn remove_cluster_objects(api: &Api, namespace: &str) {
     for (group, kinds) in CLUSTER_KINDS {
         for kind in kinds {

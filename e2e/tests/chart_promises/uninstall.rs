@@ -29,11 +29,14 @@ fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
     for namespace in [release.namespace(), &shop] {
         release.site().kubectl(["delete", "namespace", namespace, "--timeout=240s"]).expect("a namespace that goes");
     }
-    eventually("nothing is left", || {
+    eventually("nothing is left but the rule about Leases, which the next installation needs", || {
         let kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings";
         let label = "policies.portcullis.dev/policy-server=second";
         let left = release.site().kubectl(["get", kinds, "--selector", label, "--output=name"]);
-        left.expect("a list").is_empty().then_some(())
+        let group = "admissionregistration.k8s.io/portcullis-second-leader";
+        let kept =
+            ["validatingadmissionpolicy", "validatingadmissionpolicybinding"].map(|kind| format!("{kind}.{group}"));
+        left.expect("a list").lines().eq(kept).then_some(())
     });
     canary.end();
 }

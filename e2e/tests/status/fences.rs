@@ -11,7 +11,8 @@ use crate::stage::{Replica, SOON, Stage};
 use crate::states::Says;
 
 /// Waits until the API server enforces the rules of the chart. It needs a moment to learn of a new rule.
-fn wait_until_fenced(stage: &Stage, replicas: &[Replica]) {
+pub(crate) fn wait_until_fenced(stage: &Stage, replicas: &[Replica]) {
+    let own = stage.installation.cluster();
     let home = format!("--namespace={}", stage.installation.namespace());
     let reports = "replicareports.policies.portcullis.dev";
     let edit = json!({ "spec": { "manifestNumber": 0 } }).to_string();
@@ -23,14 +24,14 @@ fn wait_until_fenced(stage: &Stage, replicas: &[Replica]) {
             let holder = stage.wait_for_holder();
             eventually_within(SOON, "the holder's report", || stage.report(&holder));
             let other = replicas.iter().find(|replica| replica.name() != holder).expect("two replicas");
-            let kubeconfig = cluster().kubeconfig_for(&stage.installation.token(POLICY_SERVER_ACCOUNT, &other.pod));
+            let kubeconfig = own.kubeconfig_for(&stage.installation.token(POLICY_SERVER_ACCOUNT, &other.pod));
             let report = [reports, holder.as_str()];
             let target: &[&str] = if verb == "replace" { &[] } else { &report };
             let args = [&[verb][..], target, rest, &["--dry-run=server", &home]].concat();
             let mut forged = lease(stage);
             forged["spec"]["holderIdentity"] = json!("somebody-else");
             forged["metadata"].as_object_mut().expect("an object").remove("resourceVersion");
-            let tried = cluster().kubectl_as(&kubeconfig, args.iter().copied(), &forged.to_string());
+            let tried = own.kubectl_as(&kubeconfig, args.iter().copied(), &forged.to_string());
             tried.stderr.contains("ValidatingAdmissionPolicy").then_some(())
         });
     }

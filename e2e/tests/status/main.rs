@@ -16,6 +16,7 @@ mod fleet;
 mod full;
 mod leader;
 mod objects;
+mod reinstalled;
 mod replicas;
 mod stage;
 mod states;
