@@ -124,7 +124,7 @@ fn fault_w10_a_policy_denies_all_the_time_while_its_failure_policy_changes() {
         scene.installation.cluster_policy("denying-deny").denying("no").field("failurePolicy", json!(failure_policy))
     };
     scene.installation.apply_ready(&[with("Fail")]);
-    denied_during(&scene, || {
+    denied_during(&scene, "cluster/denying-deny", &["no"], || {
         for failure_policy in ["Ignore", "Fail", "Ignore"] {
             scene.installation.apply_ready(&[with(failure_policy)]);
         }
