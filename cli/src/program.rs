@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use portcullis_registry::Allowed;
 
+/// The name of this program's file.
+const NAME: &str = "portcullis";
+
 /// A program of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Program {
@@ -78,6 +81,29 @@ fn find_in<const N: usize>(wanted: [Program; N], folders: &[PathBuf], beside: &P
     }
 }
 
+/// How to call this program again from the current folder: by its name if PATH leads to it, otherwise by its path.
+pub fn own_command() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    own_command_in(&own, &folders, &std::env::current_dir().unwrap_or_default())
+}
+
+fn own_command_in(own: &Path, folders: &[PathBuf], current: &Path) -> PathBuf {
+    let name = Path::new(NAME);
+    let first = folders.iter().map(|folder| folder.join(name)).find(|path| is_executable(path));
+    let is_own = |path: PathBuf| path.canonicalize().is_ok_and(|path| path == own);
+    if own.as_os_str().is_empty() || first.is_some_and(is_own) {
+        return name.to_owned();
+    }
+    match own.strip_prefix(current) {
+        // A shell looks for a word without a slash on PATH only.
+        Ok(below) if below.components().count() == 1 => Path::new(".").join(below),
+        Ok(below) => below.to_owned(),
+        Err(_) => own.to_owned(),
+    }
+}
+
 fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
@@ -116,5 +142,24 @@ mod tests {
         );
         fs::set_permissions(&loader, fs::Permissions::from_mode(0o755)).expect("sets");
         assert_eq!(find_in([Program::Loader], &folders, Path::new("")), Ok([loader]));
+    }
+    #[test]
+    fn the_command_for_this_program_can_be_pasted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().canonicalize().expect("it is there");
+        let [own, other] = ["target/debug", "bin"].map(|dir| root.join(dir));
+        for dir in [&own, &other] {
+            fs::create_dir_all(dir).expect("a folder");
+            fs::write(dir.join(NAME), "").expect("writes");
+            fs::set_permissions(dir.join(NAME), fs::Permissions::from_mode(0o755)).expect("sets");
+        }
+        let command = |path: &[&Path], current: &Path| {
+            let folders: Vec<PathBuf> = path.iter().map(|folder| (*folder).to_owned()).collect();
+            own_command_in(&own.join(NAME), &folders, current)
+        };
+        assert_eq!(command(&[&own, &other], &root), Path::new("portcullis"));
+        assert_eq!(command(&[&other, &own], &root), Path::new("target/debug/portcullis"), "PATH leads to another one");
+        assert_eq!(command(&[], &own), Path::new("./portcullis"));
+        assert_eq!(command(&[], &other), own.join(NAME));
     }
 }

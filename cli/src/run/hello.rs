@@ -1,4 +1,5 @@
-//! The text that is shown when the pod is ready: its address, and a command to try it. Pure, apart from listing the folder's requests.
+//! The text that is shown when the pod is ready: its address, and a command to try it. Pure, apart from listing the folder's requests and
+//! finding this program on PATH.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,6 +11,7 @@ use portcullis_contract::PolicyId;
 use super::settings::Settings;
 use crate::certificate::AUTHORITY_FILE;
 use crate::layout::Layout;
+use crate::program::own_command;
 
 /// The request for the command if the folder has none.
 const REQUEST: &str = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"name":"try","namespace":"default","operation":"CREATE","userInfo":{"username":"me"},"object":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"try","namespace":"default"},"spec":{"containers":[{"name":"main","image":"busybox","securityContext":{"privileged":true}}]}}}}"#;
@@ -46,7 +48,8 @@ pub(super) fn hello(
         lines.push(format!("No policy serves yet: fix those in the folder, or put a manifest into {dir}"));
     }
     lines.push(format!(
-        "Status: portcullis describe --dir {} · logs: {}",
+        "Status: {} describe --dir {} · logs: {}",
+        quote(&own_command().display().to_string()),
         quote(&shown(&settings.dir)),
         layout.logs.display()
     ));

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use portcullis_tests::{Client, Folder, LIMIT, Launch, Process, Program, eventually, program};
@@ -80,6 +81,11 @@ fn promise_one_command_runs_the_pod_on_a_folder() {
     let tool = start(&dir);
     let caller = client(&tool, &dir);
     assert!(wait_line(&tool, "curl ").contains("/validate/"));
+    let line = wait_line(&tool, "Status: ");
+    let (_, command) = line.split_once("Status: ").expect("it is in the line");
+    let (command, _) = command.split_once(" · ").expect("the logs come next");
+    let pasted = Command::new("sh").args(["-c", command]).output().expect("it runs");
+    assert!(pasted.status.success() && written(&pasted).contains("required-labels"), "{command}: {}", written(&pasted));
 
     // The policies answer.
     assert_eq!(ask(&caller, &dir, "cluster/no-privileged", "pod-ok.json")["allowed"], true);
