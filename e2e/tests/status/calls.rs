@@ -45,6 +45,24 @@ fn fault_r02_a_busy_api_server_is_left_alone_as_long_as_it_asks_and_the_last_sta
 
 #[test]
 #[ignore = "starts a cluster"]
+fn fault_r03_a_write_that_conflicts_is_made_again_from_the_object_as_it_is_now() {
+    stage!("conflict", proxy, stage, replica, policy, object, PodSetup::default());
+    // The write is held until the object is another version, so the API server itself refuses it.
+    proxy.rule(Rule::on("PATCH", "/status?").times(1).after(Duration::from_secs(3)));
+    let writes = || proxy.requests_of("PATCH", "/status?");
+    let before = writes().len();
+    replica.says(&object, unreachable());
+    eventually_within(SOON, "the write that is held", || (writes().len() > before).then_some(()));
+    let patch = json!({ "metadata": { "annotations": { "theirs": "stays" } } });
+    stage.installation.api().patch(&policy.path(), &patch).unwrap().expect("an annotation");
+    let found = stage.word(&policy, "Error");
+    assert_eq!(found["metadata"]["annotations"]["theirs"], "stays");
+    assert_eq!(writes()[before].status, Some(409), "the held write meets the newer object");
+    assert!(replica.metric("portcullis_reporter_policy_status_conflicts_total") >= 1.0);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
 fn fault_r04_a_failed_or_cut_answer_is_tried_again_and_no_event_is_doubled() {
     stage!("cut", proxy, stage, replica, policy, object, PodSetup::default());
     let active = |events: &[(String, i64)]| events.iter().any(|(reason, count)| reason == "Active" && *count == 1);
@@ -105,12 +123,28 @@ fn fault_r06_a_watch_that_is_cut_or_too_old_loses_nothing_and_flaps_nothing() {
         eventually_within(SOON, "a watch", || (proxy.inject(watched, &error) > 0).then_some(()));
         eventually_within(SOON, "a list", || (count() > lists).then_some(()));
         eventually_within(SOON, "a watch", || (proxy.watches(watched) > 0).then_some(()));
-        proxy.cut(watched);
+        let watches = || proxy.requests_of("GET", watched).iter().filter(|get| get.path.contains("&watch=")).count();
+        let begun = watches();
+        assert!(proxy.cut(watched) > 0);
+        eventually_within(SOON, "a watch after the cut", || (watches() > begun).then_some(()));
     }
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(version(), before, "no flap");
     replica.says(&object, unreachable());
     stage.word(&policy, "Error");
+    // Each of the watches brings what comes later.
+    let (later, object) = stage.policy("later");
+    replica.says(&object, Says::Current);
+    stage.word(&later, "Active");
+    let cluster_wide = stage.installation.cluster_policy("gone-later");
+    stage.installation.apply(&cluster_wide).expect("the policy");
+    let object = stage.confirm(&cluster_wide);
+    replica.says(&object, Says::Current);
+    stage.word(&cluster_wide, "Active");
+    let second = stage.replica();
+    stage.wait_ready();
+    second.says(&object, unreachable());
+    stage.word(&cluster_wide, "Degraded");
 }
 
 #[test]

@@ -139,25 +139,9 @@ fn fault_r14_a_leader_that_was_stopped_and_goes_on_writes_nothing_wrong() {
     }
     assert!(written() <= before + 1.0, "at most one late write: {before} became {}", written());
     // Writes that the API server refused count as well.
-    let namespace = stage.installation.namespace();
-    let tried = status_writes(namespace, leader.name(), resumed);
-    assert!(tried <= 1, "{tried} late writes of statuses were tried");
-    assert!(status_writes(namespace, follower.name(), resumed) > 0, "the audit log tells who writes");
-}
-
-/// How often a pod has tried to write the status of a policy since this time. Other tests in the cluster have pods of the same name, in
-/// other namespaces.
-fn status_writes(namespace: &str, pod: &str, since: SystemTime) -> usize {
-    let accounts = format!("system:serviceaccount:{namespace}:");
-    let is_one = |event: &&Value| {
-        let at = event["requestReceivedTimestamp"].as_str().and_then(|text| humantime::parse_rfc3339(text).ok());
-        event["objectRef"]["subresource"] == "status"
-            && event["objectRef"]["apiGroup"] == "policies.portcullis.dev"
-            && event["user"]["username"].as_str().is_some_and(|name| name.starts_with(&accounts))
-            && event["user"]["extra"]["authentication.kubernetes.io/pod-name"][0] == pod
-            && at.is_some_and(|at| at >= since)
-    };
-    cluster().audit_events().iter().filter(is_one).count()
+    let tried = stage.status_writes(leader.name(), resumed);
+    assert!(tried.len() <= 1, "late writes of statuses were tried: {tried:#?}");
+    assert!(!stage.status_writes(follower.name(), resumed).is_empty(), "the audit log tells who writes");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Policies and statuses that others delete, create again or edit.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use portcullis_e2e::{PodSetup, Program, eventually_within, never, one_round_in_time};
+use portcullis_e2e::{PodSetup, Program, Proxy, Rule, eventually_within, never, one_round_in_time};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -42,14 +42,20 @@ fn fault_r22_a_delayed_write_does_not_hit_a_namesake_made_later() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r23_a_policy_deleted_during_a_write_ends_the_matter() {
+    let proxy = Proxy::start(cluster());
     let stage = Stage::new(cluster(), "vanished");
-    let replica = stage.replica_with(slow());
+    let replica = stage.replica_with(PodSetup::default().through(Program::Reporter, proxy.address()));
     stage.wait_ready();
     stage.wait_for_holder();
+    proxy.rule(Rule::on("PATCH", "/status?").times(1).after(Duration::from_secs(3)));
+    let writes = || proxy.requests_of("PATCH", "/status?");
     let (policy, _) = stage.policy("labels");
-    std::thread::sleep(Duration::from_millis(500));
+    eventually_within(SOON, "the write that is held", || (!writes().is_empty()).then_some(()));
     stage.installation.api().delete(&policy.path(), None).unwrap().expect("the end");
-    std::thread::sleep(Duration::from_secs(5));
+    eventually_within(SOON, "its answer", || writes()[0].status.is_some().then_some(()));
+    std::thread::sleep(Duration::from_secs(8));
+    let answers: Vec<_> = writes().iter().map(|write| write.status).collect();
+    assert_eq!(answers, [Some(404)], "one write, and no retry");
     // There must be no failures with 404 or 409. Calls that timed out do not count here.
     let failures = replica.metric("portcullis_reporter_api_failures_total{call=\"write status\",code=\"40");
     assert_eq!((failures, replica.warnings("write status")), (0.0, Vec::new()));
@@ -153,6 +159,11 @@ fn fault_r31_a_terminating_namespace_ends() {
     eventually_within(SOON, "the end of the namespace", || {
         stage.installation.api().find(&path).is_none().then_some(())
     });
+    let gone = SystemTime::now();
+    std::thread::sleep(Duration::from_secs(8));
+    // One may have been under way.
+    let late = stage.status_writes(replicas[0].name(), gone);
+    assert!(late.len() <= 1, "writes have not ended: {late:#?}");
     replicas[0].wait_ready();
 }
 

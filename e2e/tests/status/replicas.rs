@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portcullis_e2e::{PodSetup, Program, condition, eventually_within, never};
+use portcullis_e2e::{PodSetup, Program, Proxy, Rule, condition, eventually_within, never};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -199,16 +199,25 @@ fn fault_r21_a_report_of_an_earlier_pod_of_the_same_name_does_not_count() {
     first.says(&object, Says::Current);
     stage.word(&policy, "Active");
     first.pod.lose_node();
+    // Without an owner, the report outlives its pod; and the second pod cannot replace it.
+    let path = stage.report_path("server-0");
+    let api = stage.installation.api();
+    api.patch(&path, &json!({ "metadata": { "ownerReferences": null } })).unwrap().expect("a report without an owner");
     first.pod.delete_object();
-    // The second pod does not know any policy yet.
-    let second = stage.replica_with(PodSetup::default().named("server-0"));
+    let proxy = Proxy::start(cluster());
+    proxy.rule(Rule::on("PATCH", "/replicareports/").hang());
+    let setup = PodSetup::default().named("server-0").through(Program::Reporter, proxy.address());
+    let second = stage.replica_with(setup);
     second.pod.wait_ready();
     let found = eventually_within(SOON, "the second pod in the status", || {
-        let found = stage.installation.object(&policy)?;
-        let replicas = found["status"]["replicas"].as_array()?.clone();
-        replicas.into_iter().find(|entry| entry["podUID"] == second.pod.uid())
+        let status = stage.installation.object(&policy)?["status"].clone();
+        let entries = status["replicas"].as_array()?.clone();
+        let entry = entries.into_iter().find(|entry| entry["podUID"] == second.pod.uid())?;
+        (status["summary"] == "1/2").then_some(entry)
     });
-    assert_ne!(found["state"], "Current");
+    assert_eq!((&found["state"], &found["reason"]), (&json!("Unknown"), &json!("ReportStale")), "{found}");
+    assert_eq!(stage.report("server-0").expect("it has no owner")["spec"]["podUID"], first.pod.uid());
+    proxy.clear();
     second.says(&object, Says::Current);
     stage.word(&policy, "Active");
 }

@@ -1,7 +1,7 @@
 //! An installation whose pods have only a reporter.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use portcullis_e2e::{
     Cluster, Installation, InstallationOptions, Pod, PodSetup, Policy, Program, condition, eventually_within,
@@ -101,6 +101,21 @@ impl Stage {
         })
     }
 
+    /// The audit events of all writes of statuses of policies in this namespace that a pod has tried since this time.
+    pub(crate) fn status_writes(&self, pod: &str, since: SystemTime) -> Vec<Value> {
+        let accounts = format!("system:serviceaccount:{}:", self.installation.namespace());
+        let is_one = |event: &Value| {
+            let at = event["requestReceivedTimestamp"].as_str().and_then(|text| humantime::parse_rfc3339(text).ok());
+            event["objectRef"]["subresource"] == "status"
+                && event["objectRef"]["apiGroup"] == "policies.portcullis.dev"
+                && event["objectRef"]["namespace"] == self.namespace
+                && event["user"]["username"].as_str().is_some_and(|name| name.starts_with(&accounts))
+                && event["user"]["extra"]["authentication.kubernetes.io/pod-name"][0] == pod
+                && at.is_some_and(|at| at >= since)
+        };
+        self.installation.cluster().audit_events().into_iter().filter(is_one).collect()
+    }
+
     /// Waits until Ready has this reason for the newest generation.
     pub(crate) fn word(&self, policy: &Policy, word: &str) -> Value {
         self.word_within(SOON, policy, word)
@@ -175,10 +190,13 @@ impl Stage {
     }
 
     pub(crate) fn report(&self, pod: &str) -> Option<Value> {
+        self.installation.api().find(&self.report_path(pod))
+    }
+
+    /// The path of a pod's report in the API.
+    pub(crate) fn report_path(&self, pod: &str) -> String {
         let namespace = self.installation.namespace();
-        self.installation
-            .api()
-            .find(&format!("/apis/policies.portcullis.dev/v1alpha1/namespaces/{namespace}/replicareports/{pod}"))
+        format!("/apis/policies.portcullis.dev/v1alpha1/namespaces/{namespace}/replicareports/{pod}")
     }
 }
 
