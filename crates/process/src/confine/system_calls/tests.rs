@@ -152,7 +152,7 @@ const SCRIPT: &str = r#"
 
 /// A part of row Z19: asks the kernel itself.
 #[test]
-fn the_kernel_refuses_what_is_not_on_the_list() {
+fn fault_z19_the_kernel_refuses_what_is_not_on_the_list() {
     if Command::new("perl").arg("-v").output().is_err() {
         portcullis_testkit::skip("there is no perl here to make system calls by their numbers");
         return;
