@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use portcullis_e2e::{FLOODED, Installation, InstallationOptions, condition, eventually, eventually_within};
+use portcullis_e2e::{FLOODED, Installation, InstallationOptions, condition, eventually, eventually_within, never};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -61,11 +61,15 @@ fn fault_w08_a_thousand_policies_have_ten_webhooks_that_settings_do_not_touch() 
     apply(&scene, &all);
     let is_each = || (scene.installation.revisions().len() == POLICIES).then_some(());
     eventually_within(CROWD_LIMIT, "a revision each", is_each);
-    for index in 0..resources.len() {
-        let path = format!("/apis/policies.portcullis.dev/v1alpha1/clusterpolicies/many-{index}/status");
+    let path = |index: usize| format!("/apis/policies.portcullis.dev/v1alpha1/clusterpolicies/many-{index}");
+    let serve = |index: usize, generation: u32| {
         let counts = json!({ "expected": 1, "current": 1 });
-        let status = json!({ "status": { "observedGeneration": 1, "replicaCounts": counts } });
-        scene.installation.api().patch(&path, &status).expect("an answer").expect("a status");
+        let status = json!({ "status": { "observedGeneration": generation, "replicaCounts": counts } });
+        let reply = scene.installation.api().patch(&format!("{}/status", path(index)), &status);
+        reply.expect("an answer").expect("a status");
+    };
+    for index in 0..resources.len() {
+        serve(index, 1);
     }
     let webhooks = scene.webhooks(resources.len());
     assert!(webhooks.iter().all(|webhook| webhook.to_string().len() < 16_000));
@@ -73,9 +77,23 @@ fn fault_w08_a_thousand_policies_have_ten_webhooks_that_settings_do_not_touch() 
         webhooks.iter().map(|webhook| webhook["metadata"]["resourceVersion"].clone()).collect()
     };
     let before = versions(&webhooks);
-    scene.installation.cluster().apply_server_side(&manifest(5, json!({ "a": 1 })).to_string()).expect("an edit");
-    eventually("another revision", || (scene.installation.revisions().len() == POLICIES + 1).then_some(()));
-    assert_eq!(versions(&scene.webhooks(resources.len())), before);
+    let settings = manifest(5, json!({ "a": 1 }));
+    let mut module = settings.clone();
+    module["spec"]["module"] = json!("https://nowhere.invalid/another.wasm");
+    for (generation, edit) in [(2, settings), (3, module)] {
+        scene.installation.cluster().apply_server_side(&edit.to_string()).expect("an edit");
+        let revisions = POLICIES + generation as usize - 1;
+        eventually("another revision", || (scene.installation.revisions().len() == revisions).then_some(()));
+        serve(5, generation);
+        let edited = scene.installation.cluster_policy("many-5");
+        scene.installation.wait_for_object(&edited, "the controller's word about the edit", |object| {
+            // Without replicas, it cannot say that the webhook answers.
+            condition(object, "WebhookConfigured").is_some_and(|it| it["observedGeneration"] == generation)
+        });
+        never(Duration::from_secs(3), "a webhook that was touched", || {
+            (versions(&scene.webhooks(resources.len())) != before).then_some(())
+        });
+    }
 }
 
 #[test]
