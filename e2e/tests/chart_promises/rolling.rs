@@ -1,5 +1,9 @@
 //! Every pod is replaced under load.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
 use crate::stage::{REPLICAS, Stage, assert_all, names};
 
 /// The number of calls per second, as in the fault catalogue. A busy machine handles fewer.
@@ -18,8 +22,24 @@ fn fault_e03_k04_a_rolling_update_under_load_fails_no_call() {
 
     let load = release.load(&shop, CALLS);
     let deployment = "deployment/portcullis-policy-server";
-    release.kubectl(["rollout", "restart", deployment]).expect("a restart");
-    release.kubectl(["rollout", "status", deployment, "--timeout=240s"]).expect("the end of the rollout");
+    let is_over = AtomicBool::new(false);
+    let (begun, ended, fewest) = thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut fewest = usize::MAX;
+            while !is_over.load(Ordering::SeqCst) {
+                fewest = fewest.min(release.endpoints());
+                thread::sleep(Duration::from_millis(100));
+            }
+            fewest
+        });
+        let begun = release.kubectl(["rollout", "restart", deployment]);
+        let ended = release.kubectl(["rollout", "status", deployment, "--timeout=240s"]);
+        is_over.store(true, Ordering::SeqCst);
+        (begun, ended, watch.join().expect("the endpoints can be read"))
+    });
+    begun.expect("a restart");
+    ended.expect("the end of the rollout");
+    assert!(fewest >= REPLICAS, "for a while only {fewest} replicas were ready");
     release.wait_for_replicas(REPLICAS);
     assert_all(&load.end_after(ENOUGH), 403);
     assert!(names(&release.pods()).iter().all(|name| !old.contains(name)));
