@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Answer, Cage, FLOODED, Folder, Pod, Policy, Program, Review, StopOnDrop, allow_many_connections, eventually, wat,
+    Answer, Cage, FLOODED, Folder, Pod, Policy, Program, Review, StopOnDrop, allow_many_connections, eventually, note,
+    wat,
 };
 
 const MIB: u64 = 1 << 20;
@@ -22,20 +23,33 @@ const TRIES: usize = 3;
 /// The time between two of these measurements.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Sends requests until `done`. Each caller waits a second after an answer, so that refusals cost nothing that is measured here. Returns
-/// the number of admissions; every other answer must say that time or memory was not enough.
-fn flood(pod: &Pod, ids: &[String], callers: usize, done: &AtomicBool) -> usize {
-    let judged = AtomicUsize::new(0);
+/// What the callers of a flood were answered.
+#[derive(Default)]
+struct Outcomes {
+    /// Admissions.
+    judged: AtomicUsize,
+    /// Refusals because there was no memory left, each with the code 503.
+    without_memory: AtomicUsize,
+}
+
+/// Sends requests until `done`. Each caller waits a second after an answer, so that refusals cost nothing that is measured here. Each
+/// answer is an admission or must say that time or memory was not enough.
+fn flood(pod: &Pod, ids: &[String], callers: usize, done: &AtomicBool) -> Outcomes {
+    let outcomes = Outcomes::default();
     thread::scope(|scope| {
         for id in (0..callers).map(|n| &ids[n % ids.len()]) {
-            let (client, judged) = (pod.client().clone(), &judged);
+            let (client, outcomes) = (pod.client().clone(), &outcomes);
             let caller = move || {
                 while !done.load(Ordering::SeqCst) {
                     let answer = client.ask(id, &Review::pod());
-                    if answer.verdict().allowed {
-                        judged.fetch_add(1, Ordering::SeqCst);
+                    let verdict = answer.verdict();
+                    if verdict.allowed {
+                        outcomes.judged.fetch_add(1, Ordering::SeqCst);
                     } else {
                         assert_not_judged(&answer);
+                        let is_without_memory = verdict.message.contains(NO_MEMORY);
+                        assert!(!is_without_memory || verdict.code == 503, "{verdict:?}");
+                        outcomes.without_memory.fetch_add(usize::from(is_without_memory), Ordering::SeqCst);
                     }
                     let again = Instant::now() + Duration::from_secs(1);
                     while Instant::now() < again && !done.load(Ordering::SeqCst) {
@@ -46,8 +60,11 @@ fn flood(pod: &Pod, ids: &[String], callers: usize, done: &AtomicBool) -> usize 
             thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, caller).expect("a thread");
         }
     });
-    judged.into_inner()
+    outcomes
 }
+
+/// In the answer to a request that has not got its memory.
+const NO_MEMORY: &str = "Overloaded: this replica has no memory left for this policy or its namespace now";
 
 fn assert_not_judged(answer: &Answer) {
     let (verdict, reasons) = (answer.verdict(), [Reason::EvaluationTimedOut, Reason::Overloaded]);
@@ -123,7 +140,8 @@ fn go_on_beside(pod: &Pod, others: &[Policy], loops: &[String], callers: usize) 
             Ok(())
         });
         drop(stop);
-        assert_eq!(flood.join().expect("every answer is right"), 0, "a loop never ends");
+        let outcomes = flood.join().expect("every answer is right");
+        assert_eq!(outcomes.judged.into_inner(), 0, "a loop never ends");
         measured
     })
 }
@@ -211,13 +229,18 @@ fn fault_z05_policies_touch_all_memory() {
     for policy in greedy.iter().chain(&modest) {
         pod.wait_current(&policy.id(), 1);
     }
-    let (done, ids) = (AtomicBool::new(false), greedy.iter().map(Policy::id).collect::<Vec<_>>());
+    // Half of the callers wait for memory for as long as they may, and the others for a second at most.
+    let ids: Vec<_> = greedy.chunks(2).flat_map(|pair| [pair[0].id(), pair[1].id() + "?timeout=1s"]).collect();
+    let done = AtomicBool::new(false);
+    let refused = || pod.metric("portcullis_guest_memory_refused_total");
+    let refused_before = refused();
     thread::scope(|scope| {
         let flood = scope.spawn(|| flood(&pod, &ids, 120, &done));
         let stop = StopOnDrop(&done);
         eventually("an instance that waits", || {
             (pod.metric("portcullis_guest_memory_waits_total") > 0.0).then_some(())
         });
+        eventually("an instance that is refused", || (refused() > refused_before).then_some(()));
         for _ in 0..15 {
             for policy in &modest {
                 assert_judged(&pod, &policy.id());
@@ -225,7 +248,9 @@ fn fault_z05_policies_touch_all_memory() {
             assert!(pod.metric("portcullis_guest_memory_bytes") <= limit);
         }
         drop(stop);
-        assert!(flood.join().expect("every answer is right") > 0, "nobody got any memory");
+        let Outcomes { judged, without_memory } = flood.join().expect("every answer is right");
+        assert!(judged.into_inner() > 0, "nobody got any memory");
+        assert!(without_memory.into_inner() > 0, "nobody was refused as Overloaded");
     });
     assert!((1.0..LIMIT as f64 * 0.75).contains(&limit), "{limit}: the limit is not seen");
     let usage = pod.evaluator().usage();
@@ -235,6 +260,8 @@ fn fault_z05_policies_touch_all_memory() {
 
 #[test]
 fn fault_m28_a_thousand_heavy_calls_at_once() {
+    /// A time well after the limit of the policy, 8 seconds: the way of a thousand answers counts too.
+    const LATEST: Duration = Duration::from_secs(8 + 4);
     allow_many_connections();
     let folder = Folder::with_canary();
     // Long enough for some calls to end even if other programs keep the processors busy.
@@ -246,13 +273,18 @@ fn fault_m28_a_thousand_heavy_calls_at_once() {
     pod.wait_current("cluster/heavy", 1);
     pod.wait_current("cluster/light", 1);
 
-    let answers = std::thread::scope(|scope| {
+    let since = pod.moment_with_test();
+    let answers = thread::scope(|scope| {
         let heavy = scope.spawn(|| pod.new_client().ask_at_once(1000, "cluster/heavy", &Review::pod()));
         while !heavy.is_finished() {
             assert_eq!(pod.ask("cluster/light", &Review::pod()).verdict().message, "light");
         }
         heavy.join().expect("all are answered")
     });
+    let allowed = since.allowed(LATEST, &pod.moment_with_test());
+    let slowest = answers.iter().flatten().map(|answer| answer.elapsed).max().expect("some are answered");
+    note(&format!("the slowest of a thousand answers came after {slowest:.1?}, {allowed:.1?} allowed here and now"));
+    assert!(slowest <= allowed, "an answer came after {slowest:?}, and {allowed:?} were allowed here and now");
     let (mut judged, mut overloaded) = (0, 0);
     for answer in answers {
         let verdict = answer.expect("answers").verdict();

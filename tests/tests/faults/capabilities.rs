@@ -221,7 +221,8 @@ fn promise_policies_verify_images_by_a_certificate_its_chain_and_the_log() {
 
 #[test]
 fn fault_m27_capabilities_that_were_not_granted_and_no_packet_leaves() {
-    let source = Source::https();
+    let (source, names) = (Source::https(), NameServer::new([192, 0, 2, 7]));
+    names.answer_one_of(1);
     let image = format!("{}/apps/web:v1", source.host());
     let folder = Folder::with_canary();
     let calls = json!([
@@ -237,7 +238,8 @@ fn fault_m27_capabilities_that_were_not_granted_and_no_packet_leaves() {
         folder.put(&calling(guest.policy("asks"), &[], &calls));
         folder.put(&calling(guest.policy("reads"), &["*"], &list).spec("contextAwareResources", kinds.clone()));
     }
-    let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).start();
+    let pod =
+        Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).loader("--name-server", names.address).start();
     pod.wait_broker();
     for guest in &guests {
         let [asks, reads] = ["asks", "reads"].map(|name| guest.policy(name).id());
@@ -256,30 +258,45 @@ fn fault_m27_capabilities_that_were_not_granted_and_no_packet_leaves() {
             "{verdict:?}"
         );
     }
-    assert_eq!(source.connections(), 0);
+    assert_eq!((source.connections(), names.queries()), (0, 0));
 }
 
 #[test]
 fn fault_x07_the_author_of_a_namespaced_policy_grants_himself_everything() {
-    let names = NameServer::new([192, 0, 2, 7]);
+    let (source, names) = (Source::https(), NameServer::new([192, 0, 2, 7]));
     names.answer_one_of(1);
     let folder = Folder::with_canary();
     let id = "namespaced/team/asks";
-    let calls = json!([{"lookupHost": "web.example"}]);
+    let calls = json!([
+        {"lookupHost": "web.example"},
+        {"manifestDigest": format!("{}/apps/web:v1", source.host())},
+        raw("kubernetes/list_resources_all", &json!({"api_version": "v1", "kind": "Secret"})),
+    ]);
     folder.put(&asks(Policy::namespaced("team", "asks"), &["*"], &calls));
-    {
-        let pod = Pod::on(&folder).loader("--name-server", names.address).start();
+    let answers = |allowed: &[&str]| {
+        let setup = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder));
+        let setup = setup.loader("--name-server", names.address);
+        let add = |setup: PodSetup, capability: &&str| setup.loader("--namespaced-capability", capability);
+        let pod = allowed.iter().fold(setup, add).start();
         pod.wait_current(id, 1);
         pod.wait_broker();
-        let line = lines(&pod.ask(id, &in_team()).verdict()).remove(0);
-        assert!(line.contains("may not have it") && line.contains("--namespaced-capability"), "{line}");
-    }
-    let allowed = Pod::on(&folder).loader("--name-server", names.address).loader("--namespaced-capability", "net/*");
-    let pod = allowed.start();
-    pod.wait_current(id, 1);
-    pod.wait_broker();
-    let line = lines(&pod.ask(id, &in_team()).verdict()).remove(0);
-    assert_eq!(line, r#"{"ips":["192.0.2.7"]}"#);
+        lines(&pod.ask(id, &in_team()).verdict())
+    };
+    let assert_denied = |answers: &[String], paths: &[&str]| {
+        assert_eq!(answers.len(), paths.len(), "{answers:#?}");
+        for (line, path) in answers.iter().zip(paths) {
+            let denied = format!("Policy has not been granted access to the '{path}' host capability.");
+            let way = line.contains("may not have it") && line.contains("--namespaced-capability");
+            assert!(line.contains(&denied) && way, "{line}");
+        }
+    };
+    let paths = ["net/v1/dns_lookup_host", "oci/v1/manifest_digest", "kubernetes/list_resources_all"];
+    assert_denied(&answers(&[]), &paths);
+    assert_eq!((source.connections(), names.queries()), (0, 0));
+    let answers = answers(&["net/*"]);
+    assert_eq!(answers[0], r#"{"ips":["192.0.2.7"]}"#);
+    assert_denied(&answers[1..], &paths[1..]);
+    assert_eq!(source.connections(), 0);
 }
 
 #[test]
@@ -328,10 +345,13 @@ fn fault_b02_a_registry_that_never_answers_and_a_flood_of_one_policy() {
     let folder = Folder::with_canary();
     let image = |tag: usize| format!("{}/apps/web:v{tag}", source.host());
     let slow = asks(Policy::cluster("slow"), &["oci/*"], &json!([{"manifestDigest": image(1)}]));
-    folder.put(&slow.timeout(3));
+    folder.put(&slow);
     folder.put(&asks(Policy::cluster("asks"), &["net/*"], &json!([{"lookupHost": "web.example"}])));
-    let pod =
-        Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).loader("--name-server", names.address).start();
+    // With eight cores, all callers are evaluated at the same time, and those that the broker has no room for wait there.
+    let setup = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).evaluator("--cores", 8);
+    // The registry's own limit comes later than that of the policy, which is 20 seconds.
+    let setup = setup.loader("--name-server", names.address).loader("--fetch-header-timeout", "60s");
+    let pod = setup.start();
     for id in [ASKS, "cluster/slow"] {
         pod.wait_current(id, 1);
     }
@@ -344,17 +364,24 @@ fn fault_b02_a_registry_that_never_answers_and_a_flood_of_one_policy() {
                 client.get("/").expect("connects");
                 scope.spawn(move || {
                     let ask = || client.try_ask("cluster/slow", &Review::pod()).expect("an answer");
-                    pod.within(Duration::from_secs(8), "a call of three seconds", ask).verdict()
+                    pod.within(Duration::from_secs(25), "a call of twenty seconds", ask).verdict()
                 })
             })
             .collect();
+        eventually("the registry to be asked", || (source.connections() > 0).then_some(()));
         // Other policies get answers in the meantime.
-        for _ in 0..20 {
-            assert_eq!(lines(&ask(&pod, ASKS)), [r#"{"ips":["192.0.2.7"]}"#]);
+        let mut meanwhile = 0;
+        while callers.iter().any(|caller| !caller.is_finished()) {
+            let verdict = pod.within(Duration::from_secs(2), "a call of another policy", || ask(&pod, ASKS));
+            assert_eq!(lines(&verdict), [r#"{"ips":["192.0.2.7"]}"#]);
+            meanwhile += usize::from(callers.iter().any(|caller| !caller.is_finished()));
         }
+        assert!(meanwhile > 0, "no other policy was answered beside the callers");
         for caller in callers {
             let verdict = caller.join().expect("an answer");
-            assert!(!verdict.allowed, "{verdict:?}");
+            let answers = lines(&verdict);
+            let late = "'oci/v1/manifest_digest' took longer than the policy's time allows";
+            assert!(matches!(&answers[..], [answer] if answer.contains(late)), "{verdict:?}");
         }
     });
     let failed =

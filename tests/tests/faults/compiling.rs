@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_contract::{Digest, Reason};
-use portcullis_tests::{Folder, LIMIT, Pod, Policy, Review, never};
+use portcullis_contract::{Digest, Phase, Reason};
+use portcullis_tests::{Folder, LIMIT, Pod, Policy, Review, eventually, never};
 use wasm_encoder::{CodeSection, Function, FunctionSection, Instruction, Module, TypeSection, ValType};
 
 const REMOTE: &str = "cluster/remote";
@@ -52,10 +52,18 @@ fn monster() -> Vec<u8> {
 fn fault_m06_compilation_without_end() {
     let folder = Folder::with_canary();
     // This limit is far longer than the other modules take even on a busy machine, and shorter than this one takes on any machine.
-    let pod = Pod::on(&folder).loader("--compile-time", "10s").loader("--compile-jobs", "2").start();
+    let pod = Pod::on(&folder).loader("--compile-time", "20s").loader("--compile-jobs", "2").start();
+    let phases = || {
+        let state = pod.loader_state()?;
+        let of = |id: &str| state.policies.iter().find(|policy| policy.id.as_str() == id).map(|policy| policy.phase);
+        Some((of(REMOTE), of("cluster/other")))
+    };
     folder.put(&Policy::cluster("remote").bytes(monster()));
-    folder.put(&Policy::cluster("other").denying("as always"));
+    eventually("the compilation to begin", || (phases()?.0 == Some(Phase::Compiling)).then_some(()));
     // Other policies work in the meantime.
+    folder.put(&Policy::cluster("other").denying("as always"));
+    let (remote, _) = eventually("the other module", || phases().filter(|(_, other)| *other == Some(Phase::Published)));
+    assert_eq!(remote, Some(Phase::Compiling), "the other module was compiled beside this one");
     pod.assert_recovered("cluster/other", 1);
     pod.assert_unserved(REMOTE, Reason::CompileLimit);
     never(Duration::from_secs(3), "a second try of what is final", || {

@@ -36,7 +36,10 @@ fn fault_l02_source_never_answers() {
         waiting.map_or(Duration::ZERO, |first| healthy.requests("/m.wasm")[0].saturating_duration_since(first));
     assert!(waited < PATIENCE, "the healthy source was asked {waited:?} after the silent one");
 
-    pod.assert_unserved(REMOTE, Reason::RegistryTimeout);
+    // The limit of the whole download has another text.
+    let failure = pod.assert_unserved(REMOTE, Reason::RegistryTimeout);
+    let text = format!("{}: no answer for {} s", silent.host(), PATIENCE.as_secs());
+    assert!(failure.message.contains(&text), "no {text:?} in {}", failure.message);
     silent.answer("/m.wasm", [Reply::module()]);
     pod.assert_recovered(REMOTE, 1);
 }
@@ -47,9 +50,21 @@ fn fault_l03_one_byte_a_second() {
     source.answer("/m.wasm", [Reply::module().rate(1)]);
     let folder = Folder::with_canary();
     let pod = pod_with(&folder, &source).loader("--fetch-timeout", "2s").begin();
-    pod.assert_unserved(REMOTE, Reason::RegistryTimeout);
+    let failure = pod.assert_unserved(REMOTE, Reason::RegistryTimeout);
+    assert!(failure.message.contains("the module did not come whole for 2 s"), "{}", failure.message);
     // Slow, but not too slow: the whole module arrives within the limit.
     source.answer("/m.wasm", [Reply::module().after(Duration::from_millis(300)).rate(10_000)]);
+    pod.assert_recovered(REMOTE, 1);
+    drop(pod);
+
+    // Without such a limit, the rate ends the attempt.
+    source.answer("/m.wasm", [Reply::module().rate(1)]);
+    let folder = Folder::with_canary();
+    let pod = pod_with(&folder, &source).loader("--fetch-timeout", "1h").begin();
+    let failure = pod.assert_unserved(REMOTE, Reason::RegistryTimeout);
+    let text = format!("{} sends less than 1024 bytes a second", source.host());
+    assert!(failure.message.contains(&text), "no {text:?} in {}", failure.message);
+    source.answer("/m.wasm", [Reply::module()]);
     pod.assert_recovered(REMOTE, 1);
 }
 

@@ -5,7 +5,8 @@ use std::{env, fs};
 
 use portcullis_contract::{Deviation, Reason};
 use portcullis_tests::{
-    Folder, LIMIT, Pod, Policy, Program, Reply, Review, Source, eventually, eventually_within, guest, heavy, note, skip,
+    Folder, LIMIT, Pod, Policy, Program, Reply, Review, Source, eventually, eventually_within, guest, heavy, note,
+    skip, wat,
 };
 
 const UPDATED: &str = "cluster/updated";
@@ -189,16 +190,58 @@ fn fault_m08_first_memory_above_the_limit() {
     pod.assert_kept("cluster/just-below", Reason::MemoryLimit, 1, |verdict| verdict.allowed);
 }
 
+/// Accepts every request, and has what is put in the place of `{parts}`.
+const ACCEPTS: &str = r#"(module
+  (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 0) "{\"valid\":true}")
+  (data (i32.const 32) "{\"accepted\":true}")
+  (func (export "__guest_call") (param $op_len i32) (param $len i32) (result i32)
+    (if (i32.eq (local.get $op_len) (i32.const 17))
+      (then (call $respond (i32.const 0) (i32.const 14)) (return (i32.const 1))))
+    (call $respond (i32.const 32) (i32.const 17))
+    (i32.const 1))
+  {parts})"#;
+
 #[test]
 fn fault_m10_tables_above_the_limit() {
     assert_refused(Reason::MemoryLimit, &[("huge_first_table", "20000000 elements"), ("many_tables", "99 tables")]);
+
+    let folder = Folder::with_canary();
+    let pod = Pod::on(&folder).start();
+    let put = |name: &str, part: &str, count: usize| {
+        let module = wat(&ACCEPTS.replace("{parts}", &part.repeat(count)));
+        folder.put(&Policy::cluster(name).bytes(module).timeout(20));
+    };
+    let (global, elements) = ("(global (mut i64) (i64.const 1))", "(elem func 0)");
+    // Ten thousand do no harm, and are served.
+    for (name, part) in [("globals", global), ("elements", elements)] {
+        let id = format!("cluster/{name}");
+        put(name, part, 10_000);
+        pod.assert_recovered(&id, 1);
+        let before = pod.evaluator().usage();
+        for answer in pod.client().ask_at_once(20, &id, &Review::pod()) {
+            assert!(answer.expect("answers").verdict().allowed);
+        }
+        let after = pod.evaluator().usage();
+        assert!(after.peak < before.peak + (32 << 20), "{before} became {after}");
+    }
+    for (name, part, count, reason, words) in [
+        ("globals", global, 300_000, Reason::MemoryLimit, "more than one may have"),
+        ("elements", elements, 200_000, Reason::ModuleInvalid, "element segments count exceeds limit"),
+    ] {
+        put(name, part, count);
+        let failure = pod.assert_kept(&format!("cluster/{name}"), reason, 1, |verdict| verdict.allowed);
+        assert!(failure.message.contains(words), "no {words:?} in {:?}", failure.message);
+    }
 }
 
 #[test]
 fn fault_m11_start_never_returns() {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("updated").denying("generation one"));
-    let pod = Pod::on(&folder).start();
+    // With four instances, one policy is loaded at a time: nothing loads while a start that was given up goes on.
+    let pod = Pod::on(&folder).evaluator("--instances", 4).start();
     pod.wait_current(UPDATED, 1);
 
     let loops = ["loop_in_init", "loop_in_start_export", "start_loop"];
@@ -210,7 +253,7 @@ fn fault_m11_start_never_returns() {
     }
     folder.put(&Policy::cluster("updated").guest("start_loop").timeout(2));
     pod.assert_kept(UPDATED, Reason::StartTimedOut, 1, |verdict| verdict.message == "generation one");
-    // The guests that were stopped no longer use memory.
+    // The guests that were stopped no longer use memory, nor the only place for a load.
     folder.put(&Policy::cluster("updated").denying("generation three"));
     pod.assert_recovered(UPDATED, 3);
 }

@@ -14,6 +14,7 @@ pub(crate) struct NameServer {
     pub(crate) address: SocketAddr,
     /// Only one query in this many gets an address; 0 if none does.
     answers_one_of: Arc<AtomicUsize>,
+    asked: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
 }
 
@@ -22,20 +23,27 @@ impl NameServer {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("binds");
         socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a limit");
         let address = socket.local_addr().expect("an address");
-        let (answers_one_of, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let (one_of, stopped) = (Arc::clone(&answers_one_of), Arc::clone(&stop));
+        let (answers_one_of, asked, stop) = (Arc::default(), Arc::default(), Arc::default());
+        let server = Self { address, answers_one_of, asked, stop };
+        let (one_of, asked) = (Arc::clone(&server.answers_one_of), Arc::clone(&server.asked));
+        let stopped = Arc::clone(&server.stop);
         thread::spawn(move || {
-            let (mut question, mut asked) = ([0; 512], 0);
+            let mut question = [0; 512];
             while !stopped.load(Ordering::SeqCst) {
                 let Ok((length, from)) = socket.recv_from(&mut question) else { continue };
-                asked += 1;
+                let asked = asked.fetch_add(1, Ordering::SeqCst) + 1;
                 let one_of = one_of.load(Ordering::SeqCst);
                 let reply = reply(&question[..length], (one_of > 0 && asked % one_of == 0).then_some(ip));
                 // The client may be gone by now.
                 let _ = socket.send_to(&reply, from);
             }
         });
-        Self { address, answers_one_of, stop }
+        server
+    }
+
+    /// How many queries have come.
+    pub(crate) fn queries(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
     }
 
     pub(crate) fn answer_one_of(&self, questions: usize) {

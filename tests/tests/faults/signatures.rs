@@ -112,6 +112,8 @@ fn fault_l21_signatures_that_the_installation_wants() {
     pod.assert_recovered("cluster/good", 1);
     pod.assert_unserved("cluster/absent", Reason::SignatureInvalid);
     pod.assert_unserved("cluster/file", Reason::SignatureInvalid);
+    let good = pod.volume().module("cluster/good").artifact.file;
+    assert_eq!(pod.volume().artifacts(), [good], "the file was not compiled");
 }
 
 #[test]
