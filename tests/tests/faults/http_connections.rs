@@ -5,7 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
-use portcullis_tests::{FLOODED, LIMIT, Program, Raw, Review, Secret, client_hello, eventually, heavy, request};
+use portcullis_tests::{
+    FLOODED, LIMIT, Program, Raw, Review, Secret, client_hello, eventually, heavy, one_round_in_time, request,
+};
 use serde_json::json;
 
 use crate::http::{DENIES, Server, assert_refused};
@@ -22,25 +24,43 @@ fn at_once<T: Send>(callers: usize, work: impl Fn() -> Vec<T> + Sync) -> Vec<T> 
 
 #[test]
 fn fault_h01_heads_that_never_end() {
+    /// How long a head may take.
+    const HEAD: Duration = Duration::from_secs(10);
+    /// How much later the last of so many connections may be seen to be closed.
+    const SLACK: Duration = Duration::from_secs(5);
     let _alone = heavy();
     let server = Server::with(|setup| setup.canary_within(FLOODED, "a thousand handshakes come at once"));
     let before = server.pod.evaluator().usage();
     let head = request("POST", PATH, &[("X-Long", &"a".repeat(4096))], "");
-    let left_open = at_once(4, || {
-        let mut open: Vec<_> = (0..250).map(|_| server.connect()).collect();
-        let start = Instant::now();
+    let trickle = |connections: Vec<Raw>| {
+        // Each with the time of its first byte.
+        let mut open: Vec<_> = connections.into_iter().map(|connection| (connection, None)).collect();
+        let (start, mut times) = (Instant::now(), Vec::new());
         for byte in &head {
             // Each connection is watched for a millisecond, so each gets a byte about every quarter of a second.
-            open.retain_mut(|connection| {
-                connection.send([*byte]).is_ok() && connection.closed_within(Duration::from_millis(1)).is_none()
+            open.retain_mut(|(connection, first)| {
+                let first = *first.get_or_insert_with(Instant::now);
+                let is_open =
+                    connection.send([*byte]).is_ok() && connection.closed_within(Duration::from_millis(1)).is_none();
+                if !is_open {
+                    times.push(first.elapsed());
+                }
+                is_open
             });
             if open.is_empty() || start.elapsed() > LIMIT {
                 break;
             }
         }
-        open
+        assert!(open.is_empty(), "{} connections were left open", open.len());
+        times
+    };
+    let times = at_once(4, || {
+        let connections = (0..250).map(|_| server.connect()).collect();
+        server.pod.within(HEAD + SLACK, "heads that never end", || trickle(connections))
     });
-    assert_eq!(left_open.len(), 0, "connections were left open");
+    // A server that is short of CPU may count the end of the handshake as part of the head.
+    let earliest = times.into_iter().min().expect("there are connections");
+    assert!(earliest >= HEAD - Duration::from_secs(1), "a connection was closed after only {earliest:?}");
     assert_eq!(server.asked(), 0);
     // I5: connections and threads are gone.
     eventually("descriptors and threads as before", || {
@@ -56,13 +76,21 @@ fn fault_h01_heads_that_never_end() {
     server.finish();
 }
 
+/// How long any body may take.
+const BODY: Duration = Duration::from_secs(10);
+/// How long a body may take before its rate is judged.
+const GRACE: Duration = Duration::from_secs(3);
+/// How much later a connection may be closed: the server looks at bodies four times a second, and reads what a refused client still sends
+/// for a second.
+const SLACK: Duration = Duration::from_secs(3);
+
 #[test]
 fn fault_h02_bodies_that_never_end() {
     let server = Server::start();
     let whole = request("POST", PATH, &[], Review::pod().bytes());
     let head = whole.len() - Review::pod().bytes().len();
-    let refused = || {
-        let mut connection = server.connect();
+    let refused = |mut connection: Raw| {
+        let start = Instant::now();
         connection.send(&whole[..head]).expect("sends");
         let mut response = Ok(None);
         for byte in &whole[head..] {
@@ -74,14 +102,43 @@ fn fault_h02_bodies_that_never_end() {
                 break;
             }
         }
+        let judged = start.elapsed();
+        assert!(judged >= GRACE, "a slow body was refused after only {judged:?}");
         assert!(connection.closed_within(LIMIT).is_some(), "the connection stays open");
         // A byte that arrives after the server has closed the connection resets it, and the answer is lost.
         response.ok().flatten().map(|response| assert_refused(&response, 408)).into_iter().collect::<Vec<_>>()
     };
+    let refused_in_time = || {
+        let connection = server.connect();
+        server.pod.within(GRACE + SLACK, "a body that comes byte by byte", || refused(connection))
+    };
     // On a busy machine that may happen to all senders.
-    eventually("a sender to hear why", || (!at_once(8, refused).is_empty()).then_some(()));
+    eventually("a sender to hear why", || (!at_once(8, refused_in_time).is_empty()).then_some(()));
+    one_round_in_time(|_| fast_enough_but_endless(&server));
     assert_eq!(server.asked(), 0);
     server.finish();
+}
+
+/// Sends a large body at twice the least rate. The result is an error if the connection was not closed when the time for a body was over:
+/// a sender that the machine stops for some seconds is too slow.
+fn fast_enough_but_endless(server: &Server) -> Result<(), String> {
+    const LARGE: usize = 6 << 20;
+    const RATE: u128 = 32 << 10;
+    let mut connection = server.connect();
+    let send_until_closed = || {
+        let (start, mut sent) = (Instant::now(), 0);
+        connection.send(request("POST", PATH, &[("Content-Length", &LARGE.to_string())], "")).expect("sends");
+        while connection.closed_within(Duration::from_millis(100)).is_none() {
+            let due = usize::try_from(RATE * start.elapsed().as_millis() / 1000).expect("it is small");
+            // It fails if the connection was closed in this moment.
+            let _ = connection.send(vec![b' '; due - sent]);
+            sent = due;
+            assert!(start.elapsed() < LIMIT, "the connection stays open");
+        }
+        start.elapsed()
+    };
+    let (took, in_time) = server.pod.timed(BODY + SLACK, send_until_closed);
+    if took < BODY { Err(format!("a body that was fast enough was refused after {took:?}")) } else { in_time }
 }
 
 #[test]
@@ -138,46 +195,67 @@ fn fault_h03_body_above_the_limit() {
     server.finish();
 }
 
-/// This is a fifth of the row's number of connections, with a smaller limit. Each has sent a request before, so that it is only idle.
+/// This is a fifth of the row's number of connections, with a smaller limit. Those that have asked are the oldest, so that nothing but what
+/// they did speaks for them.
 #[test]
 fn fault_h11_idle_connections() {
-    const IDLE: usize = 1000;
-    const CAP: usize = 800;
+    const ASKED: usize = 700;
+    const SILENT: usize = 280;
+    const NEW: usize = 200;
+    const CAP: usize = 1000;
+    /// A connection that has asked nothing may be about to do so for two seconds.
+    const SILENCE: Duration = Duration::from_secs(3);
     let _alone = heavy();
     let server = Server::with(|setup| {
         setup.evaluator("--max-connections", CAP).canary_within(FLOODED, "hundreds of handshakes come at once")
     });
     let before = server.pod.evaluator().usage();
-    let ask = request("GET", "/", &[("Content-Type", "")], "");
-    let mut idle: Vec<_> = (0..IDLE)
-        .map(|_| {
-            let mut connection = server.connect();
-            connection.send(&ask).expect("sends");
-            assert_eq!(connection.response().expect("answers").status, 404);
-            connection
-        })
-        .collect();
+    let closed = || server.pod.metric("portcullis_connections_closed_total") as usize;
+    let review = request("POST", PATH, &[], Review::pod().bytes());
+    let stray = request("GET", "/", &[("Content-Type", "")], "");
+    let answered = |connection: &mut Raw, ask: &[u8], status: u16| {
+        connection.send(ask).expect("sends");
+        assert_eq!(connection.response().expect("answers").status, status);
+    };
+    let connected = |ask: &[u8], status: u16| {
+        let mut connection = server.connect();
+        answered(&mut connection, ask, status);
+        connection
+    };
+    let mut asked: Vec<_> = (0..ASKED).map(|_| connected(&review, 200)).collect();
+    // A request for what does not exist is no review, so every other one of these counts as having asked nothing, too.
+    let silent = |number: usize| if number.is_multiple_of(2) { server.connect() } else { connected(&stray, 404) };
+    let mut silent: Vec<_> = (0..SILENT).map(silent).collect();
+    // They must have been silent for that long; nothing is waited for here.
+    thread::sleep(SILENCE);
+    assert_eq!(closed(), 0, "there is room for these");
+
+    let mut new: Vec<_> = (0..NEW).map(|_| connected(&review, 200)).collect();
     let open = eventually("the cap to hold", || {
         Some(server.pod.metric("portcullis_connections") as usize).filter(|open| *open <= CAP)
     });
-    let closed = server.pod.metric("portcullis_connections_closed_total") as usize;
-    assert!(closed >= IDLE - CAP, "{open} connections are open, {closed} were closed");
-    assert!(server.pod.evaluator().usage().descriptors < before.descriptors + IDLE as u64);
+    assert!(closed() >= ASKED + SILENT + NEW - CAP, "{open} connections are open, {} were closed", closed());
+    let during = server.pod.evaluator().usage();
+    assert!(during.descriptors < before.descriptors + (ASKED + SILENT + NEW) as u64, "{before} became {during}");
 
-    // The oldest are closed first: all connections before the border are closed, and none after it. The canary's connection and a few
-    // others may shift the border.
+    // None is closed that has asked, however old it is.
     let is_closed = |connection: &mut Raw, limit: Duration| connection.closed_within(limit).is_some();
-    let border = IDLE - open;
-    let mut old = idle[..border - 16].iter_mut();
+    let now = Duration::from_millis(1);
+    for (what, connections) in [("an old", &mut asked), ("a new", &mut new)] {
+        let gone = connections.iter_mut().filter_map(|connection| is_closed(connection, now).then_some(())).count();
+        assert_eq!(gone, 0, "{what} connection that has asked was closed before a silent one");
+    }
+    // Of the silent ones the oldest are closed first: all before the border, and none after it. The canary's connection and a few others
+    // may shift the border.
+    let border = ASKED + SILENT + NEW - open;
+    let mut old = silent[..border - 16].iter_mut();
     assert!(old.all(|connection| is_closed(connection, LIMIT)), "an old connection is still open");
-    let mut young = idle[border + 16..].iter_mut();
-    let closed = young.any(|connection| is_closed(connection, Duration::from_millis(1)));
-    assert!(!closed, "a young connection was closed before an old one");
-    let last = idle.last_mut().expect("there are some");
-    last.send(&ask).expect("sends");
-    assert_eq!(last.response().expect("answers").status, 404);
+    let mut young = silent[border + 16..].iter_mut();
+    assert!(!young.any(|connection| is_closed(connection, now)), "a young connection was closed before an old one");
+    answered(silent.last_mut().expect("there are some"), &stray, 404);
+    answered(asked.first_mut().expect("there are some"), &review, 200);
 
-    drop(idle);
+    drop((asked, silent, new));
     eventually("descriptors as before", || {
         (server.pod.evaluator().usage().descriptors <= before.descriptors + 4).then_some(())
     });

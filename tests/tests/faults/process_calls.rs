@@ -14,6 +14,7 @@ use rustix::process::Signal;
 
 const DENIES: &str = "cluster/denies";
 const LOOPS: &str = "cluster/loops";
+const SLEEPS: &str = "cluster/sleeps";
 
 fn livez(pod: &Pod) -> Answer {
     pod.probe(Program::Evaluator, "/livez").expect("the probe port answers")
@@ -44,14 +45,16 @@ fn wait_alive(pod: &Pod) {
     eventually("liveness", || (livez(pod).status == 200).then_some(()));
 }
 
-/// A time well before the policy's own limit of 30 seconds.
-const BEFORE_THE_OWN_LIMIT: Duration = Duration::from_secs(15);
+/// The own limit of a policy whose evaluations should end earlier, in seconds.
+const OWN_LIMIT: u32 = 30;
+/// A time well before that.
+const BEFORE_THE_OWN_LIMIT: Duration = Duration::from_secs(10);
 
 /// The two limits are so far apart that the test can tell which one applied even on a slow machine.
 #[test]
 fn fault_e07_the_smaller_of_two_limits() {
     let folder = Folder::with_canary();
-    let policy = Policy::cluster("loops").guest("endless_loop").timeout(30);
+    let policy = Policy::cluster("loops").guest("endless_loop").timeout(OWN_LIMIT);
     folder.put(&policy);
     folder.put(&Policy::cluster("short").guest("endless_loop").timeout(2));
     let pod = Pod::on(&folder).start();
@@ -82,15 +85,24 @@ fn fault_e07_the_smaller_of_two_limits() {
     answer.assert_not_judged(&review, "cluster/short", Reason::EvaluationTimedOut);
 }
 
+/// How many evaluations of a policy have ended at a time limit.
+fn timed_out(pod: &Pod, id: &str) -> usize {
+    let reason = Reason::EvaluationTimedOut;
+    pod.metric(&format!("portcullis_policy_evaluation_errors_total{{policy=\"{id}\",reason=\"{reason}\"}}")) as usize
+}
+
 /// About 300 callers hang up, and not the row's 10,000, because each has a connection with a handshake of its own.
 #[test]
 fn fault_e08_caller_hangs_up() {
     let folder = Folder::with_canary();
     for (name, guest) in [("loops", "endless_loop"), ("sleeps", "clock_sleep")] {
-        folder.put(&Policy::cluster(name).guest(guest).timeout(30));
+        folder.put(&Policy::cluster(name).guest(guest).timeout(OWN_LIMIT));
     }
     let pod = Pod::on(&folder).start();
-    let idle = || eventually("all instances to be free", || (pod.metric("portcullis_instances") < 2.0).then_some(()));
+    // However busy the machine is: after the own limit, evaluations end in any case.
+    let longest = Duration::from_secs(OWN_LIMIT.into()) - Duration::from_secs(5);
+    let are_free = || (pod.metric("portcullis_instances") < 2.0).then_some(());
+    let idle = || eventually_within(longest, "all instances to be free", are_free);
     let hang_up = |id: &str, times: usize| {
         let bytes = request("POST", &format!("/validate/{id}"), &[], Review::pod().bytes());
         for _ in 0..times {
@@ -104,15 +116,18 @@ fn fault_e08_caller_hangs_up() {
             eventually("an evaluation to run", || (pod.metric("portcullis_instances") >= 2.0).then_some(()));
             drop(callers);
         }
-        idle();
+        pod.within(BEFORE_THE_OWN_LIMIT, "evaluations that nobody waits for", idle);
     };
-    for id in [LOOPS, "cluster/sleeps"] {
+    for id in [LOOPS, SLEEPS] {
         pod.wait_current(id, 1);
         hang_up(id, 2);
     }
     let before = pod.evaluator().usage();
-    for id in [LOOPS, "cluster/sleeps"] {
+    for id in [LOOPS, SLEEPS] {
         hang_up(id, 30);
+    }
+    for id in [LOOPS, SLEEPS] {
+        assert_eq!(timed_out(&pod, id), 0, "{id} reached its own limit");
     }
     eventually("memory, descriptors and threads as before (I5)", || {
         pod.evaluator().usage().is_back_to(&before).then_some(())
@@ -136,8 +151,33 @@ impl Throttle<'_> {
     }
 }
 
+/// The number of failures in a row after which a kubelet restarts a program, as in the chart.
+const IN_A_ROW: usize = 3;
+/// The longest time for a probe of liveness, as in the chart.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time between two probes: a fifth of that in the chart, so that a short test sends several.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// Sends probes of liveness like those of a kubelet until `done`. Asserts that a kubelet would not restart the evaluator, and returns how
+/// many probes there were.
+fn assert_stays_alive(pod: &Pod, done: &AtomicBool) -> usize {
+    let (mut count, mut in_a_row) = (0, Vec::new());
+    while !done.load(Ordering::SeqCst) {
+        let (answer, in_time) = pod.timed(PROBE_TIMEOUT, || pod.probe(Program::Evaluator, "/livez"));
+        match answer {
+            Ok(answer) if answer.status == 200 && in_time.is_ok() => in_a_row.clear(),
+            failure => in_a_row.push(format!("{failure:?}, {in_time:?}")),
+        }
+        assert!(in_a_row.len() < IN_A_ROW, "a kubelet would restart it: {in_a_row:?}");
+        count += 1;
+        thread::sleep(PERIOD);
+    }
+    count
+}
+
 #[test]
 fn fault_e15_a_tenth_of_a_processor() {
+    const ROUNDS: usize = 4;
     let _alone = heavy();
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("denies").guest("always_deny").timeout(30));
@@ -152,20 +192,25 @@ fn fault_e15_a_tenth_of_a_processor() {
     thread::scope(|scope| {
         let throttle = Throttle { process: pod.evaluator(), done: &done };
         scope.spawn(move || throttle.run());
-        let _stop = StopOnDrop(&done);
-        for _ in 0..3 {
+        let prober = scope.spawn(|| assert_stays_alive(&pod, &done));
+        let stop = StopOnDrop(&done);
+        for round in 0..ROUNDS {
             let review = Review::pod();
             let ask = || pod.client().ask_at_once(4, LOOPS, &review);
-            for answer in pod.within(Duration::from_secs(20), "calls that never end", ask) {
+            let mut timed_out = 0;
+            for answer in pod.within(Duration::from_secs(5), "calls with two seconds each", ask) {
                 let answer = answer.expect("answers");
                 let overloaded = answer.verdict().message.contains(Reason::Overloaded.as_str());
                 let reason = if overloaded { Reason::Overloaded } else { Reason::EvaluationTimedOut };
                 answer.assert_not_judged(&review, LOOPS, reason);
+                timed_out += usize::from(!overloaded);
             }
+            assert!(timed_out > 0, "round {round}: no call was evaluated until its deadline");
             assert_eq!(pod.ask(DENIES, &review).verdict().message, "denied by always_deny");
-            // A kubelet sends a probe every ten seconds, and restarts a program that fails three times in a row.
-            eventually_within(Duration::from_secs(30), "liveness", || (livez(&pod).status == 200).then_some(()));
         }
+        drop(stop);
+        let probes = prober.join().expect("liveness does not fail");
+        assert!(probes >= IN_A_ROW, "{probes} probes cannot fail {IN_A_ROW} times in a row");
     });
     pod.canary().resume();
     let before = pod.canary().answers();

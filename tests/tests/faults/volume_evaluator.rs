@@ -88,6 +88,12 @@ fn fault_v06_manifest_of_a_newer_format() {
     assert_manifest_refused(newer_manifests());
 }
 
+/// Removes the private copies of an evaluator that has ended. Without them, as in a new container, it must read artifacts from the volume.
+pub(crate) fn forget_private_copies(pod: &Pod) {
+    fs::remove_dir_all(pod.path("private")).expect("it is there");
+    fs::create_dir(pod.path("private")).expect("a folder");
+}
+
 /// Restarts the evaluator with a volume on which the victim's artifact is broken, while the loader is down. Asserts that only the victim
 /// fails. Then the loader starts and compiles the artifact again.
 fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Pod, &Path)) {
@@ -97,9 +103,7 @@ fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Po
     pod.canary().pause();
     pod.loader().kill();
     pod.evaluator().kill();
-    // Without its private copies, as in a new container, the evaluator must read the artifact from the volume.
-    fs::remove_dir_all(pod.path("private")).expect("it is there");
-    fs::create_dir(pod.path("private")).expect("a folder");
+    forget_private_copies(&pod);
     let artifact = pod.volume().artifact(VICTIM);
     break_it(&pod, &artifact);
     pod.evaluator().start_again();
@@ -115,21 +119,44 @@ fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Po
     assert_eq!(pod.ask(VICTIM, &review).verdict().message, "generation 1", "{what}");
 }
 
+/// Restarts the evaluator with a volume on which the victim's artifact is broken, while the loader runs. Asserts that the evaluator says
+/// so, and that the loader then compiles the artifact again.
+fn assert_artifact_made_again(reason: Reason, break_it: impl FnOnce(&Path)) {
+    let folder = folder();
+    let pod = Pod::on(&folder).start();
+    pod.assert_recovered(VICTIM, 1);
+    let (loader, artifact) = (pod.loader().pid(), pod.volume().artifact(VICTIM));
+    pod.canary().pause();
+    pod.evaluator().kill();
+    forget_private_copies(&pod);
+    break_it(&artifact);
+    pod.evaluator().start_again();
+    pod.evaluator().wait_for_log("the refusal", |line| line["policy"] == VICTIM && line["reason"] == reason.as_str());
+    pod.assert_recovered(VICTIM, 1);
+    pod.resume_canary();
+    assert_eq!(pod.ask(VICTIM, &Review::pod()).verdict().message, "generation 1");
+    assert!(pod.loader().is_alive() && pod.loader().pid() == loader, "the loader was not restarted");
+    let bytes = fs::read(pod.volume().artifact(VICTIM)).expect("the artifact is there again");
+    assert_eq!(Digest::of(&bytes), pod.volume().module(VICTIM).artifact.sha256, "the artifact is as the manifest says");
+}
+
 #[test]
 fn fault_v07_artifact_is_not_there() {
-    assert_artifact_refused(Reason::ArtifactMissing, "missing", |_, artifact| {
-        fs::remove_file(artifact).expect("it was there");
-    });
+    let remove = |artifact: &Path| fs::remove_file(artifact).expect("it was there");
+    assert_artifact_refused(Reason::ArtifactMissing, "missing", |_, artifact| remove(artifact));
+    assert_artifact_made_again(Reason::ArtifactMissing, remove);
 }
 
 #[test]
 fn fault_v08_a_bit_is_flipped() {
-    assert_artifact_refused(Reason::ArtifactCorrupt, "flipped", |_, artifact| {
+    let flip = |artifact: &Path| {
         let mut bytes = fs::read(artifact).expect("it is there");
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
         fs::write(artifact, bytes).expect("writes");
-    });
+    };
+    assert_artifact_refused(Reason::ArtifactCorrupt, "flipped", |_, artifact| flip(artifact));
+    assert_artifact_made_again(Reason::ArtifactCorrupt, flip);
 }
 
 /// The artifact contains machine code that the loader compiled, but for another policy.
