@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::connection::Question;
+use crate::connection::{Answer, Question};
 use crate::json::items;
 use crate::wait::eventually;
 
@@ -25,6 +25,15 @@ pub struct Reply {
     pub code: u16,
     /// The object, or a `Status` that says what is wrong; null if it was not JSON.
     pub body: Value,
+    /// The warnings of the API server, as in the header: `299 - "…"`.
+    pub warnings: Vec<String>,
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        let body = serde_json::from_slice(&answer.body).unwrap_or_default();
+        Self { code: answer.code, body, warnings: answer.warnings }
+    }
 }
 
 impl Reply {
@@ -115,8 +124,7 @@ impl Api {
     pub fn create_bytes(&self, path: &str, body: &[u8]) -> Result<Reply, String> {
         let question = Question { method: "POST", path, content_type: "application/json", body };
         let answer = self.client.send(self.servers[0], &question);
-        let (code, body) = answer.map_err(|error| format!("POST {path}: {error}"))?;
-        Ok(Reply { code, body: serde_json::from_slice(&body).unwrap_or_default() })
+        answer.map(Reply::from).map_err(|error| format!("POST {path}: {error}"))
     }
 
     /// Whether a new ConfigMap is refused with this text; `None` if no server answers.
@@ -169,16 +177,15 @@ impl Api {
     /// # Errors
     /// When no server answers.
     pub fn text(&self, path: &str) -> Result<(u16, String), String> {
-        let (code, body) = self.answer("GET", path, "", "")?;
-        Ok((code, String::from_utf8_lossy(&body).into_owned()))
+        let answer = self.answer("GET", path, "", "")?;
+        Ok((answer.code, String::from_utf8_lossy(&answer.body).into_owned()))
     }
 
     fn send(&self, method: &str, path: &str, content_type: &str, body: &str) -> Result<Reply, String> {
-        let (code, body) = self.answer(method, path, content_type, body)?;
-        Ok(Reply { code, body: serde_json::from_slice(&body).unwrap_or_default() })
+        self.answer(method, path, content_type, body).map(Reply::from)
     }
 
-    fn answer(&self, method: &str, path: &str, content_type: &str, body: &str) -> Result<(u16, Vec<u8>), String> {
+    fn answer(&self, method: &str, path: &str, content_type: &str, body: &str) -> Result<Answer, String> {
         let question = Question { method, path, content_type, body: body.as_bytes() };
         let mut problems = Vec::new();
         for server in &self.servers {
@@ -200,6 +207,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "the pod: 409 \"it is there\"")]
     fn a_failure_shows_what_the_server_said() {
-        Reply { code: 409, body: json!({ "message": "it is there" }) }.expect("the pod");
+        Reply { code: 409, body: json!({ "message": "it is there" }), warnings: Vec::new() }.expect("the pod");
     }
 }

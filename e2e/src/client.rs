@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
-use crate::connection::{Connection, Question, Stream};
+use crate::connection::{Answer, Connection, Question, Stream};
 use crate::layout::Layout;
 use crate::{Error, lock};
 
@@ -55,17 +55,17 @@ impl Client {
 
     /// Whether a request to this path is answered with status 200.
     pub(crate) fn is_ok(&self, server: SocketAddr, path: &str) -> bool {
-        self.send(server, &Question::get(path)).is_ok_and(|(status, _)| status == 200)
+        self.send(server, &Question::get(path)).is_ok_and(|answer| answer.code == 200)
     }
 
     /// The object of this path, if there is one.
     pub(crate) fn object(&self, server: SocketAddr, path: &str) -> Option<Value> {
-        let (status, body) = self.send(server, &Question::get(path)).ok()?;
-        serde_json::from_slice(&body).ok().filter(|_| status == 200)
+        let answer = self.send(server, &Question::get(path)).ok()?;
+        serde_json::from_slice(&answer.body).ok().filter(|_| answer.code == 200)
     }
 
-    /// Asks, and returns status and body.
-    pub(crate) fn send(&self, server: SocketAddr, question: &Question<'_>) -> io::Result<(u16, Vec<u8>)> {
+    /// Asks, and returns the answer.
+    pub(crate) fn send(&self, server: SocketAddr, question: &Question<'_>) -> io::Result<Answer> {
         let request = question.request(server);
         // The server may have closed a connection that had no request. What it did not begin to answer is asked again.
         while let Some(mut connection) = self.idle(server) {
@@ -83,12 +83,7 @@ impl Client {
     }
 
     /// Gives the answer back, and keeps the connection if it can be used again.
-    fn answered(
-        &self,
-        server: SocketAddr,
-        connection: Connection,
-        answer: io::Result<(u16, Vec<u8>)>,
-    ) -> io::Result<(u16, Vec<u8>)> {
+    fn answered(&self, server: SocketAddr, connection: Connection, answer: io::Result<Answer>) -> io::Result<Answer> {
         if answer.is_ok() && !connection.is_over() {
             let mut idle = lock(&self.idle);
             let idle = idle.entry(server).or_default();

@@ -21,6 +21,16 @@ pub(crate) trait Stream: Read + Write + Send {}
 
 impl<S: Read + Write + Send> Stream for S {}
 
+/// An answer.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Answer {
+    /// The HTTP status.
+    pub(crate) code: u16,
+    /// The values of its `Warning` headers, which kubectl shows to users.
+    pub(crate) warnings: Vec<String>,
+    pub(crate) body: Vec<u8>,
+}
+
 /// A request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question<'a> {
@@ -59,14 +69,14 @@ impl Connection {
         self.is_over
     }
 
-    /// Sends a request and reads the answer: its status and its body.
-    pub(crate) fn call(&mut self, request: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+    /// Sends a request and reads the answer.
+    pub(crate) fn call(&mut self, request: &[u8]) -> io::Result<Answer> {
         self.send(request)?;
         self.read()
     }
 
     /// [`Connection::call`]; `None` if the connection turns out to be closed before the answer begins.
-    pub(crate) fn call_if_open(&mut self, request: &[u8]) -> Option<io::Result<(u16, Vec<u8>)>> {
+    pub(crate) fn call_if_open(&mut self, request: &[u8]) -> Option<io::Result<Answer>> {
         let begun = self.send(request).and_then(|()| Ok(!self.stream.fill_buf()?.is_empty()));
         match begun {
             Ok(true) => Some(self.read()),
@@ -81,10 +91,10 @@ impl Connection {
         self.stream.get_mut().flush()
     }
 
-    fn read(&mut self) -> io::Result<(u16, Vec<u8>)> {
-        let (code, body, is_last) = read_answer(&mut self.stream)?;
+    fn read(&mut self) -> io::Result<Answer> {
+        let (answer, is_last) = read_answer(&mut self.stream)?;
         self.is_over = is_last;
-        Ok((code, body))
+        Ok(answer)
     }
 }
 
@@ -94,23 +104,24 @@ fn is_closed(kind: io::ErrorKind) -> bool {
     matches!(kind, BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof)
 }
 
-/// Status and body of the next answer, and whether it is the last.
-fn read_answer(stream: &mut impl BufRead) -> io::Result<(u16, Vec<u8>, bool)> {
+/// The next answer, and whether it is the last.
+fn read_answer(stream: &mut impl BufRead) -> io::Result<(Answer, bool)> {
     let first = read_line(stream)?;
     let code = first.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
     let code = code.ok_or_else(|| malformed(&first))?;
-    let (mut length, mut is_chunked, mut is_last) = (0, false, false);
+    let (mut length, mut is_chunked, mut is_last, mut warnings) = (0, false, false, Vec::new());
     loop {
         let line = read_line(stream)?;
         if line.is_empty() {
             break;
         }
         let (name, value) = line.split_once(':').ok_or_else(|| malformed(&line))?;
-        let value = value.trim().to_ascii_lowercase();
+        let (text, value) = (value.trim(), value.trim().to_ascii_lowercase());
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = value.parse().map_err(|_| malformed(&line))?,
             "transfer-encoding" => is_chunked = value == "chunked",
             "connection" => is_last = value == "close",
+            "warning" => warnings.push(text.to_owned()),
             _ => {}
         }
     }
@@ -124,7 +135,7 @@ fn read_answer(stream: &mut impl BufRead) -> io::Result<(u16, Vec<u8>, bool)> {
     } else {
         read_bytes(stream, length, &mut body)?;
     }
-    Ok((code, body, is_last))
+    Ok((Answer { code, warnings, body }, is_last))
 }
 
 /// The length of the next chunk.
@@ -162,11 +173,16 @@ mod tests {
 
     #[test]
     fn answers_follow_each_other() {
-        let mut bytes: &[u8] = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 403 Forbidden\r\n\
+        let mut bytes: &[u8] = b"HTTP/1.1 201 Created\r\nWarning: 299 - \"Look\"\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 403 Forbidden\r\n\
             transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n1;x\r\nd\r\n0\r\n\r\nHTTP/1.1 503 \r\nConnection: close\r\n\r\n";
-        assert_eq!(read_answer(&mut bytes).unwrap(), (201, b"{}".to_vec(), false));
-        assert_eq!(read_answer(&mut bytes).unwrap(), (403, b"abcd".to_vec(), false));
-        assert_eq!(read_answer(&mut bytes).unwrap(), (503, Vec::new(), true));
+        let answer = |code, warnings: &[&str], body: &[u8]| Answer {
+            code,
+            warnings: warnings.iter().map(|text| (*text).to_owned()).collect(),
+            body: body.to_vec(),
+        };
+        assert_eq!(read_answer(&mut bytes).unwrap(), (answer(201, &["299 - \"Look\""], b"{}"), false));
+        assert_eq!(read_answer(&mut bytes).unwrap(), (answer(403, &[], b"abcd"), false));
+        assert_eq!(read_answer(&mut bytes).unwrap(), (answer(503, &[], b""), true));
         assert_eq!(read_answer(&mut bytes).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
@@ -175,7 +191,7 @@ mod tests {
         let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
         let mut connection = Connection::on(Box::new(near));
         (&far).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
-        assert_eq!(connection.call_if_open(b"a").unwrap().unwrap(), (200, b"ok".to_vec()));
+        assert_eq!(connection.call_if_open(b"a").unwrap().unwrap().body, b"ok");
         drop(far);
         assert!(connection.call_if_open(b"b").is_none());
     }

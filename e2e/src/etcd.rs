@@ -91,8 +91,8 @@ impl Cluster {
         let question = Question { method: "POST", path, content_type: "application/json", body: body.as_bytes() };
         let server = SocketAddr::from((self.layout.first_host(), ETCD_PORT));
         let (client, _) = api.parts();
-        let (code, answer) = client.send(server, &question).unwrap_or_else(|error| panic!("etcd: {path}: {error}"));
-        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        let reply = client.send(server, &question).unwrap_or_else(|error| panic!("etcd: {path}: {error}"));
+        let (code, answer) = (reply.code, serde_json::from_slice::<Value>(&reply.body).unwrap_or_default());
         assert!(code == 200, "etcd: {path}: {code} {answer}");
         answer
     }

@@ -106,7 +106,7 @@ pub(crate) fn allow_kubelet_api(layout: &Layout, client: &Client, started: &mut 
     let question = Question { method: "POST", path, content_type: "application/json", body: body.as_bytes() };
     let what = "the right of API servers to ask the kubelet";
     wait(layout, started, Component::ApiServer(1), what, || {
-        matches!(client.send(layout.api_server(1), &question), Ok((201 | 409, _)))
+        client.send(layout.api_server(1), &question).is_ok_and(|answer| matches!(answer.code, 201 | 409))
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::api::Api;
+use crate::api::{Api, Reply};
 use crate::json::merge;
 use crate::source::Source;
 use crate::wait::LIMIT;
@@ -169,16 +169,15 @@ impl Policy {
         }
     }
 
-    /// The status and the message of the API server's answer to a dry run of this policy.
+    /// The API server's answer to a dry run of this policy.
     ///
     /// # Panics
     /// When no API server answers.
-    pub fn dry_run(&self, api: &Api, source: &Source) -> (u16, String) {
+    pub fn dry_run(&self, api: &Api, source: &Source) -> Reply {
         let path = self.path();
         let collection = path.strip_suffix(&format!("/{}", self.name())).expect("the path ends with the name");
         let reply = api.create(&format!("{collection}?dryRun=All"), &self.manifest(source));
-        let reply = reply.expect("an API server answers");
-        (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+        reply.expect("an API server answers")
     }
 
     /// The complete manifest. Its module is added to the source first; the address depends only on the module's bytes.

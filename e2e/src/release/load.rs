@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::api::Api;
-use crate::connection::{Connection, Question};
+use crate::connection::{self, Connection, Question};
 use crate::wait::LIMIT;
 use crate::{eventually_within, lock};
 
@@ -147,7 +147,7 @@ impl Shared {
             let sent = Instant::now();
             let result = self.call(&mut open);
             let (code, message) = match result {
-                Ok((code, body)) => (Some(code), message(code, &body)),
+                Ok(answer) => (Some(answer.code), message(answer.code, &answer.body)),
                 Err(error) => (None, error.to_string()),
             };
             let mut answers = lock(&self.answers);
@@ -157,7 +157,7 @@ impl Shared {
     }
 
     /// Calls on the open connection, or on a new one to the first API server that accepts it.
-    fn call(&self, open: &mut Option<(Connection, Vec<u8>)>) -> io::Result<(u16, Vec<u8>)> {
+    fn call(&self, open: &mut Option<(Connection, Vec<u8>)>) -> io::Result<connection::Answer> {
         let (mut connection, request) = match open.take() {
             Some(open) => open,
             None => self.connect()?,

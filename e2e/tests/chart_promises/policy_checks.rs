@@ -17,8 +17,9 @@ fn a_policy_that_cannot_load_is_refused_where_the_chart_says_so() {
             .field("settings", json!({ "labels": labels }))
     };
     eventually("a refusal", || {
-        let (code, message) = labels(json!([])).dry_run(&release.api(), release.source());
-        (code == 422 && message.contains("SettingsInvalid: ")).then_some(())
+        let reply = labels(json!([])).dry_run(&release.api(), release.source());
+        let is_refused = reply.code == 422 && reply.body["message"].to_string().contains("SettingsInvalid: ");
+        is_refused.then_some(())
     });
     let good = labels(json!(["team"]));
     let output = release.apply(&good);

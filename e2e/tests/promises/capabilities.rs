@@ -3,38 +3,17 @@
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{
-    Installation, PodSetup, Policy, Program, Proxy, Rule, condition, eventually, eventually_within, rego,
-};
+use portcullis_e2e::{Installation, PodSetup, Program, Proxy, Rule, condition, eventually, eventually_within};
 use serde_json::{Value, json};
 
 use crate::installation;
+use crate::reads::{
+    KIND, asks, assert_stays_refused, assert_waits_for_objects, grant, has_context, has_webhook, judges, kinds,
+    limit_range, raw, try_config_map, wait_for_context, wait_for_refusal, wait_for_verdict,
+};
 
-const KIND: &str = "LimitRange";
 /// The longest wait until objects are reported as stale, for which their watch must have failed for a minute.
 const OLD: Duration = Duration::from_secs(300);
-
-fn raw(capability: &str, payload: &Value) -> Value {
-    let (namespace, operation) = capability.split_once('/').unwrap();
-    json!({"raw": {"namespace": namespace, "operation": operation, "payload": payload}})
-}
-
-fn kinds(kinds: &[&str]) -> Value {
-    kinds.iter().map(|kind| json!({"apiVersion": "v1", "kind": kind})).collect()
-}
-
-/// A policy for one namespace that makes these calls and denies. It may read limit ranges.
-fn asks(installation: &Installation<'_>, namespace: &str, name: &str, calls: &Value) -> Policy {
-    installation
-        .cluster_policy(name)
-        .example("host-capabilities")
-        .field("hostCapabilities", json!(["kubernetes/*"]))
-        .field("contextAwareResources", kinds(&[KIND]))
-        .field("timeoutEvalSeconds", 20)
-        .field("settings", json!({ "calls": calls }))
-        .field("namespaceSelector", json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}}))
-        .on(&["configmaps"])
-}
 
 /// The denial of the policy, as kubectl shows it.
 fn answer(installation: &Installation<'_>, namespace: &str) -> String {
@@ -53,31 +32,6 @@ fn wait_for(installation: &Installation<'_>, namespace: &str, what: &str, texts:
         last = answer;
         texts.iter().all(|text| last.contains(text)).then_some(())
     });
-}
-
-/// Waits until the condition `ContextSynced` has this status and reason, and these words in its message.
-fn wait_for_context(installation: &Installation<'_>, policy: &Policy, status: &str, reason: &str, words: &str) {
-    let what = format!("ContextSynced={status}, {reason}, {words}");
-    installation.wait_for_object(policy, &what, |object| has_context(object, status, reason, words));
-}
-
-/// Whether the condition `ContextSynced` of the newest generation has this status and reason, and these words in its message.
-fn has_context(object: &Value, status: &str, reason: &str, words: &str) -> bool {
-    condition(object, "ContextSynced").is_some_and(|found| {
-        found["status"] == status
-            && found["reason"] == reason
-            && found["observedGeneration"] == object["metadata"]["generation"]
-            && found["message"].as_str().is_some_and(|message| message.contains(words))
-    })
-}
-
-fn limit_range(installation: &Installation<'_>, namespace: &str, name: &str, label: &str) {
-    let object = json!({
-        "apiVersion": "v1", "kind": KIND, "metadata": {"name": name, "labels": {"for": label}},
-        "spec": {"limits": [{"type": "Pod", "max": {"cpu": "4"}}]},
-    });
-    let created = installation.api().create(&format!("/api/v1/namespaces/{namespace}/limitranges"), &object).unwrap();
-    assert_eq!(created.code, 201, "{created:?}");
 }
 
 #[test]
@@ -208,42 +162,6 @@ fn fault_b06_the_api_server_is_away() {
     canary.end();
 }
 
-/// A policy in Rego for ConfigMaps of one namespace, which gets the objects of these kinds.
-fn judges(installation: &Installation<'_>, namespace: &str, name: &str, module: &str, kinds: &[&str]) -> Policy {
-    installation
-        .cluster_policy(name)
-        .module_of(rego(module))
-        .field("contextAwareResources", self::kinds(kinds))
-        .field("timeoutEvalSeconds", 20)
-        .field("namespaceSelector", json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}}))
-        .on(&["configmaps"])
-}
-
-/// Creates a ConfigMap in a dry run. Returns status and message of the answer.
-fn try_config_map(installation: &Installation<'_>, namespace: &str, name: &str) -> (u16, String) {
-    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
-    let path = format!("/api/v1/namespaces/{namespace}/configmaps?dryRun=All");
-    let reply = installation.api().create(&path, &object).unwrap();
-    (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
-}
-
-/// Waits until a ConfigMap with this name is refused with `text`, or admitted if `text` is `None`.
-fn wait_for_verdict(installation: &Installation<'_>, namespace: &str, name: &str, text: Option<&str>) {
-    let mut last = String::new();
-    eventually(&format!("{name} in {namespace}: {text:?}"), || {
-        let (code, message) = try_config_map(installation, namespace, name);
-        if message != last {
-            eprintln!("{code} {message}");
-        }
-        last = message;
-        match text {
-            Some(text) => last.contains(text),
-            None => code == 201,
-        }
-        .then_some(())
-    });
-}
-
 #[test]
 #[ignore = "starts a cluster"]
 fn rules_in_rego_judge_by_the_objects_of_the_cluster() {
@@ -308,7 +226,9 @@ fn fault_b07_objects_for_rego_that_the_api_server_refuses_or_are_too_many() {
         installation.apply(&more).expect("the policy");
     }
     for (namespace, _, _, text) in &cases {
+        // Until the new generation is there, the one before it judges.
         wait_for_verdict(&installation, namespace, "a", Some(text));
+        assert_stays_refused(&installation, namespace, "a", text);
     }
     eventually("the sum of the objects", || {
         let (code, message) = try_config_map(&installation, &cases[2].0, "a");
@@ -337,16 +257,20 @@ fn fault_b08_the_api_server_is_away_when_rego_needs_objects() {
     // Before the first list, no objects are known, so the policy does not judge.
     proxy.close();
     pod.kill(Program::Loader);
-    wait_for_verdict(&installation, &shop, "a", Some("objects of the cluster are missing"));
+    let missing = "objects of the cluster are missing";
+    wait_for_refusal(&installation, &shop, "a", missing);
     wait_for_context(&installation, &policy, "False", "ContextNotSynced", "v1/LimitRange");
+    installation.wait_ready();
+    wait_for_refusal(&installation, &shop, "a", missing);
+    assert_stays_refused(&installation, &shop, "a", missing);
     proxy.open();
-    wait_for_verdict(&installation, &shop, "a", Some(&no_range));
+    wait_for_refusal(&installation, &shop, "a", &no_range);
+    assert_stays_refused(&installation, &shop, "a", &no_range);
     // While the API server is unreachable again, the policy judges by the known objects.
     proxy.close();
     for _ in 0..3 {
         thread::sleep(Duration::from_secs(1));
-        let (_, message) = try_config_map(&installation, &shop, "a");
-        assert!(message.contains(&no_range), "{message}");
+        assert_stays_refused(&installation, &shop, "a", &no_range);
     }
     limit_range(&installation, &shop, "made-meanwhile", &shop);
     proxy.open();
@@ -373,21 +297,9 @@ fn fault_b09_policies_wait_for_what_they_read_and_say_what_to_grant() {
     for policy in &policies {
         installation.apply(policy).expect("the policy");
         wait_for_context(&installation, policy, "False", "ContextNotSynced", "the API server refused with 503");
-        installation.wait_for_object(policy, "a policy that is loaded and waits for what it reads", |object| {
-            let says = |kind, status: &str, reason: &str| {
-                condition(object, kind).is_some_and(|one| one["status"] == status && one["reason"] == reason)
-            };
-            says("WebhookConfigured", "False", "WaitingForReplicas")
-                && says("Ready", "False", "ContextNotSynced")
-                && object["status"]["summary"] == "1/1"
-        });
     }
-    for namespace in [&shop, &mail] {
-        assert_eq!(
-            try_config_map(&installation, namespace, "a").0,
-            201,
-            "a policy without its objects rejects nothing"
-        );
+    for (policy, namespace) in policies.iter().zip([&shop, &mail]) {
+        assert_waits_for_objects(&installation, policy, namespace);
     }
     proxy.clear();
     for policy in &policies {
@@ -395,6 +307,7 @@ fn fault_b09_policies_wait_for_what_they_read_and_say_what_to_grant() {
         installation.wait_for(policy, "ContextSynced", "True");
     }
     wait_for_verdict(&installation, &shop, &mail, Some(&format!("Namespace {mail} has this name")));
+    assert!(has_webhook(&installation, &shop) && has_webhook(&installation, &mail));
     // One watch is of all objects for rules in Rego, the other is a probe for guests that make calls.
     eventually("two watches", || (proxy.watches("/api/v1/namespaces") == 2).then_some(()));
 
@@ -403,25 +316,9 @@ fn fault_b09_policies_wait_for_what_they_read_and_say_what_to_grant() {
     installation.apply(&policy).expect("the policy");
     let rule = r#"v1/Endpoints: grant {apiGroups: [""], resources: [endpoints], verbs: [get, list, watch]}"#;
     wait_for_context(&installation, &policy, "False", "ContextForbidden", rule);
-    installation.wait_for_object(&policy, "Stalled with ContextNotSynced", |object| {
-        condition(object, "Stalled").is_some_and(|stalled| stalled["status"] == "True")
-            && condition(object, "Ready").is_some_and(|ready| ready["reason"] == "ContextNotSynced")
-    });
-    let name = format!("{}-reads-endpoints", installation.namespace());
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
-        "rules": [{"apiGroups": [""], "resources": ["endpoints"], "verbs": ["get", "list", "watch"]}],
-    });
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{
-            "kind": "ServiceAccount", "name": "portcullis-policy-server", "namespace": installation.namespace(),
-        }],
-    });
-    for object in [role, binding] {
-        installation.cluster().apply(&object.to_string()).expect("the right");
-    }
+    assert_waits_for_objects(&installation, &policy, &post);
+    installation.wait_for(&policy, "Stalled", "True");
+    grant(&installation, "", "endpoints");
     installation.wait_for(&policy, "Ready", "True");
     let object = installation
         .wait_for_object(&policy, "what served last", |object| object["status"]["lastServed"]["generation"] == 1);
@@ -439,6 +336,48 @@ fn fault_b09_policies_wait_for_what_they_read_and_say_what_to_grant() {
         });
     }
     eventually("the end of the watch", || (proxy.watches("/api/v1/endpoints") == 0).then_some(()));
+    canary.end();
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_b09_a_policy_waits_for_a_kind_that_is_not_installed_yet() {
+    let installation = installation("context-unknown", 1);
+    let canary = installation.own_canary();
+    let shop = installation.make_namespace("shop");
+    let read = json!([
+        { "apiVersion": "v1", "kind": "Namespace" },
+        { "apiVersion": "context.example.com/v1", "kind": "Gadget" },
+    ]);
+    let policy = judges(&installation, &shop, "context-unknown", "unique-names", &[]);
+    let policy = policy.field("contextAwareResources", read);
+    installation.apply(&policy).expect("the policy");
+    let cause = "context.example.com/v1/Gadget: Cannot find resource context.example.com/v1/Gadget; install its \
+                 CustomResourceDefinition";
+    wait_for_context(&installation, &policy, "False", "ContextKindUnknown", cause);
+    assert_waits_for_objects(&installation, &policy, &shop);
+    installation.wait_for(&policy, "Stalled", "True");
+
+    // Once the kind is there, the right to read it is missing.
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "gadgets.context.example.com" },
+        "spec": {
+            "group": "context.example.com", "scope": "Cluster", "names": { "plural": "gadgets", "kind": "Gadget" },
+            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": { "type": "object" } } }],
+        },
+    });
+    installation.cluster().apply(&definition.to_string()).expect("a definition");
+    let rule = r#"grant {apiGroups: ["context.example.com"], resources: [gadgets], verbs: [get, list, watch]}"#;
+    wait_for_context(&installation, &policy, "False", "ContextForbidden", rule);
+    assert_waits_for_objects(&installation, &policy, &shop);
+
+    grant(&installation, "context.example.com", "gadgets");
+    let object = installation.wait_for(&policy, "Ready", "True");
+    assert_eq!(object["metadata"]["generation"], 1, "nobody has edited it");
+    wait_for_context(&installation, &policy, "True", "AsExpected", "");
+    wait_for_verdict(&installation, &shop, &shop, Some(&format!("Namespace {shop} has this name")));
+    wait_for_verdict(&installation, &shop, "free", None);
     canary.end();
 }
 

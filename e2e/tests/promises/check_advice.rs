@@ -1,9 +1,11 @@
 //! Warnings and errors at `kubectl apply` about policies that load: rows C11 to C13.
 
-use portcullis_e2e::{Installation, Policy, eventually};
+use std::time::Duration;
+
+use portcullis_e2e::{Cluster, Installation, InstallationOptions, Options, Policy, eventually, never};
 use serde_json::{Value, json};
 
-use crate::checks::{checking, dry_run, kubectl_dry_run, labels};
+use crate::checks::{await_checks, checking, dry_run, kubectl_dry_run, labels};
 
 /// A rule for CREATE requests of a resource.
 fn rule(group: &str, version: &str, resource: &str) -> Value {
@@ -73,6 +75,44 @@ fn fault_c11_rules_that_match_nothing_are_named_with_what_was_meant() {
     let changes = installation.cluster_policy("advice-rules-changes").example("default-resources");
     let told = warnings(&installation, &changes.field("settings", settings));
     assert!(told.contains("Warning: MutatingDiffers: the module changes requests"), "{told}");
+    canary.end();
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c11_no_rule_is_said_to_match_nothing_while_a_server_behind_the_api_server_is_away() {
+    // In a cluster of its own, because every client of the cluster sees that a server is away.
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let options = InstallationOptions::named("advice-away").checking_policies("deny");
+    let installation = Installation::start(&cluster, options).with(1);
+    await_checks(&installation, "advice-away");
+    let canary = installation.own_canary();
+    let gauges = rule("gauges.example.com", "v1", "gauges");
+    let policy = labels(&installation, "advice-away-labels", &json!(["team"])).field("rules", json!([gauges]));
+    let is_named = || warnings(&installation, &policy).contains("RulesMatchNothing");
+    assert!(is_named(), "nobody serves this group yet");
+
+    // A service without endpoints, as of an extension server that is not running.
+    let namespace = installation.namespace();
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "gauges", "namespace": namespace },
+        "spec": { "ports": [{ "port": 443 }] },
+    });
+    let api_service = json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": { "name": "v1.gauges.example.com" },
+        "spec": {
+            "group": "gauges.example.com", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100,
+            "insecureSkipTLSVerify": true, "service": { "namespace": namespace, "name": "gauges" },
+        },
+    });
+    for object in [&service, &api_service] {
+        cluster.apply(&object.to_string()).expect("an extension server");
+    }
+    eventually("no warning while the server is away", || (!is_named()).then_some(()));
+    never(Duration::from_secs(10), "a warning while the server is away", || is_named().then_some(()));
+    let path = "/apis/apiregistration.k8s.io/v1/apiservices/v1.gauges.example.com";
+    installation.api().delete(path, None).unwrap().expect("the deletion");
+    eventually("a warning once nobody serves the group", || is_named().then_some(()));
     canary.end();
 }
 

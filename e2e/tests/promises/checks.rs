@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{IN_TIME, Installation, Output, Pod, Policy, Program, eventually};
+use portcullis_e2e::{IN_TIME, Installation, Output, Pod, Policy, Program, Reply, eventually};
 use serde_json::{Value, json};
 
 use crate::installation_with;
@@ -36,8 +36,10 @@ pub(super) fn labels(installation: &Installation<'_>, name: &str, labels: &Value
     policy.field("settings", json!({ "labels": labels }))
 }
 
+/// The status and the message of the answer to a dry run.
 pub(super) fn dry_run(installation: &Installation<'_>, policy: &Policy) -> (u16, String) {
-    policy.dry_run(&installation.api(), installation.source())
+    let reply = policy.dry_run(&installation.api(), installation.source());
+    (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
 }
 
 pub(super) fn kubectl_dry_run(installation: &Installation<'_>, policy: &Policy) -> Output {
@@ -136,18 +138,22 @@ fn fault_c03_nobody_is_locked_out_by_a_check() {
     let installation = checking("checks-away");
     installation.without_canary("a part of the only replica is paused, and then API servers have no evaluator to call");
     let [pod] = installation.replicas().try_into().ok().expect("one replica");
-    // The check admits policies if the loader or the evaluator does not answer.
-    for break_it in [Program::Loader, Program::Evaluator] {
-        pod.pause(break_it);
-        let policy = labels(&installation, "checks-away-labels", &json!([]));
-        let (code, message) = dry_run(&installation, &policy);
-        pod.resume(break_it);
-        assert_eq!(code, 201, "{message}");
+    let mistake = labels(&installation, "checks-away-labels", &json!([]));
+    type Change = fn(&Pod, Program);
+    let faults: [(&str, Change, Change); 2] = [("hangs", Pod::pause, Pod::resume), ("is away", Pod::stop, Pod::start)];
+    // The check admits policies if the loader or the evaluator does not answer, and refuses them again as soon as it does.
+    for (fault, break_it, mend) in faults {
+        for program in [Program::Loader, Program::Evaluator] {
+            break_it(&pod, program);
+            let (code, message) = dry_run(&installation, &mistake);
+            mend(&pod, program);
+            assert_eq!(code, 201, "{program} {fault}: {message}");
+            installation.assert_recovers(&format!("a refusal again, after {program} {fault},"), || {
+                let (code, message) = dry_run(&installation, &mistake);
+                (code == 422 && message.contains("SettingsInvalid")).then_some(())
+            });
+        }
     }
-    eventually("a refusal again", || {
-        let policy = labels(&installation, "checks-away-labels", &json!([]));
-        (dry_run(&installation, &policy).0 == 422).then_some(())
-    });
 }
 
 #[test]
@@ -157,44 +163,55 @@ fn fault_c04_a_flood_of_applies_delays_no_request() {
     let shop = installation.make_namespace("shop");
     let guard = installation.cluster_policy("checks-flood-guard").denying("not today").on(&["configmaps"]);
     installation.apply_ready(std::slice::from_ref(&guard));
+    let [pod] = installation.replicas().try_into().ok().expect("one replica");
     let source = installation.source();
-    source.answer("/slow.wasm", 200, "", Duration::from_secs(60));
-    let slow = installation.cluster_policy("checks-flood-slow").at(&source.url("/slow.wasm"));
-    let mistake = labels(&installation, "checks-flood-mistake", &json!([]));
-    let (is_over, listener) = (AtomicBool::new(false), installation.listener());
-    let judge = || {
-        listener.hear(IN_TIME, &is_over, || {
-            assert_eq!(installation.api().denies_configmap(&shop, "not today"), Some(true));
-        })
+    let path = |number: usize| format!("/slow-{number}.wasm");
+    let slow = |number: usize| {
+        source.answer(&path(number), 200, "", Duration::from_secs(60));
+        installation.cluster_policy(&format!("checks-flood-slow-{number}")).at(&source.url(&path(number)))
     };
-    let (denied, answers) = thread::scope(|scope| {
-        let flood: Vec<_> = (0..FLOOD).map(|_| scope.spawn(|| dry_run(&installation, &slow))).collect();
+    let slow: Vec<Policy> = (0..FLOOD).map(slow).collect();
+    let mistake = labels(&installation, "checks-flood-mistake", &json!([]));
+    // What loader and reporter publish.
+    let shown = || {
+        let health = pod.loopback(Program::Loader, "/healthz/policies?verbose").filter(|(code, _)| *code == 200);
+        health.map(|(_, health)| (health, json!(installation.reports()).to_string()))
+    };
+    let (is_over, listener) = (AtomicBool::new(false), installation.listener());
+    let judge = || listener.hear(IN_TIME, &is_over, || installation.api().denies_configmap(&shop, "not today"));
+    let (denied, applied, refused, pages) = thread::scope(|scope| {
+        let flood: Vec<_> = slow.iter().map(|one| scope.spawn(|| one.dry_run(&installation.api(), source))).collect();
         let judge = scope.spawn(judge);
-        let mut answers = Vec::new();
-        loop {
-            let answer = kubectl_dry_run_by(&AS_ALICE, &installation, &mistake);
-            if flood.iter().all(|one| one.is_finished()) {
-                break;
-            }
-            answers.push(answer);
+        let (mut refused, mut pages) = (Vec::new(), Vec::new());
+        while !flood.iter().all(|one| one.is_finished()) {
+            refused.push(kubectl_dry_run_by(&AS_ALICE, &installation, &mistake));
+            pages.extend(shown());
         }
         is_over.store(true, Ordering::SeqCst);
-        for one in flood {
-            let (code, message) = one.join().expect("no panic");
-            assert_eq!(code, 201, "{message}");
+        let applied: Vec<Reply> = flood.into_iter().map(|one| one.join().expect("no panic")).collect();
+        (judge.join().expect("no panic").in_time(), applied, refused, pages)
+    });
+    assert!(denied.iter().all(|denied| *denied == Some(true)), "each request is judged meanwhile");
+    assert!(denied.len() > 20, "{} requests meanwhile", denied.len());
+    // An answer without a warning would be that of an API server that has waited in vain.
+    for reply in &applied {
+        let is_told = reply.warnings.iter().any(|one| one.contains("not checked: "));
+        assert!(reply.code == 201 && is_told, "{reply:?}");
+    }
+    let fetched = (0..FLOOD).filter(|number| !source.requests(&path(*number)).is_empty()).count();
+    assert!(fetched > 1, "{fetched} of the policies were tried");
+    // The invalid policy of another user is refused in the middle of the flood, each time.
+    for answer in &refused {
+        assert!(!answer.is_ok() && answer.stderr.contains("denied the request: SettingsInvalid"), "{answer:?}");
+    }
+    // The candidates of the checks are no policies for anybody, not even meanwhile.
+    assert!(!pages.is_empty(), "nothing was read meanwhile");
+    for (health, reports) in pages.into_iter().chain([eventually("a health page", shown)]) {
+        assert!(health.contains("cluster/checks-flood-guard"), "{health}");
+        for page in [health, reports] {
+            assert!(!page.contains("check/") && !page.contains("checks-flood-slow"), "{page}");
         }
-        (judge.join().expect("no panic").in_time().len(), answers)
-    });
-    assert!(denied > 20, "{denied} requests meanwhile");
-    // The invalid policy of another user is refused in the middle of the flood.
-    let is_refused = |answer: &Output| !answer.is_ok() && answer.stderr.contains("denied the request: SettingsInvalid");
-    assert!(answers.iter().any(is_refused), "{answers:?}");
-    // The candidates of the checks are not policies, and have been removed.
-    let health = eventually("only the guard", || {
-        let (code, text) = installation.replicas()[0].loopback(Program::Loader, "/healthz/policies?verbose")?;
-        (code == 200 && text.contains("cluster/checks-flood-guard")).then_some(text)
-    });
-    assert!(!health.contains("check/"), "{health}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use portcullis_e2e::{Installation, InstallationOptions, Pod, PodSetup, Program, eventually, never};
 use serde_json::{Value, json};
 
+use crate::pinned::{WASM_LAYER, put};
 use crate::{Policy, cluster, digest, installation, replica, replica_with, two_modules};
 
 /// The time of a download. It is longer than a loader on a busy machine needs to learn of a deletion, and shorter than its time limit.
@@ -58,12 +59,41 @@ fn fault_l11_tag_moves_while_replicas_fetch() {
     assert_eq!(policy.loading(&late)["failure"]["generation"], 1);
     assert_eq!(policy.serving(&early), Some((1, digest(&first))));
     assert!(policy.loading(&early)["failure"].is_null());
+    // As long as the address leads to other bytes, there is nothing else that the replica could serve.
+    assert_eq!(policy.serving(&late), Some((1, digest(&second))));
 
     // The source serves the recorded bytes at this address again.
     policy.module("/tag.wasm", &first);
     eventually("both replicas to serve what was recorded first", || {
         (policy.serving(&late) == Some((1, digest(&first)))).then_some(())
     });
+}
+
+/// The same with a registry, which has the recorded bytes by their digest also after the tag has moved.
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_l11_a_replica_that_fetched_a_moved_tag_serves_what_was_recorded() {
+    let installation = installation("l11-registry");
+    let policy = Policy::of(&installation, "a");
+    let (first, second) = two_modules();
+    let tag = |module: &[u8]| put(&installation, "moved", "v1", module, &json!({ "mediaType": WASM_LAYER }));
+    tag(&first);
+    policy.revise(1, &format!("registry://{}/moved:v1", installation.source().host()), &json!({}), &[]);
+    let early = replica(&installation);
+    assert_eq!(policy.wait_serving(&early, 1), digest(&first));
+    tag(&second);
+    let late = replica(&installation);
+    assert_eq!(policy.wait_serving(&late, 1), digest(&second));
+
+    // The tag stays where it is.
+    policy.mark(1, &[("pinned-digest", &digest(&first))]);
+    eventually("both replicas to serve what was recorded", || {
+        (policy.serving(&late) == Some((1, digest(&first)))).then_some(())
+    });
+    never(Duration::from_secs(5), "other bytes for this generation", || {
+        [&early, &late].map(|pod| policy.serving(pod)).into_iter().find(|found| *found != Some((1, digest(&first))))
+    });
+    assert!(policy.loading(&late)["failure"].is_null());
 }
 
 #[test]

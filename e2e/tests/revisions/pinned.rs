@@ -9,9 +9,16 @@ use serde_json::{Value, json};
 use crate::{Policy, digest, installation, replica, two_modules};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(crate) const WASM_LAYER: &str = "application/vnd.wasm.content.layer.v1+wasm";
 
 /// Serves an artifact with one layer at a tag of a repository and at its digest, and returns the digest of its manifest.
-fn put(installation: &Installation<'_>, repository: &str, pointer: &str, layer: &[u8], about: &Value) -> String {
+pub(crate) fn put(
+    installation: &Installation<'_>,
+    repository: &str,
+    pointer: &str,
+    layer: &[u8],
+    about: &Value,
+) -> String {
     let mut described = json!({ "digest": digest(layer), "size": layer.len() });
     for (key, value) in about.as_object().unwrap() {
         described[key] = value.clone();
@@ -54,7 +61,7 @@ fn a_module_on_the_volume_is_served_only_to_policies_that_may_have_it() {
     let installation = installation("pinned");
     let key = KeyPair::generate().unwrap();
     let (module, _) = two_modules();
-    let wasm = json!({ "mediaType": "application/vnd.wasm.content.layer.v1+wasm" });
+    let wasm = json!({ "mediaType": WASM_LAYER });
     put(&installation, "open", "v1", &module, &wasm);
     let signed = put(&installation, "signed", "v1", &module, &wasm);
     sign(&installation, "signed", &signed, &key);
@@ -96,7 +103,7 @@ fn a_module_on_the_volume_is_served_only_to_policies_that_may_have_it() {
 fn fault_z16_a_pin_to_the_module_of_another_policy_is_refused() {
     let installation = installation("z16");
     let (ours, theirs) = two_modules();
-    let wasm = json!({ "mediaType": "application/vnd.wasm.content.layer.v1+wasm" });
+    let wasm = json!({ "mediaType": WASM_LAYER });
     let our_manifest = put(&installation, "ours", "v1", &ours, &wasm);
     let their_manifest = put(&installation, "theirs", "v1", &theirs, &wasm);
     let host = installation.source().host();

@@ -134,7 +134,7 @@ fn only_the_holder_of_the_lease_writes_status_and_events_and_removes_reports() {
     }
 }
 
-/// Verb, resource, namespace (`-` for all, `home` for the installation's), and whether it is allowed.
+/// Verb, resource, namespace (`-` for all, `home` for the installation's, `other` for another one), and whether it is allowed.
 const MATRIX: &[(&str, &str, &str, bool)] = &[
     ("create", "replicareports.policies.portcullis.dev", "home", true),
     ("patch", "replicareports.policies.portcullis.dev", "home", true),
@@ -145,10 +145,14 @@ const MATRIX: &[(&str, &str, &str, bool)] = &[
     ("watch", "clusterpolicies.policies.portcullis.dev", "-", true),
     ("patch", "policies.policies.portcullis.dev/status", "-", true),
     ("patch", "clusterpolicies.policies.portcullis.dev/status", "-", true),
+    ("create", "policies.policies.portcullis.dev", "-", false),
     ("patch", "policies.policies.portcullis.dev", "-", false),
     ("update", "policies.policies.portcullis.dev", "-", false),
+    ("delete", "policies.policies.portcullis.dev", "-", false),
     ("update", "policies.policies.portcullis.dev/status", "-", false),
     ("create", "clusterpolicies.policies.portcullis.dev", "-", false),
+    ("patch", "clusterpolicies.policies.portcullis.dev", "-", false),
+    ("update", "clusterpolicies.policies.portcullis.dev", "-", false),
     ("delete", "clusterpolicies.policies.portcullis.dev", "-", false),
     ("create", "events.events.k8s.io", "-", true),
     ("patch", "events.events.k8s.io", "-", true),
@@ -161,31 +165,64 @@ const MATRIX: &[(&str, &str, &str, bool)] = &[
     ("create", "controllerrevisions.apps", "home", false),
     ("patch", "controllerrevisions.apps", "home", false),
     ("get", "secrets", "home", false),
+    ("create", "secrets", "home", false),
+    ("update", "secrets", "home", false),
+    ("patch", "secrets", "home", false),
+    ("delete", "secrets", "home", false),
     ("list", "secrets", "-", false),
+    ("create", "secrets", "-", false),
     ("get", "pods", "home", false),
+    ("get", "secrets", "other", false),
+    ("create", "secrets", "other", false),
+    ("update", "secrets", "other", false),
+    ("patch", "secrets", "other", false),
+    ("delete", "secrets", "other", false),
+    ("create", "configmaps", "other", false),
+    ("update", "configmaps", "other", false),
+    ("patch", "configmaps", "other", false),
+    ("delete", "configmaps", "other", false),
+    ("create", "replicareports.policies.portcullis.dev", "other", false),
+    ("patch", "replicareports.policies.portcullis.dev", "other", false),
+    ("delete", "replicareports.policies.portcullis.dev", "other", false),
+    ("create", "leases.coordination.k8s.io", "other", false),
+    ("update", "leases.coordination.k8s.io", "other", false),
+    ("list", "controllerrevisions.apps", "other", false),
+    ("create", "serviceaccounts/token", "other", false),
     // The account may list Namespaces, LimitRanges and PodTemplates here, by `rbac.contextAwareReads`.
     ("list", "nodes", "-", false),
     ("create", "pods", "home", false),
     ("create", "serviceaccounts/token", "home", false),
     ("list", "validatingwebhookconfigurations.admissionregistration.k8s.io", "-", false),
+    ("create", "validatingwebhookconfigurations.admissionregistration.k8s.io", "-", false),
     ("patch", "validatingwebhookconfigurations.admissionregistration.k8s.io", "-", false),
+    ("update", "validatingwebhookconfigurations.admissionregistration.k8s.io", "-", false),
+    ("delete", "validatingwebhookconfigurations.admissionregistration.k8s.io", "-", false),
     ("create", "mutatingwebhookconfigurations.admissionregistration.k8s.io", "-", false),
+    ("patch", "mutatingwebhookconfigurations.admissionregistration.k8s.io", "-", false),
+    ("update", "mutatingwebhookconfigurations.admissionregistration.k8s.io", "-", false),
+    ("delete", "mutatingwebhookconfigurations.admissionregistration.k8s.io", "-", false),
     ("patch", "clusterroles.rbac.authorization.k8s.io", "-", false),
 ];
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_x04_a_reporter_may_do_what_the_table_says_and_nothing_else() {
-    let stage = Stage::new(cluster(), "matrix");
+    let (stage, replicas) = Stage::with(cluster(), "matrix", 1);
     let home = stage.installation.namespace().to_owned();
     let user = format!("system:serviceaccount:{home}:{POLICY_SERVER_ACCOUNT}");
+    // The groups that every account of the namespace is in.
+    let groups = json!(["system:serviceaccounts", format!("system:serviceaccounts:{home}"), "system:authenticated"]);
     let is_wrong = |(verb, resource, namespace, allowed): &(&str, &str, &str, bool)| {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
-        let namespace = if *namespace == "-" { "" } else { home.as_str() };
+        let namespace = match *namespace {
+            "home" => home.as_str(),
+            "other" => stage.namespace.as_str(),
+            _ => "",
+        };
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-            "spec": { "user": user, "resourceAttributes": {
+            "spec": { "user": user, "groups": groups, "resourceAttributes": {
                 "verb": verb, "group": group, "resource": resource, "subresource": subresource, "namespace": namespace,
             } },
         });
@@ -199,9 +236,57 @@ fn fault_x04_a_reporter_may_do_what_the_table_says_and_nothing_else() {
     loop {
         let wrong: Vec<_> = MATRIX.iter().filter(|row| is_wrong(row)).collect();
         if wrong.is_empty() {
-            return;
+            break;
         }
         assert!(start.elapsed() < SOON, "not as the table says: {wrong:?}");
         thread::sleep(Duration::from_millis(200));
+    }
+    let (policy, before) = stage.policy("labels");
+    assert_edits_are_forbidden(&stage, &replicas[0], &policy);
+    let after = stage.installation.object(&policy).expect("the policy is still there");
+    assert_eq!(after["spec"], before["spec"]);
+}
+
+/// Makes edits with the token of a reporter. Each must be answered with 403.
+fn assert_edits_are_forbidden(stage: &Stage, replica: &Replica, policy: &Policy) {
+    let kubeconfig = cluster().kubeconfig_for(&stage.installation.token(POLICY_SERVER_ACCOUNT, &replica.pod));
+    let (home, other) = (stage.installation.namespace(), stage.namespace.as_str());
+    let named = |api: &str, kind: &str, namespace: &str, name: &str| {
+        let metadata = json!({ "name": name, "namespace": namespace });
+        json!({ "apiVersion": api, "kind": kind, "metadata": metadata })
+    };
+    let mut edited = policy.manifest(stage.installation.source());
+    edited["spec"]["mode"] = json!("monitor");
+    let mut webhook =
+        named("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", "edited-by-a-reporter");
+    webhook["webhooks"] = json!([]);
+    let mut secret = named("v1", "Secret", home, &format!("portcullis-{}-tls", stage.installation.policy_server()));
+    secret["data"] = json!({ "tls.key": "" });
+    let secret_path = format!("/api/v1/namespaces/{home}/secrets/{}", secret["metadata"]["name"].as_str().unwrap());
+    let hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/edited-by-a-reporter";
+    let config_map = named("v1", "ConfigMap", other, "made-by-a-reporter");
+    let (post, path) = (["create", "--filename=-"], policy.path());
+    let patch = ["apply", "--server-side", "--force-conflicts", "--validate=false", "--filename=-"];
+    let put = |path| ["replace", "--raw", path, "--filename=-"];
+    let delete = |path| ["delete", "--raw", path];
+    let edits: [(&str, &str, &[&str], &Value); 10] = [
+        ("patch", "policies", &patch, &edited),
+        ("update", "policies", &put(&path), &edited),
+        ("delete", "policies", &delete(&path), &Value::Null),
+        ("create", "validatingwebhookconfigurations", &post, &webhook),
+        ("patch", "validatingwebhookconfigurations", &patch, &webhook),
+        ("delete", "validatingwebhookconfigurations", &delete(hooks), &Value::Null),
+        ("patch", "secrets", &patch, &secret),
+        ("update", "secrets", &put(&secret_path), &secret),
+        ("delete", "secrets", &delete(&secret_path), &Value::Null),
+        ("create", "configmaps", &post, &config_map),
+    ];
+    for (verb, resource, args, object) in edits {
+        let tried = cluster().kubectl_as(&kubeconfig, args.iter().copied(), &object.to_string());
+        let words = format!("cannot {verb} resource \"{resource}\"");
+        assert!(
+            !tried.is_ok() && tried.stderr.contains("(Forbidden)") && tried.stderr.contains(&words),
+            "{words}: {tried:?}"
+        );
     }
 }

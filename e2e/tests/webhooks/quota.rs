@@ -1,6 +1,6 @@
 //! Namespaces that exceed their limits of policies, webhooks or bytes.
 
-use portcullis_e2e::{Policy, Program, Right, condition, eventually};
+use portcullis_e2e::{Policy, Program, Right, Usage, condition, eventually, note};
 use serde_json::{Value, json};
 
 use crate::scene::{Scene, quick};
@@ -107,6 +107,10 @@ fn fault_z10_a_tenant_edits_without_end() {
     const SETTINGS: usize = 200 << 10;
     /// The largest history of a policy, plus what is kept in any case: the newest generation, the one that served, and one being replaced.
     const KEPT: usize = (1 << 20) + 3 * SETTINGS;
+    /// The number of edits of each policy, of which the first dozen comes before the controller's memory is read.
+    const EDITS: usize = 40;
+    /// The most memory by which the controller may grow with the others. Their settings alone are twice as much.
+    const GROWTH: u64 = 16 << 20;
     let scene = Scene::new("edits", 1);
     let installation = &scene.installation;
     let large = |name: &str, edit: usize, bytes: usize| {
@@ -117,15 +121,36 @@ fn fault_z10_a_tenant_edits_without_end() {
     let other = |edit: usize| installation.cluster_policy("edits-elsewhere").field("settings", json!({"edit": edit}));
     installation.apply_ready(&[other(0)]);
     let canary = installation.canary(&installation.make_namespace("others"), Right::Admitted);
-    for edit in 1..=12 {
+    let edit_of_another = |edit: usize| {
+        installation.apply(&other(edit)).expect("the edit");
+        installation.assert_recovers("the edit of another tenant", || {
+            let object = installation.object(&other(edit)).expect("it is there");
+            let ready = condition(&object, "Ready")?;
+            let is_newest = ready["observedGeneration"] == object["metadata"]["generation"];
+            (ready["status"] == "True" && is_newest).then_some(())
+        });
+    };
+    let memory = || Usage::of(scene.controller.program(Program::Controller).pid().expect("it runs")).anonymous;
+    let mut before = 0;
+    for edit in 1..=EDITS {
         for name in &names {
-            installation.apply(&large(name, edit, SETTINGS)).expect("the policy");
+            let policy = large(name, edit, SETTINGS);
+            if edit <= 12 {
+                installation.apply(&policy).expect("the policy");
+            } else {
+                // Without sending the large text again, so that the edits come faster.
+                let edited = json!({"spec": {"settings": {"edit": edit}}});
+                installation.api().patch(&policy.path(), &edited).expect("an answer").expect("the edit");
+            }
         }
         if edit % 4 == 0 {
-            installation.apply_ready(&[other(edit)]);
+            edit_of_another(edit);
+        }
+        if edit == 12 {
+            before = memory();
         }
     }
-    let last: Vec<_> = names.iter().map(|name| large(name, 12, SETTINGS)).collect();
+    let last: Vec<_> = names.iter().map(|name| large(name, EDITS, SETTINGS)).collect();
     installation.apply_ready(&last);
     let size = |revision: &Value| revision["data"]["spec"].to_string().len();
     eventually("histories within their size", || {
@@ -136,6 +161,9 @@ fn fault_z10_a_tenant_edits_without_end() {
         };
         names.iter().all(|name| of(name) <= KEPT).then_some(())
     });
+    let after = memory();
+    note(&format!("the controller has {} MiB after 12 edits and {} MiB after {EDITS}", before >> 20, after >> 20));
+    assert!(after < before + GROWTH, "the controller's memory grew from {before} to {after} bytes");
     // A spec beyond the limit is refused; the generation that serves goes on.
     let edited = json!({"spec": {"settings": {"text": "x".repeat(800 << 10)}}});
     let larger = &last[0];

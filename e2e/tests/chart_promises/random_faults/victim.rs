@@ -106,7 +106,7 @@ fn path_of(manifest: &Value) -> String {
 pub(super) fn apply(api: &Api, policy: &Policy, manifest: &Value) -> Value {
     eventually(&format!("the edit of {}", policy.name()), || match api.apply(&policy.path(), "faults", manifest) {
         Ok(reply) if reply.is_ok() => Some(reply.body),
-        Ok(Reply { code, body }) => {
+        Ok(Reply { code, body, .. }) => {
             println!("  {}: {code} {}", policy.name(), body["message"]);
             None
         }
