@@ -82,6 +82,7 @@ impl PodSetup {
             is_ready: false.into(),
             is_alone: false.into(),
             has_ended: false.into(),
+            failures: Mutex::default(),
             thread: Mutex::default(),
         }
     }

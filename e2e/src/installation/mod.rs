@@ -45,6 +45,7 @@ const LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
 
 /// An installation. Its pods end with it, and its objects that are in no namespace, but policies, are removed. If it had evaluators, a test
 /// that is named after a row of the fault catalogue must have had a canary on it, or have said why not ([`Installation::without_canary`]).
+/// No program may have ended by itself.
 pub struct Installation<'c> {
     cluster: &'c Cluster,
     options: InstallationOptions,
@@ -385,6 +386,11 @@ impl Drop for Installation<'_> {
         manifests::remove_cluster_objects(&self.api(), self.namespace());
         if pods.iter().any(|pod| pod.has(Program::Evaluator)) {
             self.canary_check.assert_done();
+        }
+        if !thread::panicking() {
+            // I2: no program ends unless the test kills it.
+            let failures: Vec<String> = pods.iter().flat_map(|pod| pod.failures()).collect();
+            assert!(failures.is_empty(), "programs have ended by themselves:\n{}", failures.join("\n"));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -46,6 +47,8 @@ pub struct Pod {
     pub(super) is_alone: AtomicBool,
     /// Whether the kubelet's thread has ended.
     pub(super) has_ended: AtomicBool,
+    /// Which programs have failed without being killed, and how.
+    pub(super) failures: Mutex<Vec<String>>,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -271,6 +274,21 @@ impl Pod {
             // A kubelet that failed has written the cause to standard error.
             let _ = thread.join();
         }
+    }
+
+    /// Notes a program that has ended, unless it was killed, asked to end, or is one that a test has stopped.
+    pub(super) fn note_end(&self, container: &Container) {
+        let Some(status) = container.process.ended() else { return };
+        let is_asked = status.success() || status.signal() == Some(Signal::KILL.as_raw());
+        if !is_asked && !container.stays_down.load(Ordering::SeqCst) {
+            let words = container.process.last_words(10);
+            lock(&self.failures).push(format!("{} of pod {}: {status}\n{words}", container.program, self.name));
+        }
+    }
+
+    /// Which of its programs have failed although nobody killed them, and how.
+    pub(super) fn failures(&self) -> Vec<String> {
+        lock(&self.failures).clone()
     }
 
     /// Asks all programs to end, and kills those that still run after the grace period.
