@@ -22,7 +22,7 @@ const LANES: usize = 2;
 
 /// The longest that a step may take: several times what it takes on two cores. A step that takes longer hangs, and is
 /// ended.
-const LIMIT: Duration = Duration::from_secs(30 * 60);
+const LIMIT: Duration = Duration::from_secs(45 * 60);
 
 /// The longest for a step that compiles everything, perhaps for the first time.
 pub(crate) const LIMIT_OF_BUILDS: Duration = Duration::from_secs(90 * 60);

@@ -22,6 +22,8 @@ use crate::{files, lock, stand_in};
 
 /// The exit status of a program that cannot use its settings.
 const BAD_SETTING: i32 = 64;
+/// The exit status of a program that a fail point has ended (`exit` in `crates/process/src/failpoint.rs`).
+const FAIL_POINT: i32 = 86;
 
 /// The ports on the loopback of a pod.
 pub(super) const EVALUATOR_STATE: u16 = 9081;
@@ -276,10 +278,11 @@ impl Pod {
         }
     }
 
-    /// Notes a program that has ended, unless it was killed, asked to end, or is one that a test has stopped.
+    /// Notes a program that has ended, unless it was killed, asked to end, ended by a fail point, or is one that a test has stopped.
     pub(super) fn note_end(&self, container: &Container) {
         let Some(status) = container.process.ended() else { return };
-        let is_asked = status.success() || status.signal() == Some(Signal::KILL.as_raw());
+        let is_killed = status.signal() == Some(Signal::KILL.as_raw()) || status.code() == Some(FAIL_POINT);
+        let is_asked = status.success() || is_killed;
         if !is_asked && !container.stays_down.load(Ordering::SeqCst) {
             let words = container.process.last_words(10);
             lock(&self.failures).push(format!("{} of pod {}: {status}\n{words}", container.program, self.name));
