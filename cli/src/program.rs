@@ -64,8 +64,7 @@ fn build_command(missing: &[&str]) -> String {
 pub fn find<const N: usize>(wanted: [Program; N]) -> Result<[PathBuf; N], Missing> {
     let own = std::env::current_exe().unwrap_or_default();
     let beside = own.parent().unwrap_or(Path::new(".")).to_owned();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<PathBuf> = std::iter::once(beside.clone()).chain(std::env::split_paths(&path)).collect();
+    let folders: Vec<PathBuf> = std::iter::once(beside.clone()).chain(folders_on_path()).collect();
     find_in(wanted, &folders, &beside)
 }
 
@@ -81,12 +80,14 @@ fn find_in<const N: usize>(wanted: [Program; N], folders: &[PathBuf], beside: &P
     }
 }
 
+fn folders_on_path() -> Vec<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect()
+}
+
 /// How to call this program again from the current folder: by its name if PATH leads to it, otherwise by its path.
 pub fn own_command() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    own_command_in(&own, &folders, &std::env::current_dir().unwrap_or_default())
+    own_command_in(&own, &folders_on_path(), &std::env::current_dir().unwrap_or_default())
 }
 
 fn own_command_in(own: &Path, folders: &[PathBuf], current: &Path) -> PathBuf {
