@@ -41,7 +41,7 @@ fn fault_r12_policies_end_with_their_definition_while_others_answer_and_both_ans
     let away_and_back = || {
         api.delete(&format!("{DEFINITIONS}/{NAME}"), None).unwrap().expect("the end of the definition");
         eventually("the end of the definition", || api.find(&format!("{DEFINITIONS}/{NAME}")).is_none().then_some(()));
-        // Who removes a definition removes its policies, so nothing may be left that asks for them.
+        // Removing a definition removes its policies, so no webhook may be left that calls them.
         eventually("the end of its webhook", || (installation.webhooks().len() == 1).then_some(()));
         assert!(installation.create_config_map(&shop, "meanwhile").is_ok());
         thread::sleep(Duration::from_secs(5));

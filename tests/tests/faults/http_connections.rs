@@ -245,8 +245,8 @@ fn fault_h11_idle_connections() {
         let gone = connections.iter_mut().filter_map(|connection| is_closed(connection, now).then_some(())).count();
         assert_eq!(gone, 0, "{what} connection that has asked was closed before a silent one");
     }
-    // Of the silent ones the oldest are closed first: all before the border, and none after it. The canary's connection and a few others
-    // may shift the border.
+    // The oldest silent connections are closed first: all of them up to a certain one, and none after it. The canary's connection and a few
+    // others make it uncertain which one that is.
     let border = ASKED + SILENT + NEW - open;
     let mut old = silent[..border - 16].iter_mut();
     assert!(old.all(|connection| is_closed(connection, LIMIT)), "an old connection is still open");

@@ -37,7 +37,7 @@ fn assert_fails(reason: Reason, guests: &[(&str, &str)]) {
         assert_eq!(pod.health(&id).code, 200, "a failed evaluation is no failed policy");
         pod.wait_condition(&id, "Ready", "True", "Active");
     }
-    // Nothing runs or sleeps on behind an answer. The canary has at most one instance.
+    // No instance goes on running or sleeping once its call is answered. The canary has at most one.
     pod.assert_recovers("all instances to be free", || (pod.metric("portcullis_instances") < 2.0).then_some(()));
 }
 
