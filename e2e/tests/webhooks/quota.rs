@@ -107,8 +107,10 @@ fn fault_z10_a_tenant_edits_without_end() {
     const SETTINGS: usize = 200 << 10;
     /// The largest history of a policy, plus what is kept in any case: the newest generation, the one that served, and one being replaced.
     const KEPT: usize = (1 << 20) + 3 * SETTINGS;
-    /// The number of edits of each policy, of which the first dozen comes before the controller's memory is read.
+    /// The number of edits of each policy.
     const EDITS: usize = 40;
+    /// The edit after which the controller's memory is read for the first time.
+    const WARM: usize = 12;
     /// The most memory by which the controller may grow with the others. Their settings alone are twice as much.
     const GROWTH: u64 = 16 << 20;
     let scene = Scene::new("edits", 1);
@@ -135,7 +137,7 @@ fn fault_z10_a_tenant_edits_without_end() {
     for edit in 1..=EDITS {
         for name in &names {
             let policy = large(name, edit, SETTINGS);
-            if edit <= 12 {
+            if edit <= WARM {
                 installation.apply(&policy).expect("the policy");
             } else {
                 // Without sending the large text again, so that the edits come faster.
@@ -146,7 +148,7 @@ fn fault_z10_a_tenant_edits_without_end() {
         if edit % 4 == 0 {
             edit_of_another(edit);
         }
-        if edit == 12 {
+        if edit == WARM {
             before = memory();
         }
     }
@@ -162,7 +164,7 @@ fn fault_z10_a_tenant_edits_without_end() {
         names.iter().all(|name| of(name) <= KEPT).then_some(())
     });
     let after = memory();
-    note(&format!("the controller has {} MiB after 12 edits and {} MiB after {EDITS}", before >> 20, after >> 20));
+    note(&format!("the controller has {} MiB after {WARM} edits and {} MiB after {EDITS}", before >> 20, after >> 20));
     assert!(after < before + GROWTH, "the controller's memory grew from {before} to {after} bytes");
     // A spec beyond the limit is refused; the generation that serves goes on.
     let edited = json!({"spec": {"settings": {"text": "x".repeat(800 << 10)}}});
