@@ -70,8 +70,8 @@ pub use guests::SdkGuest;
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use portcullis_testkit::{
-    Asked, Moment, Reply, Stalls, Usage, bytes_below, eventually_within, guest, guest_with, large_module, never, note,
-    one_round_in_time, rego, repository, skip, wat,
+    Asked, FAIL_POINT, Moment, Reply, Stalls, Usage, bytes_below, eventually_within, guest, guest_with, large_module,
+    never, note, one_round_in_time, rego, repository, skip, wat,
 };
 pub use process::{Launch, Process};
 pub use programs::{Program, program};

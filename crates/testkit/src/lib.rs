@@ -2,6 +2,9 @@
 //! limits, what a process or a folder uses of the machine, and lines that a test writes for `cargo xtask test`. Also the review that benchmarks send.
 #![forbid(unsafe_code)]
 
+/// The exit status of a program that a fail point has ended (`exit` in `crates/process/src/failpoint.rs`).
+pub const FAIL_POINT: i32 = 86;
+
 mod bounds;
 mod disk;
 mod guest;

@@ -48,7 +48,7 @@ fn run(pod: &Pod) {
         }
         let mut is_ready = true;
         for container in &mut containers {
-            is_ready &= container.look(pod);
+            is_ready &= container.look();
         }
         if told.is_none_or(|(was, at)| was != is_ready || at.elapsed() >= REPEAT) && pod.set_ready(is_ready).is_ok() {
             pod.is_ready.store(is_ready, Ordering::SeqCst);
@@ -120,14 +120,15 @@ impl<'p> Watched<'p> {
     }
 
     /// Restarts it if that is due, and returns whether it is ready.
-    fn look(&mut self, pod: &Pod) -> bool {
+    fn look(&mut self) -> bool {
         let process = &self.container.process;
         if !process.is_alive() {
             self.is_ready = false;
-            if self.ended.is_none() {
-                pod.note_end(self.container);
-            }
-            let ended = *self.ended.get_or_insert_with(Instant::now);
+            let container = self.container;
+            let ended = *self.ended.get_or_insert_with(|| {
+                container.note_end();
+                Instant::now()
+            });
             if self.started.elapsed() > Duration::from_secs(30) {
                 self.pause = Duration::from_millis(200);
             }

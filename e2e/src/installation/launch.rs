@@ -67,7 +67,7 @@ impl PodSetup {
                 args: self.args(program, own.flags(program)),
                 env: self.environment(program, kubeconfig),
             });
-            Container { program, process, probes, restarts: 0.into(), stays_down: false.into() }
+            Container::new(program, process, probes)
         });
         Pod {
             api: api.clone(),
@@ -82,7 +82,6 @@ impl PodSetup {
             is_ready: false.into(),
             is_alone: false.into(),
             has_ended: false.into(),
-            failures: Mutex::default(),
             thread: Mutex::default(),
         }
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use portcullis_testkit::FAIL_POINT;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -22,8 +23,6 @@ use crate::{files, lock, stand_in};
 
 /// The exit status of a program that cannot use its settings.
 const BAD_SETTING: i32 = 64;
-/// The exit status of a program that a fail point has ended (`exit` in `crates/process/src/failpoint.rs`).
-const FAIL_POINT: i32 = 86;
 
 /// The ports on the loopback of a pod.
 pub(super) const EVALUATOR_STATE: u16 = 9081;
@@ -49,8 +48,6 @@ pub struct Pod {
     pub(super) is_alone: AtomicBool,
     /// Whether the kubelet's thread has ended.
     pub(super) has_ended: AtomicBool,
-    /// Which programs have failed without being killed, and how.
-    pub(super) failures: Mutex<Vec<String>>,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -62,6 +59,24 @@ pub(super) struct Container {
     pub(super) restarts: AtomicU32,
     /// Whether it stays down when it ends.
     pub(super) stays_down: AtomicBool,
+    /// How it has failed without being killed.
+    failures: Mutex<Vec<String>>,
+}
+
+impl Container {
+    pub(super) fn new(program: Program, process: Process, probes: SocketAddr) -> Self {
+        let (restarts, stays_down) = (AtomicU32::new(0), AtomicBool::new(false));
+        Self { program, process, probes, restarts, stays_down, failures: Mutex::default() }
+    }
+
+    /// Notes that it has ended, unless it was killed, asked to end, ended by a fail point, or stopped by the test.
+    pub(super) fn note_end(&self) {
+        let Some(status) = self.process.ended() else { return };
+        let is_killed = status.signal() == Some(Signal::KILL.as_raw()) || status.code() == Some(FAIL_POINT);
+        if !status.success() && !is_killed && !self.stays_down.load(Ordering::SeqCst) {
+            lock(&self.failures).push(format!("{}: {status}\n{}", self.program, self.process.last_words(10)));
+        }
+    }
 }
 
 /// A port on the loopback of the pod with this address. Each pod has its own loopback address, as all share the device.
@@ -278,20 +293,10 @@ impl Pod {
         }
     }
 
-    /// Notes a program that has ended, unless it was killed, asked to end, ended by a fail point, or is one that a test has stopped.
-    pub(super) fn note_end(&self, container: &Container) {
-        let Some(status) = container.process.ended() else { return };
-        let is_killed = status.signal() == Some(Signal::KILL.as_raw()) || status.code() == Some(FAIL_POINT);
-        let is_asked = status.success() || is_killed;
-        if !is_asked && !container.stays_down.load(Ordering::SeqCst) {
-            let words = container.process.last_words(10);
-            lock(&self.failures).push(format!("{} of pod {}: {status}\n{words}", container.program, self.name));
-        }
-    }
-
     /// Which of its programs have failed although nobody killed them, and how.
     pub(super) fn failures(&self) -> Vec<String> {
-        lock(&self.failures).clone()
+        let failures = self.containers.iter().flat_map(|container| lock(&container.failures).clone());
+        failures.map(|failure| format!("pod {}: {failure}", self.name)).collect()
     }
 
     /// Asks all programs to end, and kills those that still run after the grace period.

@@ -1,6 +1,7 @@
 //! Controllers that are killed between two steps, and two controllers at once.
 
 use portcullis_e2e::{Policy, Program, eventually};
+use portcullis_testkit::FAIL_POINT;
 
 use crate::scene::{Scene, quick, rules};
 
@@ -35,7 +36,7 @@ fn a_controller_that_is_killed_in_any_step_goes_on_when_it_starts_again() {
 /// Stops the controller, runs `act`, and starts a controller that dies at this step. After that, none runs until [`runs`].
 fn dies_at(scene: &Scene, point: &str, act: impl FnOnce()) {
     let process = scene.controller.program(Program::Controller);
-    let deaths = || process.lines().iter().filter(|line| line.contains("exit status: 86")).count();
+    let deaths = || process.lines().iter().filter(|line| line.contains(&format!("exit status: {FAIL_POINT}"))).count();
     let before = deaths();
     scene.controller.stop(Program::Controller);
     process.set_env("PORTCULLIS_FAILPOINTS", Some(&format!("{point}=exit")));

@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use portcullis_contract::{Digest, Reason};
 use portcullis_tests::{
-    Folder, LIMIT, Pod, Policy, Program, Reply, Review, SmallVolume, Source, eventually, never, repository,
+    FAIL_POINT, Folder, LIMIT, Pod, Policy, Program, Reply, Review, SmallVolume, Source, eventually, never, repository,
 };
 
 use crate::volume_evaluator::forget_private_copies;
 
 const UPDATED: &str = "cluster/updated";
-/// The exit status of a program that a fail point's `exit` has ended.
-const FAIL_POINT: Option<i32> = Some(86);
 
 #[test]
 fn fault_v01_volume_is_full() {
@@ -93,7 +91,7 @@ fn killed_at(point: &str, while_down: impl FnOnce(&Pod)) -> usize {
 
     pod.loader().restart_with(Some(&format!("{point}=exit")));
     folder.put(&Policy::cluster("updated").module(&source.url("/m.wasm")));
-    assert_eq!(pod.loader().wait_for_end(LIMIT).code(), FAIL_POINT);
+    assert_eq!(pod.loader().wait_for_end(LIMIT).code(), Some(FAIL_POINT));
     assert_eq!(pod.ask(UPDATED, &Review::pod()).verdict().message, "generation one");
     while_down(&pod);
 
