@@ -79,6 +79,9 @@ fn fault_x09_what_a_stranger_says_is_clean_in_status_description_events_and_logs
     assert!(shown.contains("no such tag"), "{shown}");
     let is_unclean = |letter: char| (letter.is_control() && letter != '\n') || letter == '\u{202e}';
     assert!(!shown.contains(is_unclean) && !shown.contains("\n{"), "{shown:?}");
+    for line in replicas[0].logs("ERROR") {
+        assert!(!line.contains("no such tag"), "a line of the log is forged: {line}");
+    }
     for line in replicas[0].pod.program(Program::Reporter).lines() {
         assert!(!line.starts_with("{\"level\":\"ERROR\"}"), "a line of the log is forged: {line:?}");
         assert!(!line.contains(is_unclean), "the log: {line:?}");

@@ -10,7 +10,8 @@ pub(crate) fn denied_during(scene: &Scene, id: &str, texts: &[&str], change: imp
     let answers = scene.try_pods_during(change);
     assert!(!answers.is_empty());
     for (code, message) in answers {
-        let is_judged = texts.iter().any(|text| message.trim_end().ends_with(&format!("policy {id}: {text}")));
+        let is_judged =
+            texts.iter().any(|text| message.trim_end().ends_with(&format!("denied the request: policy {id}: {text}")));
         assert!(code >= 400 && is_judged, "a request fell between: {code} {message}");
     }
 }
