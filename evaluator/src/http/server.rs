@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use portcullis_process::{Readiness, Shutdown};
+use portcullis_process::{Readiness, Shutdown, failpoint};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
@@ -211,6 +211,7 @@ impl Server {
             state.waiting();
             let claim = PeerClaim { peer: state.peer(), is_known: state.is_known(), amount: 1 };
             let permit = handshakes.take(&claim, None).await.expect("every claim is met in its turn");
+            failpoint::hit("evaluator.handshake");
             let answered = poll_fn(|cx| Poll::Ready(Pin::as_mut(&mut rest).poll(cx))).await;
             drop(permit);
             state.opening();

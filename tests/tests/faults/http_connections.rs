@@ -302,6 +302,34 @@ fn fault_h12_floods_of_handshakes() {
     server.finish();
 }
 
+/// The arithmetic of each handshake takes a tenth of a second of its thread here, which shows how many are under way at once: half as many
+/// as there are threads, so that the others go on serving.
+#[test]
+fn fault_h12_half_of_the_threads_are_left_for_others_while_handshakes_wait() {
+    const HANDSHAKE: Duration = Duration::from_millis(100);
+    const THREADS: usize = 4;
+    const AT_ONCE: usize = THREADS / 2;
+    const HANDSHAKES: usize = 60;
+    let delay = format!("evaluator.handshake=delay({}ms)", HANDSHAKE.as_millis());
+    let server = Server::with(|setup| setup.evaluator("--cores", THREADS).fail_points(Program::Evaluator, &delay));
+    let address = server.pod.admission();
+    let (start, canary) = (Instant::now(), server.pod.canary().answers());
+    let waiting = at_once(HANDSHAKES, || {
+        let waiting = greeted(address).expect("its hello is answered");
+        vec![(start.elapsed(), waiting)]
+    });
+    let mut answered: Vec<_> = waiting.iter().map(|(answered, _)| *answered).collect();
+    answered.sort();
+    for (turn, at) in (1..).zip(answered.iter().step_by(AT_ONCE)) {
+        assert!(*at >= turn * HANDSHAKE, "more than {AT_ONCE} handshakes at once: {answered:?}");
+    }
+    assert!(server.pod.canary().answers() > canary + 20, "the canary was answered meanwhile");
+    // Clients that do not go on after that hold up no others.
+    assert!(!server.pod.new_client().ask(DENIES, &Review::pod()).verdict().allowed);
+    drop(waiting);
+    server.finish();
+}
+
 /// A connection that has sent a ClientHello and received the server's answer to it.
 fn greeted(address: SocketAddr) -> std::io::Result<Raw> {
     let mut connection = Raw::tcp(address)?;
