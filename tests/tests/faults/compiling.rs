@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{Digest, Phase, Reason};
-use portcullis_tests::{Folder, LIMIT, Pod, Policy, Review, eventually, never};
+use portcullis_tests::{Folder, LIMIT, Pod, Policy, Review, SlowWrites, eventually, never};
 use wasm_encoder::{CodeSection, Function, FunctionSection, Instruction, Module, TypeSection, ValType};
 
 const REMOTE: &str = "cluster/remote";
@@ -108,11 +108,13 @@ fn assert_fails_alone(action: &str) {
 
 #[test]
 fn fault_v17_slow_volume() {
+    const DELAY: Duration = Duration::from_secs(5);
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("remote").denying("generation one"));
-    let pod = Pod::on(&folder).start();
+    let writes = SlowWrites::to_volume_of(&folder);
+    let pod = writes.of(Pod::on(&folder)).start();
     pod.wait_current(REMOTE, 1);
-    pod.loader().restart_with(Some("loader.before_manifest_rename=delay(5s);loader.after_artifact_write=delay(5s)"));
+    writes.take(DELAY);
     folder.put(&Policy::cluster("remote").denying("generation two"));
     let (start, mut asked) = (Instant::now(), 0);
     // Asks for as long as the writes take, until the second generation serves.
@@ -127,6 +129,11 @@ fn fault_v17_slow_volume() {
         assert!(start.elapsed() < LIMIT, "{asked} answers of the first generation, and none of the second");
         thread::sleep(Duration::from_millis(20));
     }
-    assert!(start.elapsed() > Duration::from_secs(10) && asked > 0, "the artifact and the manifest were delayed");
+    let (took, delayed) = (start.elapsed(), writes.delayed());
+    // One after the other: the module, the artifact and its record, the number of the manifest and the manifest itself. Artifact, record
+    // and manifest are synced too.
+    assert!(delayed.writes >= 5 && delayed.syncs >= 3, "{delayed:?}");
+    assert!(took >= 8 * DELAY && asked > 0, "each write and each sync was waited for, and {took:?} is too short");
     pod.assert_recovered(REMOTE, 2);
+    writes.take(Duration::ZERO);
 }
