@@ -145,6 +145,13 @@ impl PodSetup {
         self
     }
 
+    /// Leaves out a setting of the tests, so that the program's own default applies.
+    #[must_use]
+    pub fn by_default(mut self, program: Program, flag: &str) -> Self {
+        self.knobs(program).flags.retain(|(name, _)| name != flag);
+        self
+    }
+
     /// Adds flags without a value, or flags that may be there more than once.
     #[must_use]
     pub fn with(mut self, program: Program, args: &[&str]) -> Self {

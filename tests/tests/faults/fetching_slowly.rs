@@ -1,9 +1,12 @@
-//! Section 4: sources that are slow, ask clients to come back later, do not have the module, or redirect.
+//! Section 4: sources that are slow, ask clients to come back later, do not have the module or a part of it yet, or redirect.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use portcullis_contract::Reason;
-use portcullis_tests::{Folder, Pod, PodSetup, Policy, Reply, Source, Tls};
+use portcullis_contract::{Digest, Reason};
+use portcullis_tests::{Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Source, Tls, Verdict};
+use serde_json::json;
+
+use crate::hostile::{MANIFEST, WASM, manifest};
 
 const REMOTE: &str = "cluster/remote";
 
@@ -95,6 +98,62 @@ fn fault_l08_nothing_there_yet() {
     pod.assert_unserved(REMOTE, Reason::NotFound);
     source.answer("/m.wasm", [Reply::module()]);
     pod.assert_recovered(REMOTE, 1);
+}
+
+/// With the loader's own times: it tries again after ten minutes, for which the test does not wait.
+#[test]
+fn fault_l08_tag_or_blob_absent_until_it_is_pushed_and_the_spec_touched() {
+    const UPDATED: &str = "cluster/updated";
+    /// Ten minutes, in seconds.
+    const LONGEST: u64 = 600;
+    let registry = Registry::tls();
+    let source = Source::https();
+    let module = Reply::module_bytes("l08");
+    let blob = format!("/v2/policies/a/blobs/{}", Digest::of(&module));
+    let described = Reply::ok(manifest(&module, &[WASM]).to_string()).header("content-type", MANIFEST);
+    source.answer("/v2/policies/a/manifests/v1", [described]);
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("updated").denying("generation one"));
+    let setup = Pod::on(&folder).loader("--source-ca", registry.ca_file());
+    let pod = setup.by_default(Program::Loader, "--retry-outside").start();
+    pod.wait_current(UPDATED, 1);
+
+    let without_blob = format!("registry://{}/policies/a:v1", source.host());
+    let remote = Policy::cluster("remote").module(&registry.module("policies/a:v1"));
+    let blobless = Policy::cluster("blobless").module(&without_blob);
+    let updated = Policy::cluster("updated").module(&registry.module("policies/b:v1"));
+    let updated_blobless = Policy::cluster("updated-blobless").denying("generation one");
+    folder.put(&updated_blobless);
+    pod.wait_current("cluster/updated-blobless", 1);
+    let updated_blobless = updated_blobless.module(&without_blob);
+    let all = [&remote, &blobless, &updated, &updated_blobless];
+    all.iter().for_each(|policy| folder.put(policy));
+    let as_before = |verdict: &Verdict| verdict.message == "generation one";
+    let failures = [
+        pod.assert_unserved(REMOTE, Reason::NotFound),
+        pod.assert_unserved("cluster/blobless", Reason::NotFound),
+        pod.assert_kept(UPDATED, Reason::NotFound, 1, as_before),
+        pod.assert_kept("cluster/updated-blobless", Reason::NotFound, 1, as_before),
+    ];
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs();
+    for failure in failures {
+        // None is tried again before the end of the test, and each within ten minutes.
+        let next = failure.next_retry_time.expect("it is tried again").as_second().cast_unsigned();
+        assert!((now + LONGEST / 2..=now + LONGEST).contains(&next), "at {now}: {failure:?}");
+    }
+    assert!(!source.requests(&blob).is_empty(), "the manifest was there, and the blob was asked for");
+
+    for name in ["policies/a:v1", "policies/b:v1"] {
+        registry.push(name, &module);
+    }
+    source.answer(&blob, [Reply::ok(module)]);
+    all.iter().for_each(|policy| folder.put(&(*policy).clone().settings(json!({"touched": true}))));
+    let (unserved, kept) = all.split_at(2);
+    unserved.iter().for_each(|policy| pod.assert_recovered(&policy.id(), 2));
+    kept.iter().for_each(|policy| pod.assert_recovered(&policy.id(), 3));
+    for policy in all {
+        assert!(pod.ask(&policy.id(), &Review::pod()).verdict().allowed, "{}", policy.id());
+    }
 }
 
 #[test]

@@ -5,9 +5,12 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Secret, docker_config, password, token_service,
+    Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Secret, Source, docker_config, password, token_service,
+    write_docker_config,
 };
 use serde_json::{Value, json};
+
+use crate::hostile::{self, MANIFEST, WASM, manifest};
 
 const REMOTE: &str = "cluster/remote";
 
@@ -49,6 +52,41 @@ fn fault_l06_identity_token_refused_and_replaced() {
     );
     wrong.assert_nowhere(&pod);
     tokens.identity().assert_nowhere(&pod);
+}
+
+/// The registry knows the user, who has no right to the repository.
+#[test]
+fn fault_l06_login_without_the_right_to_the_repository() {
+    let source = Source::https();
+    let module = module("without the right");
+    let right: Value = serde_json::from_str(&docker_config(&source.host(), "right")).expect("JSON");
+    let right = format!("Basic {}", right["auths"][source.host()]["auth"].as_str().expect("a login"));
+    let described = manifest(&module, &[WASM]).to_string();
+    source.otherwise(move |asked| match asked.header("authorization") {
+        None => Reply::status(401).header("www-authenticate", "Basic realm=\"tests\""),
+        Some(login) if login != right => Reply::status(403),
+        Some(_) if asked.path.contains("/manifests/") => Reply::ok(described.as_str()).header("content-type", MANIFEST),
+        Some(_) => Reply::ok(module.clone()),
+    });
+    let folder = Folder::with_canary();
+    let wrong = Secret::planted_in("password-without-rights");
+    let docker = write_docker_config(&folder, &source.host(), wrong.text());
+    folder.put(&Policy::cluster("updated").denying("generation one"));
+    // Without a change of the file, a retry takes minutes.
+    let setup = hostile::pod_with(&folder, &source).loader("--docker-config", docker).loader("--retry-outside", "10m");
+    let pod = setup.start();
+    pod.wait_current("cluster/updated", 1);
+
+    let address = format!("registry://{}/policies/a:v1", source.host());
+    folder.put(&Policy::cluster("remote").module(&address));
+    folder.put(&Policy::cluster("updated").module(&address));
+    let failure = pod.assert_unserved(REMOTE, Reason::Unauthorized);
+    assert!(failure.message.contains("does not let this login have policies/a (status 403)"), "{}", failure.message);
+    pod.assert_kept("cluster/updated", Reason::Unauthorized, 1, |verdict| verdict.message == "generation one");
+    write_docker_config(&folder, &source.host(), "right");
+    pod.assert_recovered(REMOTE, 1);
+    pod.assert_recovered("cluster/updated", 2);
+    wrong.assert_nowhere(&pod);
 }
 
 #[test]
