@@ -30,6 +30,17 @@ fn fault_s01_settings_are_refused() {
     let failure = pod.assert_unserved("cluster/talks", Reason::SettingsInvalid);
     // The guest's text is cut to 512 bytes, and the host adds some words.
     assert!(failure.message.len() <= 640, "{} bytes", failure.message.len());
+    let status = pod.status("cluster/talks").expect("it has a status");
+    let conditions = status["status"]["conditions"].as_array().into_iter().flatten();
+    let told = conditions.filter(|condition| condition["reason"] == "SettingsInvalid");
+    let told: Vec<_> = told.filter_map(|condition| condition["message"].as_str()).collect();
+    assert!(!told.is_empty(), "{status:#}");
+    for message in told.into_iter().chain([failure.message.as_str()]) {
+        let (_, quoted) = message.split_once("Policy settings are invalid: ").expect("it quotes the policy");
+        // The end is that of the quotation: the host adds nothing after it.
+        assert!(quoted.starts_with("no no no") && quoted.ends_with('…'), "{quoted}");
+        assert!((500..=512).contains(&quoted.len()), "{} bytes of the policy's text: {quoted}", quoted.len());
+    }
 
     let denied = |verdict: &portcullis_tests::Verdict| !verdict.allowed && verdict.message.contains("owner");
     assert!(denied(&pod.ask("cluster/labels", &Review::pod()).verdict()));
