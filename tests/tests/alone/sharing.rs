@@ -30,6 +30,8 @@ struct Outcomes {
     judged: AtomicUsize,
     /// Refusals because there was no memory left, each with the code 503.
     without_memory: AtomicUsize,
+    /// Evaluations that were ended at their deadline.
+    timed_out: AtomicUsize,
 }
 
 /// Sends requests until `done`. Each caller waits a second after an answer, so that refusals cost nothing that is measured here. Each
@@ -50,6 +52,8 @@ fn flood(pod: &Pod, ids: &[String], callers: usize, done: &AtomicBool) -> Outcom
                         let is_without_memory = verdict.message.contains(NO_MEMORY);
                         assert!(!is_without_memory || verdict.code == 503, "{verdict:?}");
                         outcomes.without_memory.fetch_add(usize::from(is_without_memory), Ordering::SeqCst);
+                        let is_late = verdict.message.contains(Reason::EvaluationTimedOut.as_str());
+                        outcomes.timed_out.fetch_add(usize::from(is_late), Ordering::SeqCst);
                     }
                     let again = Instant::now() + Duration::from_secs(1);
                     while Instant::now() < again && !done.load(Ordering::SeqCst) {
@@ -142,6 +146,12 @@ fn go_on_beside(pod: &Pod, others: &[Policy], loops: &[String], callers: usize) 
         drop(stop);
         let outcomes = flood.join().expect("every answer is right");
         assert_eq!(outcomes.judged.into_inner(), 0, "a loop never ends");
+        assert!(outcomes.timed_out.into_inner() > 0, "no loop was ended at its deadline");
+        for policy in others {
+            let series = format!("portcullis_policy_evaluation_errors_total{{policy=\"{}\"", policy.id());
+            let metrics = pod.metrics(Program::Evaluator);
+            assert!(!metrics.contains(&series), "{} failed:\n{metrics}", policy.id());
+        }
         measured
     })
 }
@@ -248,13 +258,14 @@ fn fault_z05_policies_touch_all_memory() {
             assert!(pod.metric("portcullis_guest_memory_bytes") <= limit);
         }
         drop(stop);
-        let Outcomes { judged, without_memory } = flood.join().expect("every answer is right");
+        let Outcomes { judged, without_memory, .. } = flood.join().expect("every answer is right");
         assert!(judged.into_inner() > 0, "nobody got any memory");
         assert!(without_memory.into_inner() > 0, "nobody was refused as Overloaded");
     });
     assert!((1.0..LIMIT as f64 * 0.75).contains(&limit), "{limit}: the limit is not seen");
     let usage = pod.evaluator().usage();
     assert!(usage.peak < LIMIT, "{usage}");
+    assert_eq!(cage.as_ref().map_or(0, Cage::killed), 0, "the kernel killed it for memory");
     eventually("all of it to come back", || (pod.metric("portcullis_instances") < 2.0).then_some(()));
 }
 
