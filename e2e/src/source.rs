@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_testkit::{Reply, exchange, lock};
+use portcullis_testkit::{Asked, Reply, exchange, lock};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -31,6 +31,10 @@ struct Shared {
     config: Arc<ServerConfig>,
     answers: Mutex<HashMap<String, Reply>>,
     requests: Mutex<Vec<(String, Instant)>>,
+    /// The paths of the answers that a client did not take to their end.
+    cut: Mutex<Vec<String>>,
+    /// The part of the paths that need a login, and the value of the header that has it.
+    login: Mutex<Option<(String, String)>>,
     /// When each client connected, also those whose connections it closed.
     connections: Mutex<Vec<Instant>>,
     /// The clients whose connections it closes.
@@ -63,6 +67,8 @@ impl Source {
             config,
             answers: Mutex::default(),
             requests: Mutex::default(),
+            cut: Mutex::default(),
+            login: Mutex::default(),
             connections: Mutex::default(),
             refused: Mutex::default(),
             is_closed: false.into(),
@@ -118,6 +124,16 @@ impl Source {
         lock(&self.shared.answers).insert(path.to_owned(), Reply::with(status, body).after(delay));
     }
 
+    /// From now on, answers requests to this path with 200 and these bytes, at this rate in bytes per second.
+    pub fn trickle(&self, path: &str, body: impl Into<Vec<u8>>, rate: u64) {
+        lock(&self.shared.answers).insert(path.to_owned(), Reply::ok(body).rate(rate));
+    }
+
+    /// From now on, answers requests to paths that begin like this with 401, unless they have this `Authorization`.
+    pub fn demand(&self, path: &str, authorization: &str) {
+        *lock(&self.shared.login) = Some((path.to_owned(), authorization.to_owned()));
+    }
+
     /// From now on, answers requests to this path with 302 to this address.
     pub fn redirect(&self, path: &str, to: &str) {
         lock(&self.shared.answers).insert(path.to_owned(), Reply::redirect(to));
@@ -150,6 +166,11 @@ impl Source {
         lock(&self.shared.requests).iter().filter(|(asked, _)| asked == path).map(|(_, at)| *at).collect()
     }
 
+    /// How many answers to this path were under way when the client closed the connection.
+    pub fn cut(&self, path: &str) -> usize {
+        lock(&self.shared.cut).iter().filter(|cut| *cut == path).count()
+    }
+
     /// The paths and times of all requests.
     pub fn all_requests(&self) -> Vec<(String, Instant)> {
         lock(&self.shared.requests).clone()
@@ -174,15 +195,31 @@ impl Shared {
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let connection = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(connection, stream);
-        exchange(&mut stream, |asked| {
+        let mut path = None;
+        let answered = exchange(&mut stream, |asked| {
             lock(&self.requests).push((asked.path.clone(), asked.at));
+            path = Some(asked.path.clone());
             // Not while the lock is held: answers would wait for each other.
             let delay = *lock(&self.delay);
             thread::sleep(delay);
-            lock(&self.answers).get(&asked.path).cloned().unwrap_or_else(|| Reply::with(404, ""))
-        })?;
+            self.refusal(asked)
+                .or_else(|| lock(&self.answers).get(&asked.path).cloned())
+                .unwrap_or_else(|| Reply::with(404, ""))
+        });
+        if answered.is_err() {
+            lock(&self.cut).extend(path);
+        }
+        answered?;
         stream.conn.send_close_notify();
         stream.flush()
+    }
+
+    /// The answer to a request without the login that its path needs.
+    fn refusal(&self, asked: &Asked) -> Option<Reply> {
+        let login = lock(&self.login);
+        let (_, authorization) = login.as_ref().filter(|(path, _)| asked.path.starts_with(path))?;
+        let is_right = asked.header("authorization") == Some(authorization);
+        (!is_right).then(|| Reply::with(401, "").header("www-authenticate", "Basic realm=\"modules of a test\""))
     }
 }
 

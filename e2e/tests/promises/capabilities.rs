@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::installation;
 use crate::reads::{
     KIND, asks, assert_stays_refused, assert_waits_for_objects, grant, has_context, has_webhook, judges, kinds,
-    limit_range, raw, try_config_map, wait_for_context, wait_for_refusal, wait_for_verdict,
+    limit_range, raw, try_config_map, unavailable, wait_for_context, wait_for_refusal, wait_for_verdict,
 };
 
 /// The longest wait until objects are reported as stale, for which their watch must have failed for a minute.
@@ -127,6 +127,13 @@ fn fault_b05_reads_that_the_api_server_refuses() {
             r#""items":[{"metadata":{"name":"first"}}]"#,
         ],
     );
+    // Whatever the policy makes of it, the audit log says that a capability failed.
+    eventually("the annotation", || {
+        let told = unavailable(&installation, "refused");
+        told.iter()
+            .any(|text| text.starts_with("kubernetes/list_resources_all: ") && text.contains("v1/Nothing"))
+            .then_some(())
+    });
     canary.end();
 }
 

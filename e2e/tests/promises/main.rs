@@ -18,6 +18,7 @@ mod first_apply;
 mod fleet;
 mod groups;
 mod hostile;
+mod large_lists;
 mod lifecycle;
 mod load;
 mod metrics;
@@ -25,6 +26,8 @@ mod modes;
 mod policy_groups;
 mod reads;
 mod requests;
+mod secrets;
+mod sources;
 mod status_faults;
 mod switching_off;
 

@@ -137,6 +137,17 @@ pub(crate) fn assert_waits_for_objects(installation: &Installation<'_>, policy: 
     assert_eq!(code, 201, "a policy without its objects rejects nothing: {message}");
 }
 
+/// The annotations about unavailable capabilities that the audit log has for calls of this policy.
+pub(crate) fn unavailable(installation: &Installation<'_>, policy: &str) -> Vec<String> {
+    let suffix = format!("/cluster.{policy}.capability-unavailable");
+    let of_event = |event: Value| {
+        let annotations = event["annotations"].as_object()?;
+        let (_, text) = annotations.iter().find(|(key, _)| key.ends_with(&suffix))?;
+        text.as_str().map(str::to_owned)
+    };
+    installation.cluster().audit_events().into_iter().filter_map(of_event).collect()
+}
+
 /// Whether a webhook selects this namespace by its name.
 pub(crate) fn has_webhook(installation: &Installation<'_>, namespace: &str) -> bool {
     installation.webhooks().iter().any(|webhook| webhook.to_string().contains(&format!("\"{namespace}\"")))

@@ -1,0 +1,142 @@
+//! Row B05: lists of objects that are larger than a guest may get.
+
+use std::time::Duration;
+
+use portcullis_e2e::{FLOODED, Installation, Program, Usage, eventually, eventually_within, note};
+use portcullis_testkit::wat;
+use serde_json::json;
+
+use crate::installation;
+use crate::reads::{KIND, asks, grant, limit_range, raw, try_config_map, unavailable};
+
+const GROUP: &str = "large.example.com";
+/// How many objects of a mebibyte there are. All of them take more than the 64 MiB that a collection may have.
+const ALL: usize = 66;
+/// How many of them have a label. They take more than the 8 MiB that a list may have, and less than a collection may.
+const LABELLED: usize = 9;
+/// The longest wait for the first list of them: a debug build reads all of them.
+const LONGEST: Duration = Duration::from_secs(300);
+/// What the loader keeps of the objects is less than a collection that is refused, in bytes.
+const REFUSED: u64 = 64 << 20;
+/// How much memory the loader may take while it reads them, in bytes: as the answer of the API server, as objects, and as what is kept of them.
+const READ: u64 = 3 * ((ALL as u64) << 20);
+
+/// Lists all objects, and traps when the call fails.
+const FAILS_WITH_ITS_LIST: &str = r#"(module
+  (import "wapc" "__host_call" (func $call (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+  (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 0) "{\"valid\":true}")
+  (data (i32.const 32) "kubewarden")
+  (data (i32.const 48) "kubernetes")
+  (data (i32.const 64) "list_resources_all")
+  (data (i32.const 96) "{\"api_version\":\"large.example.com/v1\",\"kind\":\"Crate\"}")
+  (data (i32.const 160) "{\"accepted\":true}")
+  (func (export "__guest_call") (param $operation i32) (param i32) (result i32)
+    ;; validate_settings
+    (if (i32.eq (local.get $operation) (i32.const 17))
+      (then
+        (call $respond (i32.const 0) (i32.const 14))
+        (return (i32.const 1))))
+    (if (i32.eqz (call $call
+      (i32.const 32) (i32.const 10)
+      (i32.const 48) (i32.const 10)
+      (i32.const 64) (i32.const 18)
+      (i32.const 96) (i32.const 53)))
+      (then unreachable))
+    (call $respond (i32.const 160) (i32.const 17))
+    (i32.const 1)))"#;
+
+/// Installs a kind that policies may read, and makes the large objects of it.
+fn make_crates(installation: &Installation<'_>, namespace: &str) {
+    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("crates.{GROUP}") },
+        "spec": {
+            "group": GROUP, "scope": "Namespaced", "names": { "plural": "crates", "kind": "Crate" },
+            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
+        },
+    });
+    installation.cluster().apply(&definition.to_string()).expect("a definition");
+    grant(installation, GROUP, "crates");
+    let path = format!("/apis/{GROUP}/v1/namespaces/{namespace}/crates");
+    eventually("the kind to be served", || installation.api().get(&path));
+    for number in 0..ALL {
+        let labels = if number < LABELLED { json!({ "few": "yes" }) } else { json!({}) };
+        let object = json!({
+            "apiVersion": format!("{GROUP}/v1"), "kind": "Crate",
+            "metadata": { "name": format!("crate-{number}"), "labels": labels }, "content": "x".repeat(1 << 20),
+        });
+        installation.api().create(&path, &object).unwrap().expect("a crate");
+    }
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_b05_a_list_that_is_larger_than_may_be() {
+    let installation = installation("large-lists", 1);
+    let canary = installation.own_canary_within(FLOODED, "the loader and the API server read 66 MiB of objects");
+    let [shop, mail, store] = ["shop", "mail", "store"].map(|name| installation.make_namespace(name));
+    limit_range(&installation, &shop, "first", &shop);
+    let replica = installation.replicas().remove(0);
+    let usage = |program| Usage::of(replica.program(program).pid().expect("it runs"));
+    let before = [Program::Loader, Program::Evaluator].map(usage);
+    make_crates(&installation, &store);
+
+    let list = |api_version: &str, kind: &str, selector: Option<&str>, masks: &[&str]| {
+        let query =
+            json!({ "api_version": api_version, "kind": kind, "label_selector": selector, "field_masks": masks });
+        raw("kubernetes/list_resources_all", &query)
+    };
+    let crates = format!("{GROUP}/v1");
+    let of_shop = format!("for={shop}");
+    let calls = json!([
+        list("v1", KIND, Some(&of_shop), &["metadata.name"]),
+        list(&crates, "Crate", None, &[]),
+        list(&crates, "Crate", Some("few=yes"), &[]),
+        list("v1", KIND, Some(&of_shop), &["metadata.name"]),
+    ]);
+    let reads = json!([{ "apiVersion": "v1", "kind": KIND }, { "apiVersion": crates, "kind": "Crate" }]);
+    let asking = asks(&installation, &shop, "large-asks", &calls).field("contextAwareResources", reads.clone());
+    let failing = asks(&installation, &mail, "large-fails", &json!([])).field("contextAwareResources", reads);
+    let failing = failing.field("settings", json!({})).module_of(wat(FAILS_WITH_ITS_LIST));
+    installation.apply_ready(&[asking, failing]);
+
+    // Each text has the kind and the cause, and the other kind is listed before and after them.
+    let advice = "select fewer objects by labels, or fewer fields by field_masks";
+    let failed = format!("failed to list {crates}/Crate: ");
+    let small = r#""items":[{"metadata":{"name":"first"}}]"#;
+    let (code, message) = eventually_within(LONGEST, "an answer to each call", || {
+        Some(try_config_map(&installation, &shop, "a"))
+            .filter(|(_, message)| ["67108864", "8388608"].iter().all(|limit| message.contains(limit)))
+    });
+    for words in [
+        format!("{failed}its objects take more than 67108864 bytes; {advice}"),
+        format!("{failed}the list has 9"),
+        format!(" bytes, the limit is 8388608; {advice}"),
+    ] {
+        assert!(message.contains(&words), "no {words:?} in {code} {message}");
+    }
+    assert_eq!(message.matches(small).count(), 2, "{message}");
+
+    // The policy's own denial does not have to mention it: the audit log does.
+    let told = eventually("the annotation", || unavailable(&installation, "large-asks").pop());
+    assert!(told.starts_with("kubernetes/list_resources_all: ") && told.contains(&failed), "{told}");
+    // A guest that fails with its call is not judged: class R.
+    let (code, message) = try_config_map(&installation, &mail, "a");
+    assert!(code == 503 && message.contains("policy cluster/large-fails: CapabilityUnavailable: "), "{code} {message}");
+
+    // Call after call, what was refused is neither read again nor kept.
+    for _ in 0..5 {
+        assert!(try_config_map(&installation, &shop, "a").1.contains("67108864"));
+    }
+    let [loader, evaluator] = eventually("memory that is free again", || {
+        let now = [Program::Loader, Program::Evaluator].map(usage);
+        now.iter().zip(&before).all(|(now, before)| now.resident < before.resident + REFUSED).then_some(now)
+    });
+    note(&format!("loader: {}, then {loader}; evaluator: {}, then {evaluator}", before[0], before[1]));
+    assert!(loader.peak < before[0].peak + READ, "{} became {loader}", before[0]);
+    assert!(evaluator.peak < before[1].peak + REFUSED, "{} became {evaluator}", before[1]);
+    canary.end();
+}
