@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use super::Installation;
 use super::mount::Mount;
-use super::pod::{self, Container, EVALUATOR_STATE, LOADER_STATE, Pod};
+use super::pod::{self, Container, EVALUATOR_STATE, LOADER_STATE, Pod, TOKEN};
 use super::rhythm::Rhythm;
 use super::setup::PodSetup;
 use crate::chart_names::{CONTROLLER_ACCOUNT, POLICY_SERVER_ACCOUNT, SERVICE};
@@ -40,8 +40,9 @@ impl PodSetup {
         for part in ["volume", "private"] {
             files::make_folder(&folder.join(part)).unwrap_or_else(|error| panic!("{error}"));
         }
-        let token = stand_in::token(&api, namespace, account, &name, &uid);
-        files::write(&folder.join("token"), &token).unwrap_or_else(|error| panic!("{error}"));
+        let mut token = Mount::new(folder.join("account")).expect("the folder can be written");
+        let first = stand_in::token(&api, namespace, account, &name, &uid);
+        token.put(pod::token_file(&first)).expect("the folder can be written");
         fs::write(folder.join("source-ca.pem"), installation.source().authority()).expect("the folder can be written");
         let mount = |name: &str, secret: String| {
             let mount = Mount::new(folder.join(name)).expect("the folder can be written");
@@ -77,6 +78,7 @@ impl PodSetup {
             uid: uid.clone(),
             address,
             folder: folder.clone(),
+            token: Mutex::new(token),
             mounts,
             rhythm: if self.is_at_leisure { Rhythm::LEISURE } else { Rhythm::QUICK },
             is_ready: false.into(),
@@ -94,7 +96,7 @@ impl PodSetup {
         let through = self.servers.iter().rev().find(|(whose, _)| *whose == program).map(|(_, address)| *address);
         let path = folder.join(format!("{program}.kubeconfig"));
         let cluster = installation.cluster();
-        let text = cluster.kubeconfig_text(&folder.join("token"), self.api_server.unwrap_or(1), through);
+        let text = cluster.kubeconfig_text(&folder.join(TOKEN), self.api_server.unwrap_or(1), through);
         files::write(&path, &text).unwrap_or_else(|error| panic!("{error}"));
         Some(path.display().to_string())
     }

@@ -1,6 +1,7 @@
 //! A pod of the product: an object in the API, with processes of this machine as its containers.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use super::rhythm::Rhythm;
 use crate::api::Api;
 use crate::program::{Process, Program};
 use crate::wait::{LIMIT, eventually};
-use crate::{files, lock, stand_in};
+use crate::{lock, stand_in};
 
 /// The exit status of a program that cannot use its settings.
 const BAD_SETTING: i32 = 64;
@@ -27,6 +28,9 @@ const BAD_SETTING: i32 = 64;
 /// The ports on the loopback of a pod.
 pub(super) const EVALUATOR_STATE: u16 = 9081;
 pub(super) const LOADER_STATE: u16 = 9082;
+
+/// The file with the token of a pod, in the pod's folder.
+pub(super) const TOKEN: &str = "account/token";
 
 /// How long containers may take to end before they are killed.
 const GRACE: Duration = Duration::from_secs(30);
@@ -40,6 +44,8 @@ pub struct Pod {
     pub(super) address: Ipv4Addr,
     pub(super) folder: PathBuf,
     pub(super) containers: Vec<Container>,
+    /// The token of its programs.
+    pub(super) token: Mutex<Mount>,
     /// Secrets of the same namespace that are mounted, by their names.
     pub(super) mounts: Vec<(String, Mutex<Mount>)>,
     pub(super) rhythm: Rhythm,
@@ -101,7 +107,7 @@ impl Pod {
         self.address
     }
 
-    /// The pod's own folder, with `volume`, `private`, `tls`, `paths`, `siblings`, `token` and kubeconfigs.
+    /// The pod's own folder, with `volume`, `private`, `tls`, `paths`, `siblings`, `account` and kubeconfigs.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -227,12 +233,20 @@ impl Pod {
         self.container(program).process.signal(Signal::CONT);
     }
 
-    /// Replaces the token of its programs, by rename.
+    /// The token of its programs.
+    ///
+    /// # Panics
+    /// When the file cannot be read.
+    pub fn token(&self) -> String {
+        fs::read_to_string(self.folder.join(TOKEN)).expect("the pod has a token")
+    }
+
+    /// Replaces the token of its programs as a kubelet does: the link to the folder with the file is swapped.
     ///
     /// # Panics
     /// When the file cannot be written.
     pub fn put_token(&self, token: &str) {
-        files::write(&self.folder.join("token"), token).unwrap_or_else(|error| panic!("{error}"));
+        lock(&self.token).put(token_file(token)).expect("the folder can be written");
     }
 
     /// Its path in the API.
@@ -324,6 +338,11 @@ impl Pod {
     pub(super) fn last_words(&self) -> String {
         self.containers.iter().map(|container| container.process.last_words(150)).collect()
     }
+}
+
+/// The files of the folder with a pod's token.
+pub(super) fn token_file(token: &str) -> BTreeMap<String, Vec<u8>> {
+    BTreeMap::from([("token".to_owned(), token.into())])
 }
 
 /// The files in the `data` of a Secret.

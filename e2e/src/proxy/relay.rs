@@ -115,7 +115,7 @@ fn chunks(shared: &Shared, client: &mut Client) -> io::Result<Option<Vec<u8>>> {
 /// Handles one request, and returns whether the connection goes on.
 fn request(shared: &Shared, client: &mut Client, head: &Head, body: &[u8]) -> io::Result<bool> {
     let (method, path) = (head.word(0), head.word(1));
-    let number = shared.came(method, path, head.header("accept").unwrap_or_default(), body);
+    let number = shared.came(head, body);
     let (delay, action) = decide(&mut lock(&shared.rules), method, path);
     let start = Instant::now();
     while (start.elapsed() < delay || action == Action::Hang) && !shared.is_over() {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use rustls::{ClientConfig, ServerConfig};
 use serde_json::Value;
 
+use super::message::Head;
 use super::rule::Rule;
 use crate::lock;
 
@@ -20,6 +21,8 @@ pub struct Request {
     pub path: String,
     /// Its header `Accept`; empty if it has none.
     pub accept: String,
+    /// Its bearer token; empty if it has none.
+    pub bearer: String,
     /// Its body, as far as it is text.
     pub body: String,
     /// When it came.
@@ -59,12 +62,14 @@ impl Shared {
     }
 
     /// Records a request and returns its number.
-    pub(super) fn came(&self, method: &str, path: &str, accept: &str, body: &[u8]) -> usize {
+    pub(super) fn came(&self, head: &Head, body: &[u8]) -> usize {
+        let bearer = head.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
         let mut requests = lock(&self.requests);
         requests.push(Request {
-            method: method.to_owned(),
-            path: path.to_owned(),
-            accept: accept.to_owned(),
+            method: head.word(0).to_owned(),
+            path: head.word(1).to_owned(),
+            accept: head.header("accept").unwrap_or_default().to_owned(),
+            bearer: bearer.unwrap_or_default().to_owned(),
             body: String::from_utf8_lossy(body).into_owned(),
             at: Instant::now(),
             status: None,
