@@ -1,40 +1,51 @@
 //! Rows about deletion, moved tags, settings, and unreachable sources.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_e2e::{Installation, InstallationOptions, Pod, PodSetup, Program, eventually, never};
+use portcullis_e2e::{Installation, InstallationOptions, Pod, PodSetup, Program, eventually, large_module, never};
 use serde_json::{Value, json};
 
 use crate::pinned::{WASM_LAYER, put};
 use crate::{Policy, cluster, digest, installation, replica, replica_with, two_modules};
 
-/// The time of a download. It is longer than a loader on a busy machine needs to learn of a deletion, and shorter than its time limit.
+/// How long a download takes, at least.
 const SLOW: Duration = Duration::from_secs(25);
+/// Its rate, in bytes per second: far above the lowest that the loader accepts.
+const RATE: usize = 10 << 10;
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_k09_deleted_while_loading() {
     let installation = installation("k09");
     let policy = Policy::of(&installation, "a");
-    let (module, _) = two_modules();
-    installation.source().answer("/slow.wasm", 200, module, SLOW);
+    let module = large_module("never", RATE * SLOW.as_secs() as usize);
+    installation.source().trickle("/slow.wasm", module, RATE as u64);
     policy.revise(1, &installation.source().url("/slow.wasm"), &json!({}), &[]);
-    let setup = PodSetup::default().flag(Program::Loader, "--fetch-header-timeout", "50s");
-    let pod = replica_with(&installation, setup);
+    // However long the download takes, only the deletion ends it.
+    let pod = replica_with(&installation, PodSetup::default().flag(Program::Loader, "--fetch-timeout", "10m"));
     let downloads = || installation.source().requests("/slow.wasm").len();
     eventually("the download", || (downloads() > 0).then_some(()));
+    eventually("the first bytes on the volume", || {
+        kept(&pod).iter().any(|file| file.metadata().is_ok_and(|file| file.len() > 0)).then_some(())
+    });
     policy.mark(1, &[("deleted", "true")]);
     eventually("the loader to forget it", || policy.loading(&pod).is_null().then_some(()));
     let asked = downloads();
-    // The result of the download is dropped.
-    never(SLOW, "a module on the volume", || {
-        let files = |folder: &str| std::fs::read_dir(pod.folder().join("volume").join(folder)).ok();
-        let modules = files("modules").into_iter().flatten().chain(files("artifacts").into_iter().flatten());
-        modules.flatten().map(|file| file.path()).next()
-    });
+    // A source whose whole answer was taken would never see this.
+    eventually("the end of the download", || (installation.source().cut("/slow.wasm") > 0).then_some(()));
+    eventually("a volume without a part of it", || kept(&pod).is_empty().then_some(()));
+    never(SLOW, "a module on the volume", || kept(&pod).into_iter().next());
     assert_eq!(downloads(), asked, "it is asked for no more");
     assert!(policy.serving(&pod).is_none());
+}
+
+/// The files on a pod's volume that belong to modules, whole or not.
+fn kept(pod: &Pod) -> Vec<PathBuf> {
+    let folder = |folder: &str| std::fs::read_dir(pod.folder().join("volume").join(folder)).ok();
+    let folders = ["modules", "artifacts", "manifests", "tmp"].into_iter().filter_map(folder);
+    folders.flatten().flatten().map(|file| file.path()).collect()
 }
 
 #[test]
@@ -101,21 +112,48 @@ fn fault_l11_a_replica_that_fetched_a_moved_tag_serves_what_was_recorded() {
 fn fault_s03_large_or_deep_settings() {
     let installation = installation("s03");
     let (large, deep) = (Policy::of(&installation, "large"), Policy::of(&installation, "deep"));
+    let (too_large, too_deep) = (Policy::of(&installation, "too-large"), Policy::of(&installation, "too-deep"));
+    let (largest, deepest) = (Policy::of(&installation, "largest"), Policy::of(&installation, "deepest"));
     let neighbour = Policy::of(&installation, "neighbour");
     let address = neighbour.module("/good.wasm", &two_modules().0);
     neighbour.revise(1, &address, &json!({}), &[]);
     large.revise(1, &address, &json!({ "settings": { "text": "x".repeat(1 << 20) } }), &[]);
-    let nested: Value = (0..1000).fold(json!(1), |inner, _| json!({ "a": inner }));
-    deep.revise(1, &address, &json!({ "settings": nested }), &[]);
+    deep.revise(1, &address, &json!({ "settings": nested(1000) }), &[]);
+    // One byte, and one level, above the limits; and exactly at them.
+    too_large.revise(1, &address, &json!({ "settings": of_size(MOST_BYTES + 1) }), &[]);
+    too_deep.revise(1, &address, &json!({ "settings": nested(MOST_LEVELS + 1) }), &[]);
+    largest.revise(1, &address, &json!({ "settings": of_size(MOST_BYTES) }), &[]);
+    deepest.revise(1, &address, &json!({ "settings": nested(MOST_LEVELS) }), &[]);
     let pod = replica(&installation);
     neighbour.wait_serving(&pod, 1);
-    for policy in [&large, &deep] {
+    for (policy, limit) in [(&large, "524288"), (&deep, "100"), (&too_large, "524288"), (&too_deep, "100")] {
         let text = policy.wait_failure(&pod, "SettingsInvalid");
         assert!(!text.contains("xxxx"), "{text}");
+        assert!(text.contains(limit), "no {limit} in {text}");
+        assert_eq!(policy.serving(&pod).map_or(0, |(generation, _)| generation), 0, "{}", policy.id());
+    }
+    for policy in [&largest, &deepest] {
+        policy.wait_serving(&pod, 1);
     }
     // The loader can still list the revisions, which include both: the next generation is served as usual.
     neighbour.revise(2, &address, &json!({ "settings": { "a": 1 } }), &[]);
     neighbour.wait_serving(&pod, 2);
+}
+
+/// The largest settings, in bytes of JSON.
+const MOST_BYTES: usize = 512 << 10;
+/// The deepest settings, in levels.
+const MOST_LEVELS: usize = 100;
+
+/// Settings of this many bytes of JSON.
+fn of_size(bytes: usize) -> Value {
+    let settings = |length: usize| json!({ "text": "x".repeat(length) });
+    settings(bytes - settings(0).to_string().len())
+}
+
+/// Settings that are nested this many levels deep.
+fn nested(levels: usize) -> Value {
+    (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }))
 }
 
 /// The same with policies in the whole product.
@@ -126,25 +164,31 @@ fn fault_s03_large_or_deep_settings_are_told_in_the_status() {
     let canary = installation.own_canary();
     let neighbour = installation.cluster_policy("s03-neighbour");
     installation.apply_ready(std::slice::from_ref(&neighbour));
-    let nested: Value = (0..1000).fold(json!(1), |inner, _| json!({ "a": inner }));
-    let odd = [
-        installation.cluster_policy("s03-large").field("settings", json!({ "text": "x".repeat(600 << 10) })),
-        installation.cluster_policy("s03-deep").field("settings", nested),
+    let named = |name: &str, settings: Value| installation.cluster_policy(name).field("settings", settings);
+    let refused = [
+        named("s03-large", json!({ "text": "x".repeat(600 << 10) })),
+        named("s03-deep", nested(1000)),
+        named("s03-too-large", of_size(MOST_BYTES + 1)),
+        named("s03-too-deep", nested(MOST_LEVELS + 1)),
     ];
-    for policy in &odd {
+    let accepted = [named("s03-largest", of_size(MOST_BYTES)), named("s03-deepest", nested(MOST_LEVELS))];
+    for policy in refused.iter().chain(&accepted) {
         // `kubectl apply` cannot be used, because it stores the whole manifest in an annotation, which has a limit of its own.
         let path = "/apis/policies.portcullis.dev/v1alpha1/clusterpolicies";
         let created = installation.api().create(path, &policy.manifest(installation.source()));
         created.unwrap().expect("the policy");
     }
-    for policy in &odd {
-        // The test reads only the reason, because it could not parse an object that is nested so deep.
-        let reason = r#"--output=jsonpath={.status.conditions[?(@.type=="Accepted")].reason}"#;
-        let reference = policy.reference();
-        eventually(&format!("SettingsInvalid of {}", policy.name()), || {
-            let told = cluster().kubectl(["get", &reference, reason]);
-            (told.is_ok() && told.expect("a reason").trim() == "SettingsInvalid").then_some(())
-        });
+    let wanted = [(&refused[..], "Accepted", "SettingsInvalid"), (&accepted[..], "Ready", "Active")];
+    for (policies, kind, reason) in wanted {
+        for policy in policies {
+            // The test reads only the reason, because it could not parse an object that is nested so deep.
+            let path = format!("--output=jsonpath={{.status.conditions[?(@.type==\"{kind}\")].reason}}");
+            let reference = policy.reference();
+            eventually(&format!("{reason} of {}", policy.name()), || {
+                let told = cluster().kubectl(["get", &reference, &path]);
+                (told.is_ok() && told.expect("a reason").trim() == reason).then_some(())
+            });
+        }
     }
     installation.apply_ready(&[neighbour.field("message", "still here")]);
     canary.end();
