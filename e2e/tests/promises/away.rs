@@ -21,7 +21,7 @@ pub(crate) const PROGRAMS: [Program; 3] = [Program::Loader, Program::Evaluator, 
 #[ignore = "starts a cluster"]
 fn fault_r01_direct_calls_are_judged_while_no_api_server_answers_and_the_status_is_right_soon_after() {
     // The test needs a cluster of its own, because it stops the only API server.
-    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
+    let cluster = &Cluster::start(&Options::default()).unwrap();
     let installation = Installation::start(cluster, InstallationOptions::named("away")).with(2);
     let shop = installation.make_namespace("shop");
     installation.apply_ready(&[installation.cluster_policy("away").denying("judged")]);

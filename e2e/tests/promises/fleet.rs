@@ -47,7 +47,7 @@ fn add(installation: &Installation<'_>) -> Arc<Pod> {
 fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
     Cluster::demand_own_network();
     // One of its own: the pods of the other tests leave too few addresses.
-    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
+    let cluster = &Cluster::start(&Options::default()).unwrap();
     let installation = Installation::start(cluster, InstallationOptions::named("fleet")).with(1);
     let shop = installation.make_namespace("shop");
     let source = installation.source();

@@ -149,7 +149,7 @@ fn settled(installation: &Installation<'_>, policy: &Policy, is: impl Fn(&Value)
 fn fault_r32_policies_judge_and_load_while_etcd_is_full_and_then_the_status_says_so() {
     // The test needs a cluster of its own, because nothing can be written to it for a while.
     let options = Options { etcd_quota: Some(SMALL_DATABASE), ..Options::default() };
-    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&options).unwrap()));
+    let cluster = &Cluster::start(&options).unwrap();
     let installation = Installation::start(cluster, InstallationOptions::named("full")).with(2);
     let shop = installation.make_namespace("shop");
     installation.apply_ready(&[installation.cluster_policy("full").denying("judged")]);

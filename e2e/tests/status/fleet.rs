@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(480);
 #[ignore = "starts a cluster"]
 fn fault_k03_fifty_replicas_come_and_go() {
     // The test needs a cluster of its own, because the pods of other tests leave too few addresses.
-    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
+    let cluster = &Cluster::start(&Options::default()).unwrap();
     let (stage, first) = Stage::with(cluster, "fleet", 1);
     let (policy, object) = stage.policy("labels");
     first[0].says(&object, Says::Current);

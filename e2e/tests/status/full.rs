@@ -13,7 +13,7 @@ use crate::states::{Says, unreachable};
 fn fault_r32_a_full_etcd_delays_status_and_events_until_the_alarm_is_disarmed() {
     // The test needs a cluster of its own, because nothing can be written to it for a while.
     let options = Options { etcd_quota: Some(SMALL_DATABASE), ..Options::default() };
-    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&options).unwrap()));
+    let cluster = &Cluster::start(&options).unwrap();
     let (stage, replicas) = Stage::with(cluster, "full", 1);
     let replica = &replicas[0];
     let (policy, object) = stage.policy("labels");

@@ -16,7 +16,7 @@ const FORGOTTEN: Duration = Duration::from_secs(4);
 #[ignore = "starts a cluster"]
 fn after_an_uninstallation_the_reporter_that_leads_writes_and_no_other_one() {
     // The test needs a cluster of its own: in the others, the rules of other installations need Leases all the time.
-    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
+    let cluster = &Cluster::start(&Options::default()).unwrap();
     let (stage, replicas) = Stage::with(cluster, "again", 1);
     let (policy, object) = stage.policy("labels");
     replicas[0].says(&object, Says::Current);

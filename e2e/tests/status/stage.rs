@@ -16,8 +16,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(180);
 /// How long a status must not change before it counts as settled.
 const SETTLED: Duration = Duration::from_secs(3);
 
-pub(crate) struct Stage {
-    pub(crate) installation: Installation<'static>,
+pub(crate) struct Stage<'c> {
+    pub(crate) installation: Installation<'c>,
     pub(crate) namespace: String,
 }
 
@@ -27,9 +27,9 @@ pub(crate) struct Replica {
     pub(crate) states: States,
 }
 
-impl Stage {
+impl<'c> Stage<'c> {
     /// An installation of this name, and a namespace for policies.
-    pub(crate) fn new(cluster: &'static Cluster, name: &str) -> Self {
+    pub(crate) fn new(cluster: &'c Cluster, name: &str) -> Self {
         let options = InstallationOptions::named(name).certified_by_the_test();
         let installation = Installation::start(cluster, options);
         let namespace = installation.make_namespace("team");
@@ -37,7 +37,7 @@ impl Stage {
     }
 
     /// The same with this many replicas, all ready.
-    pub(crate) fn with(cluster: &'static Cluster, name: &str, replicas: usize) -> (Self, Vec<Replica>) {
+    pub(crate) fn with(cluster: &'c Cluster, name: &str, replicas: usize) -> (Self, Vec<Replica>) {
         let stage = Self::new(cluster, name);
         let replicas = (0..replicas).map(|_| stage.replica()).collect();
         stage.wait_ready();

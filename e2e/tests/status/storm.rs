@@ -83,7 +83,7 @@ fn most_within(time: Duration, times: &[SystemTime]) -> usize {
 #[ignore = "starts a cluster"]
 fn fault_r29_a_thousand_failing_policies_make_series_of_events_and_no_more_writes_than_may_be() {
     // The test needs a cluster of its own, so that the audit log has nothing else.
-    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
+    let cluster = &Cluster::start(&Options::default()).unwrap();
     let stage = Stage::new(cluster, "storm");
     let policies = make_policies(&stage);
     let replica = stage.replica_with(PodSetup::default().flag(Program::Reporter, "--status-writes", STATUSES));
