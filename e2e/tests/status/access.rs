@@ -3,11 +3,14 @@
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{POLICY_SERVER_ACCOUNT, PodSetup, Program, Proxy, eventually_within, one_round_in_time};
+use portcullis_e2e::{
+    POLICY_SERVER_ACCOUNT, PodSetup, Program, Proxy, Request, Rule, eventually_within, one_round_in_time,
+};
+use portcullis_testkit::Bound;
 use serde_json::json;
 
 use crate::cluster;
-use crate::stage::{SOON, Stage, told};
+use crate::stage::{Replica, SOON, Stage, told};
 use crate::states::{Says, unreachable};
 
 #[test]
@@ -94,4 +97,135 @@ fn fault_r09_r10_a_refused_token_is_read_again_and_a_new_one_is_used() {
     replica.pod.put_token(&good);
     stage.word(&policy, "Error");
     assert_eq!(replica.pod.restarts(Program::Reporter), restarts, "no restart was needed");
+}
+
+/// How soon a new token must be used.
+const MINUTE: Bound = Bound { limit: Duration::from_secs(60), reason: "row R09's own" };
+
+/// The process of a replica's reporter, and how often it was started again.
+fn process(replica: &Replica) -> (Option<u32>, u32) {
+    (replica.pod.program(Program::Reporter).pid(), replica.pod.restarts(Program::Reporter))
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r09_a_running_reporter_uses_a_new_token_within_a_minute() {
+    let stage = Stage::new(cluster(), "rotated");
+    let proxy = Proxy::start(cluster());
+    let replica = stage.replica_with(PodSetup::default().through(Program::Reporter, proxy.address()));
+    stage.wait_ready();
+    let (policy, object) = stage.policy("labels");
+    replica.says(&object, Says::Current);
+    stage.word(&policy, "Active");
+    let before = process(&replica);
+    let token = stage.installation.token(POLICY_SERVER_ACCOUNT, &replica.pod);
+    let with_it = || proxy.requests().into_iter().find(|request| request.bearer == token);
+    assert_eq!(with_it(), None, "only the test has it");
+    let replaced = stage.installation.moment();
+    replica.pod.put_token(&token);
+    // The renewals of the Lease are calls enough.
+    let used = eventually_within(SOON, "a call with the new token", || with_it().filter(|call| call.status.is_some()));
+    let in_time = MINUTE.check("the new token", &replaced, &stage.installation.moment());
+    in_time.unwrap_or_else(|late| panic!("{late}"));
+    assert!(matches!(used.status, Some(200..300)), "{used:?}");
+    let since = proxy.requests().into_iter().filter(|request| request.at >= replaced.at());
+    assert_eq!(
+        since.filter(|request| request.status == Some(401)).count(),
+        0,
+        "both tokens are valid, so no refusal made the reporter read the file"
+    );
+    replica.says(&object, unreachable());
+    stage.word(&policy, "Error");
+    assert_eq!(process(&replica), before, "no restart was needed");
+}
+
+/// How long the API server refuses the reporter, counted from the first refusal.
+const REFUSED: Duration = Duration::from_secs(20);
+/// The most writes of the report in that time: the pauses double from an eighth of a second at least to 7.5 seconds at least.
+const MOST_WRITES: usize = 8;
+/// The most calls for the Lease in that time: their pauses double from an eighth of a second at least to one second at least.
+const MOST_LEASE_CALLS: usize = 23;
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r10_a_refused_token_is_read_again_at_once_and_then_calls_become_rare() {
+    let stage = Stage::new(cluster(), "refused");
+    let proxy = Proxy::start(cluster());
+    let replica = stage.replica_with(PodSetup::default().through(Program::Reporter, proxy.address()));
+    stage.wait_ready();
+    let (policy, object) = stage.policy("labels");
+    replica.says(&object, Says::Current);
+    stage.word(&policy, "Active");
+    let before = process(&replica);
+    let writes = || proxy.requests_of("PATCH", "/replicareports/");
+    let refusals = |calls: Vec<Request>| calls.into_iter().filter(|call| call.status == Some(401)).collect::<Vec<_>>();
+
+    // One refusal is enough for the reporter to read the file: the same call is made again with the token that is there now.
+    one_round_in_time(|round| {
+        // It reads the file at most once in five seconds.
+        thread::sleep(Duration::from_secs(6));
+        let before = writes().len();
+        let token = stage.installation.token(POLICY_SERVER_ACCOUNT, &replica.pod);
+        proxy.rule(Rule::on("PATCH", "/replicareports/").times(1).answer(401, "Unauthorized"));
+        replica.pod.put_token(&token);
+        replica.says(&object, if round % 2 == 0 { unreachable() } else { Says::Current });
+        let tries = eventually_within(SOON, "a write after the one that is refused", || {
+            let tries = writes().split_off(before);
+            tries.get(1).is_some_and(|second| second.status == Some(200)).then_some(tries)
+        });
+        let have_it: Vec<_> = tries.iter().map(|write| (write.status, write.bearer == token)).collect();
+        let is_read = have_it.starts_with(&[(Some(401), false), (Some(200), true)]);
+        if is_read { Ok(()) } else { Err(format!("which tries had the new token: {have_it:?}")) }
+    });
+
+    // The token ends with the account that it is bound to. No other is there, so reading the file again does not help.
+    let api = stage.installation.api();
+    let accounts = format!("/api/v1/namespaces/{}/serviceaccounts", stage.installation.namespace());
+    let account = format!("{accounts}/{POLICY_SERVER_ACCOUNT}");
+    let refused_before = refusals(writes()).len();
+    api.delete(&account, None).unwrap().expect("the end of the account");
+    // Each of the changes is to be written. An API server remembers for ten seconds that a token is valid.
+    let mut changes = 0;
+    let first = eventually_within(SOON, "a write that is refused", || {
+        changes += 1;
+        replica.says(&object, if changes % 2 == 0 { unreachable() } else { Says::Current });
+        thread::sleep(Duration::from_millis(500));
+        refusals(writes()).get(refused_before).cloned()
+    });
+    replica.says(&object, Says::Failed(0, "NotFound", "gone".to_owned(), false));
+    let within = |calls: Vec<Request>| {
+        calls.into_iter().filter(|call| call.at >= first.at && call.at < first.at + REFUSED).collect::<Vec<_>>()
+    };
+    eventually_within(SOON, "the end of the time", || (first.at.elapsed() >= REFUSED).then_some(()));
+    let tries = within(writes());
+    let answers: Vec<_> = tries.iter().map(|write| write.status).collect();
+    assert!(tries.len() >= 2 && tries.len() <= MOST_WRITES, "{answers:?} in {REFUSED:?}");
+    assert!(answers.iter().all(|status| matches!(status, Some(401) | None)), "{answers:?}");
+    let lease_calls = within(refusals(proxy.requests())).iter().filter(|call| call.path.contains("/leases/")).count();
+    assert!(lease_calls <= MOST_LEASE_CALLS, "{lease_calls} calls for the Lease in {REFUSED:?}");
+    // The writes become rarer with each refusal, up to one in eight seconds at least.
+    let longest = || {
+        let refused: Vec<_> = refusals(writes()).into_iter().filter(|write| write.at >= first.at).collect();
+        refused.windows(2).map(|pair| pair[1].at - pair[0].at).max().filter(|pause| *pause >= Duration::from_secs(7))
+    };
+    eventually_within(SOON, "a long pause", longest);
+    // Each try is counted.
+    eventually_within(SOON, "the metric", || {
+        let counted = replica.metric("portcullis_reporter_api_failures_total{call=\"write the report\",code=\"401\"}");
+        (counted == refusals(writes()).len() as f64).then_some(())
+    });
+    assert_eq!(replica.warnings("failed to write the report").len(), 1, "one log line");
+
+    let again = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": POLICY_SERVER_ACCOUNT } });
+    api.create(&accounts, &again).unwrap().expect("the account");
+    let third = stage.installation.token(POLICY_SERVER_ACCOUNT, &replica.pod);
+    let replaced = stage.installation.moment();
+    replica.pod.put_token(&third);
+    eventually_within(SOON, "the newest state", || {
+        (told(&stage.installation.object(&policy)?, "Degraded") == "True/NotFound").then_some(())
+    });
+    MINUTE.check("the new token", &replaced, &stage.installation.moment()).unwrap_or_else(|late| panic!("{late}"));
+    let last = writes().pop().expect("writes");
+    assert!(last.bearer == third && last.body.contains("NotFound"), "{:?} {}", last.status, last.body);
+    assert_eq!(process(&replica), before, "no restart was needed");
 }

@@ -1,7 +1,7 @@
 //! Tests that would disturb the others, in a cluster of their own.
 
 use std::sync::{LazyLock, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use portcullis_e2e::{Api, Cluster, Options, PodSetup, Program, eventually_within, never};
 use portcullis_testkit::lock;
@@ -81,6 +81,21 @@ fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
         (last.1.elapsed() > Duration::from_secs(3)).then_some(())
     });
     never(Duration::from_secs(3), "a write loop", || Some(writes()).filter(|now| *now != last.0));
+    // A write that changes nothing is seen in the audit log only. The longest pause between retries is four seconds.
+    let quiet = SystemTime::now();
+    never(Duration::from_secs(8), "a write loop", || Some(writes()).filter(|now| *now != last.0));
+    let written = stage.status_writes(replica.name(), quiet);
+    assert_eq!(written.len(), 0, "{written:#?}");
+    // Each policy whose status lacks the fields is written, and is not reported again.
+    let (third, object_of_third) = stage.policy("third");
+    replica.says(&object_of_third, Says::Current);
+    let found = stage.settled(&third, "Active");
+    assert!(found["status"]["history"].is_null(), "{:#}", found["status"]);
+    assert!(!stage.status_writes(replica.name(), quiet).is_empty(), "the audit log has the writes");
+    let outdated: Vec<_> = [&object, &second, &object_of_third].map(|object| stage.events(object)).concat();
+    let outdated: Vec<_> = outdated.into_iter().filter(|(reason, _)| reason == "StatusSchemaOutdated").collect();
+    assert_eq!(outdated, [("StatusSchemaOutdated".to_owned(), 1)]);
+    assert_eq!(replica.metric("portcullis_reporter_status_schema_outdated"), 1.0);
     let warnings = replica.warnings("CustomResourceDefinition is older");
     assert_eq!(warnings.len(), 1, "{warnings:?}");
 

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::evaluator::Faults;
+
 /// The state of a policy on a replica.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Says {
@@ -43,15 +45,18 @@ pub(crate) struct States {
     word: Arc<Mutex<Word>>,
     pub(crate) loader: SocketAddr,
     pub(crate) evaluator: SocketAddr,
+    /// The fault of the evaluator's port.
+    pub(crate) faults: Arc<Faults>,
 }
 
 impl States {
     /// Starts both, without policies.
     pub(crate) fn start() -> Self {
         let word = Arc::new(Mutex::new(Word { version: 1, policies: BTreeMap::new() }));
-        let loader = serve(Arc::clone(&word), loader);
-        let evaluator = serve(Arc::clone(&word), evaluator);
-        Self { word, loader, evaluator }
+        let faults = Arc::<Faults>::default();
+        let loader = serve(Arc::clone(&word), loader, Arc::default());
+        let evaluator = serve(Arc::clone(&word), evaluator, Arc::clone(&faults));
+        Self { word, loader, evaluator, faults }
     }
 
     /// Reports this about the object's newest generation.
@@ -134,24 +139,30 @@ fn program(name: &str) -> Value {
     json!({ "name": name, "version": "0.0.0", "engine": "wasmtime 0" })
 }
 
-fn serve(word: Arc<Mutex<Word>>, state: fn(&Word) -> Value) -> SocketAddr {
+fn serve(word: Arc<Mutex<Word>>, state: fn(&Word) -> Value, faults: Arc<Faults>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            let word = Arc::clone(&word);
-            thread::spawn(move || answer(&stream, &word, state));
+            let (word, faults) = (Arc::clone(&word), Arc::clone(&faults));
+            thread::spawn(move || answer(&stream, &word, state, &faults));
         }
     });
     address
 }
 
 /// Answers requests until the other side closes the connection.
-fn answer(stream: &TcpStream, word: &Mutex<Word>, state: fn(&Word) -> Value) -> Option<()> {
+fn answer(stream: &TcpStream, word: &Mutex<Word>, state: fn(&Word) -> Value, faults: &Faults) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
     loop {
         let request = lines.next()?.ok()?;
         while !lines.next()?.ok()?.is_empty() {}
+        if let Some(goes_on) = faults.answer(stream, || state(&word.lock().unwrap())) {
+            if goes_on {
+                continue;
+            }
+            return None;
+        }
         let since = request.split(['?', '&', ' ']).find_map(|part| part.strip_prefix("since=")?.parse::<u64>().ok());
         let mut same = true;
         for _ in 0..20 {
