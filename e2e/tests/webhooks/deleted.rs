@@ -2,22 +2,46 @@
 
 use std::time::Duration;
 
-use portcullis_e2e::{eventually, never};
+use portcullis_e2e::{Caller, eventually, never};
 
 use crate::scene::Scene;
+
+/// The policies that a replica asked about a request that it allowed, from the annotations of its answer.
+fn asked(caller: &Caller, namespace: &str) -> Vec<String> {
+    let verdict = caller.ask(namespace).expect("a verdict");
+    assert_eq!(verdict["allowed"], true, "{verdict}");
+    let annotations = verdict["auditAnnotations"].as_object().cloned().unwrap_or_default();
+    annotations.keys().filter_map(|key| key.strip_suffix(".generation").map(str::to_owned)).collect()
+}
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w05_a_deleted_policy_is_asked_no_more_and_denies_nobody() {
     let scene = Scene::new("gone", 1);
-    let policy = scene.installation.cluster_policy("gone-accept");
-    scene.installation.apply_ready(std::slice::from_ref(&policy));
+    let [one, last] = ["gone-accept", "gone-last"].map(|name| scene.installation.cluster_policy(name));
+    scene.installation.apply_ready(&[one.clone(), last.clone()]);
+    let [webhook] = scene.webhooks(1).try_into().expect("one for both");
+    let replica = scene.installation.replicas().remove(0);
+    let caller = Caller::new(&scene.installation, &webhook, &replica);
+    let asked = || asked(&caller, &scene.namespace);
     let answers = scene.try_pods_during(|| {
         scene.create("before").expect("nobody is denied");
-        scene.delete(&policy);
+        assert_eq!(asked(), ["cluster.gone-accept", "cluster.gone-last"]);
+
+        // One of many: the webhook stays as it is, for the other one.
+        scene.delete(&one);
+        eventually("silence of the deleted policy", || (asked() == ["cluster.gone-last"]).then_some(()));
+        let [after] = scene.webhooks(1).try_into().expect("the webhook of the other one");
+        assert_eq!(webhook["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"]);
+        scene.create("between").expect("nobody is denied");
+
+        // The last one: its webhook goes, and the path goes on to answer those who still call it.
+        scene.delete(&last);
         assert!(scene.installation.webhooks().is_empty());
+        eventually("nobody to be asked", || asked().is_empty().then_some(()));
         eventually("no revision", || scene.installation.revisions().is_empty().then_some(()));
         scene.create("after").expect("nobody is denied");
+        never(Duration::from_secs(2), "a policy that is asked", || Some(asked()).filter(|asked| !asked.is_empty()));
     });
     assert!(!answers.is_empty());
     for (code, message) in answers {

@@ -1,6 +1,6 @@
 //! Which `failurePolicy` counts while it is being changed: that of the policy, or that of the webhooks that call it.
 
-use portcullis_e2e::{Policy, Program, Proxy, Rule, eventually};
+use portcullis_e2e::{Caller, PodSetup, Policy, Program, Proxy, Rule, eventually};
 use serde_json::{Value, json};
 
 use crate::changed::denied_during;
@@ -130,4 +130,53 @@ fn fault_w10_a_policy_denies_all_the_time_while_its_failure_policy_changes() {
         }
     });
     assert_eq!(of_webhooks(&scene.webhooks(1)), ["Ignore"]);
+}
+
+/// A webhook of somebody else goes on calling a match group that no replica knows any longer.
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w15_a_webhook_of_a_group_that_nobody_knows_goes_by_its_own_failure_policy() {
+    const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    /// The prefix of the annotation in which the audit log names a webhook that failed and was ignored.
+    const IGNORED: &str = "failed-open.validating.webhook.admission.k8s.io/";
+    let scene = Scene::with("forgotten", 0, quick());
+    let replica = scene.installation.add_replica_with(PodSetup::default().flag(Program::Loader, "--tombstone", "2s"));
+    scene.installation.wait_ready();
+    let canary = scene.installation.own_canary();
+    let policy = scene.installation.cluster_policy("forgotten-accepts");
+    scene.installation.apply_ready(std::slice::from_ref(&policy));
+    let [webhook] = scene.webhooks(1).try_into().expect("one");
+    let caller = Caller::new(&scene.installation, &webhook, &replica);
+    scene.delete(&policy);
+    eventually("the end of the tombstone", || {
+        let error = caller.ask(&scene.namespace).err()?;
+        error.to_string().starts_with("404 ").then_some(())
+    });
+
+    let api = scene.installation.api();
+    for failure_policy in ["Fail", "Ignore"] {
+        let mut entry = webhook["webhooks"][0].clone();
+        entry["failurePolicy"] = failure_policy.into();
+        let name = format!("forgotten-{}", failure_policy.to_lowercase());
+        let configuration = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": { "name": name }, "webhooks": [&entry],
+        });
+        api.create(CONFIGURATIONS, &configuration).expect("an answer").expect("a webhook");
+        if failure_policy == "Fail" {
+            let message = eventually("a refusal", || Some(scene.try_pod()).filter(|(code, _)| *code != 201)).1;
+            assert!(message.contains("failed calling webhook"), "{message}");
+        } else {
+            let is_ignored = |(key, name): (&String, &Value)| key.starts_with(IGNORED) && *name == entry["name"];
+            let told = |event: &Value| event["annotations"].as_object().is_some_and(|all| all.iter().any(is_ignored));
+            eventually("a call that failed and was ignored", || {
+                let (code, message) = scene.try_pod();
+                assert_eq!(code, 201, "{message}");
+                scene.installation.cluster().audit_events().iter().any(told).then_some(())
+            });
+        }
+        api.delete(&format!("{CONFIGURATIONS}/{name}"), None).expect("an answer").expect("the deletion");
+        eventually("nobody to be refused", || (scene.try_pod().0 == 201).then_some(()));
+    }
+    canary.end();
 }

@@ -104,6 +104,7 @@ fn fault_w07_a_match_expression_that_does_not_compile_is_told_in_the_api_servers
     // A check at apply would refuse it (row C12). This installation has none, so the controller is the first to see it.
     scene.installation.apply(&odd).expect("a policy that nothing checks");
     let condition = scene.wait_reason(&odd, "SpecInvalid");
+    assert_eq!(condition["status"], "False", "{condition}");
     let message = condition["message"].as_str().unwrap_or_default();
     for words in ["matchConditions", "Invalid value", "request.operation =="] {
         assert!(message.contains(words), "no {words:?} in {message}");

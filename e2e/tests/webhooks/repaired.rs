@@ -3,10 +3,13 @@
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{eventually, eventually_within, never};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use portcullis_e2e::{Program, Proxy, Rule, eventually, eventually_within, never};
 use serde_json::{Value, json};
 
-use crate::scene::{PAUSE, REPAIR, Scene};
+use crate::cluster;
+use crate::scene::{PAUSE, REPAIR, Scene, quick};
 
 /// The parts of a webhook configuration that a repair restores.
 fn essence(webhook: &Value) -> Value {
@@ -77,25 +80,88 @@ fn edit_empty_and_delete(name: &str, is_mutating: bool) {
     canary.end();
 }
 
+/// Gives every entry of the installation's webhooks this `caBundle`.
+fn spoil(scene: &Scene, bundle: &str) {
+    for webhook in scene.installation.webhooks() {
+        let mut entries = webhook["webhooks"].clone();
+        for entry in entries.as_array_mut().expect("entries") {
+            entry["clientConfig"]["caBundle"] = STANDARD.encode(bundle).into();
+        }
+        let patched = scene.installation.api().patch(&Scene::path(&webhook), &json!({ "webhooks": entries }));
+        patched.expect("an answer").expect("the edit");
+    }
+}
+
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w03_a_wrong_ca_bundle_is_repaired() {
-    let scene = Scene::new("bundle", 1);
+    let proxy = Proxy::start(cluster());
+    let scene = Scene::with("bundle", 1, quick().through(Program::Controller, proxy.address()));
+    // Its own webhook is not spoiled.
     let canary = scene.installation.own_canary();
-    let policy = scene.installation.cluster_policy("bundle-deny").denying("no");
-    scene.installation.apply_ready(std::slice::from_ref(&policy));
-    let [webhook] = scene.webhooks(1).try_into().expect("one");
-    let (path, api) = (Scene::path(&webhook), scene.installation.api());
-    let mut entries = webhook["webhooks"].clone();
-    entries[0]["clientConfig"]["caBundle"] = json!("");
-    entries[1]["clientConfig"]["caBundle"] = json!("");
-    api.patch(&path, &json!({ "webhooks": entries })).expect("an answer").expect("the edit");
-    eventually_within(REPAIR, "the right bundle", || {
-        api.get(&path).filter(|now| now["webhooks"] == webhook["webhooks"])
+    let [strict, lax] = ["Fail", "Ignore"].map(|failure_policy| {
+        let name = format!("bundle-{}", failure_policy.to_lowercase());
+        let resource = if failure_policy == "Fail" { "pods" } else { "configmaps" };
+        scene.installation.cluster_policy(&name).denying("no").on(&[resource]).field("failurePolicy", failure_policy)
     });
-    scene.installation.wait_for(&policy, "Ready", "True");
-    scene.wait_reason(&policy, "Registered");
-    eventually("a denial", || scene.create("one").err().filter(|refused| refused.contains("denied the request")));
+    scene.installation.apply_ready(&[strict.clone(), lax.clone()]);
+    let (before, api) = (scene.webhooks(2), scene.installation.api());
+    let try_config_map = || -> (u16, String) {
+        let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "one" } });
+        let path = format!("/api/v1/namespaces/{}/configmaps?dryRun=All", scene.namespace);
+        let reply = api.create(&path, &object).expect("an answer");
+        (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let is_right = || {
+        before.iter().all(|webhook| api.get(&Scene::path(webhook)).is_some_and(|now| essence(&now) == essence(webhook)))
+    };
+    let judged = || {
+        for policy in [&strict, &lax] {
+            let condition = scene.wait_reason(policy, "Registered");
+            assert_eq!(condition["status"], "True", "{condition}");
+            scene.installation.wait_for(policy, "Ready", "True");
+        }
+        eventually("a denial of each policy", || {
+            let (pod, config_map) = (scene.try_pod(), try_config_map());
+            let denies = |name: &str, (code, message): &(u16, String)| {
+                *code == 403 && message.contains(&format!("policy cluster/{name}: no"))
+            };
+            (denies(strict.name(), &pod) && denies(lax.name(), &config_map)).then_some(())
+        });
+    };
+    judged();
+
+    let other = rcgen::generate_simple_self_signed(vec!["nobody".to_owned()]).expect("a certificate").cert.pem();
+    for bundle in [other.as_str(), ""] {
+        // The controller repairs it at once.
+        spoil(&scene, bundle);
+        scene.installation.assert_recovers("the right bundle", || is_right().then_some(()));
+        judged();
+
+        // Until it can repair it, the status says what is wrong, and calls fail by the `failurePolicy` of each webhook.
+        proxy.rule(Rule::on("PATCH", "/validatingwebhookconfigurations/").answer(503, "not yet"));
+        spoil(&scene, bundle);
+        for policy in [&strict, &lax] {
+            let condition = scene.wait_reason(policy, "CABundleInvalid");
+            assert_eq!(condition["status"], "False", "{condition}");
+            let message = condition["message"].as_str().unwrap_or_default();
+            assert!(message.contains("trusts other authorities than those in use"), "{condition}");
+        }
+        eventually("calls that fail", || {
+            (scene.try_pod().1.contains("failed calling webhook") && try_config_map().0 == 201).then_some(())
+        });
+        for _ in 0..5 {
+            let (code, message) = scene.try_pod();
+            assert!(code >= 400 && message.contains("failed calling webhook"), "{code} {message}");
+            assert!(message.contains("certificate"), "{code} {message}");
+            let (code, message) = try_config_map();
+            assert_eq!(code, 201, "{message}");
+        }
+        assert!(!is_right(), "nobody can have repaired it");
+        proxy.clear();
+        eventually_within(REPAIR, "the right bundle", || is_right().then_some(()));
+        judged();
+    }
     canary.end();
 }
 
