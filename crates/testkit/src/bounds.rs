@@ -25,7 +25,7 @@ const STEP: u64 = 2;
 const USUAL: Bound = bound(10 + STEP, "ten seconds and one step of the backoff, which is two seconds in tests");
 
 /// The rows that state a bound of their own, and those whose tests need another one.
-const ROWS: [(&str, Bound); 20] = [
+const ROWS: [(&str, Bound); 21] = [
     ("E01", bound(2, "the row's own: a hundred policies are back within two seconds")),
     ("E02", bound(2, "as E01")),
     ("E12", bound(2, "the row's own: the last edit answers within two seconds")),
@@ -36,6 +36,13 @@ const ROWS: [(&str, Bound); 20] = [
     ("E17", bound(3, "two seconds after the last tick, and then the next probe")),
     ("K02", bound(10, "as K03: the same tests start the replicas that they stop")),
     ("K03", bound(10, "the row's own: entries and counts follow within ten seconds")),
+    (
+        "K12",
+        bound(
+            15 + 2 + 10 + STEP,
+            "the last fault may have taken the leader: another leads as in R15, and then as usual",
+        ),
+    ),
     (
         "L02",
         bound(60, "attempts under way, of seven policies of one host, end at the header timeout of 20 seconds first"),

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::attempts::Attempts;
 use super::effect::{ODD_SUMMARY, ODD_TIMEOUT};
-use super::fault::Edit;
 use super::stand::Stand;
 use super::usage::Usages;
 use super::victim::SECRET;
@@ -21,15 +20,7 @@ impl Stand {
     /// Ends every fault, and asserts that everything recovers without help: statuses are right, nothing is left of deleted objects, no
     /// secret was logged, nothing changes any longer, and no program uses much more than before. Returns what happened, as a text.
     pub(super) fn recover(&mut self) -> String {
-        self.wanted = REPLICAS;
-        self.release.scale(REPLICAS);
-        for victim in &mut self.victims {
-            victim.mend_source(self.release);
-            victim.edit(self.release, Edit::Good);
-        }
-        let _ = self.release.api().delete(&self.passing.path(), None);
-        self.settle();
-        self.look();
+        self.calm();
         self.wait_for_status();
         self.look();
         let run = self.start.elapsed();

@@ -1,9 +1,10 @@
 //! Random faults under load, which follow each other and overlap.
 //!
 //! ```text
-//! seed ──► Fault::draw ──► Stand::suffer ──► Stand::look ──► … ──► Stand::recover
-//!                              │                 │
-//!                      the fault itself    assess: every answer since the last look
+//! seed ──► Fault::draw ──► Stand::suffer ──► Stand::look ──► … ──► Stand::calm ──► … ──► Stand::recover
+//!                              │                 │                    │
+//!                      the fault itself          │       no fault is left: I3 and I7
+//!                                          assess: every answer since the last look
 //! ```
 //!
 //! A seed gives the same faults in the same order. The state in which they find the cluster differs from run to run.
@@ -11,6 +12,7 @@
 mod aftermath;
 mod assess;
 mod attempts;
+mod calm;
 mod effect;
 mod fault;
 mod run;
@@ -24,6 +26,7 @@ use std::time::Instant;
 
 use fastrand::Rng;
 
+use self::calm::FAULTS_BETWEEN;
 use self::fault::{Fault, pause};
 use self::run::Run;
 use self::stand::Stand;
@@ -38,10 +41,16 @@ fn fault_k12_whatever_goes_wrong_no_verdict_is_wrong_and_all_is_well_in_the_end(
     let mut stand = Stand::new(&stage, cluster);
     let mut random = Rng::with_seed(run.seed);
     let start = Instant::now();
-    while start.elapsed() < run.time {
+    for number in 1.. {
         stand.suffer(&Fault::draw(&mut random));
         thread::sleep(pause(&mut random));
         stand.look();
+        if start.elapsed() > run.time {
+            break;
+        }
+        if number % FAULTS_BETWEEN == 0 {
+            stand.calm();
+        }
     }
     let told = stand.recover();
     println!("\n`{}`\n\n{told}", run.command());

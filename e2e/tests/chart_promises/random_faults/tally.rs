@@ -24,6 +24,10 @@ pub(super) struct Tally {
     late: usize,
     /// How long the slowest right answer took, of calls that no fault may break.
     slowest: Duration,
+    /// How often no fault was left.
+    recoveries: usize,
+    /// I3: how long it took at most until all policies were Ready and not Degraded then.
+    slowest_recovery: Duration,
 }
 
 impl Tally {
@@ -48,6 +52,12 @@ impl Tally {
         }
     }
 
+    /// Counts a recovery after all faults were lifted, which took this long.
+    pub(super) fn recovered(&mut self, took: Duration) {
+        self.recoveries += 1;
+        self.slowest_recovery = self.slowest_recovery.max(took);
+    }
+
     /// The text: two tables.
     pub(super) fn text(
         &self,
@@ -56,7 +66,7 @@ impl Tally {
         usages: (&Usages, &Usages),
         attempts: &Attempts,
     ) -> String {
-        let Self { faults, right, broken, late, slowest } = self;
+        let Self { faults, right, broken, late, slowest, recoveries, slowest_recovery } = self;
         let share = 100.0 * excused.as_secs_f64() / run.as_secs_f64();
         let Attempts { requests, most_of_a_module, most_connections } = attempts;
         let mut text = String::from("| what | how much |\n| --- | --- |\n");
@@ -65,6 +75,7 @@ impl Tally {
         row("answers", format!("{right} right, {broken} broken, none wrong"));
         row("time in which a call may break", format!("{:.0} s, {share:.0} % of all", excused.as_secs_f64()));
         row("slowest right answer outside that time", format!("{slowest:.1?}; {late} took longer than {IN_TIME:?}"));
+        row("recoveries when no fault was left", format!("{recoveries}, the slowest took {slowest_recovery:.1?}"));
         row("requests at the source", format!("{requests}, at most {most_of_a_module} for one module within a minute"));
         row("connections at the source", format!("at most {most_connections} within a minute"));
         let (before, after) = usages;
@@ -103,6 +114,9 @@ mod tests {
         tally.answer(Assessment::Right, Duration::from_secs(3), true);
         tally.answer(Assessment::Right, Duration::from_secs(2), false);
         tally.answer(Assessment::Broken, Duration::from_secs(9), true);
+        for seconds in [4, 6, 5] {
+            tally.recovered(Duration::from_secs(seconds));
+        }
         let attempts = Attempts { requests: 7, most_of_a_module: 3, most_connections: 9 };
         let usages = Usages([("loader", Default::default())].into());
         let (run, excused) = (Duration::from_secs(200), Duration::from_secs(50));
@@ -111,6 +125,7 @@ mod tests {
             "| answers | 2 right, 1 broken, none wrong |",
             "| time in which a call may break | 50 s, 25 % of all |",
             "| slowest right answer outside that time | 2.0s; 1 took longer than 1s |",
+            "| recoveries when no fault was left | 3, the slowest took 6.0s |",
             "| requests at the source | 7, at most 3 for one module within a minute |",
             "| KillLeader | 2 |",
             "| Scale | 1 |",
