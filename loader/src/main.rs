@@ -12,5 +12,6 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == SUBCOMMAND) {
         return compile_stdin(&ChildArgs::parse_from(std::env::args_os().skip(1)));
     }
-    portcullis_process::run(|| portcullis_loader::run(&portcullis_loader::Args::parse()))
+    let args: portcullis_loader::Args = portcullis_process::parse_args();
+    portcullis_process::run(|| portcullis_loader::run(&args))
 }
