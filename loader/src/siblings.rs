@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -16,7 +17,7 @@ use portcullis_contract::Digest;
 use portcullis_process::Shutdown;
 use portcullis_registry::PeerKeys;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
 use crate::jobs::blocking;
@@ -24,7 +25,7 @@ use crate::volume::Volume;
 
 /// Connections at the same time.
 const MOST: usize = 32;
-/// Modules that are read at the same time. Each is in memory as a whole.
+/// Answers at the same time. Each is in memory as a whole, until it is sent.
 const MOST_READERS: usize = 2;
 /// Longest time of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -34,12 +35,12 @@ const LONGEST: Duration = Duration::from_secs(300);
 struct Served {
     volume: Arc<Volume>,
     limit: u64,
-    readers: Semaphore,
+    readers: Arc<Semaphore>,
 }
 
 /// Serves until the shutdown.
 pub(crate) async fn serve(listener: TcpListener, keys: PeerKeys, volume: Arc<Volume>, limit: u64, shutdown: Shutdown) {
-    let served = Arc::new(Served { volume, limit, readers: Semaphore::new(MOST_READERS) });
+    let served = Arc::new(Served { volume, limit, readers: Arc::new(Semaphore::new(MOST_READERS)) });
     let router = Router::new()
         .route("/v1/modules/{digest}", get(module))
         .route("/v1/manifests/{digest}", get(manifest))
@@ -103,16 +104,51 @@ async fn signatures(State(served): State<Arc<Served>>, Path(digest): Path<String
     .await
 }
 
+/// An answer, which counts as one until it is sent or its connection ends.
+struct Answer {
+    bytes: Vec<u8>,
+    _reader: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Answer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 async fn give(
     served: Arc<Served>,
     digest: &str,
     read: impl FnOnce(&Served, &Digest) -> Option<Vec<u8>> + Send + 'static,
 ) -> Response {
     let Ok(digest) = digest.parse::<Digest>() else { return StatusCode::NOT_FOUND.into_response() };
-    let _reader = served.readers.acquire().await.expect("the semaphore is never closed");
-    let own = Arc::clone(&served);
-    match blocking(move || read(&own, &digest)).await {
-        Ok(Some(bytes)) => bytes.into_response(),
+    let reader = Arc::clone(&served.readers).acquire_owned().await.expect("the semaphore is never closed");
+    match blocking(move || read(&served, &digest)).await {
+        Ok(Some(bytes)) => Bytes::from_owner(Answer { bytes, _reader: reader }).into_response(),
         _ => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_holds_its_place_until_it_is_sent() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volume = Volume::open(folder.path(), "00000000000000aa").expect("opens").expect("is free");
+        let readers = Arc::new(Semaphore::new(MOST_READERS));
+        let served = Arc::new(Served { volume: Arc::new(volume), limit: 1 << 20, readers });
+        let digest = Digest::of(b"module").to_string();
+        let ask = || give(Arc::clone(&served), &digest, |_, _| Some(vec![0; 1 << 20]));
+        let mut slow = Vec::new();
+        for _ in 0..MOST_READERS {
+            slow.push(ask().await);
+        }
+        timeout(Duration::from_millis(100), ask()).await.expect_err("as many answers are in memory as may be");
+        slow.pop();
+        assert_eq!(ask().await.status(), StatusCode::OK);
     }
 }
