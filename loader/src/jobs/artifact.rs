@@ -63,7 +63,9 @@ impl JobRunner {
         let reservation = volume.room().reserve(context.claims());
         let keep = move || {
             let signatures_size = serde_json::to_vec(&signatures).map_or(MAX_SIGNATURES, |text| text.len() as u64);
-            reservation.check(manifest.bytes.len() as u64 + signatures_size)?;
+            let size = manifest.bytes.len() as u64 + signatures_size;
+            reservation.check(size)?;
+            volume.check_oci_room(&module, size)?;
             volume.keep_oci_manifest(&manifest, &module)?;
             let keep = |signatures| volume.keep_signatures(&manifest.digest, &module, place, signatures);
             signatures.map_or(Ok(()), keep)
