@@ -107,7 +107,7 @@ fn open_beneath(root: &Path, rest: &Path) -> io::Result<File> {
 fn unreadable(path: &Path, error: &io::Error) -> SourceError {
     let (reason, text) = match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            (Reason::NotFound, format!("there is no file {}: the policy loads as soon as there is", path.display()))
+            (Reason::NotFound, format!("there is no file {}; the policy loads once the file exists", path.display()))
         }
         io::ErrorKind::PermissionDenied => {
             (Reason::Unauthorized, format!("the loader may not read {}: change its owner or mode", path.display()))
