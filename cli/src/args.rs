@@ -2,6 +2,7 @@
 
 mod audit;
 mod impact;
+mod limits;
 mod policies;
 mod registry;
 mod signer;
@@ -9,13 +10,13 @@ mod signer;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub use audit::AuditArgs;
 pub use impact::ImpactArgs;
+pub use limits::LimitArgs;
 pub use policies::{
     ClusterArgs, DescribeArgs, DiffArgs, GetArgs, HistoryArgs, OutputForm, ResultForm, RollbackArgs, ScopeArgs,
     SourceArgs, TargetArgs,
@@ -23,6 +24,7 @@ pub use policies::{
 pub use registry::{
     AccessArgs, InspectArgs, LoadArgs, LoaderArgs, PullArgs, PushArgs, RegistryArgs, SaveArgs, VerifyArgs,
 };
+pub use signer::SignatureArgs;
 
 /// WebAssembly policies for Kubernetes admission: run them, try them, see their state, roll them back.
 #[derive(Debug, Clone, Parser)]
@@ -33,12 +35,12 @@ pub use registry::{
         portcullis run examples                              # serve a folder of policies\n  \
         portcullis get --dir examples                        # how are they?\n  \
         portcullis describe no-privileged --dir examples     # why?\n  \
-        portcullis get -A                                    # how are those of the cluster?\n  \
+        portcullis get -A --context staging                  # how are those of a cluster?\n  \
         portcullis rollback no-privileged                    # serve again what worked\n  \
         portcullis eval policy.yaml pod.yaml                 # what would it say?\n  \
         portcullis check policies/                           # would they load?\n  \
         portcullis impact policy.yaml                        # what would it deny of what is there?\n  \
-        portcullis audit                                     # and what do those of the cluster deny of it?"
+        portcullis audit                                     # what do those of the cluster deny?"
 )]
 pub struct Args {
     /// What to do.
@@ -57,11 +59,14 @@ pub enum Command {
     ///
     /// Volume, certificates, status and logs are kept in DIR/.portcullis. Other settings of the three programs can be given as
     /// environment variables, see `portcullis-loader --help`, `portcullis-evaluator --help` and `portcullis-reporter --help`.
+    ///
+    /// Exit status: 0 after Ctrl-C; 1 when a program is missing or does not start, or when a second Ctrl-C stopped it at once; 64 for a bad
+    /// argument.
     Run(RunArgs),
     /// List policies and their state.
     ///
     /// Reads the cluster of the kubeconfig, or a folder (--dir, or the current one if `portcullis run` has served it). In a folder it
-    /// shows what the reporter has written, also after the pod has ended.
+    /// shows what the reporter has written, also after `portcullis run` has ended.
     Get(GetArgs),
     /// Show one policy, or all, with conditions, replicas, history and events.
     ///
@@ -87,7 +92,7 @@ pub enum Command {
     /// read again each time. Compiled modules, and nothing else, are kept in the user's cache folder: 64 of them in
     /// XDG_CACHE_HOME/portcullis/artifacts or ~/.cache/portcullis/artifacts, 256 MiB at most.
     ///
-    /// Exit status: 0 admitted, 1 rejected, 2 could not judge.
+    /// Exit status: 0 admitted, 1 rejected, 2 could not judge; 64 for a bad argument.
     Eval(EvalArgs),
     /// Check policies before anybody applies them, offline or in a pipeline.
     ///
@@ -95,28 +100,30 @@ pub enum Command {
     /// the schema, the module (that it is there, signed as wanted, and compiles), its settings, the expression of a policy group, the syntax
     /// of match conditions. What a module declares and its policy does not grant is a warning.
     ///
-    /// Exit status: 0 all would load, 1 one would not, 2 unknown, for instance because a registry cannot be reached.
+    /// Exit status: 0 all would load, 1 one would not, 2 unknown, for instance because a registry cannot be reached; 64 for a bad
+    /// argument.
     Check(CheckArgs),
     /// Say what a policy would do to the objects that are in a cluster already.
     ///
     /// Reads the objects that the policy's rules and selectors name, page by page with your own rights, and has the real loader and evaluator
     /// judge each as if it were made now. Nothing is written, and the policy need not be in the cluster.
     ///
-    /// Exit status: 0 nothing would be denied, 1 something would be, 2 it could not be found out.
+    /// Exit status: 0 nothing would be denied, 1 something would be, 2 it could not be found out; 64 for a bad argument.
     Impact(ImpactArgs),
     /// Show which objects of a cluster its policies reject today, as the background audit has found.
     ///
     /// Without POLICY, shows the figures of each policy, from its status. With POLICY, also lists the objects and what the policy says about
     /// them, from reports (OpenReports); this needs the right to list reports. Unlike `impact`, it evaluates nothing.
     ///
-    /// Exit status: 0 no object is rejected, 1 at least one is, 2 unknown, for instance because the audit is off.
+    /// Exit status: 0 no object is rejected, 1 at least one is, 2 unknown, for instance because the audit is off; 64 for a bad argument.
     Audit(AuditArgs),
     /// Translate manifests of Kubewarden, and say what became of each field.
     ///
     /// Policies come as YAML on standard output, ready to apply, and what became of each field on standard error. With --values it is the
     /// Helm values of each PolicyServer instead of the policies.
     ///
-    /// Exit status: 0; 1 when an object was left out, as groups are; 2 when nothing could be read.
+    /// Exit status: 0; 1 when an object was left out, for instance because an API server would refuse it; 2 when there is nothing to
+    /// translate; 64 for a bad argument.
     Migrate(MigrateArgs),
     /// Fetch a module from a registry or a web address to a file.
     Pull(PullArgs),
@@ -126,11 +133,9 @@ pub enum Command {
     Push(PushArgs),
     /// Show what a module is: metadata, digest, imports, exports, rules.
     ///
-    /// With --manifest it prints a policy that is ready to apply.
+    /// With --manifest it prints a policy that is made from the metadata.
     Inspect(InspectArgs),
     /// Check who signed a module in a registry.
-    ///
-    /// Exit status: 0 signed as wanted, 1 not, or not known.
     Verify(VerifyArgs),
     /// Write modules from registries into one archive, for a place without network.
     ///
@@ -143,7 +148,8 @@ pub enum Command {
         source <(portcullis completion bash)\n  \
         portcullis completion zsh > ~/.zfunc/_portcullis\n  \
         portcullis completion fish > ~/.config/fish/completions/portcullis.fish\n  \
-        portcullis completion kubectl > ~/bin/kubectl_complete-portcullis && chmod +x ~/bin/kubectl_complete-portcullis")]
+        portcullis completion kubectl > ~/bin/kubectl_complete-portcullis\n  \
+    chmod +x ~/bin/kubectl_complete-portcullis")]
     Completion {
         /// The shell; or kubectl, for `kubectl portcullis`.
         shell: CompletionFor,
@@ -347,6 +353,7 @@ impl HostArgs {
 
 /// Where modules come from, and what loading one may take.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Modules")]
 pub struct ModuleArgs {
     /// A further folder that `file:` modules may lie in. May be given several times.
     #[arg(long = "module-root", value_name = "PATH")]
@@ -359,53 +366,16 @@ pub struct ModuleArgs {
     /// Which addresses the loader may ask, and how.
     #[command(flatten)]
     pub loader: LoaderArgs,
+
+    /// Who must have signed modules.
+    #[command(flatten)]
+    pub signatures: SignatureArgs,
 }
 
 impl ModuleArgs {
     /// The same for a loader.
     pub(crate) fn for_loader(&self) -> Vec<OsString> {
-        self.loader.for_loader().into_iter().chain(self.limits.for_loader()).collect()
-    }
-}
-
-/// What loading a module may take, in the flags of the loader.
-#[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "Limits, for large modules")]
-pub struct LimitArgs {
-    /// Memory of the compilation, 512MiB by default.
-    #[arg(long, env = "PORTCULLIS_COMPILE_MEMORY", value_name = "BYTES")]
-    pub compile_memory: Option<String>,
-
-    /// Wall time of the compilation, 60s by default.
-    #[arg(long, env = "PORTCULLIS_COMPILE_TIME", value_name = "TIME", value_parser = portcullis_process::parse_duration)]
-    pub compile_time: Option<Duration>,
-
-    /// Processor time of the compilation, 60s by default.
-    #[arg(long, env = "PORTCULLIS_COMPILE_CPU_TIME", value_name = "TIME")]
-    pub compile_cpu_time: Option<String>,
-
-    /// Largest module, 64MiB by default.
-    #[arg(long, env = "PORTCULLIS_MAX_MODULE_SIZE", value_name = "BYTES")]
-    pub max_module_size: Option<String>,
-
-    /// Largest compiled module, 256MiB by default.
-    #[arg(long, env = "PORTCULLIS_MAX_ARTIFACT_SIZE", value_name = "BYTES")]
-    pub max_artifact_size: Option<String>,
-}
-
-impl LimitArgs {
-    /// The same for a loader.
-    pub(crate) fn for_loader(&self) -> Vec<OsString> {
-        let time = self.compile_time.map(|time| format!("{}ms", time.as_millis()));
-        let flags = [
-            ("--compile-memory", self.compile_memory.as_ref()),
-            ("--compile-time", time.as_ref()),
-            ("--compile-cpu-time", self.compile_cpu_time.as_ref()),
-            ("--max-module-size", self.max_module_size.as_ref()),
-            ("--max-artifact-size", self.max_artifact_size.as_ref()),
-        ];
-        let given = flags.into_iter().filter_map(|(flag, value)| Some((flag, value?)));
-        given.flat_map(|(flag, value)| [flag.into(), value.into()]).collect()
+        [self.loader.for_loader(), self.limits.for_loader(), self.signatures.for_loader()].concat()
     }
 }
 
@@ -451,8 +421,9 @@ pub enum CheckForm {
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:\n  \
     portcullis migrate kubewarden policies/ > portcullis.yaml\n  \
-    kubectl get admissionpolicies,clusteradmissionpolicies -A -o yaml | portcullis migrate kubewarden - | kubectl apply -f -\n  \
-    kubectl get policyservers default -o yaml | portcullis migrate kubewarden - --values > values.yaml")]
+    kubectl get admissionpolicies,clusteradmissionpolicies -A -o yaml > theirs.yaml\n  \
+    portcullis migrate kubewarden theirs.yaml | kubectl apply -f -\n  \
+    kubectl get policyservers -o yaml | portcullis migrate kubewarden - --values > values.yaml")]
 pub struct MigrateArgs {
     /// The product that the manifests are written for.
     #[arg(value_name = "FROM")]

@@ -72,7 +72,7 @@ enum AuditError {
     },
 }
 
-/// Reads and prints. Exit status: 0 nothing is rejected, 1 something is, 2 could not find out.
+/// Reads and prints. Exit status: 0 nothing is rejected, 1 something is, 2 could not find out, 64 for a bad argument.
 pub(crate) fn audit(args: &AuditArgs) -> ExitCode {
     let printed = until_signal(found(args)).and_then(|(text, status)| {
         crate::print(text.as_bytes())?;
@@ -80,19 +80,21 @@ pub(crate) fn audit(args: &AuditArgs) -> ExitCode {
     });
     match printed {
         Ok(status) => ExitCode::from(status),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(2)
-        }
+        Err(error) => crate::refuse(&error),
     }
 }
 
 /// The text and the exit status.
 async fn found(args: &AuditArgs) -> anyhow::Result<(String, u8)> {
-    if let Choice::Folder(dir) = Choice::of(&args.scope.source, args.scope.all_namespaces) {
+    let source = &args.scope.source;
+    // Only a cluster has objects, so `-A` is about a cluster, also in a folder with policies.
+    let may_be_folder = source.dir.is_some() || !args.scope.all_namespaces;
+    if let Choice::Folder(dir) = Choice::of(source)
+        && may_be_folder
+    {
         return Err(AuditError::Folder(dir.display().to_string()).into());
     }
-    let cluster = Cluster::connect(&args.scope.source).await?;
+    let cluster = Cluster::connect(source).await?;
     match &args.scope.policy {
         Some(policy) => of_one(&cluster, policy, args).await,
         None => of_all(&cluster, args).await,

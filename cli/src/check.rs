@@ -17,7 +17,7 @@ use crate::eval::state::Settled;
 use collect::{Collected, collect};
 use report::{Finding, Level, Report};
 
-/// Checks and prints. Exit status: 0 all would load, 1 one would not, 2 could not check.
+/// Checks and prints. Exit status: 0 all would load, 1 one would not, 2 could not check, 64 for a bad argument.
 pub(crate) fn check(args: &CheckArgs) -> ExitCode {
     let printed = checked(args).and_then(|report| {
         let report = if args.strict { report.strict() } else { report };
@@ -26,10 +26,7 @@ pub(crate) fn check(args: &CheckArgs) -> ExitCode {
     });
     match printed {
         Ok(status) => ExitCode::from(status),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(2)
-        }
+        Err(error) => crate::refuse(&error),
     }
 }
 

@@ -8,6 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use portcullis_process::SettingError;
 use portcullis_util::lock;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
@@ -86,9 +87,14 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether a setting was at fault, which is what exit status 64 says.
-    pub fn is_setting(&self) -> bool {
-        matches!(self, Self::Ended { status, .. } if status.code() == Some(64))
+    /// The same error, but a [`SettingError`] if the program refused a setting, which is what exit status 64 says. It had the setting from us.
+    pub fn into_setting(self) -> anyhow::Error {
+        match self {
+            Self::Ended { status, .. } if status.code() == Some(64) => {
+                SettingError::new("the settings of a program", self.to_string()).into()
+            }
+            _ => self.into(),
+        }
     }
 }
 

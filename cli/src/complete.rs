@@ -57,7 +57,7 @@ fn candidates(command: &Command, words: &[String]) -> Candidates {
         return if values.is_empty() && names_file { Candidates::Files } else { Candidates::Words(values) };
     }
     if last.starts_with('-') {
-        let options = subcommand.get_arguments().filter_map(|arg| arg.get_long());
+        let options = subcommand.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(|arg| arg.get_long());
         return Candidates::Words(options.map(|option| format!("--{option}")).collect());
     }
     let takes_policy = subcommand.get_positionals().next().is_some_and(|first| first.get_id() == "policy");
@@ -75,7 +75,7 @@ async fn policies(words: &[String]) -> Vec<String> {
         namespace: value("--namespace", "-n"),
         cluster: ClusterArgs { context: value("--context", ""), kubeconfig: value("--kubeconfig", "").map(Into::into) },
     };
-    match PolicySource::open(&source, false).await {
+    match PolicySource::open(&source).await {
         Ok(source) => source.ids().await.unwrap_or_default(),
         Err(_) => Vec::new(),
     }
@@ -95,7 +95,12 @@ mod tests {
         let Candidates::Words(commands) = at("") else { panic!("commands") };
         assert!(commands.iter().any(|word| word == "rollback") && !commands.iter().any(|word| word == "__complete"));
         let Candidates::Words(options) = at("get -") else { panic!("options") };
-        assert!(options.iter().any(|word| word == "--all-namespaces"), "{options:?}");
+        assert!(
+            ["--all-namespaces", "--dir"].iter().all(|word| options.iter().any(|option| option == word)),
+            "{options:?}"
+        );
+        let Candidates::Words(options) = at("rollback -") else { panic!("options") };
+        assert!(!options.iter().any(|word| word == "--dir"), "{options:?}");
         assert_eq!(
             at("get -o "),
             Candidates::Words(["table", "wide", "json", "yaml", "name"].map(str::to_owned).to_vec())

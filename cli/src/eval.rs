@@ -16,7 +16,8 @@ pub(crate) mod verdict;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
+use portcullis_process::SettingError;
 use serde_json::Value;
 
 use crate::args::{EvalArgs, EvalForm};
@@ -28,7 +29,7 @@ use verdict::{Outcome, Verdict};
 /// Largest manifest or request that is read, in bytes. The evaluator takes requests of 7 MiB.
 const LARGEST: u64 = 16 << 20;
 
-/// Judges and prints. Exit status: 0 admitted, 1 rejected, 2 could not judge.
+/// Judges and prints. Exit status: 0 admitted, 1 rejected, 2 could not judge, 64 for a bad argument.
 pub(crate) fn eval(args: &EvalArgs) -> ExitCode {
     match judge(args) {
         Ok(verdict) => {
@@ -40,24 +41,18 @@ pub(crate) fn eval(args: &EvalArgs) -> ExitCode {
                 .as_bytes(),
             );
             match (printed, verdict.outcome) {
-                (Err(error), _) => refuse(&error),
+                (Err(error), _) => crate::refuse(&error),
                 (_, Outcome::Admitted) => ExitCode::SUCCESS,
                 (_, Outcome::Rejected) => ExitCode::from(1),
                 (_, Outcome::Unjudged) => ExitCode::from(2),
             }
         }
-        Err(error) => refuse(&error),
+        Err(error) => crate::refuse(&error),
     }
-}
-
-fn refuse(error: &anyhow::Error) -> ExitCode {
-    eprintln!("error: {error:#}");
-    ExitCode::from(2)
 }
 
 fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     args.modules.loader.access.check()?;
-    let named = || format!("failed to take a policy from {}", args.policy_file.display());
     let mut given =
         Given { settings: settings(args)?, capabilities: args.host.host_capabilities.clone(), ..Given::default() };
     let (chosen, folder) = match module(&args.policy_file)? {
@@ -65,13 +60,12 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
             if args.host.allow_context_aware {
                 given.add_declared(&module)?;
             }
+            let named = || format!("failed to take a policy from {}", args.policy_file.display());
             (Chosen::alone(&module, given).with_context(named)?, folder)
         }
         None => {
-            let text = crate::read(&args.policy_file, LARGEST)?;
-            let folder = std::path::absolute(&args.policy_file)?.parent().map(Path::to_owned);
-            let start = folder.as_deref().unwrap_or(Path::new("/"));
-            (Chosen::from(&text, start, args.policy.as_deref(), given).with_context(named)?, folder)
+            let (chosen, folder) = policy_of(&args.policy_file, args.policy.as_deref(), given)?;
+            (chosen, Some(folder))
         }
     };
     let named = || format!("failed to take a request from {}", args.request.display());
@@ -100,6 +94,18 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     })
 }
 
+/// The policy `wanted` of a manifest, or its only one, and the manifest's folder, in which its modules may be.
+pub(crate) fn policy_of(file: &Path, wanted: Option<&str>, given: Given) -> anyhow::Result<(Chosen, PathBuf)> {
+    ensure!(
+        file.as_os_str() == "-" || !file.is_dir(),
+        "{0} is a folder; name one manifest in it (`portcullis check {0}` reads a whole folder)",
+        file.display()
+    );
+    let text = crate::read(file, LARGEST)?;
+    let folder = std::path::absolute(file)?.parent().unwrap_or(Path::new("/")).to_owned();
+    Ok((Chosen::from(&text, file, &folder, wanted, given)?, folder))
+}
+
 /// The module that is named instead of a manifest: an address, or the absolute path of a file with its folder. `None` for a manifest.
 fn module(named: &Path) -> anyhow::Result<Option<(String, Option<PathBuf>)>> {
     let text = named.to_str().unwrap_or_default();
@@ -120,9 +126,28 @@ fn module(named: &Path) -> anyhow::Result<Option<(String, Option<PathBuf>)>> {
 /// The settings that are given in addition to the policy.
 fn settings(args: &EvalArgs) -> anyhow::Result<Option<Value>> {
     if let Some(text) = &args.settings_json {
-        return serde_json::from_str(text).map(Some).context("--settings-json: it is not JSON");
+        let failed = |error| SettingError::new("--settings-json", format!("it is not JSON: {error}"));
+        return Ok(serde_json::from_str(text).map(Some).map_err(failed)?);
     }
     let Some(path) = &args.settings_path else { return Ok(None) };
-    let text = crate::read(path, LARGEST)?;
-    portcullis_yaml::read(text).map(Some).with_context(|| format!("--settings-path {}", path.display()))
+    let failed = |problem: String| SettingError::new("--settings-path", problem);
+    let text = crate::read(path, LARGEST).map_err(|error| failed(format!("{error:#}")))?;
+    let settings = portcullis_yaml::read(text).map_err(|error| failed(format!("{}: {error}", path.display())))?;
+    Ok(Some(settings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_no_manifest() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let error = policy_of(folder.path(), None, Given::default()).expect_err("a folder");
+        let path = folder.path().display();
+        assert_eq!(
+            error.to_string(),
+            format!("{path} is a folder; name one manifest in it (`portcullis check {path}` reads a whole folder)")
+        );
+    }
 }

@@ -29,9 +29,9 @@ pub struct FolderStatus {
 /// Why there is no status to show.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderStatusError {
-    /// No pod has run on the folder.
+    /// `portcullis run` has not served the folder.
     #[error(
-        "{} has no status: no pod has run on this folder; start one with `portcullis run {}`{hint}",
+        "{} has no status: `portcullis run` has not served this folder yet; start it with `portcullis run {}`, {hint}",
         dir.display(), dir.display()
     )]
     NoStatus {
@@ -40,10 +40,10 @@ pub enum FolderStatusError {
         /// Where status might be instead, in words.
         hint: String,
     },
-    /// No pod has run here, and there is no cluster.
+    /// `portcullis run` has not served the folder, and there is no cluster.
     #[error(
-        "there is no kubeconfig, and {} has no status as no pod has run on this folder; name a cluster with `--kubeconfig`, start a \
-         pod with `portcullis run {}`{hint}",
+        "there is no kubeconfig, and {} has no status: `portcullis run` has not served this folder yet; name a cluster with \
+         `--kubeconfig`, serve the folder with `portcullis run {}`, {hint}",
         dir.display(), dir.display()
     )]
     Nowhere {
@@ -55,17 +55,17 @@ pub enum FolderStatusError {
 }
 
 impl FolderStatusError {
-    /// No pod has run on `dir`, and there is no cluster.
+    /// `portcullis run` has not served `dir`, and there is no cluster.
     pub fn nowhere(dir: &Path) -> Self {
         Self::Nowhere { dir: dir.to_owned(), hint: hint(dir) }
     }
 }
 
 impl FolderStatus {
-    /// Reads the status of the pod on `dir`.
+    /// Reads the status of the policies of `dir`.
     ///
     /// # Errors
-    /// When no pod has run there.
+    /// When `portcullis run` has not served it.
     pub fn open(dir: &Path) -> Result<Self, FolderStatusError> {
         let layout = Layout::of(dir);
         if !layout.status.is_dir() {
@@ -88,7 +88,7 @@ impl FolderStatus {
         let empty = self.policies.is_empty().then(|| format!("No policies in {dir}."));
         let stopped = self.stopped.map(|stopped| {
             let time = stopped.strftime("%Y-%m-%dT%H:%M:%SZ");
-            format!("This is as of {time}: the pod is not running. Start it with `portcullis run {dir}`.")
+            format!("This is as of {time}: `portcullis run` is not running. Start it with `portcullis run {dir}`.")
         });
         empty.into_iter().chain(stopped).collect()
     }
@@ -126,7 +126,7 @@ fn modified(path: &Path) -> io::Result<SystemTime> {
     fs::metadata(path)?.modified()
 }
 
-/// Folders below `dir` that have a status.
+/// Where there may be a status instead: in a folder below `dir`, or elsewhere.
 fn hint(dir: &Path) -> String {
     let below = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut with_status: Vec<PathBuf> = below.filter(|path| Layout::of(path).status.is_dir()).collect();
@@ -134,9 +134,9 @@ fn hint(dir: &Path) -> String {
     match with_status.first() {
         Some(found) => {
             let found = found.strip_prefix(".").unwrap_or(found);
-            format!(", or look at the one there is with `--dir {}`", found.display())
+            format!("or name the folder that it has served with `--dir {}`", found.display())
         }
-        None => ", or name the folder of a pod with `--dir`".to_owned(),
+        None => "or name another folder with `--dir`".to_owned(),
     }
 }
 

@@ -12,7 +12,7 @@ mod report;
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail, ensure};
@@ -25,20 +25,19 @@ use tokio::task::yield_now;
 use crate::args::{EvalForm, ImpactArgs, SourceArgs};
 use crate::cluster::{Cluster, ClusterError, Discovered, Selection};
 use crate::eval::manifest::{Chosen, Given};
+use crate::eval::policy_of;
 use crate::eval::session::{More, Session, until_signal};
 use crate::eval::state::Settled;
 use crate::eval::verdict::{Outcome, Verdict};
 use list::List;
 use report::{Effect, Impact};
 
-/// Largest manifest that is read, in bytes.
-const LARGEST: u64 = 16 << 20;
 /// How many objects are asked about at once.
 const AT_ONCE: usize = 8;
 /// The user name in the requests that the policy is asked about.
 const USER: &str = "portcullis-impact";
 
-/// Asks and prints. Exit status: 0 nothing would be denied, 1 something would be, 2 could not find out.
+/// Asks and prints. Exit status: 0 nothing would be denied, 1 something would be, 2 could not find out, 64 for a bad argument.
 pub(crate) fn impact(args: &ImpactArgs) -> ExitCode {
     let printed = found(args).and_then(|impact| {
         let text = match args.output {
@@ -50,28 +49,22 @@ pub(crate) fn impact(args: &ImpactArgs) -> ExitCode {
     });
     match printed {
         Ok(status) => ExitCode::from(status),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(2)
-        }
+        Err(error) => crate::refuse(&error),
     }
 }
 
 fn found(args: &ImpactArgs) -> anyhow::Result<Impact> {
     args.modules.loader.access.check()?;
     let named = || format!("failed to take a policy from {}", args.policy_file.display());
-    let text = crate::read(&args.policy_file, LARGEST)?;
-    let folder = std::path::absolute(&args.policy_file)?.parent().map(Path::to_owned);
-    let start = folder.as_deref().unwrap_or(Path::new("/"));
     let given = Given { capabilities: args.host_capabilities.clone(), protect: true, ..Given::default() };
-    let chosen = Chosen::from(&text, start, args.policy.as_deref(), given).with_context(named)?;
+    let (chosen, folder) = policy_of(&args.policy_file, args.policy.as_deref(), given)?;
     let scope = scope(args, &chosen).with_context(named)?;
     ensure!(
         args.cluster.context.is_none() || !chosen.reads_cluster(),
         "--context: the policy reads objects of the cluster itself, by the current context of the kubeconfig; make it the current one \
          with `kubectl config use-context`"
     );
-    let roots = Vec::from_iter(folder.into_iter().chain(args.modules.module_roots.iter().cloned()));
+    let roots = Vec::from_iter(std::iter::once(folder).chain(args.modules.module_roots.iter().cloned()));
     until_signal(ask(args, &chosen, &scope, &roots))
 }
 

@@ -22,6 +22,7 @@ pub mod history;
 pub mod http;
 mod impact;
 pub mod item;
+mod kind;
 pub mod layout;
 pub mod log;
 mod migrate;
@@ -41,6 +42,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::CommandFactory as _;
+use portcullis_process::SettingError;
 
 pub use args::Args;
 use args::{Command, CompletionFor, DiffArgs, RollbackArgs, SourceArgs};
@@ -78,6 +80,12 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
+/// Prints the error of a command whose exit status 1 is an answer: 64 for a setting that cannot be used, otherwise 2.
+fn refuse(error: &anyhow::Error) -> ExitCode {
+    eprintln!("error: {error:#}");
+    ExitCode::from(if error.is::<SettingError>() { 64 } else { 2 })
+}
+
 /// Runs a command that asks a cluster.
 fn asynchronous(command: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
     portcullis_process::run(|| {
@@ -111,8 +119,12 @@ fn limited(reader: impl Read, largest: u64) -> anyhow::Result<Vec<u8>> {
 
 fn script(shell: CompletionFor) -> Vec<u8> {
     let Some(shell) = shell.shell() else { return plugin::COMPLETION_SCRIPT.as_bytes().to_vec() };
+    // The generator would offer hidden commands too.
+    let whole = Args::command();
+    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let mut shown = clap::Command::new("portcullis").version(env!("CARGO_PKG_VERSION")).subcommands(shown);
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "portcullis", &mut script);
+    clap_complete::generate(shell, &mut shown, "portcullis", &mut script);
     script
 }
 
@@ -133,7 +145,7 @@ async fn rollback(args: &RollbackArgs) -> anyhow::Result<()> {
 
 /// The cluster, for a command that does not work with a folder.
 async fn cluster_of(args: &SourceArgs) -> anyhow::Result<Cluster> {
-    match Choice::of(args, false) {
+    match Choice::of(args) {
         Choice::Folder(dir) => Err(RollbackError::Folder { dir: dir.display().to_string() }.into()),
         Choice::Cluster => Cluster::connect(args).await,
     }

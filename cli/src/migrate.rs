@@ -18,9 +18,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::args::{MigrateArgs, ResultForm};
+use crate::kind::{KUBEWARDEN, Kind, shown};
 
-/// The API group of Kubewarden's resources.
-const GROUP: &str = "policies.kubewarden.io/";
 /// Largest file that is read, in bytes.
 const LARGEST: u64 = 16 << 20;
 
@@ -65,7 +64,7 @@ enum Outcome {
 #[derive(Debug, thiserror::Error)]
 enum MigrateError {
     /// It belongs to another product, and needs no translation.
-    #[error("it does not belong to {GROUP}v1; apply it unchanged")]
+    #[error("it does not belong to {KUBEWARDEN}/v1; apply it unchanged")]
     Foreign,
     /// It is Kubewarden's, but neither a policy nor a PolicyServer.
     #[error("it is of no kind that has policies or settings")]
@@ -97,10 +96,11 @@ impl Fields<'_> {
     }
 }
 
-/// Reads, prints, and returns the exit status: 0; 1 if an object was left out; 2 if nothing could be read.
+/// Reads, prints, and returns the exit status: 0; 1 if an object was left out; 2 if there is nothing to translate; 64 for a bad argument.
 pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
     let printed = documents(&args.path).and_then(|documents| {
         let migrated = Migrated::of(documents);
+        ensure!(!migrated.is_empty(), "no manifests of Kubewarden in {}", shown(&args.path));
         match args.output {
             ResultForm::Json => crate::print(format!("{:#}\n", serde_json::to_value(&migrated)?).as_bytes())?,
             ResultForm::Text => {
@@ -113,10 +113,7 @@ pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
     match printed {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(2)
-        }
+        Err(error) => crate::refuse(&error),
     }
 }
 
@@ -134,7 +131,6 @@ fn documents(path: &Path) -> anyhow::Result<Vec<Value>> {
         let read = portcullis_yaml::read_documents(text);
         documents.extend(read.with_context(|| format!("failed to read {}", file.display()))?);
     }
-    ensure!(!documents.is_empty(), "{} has no manifests", path.display());
     Ok(documents)
 }
 
@@ -151,6 +147,11 @@ impl Migrated {
         migrated
     }
 
+    /// Whether there was no object at all.
+    fn is_empty(&self) -> bool {
+        self.policies.is_empty() && self.values.is_empty() && self.left.is_empty()
+    }
+
     fn take(&mut self, object: Value) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (kind, metadata) = (text(&object["kind"]), &object["metadata"]);
@@ -160,9 +161,8 @@ impl Migrated {
         };
         let shown = portcullis_contract::clean(&name, 400);
         let mut fields = Fields { object: shown.clone(), fields: &mut self.fields };
-        let is_ours = object["apiVersion"].as_str().is_some_and(|version| version.starts_with(GROUP));
         let made = match kind.as_str() {
-            _ if !is_ours => Err(MigrateError::Foreign),
+            _ if Kind::of(&object) != Kind::Kubewarden => Err(MigrateError::Foreign),
             "AdmissionPolicy" | "AdmissionPolicyGroup" => policy::policy(&object, "Policy", &mut fields),
             "ClusterAdmissionPolicy" | "ClusterAdmissionPolicyGroup" => {
                 policy::policy(&object, "ClusterPolicy", &mut fields)

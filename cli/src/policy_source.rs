@@ -4,6 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use portcullis_process::SettingError;
 
 use crate::args::{DescribeArgs, GetArgs, HistoryArgs, ScopeArgs, SourceArgs, TargetArgs};
 use crate::cluster::{Cluster, ClusterError};
@@ -19,7 +20,7 @@ use crate::plugin;
 
 /// A source of policies, opened.
 pub enum PolicySource {
-    /// A folder that a pod serves or has served.
+    /// A folder that `portcullis run` serves or has served.
     Folder(FolderStatus),
     /// A cluster.
     Cluster(Cluster),
@@ -40,20 +41,21 @@ struct Answer {
     notes: Vec<String>,
 }
 
-/// Chooses the source. `is_plugin` is true if kubectl runs this program, and `runs_here` if a pod has run on the current folder.
-pub fn choose(args: &SourceArgs, all_namespaces: bool, is_plugin: bool, runs_here: bool) -> Choice {
+/// Chooses the source. `is_plugin` is true if kubectl runs this program, and `is_served` if `portcullis run` serves the current folder or
+/// has served it.
+pub fn choose(args: &SourceArgs, is_plugin: bool, is_served: bool) -> Choice {
     match &args.dir {
         Some(dir) => Choice::Folder(dir.clone()),
         None if is_plugin || args.cluster.context.is_some() || args.cluster.kubeconfig.is_some() => Choice::Cluster,
-        None if args.namespace.is_some() || all_namespaces || !runs_here => Choice::Cluster,
+        None if args.namespace.is_some() || !is_served => Choice::Cluster,
         None => Choice::Folder(PathBuf::from(".")),
     }
 }
 
 impl Choice {
     /// What the arguments and the current folder choose.
-    pub fn of(args: &SourceArgs, all_namespaces: bool) -> Self {
-        choose(args, all_namespaces, plugin::is_plugin(), Layout::of(Path::new(".")).status.is_dir())
+    pub fn of(args: &SourceArgs) -> Self {
+        choose(args, plugin::is_plugin(), Layout::of(Path::new(".")).status.is_dir())
     }
 }
 
@@ -61,9 +63,12 @@ impl PolicySource {
     /// Opens what the arguments choose.
     ///
     /// # Errors
-    /// When the folder has no status, or the kubeconfig cannot be used.
-    pub async fn open(args: &SourceArgs, all_namespaces: bool) -> anyhow::Result<Self> {
-        match Choice::of(args, all_namespaces) {
+    /// When the folder is not there or has no status, or the kubeconfig cannot be used.
+    pub async fn open(args: &SourceArgs) -> anyhow::Result<Self> {
+        match Choice::of(args) {
+            Choice::Folder(dir) if !dir.is_dir() => {
+                Err(SettingError::new("--dir", format!("there is no folder {}", dir.display())).into())
+            }
             Choice::Folder(dir) => Ok(Self::Folder(FolderStatus::open(&dir)?)),
             Choice::Cluster => match Cluster::connect(args).await {
                 Ok(cluster) => Ok(Self::Cluster(cluster)),
@@ -127,7 +132,7 @@ impl PolicySource {
 /// # Errors
 /// When the policies cannot be read.
 pub async fn get(args: &GetArgs) -> anyhow::Result<()> {
-    let source = PolicySource::open(&args.scope.source, args.scope.all_namespaces).await?;
+    let source = PolicySource::open(&args.scope.source).await?;
     let answer = source.read(&args.scope).await?;
     let text = get::get(&answer.items, args.scope.policy.is_some(), args.output, Timestamp::now())?;
     print_with_notes(&text, &answer.notes)
@@ -138,7 +143,7 @@ pub async fn get(args: &GetArgs) -> anyhow::Result<()> {
 /// # Errors
 /// When the policies cannot be read.
 pub async fn describe(args: &DescribeArgs) -> anyhow::Result<()> {
-    let source = PolicySource::open(&args.scope.source, args.scope.all_namespaces).await?;
+    let source = PolicySource::open(&args.scope.source).await?;
     let answer = source.read(&args.scope).await?;
     let mut texts = Vec::new();
     for item in &answer.items {
@@ -155,7 +160,7 @@ pub async fn describe(args: &DescribeArgs) -> anyhow::Result<()> {
 pub async fn history(args: &HistoryArgs) -> anyhow::Result<()> {
     let TargetArgs { policy, source } = args.target.clone();
     let scope = ScopeArgs { policy: Some(policy), source, all_namespaces: false };
-    let source = PolicySource::open(&scope.source, false).await?;
+    let source = PolicySource::open(&scope.source).await?;
     let mut answer = source.read(&scope).await?;
     let Some(item) = answer.items.first() else { return Ok(()) };
     if item.history().is_empty() {
@@ -180,6 +185,7 @@ fn explain(error: anyhow::Error, args: &SourceArgs) -> anyhow::Error {
         Some(ClusterError::NoKubeconfig) if nothing_named && env::current_dir().is_ok() => {
             FolderStatusError::nowhere(Path::new(".")).into()
         }
+        Some(ClusterError::NoKubeconfig) => ClusterError::NoKubeconfigOrFolder.into(),
         _ => error,
     }
 }
@@ -193,14 +199,15 @@ mod tests {
     fn what_is_named_counts_then_the_folder_then_the_cluster() {
         let none = SourceArgs::default();
         let here = Choice::Folder(PathBuf::from("."));
-        assert_eq!(choose(&none, false, false, true), here);
-        assert_eq!(choose(&none, false, false, false), Choice::Cluster);
-        assert_eq!(choose(&none, false, true, true), Choice::Cluster);
-        assert_eq!(choose(&none, true, false, true), Choice::Cluster);
+        assert_eq!(choose(&none, false, true), here);
+        assert_eq!(choose(&none, false, false), Choice::Cluster);
+        assert_eq!(choose(&none, true, true), Choice::Cluster);
+        let namespace = SourceArgs { namespace: Some("n".to_owned()), ..SourceArgs::default() };
+        assert_eq!(choose(&namespace, false, true), Choice::Cluster);
         let cluster = ClusterArgs { context: Some("c".to_owned()), ..ClusterArgs::default() };
         let context = SourceArgs { cluster, ..SourceArgs::default() };
-        assert_eq!(choose(&context, false, false, true), Choice::Cluster);
+        assert_eq!(choose(&context, false, true), Choice::Cluster);
         let dir = SourceArgs { dir: Some("d".into()), namespace: Some("n".to_owned()), ..SourceArgs::default() };
-        assert_eq!(choose(&dir, false, true, false), Choice::Folder("d".into()));
+        assert_eq!(choose(&dir, true, false), Choice::Folder("d".into()));
     }
 }

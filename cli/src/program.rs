@@ -44,17 +44,23 @@ impl fmt::Display for Program {
 /// Programs that were not found.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} found neither beside {} nor on PATH: build with `{}`, or put it on PATH",
-    missing.join(" and "), beside.display(), build_command(missing)
+    "{} neither beside {} nor on PATH; install with `{}` in the folder of the sources",
+    they_are(missing), beside.display(), install_command(missing)
 )]
 pub struct Missing {
     missing: Vec<&'static str>,
     beside: PathBuf,
 }
 
-fn build_command(missing: &[&str]) -> String {
+fn they_are(missing: &[&str]) -> String {
+    let verb = if missing.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", missing.join(" and "))
+}
+
+fn install_command(missing: &[&str]) -> String {
     // Each is built separately, so that the features of one do not get into another.
-    missing.iter().map(|name| format!("cargo build --package {name}")).collect::<Vec<_>>().join(" && ")
+    let install = |name: &&str| format!("cargo install --locked --path {}", name.trim_start_matches("portcullis-"));
+    missing.iter().map(install).collect::<Vec<_>>().join(" && ")
 }
 
 /// The paths of `wanted`, each beside this program's own file or on PATH.
@@ -138,8 +144,8 @@ mod tests {
         let find = || find_in([Program::Loader, Program::Evaluator], &folders, Path::new("/opt/portcullis"));
         assert_eq!(
             find().expect_err("not executable, and not there").to_string(),
-            "portcullis-loader and portcullis-evaluator found neither beside /opt/portcullis nor on PATH: build with \
-             `cargo build --package portcullis-loader && cargo build --package portcullis-evaluator`, or put it on PATH"
+            "portcullis-loader and portcullis-evaluator are neither beside /opt/portcullis nor on PATH; install with `cargo install \
+             --locked --path loader && cargo install --locked --path evaluator` in the folder of the sources"
         );
         fs::set_permissions(&loader, fs::Permissions::from_mode(0o755)).expect("sets");
         assert_eq!(find_in([Program::Loader], &folders, Path::new("")), Ok([loader]));

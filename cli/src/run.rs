@@ -106,16 +106,16 @@ impl Pod {
         let console = Console::default();
 
         let spec = plan.evaluator(&addresses);
-        let evaluator = Running::start(&spec).await.map_err(setting)?;
+        let evaluator = Running::start(&spec).await.map_err(StartError::into_setting)?;
         addresses.learn_evaluator(&evaluator.addresses);
         // Its ports are known now, so that a restart uses the same ones.
         let evaluator = Supervised::new(plan.evaluator(&addresses), evaluator, console.clone());
 
-        let loader = Running::start(&plan.loader(&addresses)).await.map_err(setting)?;
+        let loader = Running::start(&plan.loader(&addresses)).await.map_err(StartError::into_setting)?;
         addresses.learn_loader(&loader.addresses);
         let loader = Supervised::new(plan.loader(&addresses), loader, console.clone());
 
-        let mut reporter = Running::start(&plan.reporter(&addresses)).await.map_err(setting)?;
+        let mut reporter = Running::start(&plan.reporter(&addresses)).await.map_err(StartError::into_setting)?;
         addresses.learn_reporter(&reporter.addresses);
         console.through(reporter.input.take()).await;
         let reporter = Supervised::new(plan.reporter(&addresses), reporter, console.clone());
@@ -164,12 +164,4 @@ impl Pod {
             () = interrupts.next() => anyhow::bail!("stopped at once, without waiting for running requests"),
         }
     }
-}
-
-/// The error of a program that did not start. A setting that this program refused counts as a bad setting of ours.
-fn setting(error: StartError) -> anyhow::Error {
-    if error.is_setting() {
-        return portcullis_process::SettingError::new("the settings of a program", error.to_string()).into();
-    }
-    error.into()
 }

@@ -8,6 +8,7 @@ use portcullis_process::{LogArgs, SettingError};
 
 use crate::TableMode;
 use crate::kubernetes::{KubernetesArgs, Settings};
+use crate::line::Describe;
 
 /// Tells every policy's state: reads what loader and evaluator of this pod say on the loopback, and writes it to Kubernetes, or to a
 /// table or lines on standard output and to one file a policy.
@@ -47,6 +48,14 @@ pub struct Args {
     #[arg(long, hide = true)]
     pub notes: bool,
 
+    /// How the user calls `portcullis`, as a word of a shell, for the commands in lines.
+    #[arg(long, hide = true, default_value = "portcullis")]
+    pub command: String,
+
+    /// The folder of policies, as a word of a shell, for the commands in lines; none in a cluster.
+    #[arg(long, hide = true)]
+    pub dir: Option<String>,
+
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -84,6 +93,11 @@ impl Args {
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         let name = self.pod_name.clone().or_else(|| std::env::var("POD_NAME").ok());
         portcullis_contract::clean(&name.unwrap_or_else(host), 253)
+    }
+
+    /// The command that shows a policy.
+    pub(crate) fn describe(&self) -> Describe {
+        Describe { command: self.command.clone(), dir: self.dir.clone() }
     }
 
     /// The settings of the output to Kubernetes; none where it is not wanted.

@@ -7,9 +7,26 @@ use portcullis_contract::{PolicyId, Reason};
 use crate::facts::to_second;
 use crate::statuses::Change;
 
+/// The command of `portcullis` that shows a policy, as the user can paste it.
+#[derive(Debug, Clone)]
+pub struct Describe {
+    /// How the user calls `portcullis`.
+    pub command: String,
+    /// The folder of policies; none in a cluster.
+    pub dir: Option<String>,
+}
+
+impl Describe {
+    /// The command for one policy.
+    fn of(&self, id: &PolicyId) -> String {
+        let dir = self.dir.as_ref().map(|dir| format!(" --dir {dir}")).unwrap_or_default();
+        format!("{} describe {id}{dir}", self.command)
+    }
+}
+
 /// `2026-01-01T00:00:00Z policy cluster/a: Active generation 2 (was Progressing): generation 2 answers`. `None` if only
 /// times or counts have changed. When another module answers than before, it is named: `Active generation 2, module sha256:…: `.
-pub fn line(change: &Change, now: Timestamp) -> Option<String> {
+pub fn line(change: &Change, describe: &Describe, now: Timestamp) -> Option<String> {
     let now = to_second(now);
     let id = &change.id;
     let Some(after) = &change.after else {
@@ -26,7 +43,7 @@ pub fn line(change: &Change, now: Timestamp) -> Option<String> {
     }
     let (word, generation, reason) = picture;
     let was = before.filter(|before| before.0 != word).map(|before| format!(" (was {})", before.0));
-    let words = words(id, after, reason.as_deref());
+    let words = words(id, after, reason.as_deref(), describe);
     let served = |object: &ObservedPolicy| object.status.last_served.as_ref().map(|served| served.digest);
     // If a file was built again, only the digest shows a user that the module is another one.
     let module = change.before.as_ref().and_then(served).zip(served(after)).filter(|(before, after)| before != after);
@@ -49,11 +66,11 @@ pub fn warning(change: &Change, now: Timestamp) -> Option<String> {
 
 /// The message of `Ready`, but only the reason if the text comes from a guest: it may quote the settings, and these lines often end up
 /// in a log.
-fn words(id: &PolicyId, object: &ObservedPolicy, degraded: Option<&str>) -> String {
+fn words(id: &PolicyId, object: &ObservedPolicy, degraded: Option<&str>, describe: &Describe) -> String {
     let quotes_settings = [Reason::SettingsInvalid, Reason::SettingsCheckFailed].map(Reason::as_str);
     match degraded {
         Some(reason) if quotes_settings.contains(&reason) || reason == "SeveralReasons" => {
-            format!("{reason}; `portcullis describe {id}` shows what the policy says")
+            format!("{reason}; `{}` shows what the policy says", describe.of(id))
         }
         _ => object.status.condition(ConditionType::Ready).map(|ready| ready.message.clone()).unwrap_or_default(),
     }
@@ -92,7 +109,8 @@ mod tests {
     }
 
     fn told(before: Option<ObservedPolicy>, after: Option<ObservedPolicy>) -> Option<String> {
-        line(&Change { id: id(), before, after }, Timestamp::UNIX_EPOCH)
+        let describe = Describe { command: "portcullis".to_owned(), dir: None };
+        line(&Change { id: id(), before, after }, &describe, Timestamp::UNIX_EPOCH)
     }
 
     #[test]
@@ -168,5 +186,8 @@ mod tests {
                  `portcullis describe cluster/a` shows what the policy says"
             )
         );
+        let describe =
+            Describe { command: "target/debug/portcullis".to_owned(), dir: Some("'my policies'".to_owned()) };
+        assert_eq!(describe.of(&id()), "target/debug/portcullis describe cluster/a --dir 'my policies'");
     }
 }

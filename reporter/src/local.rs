@@ -14,7 +14,7 @@ use crate::failing;
 use crate::folder::StatusFolder;
 use crate::frame;
 use crate::join::{Evaluator, Pod};
-use crate::line::{line, warning};
+use crate::line::{Describe, line, warning};
 use crate::metrics::Metrics;
 use crate::output::Output;
 use crate::statuses::{Change, Statuses};
@@ -29,6 +29,7 @@ pub(crate) struct Local {
     /// Policies of which too many evaluations fail, and for which an event was made.
     failing: BTreeSet<PolicyId>,
     output: Output,
+    describe: Describe,
     metrics: Metrics,
     problems: Vec<String>,
     write_failure: Option<String>,
@@ -47,6 +48,7 @@ impl Local {
             failing: BTreeSet::new(),
             folder,
             output: Output::new(args.table),
+            describe: args.describe(),
             metrics,
             problems: Vec::new(),
             write_failure: None,
@@ -84,7 +86,8 @@ impl Local {
     fn report_changes(&mut self, changes: &[Change], now: Timestamp) {
         for change in changes {
             if !self.output.is_live() {
-                line(change, now).into_iter().chain(warning(change, now)).for_each(|line| self.output.say(&line));
+                let lines = line(change, &self.describe, now).into_iter().chain(warning(change, now));
+                lines.for_each(|line| self.output.say(&line));
             }
             if let Some(after) = &change.after {
                 let before = change.before.as_ref().filter(|before| before.metadata.uid == after.metadata.uid);

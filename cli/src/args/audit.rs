@@ -11,6 +11,8 @@ use super::{ResultForm, ScopeArgs};
     portcullis audit no-privileged                     # which ones, and why?\n  \
     portcullis audit no-privileged --now --wait        # look again first\n  \
     portcullis audit -A -o json")]
+// It works with a cluster only.
+#[command(mut_arg("dir", |dir| dir.hide(true)))]
 pub struct AuditArgs {
     /// Which policies, and where they are.
     #[command(flatten)]

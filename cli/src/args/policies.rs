@@ -8,8 +8,8 @@ use clap::ValueEnum;
 /// The place and namespace of policies.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct SourceArgs {
-    /// A folder that `portcullis run` serves, instead of a cluster. Without it and without one of the next three, the current
-    /// folder if a pod has run on it, else the cluster.
+    /// A folder that `portcullis run` serves, instead of a cluster. Without --dir, --namespace, --context and --kubeconfig: the
+    /// current folder if `portcullis run` has served it, otherwise the cluster.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["context", "kubeconfig"])]
     pub dir: Option<PathBuf>,
 
@@ -133,6 +133,8 @@ pub struct HistoryArgs {
     portcullis diff required-labels -n team-a          # the last one that served, and the newest\n  \
     portcullis diff no-privileged 3 --installation-namespace portcullis-system\n\n\
 Exit status: 0, also when there are differences; 1 when something cannot be read; 64 for a bad argument.")]
+// It works with a cluster only.
+#[command(mut_arg("dir", |dir| dir.hide(true)))]
 pub struct DiffArgs {
     /// The policy, and where it is.
     #[command(flatten)]
@@ -154,11 +156,13 @@ pub struct DiffArgs {
 /// The arguments of `portcullis rollback`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    portcullis rollback no-privileged                  # to the last generation that served before this one\n  \
+    portcullis rollback no-privileged                  # to the last generation that served before\n  \
     portcullis rollback required-labels -n team-a --to 3\n  \
     portcullis rollback no-privileged --dry-run\n  \
     portcullis rollback no-privileged --undo           # the spec counts again\n\n\
 Exit status: 0 when the policy is Ready (or changed, with --no-wait); 1 when it is refused or not Ready in time; 64 for a bad argument.")]
+// It works with a cluster only.
+#[command(mut_arg("dir", |dir| dir.hide(true)))]
 pub struct RollbackArgs {
     /// The policy, and where it is.
     #[command(flatten)]

@@ -64,6 +64,7 @@ impl AccessArgs {
 
 /// Which addresses a loader may ask, and how.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Registries")]
 pub struct LoaderArgs {
     /// A network, address or host that modules may come from although it is not public (10.0.0.0/8, registry.internal), beside
     /// this machine itself. May be given several times.
@@ -144,14 +145,16 @@ pub struct PushArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     portcullis inspect policy.wasm\n  \
-    portcullis inspect registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 --manifest > policy.yaml\n\n\
+    portcullis inspect registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 \\\n      \
+    --manifest > policy.yaml\n\n\
 Exit status: 0; 1 when the module cannot be fetched or is not valid; 64 for a bad argument.")]
 pub struct InspectArgs {
     /// The module: a file, registry://host/repository:tag, or https://…
     #[arg(value_name = "MODULE")]
     pub module: String,
 
-    /// Print a ClusterPolicy that is ready to apply, made from the module's metadata.
+    /// Print a ClusterPolicy, made from the module's metadata: ready to apply if the module has an address, and for `run` and `eval` if it
+    /// is a file.
     #[arg(long, conflicts_with = "output")]
     pub manifest: bool,
 
@@ -164,28 +167,30 @@ pub struct InspectArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     portcullis verify registry://registry.example/policies/mine:v1 --key cosign.pub\n  \
-    portcullis verify registry://registry.example/policies/mine:v1 --verification verification.yml --trust-root trusted_root.json\n  \
-    portcullis verify registry://registry.example/policies/mine:v1 --github-owner organization --trust-root trusted_root.json\n\n\
+    portcullis verify registry://registry.example/policies/mine:v1 \\\n      \
+    --verification verification.yml --trust-root trusted_root.json\n  \
+    portcullis verify registry://registry.example/policies/mine:v1 \\\n      \
+    --github-owner organization --trust-root trusted_root.json\n\n\
 Exit status: 0 when it is signed as wanted; 1 when it is not, or that cannot be known; 64 for a bad argument.")]
 pub struct VerifyArgs {
     /// The artifact: registry://host/repository:tag
     #[arg(value_name = "IMAGE")]
     pub image: String,
 
+    /// The form of the answer, and how registries are reached. Before the signers, whose heading holds for all that follows.
+    #[command(flatten)]
+    pub common: RegistryArgs,
+
     /// The required signer.
     #[command(flatten)]
     pub signer: SignerArgs,
-
-    /// The form of the answer, and how registries are reached.
-    #[command(flatten)]
-    pub common: RegistryArgs,
 }
 
 /// The arguments of `portcullis save`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     portcullis save policies --output-file modules.tar\n  \
-    portcullis save registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 --output-file modules.tar\n\n\
+    portcullis save registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 -f modules.tar\n\n\
 Exit status: 0; 1 when a module cannot be fetched; 64 for a bad argument.")]
 pub struct SaveArgs {
     /// Artifacts (registry://host/repository:tag), or files or folders of policies that name some.

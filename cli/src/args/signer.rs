@@ -1,9 +1,9 @@
 //! The arguments that name the signers of a module.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::Args;
 use portcullis_process::SettingError;
 use portcullis_registry::signature::{Requirement, Signer, Subject, TrustRoot};
@@ -14,8 +14,7 @@ use portcullis_registry::signature::{Requirement, Signer, Subject, TrustRoot};
 #[group(skip)]
 pub struct SignerArgs {
     /// A public key (PEM) that must have signed it.
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["verification", "issuer", "github_owner"])]
-    #[arg(conflicts_with_all = ["verification", "issuer", "github_owner"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["verification", "issuer", "github_owner"])]
     pub key: Option<PathBuf>,
 
     /// A verification.yml that names the required signers.
@@ -52,6 +51,29 @@ pub struct SignerArgs {
     pub trust_root: Option<PathBuf>,
 }
 
+/// The rules for the signatures of all modules, beside those of the policies themselves, in the flags of the loader.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Signatures")]
+#[group(skip)]
+pub struct SignatureArgs {
+    /// A verification.yml that names the required signers of every module.
+    #[arg(long, env = "PORTCULLIS_VERIFICATION", value_name = "FILE")]
+    pub verification: Option<PathBuf>,
+
+    /// A trusted_root.json of Sigstore: authorities and logs that vouch for signers without a key of their own.
+    #[arg(long, env = "PORTCULLIS_TRUST_ROOT", value_name = "FILE")]
+    pub trust_root: Option<PathBuf>,
+}
+
+impl SignatureArgs {
+    /// The same for a loader.
+    pub(crate) fn for_loader(&self) -> Vec<OsString> {
+        let files = [("--verification", &self.verification), ("--trust-root", &self.trust_root)];
+        let given = files.into_iter().filter_map(|(flag, file)| Some([flag.into(), file.clone()?.into()]));
+        given.flatten().collect()
+    }
+}
+
 impl SignerArgs {
     /// The requirement that the arguments describe.
     ///
@@ -66,7 +88,8 @@ impl SignerArgs {
         }
         let annotations = self.annotation.iter().cloned().collect();
         let (flag, signer) = if let Some(path) = &self.key {
-            let key = fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
+            let failed = |error| SettingError::new("--key", format!("failed to read {}: {error}", path.display()));
+            let key = fs::read_to_string(path).map_err(failed)?;
             ("--key", Signer::PubKey { owner: None, key, annotations })
         } else if let Some(issuer) = self.issuer.clone() {
             let subject = match (&self.subject, &self.subject_prefix) {
@@ -80,9 +103,8 @@ impl SignerArgs {
         } else if let Some(owner) = self.github_owner.clone() {
             ("--github-owner", Signer::GithubAction { owner, repo: self.github_repo.clone(), annotations })
         } else {
-            return Err(
-                SettingError::new("--key", "want a public key, --verification, --issuer or --github-owner").into()
-            );
+            let flags = "--key, --verification, --issuer or --github-owner";
+            return Err(SettingError::new("name who must have signed it", flags).into());
         };
         Ok(Requirement::signer(signer).map_err(|error| SettingError::new(flag, error.to_string()))?)
     }
@@ -123,7 +145,8 @@ mod tests {
             assert!(requirement.needs_trust_root(), "{line}");
         }
         for (line, words) in [
-            ("--annotation a=b", "--key"),
+            ("--annotation a=b", "name who must have signed it: --key, --verification, --issuer or --github-owner"),
+            ("--key /nowhere", "--key: failed to read /nowhere: "),
             ("--issuer https://a.example", "--subject"),
             ("--subject me@a.example", "--issuer"),
             ("--github-owner org --issuer https://a.example --subject me", "cannot be used with"),

@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use portcullis_api::API_VERSION;
 use portcullis_api::kubernetes::GROUP;
 use portcullis_contract::PolicyId;
 use portcullis_expression::match_condition;
@@ -13,6 +12,7 @@ use serde_json::Value;
 
 use super::report::{Finding, Report};
 use crate::eval::manifest::{Chosen, Given};
+use crate::kind::{KUBEWARDEN, Kind, NoPolicy, objects};
 
 /// Largest file that is read, in bytes.
 const LARGEST: u64 = 16 << 20;
@@ -42,7 +42,7 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
             .with_context(|| format!("failed to read {}", path.display()))?;
     }
     let mut collected = Collected { ready: Vec::new(), report: Report::default(), folders: BTreeSet::new() };
-    let (mut owners, mut seen) = (HashMap::new(), HashSet::new());
+    let (mut owners, mut seen, mut kubewarden) = (HashMap::new(), HashSet::new(), Vec::new());
     for (file, is_named) in files {
         // A file may be named in addition to its folder, and links may lead to it.
         if !seen.insert(fs::canonicalize(&file).unwrap_or_else(|_| file.clone())) {
@@ -53,8 +53,11 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
         if is_named || names(&text, GROUP) {
             collected.file(&file, &text, &mut owners)?;
         }
+        if names(&text, KUBEWARDEN) && is_of_kubewarden(&text) {
+            kubewarden.push(file);
+        }
     }
-    ensure!(!collected.report.is_empty(), "no Policy or ClusterPolicy of {API_VERSION} was found");
+    ensure!(!collected.report.is_empty(), NoPolicy::of(paths, &kubewarden));
     Ok(collected)
 }
 
@@ -99,22 +102,14 @@ impl Collected {
         let folder = std::path::absolute(file)?.parent().map(Path::to_owned).unwrap_or_default();
         for document in documents {
             let line = document.line;
-            // `kubectl get` prints several objects as a list.
-            let items = match document.value {
-                Value::Object(mut list) if list.get("kind").is_some_and(is_list) => match list.remove("items") {
-                    Some(Value::Array(items)) => items,
-                    _ => Vec::new(),
-                },
-                value => vec![value],
-            };
-            for item in items {
-                match kind(&item) {
-                    Kind::Policy => self.document(&name, line, item, &folder, owners),
+            for object in objects(document.value) {
+                match Kind::of(&object) {
+                    Kind::Policy => self.document(&name, line, object, &folder, owners),
                     Kind::Unknown(why) => {
-                        let subject = item["metadata"]["name"].as_str().map(str::to_owned);
+                        let subject = object["metadata"]["name"].as_str().map(str::to_owned);
                         self.report.policy(&name, line, subject, vec![Finding::invalid(why)]);
                     }
-                    Kind::Other => {}
+                    Kind::Kubewarden | Kind::Other => {}
                 }
             }
             if let Some(path) = document.too_deep {
@@ -163,33 +158,10 @@ fn names(text: &[u8], word: &str) -> bool {
     text.windows(word.len()).any(|part| part == word.as_bytes())
 }
 
-/// What a document is.
-enum Kind {
-    /// A policy.
-    Policy,
-    /// A kind or a version that our API group does not have, with the text that says so.
-    Unknown(String),
-    /// Something else.
-    Other,
-}
-
-fn kind(document: &Value) -> Kind {
-    let text = |field: &str| document[field].as_str().unwrap_or_default();
-    let (version, kind) = (text("apiVersion"), text("kind"));
-    if version.split_once('/').is_none_or(|(other, _)| other != GROUP) {
-        return Kind::Other;
-    }
-    match kind {
-        "Policy" | "ClusterPolicy" if version == API_VERSION => Kind::Policy,
-        "Policy" | "ClusterPolicy" => Kind::Unknown(format!("apiVersion: it is {version:?}; want {API_VERSION}")),
-        // Pods write these, not users.
-        "ReplicaReport" => Kind::Other,
-        _ => Kind::Unknown(format!("kind: {GROUP} has no {kind:?}; it has Policy and ClusterPolicy")),
-    }
-}
-
-fn is_list(kind: &Value) -> bool {
-    kind.as_str().is_some_and(|kind| ["List", "PolicyList", "ClusterPolicyList"].contains(&kind))
+/// Whether a file has a manifest of Kubewarden. One that cannot be read has none: it may be a template.
+fn is_of_kubewarden(text: &[u8]) -> bool {
+    let documents = portcullis_yaml::read_documents(text).unwrap_or_default();
+    documents.into_iter().flat_map(objects).any(|object| Kind::of(&object) == Kind::Kubewarden)
 }
 
 /// Findings about match conditions that an API server would certainly refuse. Doubtful ones pass.
@@ -204,6 +176,7 @@ fn match_conditions(document: &Value) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_api::API_VERSION;
     use serde_json::json;
 
     use super::*;
@@ -283,8 +256,21 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("pod.yaml"), "kind: Pod").expect("writes");
         let told = |path: PathBuf| collect(&[path]).err().map(|error| format!("{error:#}")).unwrap_or_default();
-        assert!(told(folder.path().to_owned()).contains("no Policy or ClusterPolicy"));
+        let nothing = format!("no Policy or ClusterPolicy of {API_VERSION} in {}", folder.path().display());
+        assert_eq!(told(folder.path().to_owned()), nothing);
         assert!(told(folder.path().join("absent.yaml")).contains("absent.yaml"));
+        let theirs = json!({"apiVersion": format!("{KUBEWARDEN}/v1"), "kind": "ClusterAdmissionPolicy"});
+        fs::write(folder.path().join("kw.yaml"), theirs.to_string()).expect("writes");
+        fs::write(folder.path().join("template.yaml"), format!("# {KUBEWARDEN}\n{{{{ if .x }}}}: ]")).expect("writes");
+        let file = folder.path().join("kw.yaml");
+        for path in [folder.path().to_owned(), file.clone()] {
+            let hint = format!(
+                " in {}; it has manifests of Kubewarden: `portcullis migrate kubewarden {}` translates them",
+                path.display(),
+                file.display()
+            );
+            assert!(told(path.clone()).ends_with(&hint), "{}", told(path));
+        }
     }
 
     #[test]

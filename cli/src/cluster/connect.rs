@@ -51,16 +51,15 @@ pub fn check_namespace(setting: &str, namespace: &str) -> Result<(), SettingErro
 async fn config(args: &SourceArgs) -> anyhow::Result<Config> {
     let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
     let kubeconfig = match &args.cluster.kubeconfig {
-        Some(path) => Kubeconfig::read_from(path),
+        Some(path) => Kubeconfig::read_from(path).map_err(|error| SettingError::new("--kubeconfig", causes(&error)))?,
         None if !is_set("KUBECONFIG") && !has_default() => {
             return match Config::incluster() {
                 Ok(config) if is_set("KUBERNETES_SERVICE_HOST") => Ok(config),
                 _ => Err(ClusterError::NoKubeconfig.into()),
             };
         }
-        None => Kubeconfig::read(),
+        None => Kubeconfig::read().map_err(|error| ClusterError::Kubeconfig(causes(&error)))?,
     };
-    let kubeconfig = kubeconfig.map_err(|error| ClusterError::Kubeconfig(causes(&error)))?;
     if let Some(context) = &args.cluster.context {
         let names: Vec<&str> = kubeconfig.contexts.iter().map(|context| context.name.as_str()).collect();
         if !names.contains(&context.as_str()) {

@@ -28,8 +28,11 @@ pub struct Action {
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// No kubeconfig names a cluster.
-    #[error("there is no kubeconfig: name one with --kubeconfig or the variable KUBECONFIG, or a folder with --dir")]
+    #[error("there is no kubeconfig: name one with --kubeconfig or the variable KUBECONFIG")]
     NoKubeconfig,
+    /// The same, for a command that also shows what a folder has.
+    #[error("there is no kubeconfig: name one with --kubeconfig or the variable KUBECONFIG, or a folder with --dir")]
+    NoKubeconfigOrFolder,
     /// The kubeconfig cannot be used.
     #[error("failed to use the kubeconfig: {0}")]
     Kubeconfig(String),

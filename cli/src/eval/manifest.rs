@@ -9,6 +9,7 @@ use portcullis_matching::matches_rule;
 use serde_json::{Value, json};
 
 use super::request::Review;
+use crate::kind::{Kind, NoPolicy, objects};
 
 /// The chosen policy.
 #[derive(Debug)]
@@ -67,28 +68,27 @@ impl Chosen {
         Ok(Self { is_alone: true, ..Self::of(document, Path::new("/"), given)? })
     }
 
-    /// The policy `wanted` of a manifest in `folder`, or its only one.
-    pub(crate) fn from(text: &[u8], folder: &Path, wanted: Option<&str>, given: Given) -> anyhow::Result<Self> {
-        let mut found: Vec<(String, Value)> = Vec::new();
+    /// The policy `wanted` of a manifest in `folder`, or its only one. `file` is how the user named the manifest.
+    pub(crate) fn from(
+        text: &[u8],
+        file: &Path,
+        folder: &Path,
+        wanted: Option<&str>,
+        given: Given,
+    ) -> anyhow::Result<Self> {
+        let named = || format!("failed to take a policy from {}", file.display());
         let documents = portcullis_yaml::read_documents(text);
-        for document in documents.context("failed to decode it as YAML or JSON")? {
-            if matches!(document["kind"].as_str(), Some("Policy" | "ClusterPolicy")) {
-                let name = document["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-                found.push((name, document));
+        let documents = documents.context("failed to decode it as YAML or JSON").with_context(named)?;
+        let (mut found, mut kubewarden) = (Vec::new(), Vec::new());
+        for object in documents.into_iter().flat_map(objects) {
+            match Kind::of(&object) {
+                Kind::Policy | Kind::Unknown(_) => found.push(object),
+                Kind::Kubewarden => kubewarden = vec![file.to_owned()],
+                Kind::Other => {}
             }
         }
-        ensure!(!found.is_empty(), "it has no Policy or ClusterPolicy of {API_VERSION}");
-        let names = found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-        if let Some(wanted) = wanted {
-            found.retain(|(name, document)| name == wanted || id_of(name, document) == wanted);
-        }
-        match found.len() {
-            1 => {}
-            0 => bail!("it has no policy {:?}; it has {names}", wanted.unwrap_or_default()),
-            _ => bail!("it has several policies: {names}; name one with --policy"),
-        }
-        let (_, document) = found.remove(0);
-        Self::of(document, folder, given)
+        ensure!(!found.is_empty(), NoPolicy::of(&[file.to_owned()], &kubewarden));
+        one_of(found, wanted).and_then(|document| Self::of(document, folder, given)).with_context(named)
     }
 
     /// The policy of one document of a manifest in `folder`.
@@ -174,10 +174,33 @@ impl Chosen {
     }
 }
 
-fn id_of(name: &str, document: &Value) -> String {
-    match document["kind"].as_str() {
+/// The policy `wanted` of these, or the only one.
+fn one_of(mut policies: Vec<Value>, wanted: Option<&str>) -> anyhow::Result<Value> {
+    let names = policies.iter().map(name_of).collect::<Vec<_>>().join(", ");
+    if let Some(wanted) = wanted {
+        policies.retain(|policy| name_of(policy) == wanted || id_of(policy) == wanted);
+    }
+    match policies.len() {
+        1 => {}
+        0 => bail!("it has no policy {:?}; it has {names}", wanted.unwrap_or_default()),
+        _ => bail!("it has several policies: {names}; name one with --policy"),
+    }
+    let policy = policies.remove(0);
+    if let Kind::Unknown(why) = Kind::of(&policy) {
+        bail!(why);
+    }
+    Ok(policy)
+}
+
+fn name_of(policy: &Value) -> &str {
+    policy["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+fn id_of(policy: &Value) -> String {
+    let name = name_of(policy);
+    match policy["kind"].as_str() {
         Some("Policy") => {
-            format!("namespaced/{}/{name}", document["metadata"]["namespace"].as_str().unwrap_or("default"))
+            format!("namespaced/{}/{name}", policy["metadata"]["namespace"].as_str().unwrap_or("default"))
         }
         _ => format!("cluster/{name}"),
     }
@@ -224,9 +247,13 @@ spec:
   rules: [{apiGroups: [''], apiVersions: [v1], resources: ['*/*'], operations: ['*']}]
 ";
 
-    fn chosen(wanted: Option<&str>) -> Result<Chosen, String> {
-        Chosen::from(TWO.as_bytes(), Path::new("/home/me"), wanted, Given::default())
+    fn of(text: &str, wanted: Option<&str>, given: Given) -> Result<Chosen, String> {
+        Chosen::from(text.as_bytes(), Path::new("a.yaml"), Path::new("/home/me"), wanted, given)
             .map_err(|error| format!("{error:#}"))
+    }
+
+    fn chosen(wanted: Option<&str>) -> Result<Chosen, String> {
+        of(TWO, wanted, Given::default())
     }
 
     #[test]
@@ -242,7 +269,7 @@ spec:
         assert_eq!(document["metadata"].as_object().map(serde_json::Map::len), Some(1));
         assert_eq!(document["spec"]["mode"], "monitor");
         let given = Given { protect: true, ..Given::default() };
-        let chosen = Chosen::from(TWO.as_bytes(), Path::new("/"), Some("a"), given).expect("is there");
+        let chosen = of(TWO, Some("a"), given).expect("is there");
         let document: Value = serde_json::from_str(&chosen.manifest).expect("JSON");
         assert_eq!((document["spec"]["mode"].as_str(), chosen.spec.mode), (Some("protect"), Mode::Monitor));
     }
@@ -254,11 +281,32 @@ spec:
     #[test]
     fn one_of_several_is_named_by_name_or_id() {
         assert_eq!(chosen(Some("namespaced/team/b")).expect("is there").id.as_str(), "namespaced/team/b");
-        assert_eq!(chosen(None).expect_err("two"), "it has several policies: a, b; name one with --policy");
-        assert_eq!(chosen(Some("c")).expect_err("none"), "it has no policy \"c\"; it has a, b");
-        let none =
-            Chosen::from(b"kind: ConfigMap", Path::new("/"), None, Given::default()).expect_err("none").to_string();
-        assert_eq!(none, "it has no Policy or ClusterPolicy of policies.portcullis.dev/v1alpha1");
+        let from = "failed to take a policy from a.yaml: it has";
+        assert_eq!(chosen(None).expect_err("two"), format!("{from} several policies: a, b; name one with --policy"));
+        assert_eq!(chosen(Some("c")).expect_err("none"), format!("{from} no policy \"c\"; it has a, b"));
+    }
+
+    #[test]
+    fn policies_are_found_in_lists_and_those_of_other_products_are_not_ours() {
+        let documents = portcullis_yaml::read_documents(TWO).expect("YAML");
+        let foreign = json!({"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "metadata": {"name": "a"}});
+        for kind in ["List", "PolicyList", "ClusterPolicyList"] {
+            let list = json!({"apiVersion": "v1", "kind": kind, "items": documents}).to_string();
+            let text = format!("{foreign}\n---\n{list}");
+            assert_eq!(of(&text, Some("a"), Given::default()).expect("is there").id.as_str(), "cluster/a", "{kind}");
+        }
+        let refused = |text: &str| of(text, None, Given::default()).expect_err("refused");
+        let none = "no Policy or ClusterPolicy of policies.portcullis.dev/v1alpha1 in a.yaml";
+        assert_eq!(refused("kind: ConfigMap"), none);
+        assert_eq!(refused(&foreign.to_string()), none);
+        let hint = "; it has manifests of Kubewarden: `portcullis migrate kubewarden a.yaml` translates them";
+        let theirs = "{apiVersion: policies.kubewarden.io/v1, kind: AdmissionPolicy}";
+        assert_eq!(refused(theirs), format!("{none}{hint}"));
+        assert_eq!(
+            refused("{apiVersion: policies.portcullis.dev/v1, kind: Policy}"),
+            "failed to take a policy from a.yaml: apiVersion: it is \"policies.portcullis.dev/v1\"; want \
+             policies.portcullis.dev/v1alpha1"
+        );
     }
 
     #[test]
@@ -276,7 +324,7 @@ spec:
         assert_eq!(chosen.differences(found()).collect::<Vec<_>>(), ["CapabilityNotGranted"]);
         let named = self::chosen(Some("b")).expect("a policy");
         assert_eq!(named.differences(found()).count(), 2);
-        let with = |given: Value| Chosen::from(TWO.as_bytes(), Path::new("/"), Some("b"), settings(given));
+        let with = |given: Value| of(TWO, Some("b"), settings(given));
         let document: Value = serde_json::from_str(&with(json!({"b": 2})).expect("a policy").manifest).expect("JSON");
         assert_eq!(document["spec"]["settings"], json!({"b": 2}));
     }

@@ -18,7 +18,7 @@ use super::cache::{self, Cache, Given};
 use super::manifest::Chosen;
 use super::request::Review;
 use super::state::{Settled, settled};
-use crate::child::{ChildSpec, Running};
+use crate::child::{ChildSpec, Running, StartError};
 use crate::http::Http;
 use crate::program::{Program, find};
 
@@ -120,7 +120,8 @@ impl Session {
         );
         arguments.extend(more.evaluator);
         let ports = &["admission", "probes", "state"];
-        let evaluator = Running::start(&spec(Program::Evaluator, evaluator, arguments, ports)).await?;
+        let evaluator = Running::start(&spec(Program::Evaluator, evaluator, arguments, ports)).await;
+        let evaluator = evaluator.map_err(StartError::into_setting)?;
         let admission = address(&evaluator, "admission")?;
         let evaluator_state = address(&evaluator, "state")?;
 
@@ -137,7 +138,8 @@ impl Session {
             arguments.extend(["--module-root".into(), root.into()]);
         }
         arguments.extend(more.loader);
-        let loader = Running::start(&spec(Program::Loader, loader, arguments, &["probes", "state"])).await?;
+        let loader = Running::start(&spec(Program::Loader, loader, arguments, &["probes", "state"])).await;
+        let loader = loader.map_err(StartError::into_setting)?;
         let loader_state = address(&loader, "state")?;
         Ok(Self {
             loader,

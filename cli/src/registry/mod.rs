@@ -83,7 +83,7 @@ pub(crate) async fn inspect(args: &InspectArgs) -> anyhow::Result<String> {
     let inspected = Inspected::of(&module.bytes).with_context(|| format!("{} is not a module", args.module))?;
     if args.manifest {
         let metadata = inspected.metadata.context("the module has no policy metadata to make a policy of")?;
-        return policy::manifest(&args.module, &metadata);
+        return policy::manifest(&wherever(&args.module)?, &metadata);
     }
     match args.common.output {
         ResultForm::Text => Ok(inspected.text(&args.module, &module.digest, module.manifest.as_ref())),
@@ -92,6 +92,17 @@ pub(crate) async fn inspect(args: &InspectArgs) -> anyhow::Result<String> {
             Ok(format!("{}\n", serde_json::to_string_pretty(&json)?))
         }
     }
+}
+
+/// The name of a module that is right wherever a manifest is: an address, or the absolute path of a file, as a relative one starts at the
+/// manifest's folder.
+fn wherever(module: &str) -> anyhow::Result<String> {
+    let path = Path::new(module);
+    if !path.is_file() {
+        return Ok(module.to_owned());
+    }
+    let path = path.canonicalize().with_context(|| format!("failed to find {module}"))?;
+    Ok(path.to_str().context("the path of a module must be UTF-8")?.to_owned())
 }
 
 /// Checks who signed an artifact, and gives its name with the digest that was signed.
@@ -111,6 +122,8 @@ pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<String> {
 }
 
 async fn fetch(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {
+    ensure!(!Path::new(module).is_dir(), "{module} is a folder; name the module's file");
+    ensure_no_absent_file(module)?;
     let result = bring(access, module).await;
     // The error about a bad setting already names what it is about.
     result.map_err(|error| match error.is::<SettingError>() {
@@ -133,8 +146,6 @@ async fn bring(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {
         web.in_time(&host_of(&url), web.get(&url, &mut body)).await.map_err(explain)?;
         return Ok(of(body.finish().0));
     }
-    let looks_like_file = module.ends_with(".wasm") || module.starts_with(['.', '/']);
-    ensure!(!looks_like_file, "there is no file {module}");
     let image = image(module)?;
     let manifest = registry.manifest(&image).await.map_err(explain)?;
     let layer = manifest.module().map_err(explain)?;
@@ -142,6 +153,15 @@ async fn bring(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {
     let (bytes, digest) = body.finish();
     ensure!(digest == layer.digest, "{} gave bytes with the digest {digest} for {}", image.host, layer.digest);
     Ok(Module { bytes, digest, manifest: Some(manifest.digest) })
+}
+
+/// Refuses what names a file that is not there, before Docker Hub is asked for it. A name with a scheme is no file.
+fn ensure_no_absent_file(name: &str) -> anyhow::Result<()> {
+    let looks_like_file = name.starts_with(['.', '/'])
+        || Path::new(name).extension().is_some_and(|found| found == "wasm")
+        || crate::is_manifest(Path::new(name));
+    ensure!(name.contains("://") || !looks_like_file || Path::new(name).is_file(), "there is no file {name}");
+    Ok(())
 }
 
 /// A module's file; links are followed.
@@ -191,6 +211,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_file_that_is_not_there_is_not_looked_for_in_a_registry() {
+        for name in ["nofile.yaml", "policies/nofile.yml", "nofile.json", "nofile.wasm", "./nofile", "/nofile"] {
+            let error = ensure_no_absent_file(name).expect_err(name).to_string();
+            assert_eq!(error, format!("there is no file {name}"));
+        }
+        for name in ["ghcr.io/a/b:v1", "registry://ghcr.io/a/b.wasm", "https://example.com/b.wasm", "nofile"] {
+            ensure_no_absent_file(name).expect(name);
+        }
+    }
+
+    #[test]
     fn files_are_named_after_the_module() {
         for (module, name) in [
             ("registry://ghcr.io/a/safe-labels:v1.0.0", "safe-labels.wasm"),
@@ -199,6 +230,15 @@ mod tests {
             ("https://example.com/", "module.wasm"),
         ] {
             assert_eq!(file_name(module), name, "{module}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_named_by_its_absolute_path() {
+        let own = std::env::current_dir().expect("a folder").canonicalize().expect("it is there").join("Cargo.toml");
+        assert_eq!(wherever("./src/../Cargo.toml").expect("a path"), own.to_str().expect("UTF-8"));
+        for address in ["registry://ghcr.io/a/b:v1", "https://example.com/b.wasm"] {
+            assert_eq!(wherever(address).expect("an address"), address);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A policy made from a module's metadata, ready to apply.
+//! A policy made from a module's metadata.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::metadata::Metadata;
 /// Longest name of a policy, in characters.
 const LONGEST: usize = 63;
 
-/// The manifest, as YAML.
+/// The manifest, as YAML. The module is an address, or the absolute path of a file.
 pub(super) fn manifest(module: &str, metadata: &Metadata) -> anyhow::Result<String> {
     let mut spec = Map::new();
     spec.insert("module".into(), module.into());
@@ -29,6 +29,9 @@ pub(super) fn manifest(module: &str, metadata: &Metadata) -> anyhow::Result<Stri
         "spec": Value::Object(spec),
     });
     let mut text = String::new();
+    if module.starts_with('/') {
+        text.push_str("# A file: for portcullis run and eval; in a cluster, push the module and name its address\n");
+    }
     if let Some(description) = metadata.annotation("description") {
         text.push_str(&format!("# {}\n", portcullis_contract::clean(description, 300)));
     }
@@ -72,12 +75,17 @@ mod tests {
         }))
         .expect("metadata");
         let text = manifest("registry://ghcr.io/a/b:v1", &metadata).expect("a manifest");
-        assert!(text.starts_with("# labels that are safe\n"), "{text}");
+        assert!(text.starts_with("# labels that are safe\n") && !text.contains("# A file"), "{text}");
         assert!(text.contains("what they may be: https://example.com/labels\n"), "{text}");
         let policy: Value = portcullis_yaml::read(&text).expect("YAML");
         assert_eq!(policy["metadata"]["name"], "safe-labels");
         assert_eq!(policy["spec"]["mutating"], true);
         assert_eq!(policy["spec"]["rules"][0]["resources"][0], "pods");
         assert_eq!(name("registry://ghcr.io/a/b:v1", &Metadata::default()), "b");
+        let text = manifest("/opt/b.wasm", &metadata).expect("a manifest");
+        let told =
+            "# A file: for portcullis run and eval; in a cluster, push the module and name its address\n# labels";
+        assert!(text.starts_with(told), "{text}");
+        assert_eq!(portcullis_yaml::read::<Value>(&text).expect("YAML")["spec"]["module"], "/opt/b.wasm");
     }
 }

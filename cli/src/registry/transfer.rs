@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::archive::Archive;
 use super::output::{self, Artifact};
-use super::{MAX_MODULE, explain, image, registry};
+use super::{MAX_MODULE, ensure_no_absent_file, explain, image, registry};
 use crate::args::{LoadArgs, SaveArgs};
 
 /// Largest file of policies, in bytes.
@@ -28,6 +28,7 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
         if Path::new(item).exists() {
             images.extend(named_below(Path::new(item))?);
         } else {
+            ensure_no_absent_file(item)?;
             images.insert(image(item)?);
         }
     }

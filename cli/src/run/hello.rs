@@ -1,5 +1,5 @@
-//! The text that is shown when the pod is ready: its address, and a command to try it. Pure, apart from listing the folder's requests and
-//! finding this program on PATH.
+//! The text that is shown when the pod is ready: its address, and a command to try it. Pure, apart from listing the folder and finding this
+//! program on PATH.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -45,16 +45,39 @@ pub(super) fn hello(
             quote(&format!("{base}/validate/{policy}"))
         ));
     } else {
-        lines.push(format!("No policy serves yet: fix those in the folder, or put a manifest into {dir}"));
+        let describe = format!("{} describe --dir {}", command(), folder(settings));
+        lines.push(next_step(&settings.dir, settings.policies.as_deref(), &describe));
     }
-    lines.push(format!(
-        "Status: {} describe --dir {} · logs: {}",
-        quote(&own_command().display().to_string()),
-        quote(&shown(&settings.dir)),
-        layout.logs.display()
-    ));
+    lines.push(format!("Status: {} describe --dir {} · logs: {}", command(), folder(settings), layout.logs.display()));
     lines.push(format!("Edit a policy in {dir} and watch. Ctrl-C stops everything."));
     lines
+}
+
+/// How the user calls this program, as a word of a shell.
+pub(super) fn command() -> String {
+    quote(&own_command().display().to_string())
+}
+
+/// The folder of policies, as a word of a shell.
+pub(super) fn folder(settings: &Settings) -> String {
+    quote(&shown(&settings.dir))
+}
+
+/// What to do if no policy serves.
+fn next_step(dir: &Path, policies: Option<&Path>, describe: &str) -> String {
+    let step = match policies {
+        Some(file) => format!("fix {}", file.display()),
+        None if has_manifests(dir) => format!("`{describe}` says why"),
+        None => format!("put a manifest into {}", dir.display()),
+    };
+    format!("No policy serves yet: {step}")
+}
+
+/// Whether the folder has files that the loader reads.
+fn has_manifests(dir: &Path) -> bool {
+    let is_hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    let mut paths = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    paths.any(|path| crate::is_manifest(&path) && !is_hidden(&path) && !path.is_dir())
 }
 
 /// The address at which a client on this machine reaches the pod.
@@ -131,6 +154,19 @@ mod tests {
         assert_eq!(policy.as_ref().map(PolicyId::as_str), Some("cluster/no-privileged"));
         assert_eq!(best(&[], &served).1.as_ref(), served.first());
         assert_eq!(best(&requests, &[]), (None, None));
+    }
+
+    #[test]
+    fn without_a_policy_the_next_step_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (dir, path) = (folder.path(), folder.path().display());
+        fs::create_dir(dir.join("requests.json")).expect("makes");
+        fs::write(dir.join(".hidden.yaml"), "").expect("writes");
+        let step = |policies| next_step(dir, policies, "portcullis describe --dir kw");
+        assert_eq!(step(None), format!("No policy serves yet: put a manifest into {path}"));
+        fs::write(dir.join("a.yaml"), "").expect("writes");
+        assert_eq!(step(None), "No policy serves yet: `portcullis describe --dir kw` says why");
+        assert_eq!(step(Some(Path::new("kw/policies.yml"))), "No policy serves yet: fix kw/policies.yml");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use portcullis_process::files::FileError;
 
+use super::hello;
 use super::settings::Settings;
 use crate::child::ChildSpec;
 use crate::layout::Layout;
@@ -155,7 +156,9 @@ impl Plan {
             .with("--probe-address", addresses.probes[2].to_string())
             .with("--loader-state", addresses.loader_state.to_string())
             .with("--evaluator-state", addresses.evaluator_state.to_string())
-            .with("--table", if self.settings.live { "live" } else { "lines" });
+            .with("--table", if self.settings.live { "live" } else { "lines" })
+            .with("--command", hello::command())
+            .with("--dir", hello::folder(&self.settings));
         arguments.0.push("--notes".into());
         self.spec(Program::Reporter, &["probes"], arguments)
     }

@@ -27,8 +27,16 @@ fn a_kubeconfig_that_cannot_be_used_is_told() {
     };
 
     let (code, err) = refused(&["get", "--kubeconfig", "missing"]);
-    assert_eq!(code, Some(1));
-    assert!(err.starts_with("error: failed to use the kubeconfig: ") && err.contains("missing"), "{err}");
+    assert_eq!(code, Some(64));
+    assert!(err.starts_with("error: --kubeconfig: ") && err.contains("missing"), "{err}");
+
+    let (code, err) = refused(&["get", "-n", "team-a"]);
+    let none = "error: there is no kubeconfig: name one with --kubeconfig or the variable KUBECONFIG";
+    assert_eq!((code, err), (Some(1), format!("{none}, or a folder with --dir\n")));
+    for (command, status) in [("rollback", 1), ("diff", 1), ("audit", 2)] {
+        let (code, err) = refused(&[command, "labels"]);
+        assert_eq!((code, err), (Some(status), format!("{none}\n")), "{command}");
+    }
 
     let (code, err) = refused(&["get", "--kubeconfig", "config", "--context", "nosuch"]);
     assert_eq!(code, Some(64));

@@ -45,10 +45,12 @@ fn programs_that_are_not_there() {
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        err.starts_with("error: portcullis-evaluator and portcullis-loader and portcullis-reporter found"),
+        err.starts_with(
+            "error: portcullis-evaluator and portcullis-loader and portcullis-reporter are neither beside "
+        ),
         "{err}"
     );
-    assert!(err.contains("`cargo build --package portcullis-evaluator && "), "{err}");
+    assert!(err.contains("`cargo install --locked --path evaluator && "), "{err}");
     assert!(!folder.path().join(".portcullis").exists(), "nothing is made before everything is there");
 }
 
@@ -59,14 +61,20 @@ fn no_status_and_where_there_is_one() {
     assert_eq!(nothing.code, Some(1));
     assert_eq!(
         nothing.err,
-        "error: there is no kubeconfig, and . has no status as no pod has run on this folder; name a cluster with `--kubeconfig`, \
-         start a pod with `portcullis run .`, or name the folder of a pod with `--dir`\n"
+        "error: there is no kubeconfig, and . has no status: `portcullis run` has not served this folder yet; name a cluster with \
+         `--kubeconfig`, serve the folder with `portcullis run .`, or name another folder with `--dir`\n"
     );
     let named = portcullis(folder.path(), &["get", "--dir", "."]);
-    assert!(named.err.starts_with("error: . has no status: no pod has run on this folder; start one"), "{}", named.err);
+    assert_eq!(
+        named.err,
+        "error: . has no status: `portcullis run` has not served this folder yet; start it with `portcullis run .`, or name another \
+         folder with `--dir`\n"
+    );
+    let missing = portcullis(folder.path(), &["get", "--dir", "nowhere"]);
+    assert_eq!((missing.code, missing.err.as_str()), (Some(64), "error: --dir: there is no folder nowhere\n"));
     fs::create_dir_all(folder.path().join("examples/.portcullis/status")).expect("makes");
     let hint = portcullis(folder.path(), &["describe", "x"]);
-    assert!(hint.err.ends_with("or look at the one there is with `--dir examples`\n"), "{}", hint.err);
+    assert!(hint.err.ends_with("or name the folder that it has served with `--dir examples`\n"), "{}", hint.err);
 }
 
 #[test]
@@ -79,11 +87,22 @@ fn nothing_to_judge_is_status_2() {
     );
     fs::write(folder.path().join("policy.yaml"), "kind: ConfigMap").expect("writes");
     let printed = portcullis(folder.path(), &["eval", "policy.yaml", "pod.json"]);
-    assert_eq!(
-        printed.err,
-        "error: failed to take a policy from policy.yaml: it has no Policy or ClusterPolicy of \
-         policies.portcullis.dev/v1alpha1\n"
-    );
+    let nothing = "error: no Policy or ClusterPolicy of policies.portcullis.dev/v1alpha1 in policy.yaml";
+    assert_eq!(printed.err, format!("{nothing}\n"));
+    // All that read policies say the same.
+    let theirs = "{apiVersion: policies.kubewarden.io/v1, kind: ClusterAdmissionPolicy, metadata: {name: a}}";
+    fs::write(folder.path().join("policy.yaml"), theirs).expect("writes");
+    for arguments in [&["eval", "policy.yaml", "pod.json"][..], &["check", "policy.yaml"], &["impact", "policy.yaml"]] {
+        let printed = portcullis(folder.path(), arguments);
+        let hint = "; it has manifests of Kubewarden: `portcullis migrate kubewarden policy.yaml` translates them\n";
+        assert_eq!((printed.code, printed.err), (Some(2), format!("{nothing}{hint}")), "{arguments:?}");
+    }
+    fs::create_dir(folder.path().join("ex")).expect("makes");
+    for arguments in [&["eval", "ex", "pod.json"][..], &["impact", "ex"]] {
+        let printed = portcullis(folder.path(), arguments);
+        let hint = "error: ex is a folder; name one manifest in it (`portcullis check ex` reads a whole folder)\n";
+        assert_eq!((printed.code, printed.err.as_str()), (Some(2), hint), "{arguments:?}");
+    }
 }
 
 /// What the commands for modules refuse before they send any request.
@@ -98,13 +117,35 @@ fn arguments_of_registries_that_make_no_sense() {
         ),
         (&["pull", "registry://A B/c"], "want registry://host/repository:tag"),
         (&["verify", "registry://a.example/b:v1", "--verification", "nowhere"], "--verification: nowhere"),
-        (&["verify", "registry://a.example/b:v1"], "--key <FILE>"),
+        (&["verify", "registry://a.example/b:v1", "--key", "nowhere"], "--key: failed to read nowhere"),
+        (
+            &["verify", "registry://a.example/b:v1"],
+            "name who must have signed it: --key, --verification, --issuer or --github-owner",
+        ),
+        (&["check", ".", "--sources", "nowhere"], "--sources: nowhere: failed to find nowhere"),
+        (&["impact", "x.yaml", "--sources", "nowhere"], "--sources: nowhere: failed to find nowhere"),
+        (&["eval", "x.yaml", "y.yaml", "--settings-path", "nowhere"], "--settings-path: failed to open nowhere"),
+        (&["eval", "x.yaml", "y.yaml", "--settings-json", "{"], "--settings-json: it is not JSON"),
+        (&["audit", "--kubeconfig", "nowhere"], "--kubeconfig: "),
+        (&["run", ".", "--policies", "nowhere"], "--policies: nowhere"),
         (&["inspect", "x.wasm", "--manifest", "-o", "json"], "cannot be used with"),
         (&["run", ".", "--source-ca", "nowhere"], "--source-ca: there is no file nowhere"),
     ] {
         let (code, err) = refused(arguments);
         assert_eq!(code, Some(64), "{arguments:?}: {err}");
         assert!(err.starts_with("error: ") && err.contains(setting), "{arguments:?}: {err}");
+    }
+}
+
+#[test]
+fn a_folder_or_a_file_that_is_not_there_is_not_looked_for_in_a_registry() {
+    for (arguments, words) in [
+        (&["inspect", "."][..], ". is a folder; name the module's file"),
+        (&["pull", "nowhere.yaml"], "there is no file nowhere.yaml"),
+        (&["inspect", "nowhere.wasm"], "there is no file nowhere.wasm"),
+        (&["save", "nowhere.yaml", "-f", "o.tar"], "there is no file nowhere.yaml"),
+    ] {
+        assert_eq!(refused(arguments), (Some(1), format!("error: {words}\n")));
     }
 }
 
@@ -124,14 +165,29 @@ fn help_teaches_with_examples_and_completion_knows_the_commands() {
         let help = portcullis(folder.path(), &[command, "--help"]);
         assert_eq!(help.code, Some(0));
         assert!(help.out.contains("\nExamples:\n  "), "{}", help.out);
+        assert_examples_fit(&help.out);
     }
+    assert_examples_fit(&portcullis(folder.path(), &["--help"]).out);
     for command in of_modules {
         let help = portcullis(folder.path(), &[command, "--help"]).out;
         assert!(["Exit status: 0", "--docker-config", "--output <"].iter().all(|word| help.contains(word)), "{help}");
+        assert_eq!(help.matches("Exit status").count(), 1, "{help}");
+        let places = ["--output <", "\nRegistries:", "\nSigners:"].into_iter().filter_map(|word| help.find(word));
+        assert!(places.is_sorted(), "the output stands below `Options`: {help}");
+    }
+    for command in
+        ["run", "get", "describe", "history", "diff", "rollback", "eval", "check", "impact", "audit", "migrate"]
+    {
+        let help = portcullis(folder.path(), &[command, "--help"]).out;
+        assert_eq!(help.matches("Exit status: 0").count(), 1, "{help}");
+        assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains("64 for a bad argument."), "{help}");
+        let reads_folders = ["get", "describe", "history"].contains(&command);
+        assert_eq!(help.contains("--dir <DIR>"), reads_folders, "{help}");
     }
     for shell in ["bash", "zsh", "fish"] {
         let script = portcullis(folder.path(), &["completion", shell]);
         assert!(script.code == Some(0) && script.out.contains("describe"), "{shell}");
+        assert!(!script.out.contains("__complete"), "{shell}");
     }
     let script = portcullis(folder.path(), &["completion", "kubectl"]);
     assert!(script.out.starts_with("#!/bin/sh\n"), "{}", script.out);
@@ -139,4 +195,15 @@ fn help_teaches_with_examples_and_completion_knows_the_commands() {
     assert_eq!(words.out, "yaml\n:4\n");
     let version = portcullis(folder.path(), &["version"]);
     assert_eq!(version.out, format!("portcullis {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+/// Asserts that no example is folded: each line begins with a command, or goes on with one that ended with a backslash.
+fn assert_examples_fit(help: &str) {
+    let examples = help.split_once("\nExamples:\n").expect("examples").1;
+    let lines: Vec<_> = examples.lines().take_while(|line| !line.is_empty()).collect();
+    for (line, before) in lines.iter().zip([&""].into_iter().chain(&lines)) {
+        let is_command = ["portcullis ", "kubectl ", "source ", "chmod ", "ln ", "helm ", "curl "];
+        let begins = is_command.iter().any(|command| line.trim_start().starts_with(command));
+        assert!(begins || before.ends_with('\\'), "{line:?} is the rest of {before:?}: {help}");
+    }
 }

@@ -163,6 +163,11 @@ fn what_a_folder_cannot_do_is_said() {
     let history = portcullis(folder.path(), &["history", "required-labels"]);
     assert_eq!((history.out.as_str(), history.code), ("", Some(0)));
     assert_eq!(history.err, "namespaced/team-a/required-labels has no history yet.\n");
+    let audit = portcullis(folder.path(), &["audit"]);
+    assert_eq!(audit.code, Some(2));
+    assert!(audit.err.starts_with("error: . is a folder of policies, which has no objects"), "{}", audit.err);
+    let all = portcullis(folder.path(), &["audit", "-A"]);
+    assert!(all.err.starts_with("error: there is no kubeconfig"), "only a cluster has objects: {}", all.err);
     for command in ["rollback", "diff"] {
         let refused = portcullis(folder.path(), &[command, "required-labels"]);
         assert_eq!(refused.code, Some(1));
@@ -181,6 +186,8 @@ fn a_name_in_each_of_its_forms() {
     }
     assert_eq!(get(&["get", "clusterpolicy/no-privileged", "-o", "name"]), "cluster/no-privileged\n");
     assert_eq!(get(&["get", "--dir", ".", "-n", "team-a", "-o", "name"]), "namespaced/team-a/required-labels\n");
+    let all = "cluster/no-privileged\nnamespaced/team-a/required-labels\n";
+    assert_eq!(get(&["get", "-A", "-o", "name"]), all, "`-A` does not choose the cluster");
 }
 
 #[test]
@@ -191,7 +198,7 @@ fn a_pod_that_is_not_running_is_told_beside_the_output() {
     assert_eq!(printed.code, Some(0));
     assert!(printed.out.starts_with("cluster/no-privileged\n"));
     assert!(
-        printed.err.starts_with("This is as of 20") && printed.err.contains("the pod is not running"),
+        printed.err.starts_with("This is as of 20") && printed.err.contains("`portcullis run` is not running"),
         "{}",
         printed.err
     );

@@ -96,8 +96,22 @@ fn promise_a_module_without_the_signature_that_a_policy_wants_does_not_pass() {
     let access = ["--source-ca", &registry.ca_file(), "--docker-config", &registry.docker_config()];
     let (status, text) = check(&folder, &access);
     assert_eq!(status, Some(1), "{text}");
-    assert!(text.contains("cluster/signed: ok"), "{text}");
-    assert!(text.contains("cluster/unsigned: error SignatureInvalid: "), "{text}");
+    let is_told =
+        |text: &str| text.contains("cluster/signed: ok") && text.contains("cluster/unsigned: error SignatureInvalid: ");
+    assert!(is_told(&text), "{text}");
+
+    // The same where the installation wants the signature, and the policies say nothing of it.
+    for name in ["signed", "unsigned"] {
+        folder.put(&Policy::cluster(name).module(&registry.module(&format!("{name}:v1"))));
+    }
+    assert_eq!(check(&folder, &access).0, Some(0));
+    let mut rules = signatures;
+    rules["apiVersion"] = "v1".into();
+    folder.write("verification.yml", rules.to_string());
+    let verification = folder.path("verification.yml").display().to_string();
+    let (status, text) = check(&folder, &[&access[..], &["--verification", &verification]].concat());
+    assert_eq!(status, Some(1), "{text}");
+    assert!(is_told(&text), "{text}");
 }
 
 /// A pipeline must not treat an unreachable registry as a mistake in the policy.

@@ -73,7 +73,7 @@ fn promise_eval_takes_a_module_in_the_place_of_a_manifest() {
         (module, ["--settings-json", r#"{"labels": ["owner"]}"#], 1, "missing labels: owner"),
         (&address, ["--settings-path", settings], 1, "missing labels: yes"),
         (module, ["--settings-json", r#"{"labels": []}"#], 2, "SettingsInvalid"),
-        (module, ["--settings-json", "labels"], 2, "--settings-json: it is not JSON"),
+        (module, ["--settings-json", "labels"], 64, "--settings-json: it is not JSON"),
         (module, ["--max-module-size", "1KiB"], 2, "(--max-module-size)"),
         (&fresh, ["--max-artifact-size", "1KiB"], 2, "(--max-artifact-size)"),
         ("absent.wasm", ["--policy", "a"], 2, "absent.wasm"),

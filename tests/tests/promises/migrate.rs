@@ -68,8 +68,17 @@ fn promise_a_migrated_policy_judges_as_it_did() {
 fn promise_what_is_no_manifest_is_not_migrated() {
     let folder = Folder::empty();
     folder.write("broken.yaml", "a: [");
-    for (path, words) in [(folder.path("broken.yaml"), "broken.yaml"), (folder.path("absent.yaml"), "absent.yaml")] {
-        let output = run(["migrate", "kubewarden", &path.display().to_string()]);
-        assert!(output.status.code() == Some(2) && written(&output).contains(words), "{}", written(&output));
+    folder.write("empty.yaml", "");
+    folder.write("list.yaml", "apiVersion: v1\nkind: List\nitems: []\n");
+    for (name, words) in [
+        ("broken.yaml", "broken.yaml"),
+        ("absent.yaml", "absent.yaml"),
+        ("empty.yaml", "no manifests of Kubewarden in "),
+        ("list.yaml", "no manifests of Kubewarden in "),
+    ] {
+        let output = run(["migrate", "kubewarden", &folder.path(name).display().to_string()]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && told.contains(words), "{name}: {}", written(&output));
+        assert!(output.stdout.is_empty(), "{name}: {}", written(&output));
     }
 }

@@ -104,8 +104,13 @@ fn promise_one_command_runs_the_pod_on_a_folder() {
 
     // While an edit is broken, the old version answers, and the status says why.
     edit(&dir, "required-labels.yaml", "    labels:\n", "    labels: []\n    ignored:\n");
-    wait_line(&tool, "SettingsInvalid");
+    let line = wait_line(&tool, "SettingsInvalid; `");
     assert_eq!(message(), "missing labels: cost-center");
+    let command = line.split('`').nth(1).expect("a command is in the line");
+    eventually("the command of that line to say why", || {
+        let pasted = Command::new("sh").args(["-c", command]).output().expect("it runs");
+        (pasted.status.success() && written(&pasted).contains("SettingsInvalid")).then_some(())
+    });
     let dir_text = dir.display().to_string();
     eventually("the status to say why", || {
         let output = run(["describe", "required-labels", "--dir", &dir_text]);
