@@ -31,7 +31,7 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
         return decision;
     }
     let quota = quota::Quota::of(world, rules);
-    let groups = groups::Groups::of(world, &quota, memory, rules);
+    let groups = groups::Groups::of(world, &quota, memory, rules, now);
     groups.decide(world, memory, rules, now, &mut decision);
     for policy in world.policies.values().filter(|policy| !policy.is_deleting) {
         match groups.refusal(policy) {

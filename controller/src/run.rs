@@ -29,6 +29,8 @@ use crate::uninstall::Uninstall;
 use crate::watch::watch;
 use crate::world::{Collection, World};
 
+/// The name of this program in requests and metrics.
+const PROGRAM: &str = "portcullis-controller";
 /// The liveness probe fails if the loop has made no round for this long.
 const LIVE_LIMIT: Duration = Duration::from_secs(30);
 /// How many changes may wait for the loop.
@@ -48,15 +50,13 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     }
     let sources = ProbeSources::default();
     let metrics = Metrics::new(&sources.metrics).context("failed to register metrics")?;
-    Collectors::from_env()
-        .export_metrics("portcullis-controller", &sources.metrics)
-        .context("failed to register metrics")?;
+    Collectors::from_env().export_metrics(PROGRAM, &sources.metrics).context("failed to register metrics")?;
     let certificate_metrics = CertificateMetrics::new(&sources.metrics).context("failed to register metrics")?;
     let path_metrics = PathKeyMetrics::new(&sources.metrics).context("failed to register metrics")?;
     let beat = sources.liveness.beat("control", LIVE_LIMIT);
     let started = sources.readiness.latch("started");
     let readiness = sources.readiness.clone();
-    let server = args.access.connect("portcullis-controller").await?;
+    let server = args.access.connect(PROGRAM).await?;
     let mut probes = ProbeServer::new();
     let address = probes.probes(args.probe_address, sources, axum::Router::new())?;
     probes.start().context("failed to start the probes")?;
@@ -123,7 +123,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
 
 /// Runs `--check` or `--uninstall`.
 async fn once(args: &Args) -> anyhow::Result<()> {
-    let client = args.access.connect("portcullis-controller").await?.client;
+    let client = args.access.connect(PROGRAM).await?.client;
     let (namespace, policy_server) = (args.namespace.clone(), args.policy_server.clone());
     if let Some(deployment) = args.uninstall.clone() {
         return Uninstall { client, namespace, policy_server, deployment }.run().await;
@@ -144,7 +144,7 @@ fn control(args: &Args, server: &ApiServer, metrics: Metrics, leadership: Leader
         client: server.client.clone(),
         namespace: args.namespace.clone(),
         leadership,
-        prover: Prover::new(server.config.clone(), server.client.clone(), &args.namespace),
+        prover: Prover::new(args.access.clone(), PROGRAM, server, &args.namespace),
         events: Events::new(server.client.clone(), &args.pod_name()),
     };
     Control {

@@ -288,11 +288,16 @@ fn condition(
     }
 }
 
-/// The list of replicas for `kubectl describe`, failing ones first, then by name; and how many are left out because of the limit.
+/// The list of replicas for `kubectl describe`; and how many are left out because of the limit. Failing ones come first, then those that
+/// are behind, those that lack objects, and the others, each by name. The controller waits while it sees one that is behind, so where more
+/// fail than fit in, the first of these has the last place.
 fn entries(assessments: &[Assessment<'_>]) -> (Vec<ReplicaStatus>, u32) {
     let mut sorted: Vec<&Assessment<'_>> = assessments.iter().collect();
-    sorted.sort_by_key(|assessment| (!assessment.is_bad(), assessment.context.is_none(), assessment.pod));
+    sorted.sort_by_key(|one| (!one.is_bad(), !one.is_behind(), one.context.is_none(), one.pod));
     let omitted = sorted.len().saturating_sub(MAX_REPLICAS);
+    if let Some(behind) = sorted.iter().position(|one| one.is_behind()).filter(|behind| *behind >= MAX_REPLICAS) {
+        sorted.swap(MAX_REPLICAS - 1, behind);
+    }
     sorted.truncate(MAX_REPLICAS);
     (sorted.into_iter().map(entry).collect(), u32::try_from(omitted).unwrap_or(u32::MAX))
 }

@@ -82,6 +82,12 @@ impl Assessment<'_> {
         self.state == ReplicaState::Current && is_missing
     }
 
+    /// Whether this replica serves an older generation and may not know the newest one, nor its match group.
+    pub(crate) fn is_behind(&self) -> bool {
+        let knows = |problem: &Problem| problem.reason != Reason::QuotaExceeded.as_str();
+        self.state == ReplicaState::Previous && !self.problem.as_ref().is_some_and(knows)
+    }
+
     /// Whether this replica works on the newest generation.
     pub(crate) fn is_working(&self) -> bool {
         match self.state {

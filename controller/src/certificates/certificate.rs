@@ -105,6 +105,16 @@ impl Certificate {
         self.not_after <= now
     }
 
+    /// Whether it is not valid yet.
+    pub(crate) fn is_early(&self, now: Timestamp) -> bool {
+        self.not_before > now
+    }
+
+    /// Whether it is valid at this time.
+    pub(crate) fn is_valid(&self, now: Timestamp) -> bool {
+        !self.is_early(now) && !self.is_over(now)
+    }
+
     /// When a third of its time is left, which is when it is renewed.
     pub(crate) fn due(&self) -> Timestamp {
         let third = self.not_after.duration_since(self.not_before) / 3;

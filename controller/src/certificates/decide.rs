@@ -80,6 +80,8 @@ pub(crate) enum Cause {
     Unusable,
     /// The stored one has expired.
     Ended,
+    /// The stored one is not valid yet: it was made while a clock was ahead, or the clocks went back.
+    NotYetValid,
     /// A third of the stored one's time is left.
     Due,
     /// The stored one is for other DNS names.
@@ -138,16 +140,22 @@ pub(crate) enum Problem {
     /// Another program's Secret does not have the authority.
     #[error("has no `ca.crt`, so webhooks cannot trust the policy server; use an issuer that writes it")]
     NotShown,
-    /// The API server's clock is before the time at which the authority was made.
-    #[error("holds an authority from the future; nothing is renewed until the clock of the API server is right again")]
-    ClockBehind,
+    /// An authority that was made while the clock of an API server was ahead, or the clocks of API servers went back.
+    #[error("holds {which} that is not valid before {from}, and is replaced: compare the clocks of the API servers")]
+    NotYetValid {
+        /// The certificate.
+        which: Which,
+        /// When it begins to be valid.
+        from: Timestamp,
+    },
 }
 
 impl Problem {
     /// The Secret it is about.
     pub(crate) fn which(&self) -> Which {
         match self {
-            Self::Authority(_) | Self::Previous(_) | Self::ClockBehind => Which::Ca,
+            Self::Authority(_) | Self::Previous(_) => Which::Ca,
+            Self::NotYetValid { which, .. } => *which,
             Self::Serving(_)
             | Self::Shown(_)
             | Self::NoServing
@@ -169,12 +177,22 @@ impl Step {
     }
 }
 
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ca => "an authority",
+            Self::Serving => "a certificate",
+        })
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Absent => "there was none",
             Self::Unusable => "the old one could not be used",
             Self::Ended => "the old one has expired",
+            Self::NotYetValid => "the old one is not valid yet",
             Self::Due => "a third of its time is left",
             Self::OtherNames => "the old one is for other names",
             Self::Untrusted => "the old one was signed by an unknown authority",
@@ -212,16 +230,27 @@ pub(crate) fn next(
     if let Some(Err(error)) = &serving.pair {
         decision.problems.push(Problem::Serving(error.clone()));
     }
+    let early = |which, one: &Certificate| {
+        let from = one.not_before;
+        one.is_early(observed.now).then_some(Problem::NotYetValid { which, from })
+    };
+    let pair = stored.pair.as_ref().and_then(|pair| pair.as_ref().ok());
+    decision.problems.extend(pair.and_then(|authority| early(Which::Ca, &authority.certificate)));
+    decision.problems.extend(serving.leaf.as_ref().and_then(|leaf| early(Which::Serving, leaf)));
     let authority = match &stored.pair {
-        Some(Ok(authority)) if !authority.certificate.is_over(observed.now) => authority,
+        Some(Ok(authority)) if authority.certificate.is_valid(observed.now) => authority,
         other => {
             let cause = match other {
                 None => Cause::Absent,
                 Some(Err(_)) => Cause::Unusable,
+                Some(Ok(authority)) if authority.certificate.is_early(observed.now) => Cause::NotYetValid,
                 Some(Ok(_)) => Cause::Ended,
             };
             // Replicas that still show the old serving certificate are trusted through these.
-            let previous = stored.previous.clone().and(&serving.shown()).and(observed.remembered).living(observed.now);
+            let stored = pair.map(Authority::bundle).unwrap_or_default().and(&stored.previous);
+            let previous = stored.and(&serving.shown()).and(observed.remembered).living(observed.now);
+            // Otherwise there would be more and more of them while the clocks of two API servers are far apart.
+            let previous = in_use(&previous, serving, observed.now);
             decision.bundle = previous.clone();
             decision.step = Some(Step::MakeAuthority { cause, previous });
             return decision;
@@ -231,10 +260,6 @@ pub(crate) fn next(
     decision.judge(observed.now, rules, Which::Ca, &authority.certificate);
     if let Some(leaf) = &serving.leaf {
         decision.judge(observed.now, rules, Which::Serving, leaf);
-    }
-    if authority.certificate.not_before > observed.now {
-        decision.problems.push(Problem::ClockBehind);
-        return decision;
     }
     let now = match &serving.pair {
         // Running replicas have the old certificate, and starting ones are not called before webhooks trust them.
@@ -254,6 +279,14 @@ pub(crate) fn next(
         Now::Wait(wait) => decision.wait = wait,
     }
     decision
+}
+
+/// The authorities that are valid already, or have signed the serving certificate.
+fn in_use(authorities: &CaBundle, serving: &StoredServing, now: Timestamp) -> CaBundle {
+    let chain = serving.pair.as_ref().and_then(|pair| pair.as_ref().ok()).map(|pair| pair.chain.as_slice());
+    let vouches =
+        |one: &Certificate| serving.leaf.as_ref().is_some_and(|leaf| one.vouches_for(leaf, chain.unwrap_or_default()));
+    CaBundle::of(authorities.certificates().iter().filter(|one| !one.is_early(now) || vouches(one)).cloned())
 }
 
 /// A step, or the time until one.
@@ -284,6 +317,10 @@ fn with_pair(
     let issue = |cause| Now::Do(Step::IssueServing { cause });
     if pair.leaf.is_over(observed.now) {
         return issue(Cause::Ended);
+    }
+    // Most API servers refuse it, as they do one that has expired.
+    if pair.leaf.is_early(observed.now) {
+        return issue(Cause::NotYetValid);
     }
     let vouches = |one: &&Certificate| one.vouches_for(&pair.leaf, &pair.chain);
     let is_ours = vouches(&&authority.certificate);

@@ -9,6 +9,7 @@ use portcullis_api::{PolicyReference, Truth};
 use portcullis_contract::{GroupId, MatchPart, RuleWithOperations, WebhookKind};
 use portcullis_matching::rules::resources;
 
+use super::deletion;
 use super::quota::Quota;
 use super::revision::{self, Planned};
 use super::rules::{Decision, Now, Rules};
@@ -79,13 +80,14 @@ struct Sharing {
 
 impl<'w> Groups<'w> {
     /// Finds the groups of a world, and remembers in which shard policies were placed.
-    pub(super) fn of(world: &'w World, quota: &Quota<'_>, memory: &mut Memory, rules: &Rules) -> Self {
+    pub(super) fn of(world: &'w World, quota: &Quota<'_>, memory: &mut Memory, rules: &Rules, now: Now) -> Self {
         let mut groups = Self::default();
         for (uid, revisions) in &world.revisions {
             let policy = world.policies.get(uid).filter(|policy| !policy.is_deleting);
+            let may_exist = deletion::may_exist(uid, world, memory, now);
             let turn = longest_turn(revisions, rules);
             for revision in revisions.values().filter(|revision| revision.is_in_force()) {
-                groups.join(uid, revision, policy, turn);
+                groups.join(uid, revision, policy, may_exist, turn);
             }
         }
         let mut missing = Vec::new();
@@ -116,10 +118,19 @@ impl<'w> Groups<'w> {
         }
         groups.look(world, memory, rules);
         groups.claim(world, memory);
+        groups.keep(world, memory, now);
         groups
     }
 
-    fn join(&mut self, uid: &'w str, revision: &'w RevisionView, policy: Option<&'w PolicyView>, turn: u32) {
+    /// Notes what a revision in force says. `may_exist` tells that its policy is unknown, and may not have been reported yet.
+    fn join(
+        &mut self,
+        uid: &'w str,
+        revision: &'w RevisionView,
+        policy: Option<&'w PolicyView>,
+        may_exist: bool,
+        turn: u32,
+    ) {
         let content = revision.content.as_ref().ok();
         let named = content.map(|content| (&content.group, content.part.kind, Some(&content.part)));
         let label = revision.label.as_ref().map(|(group, kind)| (group, *kind, None));
@@ -128,10 +139,16 @@ impl<'w> Groups<'w> {
             if turn > 0 {
                 group.turns.add(uid, turn);
             }
-            let Some(policy) = policy else { continue };
+            let content = content.filter(|_| policy.is_some() || may_exist);
+            let sharing = content.filter(|content| content.shared && content.group == *id);
             if let Some(content) = content {
                 group.turns.wait(content.timeout_seconds);
             }
+            let Some(policy) = policy else {
+                // What is registered for it stays, and nothing is added.
+                sharing.into_iter().for_each(|content| group.share(content, false));
+                continue;
+            };
             group.first.get_or_insert(&policy.reference);
             group.marker.get_or_insert(&revision.name);
             let condition = policy.status.webhook.as_ref();
@@ -143,12 +160,11 @@ impl<'w> Groups<'w> {
             let may_register = is_newest && !policy.is_suspended && policy.status.everywhere >= policy.generation;
             group.was_registered |= was_registered;
             group.may_register |= may_register;
-            if let Some(content) = content.filter(|content| content.shared && content.group == *id) {
-                group.share(content, was_registered || may_register);
-            }
+            sharing.into_iter().for_each(|content| group.share(content, was_registered || may_register));
         }
-        self.has_unknown |= revision.groups().next().is_none()
-            && policy.is_some_and(|policy| revision.generation != policy.generation || says_nothing(policy));
+        let is_newest_known = |policy: &PolicyView| revision.generation == policy.generation && !says_nothing(policy);
+        self.has_unknown |=
+            revision.groups().next().is_none() && policy.map_or(may_exist, |policy| !is_newest_known(policy));
     }
 
     /// Finds the group of a newest revision whose match part cannot be read: from the policy itself, which says the same unless it is
@@ -324,6 +340,20 @@ impl<'w> Groups<'w> {
         }
     }
 
+    /// Notes that policies which may not have been reported yet need the webhooks that their revisions name, if they exist.
+    fn keep(&mut self, world: &'w World, memory: &mut Memory, now: Now) {
+        for (uid, revisions) in &world.revisions {
+            if !deletion::may_exist(uid, world, memory, now) {
+                continue;
+            }
+            for id in revisions.values().filter(|revision| revision.is_in_force()).flat_map(RevisionView::groups) {
+                if let Some(group) = self.groups.get_mut(id).filter(|group| group.found.is_some()) {
+                    group.claims.insert(uid);
+                }
+            }
+        }
+    }
+
     /// Whether every API server calls every replica for this policy in its newest group.
     pub(super) fn is_settled(&self, newest: &Content, policy: &PolicyView) -> bool {
         let is_called = self.get(&newest.group).is_some_and(|group| group.is_right && group.calls_for(newest));
@@ -413,7 +443,10 @@ impl<'w> Groups<'w> {
         for ((kind, name), found) in world.webhooks.iter().filter(|(_, one)| !one.is_check(&rules.policy_server)) {
             let group = name.strip_prefix(&webhook_prefix(&rules.policy_server));
             let may_be_needed = self.has_unknown && group.is_none_or(|group| !self.groups.contains_key(group));
-            if found.is_ours(&rules.policy_server) && !kept.contains(&(*kind, name)) && !may_be_needed {
+            // One that has lost its labels is still that of a group which is known, as it would be if it were needed.
+            let known = group.and_then(|group| self.groups.get(group)?.found);
+            let is_ours = found.is_ours(&rules.policy_server) || known.is_some_and(|known| known.uid == found.uid);
+            if is_ours && !kept.contains(&(*kind, name)) && !may_be_needed {
                 decision.act(Action::DeleteWebhook { kind: *kind, name: name.clone(), uid: found.uid.clone() });
             }
         }

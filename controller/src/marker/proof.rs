@@ -70,6 +70,11 @@ impl ProofProblem {
         }
     }
 
+    /// Whether the cluster's authority or the credentials may have changed since they were read.
+    pub(crate) fn may_be_outdated(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Unexpected { code: 401, .. })
+    }
+
     /// The order in which problems are reported if several API servers fail: the larger one first.
     pub(crate) fn weight(&self) -> u8 {
         match self {

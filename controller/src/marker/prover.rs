@@ -11,6 +11,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, Config};
 use portcullis_contract::GroupId;
+use portcullis_kubernetes::{Access, ApiServer};
 use portcullis_util::{causes, lock};
 use serde_json::json;
 
@@ -22,26 +23,45 @@ use super::proof::{ProofProblem, Unproven, judge, retry_after};
 const LIMIT: Duration = Duration::from_secs(10);
 /// The name in every API server's certificate, whatever its address.
 const SERVER_NAME: &str = "kubernetes.default.svc";
+/// How long a configuration is used at least before it is read again.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(5);
 
 /// Proves that API servers call webhooks.
 pub struct Prover {
-    config: Config,
+    access: Access,
+    program: String,
     client: Client,
     namespace: String,
+    current: Mutex<Current>,
+}
+
+/// The configuration, as it was read last.
+struct Current {
+    config: Config,
+    read: Instant,
     /// A client per API server, so that connections are reused.
-    clients: Mutex<BTreeMap<SocketAddr, Client>>,
+    clients: BTreeMap<SocketAddr, Client>,
 }
 
 /// One API server.
-struct ApiServer {
+struct Server {
     name: String,
+    /// Its address; `None` for the configured one.
+    address: Option<SocketAddr>,
     client: Client,
 }
 
 impl Prover {
-    /// Uses the credentials of `config`, from which `client` is made too. `namespace` is that of the revisions.
-    pub fn new(config: Config, client: Client, namespace: &str) -> Self {
-        Self { config, client, namespace: namespace.to_owned(), clients: Mutex::default() }
+    /// Asks the API servers of the cluster of `server`, to which `access` leads, as `program`. `namespace` is that of the revisions.
+    pub fn new(access: Access, program: &str, server: &ApiServer, namespace: &str) -> Self {
+        let current = Current { config: server.config.clone(), read: Instant::now(), clients: BTreeMap::new() };
+        Self {
+            access,
+            program: program.to_owned(),
+            client: server.client.clone(),
+            namespace: namespace.to_owned(),
+            current: Mutex::new(current),
+        }
     }
 
     /// Asks each API server until it has proven that it calls the group's webhook, or `patience` is over. The revision with this name
@@ -74,11 +94,45 @@ impl Prover {
                 return Err(Unproven { problem: problem.clone(), server: server.name.clone(), proven, servers });
             }
             tokio::time::sleep(wait).await;
+            let is_renewed = failed.iter().any(|(_, problem)| problem.may_be_outdated()) && self.renew().await;
             left = failed.into_iter().map(|(server, _)| server).collect();
+            if is_renewed {
+                left = left.into_iter().map(|server| self.again(server)).collect();
+            }
         }
     }
 
-    async fn ask(&self, server: &ApiServer, group: &GroupId, revision: &str, value: &str) -> Result<(), ProofProblem> {
+    /// Reads the configuration again, as the cluster's authority or the credentials may have changed. Not more often than every few seconds;
+    /// returns whether it was read.
+    async fn renew(&self) -> bool {
+        {
+            let mut current = lock(&self.current);
+            if current.read.elapsed() < RENEWAL_PAUSE {
+                return false;
+            }
+            current.read = Instant::now();
+        }
+        match self.access.connect(&self.program).await {
+            Ok(server) => {
+                let mut current = lock(&self.current);
+                current.config = server.config;
+                current.clients.clear();
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, "failed to read the credentials again");
+                false
+            }
+        }
+    }
+
+    /// The same API server with a client of the present configuration.
+    fn again(&self, server: Server) -> Server {
+        let client = server.address.and_then(|address| self.client_of(address).ok());
+        Server { client: client.unwrap_or(server.client), ..server }
+    }
+
+    async fn ask(&self, server: &Server, group: &GroupId, revision: &str, value: &str) -> Result<(), ProofProblem> {
         let revisions = Api::<ControllerRevision>::namespaced(server.client.clone(), &self.namespace);
         let params = PatchParams { dry_run: true, ..PatchParams::default() };
         let patch = Patch::Merge(json!({ "metadata": { "annotations": { MARKER_ANNOTATION: value } } }));
@@ -89,7 +143,7 @@ impl Prover {
     }
 
     /// All API servers, or the configured one if the cluster does not publish their addresses.
-    async fn servers(&self) -> Result<Vec<ApiServer>, ProofProblem> {
+    async fn servers(&self) -> Result<Vec<Server>, ProofProblem> {
         let slices = Api::<EndpointSlice>::namespaced(self.client.clone(), "default");
         let params = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
         let slices = match tokio::time::timeout(LIMIT, slices.list(&params)).await {
@@ -102,46 +156,81 @@ impl Prover {
         };
         let addresses = api_servers(&slices);
         if addresses.is_empty() {
-            return Ok(vec![ApiServer { name: self.configured(), client: self.client.clone() }]);
+            return Ok(vec![Server { name: self.configured(), address: None, client: self.client.clone() }]);
         }
         self.clients_of(&addresses)
     }
 
-    fn clients_of(&self, addresses: &BTreeSet<SocketAddr>) -> Result<Vec<ApiServer>, ProofProblem> {
-        let mut clients = lock(&self.clients);
-        clients.retain(|address, _| addresses.contains(address));
-        let mut servers = Vec::new();
-        for &address in addresses {
-            let client = match clients.get(&address) {
-                Some(client) => client.clone(),
-                None => {
-                    let client = self.client_at(address)?;
-                    clients.insert(address, client.clone());
-                    client
-                }
-            };
-            servers.push(ApiServer { name: address.to_string(), client });
-        }
-        Ok(servers)
+    fn clients_of(&self, addresses: &BTreeSet<SocketAddr>) -> Result<Vec<Server>, ProofProblem> {
+        lock(&self.current).clients.retain(|address, _| addresses.contains(address));
+        let server = |&address: &SocketAddr| {
+            Ok(Server { name: address.to_string(), address: Some(address), client: self.client_of(address)? })
+        };
+        addresses.iter().map(server).collect()
     }
 
-    fn client_at(&self, address: SocketAddr) -> Result<Client, ProofProblem> {
+    fn client_of(&self, address: SocketAddr) -> Result<Client, ProofProblem> {
+        let mut current = lock(&self.current);
+        if let Some(client) = current.clients.get(&address) {
+            return Ok(client.clone());
+        }
         let unreachable = |error: &dyn std::error::Error| ProofProblem::Unreachable(causes(error));
-        let mut config = self.config.clone();
+        let mut config = current.config.clone();
         config.cluster_url =
             format!("https://{address}").parse().map_err(|error: http::uri::InvalidUri| unreachable(&error))?;
         config.tls_server_name = Some(SERVER_NAME.to_owned());
         // Retries are done here.
         config.default_retry = false;
-        Client::try_from(config).map_err(|error| unreachable(&error))
+        let client = Client::try_from(config).map_err(|error| unreachable(&error))?;
+        current.clients.insert(address, client.clone());
+        Ok(client)
     }
 
     fn configured(&self) -> String {
-        self.config.cluster_url.authority().map(ToString::to_string).unwrap_or_default()
+        lock(&self.current).config.cluster_url.authority().map(ToString::to_string).unwrap_or_default()
     }
 
     /// The failure to find the API servers.
     fn unproven(&self, problem: ProofProblem) -> Unproven {
         Unproven { problem, server: self.configured(), proven: 0, servers: 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kubeconfig(port: u16) -> String {
+        format!(
+            r#"{{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+                "clusters": [{{"name": "c", "cluster": {{"server": "http://127.0.0.1:{port}"}}}}],
+                "users": [{{"name": "u", "user": {{}}}}],
+                "contexts": [{{"name": "c", "context": {{"cluster": "c", "user": "u"}}}}]}}"#
+        )
+    }
+
+    #[tokio::test]
+    async fn clients_of_an_old_configuration_are_given_up_every_few_seconds_at_most() {
+        let file = std::env::temp_dir().join(format!("portcullis-prover-{}", std::process::id()));
+        std::fs::write(&file, kubeconfig(1)).expect("a file");
+        let access = Access { kubeconfig: Some(file.clone()) };
+        let server = access.connect("test").await.expect("a client");
+        let prover = Prover::new(access, "test", &server, "gate");
+        let address: SocketAddr = "127.0.0.1:6443".parse().expect("an address");
+        prover.clients_of(&[address].into()).expect("a client");
+        std::fs::write(&file, kubeconfig(2)).expect("a file");
+
+        assert!(!prover.renew().await, "it was read just now");
+        assert_eq!((prover.configured().as_str(), lock(&prover.current).clients.len()), ("127.0.0.1:1", 1));
+        let before = Instant::now().checked_sub(RENEWAL_PAUSE).expect("a time");
+        lock(&prover.current).read = before;
+        assert!(prover.renew().await);
+        assert_eq!((prover.configured().as_str(), lock(&prover.current).clients.len()), ("127.0.0.1:2", 0));
+
+        std::fs::write(&file, "noise").expect("a file");
+        lock(&prover.current).read = before;
+        assert!(!prover.renew().await, "the old one stays");
+        assert_eq!(prover.configured(), "127.0.0.1:2");
+        std::fs::remove_file(file).expect("it is there");
     }
 }

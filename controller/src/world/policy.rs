@@ -6,8 +6,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::api::DynamicObject;
 use portcullis_api::kubernetes::{DecodeError, FINALIZER, decode_match, raw_spec};
-use portcullis_api::{Condition, ConditionType, Kind, PolicyReference, PolicyStatus, Resolved, RevisionError};
-use portcullis_contract::{FailurePolicy, GroupId, MatchPart, ReplicaState, shard_id};
+use portcullis_api::{
+    Condition, ConditionType, Kind, PolicyReference, PolicyStatus, ReplicaStatus, Resolved, RevisionError,
+};
+use portcullis_contract::{FailurePolicy, GroupId, MatchPart, Reason, ReplicaState, shard_id};
 use portcullis_matching::shared_part;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -139,8 +141,7 @@ impl StatusView {
     fn of(status: PolicyStatus) -> Self {
         let counts = status.replica_counts;
         let all_serve = counts.expected > 0 && counts.current + counts.previous == counts.expected;
-        // A replica that serves an older generation without a failure may not know the newest one yet, nor its match group.
-        let all_know = status.replicas.iter().all(|one| one.state != ReplicaState::Previous || one.reason.is_some());
+        let all_know = !status.replicas.iter().any(is_behind) && shows_who_is_behind(&status);
         // A policy that lacks objects would reject what is fine.
         let has_context = status.word() != "ContextNotSynced";
         Self {
@@ -151,6 +152,24 @@ impl StatusView {
             webhook: status.conditions.into_iter().find(|one| one.r#type == ConditionType::WebhookConfigured),
         }
     }
+}
+
+/// Whether a replica serves an older generation and may not know the newest one yet, nor its match group. One that has failed with it knows
+/// it; but no replica is given a generation that is beyond a limit, and reporters say so in its place.
+fn is_behind(replica: &ReplicaStatus) -> bool {
+    let knows = |reason: &str| reason != Reason::QuotaExceeded.as_str();
+    replica.state == ReplicaState::Previous && !replica.reason.as_deref().is_some_and(knows)
+}
+
+/// Whether a replica that is behind could not be missing from the list. It has room for some replicas only, and a reporter of an earlier
+/// release may have filled it with others. But as long as one is behind, every release says that it is being loaded.
+fn shows_who_is_behind(status: &PolicyStatus) -> bool {
+    let previous = status.replica_counts.previous as usize;
+    let listed = status.replicas.iter().filter(|one| one.state == ReplicaState::Previous).count();
+    let reconciling = status.condition(ConditionType::Reconciling).map(|condition| condition.reason.as_str());
+    previous == 0
+        || status.replicas_omitted == 0 && listed >= previous
+        || matches!(reconciling, Some("Idle" | "Retrying"))
 }
 
 impl Content {
@@ -254,6 +273,39 @@ mod tests {
         assert_eq!(status([3, 2, 0], json!([])), 0);
         assert_eq!(status([2, 1, 1], json!([replica("Previous", Some("NotFound"))])), 7);
         assert_eq!(status([2, 1, 1], json!([replica("Previous", None)])), 0, "may not know the new match group");
+    }
+
+    #[test]
+    fn fault_w14_a_replica_that_is_behind_is_waited_for_although_the_list_has_no_room_for_it() {
+        // The list of a reporter of an earlier release: all failing ones come first.
+        let everywhere = |failing: usize, behind: usize, reason: &str, last: Option<Value>| {
+            let expected = failing + behind;
+            let mut listed = vec![replica("Previous", Some("NotFound")); failing.min(16)];
+            listed.extend(last);
+            let status = json!({
+                "observedGeneration": 7, "replicas": listed, "replicasOmitted": expected.saturating_sub(16),
+                "replicaCounts": {"expected": expected, "current": 0, "previous": expected},
+                "conditions": [{
+                    "type": "Reconciling", "status": "True", "reason": reason, "message": "", "observedGeneration": 7,
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }],
+            });
+            StatusView::of(serde_json::from_value(status).expect("a status")).everywhere
+        };
+        for all in [17, 20] {
+            assert_eq!(everywhere(all - 1, 1, "Loading", None), 0, "{all}: one is behind and not listed");
+            assert_eq!(everywhere(all, 0, "Novelty", None), 0, "{all}: it is not known whether one is behind");
+            assert_eq!(everywhere(all, 0, "Retrying", None), 7, "{all}: all know it and have failed with it");
+            assert_eq!(everywhere(all, 0, "Idle", None), 7, "{all}: retrying does not help");
+            let behind = Some(replica("Previous", None));
+            assert_eq!(everywhere(all - 1, 1, "Idle", behind), 0, "{all}: one is listed, whatever else is said");
+        }
+        assert_eq!(everywhere(1, 0, "Loading", None), 7, "a list of all replicas proves it");
+    }
+
+    #[test]
+    fn a_replica_that_was_given_nothing_because_of_a_limit_does_not_know_the_newest_generation() {
+        assert_eq!(status([2, 1, 1], json!([replica("Previous", Some("QuotaExceeded"))])), 0);
     }
 
     #[test]

@@ -10,28 +10,41 @@ use crate::cluster;
 use crate::stage::{Replica, SOON, Stage};
 use crate::states::Says;
 
+/// How a report is written, without the right to read it. `kubectl patch` would read it first.
+const APPLY: [&str; 5] =
+    ["apply", "--server-side", "--force-conflicts", "--field-manager=portcullis-test", "--filename=-"];
+
+/// An edit of the report of this pod.
+fn edit(pod: &str, spec: Value) -> String {
+    let metadata = json!({ "name": pod });
+    json!({
+        "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ReplicaReport", "metadata": metadata, "spec": spec,
+    })
+    .to_string()
+}
+
 /// Waits until the API server enforces the rules of the chart. It needs a moment to learn of a new rule.
 pub(crate) fn wait_until_fenced(stage: &Stage, replicas: &[Replica]) {
     let own = stage.installation.cluster();
     let home = format!("--namespace={}", stage.installation.namespace());
     let reports = "replicareports.policies.portcullis.dev";
-    let edit = json!({ "spec": { "manifestNumber": 0 } }).to_string();
-    let patch = ["--type=merge", "--patch", &edit];
-    let rules: [(&str, &[&str]); 3] = [("patch", &patch), ("delete", &[]), ("replace", &["--filename=-"])];
-    for (verb, rest) in rules {
+    for verb in ["apply", "delete", "replace"] {
         eventually_within(SOON, &format!("a rule to count about {verb}"), || {
             // Finds the holder each time, because another replica may hold the Lease by now.
             let holder = stage.wait_for_holder();
             eventually_within(SOON, "the holder's report", || stage.report(&holder));
             let other = replicas.iter().find(|replica| replica.name() != holder).expect("two replicas");
             let kubeconfig = own.kubeconfig_for(&stage.installation.token(POLICY_SERVER_ACCOUNT, &other.pod));
-            let report = [reports, holder.as_str()];
-            let target: &[&str] = if verb == "replace" { &[] } else { &report };
-            let args = [&[verb][..], target, rest, &["--dry-run=server", &home]].concat();
             let mut forged = lease(stage);
             forged["spec"]["holderIdentity"] = json!("somebody-else");
             forged["metadata"].as_object_mut().expect("an object").remove("resourceVersion");
-            let tried = own.kubectl_as(&kubeconfig, args.iter().copied(), &forged.to_string());
+            let (mut args, input) = match verb {
+                "apply" => (APPLY.to_vec(), edit(&holder, json!({ "manifestNumber": 0 }))),
+                "delete" => (vec!["delete", reports, holder.as_str()], String::new()),
+                _ => (vec!["replace", "--filename=-"], forged.to_string()),
+            };
+            args.extend(["--dry-run=server", &home]);
+            let tried = own.kubectl_as(&kubeconfig, args, &input);
             tried.stderr.contains("ValidatingAdmissionPolicy").then_some(())
         });
     }
@@ -91,17 +104,15 @@ fn fault_x03_a_reporter_writes_the_report_of_no_other_pod() {
     let token = stage.installation.token(POLICY_SERVER_ACCOUNT, &replicas[0].pod);
     let kubeconfig = cluster().kubeconfig_for(&token);
     let namespace = format!("--namespace={}", stage.installation.namespace());
-    let edit = json!({ "spec": { "manifestNumber": 0 } }).to_string();
-    let patch = |pod: &str, patch: &str| {
-        let args =
-            ["patch", "replicareports.policies.portcullis.dev", pod, &namespace, "--type=merge", "--patch", patch];
-        cluster().kubectl_as(&kubeconfig, args, "")
+    let apply = |pod: &str, spec: Value| {
+        cluster().kubectl_as(&kubeconfig, APPLY.into_iter().chain([namespace.as_str()]), &edit(pod, spec))
     };
-    assert!(patch(replicas[0].name(), &edit).is_ok(), "its own");
-    let other = patch(replicas[1].name(), &edit);
+    let own = apply(replicas[0].name(), json!({ "manifestNumber": 0 }));
+    assert!(own.is_ok(), "its own: {}", own.stderr);
+    let other = apply(replicas[1].name(), json!({ "manifestNumber": 0 }));
     assert!(!other.is_ok() && other.stderr.contains("is not that of the pod"), "{}", other.stderr);
     let uid = reports[1]["spec"]["podUID"].as_str().unwrap();
-    let forged = patch(replicas[0].name(), &json!({ "spec": { "podUID": uid } }).to_string());
+    let forged = apply(replicas[0].name(), json!({ "podUID": uid }));
     assert!(!forged.is_ok() && forged.stderr.contains("podUID"), "{}", forged.stderr);
 }
 
@@ -138,6 +149,7 @@ fn only_the_holder_of_the_lease_writes_status_and_events_and_removes_reports() {
 const MATRIX: &[(&str, &str, &str, bool)] = &[
     ("create", "replicareports.policies.portcullis.dev", "home", true),
     ("patch", "replicareports.policies.portcullis.dev", "home", true),
+    ("get", "replicareports.policies.portcullis.dev", "home", false),
     ("list", "replicareports.policies.portcullis.dev", "home", true),
     ("delete", "replicareports.policies.portcullis.dev", "home", true),
     ("list", "replicareports.policies.portcullis.dev", "-", false),

@@ -1,5 +1,6 @@
 //! The aggregation table of docs/design/status-api.md, section 4.1, case by case: objects in, exact output out.
 
+mod behind;
 mod context;
 mod impact;
 mod mismatch;

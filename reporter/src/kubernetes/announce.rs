@@ -1,13 +1,14 @@
 //! Which events are written, and when (docs/design/status-api.md, section 5): equal ones become a series, and there are limits for each
-//! policy and for all together. The number of waiting events is limited, too. Pure.
+//! policy and for all together. The number of waiting events is limited, too. Namespaces take turns, so that the policies of one do not hold
+//! up the events of others. Pure.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use portcullis_api::{API_VERSION, EventType};
 use portcullis_contract::{Digest, PolicyId, truncate};
-use portcullis_kubernetes::REPORTER_REPORTING;
+use portcullis_kubernetes::{CallError, REPORTER_REPORTING, Retry};
 use serde_json::{Value, json};
 
 use super::object::kind;
@@ -24,6 +25,10 @@ const PER_MINUTE: usize = 50;
 const WAITING_OF_ONE: usize = 12;
 /// Most events that wait, or are remembered for their series.
 const KEPT: usize = 4096;
+/// Most tries of an event that is refused; a new leader may be refused for some seconds.
+const TRIES: u32 = 6;
+/// How long the others wait after a refusal, which may concern all. The limit of writes in a minute leaves this time between two anyway.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// Longest note, in bytes.
 const MAX_NOTE: usize = 1024;
 
@@ -49,6 +54,22 @@ struct Entry {
     count: u32,
     /// The count that the object has; 0 while it is not written.
     written: u32,
+    /// How often it was refused since it was last written.
+    refusals: u32,
+    retry: Retry,
+    /// When it may be tried again after a refusal.
+    not_before: Option<Instant>,
+}
+
+impl Entry {
+    /// The namespace of the policy; empty for cluster-wide ones, which count as one namespace.
+    fn namespace(&self) -> &str {
+        self.notice.policy.namespace().unwrap_or_default()
+    }
+
+    fn waits(&self) -> bool {
+        self.written < self.count
+    }
 }
 
 /// What to do next.
@@ -75,8 +96,13 @@ pub(crate) struct Announcer {
     writes: VecDeque<Instant>,
     /// Name and count of the event that is being written.
     in_flight: Option<(String, u32)>,
+    /// When each namespace was last served, as the number of that write, if it has events.
+    served: BTreeMap<String, u64>,
+    turns: u64,
+    /// When anything may be written again after a failure.
     not_before: Option<Instant>,
-    /// Events that were given up because too many waited.
+    retry: Retry,
+    /// Events that were given up because too many waited, or because they were refused.
     pub(crate) lost: u64,
 }
 
@@ -89,14 +115,17 @@ impl Announcer {
             buckets: VecDeque::new(),
             writes: VecDeque::new(),
             in_flight: None,
+            served: BTreeMap::new(),
+            turns: 0,
             not_before: None,
+            retry: Retry::default(),
             lost: 0,
         }
     }
 
     /// Adds an event.
     pub(crate) fn add(&mut self, notice: Notice, time: Timestamp, now: Instant) {
-        self.entries.retain(|entry| now.duration_since(entry.seen) <= SERIES || entry.written < entry.count);
+        self.entries.retain(|entry| now.duration_since(entry.seen) <= SERIES || entry.waits());
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.notice == notice) {
             entry.count += 1;
             entry.last = time;
@@ -110,14 +139,36 @@ impl Announcer {
             self.entries.remove(oldest);
             self.lost += 1;
         }
-        if self.entries.len() >= KEPT && self.entries.pop_front().is_some_and(|entry| entry.written < entry.count) {
-            self.lost += 1;
+        if self.entries.len() >= KEPT {
+            self.make_room();
         }
         let name = name(&notice, time);
-        self.entries.push_back(Entry { notice, name, first: time, last: time, seen: now, count: 1, written: 0 });
+        self.entries.push_back(Entry {
+            notice,
+            name,
+            first: time,
+            last: time,
+            seen: now,
+            count: 1,
+            written: 0,
+            refusals: 0,
+            retry: Retry::default(),
+            not_before: None,
+        });
     }
 
-    /// What to do now. A write counts as under way until [`Announcer::done`].
+    /// Gives up the oldest event of the namespace that has the most.
+    fn make_room(&mut self) {
+        let mut counts = BTreeMap::<&str, usize>::new();
+        self.entries.iter().for_each(|entry| *counts.entry(entry.namespace()).or_default() += 1);
+        let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(namespace, _)| namespace);
+        let oldest = self.entries.iter().position(|entry| Some(entry.namespace()) == most);
+        if oldest.and_then(|oldest| self.entries.remove(oldest)).is_some_and(|entry| entry.waits()) {
+            self.lost += 1;
+        }
+    }
+
+    /// What to do now. A write counts as under way until [`Announcer::written`] or [`Announcer::failed`].
     pub(crate) fn next(&mut self, now: Instant) -> Step {
         if self.in_flight.is_some() {
             return Step::Idle;
@@ -127,21 +178,27 @@ impl Announcer {
         }
         let free = if self.writes.len() < PER_MINUTE { now } else { self.writes[0] + Duration::from_secs(60) };
         let free = free.max(self.not_before.unwrap_or(now));
-        let waiting = self.entries.iter().enumerate().filter(|(_, entry)| entry.written < entry.count);
+        let waiting = self.entries.iter().enumerate().filter(|(_, entry)| entry.waits());
         let due = |entry: &Entry| {
             let bucket = self.buckets.iter().find(|(uid, _)| *uid == entry.notice.uid);
             // Raising the count of a series makes no new object, so it waits only for the common limit.
-            bucket.filter(|_| entry.written == 0).map_or(now, |(_, bucket)| bucket.free_at(now))
+            let paced = bucket.filter(|_| entry.written == 0).map_or(now, |(_, bucket)| bucket.free_at(now));
+            paced.max(entry.not_before.unwrap_or(now)).max(free)
         };
-        let Some((index, at)) = waiting.map(|(index, entry)| (index, due(entry))).min_by_key(|(_, at)| *at) else {
-            return Step::Idle;
+        // Those that are due, then by the turn of their namespace, then the oldest.
+        let turn = |entry: &Entry| self.served.get(entry.namespace()).copied();
+        let next = waiting.map(|(index, entry)| (due(entry), turn(entry), index)).min();
+        let index = match next {
+            None => return Step::Idle,
+            Some((at, ..)) if at > now => return Step::At(at),
+            Some((.., index)) => index,
         };
-        let at = at.max(free);
-        if at > now {
-            return Step::At(at);
-        }
         self.writes.push_back(now);
         let entry = self.entries[index].clone();
+        let known: BTreeSet<&str> = self.entries.iter().map(Entry::namespace).collect();
+        self.served.retain(|namespace, _| known.contains(namespace.as_str()));
+        self.turns += 1;
+        self.served.insert(entry.namespace().to_owned(), self.turns);
         if entry.written == 0 {
             self.take(&entry.notice.uid, now);
         }
@@ -149,21 +206,38 @@ impl Announcer {
         self.step(&entry)
     }
 
-    /// Ends the write. `count` is the count of the object if the write succeeded; `again` is when to try again, if that can help.
-    pub(crate) fn done(&mut self, count: Option<u32>, again: Option<Instant>) {
-        let Some((name, _)) = self.in_flight.take() else { return };
-        self.not_before = again;
-        let Some(index) = self.entries.iter().position(|entry| entry.name == name) else { return };
-        match count {
-            Some(count) => self.entries[index].written = count,
-            None if again.is_none() => drop(self.entries.remove(index)),
-            None => {}
+    /// Ends the write, which succeeded.
+    pub(crate) fn written(&mut self) {
+        let Some((name, count)) = self.in_flight.take() else { return };
+        self.retry.reset();
+        self.not_before = None;
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.name == name) {
+            entry.written = count;
+            entry.refusals = 0;
+            entry.retry.reset();
+            entry.not_before = None;
         }
     }
 
-    /// The count of the event that is being written; none if none is.
-    pub(crate) fn given_out(&self) -> Option<u32> {
-        self.in_flight.as_ref().map(|(_, count)| *count)
+    /// Ends the write, which failed. A refusal concerns this event, perhaps because of its namespace. Otherwise nothing can be written for a
+    /// while. `random` is from 0 to 1.
+    pub(crate) fn failed(&mut self, error: &CallError, random: f64, now: Instant) {
+        let Some((name, _)) = self.in_flight.take() else { return };
+        let Some(code @ (400 | 402..=428 | 430..=499)) = error.code() else {
+            self.not_before = Some(now + self.retry.pause(error, random));
+            return;
+        };
+        self.retry.reset();
+        self.not_before = Some(now + REFUSED_PAUSE);
+        let Some(index) = self.entries.iter().position(|entry| entry.name == name) else { return };
+        let entry = &mut self.entries[index];
+        entry.refusals += 1;
+        entry.not_before = Some(now + entry.retry.pause(error, random));
+        // The namespace, or the event whose count rises, is gone.
+        if code == 404 || entry.refusals >= TRIES {
+            self.entries.remove(index);
+            self.lost += 1;
+        }
     }
 
     fn take(&mut self, uid: &str, now: Instant) {

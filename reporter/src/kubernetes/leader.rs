@@ -44,8 +44,6 @@ use crate::{event, failing};
 const QUEUE: usize = 1024;
 /// How often staleness is judged and the remains of pods are looked for.
 const TICK: Duration = Duration::from_secs(1);
-/// Most tries of an event that is refused; a new leader may be refused for some seconds.
-const EVENT_TRIES: u32 = 6;
 
 /// Leads while the Lease is held, for ever.
 pub(crate) async fn lead_whenever_held(
@@ -153,8 +151,6 @@ struct Leader<'a> {
     failing: BTreeSet<PolicyId>,
     failures: Failures,
     event_failures: Failures,
-    event_retry: Retry,
-    event_tries: u32,
     writes: JoinSet<Option<Outcome>>,
     event: JoinSet<Result<(), CallError>>,
     removals: JoinSet<()>,
@@ -180,8 +176,6 @@ impl<'a> Leader<'a> {
             failing: BTreeSet::new(),
             failures: metrics.failures_to("write status"),
             event_failures: metrics.failures_to("write events"),
-            event_retry: Retry::default(),
-            event_tries: 0,
             writes: JoinSet::new(),
             event: JoinSet::new(),
             removals: JoinSet::new(),
@@ -399,32 +393,18 @@ impl<'a> Leader<'a> {
     }
 
     fn announced(&mut self, outcome: Result<(), CallError>) {
-        let error = match outcome {
-            Ok(()) => None,
+        match outcome {
             // The event exists already: an earlier try succeeded, but its answer was lost.
-            Err(error) if error.code() == Some(409) => None,
-            Err(error) => Some(error),
-        };
-        let Some(error) = error else {
-            self.event_failures.over();
-            self.event_retry.reset();
-            self.event_tries = 0;
-            self.metrics.events.inc();
-            let count = self.announcer.given_out();
-            self.announcer.done(count, None);
-            return;
-        };
-        self.event_failures.failed(&error);
-        self.event_tries += 1;
-        let refused = matches!(error.code(), Some(400 | 403 | 404 | 422));
-        let is_over = error.code() == Some(404) || (refused && self.event_tries >= EVENT_TRIES);
-        let pause = self.event_retry.pause(&error, fastrand::f64());
-        if is_over {
-            self.event_tries = 0;
-            self.event_retry.reset();
-            self.metrics.events_lost.inc();
+            Err(error) if error.code() != Some(409) => {
+                self.event_failures.failed(&error);
+                self.announcer.failed(&error, fastrand::f64(), Instant::now());
+            }
+            Ok(()) | Err(_) => {
+                self.event_failures.over();
+                self.metrics.events.inc();
+                self.announcer.written();
+            }
         }
-        self.announcer.done(None, (!is_over).then(|| Instant::now() + pause));
     }
 
     fn tick(&mut self) {

@@ -283,12 +283,61 @@ fn after_a_long_sleep_everything_is_new_at_once() {
 }
 
 #[test]
-fn a_clock_that_goes_back_renews_nothing() {
+fn a_clock_that_goes_back_a_little_renews_nothing() {
     let mut world = World::settled();
-    world.now = now().checked_sub(days(300)).expect("a time");
+    world.now = now().checked_sub(SignedDuration::from_mins(59)).expect("a time");
     let decision = world.decide();
-    assert_eq!((decision.step, decision.problems), (None, vec![Problem::ClockBehind]));
+    assert_eq!((decision.step, decision.problems), (None, vec![]));
     assert_eq!(decision.bundle, world.current().bundle());
+}
+
+#[test]
+fn a_certificate_that_one_api_server_made_with_a_clock_ahead_is_replaced() {
+    let mut world = World::settled();
+    world.forward(days(5));
+    world.serving = None;
+    assert_eq!(world.run(), [issues(Cause::Absent)]);
+    let (fast, from) = (world.now, world.leaf().not_before);
+    world.now = now();
+    assert_eq!(world.decide().problems, [Problem::NotYetValid { which: Which::Serving, from }]);
+    assert_eq!(world.run(), [issues(Cause::NotYetValid)]);
+    assert!(world.leaf().is_valid(world.now) && world.decide().problems.is_empty());
+    world.now = fast;
+    assert_eq!(world.run(), [], "it is valid for that API server, too");
+}
+
+#[test]
+fn an_authority_that_is_not_valid_yet_is_replaced_and_trusted_meanwhile() {
+    let mut world = World::empty();
+    world.forward(days(300));
+    world.run();
+    let old = world.current();
+    world.now = now();
+    let problem = |which, from| Problem::NotYetValid { which, from };
+    let told = [problem(Which::Ca, old.certificate.not_before), problem(Which::Serving, world.leaf().not_before)];
+    assert_eq!(world.decide().problems, told);
+    let made = Step::MakeAuthority { cause: Cause::NotYetValid, previous: old.bundle() };
+    assert_eq!(world.run(), [made, issues(Cause::NotYetValid)]);
+    let new = world.current();
+    assert!(new.certificate.is_valid(world.now) && new.certificate.vouches_for(&world.leaf(), &[]));
+    let both = new.bundle().and(&old.bundle());
+    assert_eq!((world.decide().bundle, world.serving().shown()), (both.clone(), both));
+    world.unchanged = rules().replica_pause;
+    assert_eq!(world.run(), [Step::Trust { previous: CaBundle::default() }, Step::Show]);
+}
+
+#[test]
+fn clocks_that_stay_far_apart_do_not_pile_up_authorities() {
+    let mut world = World::settled();
+    let ahead = now().checked_add(days(400)).expect("a time");
+    for _ in 0..20 {
+        for clock in [ahead, now()] {
+            world.now = clock;
+            world.run();
+            assert!(world.leaf().is_valid(clock), "it is served to those with this clock");
+            assert!(world.decide().bundle.certificates().len() <= 4, "{:?}", world.decide().bundle);
+        }
+    }
 }
 
 #[test]

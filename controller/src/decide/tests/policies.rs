@@ -153,6 +153,53 @@ fn a_deleted_policy_leaves_its_webhook_to_the_others() {
 }
 
 #[test]
+fn the_webhook_of_a_policy_that_is_not_reported_yet_stays_as_long_as_its_revisions() {
+    let mut stage = Stage::new();
+    let patient = policy("a").spec("timeoutSeconds", json!(25));
+    stage.revision(&patient, &["served"]);
+    stage.webhook(&patient);
+    assert_eq!(stage.actions(), NOTHING, "a watch may lag");
+    stage.pass(29);
+    assert_eq!(stage.actions(), NOTHING);
+    stage.pass(1);
+    assert_eq!(stage.actions(), ["unregister"], "the policy does not exist");
+    stage.world.webhooks.clear();
+    assert_eq!(stage.actions(), NOTHING, "API servers may call it still");
+    stage.pass(5);
+    assert_eq!(stage.actions(), ["mark a-1 deleted=true"]);
+}
+
+#[test]
+fn a_policy_that_is_reported_late_has_never_lost_its_webhook() {
+    let mut stage = Stage::new();
+    stage.revision(&policy("a"), &["served"]);
+    stage.webhook(&policy("a"));
+    assert_eq!(stage.actions(), NOTHING);
+    stage.pass(29);
+    stage.put(policy("a").everywhere().condition("True", "Registered", 1));
+    assert_eq!(stage.actions(), ["prove with a-1"]);
+    stage.pass(60);
+    assert_eq!(stage.actions(), ["prove with a-1"]);
+}
+
+#[test]
+fn a_webhook_that_is_gone_is_not_made_for_a_policy_that_is_not_known() {
+    let mut stage = Stage::new();
+    stage.revision(&policy("a"), &["served"]);
+    assert_eq!(stage.actions(), NOTHING);
+}
+
+#[test]
+fn a_webhook_that_lost_its_labels_does_not_hold_up_the_deletion_of_its_policy() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").deleting());
+    stage.revision(&policy("a"), &[]);
+    stage.webhook(&policy("a"));
+    stage.world.webhooks.values_mut().for_each(|webhook| webhook.labels.clear());
+    assert_eq!(stage.actions(), ["unregister"]);
+}
+
+#[test]
 fn revisions_of_nobody_go_after_a_while() {
     let mut stage = Stage::new();
     stage.revision(&policy("a"), &[]);

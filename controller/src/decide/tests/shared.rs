@@ -52,6 +52,22 @@ impl Stage {
 }
 
 #[test]
+fn a_shared_webhook_keeps_the_rules_of_a_member_that_is_not_reported_yet() {
+    let mut stage = Stage::sharing();
+    let members = ["pods", "services"].map(|resource| policy(resource).on(resource).everywhere());
+    let group = stage.shared_group(&members[0]);
+    members.iter().for_each(|member| stage.share(member, &["served"]));
+    assert_eq!(stage.write(&group, true), "pods services");
+    // Another controller leads, and one watch lags behind the others.
+    stage.memory = Memory::new(stage.start);
+    stage.world.policies.remove("uid-services");
+    assert!(stage.written().is_none(), "the rules stay");
+    stage.pass(30);
+    let (_, words) = stage.written().expect("a webhook to write");
+    assert_eq!(words, "pods");
+}
+
+#[test]
 fn a_shared_webhook_has_the_rules_of_the_members_that_all_replicas_serve() {
     let mut stage = Stage::sharing();
     let (first, second) = (policy("a").everywhere(), policy("b").on("services"));

@@ -14,6 +14,18 @@ fn time(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("a time")
 }
 
+fn refused(code: u16) -> CallError {
+    CallError::Refused { code, retry_after: None, message: String::new() }
+}
+
+/// The namespace of the event that is created now.
+fn namespace(announcer: &mut Announcer, now: Instant) -> String {
+    match announcer.next(now) {
+        Step::Create { namespace, .. } => namespace,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Writes everything that is due, with success; gives `create <reason>` or `raise <count>` for each write.
 fn written(announcer: &mut Announcer, now: Instant) -> Vec<String> {
     let mut out = Vec::new();
@@ -23,8 +35,7 @@ fn written(announcer: &mut Announcer, now: Instant) -> Vec<String> {
             Step::Raise { patch, .. } => format!("raise {}", patch["series"]["count"]),
             Step::At(_) | Step::Idle => return out,
         });
-        let count = announcer.given_out();
-        announcer.done(count, None);
+        announcer.written();
     }
 }
 
@@ -70,10 +81,75 @@ fn a_try_that_failed_is_repeated_under_the_same_name() {
     let mut announcer = Announcer::new("pod-a");
     announcer.add(notice("cluster/a", "NotFound"), time(0), now);
     let first = announcer.next(now);
-    announcer.done(None, Some(now));
-    assert_eq!(announcer.next(now), first);
-    announcer.done(None, None);
-    assert_eq!(announcer.next(now), Step::Idle, "refused for good");
+    announcer.failed(&CallError::Unreachable(String::new()), 0.0, now);
+    let Step::At(later) = announcer.next(now) else { panic!("it waits") };
+    assert_eq!(announcer.next(later), first);
+    announcer.failed(&refused(404), 0.0, later);
+    assert_eq!((announcer.next(later), announcer.lost), (Step::Idle, 1), "refused for good");
+}
+
+#[test]
+fn a_refused_event_is_tried_six_times_and_holds_up_no_other() {
+    let mut now = Instant::now();
+    let mut announcer = Announcer::new("pod-a");
+    announcer.add(notice("namespaced/full/labels", "R"), time(0), now);
+    let mut others = 0;
+    for number in 0..600 {
+        now += REFUSED_PAUSE;
+        if number % 10 == 0 {
+            announcer.add(notice(&format!("namespaced/team-a/p{number}"), "R"), time(0), now);
+        }
+        while let Step::Create { namespace, .. } = announcer.next(now) {
+            match namespace.as_str() {
+                "full" => announcer.failed(&refused(403), 1.0, now),
+                _ => {
+                    others += 1;
+                    announcer.written();
+                }
+            }
+        }
+    }
+    assert_eq!((others, announcer.lost), (60, 1));
+}
+
+#[test]
+fn while_no_api_server_answers_nothing_is_tried() {
+    let now = Instant::now();
+    for error in [CallError::Unreachable(String::new()), refused(401), refused(429), refused(503)] {
+        let mut announcer = Announcer::new("pod-a");
+        ["cluster/a", "namespaced/team-a/b"].iter().for_each(|policy| announcer.add(notice(policy, "R"), time(0), now));
+        announcer.next(now);
+        announcer.failed(&error, 1.0, now);
+        assert!(matches!(announcer.next(now), Step::At(at) if at > now), "{error:?}");
+        assert_eq!(announcer.lost, 0);
+    }
+}
+
+#[test]
+fn namespaces_take_turns_and_cluster_wide_policies_are_one_of_them() {
+    let now = Instant::now();
+    let mut announcer = Announcer::new("pod-a");
+    let policies = (0..40).map(|number| format!("namespaced/loud/p{number}"));
+    let policies = policies.chain(["cluster/a", "namespaced/quiet/a", "cluster/b"].map(str::to_owned));
+    policies.for_each(|policy| announcer.add(notice(&policy, "R"), time(0), now));
+    let mut order = Vec::new();
+    for _ in 0..6 {
+        order.push(namespace(&mut announcer, now));
+        announcer.written();
+    }
+    assert_eq!(order, ["loud", "default", "quiet", "loud", "default", "loud"]);
+}
+
+#[test]
+fn a_namespace_with_thousands_of_events_drives_out_only_its_own() {
+    let now = Instant::now();
+    let mut announcer = Announcer::new("pod-a");
+    announcer.add(notice("namespaced/quiet/a", "R"), time(0), now);
+    for number in 0..KEPT + 100 {
+        announcer.add(notice(&format!("namespaced/loud/p{number}"), "R"), time(0), now);
+    }
+    assert_eq!((announcer.entries.len(), announcer.lost as usize), (KEPT, 101));
+    assert_eq!(announcer.entries[0].namespace(), "quiet");
 }
 
 #[test]
