@@ -8,6 +8,7 @@ mod mask;
 mod objects;
 mod read;
 mod refusals;
+mod room;
 mod watches;
 
 pub(crate) use self::cluster::Cluster;

@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 use std::fmt::Display;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -27,6 +28,7 @@ use super::collection::{Collection, Discovered};
 use super::freshness::{Failed, Outage, State, problem, reason_of};
 use super::objects::{CollectionError, Key, Objects};
 use super::read::ListQuery;
+use super::room::{Held, in_the_way};
 use crate::cache::Answer;
 use crate::{Metrics, ProvideError, PublishedGrants};
 
@@ -50,9 +52,12 @@ const FAILED: Duration = Duration::from_secs(5);
 /// How long a collection counts as too large before it is tried again: finding out costs as much as a list.
 const REFUSED: Duration = Duration::from_secs(60);
 
+/// The watches by what they watch.
+type Running = Mutex<HashMap<ListQuery, Arc<Watched>>>;
+
 /// All watches.
 pub(super) struct Watches {
-    running: Mutex<HashMap<ListQuery, Arc<Watched>>>,
+    running: Arc<Running>,
     published: Arc<PublishedGrants>,
     metrics: Metrics,
     bytes: Arc<AtomicU64>,
@@ -76,7 +81,7 @@ pub(super) struct Watched {
 
 impl Watches {
     pub(super) fn new(published: Arc<PublishedGrants>, metrics: Metrics) -> Self {
-        Self { running: Mutex::default(), published, metrics, bytes: Arc::default() }
+        Self { running: Arc::default(), published, metrics, bytes: Arc::default() }
     }
 
     /// Waits until a watch knows all objects. The advice is for collections that are too large.
@@ -155,7 +160,7 @@ impl Watches {
             is_probe: collection.query.is_probe(),
         });
         let query = collection.query.clone();
-        let task = tokio::spawn(follow(Arc::clone(&watched), collection));
+        let task = tokio::spawn(follow(Arc::clone(&watched), collection, Arc::clone(&self.running)));
         *lock(&watched.task) = Some(task.abort_handle());
         running.insert(query, Arc::clone(&watched));
         Ok(watched)
@@ -172,8 +177,7 @@ impl Watches {
 
 impl Drop for Watches {
     fn drop(&mut self) {
-        let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
-        running.drain().for_each(|(_, watched)| watched.end());
+        lock(&self.running).drain().for_each(|(_, watched)| watched.end());
     }
 }
 
@@ -182,20 +186,44 @@ pub(super) fn failed_to_list(kind: &ContextAwareResource, why: impl Display) -> 
 }
 
 /// Keeps a collection up to date until it must be refused.
-async fn follow(watched: Arc<Watched>, collection: Collection) {
+async fn follow(watched: Arc<Watched>, collection: Collection, running: Arc<Running>) {
     let (masks, resource) = (collection.query.masks.clone(), collection.discovered.resource.clone());
     let (failing, working) = (Arc::clone(&watched), Arc::clone(&watched));
     let failures = Failures::new("watch objects for policies", move |error| failing.call_failed(error));
     let failures = failures.and_over(move || working.works());
     let mut events = collection.events(failures);
     while let Some(event) = events.next().await {
-        if let Err(why) = watched.take(event, &resource, &masks) {
-            let why = why.to_string();
-            tracing::warn!(kind = resource.kind, why, "objects for policies are not watched");
-            watched.state.send_replace(State::Refused(why));
+        let most = if matches!(event, Event::Apply(_) | Event::Delete(_)) { ALL + GROWTH } else { ALL };
+        let taken = watched.take(event, &resource, &masks);
+        if let Err(why) = taken.and_then(|grew| if grew { make_room(&running, &watched, most) } else { Ok(()) }) {
+            watched.refuse(&why);
             return;
         }
     }
+}
+
+/// Ends collections until all together take no more than `most` bytes.
+///
+/// # Errors
+/// When it is `taker`, which grew, that must end.
+fn make_room(running: &Running, taker: &Watched, most: u64) -> Result<(), CollectionError> {
+    if taker.bytes.load(Ordering::Relaxed) <= most {
+        return Ok(());
+    }
+    let running = lock(running);
+    while taker.bytes.load(Ordering::Relaxed) > most {
+        let held = running.values().map(|watched| Held {
+            collection: &**watched,
+            begun_by: watched.begun_by.as_ref(),
+            bytes: lock(&watched.objects).bytes,
+        });
+        let why = CollectionError::AllTooLarge(ALL);
+        match in_the_way(&held.collect::<Vec<_>>(), taker.begun_by.as_ref()) {
+            Some(other) if !ptr::eq(other, taker) => other.refuse(&why),
+            _ => return Err(why),
+        }
+    }
+    Ok(())
 }
 
 impl Watched {
@@ -232,13 +260,24 @@ impl Watched {
     }
 
     fn end(&self) {
+        // A list that still waits for this watch gets an error.
+        self.failed(Failed::ended());
+        self.stop();
+    }
+
+    /// Ends the watch for a while, in which lists get the cause.
+    fn refuse(&self, why: &CollectionError) {
+        let why = why.to_string();
+        tracing::warn!(kind = self.discovered.resource.kind, why, "objects for policies are not watched");
+        self.state.send_replace(State::Refused(why));
+        self.stop();
+    }
+
+    fn stop(&self) {
         if let Some(task) = lock(&self.task).take() {
             task.abort();
         }
-        // A list that still waits for this watch gets an error.
-        self.failed(Failed::ended());
-        let mut objects = lock(&self.objects);
-        let bytes = objects.clear();
+        let bytes = lock(&self.objects).clear();
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
@@ -269,39 +308,37 @@ impl Watched {
         problem(kind, &self.discovered.resource, &state, lock(&self.outage).as_ref(), Instant::now())
     }
 
-    /// Applies an event. An error ends the watch.
+    /// Applies an event. Gives whether the collection takes more than before. An error ends the watch.
     fn take(
         &self,
         event: Event<DynamicObject>,
         resource: &ApiResource,
         masks: &[String],
-    ) -> Result<(), CollectionError> {
+    ) -> Result<bool, CollectionError> {
         if self.is_probe && !matches!(event, Event::Init | Event::InitDone) {
-            return Ok(());
+            return Ok(false);
         }
-        let most = if matches!(event, Event::Apply(_) | Event::Delete(_)) { ALL + GROWTH } else { ALL };
         let mut objects = lock(&self.objects);
+        if matches!(*self.state.borrow(), State::Refused(_)) {
+            // It has ended in the meantime, to make room.
+            return Ok(false);
+        }
         let before = objects.bytes;
-        let taken = objects.take(event, resource, masks).and_then(|is_complete| {
-            let (now, all) = (objects.bytes, self.bytes.load(Ordering::Relaxed));
-            if now > LARGEST {
-                return Err(CollectionError::TooLarge(LARGEST));
-            }
-            if now > before && all + (now - before) > most {
-                return Err(CollectionError::AllTooLarge(ALL));
-            }
-            self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
-            Ok(is_complete)
+        let taken = objects.take(event, resource, masks).and_then(|is_complete| match objects.bytes {
+            now if now > LARGEST => Err(CollectionError::TooLarge(LARGEST)),
+            now => Ok((is_complete, now)),
         });
-        if taken.is_err() {
+        let Ok((is_complete, now)) = taken else {
             objects.clear();
             self.bytes.fetch_sub(before, Ordering::Relaxed);
-        }
+            return taken.map(|_| false);
+        };
+        self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
         drop(objects);
-        if taken? {
+        if is_complete {
             set_if_new(&self.state, State::Complete);
         }
-        Ok(())
+        Ok(now > before)
     }
 
     /// The list for guests.
@@ -337,149 +374,4 @@ impl Watched {
 }
 
 #[cfg(test)]
-mod tests {
-    use kube::core::GroupVersionKind;
-    use portcullis_contract::ContextReason;
-    use serde_json::{Value, json};
-
-    use super::super::objects::size;
-    use super::*;
-
-    fn resource() -> ApiResource {
-        ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"))
-    }
-
-    fn pods() -> ContextAwareResource {
-        ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() }
-    }
-
-    fn pod(name: &str, text: &str) -> DynamicObject {
-        serde_json::from_value(json!({"metadata": {"name": name, "namespace": "n"}, "spec": {"text": text}}))
-            .expect("a pod")
-    }
-
-    fn watched() -> Watched {
-        Watched {
-            discovered: Discovered { resource: resource(), is_namespaced: true },
-            objects: Mutex::default(),
-            state: tokio::sync::watch::Sender::new(State::Incomplete(None)),
-            outage: Mutex::default(),
-            used: Mutex::new(Instant::now()),
-            task: Mutex::default(),
-            bytes: Arc::default(),
-            begun_by: None,
-            is_probe: false,
-        }
-    }
-
-    fn take(watched: &Watched, event: Event<DynamicObject>) -> Result<(), CollectionError> {
-        watched.take(event, &resource(), &[])
-    }
-
-    fn names(watched: &Watched) -> Vec<String> {
-        let list = watched.render(&pods()).expect("a list");
-        let list: Value = serde_json::from_slice(&list).expect("JSON");
-        assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("PodList"), &json!("v1")));
-        let items = list["items"].as_array().expect("items");
-        items.iter().map(|item| item["metadata"]["name"].as_str().expect("a name").to_owned()).collect()
-    }
-
-    #[test]
-    fn a_list_is_there_once_all_of_it_is_and_follows_what_changes() {
-        let watched = watched();
-        take(&watched, Event::Init).expect("room");
-        for name in ["b", "a"] {
-            take(&watched, Event::InitApply(pod(name, "x"))).expect("room");
-        }
-        assert_eq!(*watched.state.borrow(), State::Incomplete(None));
-        take(&watched, Event::InitDone).expect("room");
-        assert_eq!(
-            (&*watched.state.borrow(), names(&watched)),
-            (&State::Complete, vec!["a".to_owned(), "b".to_owned()])
-        );
-        take(&watched, Event::Apply(pod("c", "y"))).expect("room");
-        take(&watched, Event::Delete(pod("a", "x"))).expect("room");
-        assert_eq!(names(&watched), ["b", "c"]);
-        // A new list replaces the old one only when it is complete.
-        take(&watched, Event::Init).expect("room");
-        take(&watched, Event::InitApply(pod("d", "z"))).expect("room");
-        assert_eq!(names(&watched), ["b", "c"]);
-        take(&watched, Event::InitDone).expect("room");
-        assert_eq!(names(&watched), ["d"]);
-        let kept = lock(&watched.objects).current.iter().map(size).sum::<u64>();
-        assert_eq!((lock(&watched.objects).bytes, watched.bytes.load(Ordering::Relaxed)), (kept, kept));
-        watched.end();
-        assert_eq!(watched.bytes.load(Ordering::Relaxed), 0);
-        let ended = Err(CollectionError::Ended);
-        assert_eq!((watched.render(&pods()), watched.version().map(drop)), (ended.clone(), ended.map(drop)));
-    }
-
-    #[test]
-    fn a_probe_says_that_objects_can_be_watched_and_keeps_none() {
-        let probe = Watched { is_probe: true, ..watched() };
-        for event in [Event::Init, Event::InitApply(pod("a", "x")), Event::InitDone, Event::Apply(pod("b", "x"))] {
-            take(&probe, event).expect("room");
-        }
-        assert_eq!(*probe.state.borrow(), State::Complete);
-        assert_eq!((lock(&probe.objects).bytes, probe.bytes.load(Ordering::Relaxed)), (0, 0));
-    }
-
-    #[test]
-    fn what_failed_is_known_to_those_who_wait() {
-        let watched = watched();
-        let refused = |code| CallError::Refused { code, retry_after: None, message: "no".to_owned() };
-        watched.call_failed(&refused(403));
-        let failed = Failed { reason: ContextReason::ContextForbidden, why: refused(403).to_string() };
-        assert_eq!(*watched.state.borrow(), State::Incomplete(Some(failed)));
-        take(&watched, Event::Init).expect("room");
-        take(&watched, Event::InitDone).expect("room");
-        watched.works();
-        watched.call_failed(&refused(500));
-        watched.call_failed(&refused(503));
-        assert_eq!(*watched.state.borrow(), State::Complete, "what is known stays known");
-        let outage = lock(&watched.outage).clone().expect("it fails");
-        assert_eq!(outage.why, refused(500).to_string(), "since the first failure");
-        assert_eq!(watched.problem(&pods()), None, "not for so long that it matters");
-        watched.works();
-        assert_eq!(*lock(&watched.outage), None);
-    }
-
-    #[test]
-    fn a_collection_above_its_limit_is_refused() {
-        let watched = watched();
-        take(&watched, Event::Init).expect("room");
-        let text = "x".repeat(1 << 20);
-        let refused = (0..100).find_map(|n| take(&watched, Event::InitApply(pod(&n.to_string(), &text))).err());
-        let refused = refused.expect("a limit").to_string();
-        assert!(refused.contains("67108864 bytes"), "{refused}");
-        assert_eq!(watched.bytes.load(Ordering::Relaxed), 0, "it holds nothing any longer");
-    }
-
-    #[test]
-    fn the_lists_of_others_end_no_collection_that_was_complete() {
-        let bytes = Arc::new(AtomicU64::new(ALL));
-        let complete = Watched { bytes: Arc::clone(&bytes), ..watched() };
-        take(&complete, Event::Init).expect("room");
-        take(&complete, Event::InitDone).expect("room");
-        take(&complete, Event::Apply(pod("a", "x"))).expect("a little room");
-        let new = Watched { bytes, ..watched() };
-        take(&new, Event::Init).expect("room");
-        assert!(
-            take(&new, Event::InitApply(pod("b", "x"))).expect_err("none for a new one").to_string().contains("in all")
-        );
-        assert_eq!(names(&complete), ["a"]);
-    }
-
-    #[test]
-    fn a_list_that_is_no_reply_any_more_says_what_to_do() {
-        let watched = watched();
-        take(&watched, Event::Init).expect("room");
-        let text = "x".repeat(1 << 20);
-        for n in 0..9 {
-            take(&watched, Event::InitApply(pod(&n.to_string(), &text))).expect("room");
-        }
-        take(&watched, Event::InitDone).expect("room");
-        let error = watched.render(&pods()).expect_err("too long").to_string();
-        assert!(error.contains("8388608") && error.contains("field_masks"), "{error}");
-    }
-}
+mod tests;

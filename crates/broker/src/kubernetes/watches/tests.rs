@@ -1,0 +1,161 @@
+use kube::core::GroupVersionKind;
+use portcullis_contract::ContextReason;
+use serde_json::{Value, json};
+
+use super::super::objects::size;
+use super::*;
+
+fn resource() -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"))
+}
+
+fn pods() -> ContextAwareResource {
+    ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() }
+}
+
+fn pod(name: &str, text: &str) -> DynamicObject {
+    serde_json::from_value(json!({"metadata": {"name": name, "namespace": "n"}, "spec": {"text": text}}))
+        .expect("a pod")
+}
+
+fn watched() -> Watched {
+    Watched {
+        discovered: Discovered { resource: resource(), is_namespaced: true },
+        objects: Mutex::default(),
+        state: tokio::sync::watch::Sender::new(State::Incomplete(None)),
+        outage: Mutex::default(),
+        used: Mutex::new(Instant::now()),
+        task: Mutex::default(),
+        bytes: Arc::default(),
+        begun_by: None,
+        is_probe: false,
+    }
+}
+
+fn take(watched: &Watched, event: Event<DynamicObject>) -> Result<(), CollectionError> {
+    watched.take(event, &resource(), &[]).map(drop)
+}
+
+fn names(watched: &Watched) -> Vec<String> {
+    let list = watched.render(&pods()).expect("a list");
+    let list: Value = serde_json::from_slice(&list).expect("JSON");
+    assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("PodList"), &json!("v1")));
+    let items = list["items"].as_array().expect("items");
+    items.iter().map(|item| item["metadata"]["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn a_list_is_there_once_all_of_it_is_and_follows_what_changes() {
+    let watched = watched();
+    take(&watched, Event::Init).expect("room");
+    for name in ["b", "a"] {
+        take(&watched, Event::InitApply(pod(name, "x"))).expect("room");
+    }
+    assert_eq!(*watched.state.borrow(), State::Incomplete(None));
+    take(&watched, Event::InitDone).expect("room");
+    assert_eq!((&*watched.state.borrow(), names(&watched)), (&State::Complete, vec!["a".to_owned(), "b".to_owned()]));
+    take(&watched, Event::Apply(pod("c", "y"))).expect("room");
+    take(&watched, Event::Delete(pod("a", "x"))).expect("room");
+    assert_eq!(names(&watched), ["b", "c"]);
+    // A new list replaces the old one only when it is complete.
+    take(&watched, Event::Init).expect("room");
+    take(&watched, Event::InitApply(pod("d", "z"))).expect("room");
+    assert_eq!(names(&watched), ["b", "c"]);
+    take(&watched, Event::InitDone).expect("room");
+    assert_eq!(names(&watched), ["d"]);
+    let kept = lock(&watched.objects).current.iter().map(size).sum::<u64>();
+    assert_eq!((lock(&watched.objects).bytes, watched.bytes.load(Ordering::Relaxed)), (kept, kept));
+    watched.end();
+    assert_eq!(watched.bytes.load(Ordering::Relaxed), 0);
+    let ended = Err(CollectionError::Ended);
+    assert_eq!((watched.render(&pods()), watched.version().map(drop)), (ended.clone(), ended.map(drop)));
+}
+
+#[test]
+fn a_probe_says_that_objects_can_be_watched_and_keeps_none() {
+    let probe = Watched { is_probe: true, ..watched() };
+    for event in [Event::Init, Event::InitApply(pod("a", "x")), Event::InitDone, Event::Apply(pod("b", "x"))] {
+        take(&probe, event).expect("room");
+    }
+    assert_eq!(*probe.state.borrow(), State::Complete);
+    assert_eq!((lock(&probe.objects).bytes, probe.bytes.load(Ordering::Relaxed)), (0, 0));
+}
+
+#[test]
+fn what_failed_is_known_to_those_who_wait() {
+    let watched = watched();
+    let refused = |code| CallError::Refused { code, retry_after: None, message: "no".to_owned() };
+    watched.call_failed(&refused(403));
+    let failed = Failed { reason: ContextReason::ContextForbidden, why: refused(403).to_string() };
+    assert_eq!(*watched.state.borrow(), State::Incomplete(Some(failed)));
+    take(&watched, Event::Init).expect("room");
+    take(&watched, Event::InitDone).expect("room");
+    watched.works();
+    watched.call_failed(&refused(500));
+    watched.call_failed(&refused(503));
+    assert_eq!(*watched.state.borrow(), State::Complete, "what is known stays known");
+    let outage = lock(&watched.outage).clone().expect("it fails");
+    assert_eq!(outage.why, refused(500).to_string(), "since the first failure");
+    assert_eq!(watched.problem(&pods()), None, "not for so long that it matters");
+    watched.works();
+    assert_eq!(*lock(&watched.outage), None);
+}
+
+#[test]
+fn a_collection_above_its_limit_is_refused() {
+    let watched = watched();
+    take(&watched, Event::Init).expect("room");
+    let text = "x".repeat(1 << 20);
+    let refused = (0..100).find_map(|n| take(&watched, Event::InitApply(pod(&n.to_string(), &text))).err());
+    let refused = refused.expect("a limit").to_string();
+    assert!(refused.contains("67108864 bytes"), "{refused}");
+    assert_eq!(watched.bytes.load(Ordering::Relaxed), 0, "it holds nothing any longer");
+}
+
+#[test]
+fn where_there_is_no_room_the_largest_of_who_has_the_most_ends_and_not_the_one_that_grew() {
+    let bytes: Arc<AtomicU64> = Arc::default();
+    let running = Running::default();
+    let begin = |id: Option<&str>, name: &str, mib: usize| {
+        let begun_by = id.map(|id| id.parse().expect("an id"));
+        let watched = Arc::new(Watched { bytes: Arc::clone(&bytes), begun_by, ..watched() });
+        take(&watched, Event::Init).expect("room");
+        for n in 0..mib {
+            take(&watched, Event::InitApply(pod(&n.to_string(), &"x".repeat(1 << 20)))).expect("room");
+        }
+        take(&watched, Event::InitDone).expect("room");
+        let query = ListQuery { label_selector: Some(name.to_owned()), ..ListQuery::whole(pods()) };
+        lock(&running).insert(query, Arc::clone(&watched));
+        watched
+    };
+    let victim = begin(Some("namespaced/b/x"), "victim", 3);
+    let (small, large) = (begin(Some("namespaced/a/x"), "small", 3), begin(Some("namespaced/a/x"), "large", 9));
+    let shared = begin(None, "shared", 1);
+    let all = bytes.load(Ordering::Relaxed);
+    assert_eq!(make_room(&running, &victim, all), Ok(()), "there is room");
+    take(&victim, Event::Apply(pod("new", "x"))).expect("room");
+    assert_eq!(make_room(&running, &victim, all), Ok(()));
+    assert_eq!(*large.state.borrow(), State::Refused(CollectionError::AllTooLarge(ALL).to_string()));
+    assert_eq!((names(&victim).len(), names(&small).len(), names(&shared).len()), (4, 3, 1));
+    // An event that came at the same time changes nothing any more.
+    take(&large, Event::Apply(pod("late", "x"))).expect("nothing");
+    let kept: u64 = lock(&running).values().map(|watched| lock(&watched.objects).bytes).sum();
+    assert_eq!((kept, lock(&large.objects).bytes), (bytes.load(Ordering::Relaxed), 0));
+    // Now the victim has the most.
+    assert_eq!(make_room(&running, &victim, kept - 1), Err(CollectionError::AllTooLarge(ALL)));
+    // Those that began before a guest asked end nothing small, and end themselves.
+    assert_eq!(make_room(&running, &shared, kept - 1), Err(CollectionError::AllTooLarge(ALL)));
+}
+
+#[test]
+fn a_list_that_is_no_reply_any_more_says_what_to_do() {
+    let watched = watched();
+    take(&watched, Event::Init).expect("room");
+    let text = "x".repeat(1 << 20);
+    for n in 0..9 {
+        take(&watched, Event::InitApply(pod(&n.to_string(), &text))).expect("room");
+    }
+    take(&watched, Event::InitDone).expect("room");
+    let error = watched.render(&pods()).expect_err("too long").to_string();
+    assert!(error.contains("8388608") && error.contains("field_masks"), "{error}");
+}
