@@ -4,15 +4,34 @@ use serde_json::{Map, Value};
 
 use super::BuiltinError;
 
+/// How much a builtin may do in one call, where the amount does not follow from the size of its arguments.
+#[derive(Clone, Copy)]
+pub(in super::super) enum Effort {
+    /// About as much as other guests can wait for: the builtin runs on the thread of the evaluation.
+    Little,
+    /// All that a builtin may do, on a thread beside the lanes.
+    Full,
+}
+
 /// As many arguments as the module gave; the builtin may expect more or fewer.
 pub(in super::super) struct Arguments {
     values: Vec<Value>,
     seed: u64,
+    effort: Effort,
 }
 
 impl Arguments {
     pub(in super::super) fn new(values: Vec<Value>, seed: u64) -> Self {
-        Self { values, seed }
+        Self { values, seed, effort: Effort::Full }
+    }
+
+    /// The same arguments for a call that may do so much.
+    pub(in super::super) fn with(self, effort: Effort) -> Self {
+        Self { effort, ..self }
+    }
+
+    pub(super) fn effort(&self) -> Effort {
+        self.effort
     }
 
     /// A number that is the same for all builtins of one call.

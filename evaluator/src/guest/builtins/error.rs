@@ -33,6 +33,9 @@ pub(in super::super) enum BuiltinError {
     /// A format asks for a field that is wider than this limit.
     #[error("a width or precision of the format is above {0}")]
     Width(usize),
+    /// A regular expression is longer than this limit.
+    #[error("the regular expression is above {0} bytes")]
+    LongPattern(usize),
     /// The builtin would take too long with these arguments.
     #[error("{0}")]
     TooMuchWork(&'static str),
@@ -54,4 +57,11 @@ pub(in super::super) enum BuiltinError {
     /// The result cannot be written as JSON.
     #[error(transparent)]
     Encode(#[from] serde_json::Error),
+}
+
+impl BuiltinError {
+    /// Whether the same call may succeed with more effort.
+    pub(in super::super) fn is_effort(&self) -> bool {
+        matches!(self, Self::TooMuchWork(_))
+    }
 }

@@ -1,49 +1,75 @@
-//! `regex.*`. Matching takes time in proportion to the expression and the text, and nothing interrupts it: so their product has a limit.
+//! `regex.*`. What an expression may take is limited before it is compiled, and nothing interrupts a search: so what it may cost has a limit.
 
-use regex::Regex;
-use regex_automata::nfa::thompson::{Compiler, Config};
+mod pattern;
+
+use regex_automata::PatternID;
+use regex_automata::nfa::thompson::WhichCaptures;
+use regex_automata::util::interpolate;
 use serde_json::Value;
 
+use self::pattern::Pattern;
 use super::arguments::is_no;
-use super::{Arguments, BuiltinError, MAX_TEXT, Outcome, list};
-
-/// The most memory of a compiled expression, in bytes.
-const MAX_SIZE: usize = 1 << 20;
-/// The largest product of an expression's states and a text's bytes: a tenth of a second at worst.
-const MAX_WORK: usize = 50_000_000;
+use super::{Arguments, BuiltinError, MAX_ITEMS, MAX_TEXT, Outcome, list};
 
 pub(super) fn is_valid(arguments: &Arguments) -> Outcome {
-    Ok(arguments.value(0)?.as_str().is_some_and(|pattern| compiled(pattern, 0).is_ok()).into())
+    let Some(pattern) = arguments.value(0)?.as_str() else { return Ok(false.into()) };
+    match compiled(arguments, pattern, "") {
+        Ok(_) => Ok(true.into()),
+        Err(BuiltinError::Form(_)) => Ok(false.into()),
+        // It may be valid, and a rule that takes it for invalid might allow.
+        Err(error) => Err(error),
+    }
 }
 
 pub(super) fn is_match(arguments: &Arguments) -> Outcome {
     let text = arguments.text(1)?;
-    Ok(compiled(arguments.text(0)?, text.len())?.is_match(text).into())
+    Ok(compiled(arguments, arguments.text(0)?, text)?.regex.is_match(text).into())
 }
 
 pub(super) fn split(arguments: &Arguments) -> Outcome {
     let text = arguments.text(1)?;
-    list(compiled(arguments.text(0)?, text.len())?.split(text).map(Value::from))
+    let pattern = compiled(arguments, arguments.text(0)?, text)?;
+    let (mut parts, mut last) = (Vec::new(), 0);
+    for found in pattern.matches(text).take(MAX_ITEMS) {
+        let found = found?;
+        parts.push(&text[last..found.start()]);
+        last = found.end();
+    }
+    parts.push(&text[last..]);
+    list(parts.into_iter().map(Value::from))
 }
 
 /// The first matches, as many as the third argument says; all of them where it is negative.
 pub(super) fn find_n(arguments: &Arguments) -> Outcome {
     let text = arguments.text(1)?;
     let count = usize::try_from(arguments.integer(2)?).unwrap_or(usize::MAX);
-    let regex = compiled(arguments.text(0)?, text.len())?;
-    list(regex.find_iter(text).take(count).map(|found| Value::from(found.as_str())))
+    let pattern = compiled(arguments, arguments.text(0)?, text)?;
+    let found = pattern.matches(text).take(count.min(MAX_ITEMS + 1));
+    let found = found.map(|found| Ok(&text[found?.range()])).collect::<Result<Vec<_>, BuiltinError>>()?;
+    list(found.into_iter().map(Value::from))
 }
 
 pub(super) fn replace(arguments: &Arguments) -> Outcome {
     let (text, with) = (arguments.text(0)?, arguments.text(2)?);
-    let regex = compiled(arguments.text(1)?, text.len())?;
+    let pattern = Pattern::new(arguments.text(1)?, text.len(), arguments.effort(), WhichCaptures::All)?;
+    let names = pattern.regex.group_info();
     let (mut replaced, mut last) = (String::new(), 0);
-    for found in regex.captures_iter(text) {
-        let whole = found.get_match();
+    for found in pattern.captures(text, with.len()) {
+        let found = found?;
+        let Some(whole) = found.get_match() else { continue };
         replaced += &text[last..whole.start()];
-        found.expand(with, &mut replaced);
+        let mut is_full = false;
+        let append = |group, replaced: &mut String| {
+            let part = found.get_group(group).map_or("", |span| &text[span]);
+            is_full |= replaced.len() + part.len() > MAX_TEXT;
+            // The replacement may name the group again and again.
+            if !is_full {
+                replaced.push_str(part);
+            }
+        };
+        interpolate::string(with, append, |name| names.to_index(PatternID::ZERO, name), &mut replaced);
         last = whole.end();
-        if replaced.len() > MAX_TEXT {
+        if is_full || replaced.len() > MAX_TEXT {
             return Err(BuiltinError::TooLong);
         }
     }
@@ -67,13 +93,13 @@ pub(super) fn template_match(arguments: &Arguments) -> Outcome {
     while let Some((plain, after)) = rest.split_once(start) {
         let closing = closing(after, start, end);
         let closing = closing.ok_or(BuiltinError::Form("the template has a delimiter without its counterpart"))?;
-        pattern += &regex::escape(plain);
+        pattern += &regex_syntax::escape(plain);
         pattern += &format!("({})", &after[..closing]);
         rest = &after[closing + end.len_utf8()..];
     }
-    pattern += &regex::escape(rest);
+    pattern += &regex_syntax::escape(rest);
     pattern.push('$');
-    Ok(compiled(&pattern, text.len())?.is_match(text).into())
+    Ok(compiled(arguments, &pattern, text)?.regex.is_match(text).into())
 }
 
 /// Where the delimiter that was opened before `text` is closed. Delimiters may be nested, as those of repetitions are.
@@ -92,21 +118,16 @@ fn closing(text: &str, start: char, end: char) -> Option<usize> {
     None
 }
 
-fn compiled(pattern: &str, text: usize) -> Result<Regex, BuiltinError> {
-    let odd = || BuiltinError::Form("it is not a regular expression, or it is too large");
-    let config = Config::new().nfa_size_limit(Some(MAX_SIZE));
-    let nfa = Compiler::new().configure(config).build(pattern).map_err(|_| odd())?;
-    if nfa.states().len().saturating_mul(text) > MAX_WORK {
-        return Err(BuiltinError::TooMuchWork("the regular expression is too large for a text of this length"));
-    }
-    regex::RegexBuilder::new(pattern).size_limit(MAX_SIZE).dfa_size_limit(MAX_SIZE).build().map_err(|_| odd())
+/// An expression whose groups do not matter, for this text.
+fn compiled(arguments: &Arguments, pattern: &str, text: &str) -> Result<Pattern, BuiltinError> {
+    Pattern::new(pattern, text.len(), arguments.effort(), WhichCaptures::Implicit)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::super::run;
+    use super::super::{Arguments, Effort, run};
 
     #[test]
     fn expressions() {
@@ -140,5 +161,70 @@ mod tests {
             run("regex.match", json!(["(a|b|ab){500}c", text])).expect_err("large").contains("too large for a text")
         );
         assert_eq!(run("regex.match", json!(["a+b?$", text])), Ok(json!(true)));
+    }
+    /// Each group of the replacement is the whole text, which would be half a terabyte.
+    #[test]
+    fn a_replacement_does_not_grow_beyond_the_limit() {
+        let text = "a".repeat(1 << 19);
+        let error = run("regex.replace", json!([text, "a+", "$0".repeat(250_000)])).expect_err("large");
+        assert!(error.contains("above"), "{error}");
+        // Groups that are empty cost time nevertheless.
+        let error = run("regex.replace", json!([text, "()a", "$1".repeat(250_000)])).expect_err("long");
+        assert!(error.contains("takes too long"), "{error}");
+        assert_eq!(run("regex.replace", json!([text, "(a+)", "${1}b$1"])), Ok(json!(format!("{text}b{text}"))));
+        let named = json!(["a-b", "(?P<first>.)-(?P<last>.)", "$last-$first$3$none$$"]);
+        assert_eq!(run("regex.replace", named), Ok(json!("b-a$")));
+    }
+
+    #[test]
+    fn expressions_have_a_size_before_they_are_compiled() {
+        let valid = |pattern: &str| run("regex.is_valid", json!([pattern]));
+        let refused = |pattern: &str| valid(pattern).expect_err("refused");
+        assert_eq!(valid(&"a".repeat(4096)), Ok(json!(true)));
+        assert!(refused(&"a".repeat(4097)).contains("above 4096 bytes"));
+        assert!(refused(r"\pL".repeat(1 << 19).as_str()).contains("above 4096 bytes"));
+        assert!(refused(&r"\w".repeat(257)).contains("too many classes"));
+        for class in [r"\pL", "[!-\u{10ffff}]", r"[\W]", r"[[^a]]", r"[a&&b]", "[[:^alpha:]]"] {
+            let pattern = class.repeat(17);
+            assert!(refused(&format!("(?i){pattern}")).contains("too many classes"), "{class}");
+            assert!(refused(&format!("a(?i:{pattern})")).contains("too many classes"), "{class}");
+            assert!(!valid(&pattern).is_err_and(|error| error.contains("classes")), "{class}");
+        }
+        assert!(refused("((a{100}){100}){100}").contains("too large"));
+        let groups = json!(["a", "(a)".repeat(1300), ""]);
+        assert!(run("regex.replace", groups).expect_err("large").contains("too many groups"));
+        assert!(refused(&format!("{}{}", "(".repeat(110), ")".repeat(110))).contains("too large"));
+        let usual = r"^(?i)[\w.-]+@(?:[\pL\d-]+\.)+(?:[a-z]{2,63}|\d{1,3})$";
+        assert_eq!(run("regex.match", json!([usual, "Jörg@Exämple.ORG"])), Ok(json!(true)));
+    }
+
+    #[test]
+    fn matches_that_each_look_at_the_whole_text_are_refused() {
+        let text = "A".repeat(1 << 21);
+        let refused = |name, arguments| {
+            let error = run(name, arguments).expect_err("long");
+            assert!(error.contains("takes too long"), "{name}: {error}");
+        };
+        refused("regex.find_n", json!(["A*b|A", text, -1]));
+        refused("regex.split", json!(["A*b|A", text]));
+        refused("regex.replace", json!([text, "A*b|A", ""]));
+        // The same with a text in which each search ends soon.
+        let text = "A,".repeat(90_000);
+        let found = run("regex.split", json!([",", text])).expect("parts");
+        assert_eq!(found.as_array().map(Vec::len), Some(90_001));
+        assert_eq!(run("regex.replace", json!([text, ",", ""])), Ok(json!("A".repeat(90_000))));
+    }
+
+    #[test]
+    fn what_takes_more_than_a_tick_is_left_to_another_thread() {
+        let hurried = |pattern: &str, text: &str| {
+            let arguments = Arguments::new(vec![pattern.into(), text.into()], 7).with(Effort::Little);
+            super::is_match(&arguments).map_err(|error| error.is_effort())
+        };
+        assert_eq!(hurried(r"^[a-z0-9.-]+/[\w.-]+:v?\d+$", "registry.example.org/a:v1"), Ok(json!(true)));
+        assert_eq!(hurried("(", ""), Err(false));
+        assert_eq!(hurried("a{5000}", ""), Err(true));
+        assert_eq!(hurried("a{50}", &"a".repeat(50_000)), Err(true));
+        assert_eq!(hurried(r"(?i)\pL", ""), Err(true));
     }
 }
