@@ -17,7 +17,7 @@ mod run;
 #[cfg(feature = "compile")]
 pub use compile::{CompileError, Compiler};
 #[cfg(feature = "run")]
-pub use run::{EngineError, LEAST_KEPT, MOST_KEPT, RunLimits, RunningEngine, Ticks, finds_written_pages};
+pub use run::{EngineError, LEAST_KEPT, MOST_KEPT, RunLimits, RunningEngine, STACKS, Ticks, finds_written_pages};
 use wasmtime::{Config, WasmFeatures};
 
 /// The engine and its version, for states and reports.

@@ -14,7 +14,7 @@ pub struct RunLimits {
     pub memory_bytes: usize,
     /// The most elements of one table.
     pub table_elements: usize,
-    /// The most instances at the same time, each with its stack.
+    /// The most instances at the same time, each with its [`STACKS`].
     pub instances: u32,
     /// How much of the memory that an instance wrote may stay resident for the next one, in bytes. It is limited to [`MOST_KEPT`], and to
     /// [`LEAST_KEPT`] where [`finds_written_pages`] is false.
@@ -37,8 +37,11 @@ const TABLE_KEPT: usize = 16 << 10;
 const WARM_SLOTS: u32 = 32;
 /// The stack that WebAssembly may use, as wasmtime's own default: recursion beyond it ends with a trap.
 const WASM_STACK: usize = 512 << 10;
-/// The whole stack of an instance: half of it is left for host functions, which run on it as well.
+/// A whole stack: half of it is left for host functions, which run on it as well.
 const STACK: usize = 2 * WASM_STACK;
+/// The most stacks of one instance. A host function that calls a function of the guest, as the builtins of Rego do, runs that on a stack
+/// of its own, and wasmtime keeps it until the instance is gone.
+pub const STACKS: u32 = 2;
 
 impl Default for RunLimits {
     fn default() -> Self {
@@ -101,7 +104,7 @@ impl RunningEngine {
         pool.total_core_instances(limits.instances)
             .total_memories(limits.instances)
             .total_tables(limits.instances.saturating_mul(TABLES))
-            .total_stacks(limits.instances)
+            .total_stacks(limits.instances.saturating_mul(STACKS))
             .max_core_instance_size(INSTANCE_BYTES)
             .max_tables_per_module(TABLES)
             .max_memories_per_module(1)

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 pub use json::documents as json_documents;
 pub use tree::{Document, MAX_DEPTH, TreeError};
-pub use write::{WriteError, write};
+pub use write::{WriteError, write, write_within};
 pub use yaml::{SyntaxError, documents};
 
 /// Why a text could not be read.

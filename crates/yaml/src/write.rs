@@ -1,5 +1,7 @@
 //! Writes values as YAML.
 
+use std::fmt;
+
 use serde::Serialize;
 use serde_saphyr::ser_options;
 
@@ -12,7 +14,46 @@ pub use serde_saphyr::SerializeError as WriteError;
 /// # Errors
 /// When a key is not a scalar.
 pub fn write<T: Serialize + ?Sized>(value: &T) -> Result<String, WriteError> {
-    serde_saphyr::to_string_with_options(&value, ser_options! { folded_wrap_chars: usize::MAX })
+    let mut text = Bounded { text: String::new(), limit: usize::MAX };
+    text.write(value)?;
+    Ok(text.text)
+}
+
+/// The same within `limit` bytes; none if the text would be longer. No more of it is kept in memory: indentation makes a text of deeply
+/// nested values a hundred times as long as their JSON.
+///
+/// # Errors
+/// When a key is not a scalar.
+pub fn write_within<T: Serialize + ?Sized>(value: &T, limit: usize) -> Result<Option<String>, WriteError> {
+    let mut text = Bounded { text: String::new(), limit };
+    match text.write(value) {
+        Ok(()) => Ok(Some(text.text)),
+        // The only failure of the writer.
+        Err(WriteError::Format { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A text that refuses what would make it longer than its limit.
+struct Bounded {
+    text: String,
+    limit: usize,
+}
+
+impl Bounded {
+    fn write<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), WriteError> {
+        serde_saphyr::to_fmt_writer_with_options(self, &value, ser_options! { folded_wrap_chars: usize::MAX })
+    }
+}
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        if more.len() > self.limit - self.text.len() {
+            return Err(fmt::Error);
+        }
+        self.text.push_str(more);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -130,6 +171,19 @@ mod tests {
                 assert!(place.starts_with(['"', '\'']), "{text:?} is plain:\n{yaml}");
             }
         }
+    }
+
+    #[test]
+    fn a_text_above_its_limit_is_not_written_to_the_end() {
+        let value = json!({"a": [1, 2]});
+        let text = "a:\n- 1\n- 2\n";
+        assert_eq!(write_within(&value, text.len()).expect("writes").as_deref(), Some(text));
+        assert_eq!(write_within(&value, text.len() - 1).expect("writes"), None);
+        // Written whole, it would have 25 MB.
+        let deep = (0..120).fold(Value::from(vec![0; 100_000]), |value, _| Value::Array(vec![value]));
+        let mut text = Bounded { text: String::new(), limit: 1 << 20 };
+        assert!(text.write(&deep).is_err());
+        assert!(text.text.len() <= 1 << 20 && text.text.capacity() <= 2 << 20, "{}", text.text.capacity());
     }
 
     #[test]

@@ -16,11 +16,14 @@ use portcullis_contract::{
 use portcullis_util::lock;
 use serde::Serialize;
 use tokio::net::UnixStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{timeout, timeout_at};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::peer::{BrokerSocket, is_of};
+use crate::fair::claimant::Claimant;
+use crate::fair::policies::Claim;
+use crate::fair::pool::{PolicyPermit, PolicyPool};
 use crate::metrics::Metrics;
 
 /// How long a call or a check waits for the broker to connect. The loader is back within that when it restarts.
@@ -29,8 +32,9 @@ const CONNECT: Duration = Duration::from_secs(1);
 const EXPORT: Duration = Duration::from_secs(65);
 /// The most messages that wait to be written to the socket.
 const QUEUE: usize = 64;
-/// The most bytes of replies that no guest has taken yet, of all policies together.
-const UNCLAIMED: usize = 64 << 20;
+/// The most bytes of replies that no guest has taken yet, of all policies together. They are shared as memory is, so that policies which
+/// wait for memory while they hold replies leave room for those of others.
+const UNCLAIMED: u64 = 64 << 20;
 /// Largest verdict on a policy that is applied, in bytes.
 const MAX_VERDICT: usize = 64 << 10;
 /// One part in so many of its time is left after a call for the guest, which can still say what failed, and after a check for the way
@@ -42,8 +46,8 @@ pub struct BrokerLink {
     numbers: AtomicU64,
     /// The queue of messages to the current connection; none while there is no connection.
     writer: watch::Sender<Option<mpsc::Sender<Bytes>>>,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Reply>>>,
-    unclaimed: Arc<Semaphore>,
+    waiting: Mutex<HashMap<u64, WaitingMessage>>,
+    unclaimed: Arc<PolicyPool>,
     /// Whether guests' questions about certificates go this way too.
     pub(crate) takes_certificates: bool,
     metrics: Metrics,
@@ -51,13 +55,19 @@ pub struct BrokerLink {
 
 type Reply = Result<BrokerAnswer, LinkFailure>;
 
+/// A message that waits for its reply.
+struct WaitingMessage {
+    sender: oneshot::Sender<Reply>,
+    /// The policy that the reply is for; none where it is for this program itself, which keeps it for a moment only.
+    who: Option<Arc<Claimant>>,
+}
+
 /// A reply that the guest gets.
-#[derive(Debug)]
 pub(crate) struct BrokerAnswer {
     /// Its bytes.
     pub bytes: Bytes,
-    /// Its part of [`UNCLAIMED`].
-    _unclaimed: OwnedSemaphorePermit,
+    /// Its part of [`UNCLAIMED`]; none where nothing is counted.
+    _unclaimed: Option<PolicyPermit>,
 }
 
 /// Why the broker gave no reply. The text is for the guest.
@@ -88,6 +98,8 @@ impl LinkFailure {
 pub(crate) struct Caller<'a> {
     /// The policy.
     pub policy: &'a PolicyId,
+    /// The one whose share of the replies this one counts in.
+    pub who: &'a Arc<Claimant>,
     /// Its generation.
     pub generation: i64,
     /// The member of a policy group; none if the policy is not a group.
@@ -113,7 +125,7 @@ impl BrokerLink {
             numbers: AtomicU64::new(0),
             writer: watch::Sender::new(None),
             waiting: Mutex::default(),
-            unclaimed: Arc::new(Semaphore::new(UNCLAIMED)),
+            unclaimed: PolicyPool::new(UNCLAIMED, UNCLAIMED / 8, 0),
             takes_certificates,
             metrics: metrics.clone(),
         })
@@ -157,7 +169,7 @@ impl BrokerLink {
             self.writer.send_replace(None);
             self.metrics.broker_connected.set(0);
             for (_, waiting) in self.waiting().drain() {
-                let _ = waiting.send(Err(LinkFailure::failed(
+                let _ = waiting.sender.send(Err(LinkFailure::failed(
                     "the loader of this pod ended the connection; it may be restarting",
                 )));
             }
@@ -191,19 +203,22 @@ impl BrokerLink {
         let Some(waiting) = self.waiting().remove(&reply.number) else { return Ok(()) };
         let body = frame.slice(start..);
         let text = || clean(&String::from_utf8_lossy(&body), BROKER_MAX_ERROR);
-        let _ = waiting.send(match reply.outcome {
+        let _ = waiting.sender.send(match reply.outcome {
             BrokerOutcome::Denied => Err(LinkFailure::Denied(text())),
             BrokerOutcome::Failed => Err(LinkFailure::Failed(text())),
-            BrokerOutcome::Done => self.answer(body),
+            BrokerOutcome::Done => self.answer(body, waiting.who),
         });
         Ok(())
     }
 
-    fn answer(&self, bytes: Bytes) -> Reply {
-        let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        match Arc::clone(&self.unclaimed).try_acquire_many_owned(size) {
-            Ok(permit) => Ok(BrokerAnswer { bytes, _unclaimed: permit }),
-            Err(_) => Err(LinkFailure::failed("too many large replies wait for their policies on this replica")),
+    fn answer(&self, bytes: Bytes, who: Option<Arc<Claimant>>) -> Reply {
+        let amount = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let Some(who) = who.filter(|_| amount > 0) else { return Ok(BrokerAnswer { bytes, _unclaimed: None }) };
+        match self.unclaimed.try_take(&Claim { who, amount, has: 0 }) {
+            Some(permit) => Ok(BrokerAnswer { bytes, _unclaimed: Some(permit) }),
+            None => Err(LinkFailure::failed(
+                "too many large replies wait for this policy or its namespace on this replica; the policy can be asked again",
+            )),
         }
     }
 
@@ -237,7 +252,7 @@ impl BrokerLink {
             millis: millis(left_until(until)),
         };
         let late = || format!("'{request}' took longer than the policy's time allows");
-        self.exchange(sender, call, payload, until, late).await
+        self.exchange(sender, call, Some(caller.who), payload, until, late).await
     }
 
     /// Asks the loader about a policy that somebody applies, whose JSON is `object`. The verdict, or a failure, comes by the deadline.
@@ -257,7 +272,7 @@ impl BrokerLink {
             BrokerCheck { number, check: PolicyCheck { millis } }
         };
         let late = || "the loader of this pod gave no answer in time".to_owned();
-        let reply = self.exchange(sender, check, object.as_bytes(), deadline, late).await?;
+        let reply = self.exchange(sender, check, None, object.as_bytes(), deadline, late).await?;
         if reply.bytes.len() > MAX_VERDICT {
             return Err(LinkFailure::failed("the loader of this pod gave an answer that is too long"));
         }
@@ -274,7 +289,7 @@ impl BrokerLink {
         let sender = sender.ok_or_else(|| LinkFailure::failed("the loader of this pod is not connected"))?;
         let export = |number| BrokerExport { number, export: signal };
         let late = || "the loader of this pod gave no answer".to_owned();
-        self.exchange(sender, export, body, Instant::now() + EXPORT, late).await.map(drop)
+        self.exchange(sender, export, None, body, Instant::now() + EXPORT, late).await.map(drop)
     }
 
     /// The queue of messages to the broker; none if it does not connect soon enough for a message with this much time left.
@@ -292,6 +307,7 @@ impl BrokerLink {
         &self,
         sender: mpsc::Sender<Bytes>,
         header: impl FnOnce(u64) -> H,
+        who: Option<&Arc<Claimant>>,
         body: &[u8],
         until: Instant,
         late: impl FnOnce() -> String,
@@ -299,7 +315,7 @@ impl BrokerLink {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let frame = encode_frame(&header(number), body).map_err(|error| LinkFailure::failed(&error.to_string()))?;
         let (reply, replied) = oneshot::channel();
-        self.waiting().insert(number, reply);
+        self.waiting().insert(number, WaitingMessage { sender: reply, who: who.cloned() });
         let _waiting = Waiting(self, number);
         let ended = || LinkFailure::failed("the loader of this pod ended the connection");
         let exchange = async {
@@ -309,7 +325,7 @@ impl BrokerLink {
         timeout_at(until.into(), exchange).await.unwrap_or_else(|_| Err(LinkFailure::failed(&late())))
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Reply>>> {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, WaitingMessage>> {
         lock(&self.waiting)
     }
 }

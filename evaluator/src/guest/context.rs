@@ -42,7 +42,7 @@ impl Context {
     pub(super) fn new(host: &Arc<Host>, limits: Limits, deadline: Instant, account: InstanceMemory) -> Self {
         Self {
             deadline,
-            growth: Growth { limits, account, reserved: 0 },
+            growth: Growth { limits, account, reserved: 0, kept: 0 },
             memory: None,
             host: Arc::clone(host),
             host_calls: FailedCalls::default(),
@@ -94,6 +94,8 @@ pub(crate) struct Growth {
     account: InstanceMemory,
     /// Taken for work of the host beside the instance, in bytes.
     reserved: u64,
+    /// Taken for the guest's reply, of which the host keeps a copy, in bytes.
+    kept: u64,
 }
 
 /// Gives, once it is known, whether an instance may grow.
@@ -103,12 +105,30 @@ impl Growth {
     /// Takes memory for work that the host does for the instance. Only one such piece of work runs at a time, so memory that an earlier one
     /// took is used again, and only what it lacks is taken.
     pub(super) async fn reserve(&mut self, bytes: u64) -> Result<(), CallError> {
-        let more = bytes.saturating_sub(self.reserved);
+        self.take(bytes.saturating_sub(self.reserved)).await?;
+        self.reserved = self.reserved.max(bytes);
+        Ok(())
+    }
+
+    /// Takes memory for a copy of the guest's reply, which is kept until the end, beside all other work. A reply in place of an earlier one
+    /// takes only what it is longer.
+    pub(super) async fn keep(&mut self, reply: usize) -> Result<(), CallError> {
+        let reply = bytes(reply);
+        self.take(reply.saturating_sub(self.kept)).await?;
+        self.kept = self.kept.max(reply);
+        Ok(())
+    }
+
+    async fn take(&mut self, more: u64) -> Result<(), CallError> {
         if more > 0 {
             self.account.grow(more).await.map_err(|error| CallError::Overloaded(error.to_string()))?;
-            self.reserved = bytes;
         }
         Ok(())
+    }
+
+    /// The account, with all that was taken from it.
+    pub(super) fn into_account(self) -> InstanceMemory {
+        self.account
     }
 
     /// Gives the instance `more` bytes, now or when they become available.
@@ -154,4 +174,31 @@ fn refuse<'a>(text: String) -> Decision<'a> {
 
 fn bytes(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fair::claimant::Claimant;
+    use crate::memory::{GuestMemory, MemoryPlan};
+    use crate::metrics::Metrics;
+
+    const MIB: u64 = 1 << 20;
+
+    #[tokio::test]
+    async fn a_reply_is_taken_beside_the_work_of_the_host_and_once() {
+        let metrics = Metrics::new().expect("registers");
+        let memory = GuestMemory::new(MemoryPlan { floor: 4 * MIB, shared: 0, bodies: 0 }, &metrics);
+        let who = Claimant::new(&"cluster/a".parse().expect("an id"));
+        let (account, _hold) = memory.account(&who, Instant::now() + Duration::from_millis(50));
+        let limits = Limits { memory_bytes: 0, table_elements: 0 };
+        let mut growth = Growth { limits, account, reserved: 0, kept: 0 };
+        assert_eq!(growth.reserve(2 * MIB).await, Ok(()));
+        assert_eq!(growth.keep(1 << 20).await, Ok(()));
+        assert_eq!(growth.keep(2 << 20).await, Ok(()), "in place of the first one");
+        assert_eq!(growth.reserve(MIB).await, Ok(()), "it was taken before");
+        assert!(matches!(growth.keep(3 << 20).await, Err(CallError::Overloaded(_))), "both are above the floor");
+    }
 }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use portcullis_contract::{Candidate, CandidateModule, Digest, ExecutionMode};
+use portcullis_contract::{Candidate, CandidateModule, Digest, ExecutionMode, Reason};
 use portcullis_expression::Expression;
 use wasmtime::Module;
 
 use crate::guest::{CallError, Guest, Host, Operation, Parts, Reply};
+use crate::memory::{InstanceMemory, NoMemory};
 use crate::verdict::offload;
 use crate::verdict::{EvaluationError, TIMED_OUT, Verdict};
 use crate::verdict::{rego, reply};
@@ -91,11 +92,10 @@ impl LoadedModule {
         let (account, _hold) = self.host.account(deadline);
         let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, account).await;
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
-        let (mode, Reply { bytes, failed_capability }) = (self.mode, reply);
-        let verdict = if mode.is_rego() {
-            offload::work(bytes.len() + request.len(), move || rego::verdict(&bytes, mode, &request)).await
-        } else {
-            offload::work(bytes.len(), move || reply::verdict(&bytes, mode)).await
+        let (mode, Reply { bytes, failed_capability, account }) = (self.mode, reply);
+        let verdict = match account {
+            Some(account) => rego_verdict(bytes, mode, request, account).await,
+            None => offload::work(bytes.len(), move || reply::verdict(&bytes, mode)).await,
         };
         verdict.map(|verdict| verdict.after_failed_capability(failed_capability))
     }
@@ -197,6 +197,24 @@ impl Loaded {
     }
 }
 
+/// The verdict of a Rego policy. What its patch takes is taken from the account of its instance before anything is decoded.
+async fn rego_verdict(
+    result: Vec<u8>,
+    mode: ExecutionMode,
+    request: Bytes,
+    mut account: InstanceMemory,
+) -> Result<Verdict, EvaluationError> {
+    let seen = request.clone();
+    let size = result.len() + request.len();
+    let (mut verdict, patch) = offload::work(size, move || rego::verdict(&result, mode, &seen)).await?;
+    if let Some(patch) = patch {
+        let overloaded = |error: NoMemory| EvaluationError::new(Reason::Overloaded, error.to_string());
+        account.grow(patch.memory()).await.map_err(overloaded)?;
+        verdict.mutated_object = Some(offload::work(request.len(), move || patch.apply(&request)).await?);
+    }
+    Ok(verdict)
+}
+
 /// The evaluation's error, with a text of docs/design/policy-abi.md, sections 5, 6 and 11.
 fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
     let text = match error {
@@ -218,8 +236,6 @@ fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_contract::Reason;
-
     use super::*;
 
     #[test]

@@ -88,18 +88,13 @@ pub(crate) struct Host {
 }
 
 /// What a guest replied.
-#[derive(Debug)]
 pub(crate) struct Reply {
     /// Its bytes.
     pub(crate) bytes: Vec<u8>,
     /// A capability that could not be provided before it replied, and why.
     pub(crate) failed_capability: Option<String>,
-}
-
-impl From<Vec<u8>> for Reply {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes, failed_capability: None }
-    }
+    /// The account of the instance, from which work of the host on the reply of a Rego policy is taken; none for other guests.
+    pub(crate) account: Option<InstanceMemory>,
 }
 
 impl Host {
@@ -127,8 +122,9 @@ impl Host {
         deadline: Instant,
     ) -> Result<BrokerAnswer, LinkFailure> {
         let Some(broker) = &self.broker else { return Err(LinkFailure::failed(NO_BROKER)) };
-        let (policy, member) = (&self.policy, self.member.as_deref());
-        broker.call(&Caller { policy, generation: self.generation, member, deadline }, request, payload).await
+        let (policy, who, member) = (&self.policy, &self.who, self.member.as_deref());
+        let caller = Caller { policy, who, generation: self.generation, member, deadline };
+        broker.call(&caller, request, payload).await
     }
 
     /// Whether the broker is asked about certificates too, as it records calls or answers them from a recording.
@@ -167,7 +163,7 @@ impl Guest {
         match self {
             Self::Wapc(guest) => guest.call(host, operation, payload, deadline, account).await,
             Self::Wasi(guest) => guest.call(host, operation, payload, deadline, account).await,
-            Self::Rego(guest) => guest.call(host, operation, payload, deadline, account).await.map(Reply::from),
+            Self::Rego(guest) => guest.call(host, operation, payload, deadline, account).await,
         }
     }
 }

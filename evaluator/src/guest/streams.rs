@@ -68,16 +68,23 @@ impl Streams {
         host.log.stderr(&std::mem::take(&mut self.stderr));
     }
 
+    /// How many bytes the reply of a command takes, once `more` bytes are written to descriptor `fd`; none if it takes no more than now.
+    pub(super) fn grows_to(&self, fd: i32, more: usize) -> Result<Option<usize>, CallError> {
+        if fd != 1 || !self.is_command {
+            return Ok(None);
+        }
+        if more > MAX_REPLY - self.stdout.len() {
+            return Err(CallError::ReplyTooLarge);
+        }
+        let length = self.stdout.len() + more;
+        // The capacity stays below the limit too.
+        Ok((length > self.stdout.capacity()).then(|| (2 * self.stdout.capacity()).clamp(length, MAX_REPLY)))
+    }
+
     /// Takes what a guest writes to descriptor `fd`.
     pub(super) fn write(&mut self, fd: i32, bytes: &[u8]) -> Result<(), CallError> {
         if fd == 1 && self.is_command {
-            if bytes.len() > MAX_REPLY - self.stdout.len() {
-                return Err(CallError::ReplyTooLarge);
-            }
-            let length = self.stdout.len() + bytes.len();
-            if length > self.stdout.capacity() {
-                // The capacity stays below the limit too.
-                let wanted = (2 * self.stdout.capacity()).clamp(length, MAX_REPLY);
+            if let Some(wanted) = self.grows_to(fd, bytes.len())? {
                 self.stdout.reserve_exact(wanted - self.stdout.len());
             }
             self.stdout.extend_from_slice(bytes);
@@ -153,7 +160,9 @@ mod tests {
         let mut streams = Streams::default();
         streams.command("validate", Parts::whole(Bytes::new()));
         let large = vec![b'x'; MAX_REPLY];
+        assert_eq!((streams.grows_to(1, 5), streams.grows_to(2, 5)), (Ok(Some(5)), Ok(None)));
         assert_eq!(streams.write(1, &large[1..]), Ok(()));
+        assert_eq!((streams.grows_to(1, 0), streams.grows_to(1, 1)), (Ok(None), Ok(Some(MAX_REPLY))));
         assert_eq!(streams.write(1, b"x"), Ok(()));
         assert_eq!(streams.stdout.capacity(), MAX_REPLY);
         assert_eq!(streams.write(1, b"x"), Err(CallError::ReplyTooLarge));

@@ -44,7 +44,10 @@ impl WapcGuest {
         store.data_mut().wasi.log_rest(host);
         match result {
             Err(error) => Err(error.after(&store.data().host_calls)),
-            Ok(bytes) => Ok(Reply { bytes, failed_capability: store.data_mut().host_calls.failed.take() }),
+            Ok(bytes) => {
+                let failed_capability = store.data_mut().host_calls.failed.take();
+                Ok(Reply { bytes, failed_capability, account: None })
+            }
         }
     }
 
@@ -105,22 +108,25 @@ pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()
             .map(|buffer| exchange.payload.write(buffer))
             .map_err(|error| outside("__guest_request", error))
     })?;
-    linker.func_wrap(module, "__guest_response", |mut caller: Caller<'_, Context>, ptr: i32, len: i32| {
-        let (memory, context) = parts(&mut caller)?;
-        let reply = slice(memory, ptr, len).map_err(|_| {
-            wasmtime::Error::new(CallError::BadReply(format!(
-                "__guest_response: {} bytes at {} are not inside the guest's memory",
-                index(len),
-                index(ptr)
-            )))
-        })?;
-        if reply.len() > MAX_REPLY {
-            return Err(wasmtime::Error::new(CallError::ReplyTooLarge));
-        }
-        // The previous reply is dropped before the new one is copied, so there is never more than one.
-        context.wapc.reply = None;
-        context.wapc.reply = Some(reply.to_vec());
-        Ok(())
+    linker.func_wrap_async(module, "__guest_response", |mut caller: Caller<'_, Context>, (ptr, len): (i32, i32)| {
+        Box::new(async move {
+            let (memory, context) = parts(&mut caller)?;
+            let reply = slice(memory, ptr, len).map_err(|_| {
+                wasmtime::Error::new(CallError::BadReply(format!(
+                    "__guest_response: {} bytes at {} are not inside the guest's memory",
+                    index(len),
+                    index(ptr)
+                )))
+            })?;
+            if reply.len() > MAX_REPLY {
+                return Err(wasmtime::Error::new(CallError::ReplyTooLarge));
+            }
+            // The previous reply is dropped before the new one is copied, so there is never more than one.
+            context.wapc.reply = None;
+            context.growth.keep(reply.len()).await.map_err(wasmtime::Error::new)?;
+            context.wapc.reply = Some(reply.to_vec());
+            Ok(())
+        })
     })?;
     linker.func_wrap(module, "__guest_error", |mut caller: Caller<'_, Context>, ptr: i32, len: i32| {
         let (memory, context) = parts(&mut caller)?;

@@ -15,7 +15,7 @@ mod instance;
 mod plan;
 mod total;
 
-pub(crate) use self::instance::{GuestMemory, InstanceMemory, MemoryHold};
+pub(crate) use self::instance::{GuestMemory, InstanceMemory, MemoryHold, NoMemory};
 pub use self::plan::MemoryPlan;
 pub(crate) use self::plan::Wanted;
 pub(crate) use self::total::TotalMemory;

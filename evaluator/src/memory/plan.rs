@@ -1,19 +1,20 @@
 //! Divides the memory that the program may use. Pure.
 
-use portcullis_engine::{LEAST_KEPT, MOST_KEPT};
+use portcullis_engine::{LEAST_KEPT, MOST_KEPT, STACKS};
 
 /// What tables may keep resident in a slot without an instance, in bytes.
 const TABLES_KEPT: u64 = 32 << 10;
 /// The least that a slot without an instance keeps resident, in bytes, so that the next instance finds cleared memory (the engine's
 /// `keep_resident` settings). No floor is below that.
 const KEPT: u64 = LEAST_KEPT as u64 + TABLES_KEPT;
-/// What the stack of a slot may keep resident, in bytes: WebAssembly may use 512 KiB of it at most, and host functions add little.
-const STACK: u64 = 576 << 10;
+/// What the stacks of a slot may keep resident, in bytes: WebAssembly may use 512 KiB of each at most, and host functions add little. Pages
+/// of a stack that were written stay with it, whoever has it next.
+const STACKS_KEPT: u64 = STACKS as u64 * (576 << 10);
 /// A page of WebAssembly, in bytes.
 const PAGE: u64 = 64 << 10;
 
-/// The parts of the memory, in bytes. The rest is the program's own: a quarter, for connections, replies of guests, decoded objects, what
-/// policies remember (`capability/cache.rs`), and what the allocator does not give back.
+/// The parts of the memory, in bytes. The rest is the program's own: a quarter, for connections, verdicts, decoded objects, what policies
+/// remember (`capability/cache.rs`), and what the allocator does not give back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// What each instance may use without a claim on the shared part.
@@ -40,7 +41,7 @@ impl Wanted {
     /// free, and every instance needs the least floor. The chart computes the same.
     pub(crate) fn least(self) -> u64 {
         let Self { instances, memory_limit, max_body } = self;
-        let guests = (4 * memory_limit).max(instances * (KEPT + STACK) + 2 * memory_limit);
+        let guests = (4 * memory_limit).max(instances * (KEPT + STACKS_KEPT) + 2 * memory_limit);
         (guests * 8).div_ceil(5).max((guests * 4).div_ceil(3) + 4 * max_body)
     }
 }
@@ -52,9 +53,9 @@ impl MemoryPlan {
         // A body is kept beside what guests see of it.
         let bodies = (total / 8).max(2 * max_body);
         let guests = total.saturating_sub(total / 4 + bodies);
-        let each = (guests / 2 / instances.max(1)).saturating_sub(STACK) / PAGE * PAGE;
+        let each = (guests / 2 / instances.max(1)).saturating_sub(STACKS_KEPT) / PAGE * PAGE;
         let floor = each.clamp(KEPT, memory_limit.max(KEPT));
-        Self { floor, shared: guests.saturating_sub(instances * (floor + STACK)), bodies }
+        Self { floor, shared: guests.saturating_sub(instances * (floor + STACKS_KEPT)), bodies }
     }
 
     /// How much of an instance's memory may stay resident for the next one, in bytes. It is at most the floor of an instance, so a warm slot
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn the_parts_as_shipped() {
         let plan = MemoryPlan::new(1024 * MIB, WANTED);
-        assert_eq!(plan, MemoryPlan { floor: 31 * PAGE, shared: 320 * MIB, bodies: 128 * MIB });
+        assert_eq!(plan, MemoryPlan { floor: 22 * PAGE, shared: 320 * MIB, bodies: 128 * MIB });
     }
 
     #[test]
@@ -100,7 +101,7 @@ mod tests {
                     continue;
                 }
                 let plan = MemoryPlan::new(total, wanted);
-                let parts = plan.bodies + plan.shared + instances * (plan.floor + STACK);
+                let parts = plan.bodies + plan.shared + instances * (plan.floor + STACKS_KEPT);
                 assert!(parts <= total - total / 4, "{total} {instances}: {plan:?}");
             }
         }

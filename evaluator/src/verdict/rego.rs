@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use portcullis_contract::{ExecutionMode, Reason};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -13,7 +14,10 @@ use super::apply::apply_patch;
 use super::bounded;
 use super::reply::{cleaned, decode_any};
 use super::{EvaluationError, Verdict};
+use crate::review::json::decoded;
 
+/// The error of a request that has nothing to be patched.
+const NO_OBJECT: &str = "the request has no object";
 /// Most violations whose texts are in the answer.
 const MAX_VIOLATIONS: usize = 64;
 
@@ -61,56 +65,100 @@ struct Violation {
     msg: Option<String>,
 }
 
-/// The parts of the request that a patch needs.
+/// The part of the request that a patch needs.
 #[derive(Deserialize)]
-struct Subject {
-    #[serde(default)]
-    object: Value,
+struct Subject<'a> {
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
 }
 
-/// The verdict that a result means. A result that cannot be read rejects; upstream allows if it is one of a Gatekeeper policy.
+/// A patch that changes the object of a request. It is applied once there is memory for it.
+#[derive(Debug)]
+pub(crate) struct Patch {
+    operations: Box<RawValue>,
+    memory: u64,
+}
+
+/// The verdict that a result means, and the patch that belongs to it. A result that cannot be read rejects; upstream allows if it is one
+/// of a Gatekeeper policy.
 ///
 /// # Errors
 /// When the result does not have the form of this execution mode.
-pub(crate) fn verdict(result: &[u8], mode: ExecutionMode, request: &[u8]) -> Result<Verdict, EvaluationError> {
+pub(crate) fn verdict(
+    result: &[u8],
+    mode: ExecutionMode,
+    request: &[u8],
+) -> Result<(Verdict, Option<Patch>), EvaluationError> {
     match mode {
-        ExecutionMode::Gatekeeper => gatekeeper(result),
+        ExecutionMode::Gatekeeper => Ok((gatekeeper(result)?, None)),
         _ => opa(result, request),
     }
 }
 
-fn opa(result: &[u8], request: &[u8]) -> Result<Verdict, EvaluationError> {
+fn opa(result: &[u8], request: &[u8]) -> Result<(Verdict, Option<Patch>), EvaluationError> {
     let entries: Vec<Entry<OpaResult>> =
         decode_any(result).map_err(|cause| refused("cannot interpret OPA policy result", cause))?;
     let Some(Entry { result: OpaResult { response } }) = entries.into_iter().next() else {
         return Err(refused("cannot interpret OPA policy result", "the rule is undefined"));
     };
-    let mutated_object = match (response.patch, response.patch_type.as_deref()) {
+    let patch = match (response.patch, response.patch_type.as_deref()) {
         (None, _) => None,
-        (Some(patch), None | Some("JSONPatch")) => Some(patched(&patch, request)?),
+        (Some(patch), None | Some("JSONPatch")) => Patch::new(&patch, request)?,
         (Some(_), Some(_)) => {
             return Err(refused("cannot interpret OPA policy result", "its patchType is not JSONPatch"));
         }
     };
     let status = response.status.unwrap_or_default();
-    Ok(cleaned(Verdict {
-        accepted: response.allowed,
+    let verdict = cleaned(Verdict {
         message: status.message.or(status.reason),
         code: status.code,
-        mutated_object,
         audit_annotations: response.audit_annotations,
         warnings: response.warnings,
-        members: Vec::new(),
-    }))
+        ..Verdict::plain(response.allowed)
+    });
+    Ok((verdict, patch))
 }
 
-fn patched(patch: &str, request: &[u8]) -> Result<Box<RawValue>, EvaluationError> {
-    let odd = |cause: &dyn Display| refused("cannot apply the patch of the OPA policy", cause);
-    let patch = STANDARD.decode(patch).map_err(|_| odd(&"it is not base64"))?;
-    let patch: Value = decode_any(&patch).map_err(|cause| odd(&cause))?;
-    let subject: Subject = serde_json::from_slice(request).map_err(|_| odd(&"the request has no object"))?;
-    let object = apply_patch(subject.object, patch.as_array().map(Vec::as_slice).unwrap_or_default());
-    serde_json::value::to_raw_value(&object.map_err(|cause| odd(&cause))?).map_err(|_| odd(&"the object is not JSON"))
+impl Patch {
+    /// The patch in base64; none if it changes nothing.
+    fn new(base64: &str, request: &[u8]) -> Result<Option<Self>, EvaluationError> {
+        let text = STANDARD.decode(base64).map_err(|_| no_patch("it is not base64"))?;
+        let operations: Box<RawValue> = decode_any(&text).map_err(no_patch)?;
+        // Ignored values take no memory.
+        let is_empty = serde_json::from_str::<Vec<IgnoredAny>>(operations.get()).map_or(true, |list| list.is_empty());
+        if is_empty {
+            return Ok(None);
+        }
+        let object = object(request)?;
+        let memory = decoded(object.get().as_bytes()).saturating_add(decoded(operations.get().as_bytes()));
+        Ok(Some(Self { operations, memory }))
+    }
+
+    /// The memory that it takes to apply the patch, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    /// The object of `request` after the patch.
+    ///
+    /// # Errors
+    /// When the patch does not fit the object, or is too large.
+    pub(crate) fn apply(&self, request: &[u8]) -> Result<Box<RawValue>, EvaluationError> {
+        let object = serde_json::from_str(object(request)?.get()).map_err(|_| no_patch(NO_OBJECT))?;
+        let operations: Vec<Value> = serde_json::from_str(self.operations.get()).map_err(no_patch)?;
+        let object = apply_patch(object, &operations).map_err(no_patch)?;
+        serde_json::value::to_raw_value(&object).map_err(|_| no_patch("the object is not JSON"))
+    }
+}
+
+/// The request's object, or null.
+fn object(request: &[u8]) -> Result<&RawValue, EvaluationError> {
+    let subject: Subject<'_> = serde_json::from_slice(request).map_err(|_| no_patch(NO_OBJECT))?;
+    Ok(subject.object.unwrap_or(RawValue::NULL))
+}
+
+fn no_patch(cause: impl Display) -> EvaluationError {
+    refused("cannot apply the patch of the OPA policy", cause)
 }
 
 fn gatekeeper(result: &[u8]) -> Result<Verdict, EvaluationError> {
@@ -138,7 +186,9 @@ mod tests {
 
     fn of(mode: ExecutionMode, result: &Value) -> Result<Verdict, EvaluationError> {
         let request = json!({"uid": "u", "object": {"metadata": {"name": "a"}}}).to_string();
-        verdict(result.to_string().as_bytes(), mode, request.as_bytes())
+        let (mut verdict, patch) = verdict(result.to_string().as_bytes(), mode, request.as_bytes())?;
+        verdict.mutated_object = patch.map(|patch| patch.apply(request.as_bytes())).transpose()?;
+        Ok(verdict)
     }
 
     fn opa(response: &Value) -> Result<Verdict, EvaluationError> {
@@ -169,6 +219,24 @@ mod tests {
         }
         let missing = STANDARD.encode(json!([{"op": "remove", "path": "/spec"}]).to_string());
         assert!(opa(&json!({"allowed": true, "patch": missing})).expect_err("refused").text.contains("does not fit"));
+    }
+
+    #[test]
+    fn a_patch_that_changes_nothing_decodes_nothing_and_another_one_says_what_it_takes() {
+        let request = format!("{{\"object\":[{}0],\"oldObject\":[{}0]}}", "0,".repeat(10_000), "0,".repeat(10_000));
+        let patch = |patch: &str| {
+            let response = json!([{"result": {"response": {"allowed": true, "patch": STANDARD.encode(patch)}}}]);
+            let (_, patch) =
+                verdict(response.to_string().as_bytes(), ExecutionMode::Opa, request.as_bytes()).expect("a verdict");
+            patch
+        };
+        for nothing in ["[]", " [ ]\n", "null", "{}"] {
+            assert!(patch(nothing).is_none(), "{nothing}");
+        }
+        let patch = patch(r#"[{"op":"remove","path":"/0"}]"#).expect("a patch");
+        let (least, most) = (10_000 * size_of::<Value>() as u64, 10_000 * 8 * size_of::<Value>() as u64);
+        assert!((least..most).contains(&patch.memory()), "{}", patch.memory());
+        assert_eq!(patch.apply(request.as_bytes()).expect("an object").get().len(), 2 * 10_000 - 1 + 2);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::review::json::{self, Object};
 use crate::verdict::{EvaluationError, Verdict};
 
 /// Deepest nesting of a reply.
-const MAX_DEPTH: usize = 128;
+pub(super) const MAX_DEPTH: usize = 128;
 /// Longest denial text, warning or annotation, in bytes.
 const MAX_TEXT: usize = 1024;
 

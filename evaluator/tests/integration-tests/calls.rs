@@ -131,6 +131,22 @@ async fn large_answers() {
 }
 
 #[tokio::test]
+async fn a_reply_takes_memory_of_its_instance() {
+    // Enough for the guests themselves, and for their replies about settings.
+    for (guest, enough) in [("denial_1mib", 5 << 20), ("wasi_stdout_flood", 9 << 20)] {
+        let rig = Rig::poor(3 << 20);
+        rig.apply(Policy::guest(ID, guest)).await;
+        let (reason, text) = rig.failure(ID).await;
+        assert_eq!(reason, Reason::Overloaded, "{guest}: {text}");
+        assert!(text.contains("no memory left"), "{guest}: {text}");
+        let rig = Rig::poor(enough);
+        rig.apply(Policy::guest(ID, guest)).await;
+        let reason = rig.ask(ID, "{}").await.err().map(|error| error.reason);
+        assert!(!matches!(reason, Some(Reason::Overloaded)), "{guest}: {reason:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_runs_away_is_stopped_in_time() {
     let text = "Policy execution interrupted because it exceeded the allowed execution time";
     for guest in [

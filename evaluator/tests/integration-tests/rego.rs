@@ -90,6 +90,32 @@ async fn builtins_of_the_host_answer_the_module() {
     assert!(builtin(&rig, "time.now_ns", json!([])).await.as_i64().unwrap() > 1_700_000_000_000_000_000);
 }
 
+/// While a builtin runs, an instance has two stacks: its own, and the one on which the builtin's arguments and result pass.
+#[tokio::test]
+async fn as_many_evaluations_as_there_are_instances_may_be_in_a_builtin() {
+    let small = Rig::small();
+    small.apply(policy("rego-builtins", ExecutionMode::Opa)).await;
+    assert_eq!(builtin(&small, "semver.compare", json!(["1.0.0", "1.0.0"])).await, 0);
+    let rig = serving(policy("rego-builtins", ExecutionMode::Opa)).await;
+    // So large that another thread does the work, and the others come to their builtins meanwhile.
+    let text = "x".repeat(100 << 10);
+    let all = (0..16).map(|_| builtin(&rig, "crypto.sha256", json!([text])));
+    for digest in futures::future::join_all(all).await {
+        assert_eq!(digest.as_str().map(str::len), Some(64), "{digest}");
+    }
+}
+
+#[tokio::test]
+async fn a_builtin_that_needs_more_memory_than_there_is_says_so() {
+    let rig = Rig::poor(16 << 20);
+    rig.apply(policy("rego-builtins", ExecutionMode::Opa)).await;
+    assert_eq!(builtin(&rig, "yaml.marshal", json!([{"a": 1}])).await, "a: 1\n");
+    let dense = json!([vec![0; 100_000]]);
+    let request = json!({"uid": "u", "object": {"builtin": "yaml.marshal", "arguments": dense}}).to_string();
+    let error = rig.ask(ID, &request).await.expect_err("an error");
+    assert_eq!(error.reason, Reason::Overloaded, "{}", error.text);
+}
+
 #[tokio::test]
 async fn what_a_builtin_refuses_rejects_the_request_and_names_it() {
     let rig = serving(policy("rego-builtins", ExecutionMode::Opa)).await;

@@ -47,25 +47,40 @@ pub struct Rig {
 impl Rig {
     /// An evaluator on an empty volume.
     pub fn start() -> Self {
-        Self::on(Arc::new(tempfile::tempdir().unwrap()), Arc::new(tempfile::tempdir().unwrap()))
+        let (volume, private) = folders();
+        Self::on(volume, private)
     }
 
     /// An evaluator on an empty volume whose policies have little time.
     pub fn hurried() -> Self {
-        Self::limited(Arc::new(tempfile::tempdir().unwrap()), Arc::new(tempfile::tempdir().unwrap()), SHORT, INSTANCES)
+        let (volume, private) = folders();
+        Self::limited(volume, private, SHORT, INSTANCES, MemoryPlan::unlimited())
     }
 
     /// An evaluator on an empty volume that calls one guest at a time, and so reserves little address space.
     pub fn small() -> Self {
-        Self::limited(Arc::new(tempfile::tempdir().unwrap()), Arc::new(tempfile::tempdir().unwrap()), LIMIT, 1)
+        let (volume, private) = folders();
+        Self::limited(volume, private, LIMIT, 1, MemoryPlan::unlimited())
+    }
+
+    /// An evaluator on an empty volume that calls one guest at a time, which may use `memory` bytes.
+    pub fn poor(memory: u64) -> Self {
+        let (volume, private) = folders();
+        Self::limited(volume, private, LIMIT, 1, MemoryPlan { floor: memory, shared: 0, bodies: 1 << 30 })
     }
 
     /// An evaluator on an existing volume and folder of private copies.
     pub fn on(volume: Arc<TempDir>, private: Arc<TempDir>) -> Self {
-        Self::limited(volume, private, LIMIT, INSTANCES)
+        Self::limited(volume, private, LIMIT, INSTANCES, MemoryPlan::unlimited())
     }
 
-    fn limited(volume: Arc<TempDir>, private: Arc<TempDir>, policy_timeout: Duration, instances: u32) -> Self {
+    fn limited(
+        volume: Arc<TempDir>,
+        private: Arc<TempDir>,
+        policy_timeout: Duration,
+        instances: u32,
+        memory: MemoryPlan,
+    ) -> Self {
         fs::create_dir_all(volume.path().join("artifacts")).unwrap();
         let metrics = Metrics::new().unwrap();
         let limits = RunLimits { instances, ..RunLimits::default() };
@@ -91,7 +106,7 @@ impl Rig {
             error_window: Duration::from_secs(300),
             path_keys: None,
             engine: RunningEngine::new(limits).unwrap(),
-            lanes: Lanes::new(LaneLimits::new(16, 2), MemoryPlan::unlimited(), &metrics).unwrap(),
+            lanes: Lanes::new(LaneLimits::new(16, 2), memory, &metrics).unwrap(),
             metrics,
         };
         let beat = Liveness::default().beat("follow", Duration::from_secs(10));
@@ -216,6 +231,11 @@ impl Rig {
         let error = self.ask(id, "{}").await.expect_err("an error");
         (error.reason, error.text)
     }
+}
+
+/// An empty volume and an empty folder of private copies.
+fn folders() -> (Arc<TempDir>, Arc<TempDir>) {
+    (Arc::new(tempfile::tempdir().unwrap()), Arc::new(tempfile::tempdir().unwrap()))
 }
 
 impl Drop for Rig {

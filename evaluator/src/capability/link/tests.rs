@@ -33,10 +33,10 @@ impl Rig {
 
     fn call(&self, payload: &'static str, millis: u64) -> JoinHandle<Result<Bytes, LinkFailure>> {
         let link = Arc::clone(&self.link);
-        let policy: PolicyId = "cluster/a".parse().expect("an id");
+        let who = who("cluster/a");
         tokio::spawn(async move {
             let deadline = Instant::now() + Duration::from_millis(millis);
-            let caller = Caller { policy: &policy, generation: 1, member: None, deadline };
+            let caller = Caller { policy: &who.policy, who: &who, generation: 1, member: None, deadline };
             link.call(&caller, LOOKUP, payload.as_bytes()).await.map(|answer| answer.bytes)
         })
     }
@@ -52,6 +52,10 @@ impl Drop for Rig {
     fn drop(&mut self) {
         self.server.abort();
     }
+}
+
+fn who(id: &str) -> Arc<Claimant> {
+    Claimant::new(&id.parse().expect("an id"))
 }
 
 async fn next(frames: &mut Frames) -> (BrokerCall, Vec<u8>) {
@@ -160,7 +164,8 @@ async fn replies_for_nobody_and_large_ones_in_number_have_a_limit() {
     let rig = Rig::new(None);
     let mut broker = rig.connect().await;
     reply(&mut broker, 4711, BrokerOutcome::Done, b"for nobody").await;
-    let held = Arc::clone(&rig.link.unclaimed).try_acquire_many_owned((UNCLAIMED - 4) as u32).expect("free");
+    let take = |amount| rig.link.unclaimed.try_take(&Claim { who: who("cluster/a"), amount, has: 0 }).expect("free");
+    let held = take(UNCLAIMED - 4);
     let call = rig.call("", 60_000);
     let (header, _) = next(&mut broker).await;
     reply(&mut broker, header.number, BrokerOutcome::Done, b"12345").await;
@@ -170,7 +175,25 @@ async fn replies_for_nobody_and_large_ones_in_number_have_a_limit() {
     let (header, _) = next(&mut broker).await;
     reply(&mut broker, header.number, BrokerOutcome::Done, b"12345").await;
     assert_eq!(call.await.expect("ends").expect("a reply"), "12345");
-    assert_eq!(rig.link.unclaimed.available_permits(), UNCLAIMED);
+    drop(take(UNCLAIMED));
+}
+
+#[tokio::test]
+async fn a_namespace_that_holds_all_the_replies_it_may_leaves_room_for_those_of_others() {
+    let link = BrokerLink::new(&Metrics::new().expect("registers"), false);
+    let largest = Bytes::from(vec![b'x'; 8 << 20]);
+    let answer = |id: &str| link.answer(largest.clone(), Some(who(id)));
+    let hoard = |name: &str| -> Vec<BrokerAnswer> {
+        (0..10).map_while(|number| answer(&format!("namespaced/{name}/{number}")).ok()).collect()
+    };
+    let held = hoard("a");
+    assert_eq!(held.len(), 4, "half of all");
+    assert!(answer("namespaced/b/x").is_ok() && answer("cluster/x").is_ok());
+    let others = hoard("b");
+    assert_eq!(others.len(), 2, "half of the rest");
+    assert!(answer("namespaced/c/x").is_ok());
+    drop(held);
+    assert!(answer("namespaced/a/x").is_ok(), "what was taken came back");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
-use super::{Arguments, BuiltinError, MAX_ITEMS, Outcome};
+use super::{Arguments, BuiltinError, MAX_ITEMS, MAX_TEXT, Outcome};
 
 pub(super) fn base64url_no_pad(arguments: &Arguments) -> Outcome {
     Ok(URL_SAFE_NO_PAD.encode(arguments.text(0)?).into())
@@ -80,7 +80,8 @@ pub(super) fn yaml_is_valid(arguments: &Arguments) -> Outcome {
 }
 
 pub(super) fn yaml_marshal(arguments: &Arguments) -> Outcome {
-    Ok(portcullis_yaml::write(arguments.value(0)?)?.into())
+    let text = portcullis_yaml::write_within(arguments.value(0)?, MAX_TEXT)?;
+    text.map(Value::String).ok_or(BuiltinError::TooLong)
 }
 
 pub(super) fn yaml_unmarshal(arguments: &Arguments) -> Outcome {
@@ -89,7 +90,7 @@ pub(super) fn yaml_unmarshal(arguments: &Arguments) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::super::run;
 
@@ -121,6 +122,17 @@ mod tests {
         assert_eq!(run("yaml.is_valid", json!(["a: [1"])), Ok(json!(false)));
         let error = run("yaml.unmarshal", json!(["a: 1\nb: [secret"])).expect_err("no YAML");
         assert!(error.contains("it is not YAML") && !error.contains("secret"), "{error}");
+    }
+
+    /// With its indentation each item has about 240 bytes.
+    #[test]
+    fn a_text_that_indentation_makes_long_is_refused() {
+        let deep = |items| (0..119).fold(json!(vec![0; items]), |value, _| Value::Array(vec![value]));
+        assert!(run("yaml.marshal", Value::Array(vec![deep(1000)])).is_ok());
+        assert_eq!(
+            run("yaml.marshal", Value::Array(vec![deep(100_000)])),
+            Err("the result is above 2097152 bytes".to_owned())
+        );
     }
 
     /// A few hundred bytes of YAML that would expand to a billion texts.

@@ -21,9 +21,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
-pub(super) use self::arguments::Arguments;
+pub(super) use self::arguments::{Arguments, Effort};
 pub(super) use self::error::BuiltinError;
 use super::CallError;
+use crate::review::json::decoded;
 
 /// What a builtin gives: a value, or what is wrong with its arguments.
 type Outcome = Result<Value, BuiltinError>;
@@ -68,11 +69,12 @@ fn list(items: impl Iterator<Item = Value>) -> Outcome {
     }
 }
 
-/// Host memory that a builtin takes at most, in bytes, for arguments of `bytes` bytes of JSON: a list of small objects takes the most for
-/// its length.
-pub(super) fn memory_for(bytes: usize) -> u64 {
+/// Host memory that a builtin takes at most, in bytes, for arguments of these JSON texts: for the values, of which builtins make copies, and
+/// for lists that are made of strings.
+pub(super) fn memory_for(arguments: &[Vec<u8>]) -> u64 {
     const PER_BYTE: u64 = 32;
-    u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(PER_BYTE)
+    let memory = |text: &Vec<u8>| decoded(text) + PER_BYTE * u64::try_from(text.len()).unwrap_or(u64::MAX);
+    arguments.iter().map(memory).sum()
 }
 
 /// The builtins that a module names, by the module's numbers for them. The error names those that this host does not have.
@@ -181,6 +183,20 @@ mod tests {
         assert_eq!(error(&["http.send"]), "Missing Rego builtins: http.send; policies have no network");
         let many: Vec<String> = (0..500).map(|number| format!("{number:0>200}")).collect();
         assert!(error(&many.iter().map(String::as_str).collect::<Vec<_>>()).len() < 2048);
+    }
+
+    #[test]
+    fn what_yaml_becomes_is_counted_by_its_text() {
+        let mut texts = vec!["- ".repeat(100) + "0", "0,".repeat(10_000), "[0,".repeat(100) + &"]".repeat(100)];
+        texts
+            .extend(["- 0\n", "- [0]\n", "- - - - 0\n", "-\n  -\n    - 0\n", "- a: 0\n"].map(|line| line.repeat(1000)));
+        texts.extend(["[0]", "{a: 0}", "[[[[0]]]]", "\\x5b"].map(|item| format!("[{}]", vec![item; 1000].join(","))));
+        for text in texts {
+            let value = run("yaml.unmarshal", Value::Array(vec![text.clone().into()])).expect("YAML");
+            let counted = memory_for(&[serde_json::to_vec(&text).expect("encodes")]);
+            let taken = crate::review::json::taken(&value) as u64;
+            assert!(taken <= counted, "{taken} > {counted}: {}", &text[..text.len().min(80)]);
+        }
     }
 
     #[test]

@@ -48,6 +48,12 @@ impl From<OutOfBounds> for Failure {
     }
 }
 
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        Self::End(wasmtime::Error::new(error))
+    }
+}
+
 fn errno(result: Result<(), Failure>) -> wasmtime::Result<i32> {
     match result {
         Ok(()) => Ok(SUCCESS),
@@ -124,12 +130,14 @@ fn process(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
 
 /// The three streams.
 fn streams(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
-    linker.func_wrap(
+    linker.func_wrap_async(
         MODULE,
         "fd_write",
-        |mut caller: Caller<'_, Context>, fd: i32, buffers: i32, count: i32, written: i32| {
-            let (memory, context) = parts(&mut caller)?;
-            errno(fd_write(memory, &mut context.wasi, fd, (buffers, count), written))
+        |mut caller: Caller<'_, Context>, (fd, buffers, count, written): (i32, i32, i32, i32)| {
+            Box::new(async move {
+                let (memory, context) = parts(&mut caller)?;
+                errno(fd_write(memory, context, fd, (buffers, count), written).await)
+            })
         },
     )?;
     linker.func_wrap(
@@ -257,9 +265,9 @@ fn random_get(memory: &mut [u8], ptr: i32, len: i32) -> Result<(), Failure> {
     Ok(())
 }
 
-fn fd_write(
+async fn fd_write(
     memory: &mut [u8],
-    streams: &mut Streams,
+    context: &mut Context,
     fd: i32,
     (buffers, count): (i32, i32),
     written: i32,
@@ -271,7 +279,11 @@ fn fd_write(
     for at in vectors(buffers, count)? {
         let (ptr, len) = (read_u32(memory, at, 0)?, read_u32(memory, at, 4)?);
         let bytes = slice(memory, ptr.cast_signed(), len.cast_signed())?;
-        streams.write(fd, bytes).map_err(|error| Failure::End(wasmtime::Error::new(error)))?;
+        // The memory is taken from the instance's budget before the bytes are copied.
+        if let Some(reply) = context.wasi.grows_to(fd, bytes.len())? {
+            context.growth.keep(reply).await?;
+        }
+        context.wasi.write(fd, bytes)?;
         total = total.saturating_add(len);
     }
     Ok(write_u32(memory, written, total)?)

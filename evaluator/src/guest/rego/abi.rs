@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use wasmtime::{AsContextMut, Caller, ExternType, Linker, Module, Store};
 
-use super::super::builtins::{self, BuiltinError, MAX_TEXT};
+use super::super::builtins::{self, BuiltinError, Effort, MAX_TEXT};
 use super::super::error::quote;
 use super::super::linear_memory::{exported, index};
 use super::super::{CallError, Context, MAX_REPLY};
@@ -89,8 +89,11 @@ async fn pull(
 ) -> Result<Option<Vec<u8>>, CallError> {
     let address = call(store, "opa_json_dump", value).await?;
     let memory = memory(store)?;
-    let context = store.as_context_mut();
-    Ok(text(memory.data(&context), address, limit)?.map(<[u8]>::to_vec))
+    let mut context = store.as_context_mut();
+    let Some(length) = text(memory.data(&context), address, limit)?.map(<[u8]>::len) else { return Ok(None) };
+    // The memory is taken from the instance's budget before the text is copied.
+    context.data_mut().growth.keep(length).await?;
+    Ok(Some(memory.data(&context)[index(address)..][..length].to_vec()))
 }
 
 /// The text at an address, which ends with a zero byte; none if it is longer than `limit`.
@@ -159,14 +162,19 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
         size += text.len();
         values.push(text);
     }
-    caller.data_mut().growth.reserve(builtins::memory_for(size)).await?;
+    caller.data_mut().growth.reserve(builtins::memory_for(&values)).await?;
     let seed = caller.data_mut().rego.seed.get();
-    let done = offload::work(size, move || -> Result<Vec<u8>, BuiltinError> {
+    let run = move |effort| -> Result<Vec<u8>, BuiltinError> {
         let values = values.iter().map(|text| decode_any(text)).collect::<Result<Vec<Value>, _>>()?;
-        let value = (builtin.run)(&builtins::Arguments::new(values, seed))?;
+        let value = (builtin.run)(&builtins::Arguments::new(values, seed).with(effort))?;
         Ok(serde_json::to_vec(&value)?)
-    });
-    let text = done.await.map_err(failed)?;
+    };
+    // Small arguments may mean much work: then it is begun anew on a thread of its own.
+    let done = match (size <= offload::SMALL).then(|| run(Effort::Little)) {
+        Some(done) if !done.as_ref().is_err_and(BuiltinError::is_effort) => done,
+        _ => offload::work(size.max(offload::SMALL + 1), move || run(Effort::Full)).await,
+    };
+    let text = done.map_err(failed)?;
     if text.len() > MAX_TEXT {
         return Err(too_large());
     }

@@ -19,7 +19,7 @@ use wasmtime::{InstancePre, Store};
 
 use super::builtins::{self, Builtin};
 use super::context::Limits;
-use super::{CallError, Context, Host, Operation, Parts, instantiate, store};
+use super::{CallError, Context, Host, Operation, Parts, Reply, instantiate, store};
 use crate::capability::link::{BrokerAnswer, LinkFailure};
 use crate::memory::InstanceMemory;
 
@@ -51,24 +51,26 @@ impl RegoGuest {
         payload: Parts,
         deadline: Instant,
         account: InstanceMemory,
-    ) -> Result<Vec<u8>, CallError> {
+    ) -> Result<Reply, CallError> {
         let objects = match operation {
             Operation::Validate if host.needs_objects => Some(objects(host, deadline).await?),
             _ => None,
         };
         let mut store = store(self.pre.module().engine(), Context::new(host, self.limits, deadline, account));
         self.start(&mut store).await?;
-        match (operation, payload.documents()) {
+        let bytes = match (operation, payload.documents()) {
             (Operation::Validate, Some((request, settings))) => {
-                self.evaluate(&mut store, &request, &settings, objects).await
+                self.evaluate(&mut store, &request, &settings, objects).await?
             }
-            (Operation::Validate, None) => Err(CallError::Host("a request has no settings".to_owned())),
+            (Operation::Validate, None) => return Err(CallError::Host("a request has no settings".to_owned())),
             // Rego has no way to judge settings, so they are valid if they can be read. The module has started, so it can be served.
             (Operation::ValidateSettings, _) => {
                 abi::push(&mut store, &[&payload.concat()]).await?;
-                Ok(br#"{"valid":true}"#.to_vec())
+                br#"{"valid":true}"#.to_vec()
             }
-        }
+        };
+        let account = Some(store.into_data().growth.into_account());
+        Ok(Reply { bytes, failed_capability: None, account })
     }
 
     /// Makes the instance and finds out which builtins it asks the host for.
