@@ -97,7 +97,7 @@ FROM scratch AS portcullis
 ARG VERSION
 ARG REVISION
 LABEL org.opencontainers.image.title="portcullis" \
-      org.opencontainers.image.description="The command-line tool: run the pod without a cluster, judge a request offline, read status" \
+      org.opencontainers.image.description="The command-line tool: read the status of policies, move modules between registries, translate manifests" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.source="https://github.com/portcullis-dev/portcullis" \
