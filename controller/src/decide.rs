@@ -12,6 +12,7 @@ mod quota;
 mod revision;
 mod rules;
 mod turns;
+mod unknown;
 mod unreadable;
 mod webhook_quota;
 

@@ -4,28 +4,16 @@
 //! the policy, then its revisions are deleted, and last its finalizer is removed.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use portcullis_api::kubernetes::FINALIZER;
 use portcullis_api::revision::DELETED_ANNOTATION;
 
 use super::groups::Groups;
 use super::rules::{Decision, Now, Rules};
+use super::unknown::UNKNOWN_FOR;
 use crate::action::Action;
 use crate::memory::Memory;
 use crate::world::{RevisionView, World};
-
-/// How long a policy must have been missing before its webhook and its revisions are deleted, as one watch may lag behind another.
-const UNKNOWN_FOR: Duration = Duration::from_secs(30);
-
-/// Whether a policy that has revisions is not known, and for so short a time that it may only not have been reported yet.
-pub(super) fn may_exist(uid: &str, world: &World, memory: &mut Memory, now: Now) -> bool {
-    if world.policies.contains_key(uid) {
-        return false;
-    }
-    let since = *memory.orphans.entry(uid.to_owned()).or_insert(now.instant);
-    now.instant < since + UNKNOWN_FOR
-}
 
 pub(super) fn decide(
     world: &World,

@@ -9,11 +9,11 @@ use portcullis_api::{PolicyReference, Truth};
 use portcullis_contract::{GroupId, MatchPart, RuleWithOperations, WebhookKind};
 use portcullis_matching::rules::resources;
 
-use super::deletion;
 use super::quota::Quota;
 use super::revision::{self, Planned};
 use super::rules::{Decision, Now, Rules};
 use super::turns::{Turns, longest_turn};
+use super::unknown;
 use super::webhook_quota::WebhookQuota;
 use crate::action::Action;
 use crate::desired::{self, Desired, desired, kept, waits};
@@ -84,7 +84,7 @@ impl<'w> Groups<'w> {
         let mut groups = Self::default();
         for (uid, revisions) in &world.revisions {
             let policy = world.policies.get(uid).filter(|policy| !policy.is_deleting);
-            let may_exist = deletion::may_exist(uid, world, memory, now);
+            let may_exist = unknown::may_exist(uid, world, memory, now);
             let turn = longest_turn(revisions, rules);
             for revision in revisions.values().filter(|revision| revision.is_in_force()) {
                 groups.join(uid, revision, policy, may_exist, turn);
@@ -343,7 +343,7 @@ impl<'w> Groups<'w> {
     /// Notes that policies which may not have been reported yet need the webhooks that their revisions name, if they exist.
     fn keep(&mut self, world: &'w World, memory: &mut Memory, now: Now) {
         for (uid, revisions) in &world.revisions {
-            if !deletion::may_exist(uid, world, memory, now) {
+            if !unknown::may_exist(uid, world, memory, now) {
                 continue;
             }
             for id in revisions.values().filter(|revision| revision.is_in_force()).flat_map(RevisionView::groups) {
