@@ -24,15 +24,18 @@ fn pin(scene: &Scene, generation: i64) -> Option<String> {
 fn claim(scene: &Scene, pod: &Pod, policy: &Value, generation: i64, digest: &str, done: &AtomicBool) {
     let uid = policy["metadata"]["uid"].as_str().expect("an object has a uid");
     let key: String = uid.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    let claim = json!({"spec": {"current": {&key: generation}, "digests": {&key: digest}, "deviations": []}});
+    let claim = json!({
+        "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ReplicaReport", "metadata": {"name": pod.name()},
+        "spec": {"current": {&key: generation}, "digests": {&key: digest}, "deviations": []},
+    });
     let kubeconfig = cluster().kubeconfig_for(&scene.installation.token(POLICY_SERVER_ACCOUNT, pod));
     let namespace = format!("--namespace={}", scene.installation.namespace());
-    let kind = "replicareports.policies.portcullis.dev";
     let claim = claim.to_string();
-    let args = ["patch", kind, pod.name(), &namespace, "--type=merge", "--patch", &claim];
+    // Without the right to read the report, which `kubectl patch` would do first.
+    let args = ["apply", "--server-side", "--force-conflicts", "--field-manager=thief", &namespace, "--filename=-"];
     while !done.load(Ordering::SeqCst) {
         // A try may fail because the pod's reporter writes at the same moment, or because no answer comes in time. The test waits for the effect.
-        let tried = cluster().kubectl_as(&kubeconfig, args, "");
+        let tried = cluster().kubectl_as(&kubeconfig, args, &claim);
         assert!(!tried.stderr.contains("orbidden"), "{tried:?}");
     }
 }
