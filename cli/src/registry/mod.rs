@@ -155,7 +155,7 @@ async fn bring(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {
     Ok(Module { bytes, digest, manifest: Some(manifest.digest) })
 }
 
-/// Refuses what names a file that is not there, before Docker Hub is asked for it. A name with a scheme is no file.
+/// Refuses what names a file that is not there, before Docker Hub is asked for it. A name with a scheme is an address.
 fn ensure_no_absent_file(name: &str) -> anyhow::Result<()> {
     let looks_like_file = name.starts_with(['.', '/'])
         || Path::new(name).extension().is_some_and(|found| found == "wasm")

@@ -14,7 +14,7 @@ const NAMESPACES: [&str; 5] = ["--net", "--mount", "--pid", "--uts", "--ipc"];
 /// The folder of Kubernetes' programs on the node. `kubernetes/node.go` mounts it there.
 const PROGRAMS: &str = "/run/kubernetes";
 
-/// Settings of Go's garbage collector. Whoever starts many clusters can trade memory for processor time; what measures a cluster does not.
+/// Settings of Go's garbage collector. Tests that start many clusters trade memory for processor time; benchmarks do not.
 const COLLECTOR: [&str; 2] = ["GOGC", "GOMEMLIMIT"];
 
 /// The command that becomes a component, without the component's arguments. All parts of a node except the first enter the

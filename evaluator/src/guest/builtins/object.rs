@@ -25,7 +25,7 @@ fn has(whole: &Value, part: &Value) -> bool {
     }
 }
 
-/// Whether the items of `part` follow one another in `whole`, by the algorithm of Knuth, Morris and Pratt: comparing at each place anew would
+/// Whether the items of `part` follow one another in `whole`, by the algorithm of Knuth, Morris and Pratt: beginning again at each place would
 /// take hours where the lists are long and nearly alike.
 fn follow(whole: &[Value], part: &[Value]) -> bool {
     // For the first items of `part`, how many of them are also the last ones that were seen.
