@@ -8,7 +8,7 @@ const TABLES_KEPT: u64 = 32 << 10;
 /// `keep_resident` settings). No floor is below that.
 const KEPT: u64 = LEAST_KEPT as u64 + TABLES_KEPT;
 /// What the stacks of a slot may keep resident, in bytes: WebAssembly may use 512 KiB of each at most, and host functions add little. Pages
-/// of a stack that were written stay with it, whoever has it next.
+/// of a stack that were written stay with it when another instance takes it.
 const STACKS_KEPT: u64 = STACKS as u64 * (576 << 10);
 /// A page of WebAssembly, in bytes.
 const PAGE: u64 = 64 << 10;
