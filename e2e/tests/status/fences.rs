@@ -112,7 +112,7 @@ fn fault_x03_a_reporter_writes_the_report_of_no_other_pod() {
     let other = apply(replicas[1].name(), json!({ "manifestNumber": 0 }));
     assert!(!other.is_ok() && other.stderr.contains("is not that of the pod"), "{}", other.stderr);
     let uid = reports[1]["spec"]["podUID"].as_str().unwrap();
-    let forged = apply(replicas[0].name(), json!({ "podUID": uid }));
+    let forged = apply(replicas[0].name(), json!({ "manifestNumber": 0, "podUID": uid }));
     assert!(!forged.is_ok() && forged.stderr.contains("podUID"), "{}", forged.stderr);
 }
 

@@ -169,7 +169,7 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
         let value = (builtin.run)(&builtins::Arguments::new(values, seed).with(effort))?;
         Ok(serde_json::to_vec(&value)?)
     };
-    // Small arguments may mean much work: then it is begun anew on a thread of its own.
+    // Small arguments may mean much work: then it begins again on a thread of its own.
     let done = match (size <= offload::SMALL).then(|| run(Effort::Little)) {
         Some(done) if !done.as_ref().is_err_and(BuiltinError::is_effort) => done,
         _ => offload::work(size.max(offload::SMALL + 1), move || run(Effort::Full)).await,

@@ -110,7 +110,7 @@ impl Pattern {
         self.regex.find_iter(text).map(move |found| meter.found(found.end(), 0).map(|()| found))
     }
 
-    /// All matches with their groups. Whoever asks does `more` work with each of them.
+    /// All matches with their groups. The caller does `more` work with each of them.
     pub(super) fn captures(&self, text: &str, more: usize) -> impl Iterator<Item = Result<Captures, BuiltinError>> {
         let mut meter = Meter::new(self, text.len());
         self.regex.captures_iter(text).map(move |found| {
