@@ -367,7 +367,7 @@ pub struct ModuleArgs {
     #[command(flatten)]
     pub loader: LoaderArgs,
 
-    /// Who must have signed modules.
+    /// Whose signatures modules need.
     #[command(flatten)]
     pub signatures: SignatureArgs,
 }

@@ -4,25 +4,31 @@ use std::thread;
 use std::time::Duration;
 
 use portcullis_e2e::{
-    POLICY_SERVER_ACCOUNT, PodSetup, Program, Proxy, Request, Rule, eventually_within, one_round_in_time,
+    POLICY_SERVER_ACCOUNT, PodSetup, Policy, Program, Proxy, Request, Rule, eventually_within, one_round_in_time,
 };
 use portcullis_testkit::Bound;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster;
 use crate::stage::{Replica, SOON, Stage, told};
 use crate::states::{Says, unreachable};
 
-#[test]
-#[ignore = "starts a cluster"]
-fn fault_r01_status_is_right_within_seconds_of_the_api_server_s_return() {
-    let stage = Stage::new(cluster(), "away");
+/// A stage with a replica whose reporter calls through a proxy, and a policy that is Active, with its object.
+fn active_behind_proxy(name: &str) -> (Stage<'static>, Proxy, Replica, Policy, Value) {
+    let stage = Stage::new(cluster(), name);
     let proxy = Proxy::start(cluster());
     let replica = stage.replica_with(PodSetup::default().through(Program::Reporter, proxy.address()));
     stage.wait_ready();
     let (policy, object) = stage.policy("labels");
     replica.says(&object, Says::Current);
     stage.word(&policy, "Active");
+    (stage, proxy, replica, policy, object)
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r01_status_is_right_within_seconds_of_the_api_server_s_return() {
+    let (stage, proxy, replica, policy, object) = active_behind_proxy("away");
     one_round_in_time(|round| {
         let (says, word, degraded) = match round % 2 {
             0 => (unreachable(), "Error", "True/RegistryUnreachable"),
@@ -110,13 +116,7 @@ fn process(replica: &Replica) -> (Option<u32>, u32) {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r09_a_running_reporter_uses_a_new_token_within_a_minute() {
-    let stage = Stage::new(cluster(), "rotated");
-    let proxy = Proxy::start(cluster());
-    let replica = stage.replica_with(PodSetup::default().through(Program::Reporter, proxy.address()));
-    stage.wait_ready();
-    let (policy, object) = stage.policy("labels");
-    replica.says(&object, Says::Current);
-    stage.word(&policy, "Active");
+    let (stage, proxy, replica, policy, object) = active_behind_proxy("rotated");
     let before = process(&replica);
     let token = stage.installation.token(POLICY_SERVER_ACCOUNT, &replica.pod);
     let with_it = || proxy.requests().into_iter().find(|request| request.bearer == token);
@@ -149,13 +149,7 @@ const MOST_LEASE_CALLS: usize = 23;
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r10_a_refused_token_is_read_again_at_once_and_then_calls_become_rare() {
-    let stage = Stage::new(cluster(), "refused");
-    let proxy = Proxy::start(cluster());
-    let replica = stage.replica_with(PodSetup::default().through(Program::Reporter, proxy.address()));
-    stage.wait_ready();
-    let (policy, object) = stage.policy("labels");
-    replica.says(&object, Says::Current);
-    stage.word(&policy, "Active");
+    let (stage, proxy, replica, policy, object) = active_behind_proxy("refused");
     let before = process(&replica);
     let writes = || proxy.requests_of("PATCH", "/replicareports/");
     let refusals = |calls: Vec<Request>| calls.into_iter().filter(|call| call.status == Some(401)).collect::<Vec<_>>();
