@@ -159,11 +159,13 @@ impl Calls {
         Moment::now(self.evaluator.running().into_iter())
     }
 
-    /// Whether the evaluator reports that it serves the canary policy.
+    /// Whether the evaluator reports that it serves the canary policy, and the admission port answers: that port is open before the
+    /// evaluator has read its certificate, which may be after it serves policies.
     async fn serves(&self) -> bool {
         let Ok(answer) = self.state.send(Method::GET, "/v1/state", None).await else { return false };
         let state: Option<EvaluatorState> = serde_json::from_str(&answer.body).ok();
-        state.is_some_and(|state| state.current.contains_key(id().as_str()))
+        let is_current = state.is_some_and(|state| state.current.contains_key(id().as_str()));
+        is_current && self.client.send(Method::GET, "/", None).await.is_ok()
     }
 
     fn call(&self, runtime: &Runtime, review: &Review, since: &Moment, start: Instant, heard: &mut Heard) {
