@@ -233,6 +233,7 @@ fn path_keeper(args: &Args, server: &ApiServer, metrics: PathKeyMetrics) -> Path
         client: server.client.clone(),
         namespace: args.namespace.clone(),
         policy_server: args.policy_server.clone(),
+        instance: args.pod_name(),
         service: args.service.clone(),
         secret: args.paths_secret(),
         rules: PathRules { is_plain: args.plain_paths, age: args.path_key_age, pause: args.certificates.tls_pause },

@@ -1,4 +1,4 @@
-//! Events on the Secrets of the certificates.
+//! Events on the Secrets of the certificates and of the keys of webhook paths.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ pub(crate) enum Reason {
     CertificateExpiring,
     /// The content of a Secret cannot be used, or the Secret cannot be written.
     CertificateInvalid,
+    /// Somebody else has replaced the keys of webhook paths.
+    PathKeysReplaced,
 }
 
 impl Reason {
@@ -29,6 +31,15 @@ impl Reason {
         match self {
             Self::CertificateExpiring => "CertificateExpiring",
             Self::CertificateInvalid => "CertificateInvalid",
+            Self::PathKeysReplaced => "PathKeysReplaced",
+        }
+    }
+
+    /// What the controller was doing.
+    fn action(self) -> &'static str {
+        match self {
+            Self::CertificateExpiring | Self::CertificateInvalid => "KeepCertificates",
+            Self::PathKeysReplaced => "KeepPathKeys",
         }
     }
 }
@@ -37,7 +48,7 @@ impl Reason {
 pub(crate) struct Events {
     client: Client,
     reporter: Reporter,
-    written: HashMap<(Reason, Which), (String, Instant)>,
+    written: HashMap<(Reason, Option<Which>), (String, Instant)>,
 }
 
 impl Events {
@@ -47,8 +58,8 @@ impl Events {
         Self { client, reporter, written: HashMap::new() }
     }
 
-    /// Writes a warning about a Secret, unless the same was written within the hour.
-    pub(crate) async fn warn(&mut self, reason: Reason, which: Which, secret: &ObjectReference, note: &str) {
+    /// Writes a warning about a Secret, unless the same was written within the hour. `which` tells the certificates of a keeper apart.
+    pub(crate) async fn warn(&mut self, reason: Reason, which: Option<Which>, secret: &ObjectReference, note: &str) {
         let note = portcullis_contract::truncate(note, NOTE);
         let written = self.written.get(&(reason, which));
         if written.is_some_and(|(before, when)| *before == note && when.elapsed() < AGAIN) {
@@ -58,7 +69,7 @@ impl Events {
             type_: EventType::Warning,
             reason: reason.as_str().to_owned(),
             note: Some(note.clone()),
-            action: "KeepCertificates".to_owned(),
+            action: reason.action().to_owned(),
             secondary: None,
         };
         // A new recorder each time: one that wrote an event within the last minutes only increases its count, even if the note differs.

@@ -236,7 +236,7 @@ impl Keeper {
         for (which, problem) in &problems {
             let name = self.maker(*which);
             let text = format!("Secret {name}: {problem}");
-            self.events.warn(Reason::CertificateInvalid, *which, &self.reference(name), &text).await;
+            self.events.warn(Reason::CertificateInvalid, Some(*which), &self.reference(name), &text).await;
         }
         let texts: Vec<_> =
             problems.iter().map(|(which, text)| format!("Secret {}: {text}", self.maker(*which))).collect();
@@ -251,7 +251,7 @@ impl Keeper {
                 "the certificate in Secret {name} expires at {} and has not been renewed",
                 end.unwrap_or_default()
             );
-            self.events.warn(Reason::CertificateExpiring, *which, &self.reference(name), &text).await;
+            self.events.warn(Reason::CertificateExpiring, Some(*which), &self.reference(name), &text).await;
         }
     }
 
@@ -307,7 +307,7 @@ impl Keep for Keeper {
     async fn failed(&mut self, error: &TurnError) {
         if let TurnError::Secret { which, source: SecretError::NotOurs, .. } = error {
             let reference = self.reference(self.name(*which));
-            self.events.warn(Reason::CertificateInvalid, *which, &reference, &error.to_string()).await;
+            self.events.warn(Reason::CertificateInvalid, Some(*which), &reference, &error.to_string()).await;
         }
     }
 

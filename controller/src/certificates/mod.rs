@@ -27,7 +27,7 @@ mod authority;
 mod bundle;
 mod certificate;
 mod decide;
-mod event;
+pub(crate) mod event;
 mod external;
 mod external_certificate;
 mod keeper;

@@ -9,7 +9,7 @@ use k8s_openapi::ByteString;
 use portcullis_contract::{PathKey, PathKeys};
 
 /// How long to wait before asking again whether replicas and webhooks follow a change.
-const FOLLOWING: Duration = Duration::from_secs(1);
+pub(super) const FOLLOWING: Duration = Duration::from_secs(1);
 const KEYS: &str = "keys";
 const MADE: &str = "made";
 
@@ -79,6 +79,8 @@ pub(crate) enum Step {
     Make,
     /// The Secret could not be read as keys, or was deleted.
     Restore,
+    /// Somebody else replaced the keys, and those that webhooks have are put back.
+    Return,
     /// Replicas start to accept another key.
     Introduce,
     /// Webhooks move to the paths of the next key.
@@ -164,6 +166,7 @@ impl fmt::Display for Step {
         f.write_str(match self {
             Self::Make => "the first keys",
             Self::Restore => "the earlier keys, as they were deleted or could not be read, and another one",
+            Self::Return => "the keys that webhooks have, as somebody else had replaced them",
             Self::Introduce => "another key, which webhooks get when all replicas accept it",
             Self::Move => "webhooks get the paths of the next key, which all replicas accept",
             Self::Drop => "the previous key is no longer accepted, as no webhook has its paths",

@@ -10,7 +10,9 @@ use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use portcullis_api::kubernetes::ReplicaReport;
 use portcullis_api::revision::POLICY_SERVER_LABEL;
-use portcullis_contract::PathKey;
+use portcullis_contract::{PathKey, PathKeys};
+
+use super::replaced::InUse;
 
 /// The label of an EndpointSlice with the name of its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
@@ -43,6 +45,20 @@ impl WebhookPaths {
     /// Whether all paths are derived from this key.
     pub(super) fn are_of(&self, key: PathKey) -> bool {
         self.0.iter().all(|path| has_made(key, path))
+    }
+
+    /// By which keys webhooks are called, as far as that can be told from the keys that are stored.
+    pub(super) fn in_use(&self, stored: &PathKeys) -> InUse {
+        let has_path = |key: &PathKey| self.0.iter().any(|path| has_made(*key, path));
+        // No webhook gets paths of a key while it is the next one, so these keys are from before it became the current one.
+        let is_late =
+            |next: &PathKey| has_path(next) && ![Some(stored.current), stored.previous].contains(&Some(*next));
+        if let Some(current) = stored.next.filter(is_late) {
+            let previous = Some(stored.current).filter(has_path);
+            return InUse::Keys(PathKeys { current, next: None, previous });
+        }
+        let is_stored = self.0.is_empty() || stored.all().any(|key| has_path(&key));
+        if is_stored { InUse::Stored } else { InUse::Unknown }
     }
 
     /// Whether at least one path has no code.
@@ -96,6 +112,11 @@ impl Replicas {
             self.reports.iter().any(|(name, uid, keys)| (name, uid) == (&pod.0, &pod.1) && keys.contains(&id))
         };
         self.expected.iter().filter(|pod| !accepts(pod)).map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Whether at least half of the expected replicas report that they accept this key.
+    pub(super) fn mostly_accept(&self, key: PathKey) -> bool {
+        self.lagging(key).len() * 2 <= self.expected.len()
     }
 }
 
@@ -155,6 +176,17 @@ mod tests {
     }
 
     #[test]
+    fn half_of_the_replicas_are_enough_where_the_key_of_webhooks_is_lost() {
+        let endpoints = ["a", "b", "c"].map(|pod| endpoint(pod, json!({})));
+        let reports = ["a", "b", "c"].map(|pod| report(pod, &format!("uid-{pod}"), json!([A.id()])));
+        assert!(replicas(&[], &[]).mostly_accept(A), "nobody is called");
+        assert!(!replicas(&endpoints, &reports[..1]).mostly_accept(A));
+        assert!(replicas(&endpoints, &reports[..2]).mostly_accept(A));
+        assert!(replicas(&endpoints[..2], &reports[..1]).mostly_accept(A));
+        assert!(!replicas(&endpoints, &reports).mostly_accept(B));
+    }
+
+    #[test]
     fn a_replica_of_an_earlier_release_accepts_no_key() {
         let have_old = |keys: Value, evaluator: &str| {
             let mut report = report("a", "u", keys);
@@ -179,6 +211,20 @@ mod tests {
         assert!(!of(&[&new, &old]).are_of(A) && !of(&[&new, &old]).have_plain());
         assert!(!of(&[&new, &plain]).are_of(A) && of(&[&new, &plain]).have_plain());
         assert!(!of(&[&new, &String::new()]).are_of(A), "somebody's edit, which is repaired");
+    }
+
+    #[test]
+    fn paths_tell_which_of_the_stored_keys_is_in_use() {
+        let group = "0123456789abcdef".parse().expect("a group");
+        let of = |keys: &[PathKey]| WebhookPaths(keys.iter().map(|key| key.path(ADMIT_PATH, &group)).collect());
+        let keys = |current, next, previous| PathKeys { current, next, previous };
+        assert_eq!(of(&[]).in_use(&PathKeys::only(A)), InUse::Stored);
+        assert_eq!(of(&[A, B]).in_use(&keys(B, None, Some(A))), InUse::Stored, "they are being moved");
+        assert_eq!(of(&[B]).in_use(&keys(A, Some(B), Some(B))), InUse::Stored, "they are being moved back");
+        assert_eq!(of(&[A]).in_use(&keys(A, Some(B), None)), InUse::Stored);
+        assert_eq!(of(&[B]).in_use(&keys(A, Some(B), None)), InUse::Keys(PathKeys::only(B)));
+        assert_eq!(of(&[A, B]).in_use(&keys(A, Some(B), None)), InUse::Keys(keys(B, None, Some(A))));
+        assert_eq!(of(&[A]).in_use(&PathKeys::only(B)), InUse::Unknown);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::Client;
 use portcullis_contract::{PathKey, PathKeys};
 use portcullis_process::set_if_new;
@@ -11,9 +11,11 @@ use prometheus::IntCounter;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::watch;
 
-use super::decide::{Awaited, Found, Next, Observed, PathRules, Step, Stored, first, next};
+use super::decide::{Awaited, FOLLOWING, Found, Next, Observed, PathRules, Step, Stored, first, next};
 use super::follow::{Replicas, WebhookPaths};
 use super::metrics::PathKeyMetrics;
+use super::replaced::{InUse, Taken, taken};
+use crate::certificates::event::{Events, Reason};
 use crate::certificates::secrets::{SecretError, Secrets};
 use crate::certificates::unchanged::{Unchanged, digest};
 use crate::keep::{Keep, POLL, STEP_PAUSE, TimedOut, Turn};
@@ -27,7 +29,9 @@ pub(crate) struct PathKeeperParts {
     pub(crate) namespace: String,
     /// The policy server.
     pub(crate) policy_server: String,
-    /// Its Service.
+    /// The name of this pod, for events.
+    pub(crate) instance: String,
+    /// The Service of the policy server.
     pub(crate) service: String,
     /// The name of the Secret.
     pub(crate) secret: String,
@@ -41,10 +45,13 @@ pub(crate) struct PathKeeperParts {
 pub(crate) struct PathKeeper {
     parts: PathKeeperParts,
     secrets: Secrets,
+    events: Events,
     /// The key from which the paths of webhooks are derived; `None` until the Secret has been read.
     key: watch::Sender<Option<PathKey>>,
-    /// The keys that were read last; `None` before the first.
+    /// The keys whose current one was published last; `None` before the first.
     known: Option<PathKeys>,
+    /// The keys that this keeper tried to store last, whether or not that worked.
+    written: Option<PathKeys>,
     unchanged: Unchanged,
     /// What a change waits for, as it was last logged.
     waiting: Option<String>,
@@ -67,8 +74,17 @@ impl PathKeeper {
     /// A keeper, and a receiver of the current key; `None` until the Secret has been read.
     pub(crate) fn new(parts: PathKeeperParts) -> (Self, watch::Receiver<Option<PathKey>>) {
         let (key, receiver) = watch::channel(None);
-        let secrets = Secrets::new(parts.client.clone(), &parts.namespace, &parts.policy_server);
-        (Self { parts, secrets, key, known: None, unchanged: Unchanged::default(), waiting: None }, receiver)
+        let keeper = Self {
+            secrets: Secrets::new(parts.client.clone(), &parts.namespace, &parts.policy_server),
+            events: Events::new(parts.client.clone(), &parts.instance),
+            key,
+            known: None,
+            written: None,
+            unchanged: Unchanged::default(),
+            waiting: None,
+            parts,
+        };
+        (keeper, receiver)
     }
 
     /// Looks once, and does at most one step. Returns the time until the next turn.
@@ -82,6 +98,33 @@ impl PathKeeper {
             let (stored, step) = first(keys, &self.parts.rules, now, || fresh);
             return self.write(secret.as_ref(), &stored, step).await;
         };
+        match taken(self.in_use(&stored.keys).await?, self.written, stored.keys, &self.parts.rules) {
+            Taken::AsStored => {}
+            Taken::Replaced(keys) if keys == stored.keys => self.warn(keys).await,
+            Taken::Replaced(keys) => {
+                let back = Stored { keys, ..stored };
+                match self.write(secret.as_ref(), &back, Step::Return).await {
+                    Ok(pause) => {
+                        self.warn(stored.keys).await;
+                        return Ok(pause);
+                    }
+                    // Pods take the stored keys one after the other, so webhooks cannot keep theirs for ever.
+                    Err(error) => {
+                        if !self.may_move(secret.as_ref(), stored.keys.current).await? {
+                            return Err(error);
+                        }
+                        self.warn(stored.keys).await;
+                    }
+                }
+            }
+            Taken::Lost => {
+                if !self.may_move(secret.as_ref(), stored.keys.current).await? {
+                    let text = "webhooks have paths of a key that is not stored, and most replicas do not accept the stored key yet";
+                    self.wait_for(Some(text.to_owned()));
+                    return Ok(FOLLOWING);
+                }
+            }
+        }
         self.publish(&stored, now);
         let waits_for = self.waits_for(&stored).await?;
         let unchanged = self.unchanged.since(digest(&[secret.as_ref()], waits_for.is_none()));
@@ -92,6 +135,39 @@ impl PathKeeper {
             Next::Store(stored, step) => self.write(secret.as_ref(), &stored, step).await,
             Next::Wait(wait) => Ok(wait.clamp(STEP_PAUSE, POLL)),
         }
+    }
+
+    /// The keys by whose paths webhooks are called.
+    async fn in_use(&self, stored: &PathKeys) -> Result<InUse, kube::Error> {
+        if let Some(known) = self.known {
+            return Ok(InUse::Keys(known));
+        }
+        let PathKeeperParts { client, policy_server, .. } = &self.parts;
+        Ok(WebhookPaths::list(client, policy_server).await?.in_use(stored))
+    }
+
+    /// Whether webhooks get paths of this key although the key that they have is not stored: most replicas accept it, or had the time to.
+    async fn may_move(&mut self, secret: Option<&Secret>, key: PathKey) -> Result<bool, kube::Error> {
+        let is_late = self.unchanged.since(digest(&[secret], false)) >= self.parts.rules.pause;
+        let PathKeeperParts { client, namespace, service, .. } = &self.parts;
+        Ok(is_late || Replicas::list(client, namespace, service).await?.mostly_accept(key))
+    }
+
+    /// Says that somebody else stored these keys.
+    async fn warn(&mut self, stored: PathKeys) {
+        let PathKeeperParts { namespace, secret, .. } = &self.parts;
+        tracing::warn!(secret, stored = ?stored, "somebody else has replaced the keys of webhook paths");
+        let regarding = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Secret".to_owned()),
+            namespace: Some(namespace.clone()),
+            name: Some(secret.clone()),
+            ..ObjectReference::default()
+        };
+        let note = format!(
+            "Secret {secret} was replaced by somebody else; webhooks get the paths of another key only when all replicas accept it"
+        );
+        self.events.warn(Reason::PathKeysReplaced, None, &regarding, &note).await;
     }
 
     /// What is known when no keys are stored.
@@ -131,7 +207,8 @@ impl PathKeeper {
     }
 
     /// Writes the Secret, if it is still the one that was read.
-    async fn write(&self, read: Option<&Secret>, stored: &Stored, step: Step) -> Result<Duration, TurnError> {
+    async fn write(&mut self, read: Option<&Secret>, stored: &Stored, step: Step) -> Result<Duration, TurnError> {
+        self.written = Some(stored.keys);
         match self.secrets.write(&self.parts.secret, "Opaque", read, stored.data()).await {
             Ok(()) => {
                 tracing::info!(secret = self.parts.secret, step = %step, keys = ?stored.keys, "keys of webhook paths changed");

@@ -14,12 +14,16 @@
 //! Paths without a code count as a key too, so an installation of an earlier release gets codes in the same way in which others change
 //! keys: evaluators of that release accept no key, and webhooks stay as they are until the last of those evaluators is gone.
 //!
+//! Somebody else may replace the Secret, for instance with a backup. `replaced` finds that out and puts back the key that webhooks have;
+//! the key that was stored becomes the next one.
+//!
 //! `decide` decides the next step and knows neither clock nor network; [`PathKeeper`] reads, asks, writes and waits.
 
 mod decide;
 mod follow;
 mod keeper;
 mod metrics;
+mod replaced;
 
 pub(crate) use decide::PathRules;
 pub(crate) use keeper::{PathKeeper, PathKeeperParts};

@@ -19,6 +19,7 @@ pub const EVENT_REASONS: &[(EventType, &str)] = &[
     (EventType::Warning, "WebhookRepaired"),
     (EventType::Warning, "CertificateExpiring"),
     (EventType::Warning, "CertificateInvalid"),
+    (EventType::Warning, "PathKeysReplaced"),
     (EventType::Warning, "StatusSchemaOutdated"),
     (EventType::Warning, "EvaluationFailing"),
 ];
