@@ -196,6 +196,7 @@ impl Control {
                 if let Action::DeleteWebhook { name, uid, .. } = action {
                     self.memory.unregistered(name, uid);
                 }
+                self.memory.wrote(action, &change);
                 self.world.take(change);
             }
             Outcome::Tried(group, answer) => {

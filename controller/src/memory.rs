@@ -7,7 +7,8 @@ use std::time::Instant;
 use portcullis_api::Truth;
 use portcullis_contract::GroupId;
 
-use crate::world::Entries;
+use crate::action::Action;
+use crate::world::{Change, Collection, Entries, WebhookView};
 
 /// The memory.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub struct Memory {
     pub since: Instant,
     /// What is remembered of each match group.
     pub groups: BTreeMap<GroupId, GroupMemory>,
-    /// The entries of the webhook that checks policies, as they were last seen as desired.
+    /// The entries of the webhook that checks policies, as they were last seen as desired, or as we wrote them last.
     pub check_webhook: Option<Entries>,
     /// The shard of a policy's next revision, by the policy's uid and generation.
     pub placed: BTreeMap<(String, i64), u32>,
@@ -35,7 +36,7 @@ pub struct Memory {
 pub struct GroupMemory {
     /// Whether there was a webhook at the last decision.
     pub was_found: bool,
-    /// The entries that were last seen as desired.
+    /// The entries that were last seen as desired, or that we wrote last.
     pub right: Option<Entries>,
     /// When the webhook was found to be gone; `None` while it exists.
     pub gone: Option<Instant>,
@@ -101,6 +102,20 @@ impl Memory {
             forgotten: BTreeMap::new(),
             orphans: BTreeMap::new(),
             waiting: BTreeMap::new(),
+        }
+    }
+
+    /// Notes what an action of ours has left of a webhook. By the next decision something else may be desired, and then this is not
+    /// somebody else's change.
+    pub fn wrote(&mut self, action: &Action, change: &Change) {
+        let Change::Applied(Collection::Webhooks(kind), object) = change else { return };
+        let entries = WebhookView::read(*kind, object).map(|webhook| webhook.entries);
+        match action {
+            Action::CreateWebhook { group, .. } | Action::ChangeWebhook { group, .. } => {
+                self.groups.entry(group.clone()).or_default().right = entries;
+            }
+            Action::CreateCheckWebhook { .. } | Action::ChangeCheckWebhook { .. } => self.check_webhook = entries,
+            _ => {}
         }
     }
 

@@ -54,6 +54,9 @@ pub(super) struct Group<'w> {
     pub(super) may_register: bool,
     /// Whether the webhook was registered before, as the status of a member says.
     was_registered: bool,
+    /// Whether it is registered now, as that status says, so that nobody but somebody else can have deleted it. A webhook that a policy has
+    /// moved to or from may be missing because another controller, which led before, did not register it yet, or has deleted it.
+    is_registered: bool,
     /// The first member, which events are about.
     first: Option<&'w PolicyReference>,
     /// A member's revision, which carries the marker.
@@ -159,6 +162,7 @@ impl<'w> Groups<'w> {
             let is_newest = revision.generation == policy.generation;
             let may_register = is_newest && !policy.is_suspended && policy.status.everywhere >= policy.generation;
             group.was_registered |= was_registered;
+            group.is_registered |= is_newest && is_configured && revision.groups().count() == 1;
             group.may_register |= may_register;
             sharing.into_iter().for_each(|content| group.share(content, was_registered || may_register));
         }
@@ -269,6 +273,7 @@ impl<'w> Groups<'w> {
             claims: BTreeSet::new(),
             may_register: false,
             was_registered: false,
+            is_registered: false,
             first: None,
             marker: None,
             found: None,

@@ -210,6 +210,31 @@ impl Stage {
         self.prove(group);
     }
 
+    /// Writes the webhooks that are to be created or changed, as the loop does, and returns how many.
+    fn write_webhooks(&mut self) -> usize {
+        let actions = self.decide();
+        let writes = actions.iter().filter_map(|action| match action {
+            Action::CreateWebhook { desired, .. }
+            | Action::ChangeWebhook { desired, .. }
+            | Action::CreateCheckWebhook { desired, .. }
+            | Action::ChangeCheckWebhook { desired, .. } => Some((action, desired)),
+            _ => None,
+        });
+        let mut count = 0;
+        for (action, desired) in writes {
+            self.version += 1;
+            count += 1;
+            let mut object = desired.object.clone();
+            object["metadata"]["uid"] = json!(format!("uid-of-{}", desired.name));
+            object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+            let object = serde_json::from_value(object).expect("an object");
+            let change = Change::Applied(Collection::Webhooks(desired.kind), Box::new(object));
+            self.memory.wrote(action, &change);
+            self.world.take(change);
+        }
+        count
+    }
+
     /// Records that the present webhook of a group is proven.
     fn prove(&mut self, group: GroupId) {
         self.decide();

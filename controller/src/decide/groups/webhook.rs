@@ -125,7 +125,8 @@ impl<'w> Group<'w> {
         let (group, desired) = (id.clone(), Box::new(desired.clone()));
         // Once registered, it stays registered: failing replicas must not switch off the policies.
         if remembered.right.is_some() || self.was_registered {
-            let repaired = self.repair_warning(&desired.name, "was deleted");
+            let is_deleted = remembered.right.is_some() || self.is_registered;
+            let repaired = is_deleted.then(|| self.repair_warning(&desired.name, "was deleted")).flatten();
             decision.act(Action::CreateWebhook { group, desired, repaired });
             return;
         }

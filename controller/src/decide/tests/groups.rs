@@ -125,6 +125,44 @@ fn a_new_controller_knows_from_the_status_what_was_registered() {
     assert_eq!(stage.actions()[0], "register again");
 }
 
+/// The previous leader deleted the webhook of the old generation, and had not written the condition yet.
+#[test]
+fn a_new_controller_accuses_nobody_of_deleting_the_webhook_that_an_edited_policy_has_left() {
+    let mut stage = Stage::new();
+    let (old, new) = (policy("a"), policy("a").generation(2).on("secrets"));
+    stage.put(new.clone().everywhere().condition("True", "Registered", 1));
+    stage.revision(&old, &["served"]);
+    stage.revision(&new, &["served"]);
+    stage.webhook(&new);
+    let actions = stage.actions();
+    assert!(actions.contains(&"register".to_owned()), "not proven yet, so both are called: {actions:?}");
+}
+
+/// The previous leader had not registered the webhook of the new generation, which all replicas have come to serve since then.
+#[test]
+fn a_new_controller_accuses_nobody_of_deleting_the_webhook_that_an_edited_policy_waits_for() {
+    let mut stage = Stage::new();
+    let (old, new) = (policy("a"), policy("a").generation(2).on("secrets"));
+    stage.put(new.clone().everywhere().condition("True", "Registered", 1));
+    stage.revision(&old, &["served"]);
+    stage.revision(&new, &["served"]);
+    stage.webhook(&old);
+    let actions = stage.actions();
+    assert!(actions.contains(&"register".to_owned()), "{actions:?}");
+}
+
+#[test]
+fn a_policy_that_is_resumed_accuses_nobody() {
+    let mut stage = Stage::new();
+    let suspended = policy("a").spec("suspend", json!(true));
+    let resumed = policy("a").generation(2);
+    stage.put(resumed.clone().everywhere().condition("False", "Suspended", 1));
+    stage.revision(&suspended, &["served"]);
+    stage.revision(&resumed, &[]);
+    stage.tried(&resumed);
+    assert!(stage.actions().contains(&"register".to_owned()));
+}
+
 #[test]
 fn an_edit_is_undone_and_told_and_a_change_of_our_own_is_not() {
     let mut stage = Stage::new();
@@ -143,6 +181,30 @@ fn an_edit_is_undone_and_told_and_a_change_of_our_own_is_not() {
         installation.ca_bundle = Arc::new("another".into());
     }
     assert_eq!(stage.actions()[0], "change");
+}
+
+#[test]
+fn what_we_wrote_is_not_an_edit_even_if_something_else_is_desired_by_then() {
+    let mut stage = Stage::new();
+    stage.rules.check_timeout = Some(10);
+    stage.put(policy("a").everywhere().condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &[]);
+    stage.proven(&policy("a"));
+    let bundle = |stage: &mut Stage, text: &str| {
+        if let Ok(installation) = &mut stage.rules.installation {
+            installation.ca_bundle = Arc::new(text.into());
+        }
+        stage.actions()
+    };
+    assert_eq!(stage.write_webhooks(), 1);
+    assert_eq!(bundle(&mut stage, "second"), ["change", "change checks"]);
+    assert_eq!(stage.write_webhooks(), 2);
+    // No decision has seen the webhooks as they were desired.
+    assert_eq!(bundle(&mut stage, "third"), ["change", "change checks"]);
+    for webhook in stage.world.webhooks.values_mut() {
+        webhook.entries = Arc::new(json!([]));
+    }
+    assert_eq!(stage.actions(), ["change back", "change checks back"]);
 }
 
 #[test]
