@@ -1,8 +1,8 @@
 //! What reporter and evaluator say to each other about existing objects: the reporter asks, on the loopback of its pod, whether a policy
 //! would admit an object as it is. The loader asks the same about a policy that a user applies.
 //!
-//! The question is a `POST` of an AdmissionReview to [`AUDIT_PATH`] followed by the id of the policy; the answer is an [`AuditVerdict`].
-//! Status 503 means that this evaluator cannot be asked now; its `Retry-After` says when to try again.
+//! The question is a `POST` of an AdmissionReview to [`AUDIT_PATH`] followed by the id of the policy; the answer is an [`AuditAnswer`], which can
+//! be read as an [`AuditVerdict`] too. Status 503 means that this evaluator cannot be asked now; its `Retry-After` says when to try again.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +10,18 @@ use crate::Reason;
 
 /// The path by which a policy is asked about an existing object; the policy's id follows.
 pub const AUDIT_PATH: &str = "/audit/";
+
+/// The answer to a question: the verdict, and what it cost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditAnswer {
+    /// The verdict.
+    #[serde(flatten)]
+    pub verdict: AuditVerdict,
+    /// How long the evaluation took, in microseconds. The time in the queue does not count.
+    #[serde(default)]
+    pub microseconds: u64,
+}
 
 /// What a policy says about an existing object. This is its plain verdict: the policy's mode and custom message are not
 /// applied.

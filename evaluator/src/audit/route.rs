@@ -3,7 +3,7 @@
 //! The port's thread reads and waits, and evaluates nothing: probes of other programs are answered there.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -15,11 +15,12 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
-use portcullis_contract::{AUDIT_PATH, AuditVerdict};
+use portcullis_contract::{AUDIT_PATH, AuditAnswer};
 use portcullis_process::Readiness;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
+use crate::audit::PATIENCE;
 use crate::audit::refusal::Refusal;
 use crate::audit::worker::{Job, Jobs};
 use crate::http::body::discard;
@@ -30,8 +31,6 @@ use crate::table::{ServedPolicy, SharedTable};
 
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an audit waits for its verdict: longer than any evaluation, and shorter than the reporter waits for the answer.
-const PATIENCE: Duration = Duration::from_secs(50);
 /// The unit that the memory for bodies is counted in, in bytes.
 const STEP: usize = 4 << 10;
 
@@ -59,7 +58,7 @@ impl Audits {
         Self { table, readiness, jobs, largest, room, metrics: metrics.clone() }
     }
 
-    async fn verdict(&self, id: &str, headers: &HeaderMap, body: &mut Body) -> Result<AuditVerdict, Refusal> {
+    async fn answer(&self, id: &str, headers: &HeaderMap, body: &mut Body) -> Result<AuditAnswer, Refusal> {
         if self.readiness.is_draining() {
             return Err(Refusal::Draining);
         }
@@ -77,10 +76,10 @@ impl Audits {
         let steps = u32::try_from(bytes.div_ceil(STEP)).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).try_acquire_many_owned(steps).map_err(|_| Refusal::TooMany)?;
         let body = timeout(BODY_TIMEOUT, self.read(body)).await.map_err(|_| Refusal::TooSlow)??;
-        let (answer, verdict) = oneshot::channel();
-        place.send(Job { policy, body, answer, room });
-        match timeout(PATIENCE, verdict).await {
-            Ok(Ok(verdict)) => verdict,
+        let (sender, answer) = oneshot::channel();
+        place.send(Job { policy, body, answer: sender, room, arrived: Instant::now() });
+        match timeout(PATIENCE, answer).await {
+            Ok(Ok(answer)) => answer,
             // The worker ends only with the process.
             Ok(Err(_)) => Err(Refusal::Draining),
             Err(_) => Err(Refusal::TooLate),
@@ -109,9 +108,9 @@ impl Audits {
         Ok(all.freeze())
     }
 
-    fn count(&self, result: &Result<AuditVerdict, Refusal>) {
+    fn count(&self, result: &Result<AuditAnswer, Refusal>) {
         let outcome = match result {
-            Ok(verdict) => verdict.outcome.as_str(),
+            Ok(answer) => answer.verdict.outcome.as_str(),
             Err(refusal) if refusal.status() == StatusCode::SERVICE_UNAVAILABLE => "postponed",
             Err(_) => "refused",
         };
@@ -125,11 +124,11 @@ async fn ask(
     headers: HeaderMap,
     mut body: Body,
 ) -> Response {
-    let result = audits.verdict(&id, &headers, &mut body).await;
+    let result = audits.answer(&id, &headers, &mut body).await;
     audits.count(&result);
     match result {
-        Ok(verdict) => {
-            let json = serde_json::to_string(&verdict).expect("its keys are texts");
+        Ok(answer) => {
+            let json = serde_json::to_string(&answer).expect("its keys are texts");
             ([(CONTENT_TYPE, "application/json")], json).into_response()
         }
         Err(refusal) => {

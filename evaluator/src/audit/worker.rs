@@ -2,20 +2,20 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use portcullis_contract::AuditVerdict;
+use portcullis_contract::{AuditAnswer, AuditVerdict};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::sleep;
 
 use crate::admission::Admission;
-use crate::audit::MOST_WAITING;
 use crate::audit::pace::Pace;
 use crate::audit::refusal::Refusal;
+use crate::audit::{MOST_WAITING, PATIENCE};
 use crate::review::Review;
-use crate::table::ServedPolicy;
+use crate::table::{ServedPolicy, Serving};
 
 /// Where audits are handed to the worker.
 pub(crate) type Jobs = mpsc::Sender<Job>;
@@ -27,9 +27,11 @@ pub(crate) struct Job {
     /// The AdmissionReview.
     pub(super) body: Bytes,
     /// Where the answer goes; closed if nobody waits for it any more.
-    pub(super) answer: oneshot::Sender<Result<AuditVerdict, Refusal>>,
+    pub(super) answer: oneshot::Sender<Result<AuditAnswer, Refusal>>,
     /// The body's part of the memory for bodies.
     pub(super) room: OwnedSemaphorePermit,
+    /// When it came into the queue.
+    pub(super) arrived: Instant,
 }
 
 /// Works on the queue.
@@ -47,23 +49,29 @@ pub(crate) fn queue(percent: u8) -> (Jobs, Worker) {
 impl Worker {
     /// Works until nobody can ask any more.
     pub(crate) async fn run(mut self, admission: Admission) {
-        while let Some(job) = self.jobs.recv().await {
+        loop {
             let pause = self.pace.pause(Instant::now());
             // Even a sleep of no time takes a millisecond.
             if !pause.is_zero() {
                 sleep(pause).await;
             }
+            let Some(job) = self.jobs.recv().await else { return };
             let begin = Instant::now();
-            work(&admission, job).await;
+            work(&admission, job, begin).await;
             self.pace.took(begin, Instant::now());
         }
     }
 }
 
 /// Answers one question, unless its sender hangs up before that.
-async fn work(admission: &Admission, job: Job) {
-    let Job { policy, body, mut answer, room } = job;
+async fn work(admission: &Admission, job: Job, begin: Instant) {
+    let Job { policy, body, mut answer, room, arrived } = job;
     if answer.is_closed() {
+        return;
+    }
+    if !is_in_time(begin.saturating_duration_since(arrived), longest(&policy)) {
+        // An error means that nobody waits for the answer.
+        let _ = answer.send(Err(Refusal::TooLate));
         return;
     }
     let asking = AssertUnwindSafe(verdict(admission, &policy, &body)).catch_unwind();
@@ -76,11 +84,38 @@ async fn work(admission: &Admission, job: Job) {
         admission.metrics.panics.inc();
         Err(Refusal::Panicked)
     });
-    // An error means that nobody waits for the answer.
-    let _ = answer.send(verdict);
+    let microseconds = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let _ = answer.send(verdict.map(|verdict| AuditAnswer { verdict, microseconds }));
+}
+
+/// How long an evaluation of this policy may take.
+fn longest(policy: &ServedPolicy) -> Duration {
+    match &policy.serving {
+        Serving::Ready(loaded) => loaded.timeout(),
+        Serving::Unserved(_) => Duration::ZERO,
+    }
+}
+
+/// Whether an evaluation of at most this length ends while its sender still waits, after so long a wait. One that is cut short costs others as
+/// much as any, without an answer that says so.
+fn is_in_time(waited: Duration, longest: Duration) -> bool {
+    waited.saturating_add(longest) <= PATIENCE
 }
 
 async fn verdict(admission: &Admission, policy: &Arc<ServedPolicy>, body: &[u8]) -> Result<AuditVerdict, Refusal> {
     let review = Review::parse(body)?;
     admission.audit(policy, &review).await.map_err(|contended| Refusal::Contended(contended.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_evaluation_begins_only_if_it_can_end_in_time() {
+        let seconds = Duration::from_secs;
+        assert!(is_in_time(seconds(20), seconds(30)) && is_in_time(seconds(48), seconds(2)));
+        assert!(!is_in_time(seconds(21), seconds(30)) && !is_in_time(seconds(49), seconds(2)));
+        assert!(is_in_time(PATIENCE, Duration::ZERO), "a policy that does not serve is answered at once");
+    }
 }
