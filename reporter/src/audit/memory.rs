@@ -1,4 +1,6 @@
 //! The objects that were judged already: policies are not asked again about an object if neither has changed. Pure.
+//!
+//! A policy that has failed, or was not asked, is asked again, without the others that match the object.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,14 +12,14 @@ use super::subject::Subject;
 
 /// Most objects that are remembered. Policies are asked about the others in each scan.
 const MAX_OBJECTS: usize = 100_000;
-/// Most bytes of findings that are remembered. Policies are asked about objects with further findings in each scan.
+/// Most bytes that are remembered of all objects. Policies are asked about further objects in each scan.
 const MAX_BYTES: usize = 16 << 20;
 
 /// The objects that were judged.
 #[derive(Debug)]
 pub(super) struct Memory {
     objects: HashMap<u64, Judged>,
-    /// The bytes of all findings.
+    /// The bytes of all that is remembered.
     bytes: usize,
     scan: u64,
     max_objects: usize,
@@ -27,9 +29,45 @@ pub(super) struct Memory {
 #[derive(Debug)]
 struct Judged {
     fingerprint: u64,
-    findings: Vec<Finding>,
+    remembered: Remembered,
     /// The scan that has seen it last.
     scan: u64,
+}
+
+/// What is remembered of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Remembered {
+    pub(super) findings: Vec<Finding>,
+    /// The policies that are to be asked again; the findings of all others hold.
+    pub(super) open: Vec<Open>,
+}
+
+/// A policy that is to be asked again about an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Open {
+    policy: u64,
+    /// Whether its evaluation has run to its deadline. The finding that says so holds until the policy is asked again.
+    pub(super) is_late: bool,
+}
+
+impl Remembered {
+    /// Whether a policy is to be asked again; none if its finding holds.
+    pub(super) fn open(&self, policy: &Subject) -> Option<Open> {
+        let policy = hash(&policy.uid);
+        self.open.iter().find(|open| open.policy == policy).copied()
+    }
+
+    /// The memory that it takes, roughly, in bytes.
+    fn size(&self) -> usize {
+        self.findings.iter().map(Finding::size).sum::<usize>() + self.open.len() * size_of::<Open>()
+    }
+}
+
+impl Open {
+    /// A policy that is to be asked again.
+    pub(super) fn new(policy: &Subject, is_late: bool) -> Self {
+        Self { policy: hash(&policy.uid), is_late }
+    }
 }
 
 impl Default for Memory {
@@ -48,27 +86,27 @@ impl Memory {
         self.scan += 1;
     }
 
-    /// The findings about an object, if it was judged with this fingerprint.
-    pub(super) fn recall(&mut self, key: u64, fingerprint: u64) -> Option<Vec<Finding>> {
+    /// What is remembered of an object, if it was judged with this fingerprint.
+    pub(super) fn recall(&mut self, key: u64, fingerprint: u64) -> Option<Remembered> {
         let judged = self.objects.get_mut(&key).filter(|judged| judged.fingerprint == fingerprint)?;
         judged.scan = self.scan;
-        Some(judged.findings.clone())
+        Some(judged.remembered.clone())
     }
 
-    /// Remembers the findings about an object, if there is room.
-    pub(super) fn put(&mut self, key: u64, fingerprint: u64, findings: Vec<Finding>) {
+    /// Remembers an object, if there is room.
+    pub(super) fn put(&mut self, key: u64, fingerprint: u64, remembered: Remembered) {
         self.forget(key);
-        let bytes = size(&findings);
+        let bytes = remembered.size();
         if self.objects.len() < self.max_objects && self.bytes + bytes <= self.max_bytes {
             self.bytes += bytes;
-            self.objects.insert(key, Judged { fingerprint, findings, scan: self.scan });
+            self.objects.insert(key, Judged { fingerprint, remembered, scan: self.scan });
         }
     }
 
     /// Forgets an object.
     pub(super) fn forget(&mut self, key: u64) {
         if let Some(judged) = self.objects.remove(&key) {
-            self.bytes -= size(&judged.findings);
+            self.bytes -= judged.remembered.size();
         }
     }
 
@@ -76,12 +114,8 @@ impl Memory {
     pub(super) fn end(&mut self) {
         let scan = self.scan;
         self.objects.retain(|_, judged| judged.scan == scan);
-        self.bytes = self.objects.values().map(|judged| size(&judged.findings)).sum();
+        self.bytes = self.objects.values().map(|judged| judged.remembered.size()).sum();
     }
-}
-
-fn size(findings: &[Finding]) -> usize {
-    findings.iter().map(Finding::size).sum()
 }
 
 /// The key of an object in one version of its resource.
@@ -148,33 +182,49 @@ mod tests {
     fn what_is_remembered_is_what_was_found() {
         let mut memory = Memory::default();
         memory.begin();
-        let findings = vec![finding("a", Problem::Violation, "no")];
-        memory.put(1, 10, findings.clone());
-        memory.put(2, 20, Vec::new());
-        assert_eq!(memory.recall(1, 10), Some(findings));
+        let open = vec![Open::new(&subject("bbbb", 1), true)];
+        let remembered = Remembered { findings: vec![finding("a", Problem::Violation, "no")], open };
+        memory.put(1, 10, remembered.clone());
+        memory.put(2, 20, Remembered::default());
+        assert_eq!(memory.recall(1, 10), Some(remembered));
         assert_eq!((memory.recall(1, 11), memory.recall(3, 10)), (None, None));
         memory.end();
         memory.begin();
-        assert_eq!(memory.recall(2, 20), Some(Vec::new()));
+        assert_eq!(memory.recall(2, 20), Some(Remembered::default()));
         memory.end();
         assert_eq!((memory.recall(1, 10), memory.bytes), (None, 0), "the object is gone");
     }
 
     #[test]
     fn what_is_beyond_the_limits_is_asked_about_again() {
-        let large = || vec![finding("a", Problem::Violation, &"x".repeat(500))];
+        let large = || Remembered {
+            findings: vec![finding("a", Problem::Violation, &"x".repeat(500))],
+            ..Remembered::default()
+        };
         let mut memory = Memory::new(2, 1000);
         memory.begin();
         for key in 1..=3 {
-            memory.put(key, 0, Vec::new());
+            memory.put(key, 0, Remembered::default());
         }
-        assert_eq!((memory.recall(2, 0), memory.recall(3, 0)), (Some(Vec::new()), None));
+        assert_eq!((memory.recall(2, 0), memory.recall(3, 0)), (Some(Remembered::default()), None));
         memory.put(1, 0, large());
         memory.put(2, 0, large());
-        assert_eq!((memory.recall(1, 0).map(|found| found.len()), memory.recall(2, 0)), (Some(1), None));
+        assert_eq!((memory.recall(1, 0), memory.recall(2, 0)), (Some(large()), None));
         memory.forget(1);
         memory.put(3, 0, large());
         assert!(memory.recall(3, 0).is_some());
+        let open = vec![Open::new(&subject("bbbb", 1), false); 200];
+        memory.put(2, 0, Remembered { open, ..Remembered::default() });
+        assert_eq!(memory.recall(2, 0), None, "policies that are to be asked again take room too");
+    }
+
+    #[test]
+    fn only_policies_that_are_open_are_asked_again() {
+        let (failed, late, judged) = (subject("aaaa", 1), subject("bbbb", 1), subject("cccc", 1));
+        let open = vec![Open::new(&failed, false), Open::new(&late, true)];
+        let remembered = Remembered { open, ..Remembered::default() };
+        let is_late = |policy| remembered.open(policy).map(|open| open.is_late);
+        assert_eq!((is_late(&failed), is_late(&late), is_late(&judged)), (Some(false), Some(true), None));
     }
 
     #[test]

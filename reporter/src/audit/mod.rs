@@ -10,8 +10,10 @@
 //!
 //! The reporter that holds the Lease scans when an interval has passed since the last scan, and soon after a change of policies or of the
 //! generations that serve. Objects are read page by page. Policies are not asked again about objects that were judged and have not changed.
+//! A policy that takes more than its share of the time is not asked about further objects in a scan (`budget`), so that it delays no other.
 
 mod ask;
+mod budget;
 mod finding;
 mod known;
 mod memory;
@@ -26,7 +28,7 @@ mod worker;
 mod writer;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::Client;
@@ -38,6 +40,7 @@ use tokio::time::Instant;
 pub use report::AuditFormat;
 
 use ask::Evaluator;
+use budget::Budgets;
 use memory::Memory;
 pub(crate) use metrics::AuditMetrics;
 pub(crate) use scan::Found;
@@ -152,6 +155,7 @@ impl Audit {
         );
         let worker = Worker {
             evaluator,
+            budgets: Mutex::new(Budgets::new(self.interval)),
             memory: Memory::default(),
             writer,
             metrics: self.metrics.clone(),

@@ -11,12 +11,13 @@ use portcullis_api::{AuditSummary, Kind};
 use portcullis_contract::PolicyId;
 use portcullis_kubernetes::{CallError, Discovery, Failures, discover};
 use portcullis_matching::{Namespaces, Resource, labels};
+use portcullis_util::lock;
 
 use super::metrics::AuditMetrics;
 use super::pages::Pages;
 use super::plan::{List, Plan};
 use super::subject::{Read, Served, Site, Subject, read};
-use super::tally::{Tally, left};
+use super::tally::{Now, Tally, left};
 use super::worker::{Current, Worker};
 use crate::facts::to_second;
 
@@ -66,6 +67,7 @@ impl Scanner {
         }
         let hidden: Vec<String> = discovery.hidden.iter().map(|(name, _)| name.clone()).collect();
         let plan = Plan::new(subjects, &resources(discovery));
+        lock(&self.worker.budgets).begin(&plan.subjects, Instant::now());
         let mut tallies = vec![Tally::default(); plan.subjects.len()];
         for name in &hidden {
             hide(&plan, name, &mut tallies);
@@ -96,7 +98,8 @@ impl Scanner {
     }
 
     fn found(&self, plan: &Plan, tallies: &[Tally], not_asked: Vec<(PolicyId, String, String)>) -> Vec<Found> {
-        let now = to_second(Timestamp::now());
+        let now = Now { instant: Instant::now(), timestamp: to_second(Timestamp::now()) };
+        let budgets = lock(&self.worker.budgets);
         // A policy that is not served now keeps its last summary.
         let asked = || plan.subjects.iter().enumerate().filter(|(_, subject)| subject.generation > 0);
         let violations = asked().map(|(number, subject)| (subject.id.to_string(), tallies[number].violations()));
@@ -105,10 +108,12 @@ impl Scanner {
         let summaries = asked().map(|(number, subject)| {
             let is_asking = |list: &&List| list.asking.iter().any(|asking| asking.subject == number);
             let lists = plan.lists.iter().filter(is_asking).count();
-            let summary = tallies[number].summary(subject.generation, lists, problem, now);
+            let over = budgets.over(subject);
+            let summary = tallies[number].summary(subject.generation, lists, over.as_ref(), problem, now);
             Found { policy: subject.id.clone(), uid: subject.uid.clone(), summary }
         });
-        let others = not_asked.into_iter().map(|(policy, uid, why)| Found { policy, uid, summary: left(&why, now) });
+        let others =
+            not_asked.into_iter().map(|(policy, uid, why)| Found { policy, uid, summary: left(&why, now.timestamp) });
         summaries.chain(others).collect()
     }
 
@@ -199,3 +204,6 @@ fn hide(plan: &Plan, name: &str, tallies: &mut [Tally]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,20 @@
 //! What a scan has found for each policy, in numbers, and the summary for its status. Pure.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use portcullis_api::AuditSummary;
 use portcullis_contract::{clean, truncate};
 
+use super::budget::Over;
 use super::finding::{Finding, Problem};
+use crate::facts::to_second;
+
+/// Most objects that are named of those that were left out, as the message is short.
+const MAX_LEFT_OUT: usize = 3;
+/// Longest name of such an object, in bytes.
+const MAX_NAME: usize = 160;
 
 /// The numbers of one policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,6 +29,17 @@ pub(super) struct Tally {
     unknown: i64,
     /// The number of objects about which the evaluator could not be asked.
     unasked: i64,
+    /// The number of objects about which the policy was not asked because it had used up its budget.
+    left_out: i64,
+    /// Some of them.
+    left_out_examples: Vec<String>,
+}
+
+/// When something is: by the clock that scans are timed with, and by that of users.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Now {
+    pub(super) instant: Instant,
+    pub(super) timestamp: Timestamp,
 }
 
 impl Tally {
@@ -49,6 +68,14 @@ impl Tally {
         self.unasked += 1;
     }
 
+    /// Counts an object about which the policy was not asked because it had used up its budget.
+    pub(super) fn left_out(&mut self, object: &str) {
+        self.left_out += 1;
+        if self.left_out_examples.len() < MAX_LEFT_OUT {
+            self.left_out_examples.push(clean(object, MAX_NAME));
+        }
+    }
+
     /// Notes a resource that could not be listed.
     pub(super) fn unreadable(&mut self, resource: &str) {
         self.unreadable.insert(clean(resource, AuditSummary::MAX_RESOURCE));
@@ -59,11 +86,22 @@ impl Tally {
         self.violations
     }
 
-    /// The summary. `lists` is the number of resources that the policy's rules name; `reports` says why reports are missing, none if none are.
-    pub(super) fn summary(&self, generation: i64, lists: usize, reports: Option<&str>, now: Timestamp) -> AuditSummary {
+    /// The summary. `lists` is the number of resources that the policy's rules name; `over` says why it was not asked about all objects, and
+    /// `reports` why reports are missing.
+    pub(super) fn summary(
+        &self,
+        generation: i64,
+        lists: usize,
+        over: Option<&Over>,
+        reports: Option<&str>,
+        now: Now,
+    ) -> AuditSummary {
         let mut sentences = Vec::new();
         if lists == 0 && self.unreadable.is_empty() {
             sentences.push("the rules name no resource of the cluster for CREATE or UPDATE".to_owned());
+        }
+        if let Some(over) = over.filter(|_| self.left_out > 0) {
+            sentences.push(self.too_slow(over, now));
         }
         if !self.unreadable.is_empty() {
             let count = i64::try_from(self.unreadable.len()).unwrap_or(i64::MAX);
@@ -80,7 +118,7 @@ impl Tally {
         }
         sentences.extend(reports.map(str::to_owned));
         AuditSummary {
-            scanned_at: now,
+            scanned_at: now.timestamp,
             generation,
             checked: self.checked,
             violations: self.violations,
@@ -89,6 +127,30 @@ impl Tally {
             unreadable: self.unreadable.iter().take(AuditSummary::MAX_UNREADABLE).cloned().collect(),
             message: truncate(&sentences.join("; "), AuditSummary::MAX_MESSAGE),
         }
+    }
+
+    /// Which objects were left out, why, and when they are audited.
+    fn too_slow(&self, over: &Over, now: Now) -> String {
+        let named = self.left_out_examples.join(", ");
+        let rest = self.left_out - i64::try_from(self.left_out_examples.len()).unwrap_or(i64::MAX);
+        let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+        let (who, mended) = if over.of_namespace {
+            ("the policies of its namespace together", "")
+        } else {
+            ("the policy", ", or of another generation,")
+        };
+        let wait = SignedDuration::try_from(over.until.saturating_duration_since(now.instant)).unwrap_or_default();
+        let until = now.timestamp.checked_add(wait).map_or(now.timestamp, to_second);
+        format!(
+            "{} not audited ({named}{rest}), as {who} took {} s for {}, which is too long for the audit of others; the first scan \
+             after {until}{mended} asks about them",
+            match self.left_out {
+                1 => "1 object was".to_owned(),
+                many => format!("{many} objects were"),
+            },
+            over.spent.as_secs(),
+            counted(i64::from(over.questions), "question"),
+        )
     }
 }
 
@@ -113,8 +175,14 @@ fn counted(number: i64, thing: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::audit::finding::tests::finding;
+
+    fn now() -> Now {
+        Now { instant: Instant::now(), timestamp: Timestamp::UNIX_EPOCH }
+    }
 
     #[test]
     fn verdicts_become_numbers_and_a_few_examples() {
@@ -124,7 +192,7 @@ mod tests {
             tally.judged(Some(&finding("a", Problem::Violation, "no")), &format!("Pod team-a/web-{number}"));
         }
         tally.judged(Some(&finding("a", Problem::Error, "late")), "Pod team-a/slow");
-        let summary = tally.summary(3, 1, None, Timestamp::UNIX_EPOCH);
+        let summary = tally.summary(3, 1, None, None, now());
         assert_eq!((summary.checked, summary.violations, summary.errors, summary.generation), (9, 7, 1, 3));
         assert_eq!(summary.examples.len(), AuditSummary::MAX_EXAMPLES);
         assert_eq!((summary.examples[0].as_str(), summary.message.as_str()), ("Pod team-a/web-1", ""));
@@ -137,15 +205,47 @@ mod tests {
         tally.unknown();
         tally.unasked();
         tally.unasked();
-        let summary = tally.summary(1, 2, Some("reports are not written: x"), Timestamp::UNIX_EPOCH);
+        let summary = tally.summary(1, 2, None, Some("reports are not written: x"), now());
         assert_eq!(summary.unreadable.len(), AuditSummary::MAX_UNREADABLE);
         assert_eq!(
             summary.message,
             "12 resources could not be listed, or not to the end; whether 1 object would reach the policy is unknown, as only an API \
              server can evaluate its match conditions; the evaluator could not be asked about 2 objects; reports are not written: x"
         );
-        let none = Tally::default().summary(1, 0, None, Timestamp::UNIX_EPOCH);
+        let none = Tally::default().summary(1, 0, None, None, now());
         assert_eq!(none.message, "the rules name no resource of the cluster for CREATE or UPDATE");
         assert_eq!(left("the policy is suspended", Timestamp::UNIX_EPOCH).message, "the policy is suspended");
+    }
+
+    #[test]
+    fn what_a_slow_policy_was_not_asked_about_is_named_with_the_time_of_the_next_try() {
+        let mut tally = Tally::default();
+        tally.left_out("ConfigMap a/one");
+        let now = now();
+        let until = now.instant + Duration::from_secs(3600);
+        let over = |of_namespace| Over { of_namespace, spent: Duration::from_millis(40_020), questions: 4, until };
+        assert_eq!(
+            tally.summary(1, 1, Some(&over(false)), None, now).message,
+            "1 object was not audited (ConfigMap a/one), as the policy took 40 s for 4 questions, which is too long for the audit of others; \
+             the first scan after 1970-01-01T01:00:00Z, or of another generation, asks about them"
+        );
+        for name in ["two", "three", "four", "five"] {
+            tally.left_out(&format!("ConfigMap a/{name}"));
+        }
+        assert_eq!(
+            tally.summary(1, 1, Some(&over(true)), None, now).message,
+            "5 objects were not audited (ConfigMap a/one, ConfigMap a/two, ConfigMap a/three and 2 more), as the policies of its namespace \
+             together took 40 s for 4 questions, which is too long for the audit of others; the first scan after 1970-01-01T01:00:00Z asks \
+             about them"
+        );
+        (0..1000).for_each(|_| tally.left_out(&"x".repeat(600)));
+        assert!(tally.summary(1, 1, Some(&over(true)), None, now).message.len() <= AuditSummary::MAX_MESSAGE);
+        let mut long = Tally::default();
+        (0..1000).for_each(|_| long.left_out(&"x".repeat(600)));
+        assert!(
+            long.summary(1, 1, Some(&over(true)), None, now).message.ends_with("asks about them"),
+            "names are cut first"
+        );
+        assert_eq!(Tally::default().summary(1, 1, Some(&over(false)), None, now).message, "", "nothing was left out");
     }
 }

@@ -1,17 +1,20 @@
 //! Judges the objects of a page: uses what is remembered, asks about the rest, counts, and writes reports.
 
 use std::collections::HashSet;
+use std::sync::Mutex;
 
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
-use portcullis_contract::AuditVerdict;
+use portcullis_contract::{AuditVerdict, Reason};
 use portcullis_matching::{Asked, Namespaces, about};
+use portcullis_util::lock;
 use serde_json::Value;
 
 use super::ask::Evaluator;
+use super::budget::Budgets;
 use super::finding::{Finding, Problem};
 use super::known::ObjectKey;
-use super::memory::{Memory, fingerprint, key};
+use super::memory::{Memory, Open, Remembered, fingerprint, key};
 use super::metrics::AuditMetrics;
 use super::plan::{Asking, List, Matching, Plan, USER};
 use super::report::{AuditFormat, Judgement, Target, report};
@@ -26,6 +29,7 @@ const MAX_JUDGED: usize = 1_000_000;
 /// Judges objects.
 pub(super) struct Worker {
     pub(super) evaluator: Evaluator,
+    pub(super) budgets: Mutex<Budgets>,
     pub(super) memory: Memory,
     pub(super) writer: Writer,
     pub(super) metrics: AuditMetrics,
@@ -50,11 +54,20 @@ struct Work {
     key: u64,
     fingerprint: u64,
     matching: Matching,
-    /// The findings of an earlier scan, if they still hold.
-    remembered: Option<Vec<Finding>>,
+    /// What is remembered of an earlier scan, if it still holds.
+    remembered: Option<Remembered>,
     questions: Vec<Asking>,
     /// The object as JSON; empty if there are no questions.
     raw: String,
+}
+
+/// The outcome of a question about an object.
+enum Answer {
+    Verdict(AuditVerdict),
+    /// The evaluator cannot be asked.
+    Unasked,
+    /// The policy has used up its budget.
+    LeftOut,
 }
 
 impl Worker {
@@ -66,11 +79,11 @@ impl Worker {
             // Match conditions can take a while, and other tasks must not wait so long.
             tokio::task::yield_now().await;
         }
-        let (plan, list, evaluator) = (current.plan, current.list, &self.evaluator);
-        let questions: Vec<_> = work.into_iter().map(|work| judge(evaluator, plan, list, work)).collect();
+        let (plan, list) = (current.plan, current.list);
+        let questions: Vec<_> = work.into_iter().map(|work| self.judge(plan, list, work)).collect();
         let judged: Vec<_> = stream::iter(questions).buffer_unordered(AT_ONCE).collect().await;
-        for (work, verdicts) in judged {
-            self.conclude(current, &work, &verdicts).await;
+        for (work, answers) in judged {
+            self.conclude(current, &work, &answers).await;
         }
     }
 
@@ -92,46 +105,91 @@ impl Worker {
         let labels = target.namespace.as_ref().and_then(|namespace| current.namespaces.get(namespace));
         let fingerprint = fingerprint(version, labels, stable());
         let remembered =
-            if stable().next().is_none() { Some(Vec::new()) } else { self.memory.recall(key, fingerprint) };
-        let is_asked = |one: &&Asking| remembered.is_none() || plan.subjects[one.subject].reads_context;
+            if stable().next().is_none() { Some(Remembered::default()) } else { self.memory.recall(key, fingerprint) };
+        let budgets = lock(&self.budgets);
+        let is_asked = |one: &&Asking| {
+            let subject = &plan.subjects[one.subject];
+            match remembered.as_ref().map(|remembered| remembered.open(subject)) {
+                _ if subject.reads_context => true,
+                None => true,
+                Some(None) => false,
+                Some(Some(open)) => !open.is_late || budgets.asks_late(subject),
+            }
+        };
         let questions: Vec<Asking> = matching.asking.iter().filter(is_asked).copied().collect();
         let raw = if questions.is_empty() { String::new() } else { object.to_string() };
         Some(Work { target, key, fingerprint, matching, remembered, questions, raw })
     }
 
-    /// Takes in the verdicts of policies on an object, and writes its report.
-    async fn conclude(&mut self, current: &mut Current<'_>, work: &Work, verdicts: &[(usize, Option<AuditVerdict>)]) {
+    /// Asks the policies about an object, one after the other. Each answer comes with the index of its subject.
+    async fn judge(&self, plan: &Plan, list: &List, work: Work) -> (Work, Vec<(usize, Answer)>) {
+        let mut answers = Vec::new();
+        for asking in &work.questions {
+            let subject = &plan.subjects[asking.subject];
+            if !lock(&self.budgets).may_ask(subject) {
+                answers.push((asking.subject, Answer::LeftOut));
+                continue;
+            }
+            let namespace = work.target.namespace.as_deref().unwrap_or_default();
+            let asked = Asked::of(&list.resource, asking.operation, namespace);
+            let review = about(USER, &asked, &list.resource.kind, &work.target.name, &work.raw);
+            let asked = self.evaluator.ask(&subject.id, subject.generation, &review).await;
+            if lock(&self.budgets).took(subject, asked.time) {
+                tracing::warn!(policy = %subject.id, "the audit leaves out further objects of a policy that takes too long");
+            }
+            answers.push((asking.subject, asked.verdict.map_or(Answer::Unasked, Answer::Verdict)));
+        }
+        (work, answers)
+    }
+
+    /// Takes in the answers of policies about an object, and writes its report.
+    async fn conclude(&mut self, current: &mut Current<'_>, work: &Work, answers: &[(usize, Answer)]) {
         let plan = current.plan;
         let subjects = &plan.subjects;
         let title = work.target.title();
         let mut findings: Vec<(usize, Finding)> = Vec::new();
-        let (mut passed, mut is_final) = (0, true);
+        let mut passed = 0;
+        // The findings of policies that are not asked again, and the policies that are.
+        let mut remembered = Remembered::default();
         let mut unasked = work.matching.unserved.clone();
         for asking in &work.matching.asking {
             let subject = &subjects[asking.subject];
-            let finding = match verdicts.iter().find(|(number, _)| *number == asking.subject) {
-                Some((_, Some(verdict))) => {
+            let tally = &mut current.tallies[asking.subject];
+            let (finding, open) = match answers.iter().find(|(number, _)| *number == asking.subject) {
+                Some((_, Answer::Verdict(verdict))) => {
                     self.metrics.object(verdict.outcome.as_str());
-                    Finding::of(&subject.id, verdict)
+                    let finding = Finding::of(&subject.id, verdict);
+                    // An evaluation that failed may succeed in the next scan.
+                    let failed = finding.as_ref().filter(|finding| finding.problem == Problem::Error);
+                    let open =
+                        failed.map(|failed| Open::new(subject, failed.reason == Some(Reason::EvaluationTimedOut)));
+                    (finding, open)
                 }
-                Some((_, None)) => {
+                Some((_, answer)) => {
                     unasked.push(asking.subject);
-                    current.tallies[asking.subject].unasked();
-                    is_final &= subject.reads_context;
+                    match answer {
+                        Answer::LeftOut => tally.left_out(&title),
+                        _ => tally.unasked(),
+                    }
+                    remembered.open.extend((!subject.reads_context).then(|| Open::new(subject, false)));
                     continue;
                 }
                 None => {
                     self.metrics.object("remembered");
-                    work.remembered.iter().flatten().find(|finding| finding.policy == subject.id).cloned()
+                    let old = work.remembered.as_ref();
+                    let mut findings = old.into_iter().flat_map(|old| &old.findings);
+                    let finding = findings.find(|finding| finding.policy == subject.id).cloned();
+                    (finding, old.and_then(|old| old.open(subject)))
                 }
             };
-            current.tallies[asking.subject].judged(finding.as_ref(), &title);
+            tally.judged(finding.as_ref(), &title);
+            if !subject.reads_context {
+                let holds = open.is_none_or(|open| open.is_late);
+                remembered.findings.extend(finding.clone().filter(|_| holds));
+                remembered.open.extend(open);
+            }
             match finding {
-                Some(finding) => {
-                    // An evaluation that failed may succeed in the next scan.
-                    is_final &= subject.reads_context || finding.problem == Problem::Violation;
-                    findings.push((asking.subject, finding));
-                }
+                Some(finding) => findings.push((asking.subject, finding)),
                 None => passed += 1,
             }
         }
@@ -140,12 +198,8 @@ impl Worker {
             self.metrics.object("unknown");
             current.tallies[*number].unknown();
         }
-        if work.remembered.is_none() && is_final {
-            let stable = findings.iter().filter(|(number, _)| !subjects[*number].reads_context);
-            let stable = stable.map(|(_, finding)| finding.clone()).collect();
-            self.memory.put(work.key, work.fingerprint, stable);
-        } else if work.remembered.is_none() {
-            self.memory.forget(work.key);
+        if work.remembered.as_ref() != Some(&remembered) {
+            self.memory.put(work.key, work.fingerprint, remembered);
         }
         let name = work.target.report_name(&self.policy_server);
         let report_key = ObjectKey { namespace: work.target.namespace.clone(), name };
@@ -160,24 +214,6 @@ impl Worker {
         let wanted = report(self.format, &self.policy_server, &work.target, &judgement, Timestamp::now());
         self.writer.put(&report_key, wanted).await;
     }
-}
-
-/// Asks the policies about an object, one after the other. Each verdict comes with the index of its subject.
-async fn judge(
-    evaluator: &Evaluator,
-    plan: &Plan,
-    list: &List,
-    work: Work,
-) -> (Work, Vec<(usize, Option<AuditVerdict>)>) {
-    let mut verdicts = Vec::new();
-    for asking in &work.questions {
-        let subject = &plan.subjects[asking.subject];
-        let namespace = work.target.namespace.as_deref().unwrap_or_default();
-        let asked = Asked::of(&list.resource, asking.operation, namespace);
-        let review = about(USER, &asked, &list.resource.kind, &work.target.name, &work.raw);
-        verdicts.push((asking.subject, evaluator.ask(&subject.id, subject.generation, &review).await));
-    }
-    (work, verdicts)
 }
 
 /// The object of a list that a report would be about.

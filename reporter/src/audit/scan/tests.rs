@@ -1,0 +1,209 @@
+//! Whole scans, with an API server and an evaluator that the test plays on the loopback.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use portcullis_api::PolicyKey;
+use portcullis_kubernetes::{Failures, Leadership};
+use portcullis_process::ProbeServer;
+use portcullis_util::lock;
+use prometheus::Registry;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::audit::ask::Evaluator;
+use crate::audit::budget::Budgets;
+use crate::audit::memory::Memory;
+use crate::audit::report::AuditFormat;
+use crate::audit::writer::Writer;
+
+/// The number of objects in each of the two namespaces.
+const OBJECTS: usize = 30;
+/// The deadline of the slow policy, and what the evaluator says that each of its evaluations took.
+const DEADLINE: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(3600);
+
+/// The questions that the evaluator got: policy and object.
+type Asked = Arc<Mutex<Vec<(String, String)>>>;
+
+/// What a scan says about each policy.
+type Summaries = BTreeMap<String, AuditSummary>;
+
+struct Stage {
+    scanner: Scanner,
+    served: Served,
+    asked: Asked,
+}
+
+impl Stage {
+    fn new(interval: Duration) -> Self {
+        portcullis_process::install_crypto();
+        let asked = Asked::default();
+        let mut servers = ProbeServer::new();
+        let mut serve = |routes| servers.port(([127, 0, 0, 1], 0).into(), routes).expect("binds");
+        let (api, evaluator) = (serve(api_server()), serve(evaluator(Arc::clone(&asked))));
+        servers.start().expect("starts");
+        let served = ["uid-all", "uid-slow", "uid-quick"].map(|uid| (PolicyKey::of(uid), 1)).into();
+        Self { scanner: scanner(api, evaluator, interval), served, asked }
+    }
+
+    async fn scan(&mut self) -> Summaries {
+        let found = self.scanner.scan(&self.served).await.expect("a scan");
+        found.into_iter().map(|found| (found.policy.to_string(), found.summary)).collect()
+    }
+
+    /// The objects that a policy was asked about since the last call, in this order.
+    fn asked(&self, policy: &str) -> Vec<String> {
+        let mut names = Vec::new();
+        lock(&self.asked).retain(|(asked, name)| {
+            let is_other = asked != policy;
+            names.extend((!is_other).then(|| name.clone()));
+            is_other
+        });
+        names
+    }
+}
+
+fn scanner(api: SocketAddr, evaluator: SocketAddr, interval: Duration) -> Scanner {
+    let url = format!("http://{api}").parse().expect("an address");
+    let client = Client::try_from(kube::Config::new(url)).expect("a client");
+    let metrics = AuditMetrics::new(&Registry::new()).expect("registers");
+    let failures = || Failures::new("ask", |_| ());
+    let format = AuditFormat::Openreports;
+    // Nobody leads, so no report is written.
+    let (_, leadership) = Leadership::new();
+    let writer = Writer::new(client.clone(), format, "default".into(), leadership, metrics.clone(), failures());
+    let worker = Worker {
+        evaluator: Evaluator::new(evaluator, failures()).expect("a client"),
+        budgets: Mutex::new(Budgets::new(interval)),
+        memory: Memory::default(),
+        writer,
+        metrics: metrics.clone(),
+        policy_server: "default".into(),
+        format,
+    };
+    let site = Site { policy_server: "default".into(), namespace: "portcullis".into() };
+    Scanner { client, site, metrics, failures: failures(), worker }
+}
+
+/// A policy for all namespaces, a slow one of the namespace `a`, and a quick one of the namespace `b`, each with its collection.
+fn policies() -> [(&'static str, Value); 3] {
+    let rules =
+        json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}]);
+    let policy = |namespace: Option<&str>, name: &str| {
+        let metadata = json!({"name": name, "namespace": namespace, "uid": format!("uid-{name}")});
+        json!({"metadata": metadata, "spec": {"rules": rules}})
+    };
+    [
+        ("clusterpolicies", policy(None, "all")),
+        ("policies", policy(Some("a"), "slow")),
+        ("policies", policy(Some("b"), "quick")),
+    ]
+}
+
+fn answer(body: &Value) -> impl IntoResponse + use<> {
+    ([(CONTENT_TYPE, "application/json")], body.to_string())
+}
+
+fn api_server() -> Router {
+    let list = |items: Vec<Value>| answer(&json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}));
+    let policies = move |Path(plural): Path<String>| async move {
+        list(policies().into_iter().filter(|(of, _)| *of == plural).map(|(_, policy)| policy).collect())
+    };
+    let objects = ["a", "b"].into_iter().flat_map(|namespace| {
+        (0..OBJECTS).map(move |number| {
+            let name = format!("{namespace}-{number:02}");
+            let uid = format!("uid-{name}");
+            json!({"metadata": {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": "1"}})
+        })
+    });
+    let objects: Vec<Value> = objects.collect();
+    let versions = json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []});
+    let config_maps =
+        json!({"name": "configmaps", "singularName": "", "namespaced": true, "kind": "ConfigMap", "verbs": ["list"]});
+    let resources = json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": [config_maps]});
+    Router::new()
+        .route("/apis/policies.portcullis.dev/v1alpha1/{plural}", get(policies))
+        .route("/apis/openreports.io/v1alpha1/{plural}", get(move || async move { list(Vec::new()) }))
+        .route("/api", get(move || async move { answer(&versions) }))
+        .route("/apis", get(|| async { answer(&json!({"kind": "APIGroupList", "groups": []})) }))
+        .route("/api/v1", get(move || async move { answer(&resources) }))
+        .route("/api/v1/configmaps", get(move || async move { list(objects) }))
+}
+
+/// Says of each evaluation of the slow policy that it ran to its deadline, and admits the object otherwise.
+fn evaluator(asked: Asked) -> Router {
+    let ask = move |Path(id): Path<String>, body: String| async move {
+        let review: Value = serde_json::from_str(&body).expect("a review");
+        let name = review["request"]["name"].as_str().unwrap_or_default().to_owned();
+        lock(&asked).push((id.clone(), name));
+        answer(&if id == "namespaced/a/slow" {
+            json!({
+                "outcome": "failed", "generation": 1, "message": "too late", "reason": "EvaluationTimedOut",
+                "microseconds": DEADLINE.as_micros(),
+            })
+        } else {
+            json!({"outcome": "allowed", "generation": 1, "microseconds": 200})
+        })
+    };
+    Router::new().route("/audit/{*id}", post(ask))
+}
+
+fn is_complete(summary: &AuditSummary, objects: usize) -> bool {
+    summary.checked == i64::try_from(objects).unwrap() && summary.errors == 0 && summary.message.is_empty()
+}
+
+#[tokio::test]
+async fn a_policy_that_runs_to_its_deadline_costs_the_others_a_few_evaluations_and_no_verdict() {
+    let mut stage = Stage::new(INTERVAL);
+    let found = stage.scan().await;
+    assert!(is_complete(&found["cluster/all"], 2 * OBJECTS), "{found:?}");
+    assert!(is_complete(&found["namespaced/b/quick"], OBJECTS), "{found:?}");
+    let slow = &found["namespaced/a/slow"];
+    let asked = stage.asked("namespaced/a/slow").len();
+    // One more may be under way when the budget is used up.
+    assert!((4..=5).contains(&asked), "{asked}");
+    assert_eq!((slow.checked, slow.errors), (asked as i64, asked as i64));
+    let words =
+        [format!("{} objects were not audited (ConfigMap a/a-0", OBJECTS - asked), "the first scan after".into()];
+    assert!(words.iter().all(|words| slow.message.contains(words)), "{}", slow.message);
+
+    // A scan in the same period asks nobody: not the policy, and not the others about the objects on which it failed or was not asked.
+    assert_eq!(stage.asked("cluster/all").len(), 2 * OBJECTS);
+    let again = stage.scan().await;
+    assert!(is_complete(&again["cluster/all"], 2 * OBJECTS) && is_complete(&again["namespaced/b/quick"], OBJECTS));
+    assert_eq!((stage.asked("cluster/all"), stage.asked("namespaced/a/slow")), (Vec::new(), Vec::new()));
+    assert!(again["namespaced/a/slow"].message.contains("not audited"));
+
+    // A generation that serves instead has a new budget.
+    stage.served.insert(PolicyKey::of("uid-slow"), 2);
+    stage.scan().await;
+    assert!(!stage.asked("namespaced/a/slow").is_empty());
+}
+
+#[tokio::test]
+async fn over_the_periods_a_slow_policy_is_asked_about_all_its_objects() {
+    // Each scan is a period of its own.
+    let mut stage = Stage::new(Duration::ZERO);
+    let mut judged = BTreeSet::new();
+    for _ in 0..OBJECTS {
+        let found = stage.scan().await;
+        let asked = stage.asked("namespaced/a/slow");
+        assert!((1..=5).contains(&asked.len()), "{asked:?}");
+        assert!(asked.iter().all(|name| judged.insert(name.clone())), "asked twice: {asked:?}");
+        if judged.len() == OBJECTS {
+            let slow = &found["namespaced/a/slow"];
+            assert_eq!((slow.errors, slow.message.as_str()), (OBJECTS as i64, ""));
+            assert_eq!(stage.asked("cluster/all").len(), 2 * OBJECTS, "it was asked once about each object");
+            return;
+        }
+    }
+    panic!("only {judged:?}");
+}
