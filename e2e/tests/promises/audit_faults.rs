@@ -1,11 +1,11 @@
-//! Faults during an audit of existing objects: rows C05 to C10.
+//! Faults during an audit of existing objects: rows C05 to C10, and a policy that never ends.
 
 use portcullis_e2e::{Canary, Installation, PodSetup, Policy, Program, Proxy, Rule, eventually};
 use serde_json::{Value, json};
 
 use crate::audit::{
-    NO_TEAM, ReportKind, asked, counted, counted_namespaces, fill, found, install, labels, labels_of_namespaces,
-    put_label, reported, scan, wait_exact, wait_exact_in,
+    COUNTED, NO_TEAM, ReportKind, asked, counted, counted_namespaces, fill, found, install, labels,
+    labels_of_namespaces, put_label, reported, scan, wait_exact, wait_exact_in,
 };
 use crate::{cluster, leading_pod};
 
@@ -235,5 +235,29 @@ fn fault_c10_a_kind_that_may_not_be_listed_is_named_and_the_others_are_audited()
     let audit = wait_exact(&installation, &other, &namespaces);
     assert_eq!((message(&audit), &audit["unreadable"]), ("", &Value::Null), "{audit}");
     wait_exact(&installation, &both, &namespaces);
+    canary.end();
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn promise_an_endless_policy_of_a_namespace_costs_others_no_verdict_and_says_which_objects_are_left_out() {
+    let installation = install("audit-endless", "openreports");
+    let namespaces = ["a", "b"].map(|suffix| installation.make_namespace(suffix));
+    for namespace in &namespaces {
+        fill(&installation, namespace, 20, |number| number < 5);
+    }
+    let canary = with(&installation, [PodSetup::default().flag(Program::Evaluator, "--audit-share", 100)]);
+    let endless = installation.policy(&namespaces[0], "endless").guest("endless_loop").on(&["configmaps"]);
+    let endless = endless.field("objectSelector", json!({ "matchLabels": { COUNTED: "yes" } }));
+    let endless = endless.field("failurePolicy", "Ignore");
+    let others = labels(&installation, "audit-endless-labels");
+    installation.apply_ready(&[endless.clone(), others.clone()]);
+    let audit = wait_exact(&installation, &others, &namespaces);
+    assert_eq!(message(&audit), "", "{audit}");
+    let audit = found(&installation, &endless, "what was left out", |audit| {
+        ["objects were not audited (ConfigMap ", "asks about them"].iter().all(|words| message(audit).contains(words))
+    });
+    assert_eq!((&audit["violations"], &audit["errors"]), (&json!(0), &audit["checked"]), "{audit}");
+    assert!(audit["checked"].as_i64().is_some_and(|checked| checked < 20), "{audit}");
     canary.end();
 }

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use portcullis_contract::{AUDIT_PATH, AuditOutcome, AuditVerdict, Reason};
+use portcullis_contract::{AUDIT_PATH, AuditAnswer, AuditOutcome, AuditVerdict, Reason};
 use portcullis_tests::{
     Answer, Client, Folder, Pod, Policy, Program, Raw, Review, eventually, guest, guest_with, request,
 };
@@ -20,13 +20,17 @@ fn audit(pod: &Pod, id: &str, review: &Review) -> Answer {
     client.post(&path(id), review.bytes()).expect("the state port answers")
 }
 
-/// The verdict of an audit, which is tried again while the evaluator is busy.
-fn verdict(pod: &Pod, id: &str, review: &Review) -> AuditVerdict {
+/// The answer to an audit, which is tried again while the evaluator is busy.
+fn answer(pod: &Pod, id: &str, review: &Review) -> AuditAnswer {
     let answer = eventually(&format!("a verdict of {id}"), || {
         Some(audit(pod, id, review)).filter(|answer| answer.status != 503)
     });
     assert_eq!(answer.status, 200, "{answer:?}");
     serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{error} in {answer:?}"))
+}
+
+fn verdict(pod: &Pod, id: &str, review: &Review) -> AuditVerdict {
+    answer(pod, id, review).verdict
 }
 
 /// The outcome and the message of a policy's first generation.
@@ -145,5 +149,28 @@ fn promise_a_flood_of_audits_leaves_requests_their_time() {
     }
     for answer in judged {
         assert!(answer.status == 200 && answer.body.contains("EvaluationTimedOut"), "{answer:?}");
+    }
+}
+
+/// By this the reporter leaves out the further objects of a slow policy. Its decision has tests of its own.
+#[test]
+fn promise_an_audit_says_how_long_each_evaluation_took_and_an_endless_one_delays_others_by_its_own_time() {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::namespaced("team-a", "loops").guest("endless_loop").timeout(2));
+    folder.put(&Policy::cluster("fine").guest("always_accept"));
+    let pod = Pod::on(&folder).evaluator("--audit-share", "100").start();
+    let (loops, fine) = ("namespaced/team-a/loops", "cluster/fine");
+    pod.wait_current(loops, 1);
+    pod.wait_current(fine, 1);
+    let (endless, others) = thread::scope(|scope| {
+        let slow = scope.spawn(|| answer(&pod, loops, &Review::pod()));
+        let others: Vec<_> = (0..3).map(|_| answer(&pod, fine, &Review::pod())).collect();
+        (slow.join().expect("it is answered"), others)
+    });
+    assert_eq!(endless.verdict.reason, Some(Reason::EvaluationTimedOut));
+    for other in others {
+        assert_eq!(other.verdict.outcome, AuditOutcome::Allowed);
+        // The time in the queue, behind the endless evaluation, does not count.
+        assert!(other.microseconds > 0 && other.microseconds < endless.microseconds, "{other:?} {endless:?}");
     }
 }
