@@ -86,13 +86,13 @@ pub enum Command {
     /// Sets spec.rollbackTo, waits until the policy is Ready, and shows the progress meanwhile. The spec stays as it is and
     /// counts again after `--undo`.
     Rollback(RollbackArgs),
-    /// Judge one request by one policy, offline.
+    /// Evaluate one request by one policy, offline.
     ///
     /// Starts the real loader and evaluator for this one request, without a pod and without a cluster. Manifest and module are
     /// read again each time. Compiled modules, and nothing else, are kept in the user's cache folder: 64 of them in
     /// XDG_CACHE_HOME/portcullis/artifacts or ~/.cache/portcullis/artifacts, 256 MiB at most.
     ///
-    /// Exit status: 0 admitted, 1 rejected, 2 could not judge; 64 for a bad argument.
+    /// Exit status: 0 admitted, 1 rejected, 2 could not be evaluated; 64 for a bad argument.
     Eval(EvalArgs),
     /// Check policies before anybody applies them, offline or in a pipeline.
     ///
@@ -106,7 +106,7 @@ pub enum Command {
     /// Say what a policy would do to the objects that are in a cluster already.
     ///
     /// Reads the objects that the policy's rules and selectors name, page by page with your own rights, and has the real loader and evaluator
-    /// judge each as if it were made now. Nothing is written, and the policy need not be in the cluster.
+    /// evaluate each as if it were created now. Nothing is written, and the policy need not be in the cluster.
     ///
     /// Exit status: 0 nothing would be denied, 1 something would be, 2 it could not be found out; 64 for a bad argument.
     Impact(ImpactArgs),
@@ -277,7 +277,7 @@ pub struct EvalArgs {
     #[arg(value_name = "POLICY")]
     pub policy_file: PathBuf,
 
-    /// An AdmissionReview, its request alone, or a Kubernetes object, which is judged as if it were created; JSON or YAML,
+    /// An AdmissionReview, its request alone, or a Kubernetes object, which is evaluated as if it were created; JSON or YAML,
     /// `-` for standard input.
     #[arg(value_name = "REQUEST.json")]
     pub request: PathBuf,
@@ -290,7 +290,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     pub settings_path: Option<PathBuf>,
 
-    /// Give the request to the policy as it is: any JSON, for policies that judge other things than admission requests.
+    /// Give the request to the policy as it is: any JSON, for policies about other things than admission requests.
     #[arg(long)]
     pub raw: bool,
 

@@ -23,15 +23,15 @@ use serde_json::Value;
 use crate::args::{EvalArgs, EvalForm};
 use manifest::{Chosen, Given};
 use request::Review;
-use session::{Judged, More, Session, until_signal};
+use session::{Evaluated, More, Session, until_signal};
 use verdict::{Outcome, Verdict};
 
 /// Largest manifest or request that is read, in bytes. The evaluator takes requests of 7 MiB.
 const LARGEST: u64 = 16 << 20;
 
-/// Judges and prints. Exit status: 0 admitted, 1 rejected, 2 could not judge, 64 for a bad argument.
+/// Evaluates and prints. Exit status: 0 admitted, 1 rejected, 2 could not be evaluated, 64 for a bad argument.
 pub(crate) fn eval(args: &EvalArgs) -> ExitCode {
-    match judge(args) {
+    match evaluate(args) {
         Ok(verdict) => {
             let printed = crate::print(
                 match args.output {
@@ -44,14 +44,14 @@ pub(crate) fn eval(args: &EvalArgs) -> ExitCode {
                 (Err(error), _) => crate::refuse(&error),
                 (_, Outcome::Admitted) => ExitCode::SUCCESS,
                 (_, Outcome::Rejected) => ExitCode::from(1),
-                (_, Outcome::Unjudged) => ExitCode::from(2),
+                (_, Outcome::NotEvaluated) => ExitCode::from(2),
             }
         }
         Err(error) => crate::refuse(&error),
     }
 }
 
-fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
+fn evaluate(args: &EvalArgs) -> anyhow::Result<Verdict> {
     args.modules.loader.access.check()?;
     let mut given =
         Given { settings: settings(args)?, capabilities: args.host.host_capabilities.clone(), ..Given::default() };
@@ -74,20 +74,20 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
 
     let mut roots = Vec::from_iter(folder);
     roots.extend(args.modules.module_roots.iter().cloned());
-    let judged = until_signal(async {
+    let evaluated = until_signal(async {
         let mut loader = args.modules.for_loader();
         loader.extend(args.host.for_loader());
         let more = More { evaluator: args.host.for_evaluator(), loader };
         let session = Session::start(&[&chosen.manifest], &roots, more, args.modules.limits.compile_time).await?;
-        let judged = session.judge(&chosen, &review).await;
-        session.stop(judged.as_ref().ok().and_then(Judged::module)).await;
-        judged
+        let evaluated = session.evaluate(&chosen, &review).await;
+        session.stop(evaluated.as_ref().ok().and_then(Evaluated::module)).await;
+        evaluated
     })?;
     let mut notes = review.notes.clone();
     notes.extend(chosen.notes(&review));
-    Ok(match judged {
-        Judged::Unserved(failure) => Verdict::unserved(&chosen.id, &failure, notes),
-        Judged::Answered { body, alone, mismatches, .. } => {
+    Ok(match evaluated {
+        Evaluated::Unserved(failure) => Verdict::unserved(&chosen.id, &failure, notes),
+        Evaluated::Answered { body, alone, mismatches, .. } => {
             notes.extend(chosen.differences(mismatches));
             Verdict::of(&chosen.id, &body, alone.as_deref(), notes)?
         }

@@ -225,7 +225,7 @@ impl Asking<'_> {
                 let verdict = Verdict::of(&self.chosen.id, &body, None, Vec::new())?;
                 (verdict.outcome, verdict.message, verdict.patch.is_some())
             }
-            Err(refusal) => (Outcome::Unjudged, Some(refusal.to_string()), false),
+            Err(refusal) => (Outcome::NotEvaluated, Some(refusal.to_string()), false),
         };
         let (kind, namespace) = (resource.kind.clone(), asked.namespace);
         Ok(Found::Effect(Effect { kind, namespace, name, outcome, changes, message }))

@@ -1,4 +1,4 @@
-//! The command-line tool: runs the pod without a cluster, judges a request offline, and shows status.
+//! The command-line tool: runs the pod without a cluster, evaluates a request offline, and shows status.
 //!
 //! It has no policy engine and no compiler: `run`, `eval`, `check` and `impact` start the real programs as child processes. `get`,
 //! `describe` and `history` read what the reporter has written: the status of policies in a cluster, or of a folder, where it can be read

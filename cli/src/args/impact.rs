@@ -28,11 +28,11 @@ pub struct ImpactArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
 
-    /// The namespace of the installation, whose objects no policy judges.
+    /// The namespace of the installation, whose objects no policy is asked about.
     #[arg(long, value_name = "NAMESPACE", default_value = "portcullis", env = "PORTCULLIS_INSTALLATION_NAMESPACE")]
     pub installation_namespace: String,
 
-    /// How many objects are shown of those that would be denied or changed, or could not be judged. All are counted.
+    /// How many objects are shown of those that would be denied or changed, or could not be evaluated. All are counted.
     #[arg(long, value_name = "NUMBER", default_value = "20")]
     pub show: usize,
 

@@ -33,7 +33,7 @@ pub(crate) struct Given {
     pub capabilities: Vec<String>,
     /// Kinds of objects that may be read, instead of the manifest's; if empty, the manifest's count.
     pub kinds: Vec<Value>,
-    /// Whether the policy judges as in mode `protect`, whatever its own.
+    /// Whether the policy answers as in mode `protect`, whatever its own.
     pub protect: bool,
 }
 
@@ -158,7 +158,7 @@ impl Chosen {
     pub(super) fn notes(&self, review: &Review) -> Vec<String> {
         let mut notes = Vec::new();
         if self.spec.suspend {
-            notes.push("the policy is suspended; it was judged as if it were not".to_owned());
+            notes.push("the policy is suspended; it was evaluated as if it were not".to_owned());
         }
         let Some(asked) = &review.asked else { return notes };
         if !self.spec.rules.iter().any(|rule| matches_rule(rule, asked)) {

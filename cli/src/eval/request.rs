@@ -1,4 +1,4 @@
-//! The request to judge: an AdmissionReview, made from what the user has (a review, a request or an object). Pure.
+//! The request to evaluate: an AdmissionReview, made from what the user has (a review, a request or an object). Pure.
 
 use anyhow::{Context as _, bail, ensure};
 use portcullis_matching::{Asked, about};
@@ -68,7 +68,7 @@ fn any(text: &[u8]) -> anyhow::Result<(Value, Box<RawValue>)> {
     };
     let wrong = || format!("it is neither JSON ({json_error}) nor YAML");
     let mut documents = portcullis_yaml::read_documents(text).with_context(wrong)?;
-    ensure!(documents.len() <= 1, "it has several documents; judge one at a time");
+    ensure!(documents.len() <= 1, "it has several documents; evaluate one at a time");
     let value = documents.pop().filter(|value| value.is_object() || value.is_array());
     let value = value.with_context(|| format!("it is neither JSON ({json_error}) nor a YAML mapping"))?;
     let raw = serde_json::value::to_raw_value(&value)?;
@@ -85,7 +85,7 @@ fn object(value: &Value, raw: &str) -> anyhow::Result<Review> {
     };
     if let (Some(of), Some(items)) = (kind.strip_suffix("List"), value["items"].as_array()) {
         let of = if of.is_empty() { "objects" } else { of };
-        bail!("it is a list of {} {of}; judge one at a time", items.len());
+        bail!("it is a list of {} {of}; evaluate one at a time", items.len());
     }
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let namespace = match value["metadata"]["namespace"].as_str() {
@@ -105,7 +105,7 @@ fn object(value: &Value, raw: &str) -> anyhow::Result<Review> {
     };
     let bytes = about("portcullis-eval", &asked, kind, name.unwrap_or_default(), raw);
     let place = namespace.map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default();
-    let notes = vec![format!("it is a {kind}; it was judged as a request to create it ({resource}{place})")];
+    let notes = vec![format!("it is a {kind}; it was evaluated as a request to create it ({resource}{place})")];
     Ok(Review { bytes, is_raw: false, notes, asked: Some(asked) })
 }
 
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_judged_as_if_it_were_created() {
+    fn an_object_is_evaluated_as_if_it_were_created() {
         let yaml = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: shop, namespace: team}\n";
         let (value, made) = review(yaml).expect("a review");
         let request = &value["request"];
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(request["object"]["metadata"]["name"], "shop");
         assert_eq!(
             made.notes,
-            ["it is a Deployment; it was judged as a request to create it (deployments in namespace team)"]
+            ["it is a Deployment; it was evaluated as a request to create it (deployments in namespace team)"]
         );
         let json = r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"n"},"n":12345678901234567890123}"#;
         let (value, made) = review(json).expect("a review");
@@ -177,13 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_judged_is_told() {
+    fn what_cannot_be_evaluated_is_told() {
+        assert_eq!(review(" \n").expect_err("refused"), "it is empty");
         assert!(review("[1]").expect_err("refused").starts_with("want an AdmissionReview"));
         assert!(review("{\"a\": [}").expect_err("refused").starts_with("it is neither JSON ("));
         assert!(review("a: 1").expect_err("refused").starts_with("want an AdmissionReview"));
         assert!(review("{\"kind\":\"AdmissionReview\"}").expect_err("refused").contains("without a request"));
         let list = r#"{"apiVersion":"v1","kind":"List","items":[{},{}]}"#;
-        assert_eq!(review(list).expect_err("refused"), "it is a list of 2 objects; judge one at a time");
+        assert_eq!(review(list).expect_err("refused"), "it is a list of 2 objects; evaluate one at a time");
         assert!(review("a: 1\n---\nb: 2").expect_err("refused").contains("several documents"));
     }
 

@@ -68,14 +68,14 @@ impl More {
 }
 
 /// The result for one request.
-pub(super) enum Judged {
+pub(super) enum Evaluated {
     /// The policy cannot be loaded.
     Unserved(Failure),
     /// The evaluator's answer, and in `alone` the policy's own verdict without regard to its mode, if that may differ.
     Answered { module: Digest, mismatches: Vec<Mismatch>, body: Vec<u8>, alone: Option<Vec<u8>> },
 }
 
-/// The evaluator does not judge a review, for instance because it is not an admission review.
+/// The evaluator does not take a review, for instance because it is not an admission review.
 #[derive(Debug, thiserror::Error)]
 #[error("the evaluator refuses the request with {status}: {words}")]
 pub(crate) struct Refusal {
@@ -155,24 +155,24 @@ impl Session {
     }
 
     /// Waits until the policy is loaded, then asks it.
-    pub(super) async fn judge(&self, chosen: &Chosen, review: &Review) -> anyhow::Result<Judged> {
+    pub(super) async fn evaluate(&self, chosen: &Chosen, review: &Review) -> anyhow::Result<Evaluated> {
         let mut loaded = None;
         self.settle(&[&chosen.id], |_, settled| loaded = Some(settled)).await?;
         let (module, mismatches) = match loaded.context("the policy has no state")? {
             Settled::Serves { module, mismatches } => (module, mismatches),
-            Settled::Failed(failure) => return Ok(Judged::Unserved(failure)),
+            Settled::Failed(failure) => return Ok(Evaluated::Unserved(failure)),
             Settled::Refused(why) => bail!(why),
         };
         if review.is_raw {
             let body = self.ask("validate_raw", chosen, review).await?;
-            return Ok(Judged::Answered { module, mismatches, body, alone: None });
+            return Ok(Evaluated::Answered { module, mismatches, body, alone: None });
         }
         let body = self.ask("validate", chosen, review).await?;
         let alone = match chosen.spec.mode {
             Mode::Protect => None,
             Mode::Warn | Mode::Monitor => Some(self.ask("audit", chosen, review).await?),
         };
-        Ok(Judged::Answered { module, mismatches, body, alone })
+        Ok(Evaluated::Answered { module, mismatches, body, alone })
     }
 
     /// Waits until each of the policies serves or has failed; `ids` are in the order of the manifests. Calls `tell` for each as soon as its
@@ -238,7 +238,7 @@ impl Session {
     }
 }
 
-impl Judged {
+impl Evaluated {
     /// The module that was asked.
     pub(super) fn module(&self) -> Option<&Digest> {
         match self {

@@ -31,7 +31,7 @@ pub(crate) struct Verdict {
 pub(crate) enum Outcome {
     Admitted,
     Rejected,
-    Unjudged,
+    NotEvaluated,
 }
 
 impl Outcome {
@@ -39,7 +39,7 @@ impl Outcome {
         match self {
             Self::Admitted => "admitted",
             Self::Rejected => "rejected",
-            Self::Unjudged => "could not judge",
+            Self::NotEvaluated => "could not be evaluated",
         }
     }
 }
@@ -48,7 +48,7 @@ impl Verdict {
     /// The verdict of a policy that does not load.
     pub(super) fn unserved(id: &PolicyId, failure: &Failure, notes: Vec<String>) -> Self {
         Self {
-            outcome: Outcome::Unjudged,
+            outcome: Outcome::NotEvaluated,
             policy: id.to_string(),
             message: Some(failure.to_string()),
             code: None,
@@ -65,14 +65,14 @@ impl Verdict {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let warnings = response["warnings"].as_array().into_iter().flatten().filter_map(&text).collect::<Vec<_>>();
         let annotations = response["auditAnnotations"].as_object();
-        let unjudged = annotations.is_some_and(|all| all.keys().any(|key| key.starts_with(NOT_EVALUATED)));
-        let outcome = match (unjudged, response["allowed"].as_bool()) {
-            (true, _) => Outcome::Unjudged,
+        let not_evaluated = annotations.is_some_and(|all| all.keys().any(|key| key.starts_with(NOT_EVALUATED)));
+        let outcome = match (not_evaluated, response["allowed"].as_bool()) {
+            (true, _) => Outcome::NotEvaluated,
             (false, Some(true)) => Outcome::Admitted,
             (false, _) => Outcome::Rejected,
         };
         let message = match outcome {
-            Outcome::Unjudged => warnings.first().cloned(),
+            Outcome::NotEvaluated => warnings.first().cloned(),
             Outcome::Admitted | Outcome::Rejected => text(&response["status"]["message"]),
         };
         let patch = response["patch"].as_str().map(|patch| -> anyhow::Result<Value> {
@@ -88,7 +88,7 @@ impl Verdict {
             notes.push(format!("in mode protect this would be rejected: {words}"));
         }
         let code = response["status"]["code"].as_u64().filter(|_| outcome == Outcome::Rejected);
-        let warnings = if outcome == Outcome::Unjudged { Vec::new() } else { warnings };
+        let warnings = if outcome == Outcome::NotEvaluated { Vec::new() } else { warnings };
         Ok(Self { outcome, policy: id.to_string(), message, code, warnings, patch, response: Some(response), notes })
     }
 
@@ -126,7 +126,7 @@ impl Verdict {
     /// For programs.
     pub(super) fn json(&self) -> String {
         let outcome = match self.outcome {
-            Outcome::Unjudged => "unjudged",
+            Outcome::NotEvaluated => "notEvaluated",
             other => other.as_str(),
         };
         let object = json!({
@@ -198,10 +198,10 @@ mod tests {
             "auditAnnotations": {"policy-not-evaluated": "cluster/a/EvaluationTimedOut"},
         });
         let verdict = verdict(&response, None);
-        assert_eq!(verdict.outcome, Outcome::Unjudged);
+        assert_eq!(verdict.outcome, Outcome::NotEvaluated);
         assert_eq!(
             verdict.text(),
-            "cluster/a: could not judge\n  message: policy cluster/a was not evaluated: EvaluationTimedOut: too long\n"
+            "cluster/a: could not be evaluated\n  message: policy cluster/a was not evaluated: EvaluationTimedOut: too long\n"
         );
     }
 

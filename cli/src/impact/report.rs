@@ -60,7 +60,7 @@ struct Counts {
     denied: u64,
     changed: u64,
     /// The policy failed on them, or took too long.
-    not_judged: u64,
+    not_evaluated: u64,
     /// The policy was not asked about them because match conditions leave them out.
     left_out: u64,
     /// The policy was not asked about them because a match condition cannot be decided.
@@ -95,7 +95,7 @@ struct Affected {
 enum Kind {
     Denied,
     Changed,
-    NotJudged,
+    NotEvaluated,
 }
 
 impl Kind {
@@ -103,7 +103,7 @@ impl Kind {
         match self {
             Self::Denied => "denied",
             Self::Changed => "changed",
-            Self::NotJudged => "not judged",
+            Self::NotEvaluated => "not evaluated",
         }
     }
 }
@@ -112,7 +112,7 @@ impl Effect {
     fn kind(&self) -> Option<Kind> {
         match self.outcome {
             Outcome::Rejected => Some(Kind::Denied),
-            Outcome::Unjudged => Some(Kind::NotJudged),
+            Outcome::NotEvaluated => Some(Kind::NotEvaluated),
             Outcome::Admitted => self.changes.then_some(Kind::Changed),
         }
     }
@@ -125,7 +125,7 @@ impl Counts {
             None => {}
             Some(Kind::Denied) => self.denied += 1,
             Some(Kind::Changed) => self.changed += 1,
-            Some(Kind::NotJudged) => self.not_judged += 1,
+            Some(Kind::NotEvaluated) => self.not_evaluated += 1,
         }
     }
 
@@ -133,16 +133,16 @@ impl Counts {
     fn others(self) -> String {
         let others = [
             (self.changed, "would be changed"),
-            (self.not_judged, "could not be judged"),
+            (self.not_evaluated, "could not be evaluated"),
             (self.left_out, "left out by match conditions"),
             (self.undecided, "not asked about, as match conditions cannot be decided"),
         ];
         others.iter().filter(|(count, _)| *count > 0).map(|(count, words)| format!("; {count} {words}")).collect()
     }
 
-    /// How many would not be admitted unchanged, or could not be judged.
+    /// How many would not be admitted unchanged, or could not be evaluated.
     fn affected(self) -> u64 {
-        self.denied + self.changed + self.not_judged
+        self.denied + self.changed + self.not_evaluated
     }
 }
 
@@ -238,7 +238,7 @@ impl Impact {
     pub(super) fn status(&self) -> u8 {
         if self.counts.denied > 0 {
             1
-        } else if self.counts.not_judged + self.counts.undecided > 0 || !self.hidden.is_empty() {
+        } else if self.counts.not_evaluated + self.counts.undecided > 0 || !self.hidden.is_empty() {
             2
         } else {
             0
@@ -320,20 +320,20 @@ mod tests {
             effect("a", Outcome::Rejected, false),
             effect("b", Outcome::Admitted, true),
             effect("b", Outcome::Rejected, false),
-            effect("a", Outcome::Unjudged, false),
+            effect("a", Outcome::NotEvaluated, false),
         ]);
         impact.note("one thing".to_owned());
         assert_eq!(
             impact.text(),
-            "cluster/a: 2 of 5 objects would be denied, in 2 namespaces; 1 would be changed; 1 could not be judged\n  \
-             pods  2 of 5; 1 would be changed; 1 could not be judged\n\n\
+            "cluster/a: 2 of 5 objects would be denied, in 2 namespaces; 1 would be changed; 1 could not be evaluated\n  \
+             pods  2 of 5; 1 would be changed; 1 could not be evaluated\n\n\
              Pod a/web: denied: no way\n\
              Pod b/web: changed\n\
              and 2 more; --show 4 shows all\n\
              note: one thing\n"
         );
         let json: Value = serde_json::from_str(&impact.json()).expect("JSON");
-        assert_eq!((&json["denied"], &json["notJudged"], &json["namespaces"]), (&json!(2), &json!(1), &json!(2)));
+        assert_eq!((&json["denied"], &json["notEvaluated"], &json["namespaces"]), (&json!(2), &json!(1), &json!(2)));
         assert_eq!(json["resources"][0]["checked"], 5);
         assert_eq!(json["objects"][1], json!({"kind": "Pod", "namespace": "b", "name": "web", "effect": "changed"}));
     }
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_no_success() {
         let status = |outcome| impact(vec![effect("a", outcome, false)]).status();
-        assert_eq!([Outcome::Admitted, Outcome::Rejected, Outcome::Unjudged].map(status), [0, 1, 2]);
+        assert_eq!([Outcome::Admitted, Outcome::Rejected, Outcome::NotEvaluated].map(status), [0, 1, 2]);
         let mut hidden = impact(Vec::new());
         assert_eq!(hidden.status(), 0);
         hidden.hide("pods is forbidden".to_owned());

@@ -13,7 +13,7 @@ pub struct AuditView {
     pub scanned_at: Option<Timestamp>,
     /// The generation that was asked; 0 if none was.
     pub generation: i64,
-    /// How many objects it has judged.
+    /// How many objects it has evaluated.
     pub checked: i64,
     /// How many of them it rejects.
     pub violations: i64,

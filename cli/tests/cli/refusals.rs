@@ -78,7 +78,7 @@ fn no_status_and_where_there_is_one() {
 }
 
 #[test]
-fn nothing_to_judge_is_status_2() {
+fn nothing_to_evaluate_is_status_2() {
     let folder = tempfile::tempdir().expect("a folder");
     let (code, err) = refused(&["eval", "policy.yaml", "pod.json"]);
     assert_eq!(

@@ -72,7 +72,8 @@ fn the_objects_that_a_policy_would_deny_are_counted_exactly() {
     let output = portcullis(&admin, &["impact", file, "-o", "json", "--show", "1000"]);
     assert_eq!(output.code, Some(1), "{}", output.stderr);
     let impact: Value = serde_json::from_str(&output.stdout).unwrap();
-    let counts = ["checked", "denied", "changed", "notJudged", "namespaces"].map(|name| impact[name].as_u64().unwrap());
+    let counts =
+        ["checked", "denied", "changed", "notEvaluated", "namespaces"].map(|name| impact[name].as_u64().unwrap());
     assert_eq!(counts, [600, 80, 0, 0, 2], "{}", output.stdout);
     let names: Vec<_> = impact["objects"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
     let wanted: Vec<_> = (0..OBJECTS).step_by(5).map(|number| format!("object-{number:03}")).collect();
