@@ -58,7 +58,7 @@ pub(crate) async fn pull(args: &PullArgs) -> anyhow::Result<String> {
 
 /// Pushes a module with its metadata, and gives its name with its digest.
 pub(crate) async fn push(args: &PushArgs) -> anyhow::Result<String> {
-    let image = image(&args.image)?;
+    let image = image_argument(&args.image)?;
     if image.digest.is_some() {
         let text = format!("{}: a digest follows from what is pushed: want a tag", args.image);
         return Err(SettingError::new("IMAGE", text).into());
@@ -107,7 +107,7 @@ fn wherever(module: &str) -> anyhow::Result<String> {
 
 /// Checks who signed an artifact, and gives its name with the digest that was signed.
 pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<String> {
-    let image = image(&args.image)?;
+    let image = image_argument(&args.image)?;
     let requirement = args.signer.requirement()?;
     let registry = registry(&args.common.access)?;
     let manifest = registry.manifest(&image).await.map_err(explain);
@@ -155,13 +155,21 @@ async fn bring(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {
     Ok(Module { bytes, digest, manifest: Some(manifest.digest) })
 }
 
-/// Refuses what names a file that is not there, before Docker Hub is asked for it. A name with a scheme is an address.
+/// Refuses what names a file that is not there, before Docker Hub is asked for it.
 fn ensure_no_absent_file(name: &str) -> anyhow::Result<()> {
-    let looks_like_file = name.starts_with(['.', '/'])
-        || Path::new(name).extension().is_some_and(|found| found == "wasm")
-        || crate::is_manifest(Path::new(name));
-    ensure!(name.contains("://") || !looks_like_file || Path::new(name).is_file(), "there is no file {name}");
+    let shown = portcullis_contract::clean(name, 300);
+    ensure!(
+        !looks_like_file(name) || Path::new(name).is_file(),
+        "there is no file {shown}; name a file that is there, or an artifact in a registry: registry://host/repository:tag"
+    );
     Ok(())
+}
+
+/// Whether a name is rather that of a file than of an artifact. A name with a scheme is an address.
+fn looks_like_file(name: &str) -> bool {
+    let path = Path::new(name);
+    let is_module = path.extension().is_some_and(|found| found == "wasm");
+    !name.contains("://") && (name.starts_with(['.', '/']) || is_module || crate::is_manifest(path))
 }
 
 /// A module's file; links are followed.
@@ -170,7 +178,24 @@ fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(files::read_regular(&real, MAX_MODULE)?)
 }
 
+/// The artifact that an argument names. Files are refused before Docker Hub is asked for them.
+fn image_argument(text: &str) -> anyhow::Result<Image> {
+    let shown = portcullis_contract::clean(text, 300);
+    let problem = match (Path::new(text).exists() && !text.contains("://"), looks_like_file(text)) {
+        (true, _) => format!("{shown} is a file or a folder"),
+        (false, true) => format!("there is no file {shown}"),
+        (false, false) => return image(text),
+    };
+    let problem = format!("{problem}; name an artifact in a registry: registry://host/repository:tag");
+    Err(SettingError::new("IMAGE", problem).into())
+}
+
 fn image(text: &str) -> anyhow::Result<Image> {
+    if let Some((scheme, _)) = text.split_once("://").filter(|(scheme, _)| !["registry", "oci"].contains(scheme)) {
+        let problem =
+            format!("modules do not come by {:?}; want registry://host/repository:tag", format!("{scheme}://"));
+        return Err(SettingError::new(text, problem).into());
+    }
     text.parse()
         .map_err(|error| SettingError::new(text, format!("{error}: want registry://host/repository:tag")).into())
 }
@@ -214,7 +239,9 @@ mod tests {
     fn a_file_that_is_not_there_is_not_looked_for_in_a_registry() {
         for name in ["nofile.yaml", "policies/nofile.yml", "nofile.json", "nofile.wasm", "./nofile", "/nofile"] {
             let error = ensure_no_absent_file(name).expect_err(name).to_string();
-            assert_eq!(error, format!("there is no file {name}"));
+            assert!(error.starts_with(&format!("there is no file {name}; name a file that is there, or ")), "{error}");
+            let error = image_argument(name).expect_err(name).to_string();
+            assert!(error.starts_with(&format!("IMAGE: there is no file {name}; ")), "{error}");
         }
         for name in ["ghcr.io/a/b:v1", "registry://ghcr.io/a/b.wasm", "https://example.com/b.wasm", "nofile"] {
             ensure_no_absent_file(name).expect(name);

@@ -141,9 +141,9 @@ fn arguments_of_registries_that_make_no_sense() {
 fn a_folder_or_a_file_that_is_not_there_is_not_looked_for_in_a_registry() {
     for (arguments, words) in [
         (&["inspect", "."][..], ". is a folder; name the module's file"),
-        (&["pull", "nowhere.yaml"], "there is no file nowhere.yaml"),
-        (&["inspect", "nowhere.wasm"], "there is no file nowhere.wasm"),
-        (&["save", "nowhere.yaml", "-f", "o.tar"], "there is no file nowhere.yaml"),
+        (&["pull", "nowhere.yaml"], &format!("there is no file nowhere.yaml; {instead}")),
+        (&["inspect", "nowhere.wasm"], &format!("there is no file nowhere.wasm; {instead}")),
+        (&["save", "nowhere.yaml", "-f", "o.tar"], &format!("there is no file nowhere.yaml; {instead}")),
     ] {
         assert_eq!(refused(arguments), (Some(1), format!("error: {words}\n")));
     }
@@ -172,6 +172,7 @@ fn help_teaches_with_examples_and_completion_knows_the_commands() {
         let help = portcullis(folder.path(), &[command, "--help"]).out;
         assert!(["Exit status: 0", "--docker-config", "--output <"].iter().all(|word| help.contains(word)), "{help}");
         assert_eq!(help.matches("Exit status").count(), 1, "{help}");
+    let instead = "name a file that is there, or an artifact in a registry: registry://host/repository:tag";
         let places = ["--output <", "\nRegistries:", "\nSigners:"].into_iter().filter_map(|word| help.find(word));
         assert!(places.is_sorted(), "the output stands below `Options`: {help}");
     }
@@ -180,6 +181,12 @@ fn help_teaches_with_examples_and_completion_knows_the_commands() {
     {
         let help = portcullis(folder.path(), &[command, "--help"]).out;
         assert_eq!(help.matches("Exit status: 0").count(), 1, "{help}");
+    let instead = "name an artifact in a registry: registry://host/repository:tag";
+    for (image, words) in [("nowhere.yaml", "there is no file nowhere.yaml"), (".", ". is a file or a folder")] {
+        for arguments in [&["verify", image, "--key", "key.pub"][..], &["push", "policy.wasm", image]] {
+            assert_eq!(refused(arguments), (Some(64), format!("error: IMAGE: {words}; {instead}\n")));
+        }
+    }
         assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains("64 for a bad argument."), "{help}");
         let reads_folders = ["get", "describe", "history"].contains(&command);
         assert_eq!(help.contains("--dir <DIR>"), reads_folders, "{help}");
