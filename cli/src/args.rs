@@ -144,9 +144,13 @@ pub enum Command {
     /// Push the modules of an archive to a registry.
     Load(LoadArgs),
     /// Print a completion script for a shell.
+    ///
+    /// In bash, fish, zsh and kubectl it completes commands, options and their values, and the names of policies of the folder or cluster that
+    /// the command line names; in elvish and PowerShell commands and options.
     #[command(after_help = "Examples:\n  \
-        source <(portcullis completion bash)\n  \
-        portcullis completion zsh > ~/.zfunc/_portcullis\n  \
+        source <(portcullis completion bash)                 # in ~/.bashrc\n  \
+        source <(portcullis completion zsh)                  # in ~/.zshrc, below compinit\n  \
+        portcullis completion zsh > ~/.zfunc/_portcullis     # or in a folder of fpath\n  \
         portcullis completion fish > ~/.config/fish/completions/portcullis.fish\n  \
         portcullis completion kubectl > ~/bin/kubectl_complete-portcullis\n  \
     chmod +x ~/bin/kubectl_complete-portcullis")]

@@ -12,7 +12,7 @@ use kube::Client;
 use portcullis_api::kubernetes::BoundedValue;
 use serde_json::Value;
 
-pub use connect::check_namespace;
+pub use connect::{check_namespace, contexts};
 pub use error::{Action, ClusterError};
 pub use objects::{Discovered, Page, Selection};
 pub use policies::Found;

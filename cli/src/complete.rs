@@ -1,113 +1,195 @@
-//! Possible completions of the last word of a command line, in the form that kubectl reads.
+//! Completion of command lines: shells and kubectl ask this program what could stand where the last word is.
+//!
+//! The question is the hidden command `__complete` with the words of the line, the answer one candidate on each line and then a
+//! directive, in the form that kubectl reads. The scripts of bash, zsh and fish ask in the same way.
 
+mod line;
+mod names;
+mod script;
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
-use clap::{Command, CommandFactory as _};
+use clap::CommandFactory as _;
+use clap::builder::StyledStr;
+use portcullis_contract::PolicyId;
 
+use self::line::{Line, Wanted};
+pub(crate) use self::script::script;
 use crate::args::{Args, ClusterArgs, SourceArgs};
-use crate::policy_source::PolicySource;
+use crate::cluster;
+use crate::eval;
+use crate::policy_source::{Choice, PolicySource};
 
-/// Longest time for the names of policies: a user waits at a prompt.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest time for names of policies: a user waits at a prompt.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Largest manifest that is read for names of policies, in bytes.
+const LARGEST_MANIFEST: u64 = 1 << 20;
+/// Longest description, in characters.
+const LONGEST_DESCRIPTION: usize = 80;
 /// Tells the shell not to complete file names.
 const NO_FILES: &str = ":4";
 /// Tells the shell to complete file names.
 const FILES: &str = ":0";
 
-/// Possible completions.
+/// What could stand at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Candidates {
-    /// One of these words.
-    Words(Vec<String>),
-    /// The name of a policy.
-    Policies,
-    /// A file or a folder.
-    Files,
+struct Candidate {
+    word: String,
+    /// What it is, in a few words; may be empty.
+    description: String,
 }
 
-/// The answer for kubectl: one candidate on each line, then a line that says whether file names fit too.
-pub(crate) async fn complete(words: &[String]) -> String {
-    let last = words.last().map_or("", String::as_str);
-    let candidates = match candidates(&Args::command(), words) {
-        Candidates::Files => return format!("{FILES}\n"),
-        Candidates::Words(words) => words,
-        Candidates::Policies => tokio::time::timeout(PATIENCE, policies(words)).await.unwrap_or_default(),
-    };
-    let fitting = candidates.into_iter().filter(|word| word.starts_with(last));
-    fitting.chain([NO_FILES.to_owned()]).map(|line| line + "\n").collect()
+impl Candidate {
+    /// A candidate that is described by the first sentence of a text.
+    fn new(word: String, text: &str) -> Self {
+        let line = text.lines().next().unwrap_or_default();
+        let sentence = line.split_once(". ").map_or(line, |(first, _)| first);
+        let sentence = sentence.strip_suffix('.').unwrap_or(sentence);
+        let mut description: String = sentence.chars().take(LONGEST_DESCRIPTION).collect();
+        if description.len() < sentence.len() {
+            description.push('…');
+        }
+        Self { word, description }
+    }
+
+    /// A candidate with the help that clap has for it.
+    fn described(word: String, help: Option<&StyledStr>) -> Self {
+        Self::new(word, &help.map(ToString::to_string).unwrap_or_default())
+    }
+
+    fn shown(&self) -> String {
+        let tab = if self.description.is_empty() { "" } else { "\t" };
+        format!("{}{tab}{}\n", self.word, self.description)
+    }
 }
 
-/// Possible completions of the last of these words.
-fn candidates(command: &Command, words: &[String]) -> Candidates {
-    let (last, before) = words.split_last().map_or(("", [].as_slice()), |(last, before)| (last.as_str(), before));
-    let named = before.iter().find(|word| !word.starts_with('-'));
-    let Some(subcommand) = named.and_then(|name| command.find_subcommand(name)) else {
-        let names = command.get_subcommands().filter(|command| !command.is_hide_set());
-        return Candidates::Words(names.map(|command| command.get_name().to_owned()).collect());
+/// The answer for a shell: one candidate on each line, then a line that says whether file names fit too.
+pub(crate) fn complete(words: &[String]) -> String {
+    let words: Vec<String> = words.iter().map(|word| unquoted(word)).collect();
+    let mut command = Args::command();
+    command.build();
+    let line = Line::read(&command, &words);
+    let namespace = line.value("namespace");
+    let candidates = match line.wanted() {
+        Wanted::File => return format!("{FILES}\n"),
+        Wanted::Words(words) => words,
+        Wanted::Policy { of_cluster } => {
+            let source = source(&line);
+            names::names(&in_time(move || policies(&source, of_cluster)), namespace, line.prefix)
+        }
+        Wanted::PolicyOf(file) => plain(in_time(move || policies_of(&path(&file)))),
+        Wanted::Context => {
+            let kubeconfig = line.value("kubeconfig").map(path);
+            plain(in_time(move || cluster::contexts(kubeconfig.as_deref())))
+        }
     };
-    let option = |word: &str| {
-        subcommand.get_arguments().find(|arg| {
-            let long = arg.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
-            long || arg.get_short().is_some_and(|short| word.strip_prefix('-') == Some(short.to_string().as_str()))
-        })
-    };
-    if let Some(arg) = before.last().and_then(|word| option(word)).filter(|arg| arg.get_action().takes_values()) {
-        let values: Vec<String> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
-        let names_file = matches!(arg.get_id().as_str(), "dir" | "kubeconfig");
-        return if values.is_empty() && names_file { Candidates::Files } else { Candidates::Words(values) };
-    }
-    if last.starts_with('-') {
-        let options = subcommand.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(|arg| arg.get_long());
-        return Candidates::Words(options.map(|option| format!("--{option}")).collect());
-    }
-    let takes_policy = subcommand.get_positionals().next().is_some_and(|first| first.get_id() == "policy");
-    if takes_policy { Candidates::Policies } else { Candidates::Files }
+    // Names from files may have spaces and line ends, which the shells' scripts do not expect.
+    let is_one_word = |word: &str| !word.contains(|char: char| char.is_whitespace() || char.is_control());
+    let fits = |candidate: &&Candidate| candidate.word.starts_with(line.prefix) && is_one_word(&candidate.word);
+    let fitting = candidates.iter().filter(fits);
+    fitting.map(Candidate::shown).chain([format!("{NO_FILES}\n")]).collect()
 }
 
-/// The ids of all policies that the words of a command line can mean; empty if they cannot be read.
-async fn policies(words: &[String]) -> Vec<String> {
-    let value = |long: &str, short: &str| {
-        let place = words.iter().position(|word| word == long || word == short)?;
-        words.get(place + 1).cloned()
-    };
-    let source = SourceArgs {
-        dir: value("--dir", "").map(Into::into),
-        namespace: value("--namespace", "-n"),
-        cluster: ClusterArgs { context: value("--context", ""), kubeconfig: value("--kubeconfig", "").map(Into::into) },
-    };
-    match PolicySource::open(&source).await {
-        Ok(source) => source.ids().await.unwrap_or_default(),
-        Err(_) => Vec::new(),
+fn plain(words: Vec<String>) -> Vec<Candidate> {
+    words.into_iter().map(|word| Candidate::new(word, "")).collect()
+}
+
+/// What a thread finds out in time, otherwise nothing. A thread that is late ends with the process: some of what is read here, such as a
+/// kubeconfig that runs a program for its credentials, blocks and cannot be interrupted.
+fn in_time<T: Default + Send + 'static>(find: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(find()));
+    receiver.recv_timeout(PATIENCE).unwrap_or_default()
+}
+
+/// Where a command line looks for policies.
+fn source(line: &Line<'_>) -> SourceArgs {
+    let text = |id: &str| line.value(id).map(str::to_owned);
+    let cluster = ClusterArgs { context: text("context"), kubeconfig: line.value("kubeconfig").map(path) };
+    SourceArgs { dir: line.value("dir").map(path), namespace: text("namespace"), cluster }
+}
+
+/// The policies of a folder or a cluster; none if they cannot be read.
+fn policies(source: &SourceArgs, of_cluster: bool) -> Vec<PolicyId> {
+    if of_cluster && Choice::of(source) != Choice::Cluster {
+        return Vec::new();
     }
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
+    let ids = async { PolicySource::open(source).await?.ids().await };
+    runtime.block_on(ids).unwrap_or_default()
+}
+
+/// The names of the policies of a manifest; none if they cannot be read. What comes on standard input is left to the command.
+fn policies_of(file: &Path) -> Vec<String> {
+    if file.as_os_str() == "-" {
+        return Vec::new();
+    }
+    crate::read(file, LARGEST_MANIFEST).map(|text| eval::manifest::names(&text)).unwrap_or_default()
+}
+
+/// The path that a word means: shells replace `~` only when they run a command.
+fn path(word: &str) -> PathBuf {
+    match (word.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => PathBuf::from(word),
+    }
+}
+
+/// A word without the quotes that shells leave in words that are not complete.
+fn unquoted(word: &str) -> String {
+    let mut plain = String::with_capacity(word.len());
+    let mut quote = None;
+    let mut chars = word.chars();
+    while let Some(char) = chars.next() {
+        match (quote, char) {
+            (None, '\'' | '"') => quote = Some(char),
+            (Some(open), char) if open == char => quote = None,
+            (None | Some('"'), '\\') => plain.extend(chars.next()),
+            _ => plain.push(char),
+        }
+    }
+    plain
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(line: &str) -> Candidates {
-        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        candidates(&Args::command(), &words)
+    #[test]
+    fn words_lose_their_quotes() {
+        for (word, plain) in [
+            ("no-privileged", "no-privileged"),
+            ("'my folder'", "my folder"),
+            ("\"my fol", "my fol"),
+            ("my\\ folder", "my folder"),
+            ("--dir='a b'", "--dir=a b"),
+            (r#"'a\b'"#, r"a\b"),
+            ("a\\", "a"),
+        ] {
+            assert_eq!(unquoted(word), plain, "{word}");
+        }
     }
 
     #[test]
-    fn commands_options_values_and_policies() {
-        let Candidates::Words(commands) = at("") else { panic!("commands") };
-        assert!(commands.iter().any(|word| word == "rollback") && !commands.iter().any(|word| word == "__complete"));
-        let Candidates::Words(options) = at("get -") else { panic!("options") };
-        assert!(
-            ["--all-namespaces", "--dir"].iter().all(|word| options.iter().any(|option| option == word)),
-            "{options:?}"
-        );
-        let Candidates::Words(options) = at("rollback -") else { panic!("options") };
-        assert!(!options.iter().any(|word| word == "--dir"), "{options:?}");
-        assert_eq!(
-            at("get -o "),
-            Candidates::Words(["table", "wide", "json", "yaml", "name"].map(str::to_owned).to_vec())
-        );
-        assert_eq!(at("describe "), Candidates::Policies);
-        assert_eq!(at("rollback -n team-a la"), Candidates::Policies);
-        assert_eq!(at("get --kubeconfig "), Candidates::Files);
-        assert_eq!(at("run "), Candidates::Files);
+    fn a_description_is_one_short_sentence() {
+        let shown = |text: &str| Candidate::new("a".to_owned(), text).shown();
+        assert_eq!(shown("The form. It is one of several."), "a\tThe form\n");
+        assert_eq!(shown("Two\nlines."), "a\tTwo\n");
+        assert_eq!(shown(""), "a\n");
+        assert_eq!(shown(&"ä".repeat(100)), format!("a\t{}…\n", "ä".repeat(80)));
+    }
+
+    #[test]
+    fn what_takes_too_long_is_nothing() {
+        let found: Vec<u8> = in_time(|| {
+            thread::park();
+            vec![1]
+        });
+        assert_eq!(found, [0; 0]);
+        assert_eq!(in_time(|| 1), 1);
+        assert_eq!(in_time::<u8>(|| panic!("a bug")), 0);
     }
 }

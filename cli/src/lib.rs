@@ -41,11 +41,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::CommandFactory as _;
 use portcullis_process::SettingError;
+use portcullis_util::causes;
 
 pub use args::Args;
-use args::{Command, CompletionFor, DiffArgs, RollbackArgs, SourceArgs};
+use args::{Command, DiffArgs, RollbackArgs, SourceArgs};
 use cluster::Cluster;
 use policy_source::Choice;
 use rollback::RollbackError;
@@ -55,7 +55,7 @@ use rollback::RollbackError;
 pub fn run(args: Args) -> ExitCode {
     portcullis_process::install_crypto();
     match args.command {
-        Command::Run(args) => portcullis_process::run(|| run::run(&args)),
+        Command::Run(args) => synchronous(|| run::run(&args)),
         Command::Get(args) => asynchronous(policy_source::get(&args)),
         Command::Describe(args) => asynchronous(policy_source::describe(&args)),
         Command::History(args) => asynchronous(policy_source::history(&args)),
@@ -72,23 +72,30 @@ pub fn run(args: Args) -> ExitCode {
         Command::Verify(args) => asynchronous(async { print(registry::verify(&args).await?.as_bytes()) }),
         Command::Save(args) => asynchronous(async { print(registry::save(&args).await?.as_bytes()) }),
         Command::Load(args) => asynchronous(async { print(registry::load(&args).await?.as_bytes()) }),
-        Command::Completion { shell } => portcullis_process::run(|| print(&script(shell))),
-        Command::Complete { words } => asynchronous(async move { print(complete::complete(&words).await.as_bytes()) }),
-        Command::Version => {
-            portcullis_process::run(|| print(format!("portcullis {}\n", portcullis_process::VERSION).as_bytes()))
-        }
+        Command::Completion { shell } => synchronous(|| print(&complete::script(shell))),
+        Command::Complete { words } => synchronous(|| print(complete::complete(&words).as_bytes())),
+        Command::Version => synchronous(|| print(format!("portcullis {}\n", portcullis_process::VERSION).as_bytes())),
     }
 }
 
 /// Prints the error of a command whose exit status 1 is an answer: 64 for a setting that cannot be used, otherwise 2.
 fn refuse(error: &anyhow::Error) -> ExitCode {
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", causes(error.as_ref()));
     ExitCode::from(if error.is::<SettingError>() { 64 } else { 2 })
+}
+
+/// Runs a command that has no exit statuses of its own. Some errors have their cause in their text, and it is printed only once.
+fn synchronous(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+    let once = |error: anyhow::Error| match error.is::<SettingError>() {
+        true => error,
+        false => anyhow::Error::msg(causes(error.as_ref())),
+    };
+    portcullis_process::run(|| command().map_err(once))
 }
 
 /// Runs a command that asks a cluster.
 fn asynchronous(command: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
-    portcullis_process::run(|| {
+    synchronous(|| {
         // One thread is enough, as requests are sent one after the other.
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
     })
@@ -115,17 +122,6 @@ fn limited(reader: impl Read, largest: u64) -> anyhow::Result<Vec<u8>> {
     let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     anyhow::ensure!(length <= largest, "it is longer than {largest} bytes");
     Ok(bytes)
-}
-
-fn script(shell: CompletionFor) -> Vec<u8> {
-    let Some(shell) = shell.shell() else { return plugin::COMPLETION_SCRIPT.as_bytes().to_vec() };
-    // The generator would offer hidden commands too.
-    let whole = Args::command();
-    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
-    let mut shown = clap::Command::new("portcullis").version(env!("CARGO_PKG_VERSION")).subcommands(shown);
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut shown, "portcullis", &mut script);
-    script
 }
 
 async fn diff(args: &DiffArgs) -> anyhow::Result<()> {

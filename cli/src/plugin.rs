@@ -16,13 +16,6 @@ const PLUGIN: &str = "kubectl-portcullis";
 /// The name of the program that kubectl asks for completions.
 const COMPLETION: &str = "kubectl_complete-portcullis";
 
-/// The script that kubectl runs for completions, if there is no link.
-pub const COMPLETION_SCRIPT: &str = "\
-#!/bin/sh
-# kubectl asks this script, as kubectl_complete-portcullis on PATH, what could stand where the last word is.
-exec portcullis __complete -- \"$@\"
-";
-
 /// Whether kubectl runs this program.
 pub fn is_plugin() -> bool {
     env::args_os().next().is_some_and(|name| is_named(&name, PLUGIN) || is_named(&name, COMPLETION))

@@ -4,6 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use portcullis_contract::PolicyId;
 use portcullis_process::SettingError;
 
 use crate::args::{DescribeArgs, GetArgs, HistoryArgs, ScopeArgs, SourceArgs, TargetArgs};
@@ -77,16 +78,16 @@ impl PolicySource {
         }
     }
 
-    /// The ids of all policies.
+    /// The ids of all policies of a folder, or of the ClusterPolicies of a cluster and the Policies of the namespace.
     ///
     /// # Errors
     /// When they cannot be read.
-    pub async fn ids(&self) -> anyhow::Result<Vec<String>> {
-        let ids = |items: &[Item]| items.iter().map(|item| item.id.to_string()).collect();
-        match self {
-            Self::Folder(folder) => Ok(ids(&folder.items()?)),
-            Self::Cluster(cluster) => Ok(ids(&cluster.policies(false, true).await?.items)),
-        }
+    pub async fn ids(&self) -> anyhow::Result<Vec<PolicyId>> {
+        let items = match self {
+            Self::Folder(folder) => folder.items()?,
+            Self::Cluster(cluster) => cluster.policies(false, true).await?.items,
+        };
+        Ok(items.into_iter().map(|item| item.id).collect())
     }
 
     async fn read(&self, scope: &ScopeArgs) -> anyhow::Result<Answer> {

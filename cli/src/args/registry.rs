@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use portcullis_process::SettingError;
 use portcullis_registry::{Allowed, DockerConfig, Sources};
 
@@ -150,7 +150,7 @@ pub struct PushArgs {
 Exit status: 0; 1 when the module cannot be fetched or is not valid; 64 for a bad argument.")]
 pub struct InspectArgs {
     /// The module: a file, registry://host/repository:tag, or https://…
-    #[arg(value_name = "MODULE")]
+    #[arg(value_name = "MODULE", value_hint = ValueHint::AnyPath)]
     pub module: String,
 
     /// Print a ClusterPolicy, made from the module's metadata: ready to apply if the module has an address, and for `run` and `eval` if it
@@ -194,7 +194,7 @@ pub struct VerifyArgs {
 Exit status: 0; 1 when a module cannot be fetched; 64 for a bad argument.")]
 pub struct SaveArgs {
     /// Artifacts (registry://host/repository:tag), or files or folders of policies that name some.
-    #[arg(value_name = "MODULE|FILE|DIR", required = true)]
+    #[arg(value_name = "MODULE|FILE|DIR", required = true, value_hint = ValueHint::AnyPath)]
     pub items: Vec<String>,
 
     /// The archive.

@@ -1,6 +1,7 @@
 //! From the kubeconfig to a client.
 
 use std::env;
+use std::path::Path;
 use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -46,6 +47,12 @@ pub fn check_namespace(setting: &str, namespace: &str) -> Result<(), SettingErro
             Err(SettingError::new(setting, problem))
         }
     }
+}
+
+/// The contexts of a kubeconfig; none if it cannot be read.
+pub fn contexts(kubeconfig: Option<&Path>) -> Vec<String> {
+    let read = kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+    read.map(|read| read.contexts.into_iter().map(|context| context.name).collect()).unwrap_or_default()
 }
 
 async fn config(args: &SourceArgs) -> anyhow::Result<Config> {

@@ -174,6 +174,12 @@ impl Chosen {
     }
 }
 
+/// The names of the policies of a manifest; none if it cannot be decoded.
+pub(crate) fn names(text: &[u8]) -> Vec<String> {
+    let objects = portcullis_yaml::read_documents(text).into_iter().flatten().flat_map(objects);
+    objects.filter(|object| Kind::of(object) == Kind::Policy).map(|object| name_of(&object).to_owned()).collect()
+}
+
 /// The policy `wanted` of these, or the only one.
 fn one_of(mut policies: Vec<Value>, wanted: Option<&str>) -> anyhow::Result<Value> {
     let names = policies.iter().map(name_of).collect::<Vec<_>>().join(", ");

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod completion;
 mod health;
 mod page;
 mod refusals;

@@ -48,7 +48,13 @@ noise
 /// A folder with two policies of different kinds.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
-    let status = folder.path().join(".portcullis/status");
+    write_status(folder.path());
+    folder
+}
+
+/// Writes the status of two policies of different kinds.
+pub(crate) fn write_status(folder: &Path) {
+    let status = folder.join(".portcullis/status");
     let write = |path: &str, text: &str| {
         let path = status.join(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("makes");
@@ -58,7 +64,6 @@ fn folder() -> tempfile::TempDir {
     write("namespaced/team-a/required-labels.yaml", KEPT);
     write("events.jsonl", EVENT);
     write("noise.yaml", "{{{");
-    folder
 }
 
 fn running(folder: &Path) -> File {
