@@ -73,7 +73,7 @@ pub enum Command {
     /// In the manner of `kubectl describe`. The right to read the policy is enough. Events need a right of their own; the output
     /// says so where they cannot be read.
     Describe(DescribeArgs),
-    /// List the newest generations of a policy: their bytes, and whether they served.
+    /// List the newest generations of a policy: their modules, and whether they served.
     ///
     /// The right to read the policy is enough: its status keeps the newest ten.
     History(HistoryArgs),

@@ -21,6 +21,7 @@ use portcullis_process::SettingError;
 use serde_json::Value;
 
 use crate::args::{EvalArgs, EvalForm};
+use crate::kind::shown;
 use manifest::{Chosen, Given};
 use request::Review;
 use session::{Evaluated, More, Session, until_signal};
@@ -68,7 +69,7 @@ fn evaluate(args: &EvalArgs) -> anyhow::Result<Verdict> {
             (chosen, Some(folder))
         }
     };
-    let named = || format!("failed to take a request from {}", args.request.display());
+    let named = || format!("failed to take a request from {}", shown(&args.request));
     let request = crate::read(&args.request, LARGEST)?;
     let review = if args.raw { Review::raw(&request) } else { Review::from(&request) }.with_context(named)?;
 

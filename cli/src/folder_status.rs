@@ -29,6 +29,14 @@ pub struct FolderStatus {
 /// Why there is no status to show.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderStatusError {
+    /// Another user has served the folder, and the status is theirs alone.
+    #[error("failed to read {}: {source}; only the user whose `portcullis run` serves the folder may", path.display())]
+    Unreadable {
+        /// The folder of the status.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
     /// `portcullis run` has not served the folder.
     #[error(
         "{} has no status: `portcullis run` has not served this folder yet; start it with `portcullis run {}`, {hint}",
@@ -65,10 +73,13 @@ impl FolderStatus {
     /// Reads the status of the policies of `dir`.
     ///
     /// # Errors
-    /// When `portcullis run` has not served it.
+    /// When `portcullis run` has not served it, or the status may not be read.
     pub fn open(dir: &Path) -> Result<Self, FolderStatusError> {
         let layout = Layout::of(dir);
-        if !layout.status.is_dir() {
+        if let Err(source) = fs::read_dir(&layout.status) {
+            if source.kind() == io::ErrorKind::PermissionDenied {
+                return Err(FolderStatusError::Unreadable { path: layout.status, source });
+            }
             return Err(FolderStatusError::NoStatus { dir: dir.to_owned(), hint: hint(dir) });
         }
         let mut policies = Vec::new();

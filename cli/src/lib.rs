@@ -101,9 +101,10 @@ fn asynchronous(command: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
     })
 }
 
-/// A file of limited size, or standard input for `-`.
+/// A file of limited size, in whole MiB, or standard input for `-`.
 fn read(path: &Path, largest: u64) -> anyhow::Result<Vec<u8>> {
     if path.as_os_str() != "-" {
+        anyhow::ensure!(!path.is_dir(), "{} is a folder; name one file", path.display());
         // A user may well name a link or a pipe (`<(kubectl …)`) here.
         let file = File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
         return limited(file, largest).with_context(|| format!("failed to read {}", path.display()));
@@ -120,7 +121,7 @@ fn limited(reader: impl Read, largest: u64) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(largest + 1).read_to_end(&mut bytes)?;
     let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-    anyhow::ensure!(length <= largest, "it is longer than {largest} bytes");
+    anyhow::ensure!(length <= largest, "it is larger than {} MiB", largest >> 20);
     Ok(bytes)
 }
 

@@ -155,10 +155,9 @@ impl Migrated {
     fn take(&mut self, object: Value) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (kind, metadata) = (text(&object["kind"]), &object["metadata"]);
-        let name = match metadata["namespace"].as_str() {
-            Some(namespace) => format!("{kind}/{namespace}/{}", text(&metadata["name"])),
-            None => format!("{kind}/{}", text(&metadata["name"])),
-        };
+        let parts = [&object["kind"], &metadata["namespace"], &metadata["name"]].map(text);
+        let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+        let name = if parts.is_empty() { "an object without a kind".to_owned() } else { parts.join("/") };
         let shown = portcullis_contract::clean(&name, 400);
         let mut fields = Fields { object: shown.clone(), fields: &mut self.fields };
         let made = match kind.as_str() {
@@ -299,11 +298,16 @@ items:
 - {apiVersion: policies.kubewarden.io/v1, kind: AdmissionPolicyGroup, metadata: {name: g, namespace: n}, spec: {}}
 - {apiVersion: policies.kubewarden.io/v1, kind: AdmissionPolicy, metadata: {name: a, namespace: n}, spec: {module: x}}
 - {apiVersion: v1, kind: Namespace, metadata: {name: n}}
+- {kind: ConfigMap}
+- {a: b}
 ",
         );
         assert_eq!(migrated.policies, Vec::<Value>::new());
         let objects: Vec<&str> = migrated.left.iter().map(|left| left.object.as_str()).collect();
-        assert_eq!(objects, ["AdmissionPolicyGroup/n/g", "AdmissionPolicy/n/a", "Namespace/n"]);
+        assert_eq!(
+            objects,
+            ["AdmissionPolicyGroup/n/g", "AdmissionPolicy/n/a", "Namespace/n", "ConfigMap", "an object without a kind"]
+        );
         assert!(migrated.left[0].why.contains("rules"), "{:?}", migrated.left);
         assert!(migrated.left[1].why.contains("rules"), "{:?}", migrated.left);
     }

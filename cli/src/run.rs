@@ -142,7 +142,7 @@ impl Pod {
             tokio::time::sleep(ASK).await;
         }
         let state: EvaluatorState = http.state(self.addresses.evaluator_state).await.unwrap_or_default();
-        let served: Vec<_> = state.current.keys().cloned().collect();
+        let served = hello::serving(state);
         for line in hello::hello(&plan.settings, &plan.layout, self.addresses.admission, &served, started.elapsed()) {
             self.console.print(&line).await;
         }

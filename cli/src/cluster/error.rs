@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use portcullis_contract::clean;
-use portcullis_util::causes;
+use portcullis_util::{causes, root_cause};
 
 /// Longest text of the API server that is shown, in bytes.
 const LONGEST: usize = 2048;
@@ -130,8 +130,13 @@ impl ClusterError {
     }
 
     /// A failure before the API server could answer.
-    pub fn other(server: &str, error: &dyn std::error::Error) -> Self {
-        Self::Unreachable { server: server.to_owned(), problem: clean(&causes(error), LONGEST) }
+    pub fn other(server: &str, error: &(dyn std::error::Error + 'static)) -> Self {
+        // Where there is no connection, the outer errors only name layers of the client.
+        let problem = match error.downcast_ref() {
+            Some(kube::Error::Service(error)) => root_cause(error.as_ref()),
+            _ => causes(error),
+        };
+        Self::Unreachable { server: server.to_owned(), problem: clean(&problem, LONGEST) }
     }
 
     /// Whether a right is missing.

@@ -62,6 +62,7 @@ impl Review {
 
 /// The value of a text, and its JSON: as it is written, or made from YAML.
 fn any(text: &[u8]) -> anyhow::Result<(Value, Box<RawValue>)> {
+    ensure!(!text.trim_ascii().is_empty(), "it is empty");
     let json_error = match serde_json::from_slice::<Box<RawValue>>(text) {
         Ok(raw) => return Ok((serde_json::from_str(raw.get())?, raw)),
         Err(error) => error,

@@ -32,7 +32,7 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
             images.insert(image(item)?);
         }
     }
-    ensure!(!images.is_empty(), "no policy here names a module in a registry");
+    ensure!(!images.is_empty(), "no policy in {} names a module in a registry", args.items.join(", "));
     let registry = registry(&args.common.access)?;
     let (mut archive, mut saved) = (Archive::default(), Vec::new());
     for image in images {
@@ -61,7 +61,10 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
 /// Pushes the artifacts of an archive to a registry, each below the prefix under its own repository and tag.
 pub(crate) async fn load(args: &LoadArgs) -> anyhow::Result<String> {
     let file = File::open(&args.file).with_context(|| format!("failed to open {}", args.file.display()))?;
-    let archive = Archive::read(file).with_context(|| format!("failed to read {}", args.file.display()))?;
+    // Names and bytes of the archive may be in the text of the error.
+    let shown = |error: anyhow::Error| anyhow::Error::msg(portcullis_contract::clean(&format!("{error:#}"), 300));
+    let archive = Archive::read(file).map_err(shown);
+    let archive = archive.with_context(|| format!("failed to read {}", args.file.display()))?;
     let registry = registry(&args.common.access)?;
     let targets = targets(&archive, &args.registry)?;
     let mut loaded = Vec::new();
@@ -147,7 +150,8 @@ fn named_below(path: &Path) -> anyhow::Result<Vec<Image>> {
     }
     let mut images = Vec::new();
     for file in files {
-        let bytes = files::read_regular(&file.canonicalize()?, MAX_POLICIES)?;
+        let real = file.canonicalize().with_context(|| format!("failed to find {}", file.display()))?;
+        let bytes = files::read_regular(&real, MAX_POLICIES)?;
         let text = String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", file.display()))?;
         images.extend(named_in(&text).with_context(|| format!("failed to read {}", file.display()))?);
     }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use portcullis_contract::PolicyId;
+use portcullis_contract::{EvaluatorState, PolicyId};
 
 use super::settings::Settings;
 use crate::certificate::AUTHORITY_FILE;
@@ -51,6 +51,12 @@ pub(super) fn hello(
     lines.push(format!("Status: {} describe --dir {} · logs: {}", command(), folder(settings), layout.logs.display()));
     lines.push(format!("Edit a policy in {dir} and watch. Ctrl-C stops everything."));
     lines
+}
+
+/// The policies that answer, by their newest generation or an older one.
+pub(super) fn serving(state: EvaluatorState) -> Vec<PolicyId> {
+    let older = state.deviations.into_iter().filter(|policy| policy.serving > 0).map(|policy| policy.id);
+    state.current.into_keys().chain(older).collect()
 }
 
 /// How the user calls this program, as a word of a shell.
@@ -154,6 +160,19 @@ mod tests {
         assert_eq!(policy.as_ref().map(PolicyId::as_str), Some("cluster/no-privileged"));
         assert_eq!(best(&[], &served).1.as_ref(), served.first());
         assert_eq!(best(&requests, &[]), (None, None));
+    }
+
+    #[test]
+    fn a_policy_that_answers_by_an_older_generation_serves() {
+        let deviation = |id: &str, serving: i64| {
+            serde_json::json!({
+                "id": id, "uid": "u", "generation": 2, "serving": serving, "state": "Pending", "since": "2026-01-01T00:00:00Z"
+            })
+        };
+        let deviations = [deviation("cluster/older", 1), deviation("cluster/none", 0)].map(serde_json::from_value);
+        let deviations = deviations.map(|deviation| deviation.expect("a deviation")).to_vec();
+        let state = EvaluatorState { deviations, ..EvaluatorState::default() };
+        assert_eq!(serving(state), ids(&["cluster/older"]));
     }
 
     #[test]

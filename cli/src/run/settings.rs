@@ -114,6 +114,9 @@ fn folder(setting: &str, path: &Path) -> Result<(), SettingError> {
     match path.metadata() {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(SettingError::new(setting, format!("{} is not a folder", path.display()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(SettingError::new(setting, format!("there is no folder {}", path.display())))
+        }
         Err(error) => Err(SettingError::new(setting, format!("{}: {error}", path.display()))),
     }
 }
@@ -215,6 +218,10 @@ mod tests {
         assert!(
             settings(&["--source-ca", "nowhere"]).expect_err("refused").starts_with("--source-ca: there is no file")
         );
-        assert!(settings(&["--module-root", "nowhere"]).expect_err("refused").starts_with("--module-root: nowhere"));
+        assert!(
+            settings(&["--module-root", "nowhere"])
+                .expect_err("refused")
+                .starts_with("--module-root: there is no folder nowhere")
+        );
     }
 }

@@ -51,8 +51,7 @@ fn a_kubeconfig_that_cannot_be_used_is_told() {
 
     let (code, err) = refused(&["rollback", "labels", "--kubeconfig", "config"]);
     assert_eq!(code, Some(1));
-    assert!(err.starts_with("error: failed to ask the API server at https://127.0.0.1:1: "), "{err}");
-    assert!(!err.contains("secret-token"), "{err}");
+    assert_eq!(err, "error: failed to ask the API server at https://127.0.0.1:1: Connection refused (os error 111)\n");
 }
 
 #[test]
