@@ -172,6 +172,7 @@ fn arguments_of_registries_that_make_no_sense() {
 
 #[test]
 fn a_folder_or_a_file_that_is_not_there_is_not_looked_for_in_a_registry() {
+    let instead = "name a file that is there, or an artifact in a registry: registry://host/repository:tag";
     for (arguments, words) in [
         (&["inspect", "."][..], ". is a folder; name the module's file"),
         (&["pull", "nowhere.yaml"], &format!("there is no file nowhere.yaml; {instead}")),
@@ -179,6 +180,12 @@ fn a_folder_or_a_file_that_is_not_there_is_not_looked_for_in_a_registry() {
         (&["save", "nowhere.yaml", "-f", "o.tar"], &format!("there is no file nowhere.yaml; {instead}")),
     ] {
         assert_eq!(refused(arguments), (Some(1), format!("error: {words}\n")));
+    }
+    let instead = "name an artifact in a registry: registry://host/repository:tag";
+    for (image, words) in [("nowhere.yaml", "there is no file nowhere.yaml"), (".", ". is a file or a folder")] {
+        for arguments in [&["verify", image, "--key", "key.pub"][..], &["push", "policy.wasm", image]] {
+            assert_eq!(refused(arguments), (Some(64), format!("error: IMAGE: {words}; {instead}\n")));
+        }
     }
 }
 
