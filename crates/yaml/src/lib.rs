@@ -15,7 +15,7 @@ use serde_json::Value;
 pub use json::documents as json_documents;
 pub use tree::{Document, MAX_DEPTH, TreeError};
 pub use write::{WriteError, write, write_within};
-pub use yaml::{SyntaxError, documents};
+pub use yaml::{Limits, SyntaxError, documents, documents_within};
 
 /// Why a text could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -58,11 +58,27 @@ pub fn read<T: DeserializeOwned>(text: impl AsRef<[u8]>) -> Result<T, ReadError>
 /// When it is not YAML, or exceeds a limit.
 pub fn read_documents(text: impl AsRef<[u8]>) -> Result<Vec<Value>, ReadError> {
     let text = std::str::from_utf8(text.as_ref()).map_err(|_| ReadError::NotText)?;
-    let whole = |document: Document| match document.too_deep {
+    documents(text)?.into_iter().map(whole).collect()
+}
+
+/// Reads a text of one document within limits of the caller; an empty text is null.
+///
+/// # Errors
+/// When it is not YAML, exceeds a limit, or has several documents.
+pub fn read_within(text: &str, limits: &Limits) -> Result<Value, ReadError> {
+    let mut documents = documents_within(text, limits)?;
+    match documents.len() {
+        0 | 1 => documents.pop().map_or(Ok(Value::Null), whole),
+        several => Err(ReadError::Several(several)),
+    }
+}
+
+/// The content of a document, if all of it was read.
+fn whole(document: Document) -> Result<Value, ReadError> {
+    match document.too_deep {
         None => Ok(document.value),
         Some(_) => Err(ReadError::TooDeep { line: document.line }),
-    };
-    documents(text)?.into_iter().map(whole).collect()
+    }
 }
 
 #[cfg(test)]

@@ -35,6 +35,18 @@ pub enum SyntaxError {
         /// What cannot be expressed.
         problem: &'static str,
     },
+    /// The caller has ended the reading.
+    #[error("line {line}: the reading was ended")]
+    Ended {
+        /// The line, from 1.
+        line: usize,
+    },
+}
+
+/// What the reading of a text may take.
+pub struct Limits<'l> {
+    /// Asked before each event of the parser; the reading ends once it says no.
+    pub goes_on: &'l dyn Fn() -> bool,
 }
 
 /// The documents of a YAML file. Empty documents are left out.
@@ -42,6 +54,14 @@ pub enum SyntaxError {
 /// # Errors
 /// When the file is not YAML, or a document exceeds a limit.
 pub fn documents(text: &str) -> Result<Vec<Document>, SyntaxError> {
+    documents_within(text, &Limits { goes_on: &|| true })
+}
+
+/// The same within limits of the caller.
+///
+/// # Errors
+/// When the file is not YAML, or exceeds a limit.
+pub fn documents_within(text: &str, limits: &Limits) -> Result<Vec<Document>, SyntaxError> {
     let options = granit_parser::options! {
         flow_nesting_limit: FOLLOWED_DEPTH,
         block_nesting_limit: FOLLOWED_DEPTH,
@@ -55,6 +75,9 @@ pub fn documents(text: &str) -> Result<Vec<Document>, SyntaxError> {
             problem: portcullis_contract::clean(&error.info(), 200),
         })?;
         let line = span.start.line();
+        if !(limits.goes_on)() {
+            return Err(SyntaxError::Ended { line });
+        }
         let tree = |source| SyntaxError::Tree { line, source };
         match event {
             Event::DocumentStart(..) => {
@@ -236,6 +259,18 @@ mod tests {
     fn a_hundred_thousand_brackets_end_in_an_error() {
         assert!(documents(&"[".repeat(100_000)).is_err());
         assert!(documents(&"a: {".repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn the_caller_ends_the_reading_between_two_events() {
+        let left = std::cell::Cell::new(100);
+        let goes_on = || {
+            left.set(left.get() - 1);
+            left.get() > 0
+        };
+        let error = documents_within(&"- a\n".repeat(1000), &Limits { goes_on: &goes_on }).expect_err("ended");
+        assert!(matches!(error, SyntaxError::Ended { line } if line < 100), "{error}");
+        assert_eq!(left.get(), 0);
     }
 
     #[test]

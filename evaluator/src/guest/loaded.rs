@@ -94,7 +94,7 @@ impl LoadedModule {
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
         let (mode, Reply { bytes, failed_capability, account }) = (self.mode, reply);
         let verdict = match account {
-            Some(account) => rego_verdict(bytes, mode, request, account).await,
+            Some(account) => rego_verdict(bytes, mode, request, account, deadline).await,
             None => offload::work(bytes.len(), move || reply::verdict(&bytes, mode)).await,
         };
         verdict.map(|verdict| verdict.after_failed_capability(failed_capability))
@@ -203,6 +203,7 @@ async fn rego_verdict(
     mode: ExecutionMode,
     request: Bytes,
     mut account: InstanceMemory,
+    deadline: Instant,
 ) -> Result<Verdict, EvaluationError> {
     let seen = request.clone();
     let size = result.len() + request.len();
@@ -210,7 +211,7 @@ async fn rego_verdict(
     if let Some(patch) = patch {
         let overloaded = |error: NoMemory| EvaluationError::new(Reason::Overloaded, error.to_string());
         account.grow(patch.memory()).await.map_err(overloaded)?;
-        verdict.mutated_object = Some(offload::work(request.len(), move || patch.apply(&request)).await?);
+        verdict.mutated_object = Some(offload::work(request.len(), move || patch.apply(&request, deadline)).await?);
     }
     Ok(verdict)
 }

@@ -19,7 +19,8 @@
 //! | objects of the cluster, Rego | 8 MiB of JSON; taken from the same | error |
 //!
 //! A host call does a bounded amount of work, or waits without a thread and no longer than the deadline. Then it returns to the guest, where
-//! the deadline is checked: a guest that calls its host for ever ends with its deadline, like one that loops.
+//! the deadline is checked: a guest that calls its host for ever ends with its deadline, like one that loops. A builtin whose work may grow
+//! faster than its arguments also looks at the deadline while it works.
 
 mod builtins;
 mod context;

@@ -32,21 +32,29 @@ pub(crate) enum PatchError {
     /// It would nest the value too deep to be written.
     #[error("the patch nests the value deeper than {MAX_DEPTH} levels")]
     TooDeep,
+    /// The deadline passed before the patch was applied.
+    #[error("the deadline has passed")]
+    TimedOut,
     /// It changes a part that the value does not have, or one of its tests fails.
     #[error("the patch does not fit the value")]
     Mismatch,
 }
 
-/// A value after a patch of RFC 6902.
+/// A value after a patch of RFC 6902. `count` is told after each operation how many values that went over or shifted, and may end the work.
 ///
 /// # Errors
-/// When the patch does not fit the value, or is too large.
-pub(crate) fn apply_patch(mut value: Value, operations: &[Value]) -> Result<Value, PatchError> {
+/// When the patch does not fit the value, or is too large, and when `count` fails.
+pub(crate) fn apply_patch<E: From<PatchError>>(
+    mut value: Value,
+    operations: &[Value],
+    count: impl Fn(usize) -> Result<(), E>,
+) -> Result<Value, E> {
     if operations.len() > MAX_OPERATIONS {
-        return Err(PatchError::TooLong);
+        return Err(PatchError::TooLong.into());
     }
     let (mut work, mut copied) = (0, 0);
     for operation in operations {
+        let before = work;
         // One at a time, so that there are copies of no more than one.
         let operation: PatchOperation =
             serde_json::from_value(with_pointers(operation)).map_err(|_| PatchError::Malformed)?;
@@ -71,14 +79,15 @@ pub(crate) fn apply_patch(mut value: Value, operations: &[Value]) -> Result<Valu
             work += siblings(&value, &moved.from);
         }
         if copied > MAX_COPIED {
-            return Err(PatchError::TooManyCopies);
+            return Err(PatchError::TooManyCopies.into());
         }
         if work > MAX_WORK {
-            return Err(PatchError::TooMuchWork);
+            return Err(PatchError::TooMuchWork.into());
         }
         patch(&mut value, std::slice::from_ref(&operation)).map_err(|_| PatchError::Mismatch)?;
         // What the operation has shifted. It is counted afterwards, since the first half of a move may change what the path means.
         work += siblings(&value, operation.path());
+        count(1 + work - before)?;
     }
     Ok(value)
 }
@@ -130,6 +139,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// With as much time as it takes.
+    fn apply_patch(value: Value, operations: &[Value]) -> Result<Value, PatchError> {
+        super::apply_patch(value, operations, |_| Ok(()))
+    }
 
     /// Lists in lists, of so many levels.
     fn nested(levels: usize) -> Value {
@@ -203,6 +217,18 @@ mod tests {
         let operations = vec![json!({"op": "remove", "path": "/0"}); MAX_OPERATIONS];
         assert_eq!(apply_patch(json!(vec![0; 1000]), &operations), Ok(json!([])));
         assert_eq!(apply_patch(json!([]), &vec![json!({}); MAX_OPERATIONS + 1]), Err(PatchError::TooLong));
+    }
+
+    #[test]
+    fn each_operation_is_counted_and_may_be_the_last() {
+        let counted = std::cell::RefCell::new(Vec::new());
+        let count = |values| {
+            counted.borrow_mut().push(values);
+            if counted.borrow().len() < 2 { Ok(()) } else { Err(PatchError::TimedOut) }
+        };
+        let operations = vec![json!({"op": "remove", "path": "/0"}); 3];
+        assert_eq!(super::apply_patch(json!([1, 2, 3]), &operations, count), Err(PatchError::TimedOut));
+        assert_eq!(*counted.borrow(), [3, 2], "the items behind, and the operation itself");
     }
 
     #[test]

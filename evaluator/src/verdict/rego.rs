@@ -1,6 +1,7 @@
 //! From the result of a Rego policy to a verdict (docs/design/policy-abi.md, section 7).
 
 use std::fmt::Display;
+use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +11,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::apply::apply_patch;
+use super::apply::{PatchError, apply_patch};
 use super::bounded;
 use super::reply::{cleaned, decode_any};
 use super::{EvaluationError, Verdict};
@@ -142,11 +143,15 @@ impl Patch {
     /// The object of `request` after the patch.
     ///
     /// # Errors
-    /// When the patch does not fit the object, or is too large.
-    pub(crate) fn apply(&self, request: &[u8]) -> Result<Box<RawValue>, EvaluationError> {
+    /// When the patch does not fit the object, is too large, or is not applied before `deadline`.
+    pub(crate) fn apply(&self, request: &[u8], deadline: Instant) -> Result<Box<RawValue>, EvaluationError> {
         let object = serde_json::from_str(object(request)?.get()).map_err(|_| no_patch(NO_OBJECT))?;
         let operations: Vec<Value> = serde_json::from_str(self.operations.get()).map_err(no_patch)?;
-        let object = apply_patch(object, &operations).map_err(no_patch)?;
+        let count = |_| if Instant::now() < deadline { Ok(()) } else { Err(PatchError::TimedOut) };
+        let object = apply_patch(object, &operations, count).map_err(|error| match error {
+            PatchError::TimedOut => EvaluationError::timed_out(),
+            error => no_patch(error),
+        })?;
         serde_json::value::to_raw_value(&object).map_err(|_| no_patch("the object is not JSON"))
     }
 }
@@ -184,10 +189,14 @@ mod tests {
 
     use super::*;
 
+    fn far() -> Instant {
+        Instant::now() + std::time::Duration::from_secs(3600)
+    }
+
     fn of(mode: ExecutionMode, result: &Value) -> Result<Verdict, EvaluationError> {
         let request = json!({"uid": "u", "object": {"metadata": {"name": "a"}}}).to_string();
         let (mut verdict, patch) = verdict(result.to_string().as_bytes(), mode, request.as_bytes())?;
-        verdict.mutated_object = patch.map(|patch| patch.apply(request.as_bytes())).transpose()?;
+        verdict.mutated_object = patch.map(|patch| patch.apply(request.as_bytes(), far())).transpose()?;
         Ok(verdict)
     }
 
@@ -236,7 +245,8 @@ mod tests {
         let patch = patch(r#"[{"op":"remove","path":"/0"}]"#).expect("a patch");
         let (least, most) = (10_000 * size_of::<Value>() as u64, 10_000 * 8 * size_of::<Value>() as u64);
         assert!((least..most).contains(&patch.memory()), "{}", patch.memory());
-        assert_eq!(patch.apply(request.as_bytes()).expect("an object").get().len(), 2 * 10_000 - 1 + 2);
+        assert_eq!(patch.apply(request.as_bytes(), far()).expect("an object").get().len(), 2 * 10_000 - 1 + 2);
+        assert_eq!(patch.apply(request.as_bytes(), Instant::now()).expect_err("late"), EvaluationError::timed_out());
     }
 
     #[test]

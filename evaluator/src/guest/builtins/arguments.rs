@@ -2,36 +2,23 @@
 
 use serde_json::{Map, Value};
 
-use super::BuiltinError;
-
-/// How much a builtin may do in one call, where the amount does not follow from the size of its arguments.
-#[derive(Clone, Copy)]
-pub(in super::super) enum Effort {
-    /// About as much as other guests can wait for: the builtin runs on the thread of the evaluation.
-    Little,
-    /// All that a builtin may do, on a thread beside the lanes.
-    Full,
-}
+use super::{BuiltinError, Work};
 
 /// As many arguments as the module gave; the builtin may expect more or fewer.
 pub(in super::super) struct Arguments {
     values: Vec<Value>,
     seed: u64,
-    effort: Effort,
+    work: Work,
 }
 
 impl Arguments {
-    pub(in super::super) fn new(values: Vec<Value>, seed: u64) -> Self {
-        Self { values, seed, effort: Effort::Full }
+    pub(in super::super) fn new(values: Vec<Value>, seed: u64, work: Work) -> Self {
+        Self { values, seed, work }
     }
 
-    /// The same arguments for a call that may do so much.
-    pub(in super::super) fn with(self, effort: Effort) -> Self {
-        Self { effort, ..self }
-    }
-
-    pub(super) fn effort(&self) -> Effort {
-        self.effort
+    /// What the builtin may do with them.
+    pub(super) fn work(&self) -> &Work {
+        &self.work
     }
 
     /// A number that is the same for all builtins of one call.

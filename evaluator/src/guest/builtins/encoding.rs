@@ -1,10 +1,16 @@
 //! Texts as other texts: base64url, hexadecimal digits, query strings, YAML.
 
+use std::cell::Cell;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use portcullis_yaml::Limits;
 use serde_json::{Map, Value};
 
-use super::{Arguments, BuiltinError, MAX_ITEMS, MAX_TEXT, Outcome};
+use super::{Arguments, BuiltinError, MAX_ITEMS, Outcome};
+
+/// What it takes to read one event of YAML, in units of work.
+const EVENT: usize = 1000;
 
 pub(super) fn base64url_no_pad(arguments: &Arguments) -> Outcome {
     Ok(URL_SAFE_NO_PAD.encode(arguments.text(0)?).into())
@@ -24,7 +30,8 @@ pub(super) fn hex_decode(arguments: &Arguments) -> Outcome {
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 0xf)]]).collect()
 }
 
 pub(super) fn json_is_valid(arguments: &Arguments) -> Outcome {
@@ -75,17 +82,32 @@ pub(super) fn urlquery_decode_object(arguments: &Arguments) -> Outcome {
 }
 
 pub(super) fn yaml_is_valid(arguments: &Arguments) -> Outcome {
-    let text = arguments.value(0)?.as_str();
-    Ok(text.is_some_and(|text| portcullis_yaml::read::<Value>(text).is_ok()).into())
+    let Some(text) = arguments.value(0)?.as_str() else { return Ok(false.into()) };
+    match from_yaml(arguments, text) {
+        Ok(_) => Ok(true.into()),
+        Err(BuiltinError::Yaml(_)) => Ok(false.into()),
+        // It may be valid, and a rule that takes it for invalid might allow.
+        Err(error) => Err(error),
+    }
 }
 
 pub(super) fn yaml_marshal(arguments: &Arguments) -> Outcome {
-    let text = portcullis_yaml::write_within(arguments.value(0)?, MAX_TEXT)?;
-    text.map(Value::String).ok_or(BuiltinError::TooLong)
+    let text = portcullis_yaml::write_within(arguments.value(0)?, arguments.work().effort.text())?;
+    text.map(Value::String).ok_or_else(|| arguments.work().beyond(BuiltinError::TooLong))
 }
 
 pub(super) fn yaml_unmarshal(arguments: &Arguments) -> Outcome {
-    portcullis_yaml::read(arguments.text(0)?).map_err(BuiltinError::Yaml)
+    from_yaml(arguments, arguments.text(0)?)
+}
+
+fn from_yaml(arguments: &Arguments, text: &str) -> Outcome {
+    let stopped = Cell::new(None);
+    let goes_on = || arguments.work().count(EVENT).map_err(|error| stopped.set(Some(error))).is_ok();
+    let read = portcullis_yaml::read_within(text, &Limits { goes_on: &goes_on });
+    match stopped.take() {
+        Some(error) => Err(error),
+        None => read.map_err(BuiltinError::Yaml),
+    }
 }
 
 #[cfg(test)]

@@ -39,6 +39,12 @@ pub(in super::super) enum BuiltinError {
     /// The builtin would take too long with these arguments.
     #[error("{0}")]
     TooMuchWork(&'static str),
+    /// The result is larger than what a builtin may make with little effort.
+    #[error("it takes more effort")]
+    MoreEffort,
+    /// The deadline of the evaluation has passed.
+    #[error("the deadline has passed")]
+    TimedOut,
     /// The argument of this number is not a version of semver.org.
     #[error("argument {number} is not a version: {source}")]
     Version { number: usize, source: semver::Error },
@@ -62,6 +68,6 @@ pub(in super::super) enum BuiltinError {
 impl BuiltinError {
     /// Whether the same call may succeed with more effort.
     pub(in super::super) fn is_effort(&self) -> bool {
-        matches!(self, Self::TooMuchWork(_))
+        matches!(self, Self::TooMuchWork(_) | Self::MoreEffort)
     }
 }

@@ -3,6 +3,9 @@
 //!
 //! If a builtin fails, the evaluation ends with an error, and the request is rejected. Outside of strict mode OPA returns `undefined`
 //! instead, which could silently disable a rule that denies.
+//!
+//! The size of its arguments limits what a builtin does. Where its work or its result may grow faster than they do, [`Work`] and [`Effort`] are
+//! the limit.
 
 mod arguments;
 mod crypto;
@@ -16,13 +19,15 @@ mod semver;
 mod strings;
 mod time;
 mod units;
+mod work;
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
-pub(super) use self::arguments::{Arguments, Effort};
+pub(super) use self::arguments::Arguments;
 pub(super) use self::error::BuiltinError;
+pub(super) use self::work::{Effort, Work};
 use super::CallError;
 use crate::review::json::decoded;
 
@@ -60,11 +65,11 @@ const MAX_ITEMS: usize = 100_000;
 pub(super) const MAX_TEXT: usize = 2 << 20;
 
 /// The items of a result.
-fn list(items: impl Iterator<Item = Value>) -> Outcome {
+fn list(work: &Work, items: impl Iterator<Item = Value>) -> Outcome {
     let mut items = items;
-    let list: Vec<Value> = items.by_ref().take(MAX_ITEMS).collect();
+    let list: Vec<Value> = items.by_ref().take(work.effort.items()).collect();
     match items.next() {
-        Some(_) => Err(BuiltinError::TooMany { what: "the result", parts: "items" }),
+        Some(_) => Err(work.beyond(BuiltinError::TooMany { what: "the result", parts: "items" })),
         None => Ok(list.into()),
     }
 }
@@ -164,10 +169,17 @@ const ALL: &[(&str, Run)] = &[
 ];
 
 #[cfg(test)]
-pub(super) fn run(name: &str, arguments: Value) -> Result<Value, String> {
+fn run_with(name: &str, arguments: Value, work: Work) -> Outcome {
     let (_, run) = ALL.iter().find(|(known, _)| *known == name).expect("a builtin");
     let Value::Array(values) = arguments else { panic!("a list of arguments") };
-    run(&Arguments::new(values, 7)).map_err(|error| error.to_string())
+    run(&Arguments::new(values, 7, work))
+}
+
+/// With all the effort that there is, and no deadline.
+#[cfg(test)]
+pub(super) fn run(name: &str, arguments: Value) -> Result<Value, String> {
+    let far = std::time::Instant::now() + std::time::Duration::from_secs(3600);
+    run_with(name, arguments, Work::new(Effort::Full, far)).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -226,13 +238,13 @@ mod tests {
             json!("a.b.c"),
             json!("1.0.0-"),
         ];
-        for (_, run) in ALL {
+        for (name, _) in ALL {
             for count in 0..=4 {
                 for first in &odd {
                     for second in &odd {
                         let mut values = vec![first.clone(), second.clone(), first.clone(), second.clone()];
                         values.truncate(count);
-                        let _ = run(&Arguments::new(values, 1));
+                        let _ = run(name, values.into());
                     }
                 }
             }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use self::pattern::Pattern;
 use super::arguments::is_no;
-use super::{Arguments, BuiltinError, MAX_ITEMS, MAX_TEXT, Outcome, list};
+use super::{Arguments, BuiltinError, Outcome, list};
 
 pub(super) fn is_valid(arguments: &Arguments) -> Outcome {
     let Some(pattern) = arguments.value(0)?.as_str() else { return Ok(false.into()) };
@@ -30,13 +30,13 @@ pub(super) fn split(arguments: &Arguments) -> Outcome {
     let text = arguments.text(1)?;
     let pattern = compiled(arguments, arguments.text(0)?, text)?;
     let (mut parts, mut last) = (Vec::new(), 0);
-    for found in pattern.matches(text).take(MAX_ITEMS) {
+    for found in pattern.matches(text).take(arguments.work().effort.items()) {
         let found = found?;
         parts.push(&text[last..found.start()]);
         last = found.end();
     }
     parts.push(&text[last..]);
-    list(parts.into_iter().map(Value::from))
+    list(arguments.work(), parts.into_iter().map(Value::from))
 }
 
 /// The first matches, as many as the third argument says; all of them where it is negative.
@@ -44,14 +44,15 @@ pub(super) fn find_n(arguments: &Arguments) -> Outcome {
     let text = arguments.text(1)?;
     let count = usize::try_from(arguments.integer(2)?).unwrap_or(usize::MAX);
     let pattern = compiled(arguments, arguments.text(0)?, text)?;
-    let found = pattern.matches(text).take(count.min(MAX_ITEMS + 1));
+    let found = pattern.matches(text).take(count.min(arguments.work().effort.items() + 1));
     let found = found.map(|found| Ok(&text[found?.range()])).collect::<Result<Vec<_>, BuiltinError>>()?;
-    list(found.into_iter().map(Value::from))
+    list(arguments.work(), found.into_iter().map(Value::from))
 }
 
 pub(super) fn replace(arguments: &Arguments) -> Outcome {
     let (text, with) = (arguments.text(0)?, arguments.text(2)?);
-    let pattern = Pattern::new(arguments.text(1)?, text.len(), arguments.effort(), WhichCaptures::All)?;
+    let (work, most) = (arguments.work(), arguments.work().effort.text());
+    let pattern = Pattern::new(arguments.text(1)?, text.len(), work, WhichCaptures::All)?;
     let names = pattern.regex.group_info();
     let (mut replaced, mut last) = (String::new(), 0);
     for found in pattern.captures(text, with.len()) {
@@ -61,7 +62,7 @@ pub(super) fn replace(arguments: &Arguments) -> Outcome {
         let mut is_full = false;
         let append = |group, replaced: &mut String| {
             let part = found.get_group(group).map_or("", |span| &text[span]);
-            is_full |= replaced.len() + part.len() > MAX_TEXT;
+            is_full |= replaced.len() + part.len() > most;
             // The replacement may name the group again and again.
             if !is_full {
                 replaced.push_str(part);
@@ -69,8 +70,8 @@ pub(super) fn replace(arguments: &Arguments) -> Outcome {
         };
         interpolate::string(with, append, |name| names.to_index(PatternID::ZERO, name), &mut replaced);
         last = whole.end();
-        if is_full || replaced.len() > MAX_TEXT {
-            return Err(BuiltinError::TooLong);
+        if is_full || replaced.len() > most {
+            return Err(work.beyond(BuiltinError::TooLong));
         }
     }
     replaced += &text[last..];
@@ -119,15 +120,17 @@ fn closing(text: &str, start: char, end: char) -> Option<usize> {
 }
 
 /// An expression whose groups do not matter, for this text.
-fn compiled(arguments: &Arguments, pattern: &str, text: &str) -> Result<Pattern, BuiltinError> {
-    Pattern::new(pattern, text.len(), arguments.effort(), WhichCaptures::Implicit)
+fn compiled<'w>(arguments: &'w Arguments, pattern: &str, text: &str) -> Result<Pattern<'w>, BuiltinError> {
+    Pattern::new(pattern, text.len(), arguments.work(), WhichCaptures::Implicit)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use serde_json::json;
 
-    use super::super::{Arguments, Effort, run};
+    use super::super::{BuiltinError, Effort, Work, run, run_with};
 
     #[test]
     fn expressions() {
@@ -216,10 +219,18 @@ mod tests {
     }
 
     #[test]
+    fn no_search_begins_after_the_deadline() {
+        for (name, arguments) in [("regex.match", json!(["a", "a"])), ("regex.replace", json!(["a", "a", ""]))] {
+            let error = run_with(name, arguments, Work::new(Effort::Full, Instant::now())).expect_err("late");
+            assert!(matches!(error, BuiltinError::TimedOut), "{name}: {error}");
+        }
+    }
+
+    #[test]
     fn what_takes_more_than_a_tick_is_left_to_another_thread() {
         let hurried = |pattern: &str, text: &str| {
-            let arguments = Arguments::new(vec![pattern.into(), text.into()], 7).with(Effort::Little);
-            super::is_match(&arguments).map_err(|error| error.is_effort())
+            let work = Work::new(Effort::Little, Instant::now() + Duration::from_secs(3600));
+            run_with("regex.match", json!([pattern, text]), work).map_err(|error| error.is_effort())
         };
         assert_eq!(hurried(r"^[a-z0-9.-]+/[\w.-]+:v?\d+$", "registry.example.org/a:v1"), Ok(json!(true)));
         assert_eq!(hurried("(", ""), Err(false));

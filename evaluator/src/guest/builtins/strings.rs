@@ -7,10 +7,15 @@ use std::str::Chars;
 use serde_json::Value;
 
 use super::arguments::integer;
-use super::{Arguments, BuiltinError, MAX_TEXT, Outcome, list};
+use super::{Arguments, BuiltinError, Outcome, list};
 
 /// Widest field and longest fraction of `sprintf`; Go's own limit is a million.
 const MAX_WIDTH: usize = 1024;
+/// What it takes to compare two short texts, in units of work.
+const COMPARISON: usize = 5;
+/// What one directive of a format takes, and each digit of its precision: floats are shown exactly.
+const DIRECTIVE: usize = 200;
+const DIGIT: usize = 100;
 
 pub(super) fn quote_glob(arguments: &Arguments) -> Outcome {
     let mut quoted = String::new();
@@ -49,11 +54,14 @@ pub(super) fn indexof_n(arguments: &Arguments) -> Outcome {
         return Err(BuiltinError::Form("argument 2 is empty"));
     }
     let (mut characters, mut last) = (0, 0);
-    list(text.match_indices(part).map(|(index, _)| {
-        characters += text[last..index].chars().count();
-        last = index;
-        characters.into()
-    }))
+    list(
+        arguments.work(),
+        text.match_indices(part).map(|(index, _)| {
+            characters += text[last..index].chars().count();
+            last = index;
+            characters.into()
+        }),
+    )
 }
 
 pub(super) fn count(arguments: &Arguments) -> Outcome {
@@ -74,10 +82,15 @@ pub(super) fn any_suffix(arguments: &Arguments) -> Outcome {
 
 fn any(arguments: &Arguments, is_it: impl Fn(&str, &str) -> bool) -> Outcome {
     let (texts, parts) = (arguments.texts(0)?, arguments.texts(1)?);
-    if texts.len().saturating_mul(parts.len()) > 10_000_000 {
-        return Err(BuiltinError::TooMuchWork("the lists are too long together"));
+    for text in &texts {
+        for part in &parts {
+            arguments.work().count(COMPARISON + text.len().min(part.len()) / 8)?;
+            if is_it(text, part) {
+                return Ok(true.into());
+            }
+        }
     }
-    Ok(texts.iter().any(|text| parts.iter().any(|part| is_it(text, part))).into())
+    Ok(false.into())
 }
 
 /// A directive of a format, `%[flags][width][.precision]verb`.
@@ -94,12 +107,12 @@ struct Directive {
 
 pub(super) fn sprintf(arguments: &Arguments) -> Outcome {
     let (format, values) = (arguments.text(0)?, arguments.list(1)?);
-    let mut text = String::new();
+    let (mut text, work) = (String::new(), arguments.work());
     let mut values = values.iter();
     let mut characters = format.chars().peekable();
     while let Some(character) = characters.next() {
-        if text.len() > MAX_TEXT {
-            return Err(BuiltinError::TooLong);
+        if text.len() > work.effort.text() {
+            return Err(work.beyond(BuiltinError::TooLong));
         }
         if character != '%' {
             text.push(character);
@@ -119,6 +132,7 @@ pub(super) fn sprintf(arguments: &Arguments) -> Outcome {
         if characters.next_if_eq(&'.').is_some() {
             directive.precision = Some(number(&mut characters)?);
         }
+        work.count(DIRECTIVE + DIGIT * directive.precision.unwrap_or_default())?;
         match characters.next() {
             Some('%') => text.push('%'),
             None => text += "%!(NOVERB)",
@@ -274,21 +288,36 @@ fn go_type(value: &Value) -> &'static str {
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        other => rego(other),
+        other => {
+            let mut text = String::new();
+            add_rego(&mut text, other);
+            text
+        }
     }
 }
 
-fn rego(value: &Value) -> String {
+/// Adds a value as Rego writes it. One text takes all of it: a text for each level would be copied as often as it is nested.
+fn add_rego(text: &mut String, value: &Value) {
     match value {
-        Value::Array(items) => format!("[{}]", items.iter().map(rego).collect::<Vec<_>>().join(", ")),
+        Value::Array(items) => {
+            text.push('[');
+            for (index, item) in items.iter().enumerate() {
+                text.push_str(if index == 0 { "" } else { ", " });
+                add_rego(text, item);
+            }
+            text.push(']');
+        }
         Value::Object(members) => {
             let mut members: Vec<_> = members.iter().collect();
             members.sort_unstable_by_key(|(name, _)| *name);
-            let members =
-                members.iter().map(|(name, value)| format!("{}: {}", Value::from(name.as_str()), rego(value)));
-            format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
+            text.push('{');
+            for (index, (name, value)) in members.into_iter().enumerate() {
+                let _ = write!(text, "{}{}: ", if index == 0 { "" } else { ", " }, Value::from(name.as_str()));
+                add_rego(text, value);
+            }
+            text.push('}');
         }
-        other => other.to_string(),
+        other => drop(write!(text, "{other}")),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use portcullis_contract::clean;
 use serde_json::{Number, Value};
 
-use super::{Arguments, BuiltinError, MAX_ITEMS, Outcome};
+use super::{Arguments, BuiltinError, Outcome};
 
 /// A quantity with an SI or binary unit, as Kubernetes writes resources: `10k`, `100m`, `1Gi`.
 pub(super) fn parse(arguments: &Arguments) -> Outcome {
@@ -30,7 +31,7 @@ pub(super) fn parse_bytes(arguments: &Arguments) -> Outcome {
 }
 
 fn unknown(word: &str, expected: &'static str) -> BuiltinError {
-    BuiltinError::Unknown { word: word.to_owned(), expected }
+    BuiltinError::Unknown { word: clean(word, 64), expected }
 }
 
 fn split(text: &str) -> Result<(f64, String), BuiltinError> {
@@ -68,8 +69,9 @@ pub(super) fn range_step(arguments: &Arguments) -> Outcome {
     let step = u64::try_from(step).ok().filter(|step| *step > 0);
     let step = step.ok_or(BuiltinError::Form("the step is not above zero"))?;
     let count = from.abs_diff(to) / step;
-    if count >= MAX_ITEMS as u64 {
-        return Err(BuiltinError::TooMany { what: "the range", parts: "numbers" });
+    let work = arguments.work();
+    if count >= work.effort.items() as u64 {
+        return Err(work.beyond(BuiltinError::TooMany { what: "the range", parts: "numbers" }));
     }
     let at = |index: u64| {
         let offset = i64::try_from(index * step).unwrap_or(i64::MAX);
@@ -103,7 +105,7 @@ fn hash(arguments: &Arguments, name: &str, round: u8) -> u64 {
 mod tests {
     use serde_json::json;
 
-    use super::super::{Arguments, run};
+    use super::super::{Arguments, Effort, Work, run};
 
     #[test]
     fn quantities() {
@@ -146,7 +148,8 @@ mod tests {
     #[test]
     fn random_is_the_same_throughout_a_request() {
         let of = |name: &str, seed| {
-            super::rand_intn(&Arguments::new(vec![json!(name), json!(1_000_000_007)], seed)).expect("a number")
+            let work = Work::new(Effort::Little, std::time::Instant::now());
+            super::rand_intn(&Arguments::new(vec![json!(name), json!(1_000_000_007)], seed, work)).expect("a number")
         };
         assert_eq!(of("a", 1), of("a", 1));
         assert!(of("a", 1) != of("b", 1) && of("a", 1) != of("a", 2));

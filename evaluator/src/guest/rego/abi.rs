@@ -1,11 +1,12 @@
 //! The functions by which a module and its host call each other, with every address taken as hostile.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use serde_json::Value;
 use wasmtime::{AsContextMut, Caller, ExternType, Linker, Module, Store};
 
-use super::super::builtins::{self, BuiltinError, Effort, MAX_TEXT};
+use super::super::builtins::{self, BuiltinError, Effort, MAX_TEXT, Work};
 use super::super::error::quote;
 use super::super::linear_memory::{exported, index};
 use super::super::{CallError, Context, MAX_REPLY};
@@ -154,7 +155,10 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
     let found = caller.data().rego.builtins.get(&id).copied();
     let builtin =
         found.ok_or_else(|| CallError::Trap(format!("the module calls the builtin {id}, which it did not name")))?;
-    let failed = |error: BuiltinError| CallError::Guest(format!("{}: {error}", builtin.name));
+    let failed = |error: BuiltinError| match error {
+        BuiltinError::TimedOut => CallError::TimedOut,
+        error => CallError::Guest(format!("{}: {error}", builtin.name)),
+    };
     let too_large = || CallError::Limit(format!("{}: its values are above {MAX_TEXT} bytes", builtin.name));
     let (mut values, mut size) = (Vec::with_capacity(arguments.len()), 0);
     for argument in arguments {
@@ -162,26 +166,61 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
         size += text.len();
         values.push(text);
     }
-    caller.data_mut().growth.reserve(builtins::memory_for(&values)).await?;
-    let seed = caller.data_mut().rego.seed.get();
-    let run = move |effort| -> Result<Vec<u8>, BuiltinError> {
+    let context = caller.data_mut();
+    let (seed, deadline, memory) = (context.rego.seed.get(), context.deadline, builtins::memory_for(&values));
+    let run = move |effort| -> Result<Option<Vec<u8>>, BuiltinError> {
+        let work = Work::new(effort, deadline);
+        // It may have waited for its thread.
+        work.in_time()?;
         let values = values.iter().map(|text| decode_any(text)).collect::<Result<Vec<Value>, _>>()?;
-        let value = (builtin.run)(&builtins::Arguments::new(values, seed).with(effort))?;
-        Ok(serde_json::to_vec(&value)?)
+        encoded(&(builtin.run)(&builtins::Arguments::new(values, seed, work))?)
     };
-    // Small arguments may mean much work: then it begins again on a thread of its own.
-    let done = match (size <= offload::SMALL).then(|| run(Effort::Little)) {
-        Some(done) if !done.as_ref().is_err_and(BuiltinError::is_effort) => done,
-        _ => offload::work(size.max(offload::SMALL + 1), move || run(Effort::Full)).await,
+    let little = if size <= offload::SMALL {
+        context.growth.reserve(memory + Effort::Little.memory()).await?;
+        Some(run(Effort::Little)).filter(|done| !done.as_ref().is_err_and(BuiltinError::is_effort))
+    } else {
+        None
     };
-    let text = done.map_err(failed)?;
-    if text.len() > MAX_TEXT {
-        return Err(too_large());
-    }
+    let done = match little {
+        Some(done) => done,
+        // Small arguments may mean much work: then it begins again on a thread of its own.
+        None => {
+            context.growth.reserve(memory + Effort::Full.memory()).await?;
+            offload::work(size.max(offload::SMALL + 1), move || run(Effort::Full)).await
+        }
+    };
+    let text = done.map_err(failed)?.ok_or_else(too_large)?;
     if let Some(line) = (builtin.log_line)(&text) {
         caller.data().host.log.console(line.as_bytes());
     }
     push(caller, &[&text]).await
+}
+
+/// The JSON text of a builtin's result; none if it is above the limit.
+fn encoded(value: &Value) -> Result<Option<Vec<u8>>, BuiltinError> {
+    let mut text = Bounded(Vec::new());
+    match serde_json::to_writer(&mut text, value) {
+        Ok(()) => Ok(Some(text.0)),
+        Err(error) if error.is_io() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A text that takes no more than [`MAX_TEXT`]: escapes make a text of a few megabytes six times as long.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, more: &[u8]) -> io::Result<usize> {
+        if more.len() > MAX_TEXT - self.0.len() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(more);
+        Ok(more.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Defines the imports of module `env`, except for the memory: the loader changes modules so that they have their own.

@@ -10,9 +10,9 @@ use regex_automata::util::captures::Captures;
 use regex_syntax::ast::parse::ParserBuilder;
 use regex_syntax::ast::{self, Ast, ClassSetBinaryOp, ClassSetItem, Flag, Visitor};
 use regex_syntax::hir::translate::Translator;
-use rustix::time::{ClockId, clock_gettime};
 
-use super::super::{BuiltinError, Effort};
+use super::super::work::used;
+use super::super::{BuiltinError, Effort, Work};
 
 /// Longest expression, in bytes. Its parsed form takes some hundreds of times as much memory.
 const MAX_PATTERN: usize = 4096;
@@ -56,22 +56,23 @@ impl Limits {
 }
 
 /// A compiled expression, for texts up to a certain length.
-pub(super) struct Pattern {
+pub(super) struct Pattern<'w> {
     pub(super) regex: Regex,
     /// What a byte of a text costs at worst.
     cost: usize,
     limits: Limits,
+    work: &'w Work,
 }
 
-impl Pattern {
+impl<'w> Pattern<'w> {
     /// Compiles an expression for a text of `length` bytes.
     pub(super) fn new(
         pattern: &str,
         length: usize,
-        effort: Effort,
+        work: &'w Work,
         groups: WhichCaptures,
     ) -> Result<Self, BuiltinError> {
-        let limits = Limits::of(effort);
+        let limits = Limits::of(work.effort);
         let odd = || BuiltinError::Form("it is not a regular expression");
         let large = || BuiltinError::TooMuchWork("the regular expression is too large");
         if pattern.len() > MAX_PATTERN {
@@ -101,7 +102,8 @@ impl Pattern {
         let config = meta::Config::new().nfa_size_limit(Some(limits.size)).hybrid_cache_capacity(limits.size);
         let config = config.onepass_size_limit(Some(limits.size)).which_captures(groups);
         let regex = Regex::builder().configure(config).build_from_hir(&hir).map_err(|_| large())?;
-        Ok(Self { regex, cost, limits })
+        work.in_time()?;
+        Ok(Self { regex, cost, limits, work })
     }
 
     /// All matches in a text, one after the other, until they take too long.
@@ -122,8 +124,9 @@ impl Pattern {
 
 /// What the searches in a text have cost. Each may look at all that is left of the text, even if it finds a match at once, so the sum may
 /// grow with the square of the length; as a rule it does not, so the clock decides.
-struct Meter {
+struct Meter<'w> {
     limits: Limits,
+    work: &'w Work,
     cost: usize,
     left: usize,
     length: usize,
@@ -131,9 +134,17 @@ struct Meter {
     begin: Duration,
 }
 
-impl Meter {
-    fn new(pattern: &Pattern, length: usize) -> Self {
-        Self { limits: pattern.limits, cost: pattern.cost, left: length, length, spent: 0, begin: used() }
+impl<'w> Meter<'w> {
+    fn new(pattern: &Pattern<'w>, length: usize) -> Self {
+        Self {
+            limits: pattern.limits,
+            work: pattern.work,
+            cost: pattern.cost,
+            left: length,
+            length,
+            spent: 0,
+            begin: used(),
+        }
     }
 
     /// Counts a search with a match that ends at `end`, and `more` work.
@@ -142,18 +153,13 @@ impl Meter {
         self.left = self.length - end;
         if self.spent > self.limits.work {
             self.spent = 0;
+            self.work.in_time()?;
             if used() - self.begin > self.limits.time {
                 return Err(BuiltinError::TooMuchWork("the regular expression takes too long with this text"));
             }
         }
         Ok(())
     }
-}
-
-/// Processor time of this thread, which does not move while others have the processor.
-fn used() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Counts the classes of an expression.
