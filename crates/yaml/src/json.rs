@@ -41,7 +41,8 @@ fn count_lines(text: &str) -> usize {
 /// Walks over text that is known to be JSON.
 fn tree(text: &str, first_line: usize) -> Result<Document, SyntaxError> {
     let bytes = text.as_bytes();
-    let mut builder = Builder::default();
+    // JSON has no aliases.
+    let mut builder = Builder::new(0);
     let (mut at, mut line) = (0, first_line);
     while at < bytes.len() {
         let tree = |source: TreeError| SyntaxError::Tree { line, source };

@@ -13,6 +13,8 @@ pub const MAX_DEPTH: usize = 128;
 const MAX_NODES: usize = 500_000;
 /// Most bytes of text of a document, including those that an alias repeats.
 const MAX_TEXT: usize = 16 << 20;
+/// What a copy of one value takes at most, in bytes, beside its texts: an object with one field, which has room for three.
+const COPY: usize = 448;
 
 /// One document of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,10 +44,12 @@ pub enum TreeError {
         "the document is larger than {MAX_NODES} values or {MAX_TEXT} bytes of text, repeated ones counted each time"
     )]
     TooLarge,
+    /// Copies for anchors and aliases would take more memory than the reader has for them.
+    #[error("its aliases repeat more than there is memory for")]
+    TooManyCopies,
 }
 
 /// Takes events and builds a [`Document`].
-#[derive(Default)]
 pub(crate) struct Builder {
     open: Vec<Open>,
     /// The number of open lists and maps inside a value that is left out.
@@ -54,6 +58,8 @@ pub(crate) struct Builder {
     anchors: HashMap<usize, Anchored>,
     nodes: usize,
     text: usize,
+    /// Memory that is left for copies, in bytes.
+    copies: usize,
     too_deep: Option<Vec<String>>,
 }
 
@@ -79,6 +85,25 @@ struct Anchored {
 }
 
 impl Builder {
+    /// A document that may take so many bytes for the copies that its anchors and aliases need.
+    pub(crate) fn new(copies: usize) -> Self {
+        Self {
+            open: Vec::new(),
+            skipped: 0,
+            root: None,
+            anchors: HashMap::new(),
+            nodes: 0,
+            text: 0,
+            copies,
+            too_deep: None,
+        }
+    }
+
+    /// What is left for copies.
+    pub(crate) fn copies(&self) -> usize {
+        self.copies
+    }
+
     /// A list begins. `anchor` is 0 for a list without one.
     pub(crate) fn list(&mut self, anchor: usize) -> Result<(), TreeError> {
         self.open(Content::List(Vec::new()), anchor)
@@ -146,19 +171,16 @@ impl Builder {
             return self.place(Value::Null, 0, 1, 0);
         }
         if self.wants_key() {
-            let Value::String(key) = value else { return Err(TreeError::ComplexKey) };
-            let key = key.clone();
+            if !value.is_string() {
+                return Err(TreeError::ComplexKey);
+            }
+            self.copy(1, text)?;
+            let key = self.anchors[&anchor].value.as_str().unwrap_or_default().to_owned();
             return self.key(key);
         }
-        let value = {
-            // Counted before the value is copied.
-            self.nodes += nodes;
-            self.text += text;
-            if self.nodes > MAX_NODES || self.text > MAX_TEXT {
-                return Err(TreeError::TooLarge);
-            }
-            value.clone()
-        };
+        self.count(nodes, text)?;
+        self.copy(nodes, text)?;
+        let value = self.anchors[&anchor].value.clone();
         self.place(value, depth, nodes, text)
     }
 
@@ -187,6 +209,13 @@ impl Builder {
         if self.nodes > MAX_NODES || self.text > MAX_TEXT { Err(TreeError::TooLarge) } else { Ok(()) }
     }
 
+    /// Takes the memory of a copy, before it is made.
+    fn copy(&mut self, nodes: usize, text: usize) -> Result<(), TreeError> {
+        let left = self.copies.checked_sub(nodes * COPY + text);
+        self.copies = left.ok_or(TreeError::TooManyCopies)?;
+        Ok(())
+    }
+
     fn note_depth(&mut self) {
         let keys = || {
             let pending = self.open.iter().filter_map(|open| match &open.content {
@@ -204,6 +233,7 @@ impl Builder {
         if anchor > 0 {
             // The copy counts like a use, so that an anchor at every level cannot cost the square of the size.
             self.count(nodes, text)?;
+            self.copy(nodes, text)?;
             self.anchors.insert(anchor, Anchored { value: value.clone(), depth, nodes, text });
         }
         Ok(())

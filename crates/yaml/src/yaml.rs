@@ -7,6 +7,8 @@ use super::tree::{Builder, Document, TreeError};
 
 /// Deepest nesting that the parser follows. Values below the tree's own limit are read and left out.
 const FOLLOWED_DEPTH: usize = 10_000;
+/// Memory for what the anchors and aliases of a file repeat, in bytes. One document reaches its own limits first.
+const MAX_COPIES: usize = 240 << 20;
 
 /// Why a file could not be read. The texts name lines but no values, which may be secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +47,9 @@ pub enum SyntaxError {
 
 /// What the reading of a text may take.
 pub struct Limits<'l> {
+    /// The most memory for copies that anchors and aliases need, in bytes, all documents of the text together. It is counted before a value is
+    /// copied.
+    pub copies: usize,
     /// Asked before each event of the parser; the reading ends once it says no.
     pub goes_on: &'l dyn Fn() -> bool,
 }
@@ -54,7 +59,7 @@ pub struct Limits<'l> {
 /// # Errors
 /// When the file is not YAML, or a document exceeds a limit.
 pub fn documents(text: &str) -> Result<Vec<Document>, SyntaxError> {
-    documents_within(text, &Limits { goes_on: &|| true })
+    documents_within(text, &Limits { copies: MAX_COPIES, goes_on: &|| true })
 }
 
 /// The same within limits of the caller.
@@ -67,7 +72,7 @@ pub fn documents_within(text: &str, limits: &Limits) -> Result<Vec<Document>, Sy
         block_nesting_limit: FOLLOWED_DEPTH,
     };
     let mut documents = Vec::new();
-    let mut builder = Builder::default();
+    let mut builder = Builder::new(limits.copies);
     let mut first_line = 1;
     for event in Parser::new_from_str_with_options(text, options) {
         let (event, span) = event.map_err(|error| SyntaxError::Syntax {
@@ -81,11 +86,11 @@ pub fn documents_within(text: &str, limits: &Limits) -> Result<Vec<Document>, Sy
         let tree = |source| SyntaxError::Tree { line, source };
         match event {
             Event::DocumentStart(..) => {
-                builder = Builder::default();
                 first_line = line;
             }
             Event::DocumentEnd => {
-                let document = std::mem::take(&mut builder).finish(first_line);
+                let next = Builder::new(builder.copies());
+                let document = std::mem::replace(&mut builder, next).finish(first_line);
                 if !document.value.is_null() {
                     documents.push(document);
                 }
@@ -241,6 +246,29 @@ mod tests {
         assert!(matches!(documents(&text), Err(SyntaxError::Tree { source: TreeError::TooLarge, .. })));
     }
 
+    /// As a copy counts: a value for the anchor and one for each alias.
+    #[test]
+    fn copies_have_a_limit_for_all_documents_together() {
+        let within = |text: &str, copies| documents_within(text, &Limits { copies, goes_on: &|| true });
+        let document = "---\n- &a [x, x]\n- *a\n- *a\n";
+        let needed = 3 * (3 * 448 + 2);
+        assert!(within(document, needed).is_ok());
+        for (text, copies) in
+            [(document, needed - 1), (&*document.repeat(2), needed), (&*document.repeat(3), 3 * needed - 1)]
+        {
+            let error = within(text, copies).expect_err("refused");
+            assert!(matches!(error, SyntaxError::Tree { source: TreeError::TooManyCopies, .. }), "{error}");
+        }
+        // A key that repeats a text is a copy, too.
+        let keys = "- &a text\n- {*a : 1}\n";
+        let needed = 2 * (448 + 4);
+        assert!(within(keys, needed).is_ok() && within(keys, needed - 1).is_err());
+        // Each document is a bomb that has just room.
+        let bombs = format!("---\n- &a [{}]\n{}", "0,".repeat(100), "- *a\n".repeat(1000)).repeat(10);
+        let error = documents(&bombs).expect_err("refused");
+        assert!(matches!(error, SyntaxError::Tree { source: TreeError::TooManyCopies, .. }), "{error}");
+    }
+
     #[test]
     fn a_bomb_of_text_is_refused() {
         let text = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), vec!["*a"; 100].join(", "));
@@ -268,7 +296,8 @@ mod tests {
             left.set(left.get() - 1);
             left.get() > 0
         };
-        let error = documents_within(&"- a\n".repeat(1000), &Limits { goes_on: &goes_on }).expect_err("ended");
+        let error =
+            documents_within(&"- a\n".repeat(1000), &Limits { copies: 0, goes_on: &goes_on }).expect_err("ended");
         assert!(matches!(error, SyntaxError::Ended { line } if line < 100), "{error}");
         assert_eq!(left.get(), 0);
     }

@@ -4,11 +4,13 @@ use std::cell::Cell;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use portcullis_yaml::Limits;
+use portcullis_yaml::{Limits, ReadError, SyntaxError, TreeError};
 use serde_json::{Map, Value};
 
-use super::{Arguments, BuiltinError, MAX_ITEMS, Outcome};
+use super::{Arguments, BuiltinError, Outcome};
 
+/// Most parts of a query string. Each becomes a field with a list, of which a text of a megabyte could make half a million.
+const MAX_PARTS: usize = 10_000;
 /// What it takes to read one event of YAML, in units of work.
 const EVENT: usize = 1000;
 
@@ -72,10 +74,10 @@ pub(super) fn urlquery_encode_object(arguments: &Arguments) -> Outcome {
 pub(super) fn urlquery_decode_object(arguments: &Arguments) -> Outcome {
     let mut object = Map::new();
     for (number, (name, value)) in form_urlencoded::parse(arguments.text(0)?.as_bytes()).enumerate() {
-        if number == MAX_ITEMS {
-            return Err(BuiltinError::TooMany { what: "it", parts: "parts" });
+        if number == MAX_PARTS {
+            return Err(BuiltinError::Form("it has more than 10000 parts"));
         }
-        let values = object.entry(name.into_owned()).or_insert_with(|| Value::Array(Vec::new()));
+        let values = object.entry(name.into_owned()).or_insert_with(|| Value::Array(Vec::with_capacity(1)));
         values.as_array_mut().expect("only lists are put in").push(value.into_owned().into());
     }
     Ok(object.into())
@@ -103,10 +105,15 @@ pub(super) fn yaml_unmarshal(arguments: &Arguments) -> Outcome {
 fn from_yaml(arguments: &Arguments, text: &str) -> Outcome {
     let stopped = Cell::new(None);
     let goes_on = || arguments.work().count(EVENT).map_err(|error| stopped.set(Some(error))).is_ok();
-    let read = portcullis_yaml::read_within(text, &Limits { goes_on: &goes_on });
-    match stopped.take() {
-        Some(error) => Err(error),
-        None => read.map_err(BuiltinError::Yaml),
+    let limits = Limits { copies: arguments.work().effort.copies(), goes_on: &goes_on };
+    let read = portcullis_yaml::read_within(text, &limits);
+    match (read, stopped.take()) {
+        (Ok(value), _) => Ok(value),
+        (Err(_), Some(error)) => Err(error),
+        (Err(ReadError::Syntax(SyntaxError::Tree { source: TreeError::TooManyCopies, .. })), None) => {
+            Err(arguments.work().beyond(BuiltinError::Copies))
+        }
+        (Err(error), None) => Err(BuiltinError::Yaml(error)),
     }
 }
 
@@ -130,6 +137,14 @@ mod tests {
         assert_eq!(run("urlquery.encode_object", query), Ok(json!("a=b%26&c=d&c=e")));
         assert_eq!(of("urlquery.decode_object", "a=b%26&c=d&c=e"), json!({"a": ["b&"], "c": ["d", "e"]}));
         assert_eq!((of("json.is_valid", "[1]"), of("json.is_valid", "[1")), (json!(true), json!(false)));
+    }
+
+    #[test]
+    fn a_query_has_a_limited_number_of_parts() {
+        let query = |parts: usize| (0..parts).map(|number| format!("{number}&")).collect::<String>();
+        assert!(run("urlquery.decode_object", json!([query(10_000)])).is_ok());
+        let error = run("urlquery.decode_object", json!([query(10_001)])).expect_err("many");
+        assert_eq!(error, "it has more than 10000 parts");
     }
 
     #[test]

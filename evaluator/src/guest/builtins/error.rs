@@ -48,6 +48,9 @@ pub(in super::super) enum BuiltinError {
     /// The argument of this number is not a version of semver.org.
     #[error("argument {number} is not a version: {source}")]
     Version { number: usize, source: semver::Error },
+    /// The aliases of a YAML text repeat more values than there is memory for.
+    #[error("the aliases of the YAML repeat too much")]
+    Copies,
     /// A text is not YAML, or exceeds a limit.
     #[error("it is not YAML: {0}")]
     Yaml(ReadError),

@@ -6,9 +6,16 @@ use serde_json::Value;
 
 use super::{Arguments, BuiltinError, Outcome};
 
+/// Longest token, in bytes. What it says may take a hundred times as much memory, and base64 hides how much.
+const MAX_TOKEN: usize = 32 << 10;
+
 /// Header, claims, and the signature in hexadecimal digits.
 pub(super) fn decode(arguments: &Arguments) -> Outcome {
-    let parts: Vec<&str> = arguments.text(0)?.split('.').collect();
+    let token = arguments.text(0)?;
+    if token.len() > MAX_TOKEN {
+        return Err(BuiltinError::Form("it is above 32768 bytes"));
+    }
+    let parts: Vec<&str> = token.split('.').collect();
     let [header, claims, signature] = parts[..] else {
         return Err(BuiltinError::Form("it does not have the three parts of a JWS in compact form"));
     };
@@ -38,5 +45,8 @@ mod tests {
         for odd in ["", "a.b", "a.b.c", "e30.e30.e30.e30", "WzFd.e30.AQI"] {
             assert!(run("io.jwt.decode", json!([odd])).is_err(), "{odd}");
         }
+        let long = |length: usize| format!("e30.e30.{}", "A".repeat(length - 8));
+        assert!(run("io.jwt.decode", json!([long(32 << 10)])).is_ok());
+        assert_eq!(run("io.jwt.decode", json!([long((32 << 10) + 4)])), Err("it is above 32768 bytes".to_owned()));
     }
 }

@@ -240,6 +240,10 @@ mod tests {
         let format = |value| run("time.format", json!([value]));
         assert_eq!(format(json!(MOMENT)), Ok(json!("2017-07-14T02:40:00.123456789Z")));
         assert_eq!(format(json!([MOMENT, "Europe/Rome"])), Ok(json!("2017-07-14T04:40:00.123456789+02:00")));
+        let long = |length: usize| format(json!([MOMENT, "UTC", "x".repeat(length)]));
+        assert_eq!(long(1024), Ok(json!("x".repeat(1024))));
+        assert_eq!(long(1025), Err("the layout is above 1024 bytes".to_owned()));
+        assert!(parse(&"x".repeat(1025), "").is_err_and(|error| error.contains("above 1024 bytes")));
         let layout = "Mon Jan _2 2006 02/01/06 3:04:05.000 PM, %";
         assert_eq!(format(json!([MOMENT, "UTC", layout])), Ok(json!("Fri Jul 14 2017 14/07/17 2:40:00.123 AM, %")));
         assert_eq!(format(json!([MOMENT, "UTC", "RFC1123Z"])), Ok(json!("Fri, 14 Jul 2017 02:40:00 +0000")));

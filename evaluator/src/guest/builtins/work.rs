@@ -45,6 +45,14 @@ impl Effort {
         }
     }
 
+    /// Most memory for what the aliases of YAML repeat, in bytes. It is a part of [`Effort::memory`].
+    pub(super) fn copies(self) -> usize {
+        match self {
+            Self::Little => 256 << 10,
+            Self::Full => 8 << 20,
+        }
+    }
+
     /// Host memory for a result that is larger than the arguments, in bytes: the value, and its JSON text while that grows.
     pub(in super::super) fn memory(self) -> u64 {
         match self {
@@ -160,6 +168,38 @@ mod tests {
             let error = run_with(name, arguments.clone(), work(Effort::Little)).expect_err("large");
             assert!(error.is_effort(), "{name}: {error}");
             assert!(run_with(name, arguments, work(Effort::Full)).is_ok(), "{name}");
+        }
+    }
+
+    /// What aliases repeat is taken with the rest before anything is decoded, and is all that they may repeat.
+    #[test]
+    fn aliases_take_no_more_than_was_taken_for_them() {
+        let repeated = |item: &str, aliases: usize| format!("- &a {item}\n") + &"- *a\n".repeat(aliases);
+        let list = format!("[{}]", "0,".repeat(99));
+        let items = ["{a: {b: {c: {d: 0}}}}", "[[[[[[]]]]]]", "{a: x, b: y, c: z}", &list];
+        for effort in [Effort::Little, Effort::Full] {
+            // However long it takes.
+            let work = || Work { begin: Cell::new(Some(Duration::MAX)), ..work(effort) };
+            let most = effort.copies() as u64;
+            for item in items {
+                let mut largest = None;
+                for aliases in (0..18).map(|power| 1 << power) {
+                    let text = json!([repeated(item, aliases)]);
+                    match run_with("yaml.unmarshal", text.clone(), work()) {
+                        Ok(value) => largest = Some((text, value)),
+                        Err(error) => {
+                            assert!(matches!(error, BuiltinError::Copies | BuiltinError::MoreEffort), "{error}");
+                            assert!(run_with("yaml.is_valid", text, work()).is_err(), "no rule takes it for invalid");
+                            break;
+                        }
+                    }
+                }
+                let (text, value) = largest.expect("a few fit");
+                let text = serde_json::to_vec(&text[0]).expect("encodes");
+                let taken = crate::review::json::taken(&value) as u64;
+                let counted = super::super::memory_for(&[text]) + most;
+                assert!(taken <= counted && most <= effort.memory(), "{taken} > {counted}: {item}");
+            }
         }
     }
 

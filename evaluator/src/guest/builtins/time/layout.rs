@@ -37,6 +37,9 @@ const PARTS: [(&str, &str); 28] = [
     ("%", "%%"),
 ];
 
+/// Longest layout, in bytes. Each of them may become a piece of its own.
+const MAX_LAYOUT: usize = 1024;
+
 /// A piece of a layout.
 enum Piece<'l> {
     /// One of [`PARTS`].
@@ -48,7 +51,10 @@ enum Piece<'l> {
 }
 
 /// The pieces of a layout.
-fn pieces(mut layout: &str) -> Vec<Piece<'_>> {
+fn pieces(mut layout: &str) -> Result<Vec<Piece<'_>>, BuiltinError> {
+    if layout.len() > MAX_LAYOUT {
+        return Err(BuiltinError::Form("the layout is above 1024 bytes"));
+    }
     let mut pieces = Vec::new();
     while let Some(character) = layout.chars().next() {
         let (piece, length) = if let Some((digits, is_short)) = fraction(layout) {
@@ -61,7 +67,7 @@ fn pieces(mut layout: &str) -> Vec<Piece<'_>> {
         pieces.push(piece);
         layout = &layout[length..];
     }
-    pieces
+    Ok(pieces)
 }
 
 /// `.000` or `.999`, or with a comma, which no digit follows.
@@ -79,7 +85,7 @@ pub(super) fn format(layout: &str, moment: &Zoned) -> Result<String, BuiltinErro
         let shown = jiff::fmt::strtime::format(format, moment);
         shown.map_err(|_| BuiltinError::Form("the layout cannot be shown"))
     };
-    for piece in pieces(layout) {
+    for piece in pieces(layout)? {
         match piece {
             Piece::Part("Z07:00" | "Z0700", _) if moment.offset().is_zero() => text.push('Z'),
             Piece::Part(_, format) => text += &show(format)?,
@@ -101,7 +107,7 @@ pub(super) fn format(layout: &str, moment: &Zoned) -> Result<String, BuiltinErro
 /// Parses a time by a layout. Parts that the layout lacks are those of the first moment of the year 0 in UTC, as in Go.
 pub(super) fn parse(layout: &str, text: &str) -> Result<Timestamp, BuiltinError> {
     let odd = || BuiltinError::Form("the time does not fit its layout");
-    let pieces = pieces(super::named(layout));
+    let pieces = pieces(super::named(layout))?;
     let mut format = String::new();
     let mut text = text.to_owned();
     for (index, piece) in pieces.iter().enumerate() {
