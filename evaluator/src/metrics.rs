@@ -78,6 +78,8 @@ pub struct Metrics {
     pub seccomp: IntGauge,
     /// Panics in request handlers.
     pub panics: IntCounter,
+    /// Lines of this program's log that were lost, because they were not read as fast as they came.
+    pub log_lines_lost: IntCounter,
     /// 1 while the broker is connected.
     pub broker_connected: IntGauge,
     /// Calls of guests that went to the broker, by capability and outcome (done, denied, failed).
@@ -115,7 +117,7 @@ pub struct PolicyMetrics {
     pub seconds: Histogram,
     /// Time between a request's arrival and the start of its evaluation.
     pub wait_seconds: Histogram,
-    /// Log lines of the guest that were dropped by its rate limit.
+    /// Log lines of the guest beyond its share, which were dropped.
     pub log_lines_dropped: IntCounter,
     /// Its series under Kubewarden's names; none unless they are asked for.
     pub(crate) kubewarden: Option<PolicySeries>,
@@ -274,6 +276,10 @@ impl Metrics {
             landlock: gauge("portcullis_landlock_enforced", "1 where Landlock is fully in force")?,
             seccomp: gauge("portcullis_seccomp_enforced", "1 where the seccomp filter is in force")?,
             panics: counter("portcullis_panics_total", "Panics in request handlers")?,
+            log_lines_lost: counter(
+                "portcullis_log_lines_lost_total",
+                "Log lines lost, as standard error was not read as fast as they came",
+            )?,
             broker_connected: gauge("portcullis_broker_connected", "1 while the broker in the loader is connected")?,
             series,
             unshown: Series::new()?,
@@ -361,7 +367,7 @@ impl Series {
                 "Time from a request's arrival to its evaluation",
             )?,
             log_lines_dropped: IntCounterVec::new(
-                Opts::new("portcullis_policy_log_lines_dropped_total", "Log lines of a policy beyond its rate limit"),
+                Opts::new("portcullis_policy_log_lines_dropped_total", "Log lines of a policy beyond its share"),
                 &["policy"],
             )?,
             passed_over: IntCounterVec::new(

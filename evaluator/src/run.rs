@@ -12,6 +12,7 @@ use portcullis_engine::{RunLimits, RunningEngine, finds_written_pages};
 use portcullis_process::telemetry::{Traces, export_metrics};
 use portcullis_process::{
     Beat, Latch, Liveness, ProbeServer, ProbeSources, Readiness, Shutdown, StateFeed, failpoint, state_route,
+    write_log_in_background,
 };
 
 use crate::admission::Admission;
@@ -97,6 +98,9 @@ pub fn run(args: &Args, traces: Option<Traces>) -> anyhow::Result<()> {
     prepare_private_dir(&args.private_dir)?;
     tell_how_memory_is_cleared(&metrics);
     confine(args, &metrics);
+    // A thread from before the confinement would not be confined.
+    write_log_in_background(metrics.log_lines_lost.clone())
+        .context("failed to start the thread that writes the log")?;
 
     let limits = RunLimits {
         memory_bytes: usize::try_from(args.memory_limit).context("--memory-limit")?,

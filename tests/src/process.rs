@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,6 +50,8 @@ pub struct Process {
     lines: Arc<Mutex<Vec<String>>>,
     /// How many of its streams have not been read to their end yet.
     open: Arc<AtomicUsize>,
+    /// Whether its streams are not read at the moment.
+    is_unread: Arc<AtomicBool>,
 }
 
 impl Process {
@@ -65,6 +67,7 @@ impl Process {
             ended: Mutex::default(),
             lines: Arc::default(),
             open: Arc::default(),
+            is_unread: Arc::default(),
         };
         process.start_again();
         process
@@ -105,14 +108,22 @@ impl Process {
     }
 
     fn collect(&self, pipe: impl Read + Send + 'static) {
-        let (lines, open) = (Arc::clone(&self.lines), Arc::clone(&self.open));
+        let (lines, open, is_unread) = (Arc::clone(&self.lines), Arc::clone(&self.open), Arc::clone(&self.is_unread));
         open.fetch_add(1, Ordering::SeqCst);
         thread::spawn(move || {
             for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+                while is_unread.load(Ordering::SeqCst) {
+                    thread::sleep(PAUSE);
+                }
                 lock(&lines).push(String::from_utf8_lossy(&line).into_owned());
             }
             open.fetch_sub(1, Ordering::SeqCst);
         });
+    }
+
+    /// Stops reading what it writes, or reads it again. It can write as much as fits into a pipe meanwhile.
+    pub fn read_streams(&self, is_read: bool) {
+        self.is_unread.store(!is_read, Ordering::SeqCst);
     }
 
     /// Waits until everything that it wrote before its end has been read.

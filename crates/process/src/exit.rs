@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::log;
+
 /// A setting that cannot be used: the program ends with status 64 (`EX_USAGE`) before any port is open.
 #[derive(Debug, thiserror::Error)]
 #[error("{setting}: {problem}")]
@@ -23,7 +25,7 @@ impl SettingError {
 pub const EXIT_WITH_PARENT: &str = "PORTCULLIS_EXIT_WITH_PARENT";
 
 /// Runs a program's body, with cryptography installed, and turns its error into a sentence and an exit status: 64 for a [`SettingError`],
-/// otherwise 1.
+/// otherwise 1. The log is written to its end, as far as it is read.
 pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     if let Some(parent) = std::env::var_os(EXIT_WITH_PARENT) {
         // The program works without this; it would only stay behind if its parent were killed.
@@ -35,13 +37,15 @@ pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
         }
     }
     crate::install_crypto();
-    match body() {
+    let status = match body() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            log::say(&format!("error: {error:#}\n"));
             if error.downcast_ref::<SettingError>().is_some() { ExitCode::from(64) } else { ExitCode::FAILURE }
         }
-    }
+    };
+    log::finish();
+    status
 }
 
 /// Reads the command line and the environment. Input that clap refuses ends the process like any bad setting, with

@@ -44,7 +44,7 @@ pub use keyed_permits::KeyedPermits;
 pub use latch::{Latch, Readiness};
 pub use listen::listen;
 pub use live::{Beat, Liveness};
-pub use log::{LogArgs, LogFormat};
+pub use log::{GUEST_LOG, LogArgs, LogFormat, write_log_in_background};
 pub use metrics::{counter, counters, gauge, gauges, registered};
 pub use newest::set_if_new;
 #[cfg(feature = "client")]

@@ -1,40 +1,42 @@
-//! The log lines of a policy: cut, cleaned, and no more than its rate allows.
+//! The log lines of a policy: cut, cleaned, and no more than its share.
 
-use std::sync::{Arc, Mutex};
+mod share;
+
+use std::sync::Arc;
 use std::time::Instant;
 
 use portcullis_contract::{PolicyId, clean};
-use portcullis_util::lock;
+use portcullis_process::GUEST_LOG;
 use serde_json::{Map, Value};
+
+pub(crate) use share::{Excess, LogShare, LogShares};
 
 use crate::metrics::PolicyMetrics;
 
-/// The rate in lines a second, and the most lines at once.
-const LINES: f64 = 100.0;
-/// The rate in bytes a second, and the most bytes at once.
-const BYTES: f64 = 64.0 * 1024.0;
 /// Longest line, in bytes.
 const MAX_LINE: usize = 2 << 10;
+/// What a line has in the log beside the guest's text and the policy's id, in bytes: time, level, and names of fields.
+const BESIDE: usize = 192;
 /// Longest payload of `tracing/log` that is decoded, in bytes; the beginning of a longer one is logged undecoded.
 const MAX_EVENT: usize = 16 << 10;
 
-/// The log of one policy. All its instances share the rate.
+/// The log of one generation of a policy.
 pub(crate) struct GuestLog {
     policy: PolicyId,
     generation: i64,
-    budget: Mutex<Budget>,
+    share: Arc<LogShare>,
     metrics: Arc<PolicyMetrics>,
 }
 
 impl GuestLog {
-    /// The log of one generation of a policy.
-    pub(crate) fn new(policy: PolicyId, generation: i64, metrics: Arc<PolicyMetrics>) -> Self {
-        Self { policy, generation, budget: Mutex::new(Budget::full(Instant::now())), metrics }
+    /// The log of one generation of a policy, whose other generations have the same share.
+    pub(crate) fn new(policy: PolicyId, generation: i64, share: Arc<LogShare>, metrics: Arc<PolicyMetrics>) -> Self {
+        Self { policy, generation, share, metrics }
     }
 
     /// The log of another generation of the same policy.
     pub(super) fn renumbered(&self, generation: i64) -> Self {
-        Self::new(self.policy.clone(), generation, Arc::clone(&self.metrics))
+        Self::new(self.policy.clone(), generation, Arc::clone(&self.share), Arc::clone(&self.metrics))
     }
 
     /// A line of `__console_log`.
@@ -52,8 +54,8 @@ impl GuestLog {
     /// The payload of `tracing/log`. One that cannot be decoded is logged as it is.
     pub(super) fn event(&self, payload: &[u8]) {
         // An event that would be dropped is not decoded.
-        if self.is_full() {
-            return self.metrics.log_lines_dropped.inc();
+        if self.share.is_used_up(Instant::now()) {
+            return self.drop_line(payload);
         }
         let event = if payload.len() <= MAX_EVENT {
             serde_json::from_slice::<Map<String, Value>>(payload)
@@ -81,75 +83,52 @@ impl GuestLog {
         self.line(level, text.as_bytes());
     }
 
-    fn is_full(&self) -> bool {
-        let mut budget = lock(&self.budget);
-        budget.refill(Instant::now());
-        budget.lines < 1.0
-    }
-
     fn line(&self, level: tracing::Level, text: &[u8]) {
-        let cut = &text[..text.len().min(4 * MAX_LINE)];
-        if !lock(&self.budget).take(Instant::now(), cut.len().min(MAX_LINE)) {
-            self.metrics.log_lines_dropped.inc();
+        // Lines that the log's level hides take nothing from the share.
+        let is_hidden = match level {
+            tracing::Level::TRACE => !tracing::enabled!(target: GUEST_LOG, tracing::Level::TRACE),
+            tracing::Level::DEBUG => !tracing::enabled!(target: GUEST_LOG, tracing::Level::DEBUG),
+            _ => false,
+        };
+        if is_hidden {
             return;
         }
-        let (policy, generation, said) =
-            (&self.policy, self.generation, clean(&String::from_utf8_lossy(cut), MAX_LINE));
+        if self.share.is_used_up(Instant::now()) {
+            return self.drop_line(text);
+        }
+        let said = clean(&String::from_utf8_lossy(&text[..text.len().min(4 * MAX_LINE)]), MAX_LINE);
+        // Quotation marks and unusual characters take more bytes in the log than in the text.
+        let written: usize = said.escape_debug().map(char::len_utf8).sum();
+        if !self.share.take(Instant::now(), BESIDE + self.policy.as_str().len() + written) {
+            return self.drop_line(text);
+        }
+        let (policy, generation) = (&self.policy, self.generation);
         // The level of an event is part of its static description, so each has its own line here.
         match level {
-            tracing::Level::TRACE => tracing::trace!(target: "policy", %policy, generation, said, "policy log"),
-            tracing::Level::DEBUG => tracing::debug!(target: "policy", %policy, generation, said, "policy log"),
-            tracing::Level::INFO => tracing::info!(target: "policy", %policy, generation, said, "policy log"),
-            tracing::Level::WARN => tracing::warn!(target: "policy", %policy, generation, said, "policy log"),
-            tracing::Level::ERROR => tracing::error!(target: "policy", %policy, generation, said, "policy log"),
+            tracing::Level::TRACE => tracing::trace!(target: GUEST_LOG, %policy, generation, said, "policy log"),
+            tracing::Level::DEBUG => tracing::debug!(target: GUEST_LOG, %policy, generation, said, "policy log"),
+            tracing::Level::INFO => tracing::info!(target: GUEST_LOG, %policy, generation, said, "policy log"),
+            tracing::Level::WARN => tracing::warn!(target: GUEST_LOG, %policy, generation, said, "policy log"),
+            tracing::Level::ERROR => tracing::error!(target: GUEST_LOG, %policy, generation, said, "policy log"),
         }
+    }
+
+    fn drop_line(&self, text: &[u8]) {
+        self.metrics.log_lines_dropped.inc();
+        self.share.drop_line(text.len());
     }
 
     #[cfg(test)]
     pub(crate) fn test() -> Self {
         let policy: PolicyId = "cluster/test".parse().expect("an id");
         let metrics = crate::metrics::Metrics::new().expect("registers").policy(&policy);
-        Self::new(policy, 1, metrics)
-    }
-}
-
-/// How many lines and bytes may still be logged.
-#[derive(Debug, Clone, Copy)]
-struct Budget {
-    lines: f64,
-    bytes: f64,
-    at: Instant,
-}
-
-impl Budget {
-    fn full(now: Instant) -> Self {
-        Self { lines: LINES, bytes: BYTES, at: now }
-    }
-
-    fn refill(&mut self, now: Instant) {
-        let seconds = now.saturating_duration_since(self.at).as_secs_f64();
-        self.at = now;
-        self.lines = (self.lines + seconds * LINES).min(LINES);
-        self.bytes = (self.bytes + seconds * BYTES).min(BYTES);
-    }
-
-    /// Takes a line of `bytes` bytes, if there is room for it.
-    fn take(&mut self, now: Instant, bytes: usize) -> bool {
-        self.refill(now);
-        let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
-        if self.lines < 1.0 || self.bytes < bytes {
-            return false;
-        }
-        self.lines -= 1.0;
-        self.bytes -= bytes;
-        true
+        let share = LogShares::default().of(&policy, Instant::now());
+        Self::new(policy, 1, share, metrics)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -162,19 +141,25 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_comes_back_with_time() {
-        let start = Instant::now();
-        let mut budget = Budget::full(start);
-        assert_eq!((0..200).filter(|_| budget.take(start, 10)).count(), 100);
-        let later = start + Duration::from_millis(500);
-        assert_eq!((0..200).filter(|_| budget.take(later, 10)).count(), 50);
+    fn another_generation_gets_no_second_share() {
+        let log = GuestLog::test();
+        (0..1000).for_each(|_| log.console(b"line"));
+        let (next, before) = (log.renumbered(2), log.metrics.log_lines_dropped.get());
+        (0..1000).for_each(|_| next.console(b"line"));
+        assert!(log.metrics.log_lines_dropped.get() >= before + 890, "{}", log.metrics.log_lines_dropped.get());
     }
 
+    /// A text that the log writes several times as long as the guest did.
     #[test]
-    fn long_lines_use_up_the_bytes() {
-        let start = Instant::now();
-        let mut budget = Budget::full(start);
-        assert_eq!((0..100).filter(|_| budget.take(start, MAX_LINE)).count(), 32);
+    fn what_is_taken_is_what_the_log_writes() {
+        let logged = |text: &str| {
+            let log = GuestLog::test();
+            (0..100).for_each(|_| log.console(text.as_bytes()));
+            100 - log.metrics.log_lines_dropped.get()
+        };
+        let (plain, escaped) = (logged(&"x".repeat(MAX_LINE)), logged(&"\u{200b}".repeat(MAX_LINE / 3)));
+        assert!((28..=32).contains(&plain), "{plain}");
+        assert!((11..=14).contains(&escaped), "{escaped}");
     }
 
     #[test]

@@ -41,7 +41,7 @@ mod wasi;
 pub(crate) use context::Context;
 pub(crate) use error::CallError;
 pub(crate) use link::{Guest, Guests, LinkError};
-pub(crate) use log::GuestLog;
+pub(crate) use log::{Excess, GuestLog, LogShares};
 pub(crate) use parts::Parts;
 
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use portcullis_process::{Beat, Latch, Shutdown, StateFeed};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::capability::BrokerLink;
-use crate::guest::Guests;
+use crate::guest::{Excess, Guests, LogShares};
 use crate::http::path_keys::AcceptedKeys;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
@@ -27,6 +27,8 @@ use crate::volume::watch::{Content, Watch};
 
 /// How often the loop turns when nothing happens.
 const TURN: Duration = Duration::from_millis(500);
+/// How often it is logged how much policies logged beyond their share.
+const LOG_TURN: Duration = Duration::from_secs(5);
 /// The pause after a failed start, before the next try.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -80,7 +82,7 @@ impl Follow {
                 () = shutdown.begun() => return,
             }
         };
-        let artifacts = Arc::clone(&loading.artifacts);
+        let (artifacts, log_shares) = (Arc::clone(&loading.artifacts), Arc::clone(&loading.log_shares));
         let mut follower = Follower {
             reload: Reload::new(loading, self.metrics.clone()),
             overall: Overall::new(self.path_keys.as_deref()),
@@ -95,6 +97,8 @@ impl Follow {
         let mut errors = interval(self.error_window / INTERVALS);
         errors.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut errors_since = Timestamp::now();
+        let mut logs = interval(LOG_TURN);
+        logs.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pruned = 0;
         loop {
             beat.now();
@@ -116,6 +120,7 @@ impl Follow {
                     errors_since = Timestamp::now();
                     follower.publish_state();
                 }
+                _ = logs.tick() => report_dropped_lines(&log_shares),
             }
             // Once a manifest is applied, the private copies of earlier ones are not needed any longer.
             if follower.overall.applied != pruned {
@@ -138,9 +143,18 @@ impl Follow {
             broker: self.broker.clone(),
             caches: Arc::default(),
             caches_of_checks: Arc::default(),
+            log_shares: Arc::default(),
         };
         let watch = Watch::start(self.volume.clone(), self.poll_interval, self.metrics.watch_polling.clone())?;
         Ok((watch, loading))
+    }
+}
+
+/// Logs how much policies logged beyond their share since the last time: one line for each tenant, which names the worst of its policies.
+fn report_dropped_lines(shares: &LogShares) {
+    for Excess { policy, others, dropped } in shares.turn(Instant::now()) {
+        let (lines, bytes, seconds) = (dropped.lines, dropped.bytes, LOG_TURN.as_secs());
+        tracing::warn!(%policy, others, lines, bytes, seconds, "the policy logged more than its share: lines were dropped");
     }
 }
 

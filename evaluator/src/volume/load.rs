@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use portcullis_contract::{
@@ -14,7 +14,7 @@ use crate::capability::BrokerLink;
 use crate::capability::cache::{Caches, PolicyCache};
 use crate::fair::claimant::Claimant;
 use crate::guest::loaded::{Content, Loaded, LoadedModule, LoadedPolicyGroup};
-use crate::guest::{CallError, Guest, GuestLog, Guests, Host, LinkError, NO_BROKER, Operation, Parts};
+use crate::guest::{CallError, Guest, GuestLog, Guests, Host, LinkError, LogShares, NO_BROKER, Operation, Parts};
 use crate::lanes::{LaneError, Lanes};
 use crate::metrics::PolicyMetrics;
 use crate::review::json;
@@ -123,6 +123,8 @@ pub(crate) struct Loading {
     pub(crate) caches: Arc<Caches>,
     /// The same of policies that are only checked. They are separate, so that values of the installation's policies never give way to them.
     pub(crate) caches_of_checks: Arc<Caches>,
+    /// How much policies may log.
+    pub(crate) log_shares: Arc<LogShares>,
 }
 
 impl Loading {
@@ -186,9 +188,10 @@ impl Loading {
         let caches = if id.is_check() { &self.caches_of_checks } else { &self.caches };
         let module = self.artifacts.load(&who, enforced, &candidate.artifact).await?;
         let guest = Arc::new(self.guests.link(&module, candidate.execution_mode)?);
+        let share = self.log_shares.of(id, Instant::now());
         let host = Arc::new(Host {
             grants: candidate.host_capabilities.clone(),
-            log: GuestLog::new(id.clone(), generation, metrics),
+            log: GuestLog::new(id.clone(), generation, share, metrics),
             memory: Arc::clone(self.lanes.memory()),
             who,
             policy: id.clone(),

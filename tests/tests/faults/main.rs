@@ -17,6 +17,7 @@ mod http_requests;
 mod http_tls;
 mod identities;
 mod logins;
+mod logs;
 mod modules_call;
 mod modules_load;
 mod new_policies;

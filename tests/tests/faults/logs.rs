@@ -1,0 +1,131 @@
+//! Section 14: what guests log affects neither the lines of others nor requests.
+
+use std::time::Instant;
+
+use portcullis_contract::Reason;
+use portcullis_tests::{Folder, LIMIT, Pod, Policy, Review, eventually};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// What the policies of a namespace may log: at once, and then in a second.
+const AT_ONCE: usize = 128 << 10;
+const A_SECOND: usize = 32 << 10;
+const LOST: &str = "portcullis_log_lines_lost_total";
+
+/// Policies of a namespace, each of which logs 10 MiB when it is asked.
+fn floods(namespace: &str, count: usize) -> Vec<Policy> {
+    let flood = |number| Policy::namespaced(namespace, &format!("floods-{number}")).guest("log_flood").timeout(30);
+    (0..count).map(flood).collect()
+}
+
+fn is_of_guest(line: &Value, id: &str) -> bool {
+    line["message"] == "policy log" && line["policy"] == id
+}
+
+/// The number of lines of a policy in the log so far.
+fn lines_of(pod: &Pod, id: &str) -> usize {
+    pod.evaluator().logs().iter().filter(|line| is_of_guest(line, id)).count()
+}
+
+/// Asks policies that flood the log until more lines came than are kept for a reader who does not read them.
+fn flood_until_lines_are_lost(pod: &Pod, floods: &[Policy]) {
+    eventually("lines to be lost", || {
+        floods.iter().for_each(|policy| assert!(pod.ask(&policy.id(), &Review::pod()).verdict().allowed));
+        (pod.metric(LOST) > 0.0).then_some(())
+    });
+}
+
+#[test]
+fn fault_z21_a_namespace_logs_all_it_may_beside_a_neighbour() {
+    let folder = Folder::with_canary();
+    let (floods, quiet) = (floods("team-a", 16), Policy::namespaced("team-b", "quiet").guest("log_one"));
+    floods.iter().chain([&quiet]).for_each(|policy| folder.put(policy));
+    let pod = Pod::on(&folder).start();
+    floods.iter().chain([&quiet]).for_each(|policy| drop(pod.wait_current(&policy.id(), 1)));
+    let start = Instant::now();
+    for (number, policy) in floods.iter().enumerate() {
+        assert!(pod.ask(&policy.id(), &Review::pod()).verdict().allowed);
+        assert!(pod.ask(&quiet.id(), &Review::pod()).verdict().allowed);
+        // Each call logs two lines.
+        eventually("every line of the neighbour", || (lines_of(&pod, &quiet.id()) == 2 * (number + 1)).then_some(()));
+    }
+    let is_excess = |line: &Value| {
+        let policy = line["policy"].as_str().unwrap_or_default();
+        line["message"] == "the policy logged more than its share: lines were dropped"
+            && policy.starts_with("namespaced/team-a/floods-")
+            && line["lines"].as_u64().is_some_and(|lines| lines > 1000)
+            && line["bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20)
+    };
+    pod.evaluator().wait_for_log("a line about the lines that were dropped", is_excess);
+    let seconds = usize::try_from(start.elapsed().as_secs() + 1).expect("not so many");
+    let logged =
+        pod.evaluator().lines().into_iter().filter(|line| line.contains("team-a") && line.contains("policy log"));
+    let bytes: usize = logged.map(|line| line.len() + 1).sum();
+    let share = AT_ONCE + A_SECOND * seconds;
+    assert!(bytes > AT_ONCE / 2 && bytes <= share, "{bytes} bytes in {seconds} s, the share is {share}");
+    for policy in &floods {
+        let series = format!("portcullis_policy_log_lines_dropped_total{{policy=\"{}\"}}", policy.id());
+        assert!(pod.metric(&series) > 1000.0, "{series}");
+    }
+    let series = format!("portcullis_policy_log_lines_dropped_total{{policy=\"{}\"}}", quiet.id());
+    assert_eq!((pod.metric(&series), pod.metric(LOST)), (0.0, 0.0));
+}
+
+#[test]
+fn fault_z21_nobody_reads_standard_error() {
+    let folder = Folder::with_canary();
+    let floods: Vec<_> = (0..8).flat_map(|team| floods(&format!("team-{team}"), 2)).collect();
+    let quiet = Policy::cluster("quiet").guest("log_one");
+    floods.iter().chain([&quiet]).for_each(|policy| folder.put(policy));
+    let pod = Pod::on(&folder).start();
+    floods.iter().chain([&quiet]).for_each(|policy| drop(pod.wait_current(&policy.id(), 1)));
+    pod.evaluator().read_streams(false);
+    flood_until_lines_are_lost(&pod, &floods);
+    // Requests are answered, edits are taken in, and the canary is asked all the time.
+    assert!(pod.ask(&quiet.id(), &Review::pod()).verdict().allowed);
+    let broken = Policy::cluster("broken").guest("trap_in_init");
+    folder.put(&broken);
+    pod.wait_failure(&broken.id(), Reason::InstantiationFailed);
+    assert_eq!(pod.health(&quiet.id()).code, 200);
+    pod.evaluator().read_streams(true);
+    // The program's own lines had room, and it says how many of the others are missing.
+    let id = broken.id();
+    let is_failure = |line: &Value| line["policy"] == id.as_str() && line["level"] == "WARN";
+    pod.evaluator().wait_for_log("the failure of a policy", is_failure);
+    let is_about_lost = |line: &Value| {
+        let message = line["message"].as_str().unwrap_or_default();
+        message.starts_with("log lines were lost") && line["lines"].as_u64().is_some_and(|lines| lines > 0)
+    };
+    pod.evaluator().wait_for_log("a line about the lines that were lost", is_about_lost);
+    let before = lines_of(&pod, &quiet.id());
+    assert!(pod.ask(&quiet.id(), &Review::pod()).verdict().allowed);
+    eventually("the log to go on", || (lines_of(&pod, &quiet.id()) == before + 2).then_some(()));
+}
+
+#[test]
+fn fault_z21_the_last_lines_are_written_and_nobody_who_does_not_read_them_is_waited_for() {
+    let folder = Folder::with_canary();
+    let floods: Vec<_> = (0..8).flat_map(|team| floods(&format!("team-{team}"), 2)).collect();
+    let quiet = Policy::cluster("quiet").guest("log_one");
+    floods.iter().chain([&quiet]).for_each(|policy| folder.put(policy));
+    let pod = Pod::on(&folder).start();
+    floods.iter().chain([&quiet]).for_each(|policy| drop(pod.wait_current(&policy.id(), 1)));
+    pod.canary().pause();
+    assert!(pod.ask(&quiet.id(), &Review::pod()).verdict().allowed);
+    pod.evaluator().signal(Signal::TERM);
+    assert!(pod.evaluator().wait_for_end(LIMIT).success());
+    assert_eq!(lines_of(&pod, &quiet.id()), 2);
+    assert!(pod.evaluator().logs().iter().any(|line| line["message"] == "shutting down"));
+
+    pod.evaluator().start_again();
+    floods.iter().for_each(|policy| drop(pod.wait_current(&policy.id(), 1)));
+    pod.wait_admission();
+    pod.evaluator().read_streams(false);
+    flood_until_lines_are_lost(&pod, &floods);
+    pod.evaluator().signal(Signal::TERM);
+    let status = eventually("the end of the evaluator", || pod.evaluator().ended());
+    assert!(status.success(), "{status}");
+    pod.evaluator().read_streams(true);
+    pod.evaluator().start_again();
+    pod.resume_canary();
+}
