@@ -29,7 +29,8 @@ pub struct PolicyStatus {
     pub replica_counts: ReplicaCounts,
     /// The number of replicas that serve the newest generation, and of those that should: `current/expected`.
     pub summary: String,
-    /// The state of each replica, 16 at most: failing ones first, then by name.
+    /// The state of each replica, 16 at most: failing ones first, then those that may not know the newest generation yet, those that lack
+    /// objects, and the others, each by name. If 16 or more fail, the first one that may not know the newest generation has the last place.
     #[serde(deserialize_with = "known")]
     pub replicas: Vec<ReplicaStatus>,
     /// How many replicas do not fit in `replicas`.
