@@ -72,7 +72,7 @@ pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use portcullis_testkit::{
     Asked, FAIL_POINT, Moment, Reply, Stalls, Usage, bytes_below, eventually_within, guest, guest_with, large_module,
-    never, note, one_round_in_time, rego, repository, skip, wat,
+    never, note, one_round_in_time, rego, rego_calling, repository, skip, wat,
 };
 pub use process::{Launch, Process};
 pub use programs::{Program, program};

@@ -26,12 +26,22 @@ pub fn guest(name: &str) -> Vec<u8> {
 /// # Panics
 /// When there is no such file, or it does not compile.
 pub fn guest_with(name: &str, answer: &[u8]) -> Vec<u8> {
-    let bytes: String = answer.iter().map(|byte| format!("\\{byte:02x}")).collect();
     let text = text(name)
-        .replace("{{ANSWER}}", &bytes)
+        .replace("{{ANSWER}}", &data(answer))
         .replace("{{MESSAGE}}", &String::from_utf8_lossy(answer))
         .replace("{{LEN}}", &answer.len().to_string());
     with_metadata(translate(&text, name), &metadata("kubewarden-wapc", true))
+}
+
+/// A Rego policy that calls this builtin of its host with two arguments again and again. A builtin that takes one does not mind the other.
+///
+/// # Panics
+/// When the template does not compile.
+pub fn rego_calling(builtin: &str, arguments: [&Value; 2]) -> Vec<u8> {
+    let [first, second] = arguments.map(|argument| data(argument.to_string().as_bytes()));
+    let text =
+        text("opa_builtin").replace("{{BUILTIN}}", builtin).replace("{{FIRST}}", &first).replace("{{SECOND}}", &second);
+    with_metadata(translate(&text, "opa_builtin"), &metadata("opa", false))
 }
 
 /// A module that denies with this text, and has `bytes` bytes of unused data, which are in the compiled module too.
@@ -87,6 +97,11 @@ fn text(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("failed to read {}: {error}", path.display()))
 }
 
+/// Bytes as the inside of a string of WebAssembly text.
+fn data(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("\\{byte:02x}")).collect()
+}
+
 fn translate(text: &str, name: &str) -> Vec<u8> {
     wat::parse_str(text).unwrap_or_else(|error| panic!("failed to translate {name}: {error}"))
 }
@@ -129,6 +144,7 @@ mod tests {
             let module = match name {
                 "answer" | "settings_answer" => guest_with(name, b"\"\\\0\xff"),
                 "deny_text" => guest_with(name, b"no"),
+                "opa_builtin" => rego_calling("sprintf", [&json!("%d"), &json!([1])]),
                 _ => guest(name),
             };
             assert_eq!(&module[..4], b"\0asm", "{name}");

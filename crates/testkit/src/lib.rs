@@ -19,7 +19,7 @@ mod wait;
 
 pub use bounds::{Bound, one_round_in_time};
 pub use disk::bytes_below;
-pub use guest::{example, guest, guest_with, large_module, rego, repository, wat};
+pub use guest::{example, guest, guest_with, large_module, rego, rego_calling, repository, wat};
 pub use http::{Asked, Reply, exchange};
 pub use moment::{Moment, most_excused};
 pub use portcullis_util::lock;

@@ -20,6 +20,7 @@ mod logins;
 mod logs;
 mod modules_call;
 mod modules_load;
+mod modules_rego;
 mod new_policies;
 mod policy_groups;
 mod policy_paths;
