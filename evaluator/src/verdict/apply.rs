@@ -40,7 +40,7 @@ pub(crate) enum PatchError {
     Mismatch,
 }
 
-/// A value after a patch of RFC 6902. `count` is told after each operation how many values that went over or shifted, and may end the work.
+/// A value after a patch of RFC 6902. `count` gets the number of values that each operation went over or shifted, and may end the work.
 ///
 /// # Errors
 /// When the patch does not fit the value, or is too large, and when `count` fails.
