@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::join;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -100,16 +102,25 @@ impl Load {
 }
 
 impl Target {
+    /// Opens a connection, with a task that reads and writes.
     pub(crate) async fn connect(&self) -> anyhow::Result<Connection> {
+        let (connection, transport) = self.open().await?;
+        tokio::spawn(transport);
+        Ok(connection)
+    }
+
+    /// Opens a connection. The transport reads and writes, and ends with the connection.
+    async fn open(&self) -> anyhow::Result<(Connection, impl Future<Output = ()> + Send + 'static)> {
         let stream =
             TcpStream::connect(&self.authority).await.with_context(|| format!("failed to reach {}", self.authority))?;
         stream.set_nodelay(true)?;
         let host = self.authority.rsplit_once(':').map_or("localhost", |(host, _)| host).to_owned();
         let connector = tokio_rustls::TlsConnector::from(Arc::new(trust::any()?));
         let stream = connector.connect(ServerName::try_from(host)?, stream).await?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        Ok(Connection { sender, host: self.authority.clone(), path: self.path.clone() })
+        let (sender, transport) = http1::handshake(TokioIo::new(stream)).await?;
+        let connection = Connection { sender, host: self.authority.clone(), path: self.path.clone() };
+        // A request on a closed connection fails, and its error says why.
+        Ok((connection, transport.map(drop)))
     }
 
     /// Runs `callers` callers for `time`.
@@ -127,14 +138,14 @@ impl Target {
     ) -> anyhow::Result<Load> {
         let mut connections = Vec::new();
         for _ in 0..callers {
-            connections.push(self.connect().await?);
+            connections.push(self.open().await?);
         }
         let start = Instant::now();
         let tasks: Vec<_> = connections
             .into_iter()
-            .map(|mut connection| {
+            .map(|(mut connection, transport)| {
                 let (body, stop) = (body.clone(), Arc::clone(&stop));
-                tokio::spawn(async move {
+                let calls = async move {
                     let mut load = Load::default();
                     while !stop.load(Ordering::Relaxed) && longest.is_none_or(|longest| start.elapsed() < longest) {
                         let begin = Instant::now();
@@ -145,7 +156,9 @@ impl Target {
                         }
                     }
                     load
-                })
+                };
+                // Both in one task: an answer does not wait for another thread to wake up, and the server has more of the processors.
+                tokio::spawn(async move { join(calls, transport).await.0 })
             })
             .collect();
         let mut all = Load::default();
