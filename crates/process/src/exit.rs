@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::log;
+use crate::standard_error;
 
 /// A setting that cannot be used: the program ends with status 64 (`EX_USAGE`) before any port is open.
 #[derive(Debug, thiserror::Error)]
@@ -40,11 +40,11 @@ pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     let status = match body() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log::say(&format!("error: {error:#}\n"));
+            standard_error::say(&format!("error: {error:#}\n"));
             if error.downcast_ref::<SettingError>().is_some() { ExitCode::from(64) } else { ExitCode::FAILURE }
         }
     };
-    log::finish();
+    standard_error::finish();
     status
 }
 

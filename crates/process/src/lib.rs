@@ -29,6 +29,7 @@ mod permits;
 mod poster;
 mod probe;
 mod shutdown;
+mod standard_error;
 mod supervise;
 pub mod telemetry;
 
@@ -44,13 +45,14 @@ pub use keyed_permits::KeyedPermits;
 pub use latch::{Latch, Readiness};
 pub use listen::listen;
 pub use live::{Beat, Liveness};
-pub use log::{GUEST_LOG, LogArgs, LogFormat, write_log_in_background};
+pub use log::{LogArgs, LogFormat};
 pub use metrics::{counter, counters, gauge, gauges, registered};
 pub use newest::set_if_new;
 #[cfg(feature = "client")]
 pub use poster::{Answer, PostError, Poster};
 pub use probe::{ProbeServer, ProbeSources};
 pub use shutdown::Shutdown;
+pub use standard_error::{GUEST_LOG, write_log_in_background};
 pub use supervise::supervised;
 
 /// The product's version.

@@ -1,9 +1,6 @@
 //! Logs: one line for each event, on standard error.
 //!
-//! A line is written by the thread that logs it, until [`write_log_in_background`] is called.
-
-mod background;
-mod queue;
+//! A line is written by the thread that logs it, until [`crate::write_log_in_background`] is called.
 
 use std::io::IsTerminal as _;
 
@@ -12,14 +9,9 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer};
 
-pub use background::write_log_in_background;
-pub(crate) use background::{finish, say};
-
 use crate::SettingError;
+use crate::standard_error::LogWriter;
 use crate::telemetry::Traces;
-
-/// The target of events that say what a guest said, whose lines give way to all others.
-pub const GUEST_LOG: &str = "policy";
 
 /// The log settings that every program has.
 #[derive(Debug, Clone, Args)]
@@ -69,7 +61,7 @@ impl LogArgs {
         // The client of the API server logs each failed call as an error. Its callers log what matters, and only once.
         let filter = filter.add_directive("kube_client=off".parse().expect("it is a directive"));
         let filter = filter.add_directive("kube_runtime=off".parse().expect("it is a directive"));
-        let log = tracing_subscriber::fmt::layer().with_writer(background::LogWriter);
+        let log = tracing_subscriber::fmt::layer().with_writer(LogWriter);
         // The program must not panic when its log can no longer be written.
         let log = log.log_internal_errors(false);
         let log = match self.log_format {

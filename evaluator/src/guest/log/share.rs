@@ -100,9 +100,9 @@ struct Own {
 /// Lines that were not logged.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dropped {
-    /// How many.
+    /// The number of lines.
     pub(crate) lines: u64,
-    /// Their bytes, as the guest wrote them.
+    /// The bytes of these lines, as the guest wrote them.
     pub(crate) bytes: u64,
 }
 

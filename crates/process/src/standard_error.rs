@@ -1,8 +1,10 @@
-//! Writes the log on a thread of its own, so that a slow reader of standard error delays no thread that logs.
+//! Standard error: the log is written on a thread of its own, so that a slow reader of standard error delays no thread that logs.
 //!
 //! Lines wait in a queue with a limit of bytes. A line for which there is no room is lost and counted, and the log has a line about it as soon as
 //! it is read again. tracing-appender does the same with a limit of lines, whose length guests decide, and gives the program's own lines no
 //! precedence.
+
+mod queue;
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
@@ -14,8 +16,10 @@ use prometheus::IntCounter;
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::GUEST_LOG;
-use super::queue::{Queue, Speaker};
+use queue::{Queue, Speaker};
+
+/// The target of events that say what a guest said, whose lines give way to all others.
+pub const GUEST_LOG: &str = "policy";
 
 /// How long the end of the program waits until the last lines are written.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -57,10 +61,10 @@ pub(crate) fn finish() {
 
 /// Gives each line to the thread, once there is one, and writes it before.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LogWriter;
+pub(crate) struct LogWriter;
 
 /// The writer of one line.
-pub(super) struct LineWriter(Speaker);
+pub(crate) struct LineWriter(Speaker);
 
 impl MakeWriter<'_> for LogWriter {
     type Writer = LineWriter;
@@ -160,7 +164,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::{Receiver, channel};
 
-    use super::super::queue::{ROOM, ROOM_OF_GUESTS};
+    use super::queue::{ROOM, ROOM_OF_GUESTS};
     use super::*;
 
     fn background() -> Background {
