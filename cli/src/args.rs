@@ -92,6 +92,9 @@ pub enum Command {
     /// read again each time. Compiled modules, and nothing else, are kept in the user's cache folder: 64 of them in
     /// XDG_CACHE_HOME/portcullis/artifacts or ~/.cache/portcullis/artifacts, 256 MiB at most.
     ///
+    /// What the policy logs goes to standard error; PORTCULLIS_LOG_LEVEL=debug shows more of it. A policy in mode warn or monitor is
+    /// asked a second time, as if it were in mode protect, and logs twice.
+    ///
     /// Exit status: 0 admitted, 1 rejected, 2 could not be evaluated; 64 for a bad argument.
     Eval(EvalArgs),
     /// Check policies before anybody applies them, offline or in a pipeline.

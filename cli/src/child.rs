@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::log::{Line, LogFile, Tail};
 use crate::program::Program;
@@ -22,6 +23,8 @@ use crate::program::Program;
 const LONGEST_LINE: u64 = 64 << 10;
 /// Longest time from the start until all ports are open.
 const START: Duration = Duration::from_secs(20);
+/// Longest time until the last lines of a program that has ended are read.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// How a program is started.
 #[derive(Debug, Clone)]
@@ -38,16 +41,30 @@ pub struct ChildSpec {
     pub ports: &'static [&'static str],
     /// The file for its log; `None` if it has none.
     pub log: Option<PathBuf>,
-    /// Whether its log is printed to standard error as well.
-    pub echo: bool,
+    /// What of its log is printed to standard error as well.
+    pub echo: Echo,
     /// Whether it shares this program's standard output, and reads from us on its standard input.
     pub speaks: bool,
+}
+
+/// What of a program's log is printed to standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Echo {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What policies log.
+    Policies,
+    /// All of it.
+    All,
 }
 
 /// A program that runs.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
+    /// Reads its log; `None` if it has none.
+    reader: Option<JoinHandle<()>>,
     tail: Arc<Mutex<Tail>>,
     /// The addresses of its ports.
     pub addresses: HashMap<String, SocketAddr>,
@@ -132,7 +149,7 @@ impl Running {
         let input = child.stdin.take();
         let tail = Arc::new(Mutex::new(Tail::default()));
         let (sender, mut listening) = mpsc::channel(8);
-        let echo = spec.echo.then_some(spec.program);
+        let echo = (spec.echo, spec.program);
         let reader = child.stderr.take().map(|stderr| tokio::spawn(read(stderr, log, echo, Arc::clone(&tail), sender)));
 
         let mut addresses = HashMap::new();
@@ -160,14 +177,14 @@ impl Running {
                 let status = status.map_err(spawn)?;
                 if let Some(reader) = reader {
                     // The last lines of its log may not have been read yet.
-                    let _ = tokio::time::timeout(Duration::from_secs(1), reader).await;
+                    let _ = tokio::time::timeout(LAST_LINES, reader).await;
                 }
                 return Err(StartError::Ended { program: spec.program, status, tail: words() });
             }
         }
         // Later ports are not waited for, but the lines must still be read.
         tokio::spawn(async move { while listening.recv().await.is_some() {} });
-        Ok(Self { child, tail, addresses, input })
+        Ok(Self { child, reader, tail, addresses, input })
     }
 
     /// Waits until the program ends, which is unexpected. Returns its status and the last lines of its log.
@@ -177,7 +194,7 @@ impl Running {
         (status, lock(&self.tail).lines())
     }
 
-    /// Asks the program to end, waits for `patience`, then ends it.
+    /// Asks the program to end, waits for `patience`, then ends it. Its log is read to the end.
     pub async fn stop(mut self, patience: Duration) {
         let id = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(id) = id {
@@ -188,6 +205,10 @@ impl Running {
         drop(self.input.take());
         if tokio::time::timeout(patience, self.child.wait()).await.is_err() {
             let _ = self.child.kill().await;
+        }
+        if let Some(reader) = self.reader {
+            // A process that it left behind may keep its standard error open.
+            let _ = tokio::time::timeout(LAST_LINES, reader).await;
         }
     }
 }
@@ -201,7 +222,7 @@ fn is_unset(name: &str, unset: &[&str]) -> bool {
 async fn read(
     stderr: impl AsyncRead + Unpin,
     mut log: Option<LogFile>,
-    echo: Option<Program>,
+    (echo, program): (Echo, Program),
     tail: Arc<Mutex<Tail>>,
     listening: mpsc::Sender<(String, SocketAddr)>,
 ) {
@@ -220,10 +241,12 @@ async fn read(
             log = None;
         }
         let line = Line::parse(text);
-        if let Some(program) = echo {
-            match &line {
-                Line::Listening(port, address) => eprintln!("{program}: {port} on {address}"),
-                Line::Record { text, .. } | Line::Plain(text) => eprintln!("{program}: {text}"),
+        match (echo, &line) {
+            (Echo::Policies, Line::Policy { level, said, .. }) => eprintln!("{level}: {said}"),
+            (Echo::Nothing | Echo::Policies, _) => {}
+            (Echo::All, Line::Listening(port, address)) => eprintln!("{program}: {port} on {address}"),
+            (Echo::All, Line::Record { text, .. } | Line::Policy { text, .. } | Line::Plain(text)) => {
+                eprintln!("{program}: {text}");
             }
         }
         lock(&tail).add(&line);

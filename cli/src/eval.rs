@@ -21,6 +21,7 @@ use portcullis_process::SettingError;
 use serde_json::Value;
 
 use crate::args::{EvalArgs, EvalForm};
+use crate::child::Echo;
 use crate::kind::shown;
 use manifest::{Chosen, Given};
 use request::Review;
@@ -78,7 +79,7 @@ fn evaluate(args: &EvalArgs) -> anyhow::Result<Verdict> {
     let evaluated = until_signal(async {
         let mut loader = args.modules.for_loader();
         loader.extend(args.host.for_loader());
-        let more = More { evaluator: args.host.for_evaluator(), loader };
+        let more = More { evaluator: args.host.for_evaluator(), loader, echo: Echo::Policies };
         let session = Session::start(&[&chosen.manifest], &roots, more, args.modules.limits.compile_time).await?;
         let evaluated = session.evaluate(&chosen, &review).await;
         session.stop(evaluated.as_ref().ok().and_then(Evaluated::module)).await;

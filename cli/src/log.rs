@@ -14,6 +14,8 @@ const LIMIT: u64 = 10 << 20;
 const TAIL: usize = 5;
 /// Longest line that is shown, in bytes.
 const SHOWN: usize = 512;
+/// Longest line of a policy that is shown, in bytes. The evaluator cuts longer ones.
+const SAID: usize = 2 << 10;
 
 /// A log file that never grows beyond its limit; one older file is kept beside it.
 #[derive(Debug)]
@@ -61,6 +63,15 @@ pub enum Line {
         /// Warning or error.
         bad: bool,
     },
+    /// What a policy has logged. It may say anything, so nothing is read from it.
+    Policy {
+        /// `2026-01-01T00:00:00Z INFO policy log policy=… said=…`.
+        text: String,
+        /// `INFO`, for instance.
+        level: String,
+        /// Its words.
+        said: String,
+    },
     /// Another line: a panic, or what a program prints before its log is set up.
     Plain(String),
 }
@@ -78,9 +89,13 @@ impl Line {
         {
             return Self::Listening(take("port"), address);
         }
-        take("target");
+        let target = take("target");
+        let said = fields.get("said").map(words).unwrap_or_default();
         let rest: String = fields.iter().map(|(name, value)| format!(" {name}={}", words(value))).collect();
         let text = portcullis_contract::clean(&format!("{time} {level} {message}{rest}"), SHOWN);
+        if target == portcullis_process::GUEST_LOG {
+            return Self::Policy { text, level, said: portcullis_contract::clean(&said, SAID) };
+        }
         Self::Record { text, bad: matches!(level.as_str(), "WARN" | "ERROR") }
     }
 }
@@ -98,7 +113,7 @@ impl Tail {
     pub fn add(&mut self, line: &Line) {
         let text = match line {
             Line::Plain(text) | Line::Record { text, bad: true } => text,
-            Line::Listening(..) | Line::Record { bad: false, .. } => return,
+            Line::Listening(..) | Line::Policy { .. } | Line::Record { bad: false, .. } => return,
         };
         // A hint on how to get a backtrace does not explain anything.
         if text.is_empty() || text.starts_with("note: run with") {
@@ -128,6 +143,9 @@ mod tests {
         let warning = r#"{"timestamp":"t","level":"WARN","message":"failed to fetch","policy":"cluster/a","attempts":3,"target":"x"}"#;
         let text = "t WARN failed to fetch policy=cluster/a attempts=3".to_owned();
         assert_eq!(Line::parse(warning), Line::Record { text, bad: true });
+        let said = r#"{"timestamp":"t","level":"WARN","message":"policy log","policy":"cluster/a","said":"no team","target":"policy"}"#;
+        let text = "t WARN policy log policy=cluster/a said=no team".to_owned();
+        assert_eq!(Line::parse(said), Line::Policy { text, level: "WARN".into(), said: "no team".into() });
         assert_eq!(Line::parse("error: \u{1b}[1mno"), Line::Plain("error: [1mno".into()));
     }
 

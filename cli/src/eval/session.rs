@@ -18,7 +18,7 @@ use super::cache::{self, Cache, Given};
 use super::manifest::Chosen;
 use super::request::Review;
 use super::state::{Settled, settled};
-use crate::child::{ChildSpec, Running, StartError};
+use crate::child::{ChildSpec, Echo, Running, StartError};
 use crate::http::Http;
 use crate::program::{Program, find};
 
@@ -51,13 +51,15 @@ pub(crate) struct Session {
     folder: TempDir,
 }
 
-/// Further arguments of the programs.
+/// Further arguments of the programs, and what they print.
 #[derive(Debug, Default)]
 pub(crate) struct More {
     /// Those of the evaluator.
     pub(super) evaluator: Vec<OsString>,
     /// Those of the loader.
     pub(super) loader: Vec<OsString>,
+    /// What of the evaluator's log is printed.
+    pub(super) echo: Echo,
 }
 
 impl More {
@@ -120,7 +122,8 @@ impl Session {
         );
         arguments.extend(more.evaluator);
         let ports = &["admission", "probes", "state"];
-        let evaluator = Running::start(&spec(Program::Evaluator, evaluator, arguments, ports)).await;
+        let spec_of_evaluator = ChildSpec { echo: more.echo, ..spec(Program::Evaluator, evaluator, arguments, ports) };
+        let evaluator = Running::start(&spec_of_evaluator).await;
         let evaluator = evaluator.map_err(StartError::into_setting)?;
         let admission = address(&evaluator, "admission")?;
         let evaluator_state = address(&evaluator, "state")?;
@@ -270,7 +273,7 @@ fn file(number: usize) -> String {
 }
 
 fn spec(program: Program, path: PathBuf, arguments: Vec<OsString>, ports: &'static [&'static str]) -> ChildSpec {
-    ChildSpec { program, path, arguments, unset: NOT_OURS, ports, log: None, echo: false, speaks: false }
+    ChildSpec { program, path, arguments, unset: NOT_OURS, ports, log: None, echo: Echo::Nothing, speaks: false }
 }
 
 fn artifacts(folder: &TempDir) -> PathBuf {

@@ -9,7 +9,7 @@ use portcullis_process::files::FileError;
 
 use super::hello;
 use super::settings::Settings;
-use crate::child::ChildSpec;
+use crate::child::{ChildSpec, Echo};
 use crate::layout::Layout;
 use crate::program::Program;
 
@@ -98,7 +98,7 @@ impl Plan {
             unset: if program == Program::Evaluator { COLLECTOR } else { &[] },
             ports,
             log: Some(self.log(program)),
-            echo: self.settings.logs,
+            echo: if self.settings.logs { Echo::All } else { Echo::Nothing },
             speaks: program == Program::Reporter,
         }
     }

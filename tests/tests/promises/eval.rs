@@ -88,6 +88,25 @@ fn promise_eval_takes_a_module_in_the_place_of_a_manifest() {
 }
 
 #[test]
+fn promise_eval_shows_what_the_policy_logs() {
+    let folder = Folder::empty();
+    fs::write(folder.path("logs.wasm"), guest_with("log_one", b"logs")).expect("writes");
+    let module = folder.path("logs.wasm").display().to_string();
+    let output = run([
+        "eval".to_owned(),
+        module,
+        examples().join("requests/pod-ok.json").display().to_string(),
+        "-o".to_owned(),
+        "json".to_owned(),
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", written(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("INFO: a line for the console\nINFO: hello from the guest {\"answer\":42}\n"), "{said}");
+    // Standard output is for programs.
+    serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", written(&output)));
+}
+
+#[test]
 fn promise_eval_judges_raw_requests() {
     let folder = Folder::empty();
     fs::write(folder.path("raw.wasm"), guest_with("deny_text", b"not today")).expect("writes");
