@@ -149,7 +149,8 @@ pub enum Command {
     /// Print a completion script for a shell.
     ///
     /// In bash, fish, zsh and kubectl it completes commands, options and their values, and the names of policies of the folder or cluster that
-    /// the command line names; in elvish and PowerShell commands and options.
+    /// the command line names; in elvish and PowerShell commands and options. Names are looked for for a second;
+    /// PORTCULLIS_COMPLETION_TIMEOUT=5s is for clusters that take longer.
     #[command(after_help = "Examples:\n  \
         source <(portcullis completion bash)                 # in ~/.bashrc\n  \
         source <(portcullis completion zsh)                  # in ~/.zshrc, below compinit\n  \

@@ -25,6 +25,8 @@ use crate::policy_source::{Choice, PolicySource};
 
 /// Longest time for names of policies: a user waits at a prompt.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The variable that sets another time.
+const TIMEOUT: &str = "PORTCULLIS_COMPLETION_TIMEOUT";
 /// Largest manifest that is read for names of policies, in bytes.
 const LARGEST_MANIFEST: u64 = 1 << 20;
 /// Longest description, in characters.
@@ -73,17 +75,18 @@ pub(crate) fn complete(words: &[String]) -> String {
     command.build();
     let line = Line::read(&command, &words);
     let namespace = line.value("namespace");
+    let patience = patience(std::env::var(TIMEOUT).ok().as_deref());
     let candidates = match line.wanted() {
         Wanted::File => return format!("{FILES}\n"),
         Wanted::Words(words) => words,
         Wanted::Policy { of_cluster } => {
             let source = source(&line);
-            names::names(&in_time(move || policies(&source, of_cluster)), namespace, line.prefix)
+            names::names(&in_time(patience, move || policies(&source, of_cluster)), namespace, line.prefix)
         }
-        Wanted::PolicyOf(file) => plain(in_time(move || policies_of(&path(&file)))),
+        Wanted::PolicyOf(file) => plain(in_time(patience, move || policies_of(&path(&file)))),
         Wanted::Context => {
             let kubeconfig = line.value("kubeconfig").map(path);
-            plain(in_time(move || cluster::contexts(kubeconfig.as_deref())))
+            plain(in_time(patience, move || cluster::contexts(kubeconfig.as_deref())))
         }
     };
     // Names from files may have spaces and line ends, which the shells' scripts do not expect.
@@ -97,12 +100,17 @@ fn plain(words: Vec<String>) -> Vec<Candidate> {
     words.into_iter().map(|word| Candidate::new(word, "")).collect()
 }
 
+/// How long names are looked for. Nobody reads an error here, so a time that cannot be read counts as none.
+fn patience(given: Option<&str>) -> Duration {
+    given.and_then(|text| portcullis_process::parse_duration(text).ok()).unwrap_or(PATIENCE)
+}
+
 /// What a thread finds out in time, otherwise nothing. A thread that is late ends with the process: some of what is read here, such as a
 /// kubeconfig that runs a program for its credentials, blocks and cannot be interrupted.
-fn in_time<T: Default + Send + 'static>(find: impl FnOnce() -> T + Send + 'static) -> T {
+fn in_time<T: Default + Send + 'static>(patience: Duration, find: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(find()));
-    receiver.recv_timeout(PATIENCE).unwrap_or_default()
+    receiver.recv_timeout(patience).unwrap_or_default()
 }
 
 /// Where a command line looks for policies.
@@ -184,12 +192,19 @@ mod tests {
 
     #[test]
     fn what_takes_too_long_is_nothing() {
-        let found: Vec<u8> = in_time(|| {
+        const ENOUGH: Duration = Duration::from_secs(600);
+        let found: Vec<u8> = in_time(Duration::ZERO, || {
             thread::park();
             vec![1]
         });
         assert_eq!(found, [0; 0]);
-        assert_eq!(in_time(|| 1), 1);
-        assert_eq!(in_time::<u8>(|| panic!("a bug")), 0);
+        assert_eq!(in_time(ENOUGH, || 1), 1);
+        assert_eq!(in_time::<u8>(ENOUGH, || panic!("a bug")), 0);
+    }
+
+    #[test]
+    fn a_variable_sets_the_time() {
+        assert_eq!(patience(Some("1m")), Duration::from_secs(60));
+        assert_eq!((patience(None), patience(Some("soon"))), (PATIENCE, PATIENCE));
     }
 }

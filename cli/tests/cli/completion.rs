@@ -53,6 +53,8 @@ fn asked(shell: &str, script: &str, questions: &str, folder: &Path) -> Vec<Strin
     let path = format!("{}:{PATH}", program.parent().expect("a folder").display());
     let mut command = Command::new(shell);
     command.env_clear().env("PATH", path).env("HOME", folder).env("TERM", "dumb").current_dir(folder);
+    // A busy machine may take longer than users wait.
+    command.env("PORTCULLIS_COMPLETION_TIMEOUT", "10m");
     let output = command.args(["-c", &format!("{script}\n{questions}")]).output().expect("runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     assert_eq!(text(output.stderr), "", "completion is silent");

@@ -23,6 +23,8 @@ fn portcullis(folder: &Path, arguments: &[&str]) -> Printed {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
     // Do not use the cluster of the user who runs the tests.
     command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").env("HOME", folder);
+    // A busy machine may take longer than users wait.
+    command.env("PORTCULLIS_COMPLETION_TIMEOUT", "10m");
     let output = command.args(arguments).current_dir(folder).env("PATH", "").output().expect("runs");
     Printed {
         code: output.status.code(),
