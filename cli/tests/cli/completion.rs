@@ -12,7 +12,7 @@ use crate::status::write_status;
 /// The folders of shells.
 const PATH: &str = "/usr/bin:/bin:/usr/local/bin";
 
-/// Calls the function of bash as readline does.
+/// Calls the function of bash as readline does, with the words that it makes of a line.
 const BASH: &str = r#"
 source <(portcullis completion bash)
 ask() {
@@ -80,6 +80,9 @@ fn folder() -> tempfile::TempDir {
     });
     fs::write(folder.path().join("two.yaml"), manifest.join("---\n")).expect("writes");
     fs::write(folder.path().join("config"), crate::cluster::NOWHERE).expect("writes");
+    let contexts = ["admin@kind", "arn:aws:eks:eu-west-1:1:cluster/a", "arn:aws:eks:eu-west-1:2:cluster/b"];
+    let contexts = contexts.map(|name| format!("- {{name: \"{name}\", context: {{cluster: c, user: u}}}}\n"));
+    fs::write(folder.path().join("many"), format!("contexts:\n{}", contexts.concat())).expect("writes");
     folder
 }
 
@@ -96,6 +99,11 @@ ask eval two.yaml pod.json --policy ''
 ask hist
 ask get --context '' --kubeconfig config
 ask get --kubeconfig config --context ''
+ask get --kubeconfig many --context arn : aws : eks : eu-
+ask get --kubeconfig many --context = arn : aws :
+ask get --kubeconfig many --context "'arn:aws:"
+ask get --kubeconfig many --context admin @ k
+ask get --kubeconfig many --context = admin @
 ask get --kubeconfig config ''
 ask get --dir nowhere ''
 ask run ''
@@ -110,6 +118,11 @@ ask run ''
         "history",
         "",
         "shop",
+        "eu-west-1:1:cluster/a eu-west-1:2:cluster/b",
+        "eks:eu-west-1:1:cluster/a eks:eu-west-1:2:cluster/b",
+        "arn:aws:eks:eu-west-1:1:cluster/a arn:aws:eks:eu-west-1:2:cluster/b",
+        "@kind",
+        "@kind",
         "",
         "",
         "",
