@@ -2,13 +2,14 @@
 //! longer and asks once more.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use portcullis_api::Truth;
 use portcullis_contract::GroupId;
 
 use crate::action::Action;
-use crate::world::{Change, Collection, Entries, WebhookView};
+use crate::world::{Change, Collection, Entries};
 
 /// The memory.
 #[derive(Debug)]
@@ -105,16 +106,17 @@ impl Memory {
         }
     }
 
-    /// Notes what an action of ours has left of a webhook. By the next decision something else may be desired, and then this is not
-    /// somebody else's change.
+    /// Notes that an action of ours has written a webhook. By the next decision something else may be desired, and then what was written is
+    /// not somebody else's change. What the API server made of it is not noted: if that differs, somebody else changed it on the way.
     pub fn wrote(&mut self, action: &Action, change: &Change) {
-        let Change::Applied(Collection::Webhooks(kind), object) = change else { return };
-        let entries = WebhookView::read(*kind, object).map(|webhook| webhook.entries);
+        let Change::Applied(Collection::Webhooks(_), _) = change else { return };
         match action {
-            Action::CreateWebhook { group, .. } | Action::ChangeWebhook { group, .. } => {
-                self.groups.entry(group.clone()).or_default().right = entries;
+            Action::CreateWebhook { group, desired, .. } | Action::ChangeWebhook { group, desired, .. } => {
+                self.groups.entry(group.clone()).or_default().right = Some(Arc::clone(&desired.entries));
             }
-            Action::CreateCheckWebhook { .. } | Action::ChangeCheckWebhook { .. } => self.check_webhook = entries,
+            Action::CreateCheckWebhook { desired, .. } | Action::ChangeCheckWebhook { desired, .. } => {
+                self.check_webhook = Some(Arc::clone(&desired.entries));
+            }
             _ => {}
         }
     }

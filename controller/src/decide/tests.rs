@@ -212,6 +212,11 @@ impl Stage {
 
     /// Writes the webhooks that are to be created or changed, as the loop does, and returns how many.
     fn write_webhooks(&mut self) -> usize {
+        self.write_webhooks_through(|_| ())
+    }
+
+    /// The same with an admission plugin that changes what is written.
+    fn write_webhooks_through(&mut self, plugin: impl Fn(&mut Value)) -> usize {
         let actions = self.decide();
         let writes = actions.iter().filter_map(|action| match action {
             Action::CreateWebhook { desired, .. }
@@ -227,6 +232,7 @@ impl Stage {
             let mut object = desired.object.clone();
             object["metadata"]["uid"] = json!(format!("uid-of-{}", desired.name));
             object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+            plugin(&mut object);
             let object = serde_json::from_value(object).expect("an object");
             let change = Change::Applied(Collection::Webhooks(desired.kind), Box::new(object));
             self.memory.wrote(action, &change);

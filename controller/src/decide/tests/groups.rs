@@ -208,6 +208,21 @@ fn what_we_wrote_is_not_an_edit_even_if_something_else_is_desired_by_then() {
 }
 
 #[test]
+fn what_an_admission_plugin_makes_of_a_webhook_is_an_edit() {
+    let mut stage = Stage::new();
+    stage.rules.check_timeout = Some(10);
+    stage.put(policy("a").everywhere());
+    stage.revision(&policy("a"), &["served"]);
+    stage.tried(&policy("a"));
+    assert_eq!(stage.actions(), ["register", "register checks"]);
+    for _ in 0..2 {
+        let writes = stage.write_webhooks_through(|object| object["webhooks"][0]["timeoutSeconds"] = json!(1));
+        assert_eq!(writes, 2);
+        assert_eq!(stage.actions(), ["change back", "change checks back"]);
+    }
+}
+
+#[test]
 fn another_key_of_paths_changes_a_webhook_that_stays_registered() {
     let mut stage = Stage::new();
     stage.put(policy("a").everywhere().condition("True", "Registered", 1));
