@@ -9,7 +9,7 @@ use k8s_openapi::ByteString;
 use portcullis_contract::{PathKey, PathKeys};
 
 /// How long to wait before asking again whether replicas and webhooks follow a change.
-pub(super) const FOLLOWING: Duration = Duration::from_secs(1);
+const FOLLOWING: Duration = Duration::from_secs(1);
 const KEYS: &str = "keys";
 const MADE: &str = "made";
 

@@ -1,6 +1,6 @@
 //! Reads the Secret, checks which replicas and webhooks follow, writes what was decided, and publishes the key for the paths of webhooks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
@@ -11,10 +11,10 @@ use prometheus::IntCounter;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::watch;
 
-use super::decide::{Awaited, FOLLOWING, Found, Next, Observed, PathRules, Step, Stored, first, next};
+use super::decide::{Awaited, Found, Next, Observed, PathRules, Step, Stored, first, next};
 use super::follow::{Replicas, WebhookPaths};
 use super::metrics::PathKeyMetrics;
-use super::replaced::{InUse, Taken, taken};
+use super::replaced::{InUse, Taken, is_late, taken};
 use crate::certificates::event::{Events, Reason};
 use crate::certificates::secrets::{SecretError, Secrets};
 use crate::certificates::unchanged::{Unchanged, digest};
@@ -53,6 +53,8 @@ pub(crate) struct PathKeeper {
     /// The keys that this keeper tried to store last, whether or not that worked.
     written: Option<PathKeys>,
     unchanged: Unchanged,
+    /// Since when the stored keys are not published, as they lack one that webhooks have; `None` while they are published.
+    blocked: Option<Instant>,
     /// What a change waits for, as it was last logged.
     waiting: Option<String>,
 }
@@ -70,6 +72,20 @@ pub(crate) enum TurnError {
     TimedOut(#[from] TimedOut),
 }
 
+impl TurnError {
+    /// Whether the Secret cannot be written as it is: it is not ours, we lack the right to write it, it is immutable, or admission denies
+    /// the write. Other failures may pass.
+    fn is_refusal(&self) -> bool {
+        match self {
+            Self::Secret { source: SecretError::NotOurs, .. } => true,
+            Self::Secret { source: SecretError::Api(kube::Error::Api(status)), .. } => {
+                [403, 422].contains(&status.code)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl PathKeeper {
     /// A keeper, and a receiver of the current key; `None` until the Secret has been read.
     pub(crate) fn new(parts: PathKeeperParts) -> (Self, watch::Receiver<Option<PathKey>>) {
@@ -81,6 +97,7 @@ impl PathKeeper {
             known: None,
             written: None,
             unchanged: Unchanged::default(),
+            blocked: None,
             waiting: None,
             parts,
         };
@@ -108,9 +125,10 @@ impl PathKeeper {
                         self.warn(stored.keys).await;
                         return Ok(pause);
                     }
-                    // Pods take the stored keys one after the other, so webhooks cannot keep theirs for ever.
+                    // Pods take the stored keys one after the other, so webhooks cannot keep theirs for ever. A failure that may pass is
+                    // no reason to move early: the next turn may put the keys back.
                     Err(error) => {
-                        if !self.may_move(secret.as_ref(), stored.keys.current).await? {
+                        if !self.may_move(secret.as_ref(), stored.keys.current, error.is_refusal()).await? {
                             return Err(error);
                         }
                         self.warn(stored.keys).await;
@@ -118,10 +136,10 @@ impl PathKeeper {
                 }
             }
             Taken::Lost => {
-                if !self.may_move(secret.as_ref(), stored.keys.current).await? {
+                if !self.may_move(secret.as_ref(), stored.keys.current, true).await? {
                     let text = "webhooks have paths of a key that is not stored, and most replicas do not accept the stored key yet";
                     self.wait_for(Some(text.to_owned()));
-                    return Ok(FOLLOWING);
+                    return Ok(POLL);
                 }
             }
         }
@@ -146,11 +164,16 @@ impl PathKeeper {
         Ok(WebhookPaths::list(client, policy_server).await?.in_use(stored))
     }
 
-    /// Whether webhooks get paths of this key although the key that they have is not stored: most replicas accept it, or had the time to.
-    async fn may_move(&mut self, secret: Option<&Secret>, key: PathKey) -> Result<bool, kube::Error> {
-        let is_late = self.unchanged.since(digest(&[secret], false)) >= self.parts.rules.pause;
+    /// Whether webhooks get paths of this key although the key that they have is not stored: replicas had the time to accept it, or it is
+    /// certain that the other one `is_lost`, and most replicas accept this one.
+    async fn may_move(&mut self, secret: Option<&Secret>, key: PathKey, is_lost: bool) -> Result<bool, kube::Error> {
+        let unchanged = self.unchanged.since(digest(&[secret], false));
+        let blocked = self.blocked.get_or_insert_with(Instant::now).elapsed();
+        if is_late(unchanged, blocked, &self.parts.rules) {
+            return Ok(true);
+        }
         let PathKeeperParts { client, namespace, service, .. } = &self.parts;
-        Ok(is_late || Replicas::list(client, namespace, service).await?.mostly_accept(key))
+        Ok(is_lost && Replicas::list(client, namespace, service).await?.mostly_accept(key))
     }
 
     /// Says that somebody else stored these keys.
@@ -201,6 +224,7 @@ impl PathKeeper {
 
     fn publish(&mut self, stored: &Stored, now: Timestamp) {
         self.known = Some(stored.keys);
+        self.blocked = None;
         set_if_new(&self.key, Some(stored.keys.current));
         let age = now.as_second().saturating_sub(stored.made.as_second());
         self.parts.metrics.age.set(if stored.keys.current == PathKey::Plain { 0 } else { age.max(0) });
@@ -258,4 +282,22 @@ fn fresh() -> Result<PathKey, TurnError> {
     let mut key = [0; 32];
     SystemRandom::new().fill(&mut key).map_err(|_| TurnError::Random)?;
     Ok(PathKey::Secret(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn only_a_write_that_is_refused_moves_webhooks_early() {
+        let is_refusal = |source| TurnError::Secret { name: "paths".into(), source }.is_refusal();
+        let answer = |code| SecretError::Api(kube::Error::Api(Status::failure("no", "").with_code(code).boxed()));
+        assert!([SecretError::NotOurs, answer(403), answer(422)].into_iter().all(is_refusal));
+        let passing =
+            [SecretError::TimedOut, SecretError::Conflict, answer(429), answer(500), answer(503), answer(504)];
+        assert!(!passing.into_iter().any(is_refusal));
+        assert!(!TurnError::TimedOut(TimedOut).is_refusal());
+    }
 }

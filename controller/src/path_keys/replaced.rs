@@ -3,6 +3,8 @@
 //! Pods see another Secret one by one. So the key that webhooks have becomes the current one again, and the key that was stored the next
 //! one: webhooks get its paths when all replicas accept it, as with a key of our own.
 
+use std::time::Duration;
+
 use portcullis_contract::{PathKey, PathKeys};
 
 use super::decide::PathRules;
@@ -50,10 +52,15 @@ pub(crate) fn taken(in_use: InUse, written: Option<PathKeys>, stored: PathKeys, 
     Taken::Replaced(PathKeys { next, ..used })
 }
 
+/// Whether replicas had the time to accept the stored key, so that webhooks get its paths although the key that they have is not stored.
+/// `unchanged` is for how long the Secret has been the same. Somebody may write it again and again, and webhooks are not maintained
+/// meanwhile if their key is lost, so `blocked`, the time since the first such Secret, has a limit too.
+pub(crate) fn is_late(unchanged: Duration, blocked: Duration, rules: &PathRules) -> bool {
+    unchanged >= rules.pause || blocked >= rules.pause.saturating_mul(2)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const A: PathKey = PathKey::Secret([1; 32]);
@@ -132,5 +139,16 @@ mod tests {
     #[test]
     fn webhooks_whose_key_is_lost_wait_for_replicas() {
         assert_eq!(taken(InUse::Unknown, None, PathKeys::only(X), &RULES), Taken::Lost);
+    }
+
+    #[test]
+    fn a_secret_that_is_written_again_and_again_delays_webhooks_for_two_pauses_at_most() {
+        let second = Duration::from_secs(1);
+        let pause = 300 * second;
+        let rules = PathRules { pause, ..RULES };
+        assert!(!is_late(pause - second, pause - second, &rules));
+        assert!(is_late(pause, pause, &rules), "it stayed the same");
+        assert!(!is_late(second, 2 * pause - second, &rules), "it is new");
+        assert!(is_late(Duration::ZERO, 2 * pause, &rules), "it is new again");
     }
 }
