@@ -2,7 +2,8 @@
 //! would admit an object as it is. The loader asks the same about a policy that a user applies.
 //!
 //! The question is a `POST` of an AdmissionReview to [`AUDIT_PATH`] followed by the id of the policy; the answer is an [`AuditAnswer`], which can
-//! be read as an [`AuditVerdict`] too. Status 503 means that this evaluator cannot be asked now; its `Retry-After` says when to try again.
+//! be read as an [`AuditVerdict`] too. Status 503 means that this evaluator cannot be asked now; its `Retry-After` says when to try again. Where
+//! requests need what the evaluation would take, the body is an [`AuditRefusal`]; otherwise it is a text.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,20 @@ pub struct AuditAnswer {
     #[serde(flatten)]
     pub verdict: AuditVerdict,
     /// How long the evaluation took, in microseconds. The time in the queue does not count.
+    #[serde(default)]
+    pub microseconds: u64,
+}
+
+/// Why a policy cannot be asked now: requests need what the evaluation would take.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditRefusal {
+    /// What requests need.
+    pub message: String,
+    /// Whether it is about this policy alone: its own requests take all its places. Otherwise other policies may be refused as well.
+    #[serde(default)]
+    pub is_of_policy: bool,
+    /// How long the evaluation took, in microseconds, if it was begun.
     #[serde(default)]
     pub microseconds: u64,
 }
@@ -98,6 +113,16 @@ mod tests {
             assert_eq!(serde_json::to_value(&verdict).expect("encodes"), written);
             assert_eq!(serde_json::from_value::<AuditVerdict>(written).expect("decodes"), verdict);
         }
+    }
+
+    #[test]
+    fn a_refusal_is_read_as_it_is_written() {
+        let refusal = AuditRefusal { message: "no memory".to_owned(), is_of_policy: true, microseconds: 7 };
+        let written = json!({"message": "no memory", "isOfPolicy": true, "microseconds": 7});
+        assert_eq!(serde_json::to_value(&refusal).expect("encodes"), written);
+        assert_eq!(serde_json::from_value::<AuditRefusal>(written).expect("decodes"), refusal);
+        let short = serde_json::from_value::<AuditRefusal>(json!({"message": ""})).expect("decodes");
+        assert_eq!(short, AuditRefusal::default());
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod state;
 mod tenant;
 mod text;
 
-pub use audit::{AUDIT_PATH, AuditAnswer, AuditOutcome, AuditVerdict};
+pub use audit::{AUDIT_PATH, AuditAnswer, AuditOutcome, AuditRefusal, AuditVerdict};
 pub use broker::{
     BROKER_MAX_ERROR, BROKER_MAX_FRAME, BROKER_MAX_HEADER, BROKER_MAX_PAYLOAD, BROKER_MAX_REPLY, BrokerCall,
     BrokerExport, BrokerMessage, BrokerOutcome, BrokerReply, BrokerRequest, CALLBACK_FAILURE, FrameError, MAX_EXPORT,

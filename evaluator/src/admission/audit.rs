@@ -4,31 +4,27 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use portcullis_contract::{AuditOutcome, AuditVerdict, Reason};
+use portcullis_contract::{AuditOutcome, AuditRefusal, AuditVerdict, Reason};
 use serde_json::value::RawValue;
 
 use super::{Admission, Evaluated, Evaluation, Purpose};
-use crate::lanes::LaneError;
+use crate::lanes::{LaneError, Needed};
 use crate::review::Review;
 use crate::table::{ServedPolicy, Serving};
 use crate::verdict::decision::{self, Decision, Denial, Outcome};
 use crate::verdict::draft::Draft;
 use crate::verdict::{EvaluationError, MemberDenial, text};
 
-/// The audit is refused, since requests need what the evaluation would take; the text names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Contended(pub(crate) String);
-
 impl Admission {
     /// The verdict of a policy on an existing object, evaluated with the capacity that requests leave over.
     ///
     /// # Errors
-    /// When requests need all the capacity.
+    /// When requests need all the capacity. The time that it took is not known here.
     pub(crate) async fn audit(
         &self,
         policy: &Arc<ServedPolicy>,
         review: &Review<'_>,
-    ) -> Result<AuditVerdict, Contended> {
+    ) -> Result<AuditVerdict, AuditRefusal> {
         if policy.suspend {
             let message = Some("the policy is suspended".to_owned());
             let generation = policy.generation;
@@ -49,7 +45,8 @@ impl Admission {
             may_mutate: loaded.mutating(),
             purpose: Purpose::Audit,
         };
-        let result = policy.share.run_spare(deadline, evaluation.run(deadline)).await.unwrap_or_else(|error| {
+        let spare = policy.share.run_spare(deadline, evaluation.run(deadline)).await;
+        let result = spare.map_err(not_begun)?.unwrap_or_else(|error| {
             if error == LaneError::Panicked {
                 self.metrics.panics.inc();
             }
@@ -57,10 +54,18 @@ impl Admission {
         });
         match result {
             Ok(Evaluated { decision, .. }) => Ok(judged(generation, decision)),
-            Err(EvaluationError { reason: Reason::Overloaded, text }) => Err(Contended(text)),
+            Err(EvaluationError { reason: Reason::Overloaded, text }) => Err(refusal(text, false)),
             Err(EvaluationError { reason, text }) => Ok(failed(generation, reason, text)),
         }
     }
+}
+
+fn not_begun(needed: Needed) -> AuditRefusal {
+    refusal(needed.to_string(), needed == Needed::Places)
+}
+
+fn refusal(message: String, is_of_policy: bool) -> AuditRefusal {
+    AuditRefusal { message, is_of_policy, microseconds: 0 }
 }
 
 fn judged(generation: i64, decision: Decision) -> AuditVerdict {
@@ -93,6 +98,13 @@ mod tests {
 
     fn verdict(verdict: Verdict, mutation: Mutation) -> AuditVerdict {
         judged(3, decision::plain(3, verdict, mutation))
+    }
+
+    #[test]
+    fn only_a_lack_of_its_own_places_is_about_the_policy() {
+        assert!(not_begun(Needed::Places).is_of_policy);
+        assert!(!not_begun(Needed::Instances).is_of_policy && !not_begun(Needed::Long).is_of_policy);
+        assert_eq!(not_begun(Needed::Places).message, "requests take all places of this policy");
     }
 
     #[test]

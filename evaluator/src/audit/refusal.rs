@@ -1,7 +1,7 @@
 //! Why there is no verdict for the reporter: the status of the answer and its text.
 
 use http::StatusCode;
-use portcullis_contract::Reason;
+use portcullis_contract::{AuditRefusal, Reason};
 
 use crate::audit::MOST_WAITING;
 use crate::review::ReviewError;
@@ -21,9 +21,9 @@ pub(super) enum Refusal {
     /// Its turn did not come in time.
     #[error("the turn of this audit did not come in time; try again later")]
     TooLate,
-    /// Requests need what the audit would take; the text names it.
-    #[error("Overloaded: {0}; try again later")]
-    Contended(String),
+    /// Requests need what the audit would take.
+    #[error("Overloaded: {}; try again later", .0.message)]
+    Contended(AuditRefusal),
     /// The manifest has no policy with this id, which is cleaned and cut.
     #[error("unknown policy: {0}")]
     Unknown(String),
@@ -75,7 +75,7 @@ mod tests {
             (Refusal::Draining, 503),
             (Refusal::TooMany, 503),
             (Refusal::TooLate, 503),
-            (Refusal::Contended("busy".into()), 503),
+            (Refusal::Contended(AuditRefusal::default()), 503),
             (Refusal::Unknown("cluster/a".into()), 404),
             (Refusal::MediaType("want JSON"), 415),
             (Refusal::TooLarge, 413),
@@ -90,7 +90,8 @@ mod tests {
 
     #[test]
     fn the_text_says_what_to_do() {
-        let text = Refusal::Contended("requests take all places of this policy".into()).to_string();
+        let message = "requests take all places of this policy".to_owned();
+        let text = Refusal::Contended(AuditRefusal { message, ..AuditRefusal::default() }).to_string();
         assert_eq!(text, "Overloaded: requests take all places of this policy; try again later");
         assert_eq!(Refusal::Unreadable(ReviewError::Empty).to_string(), "the body is empty; want an AdmissionReview");
     }

@@ -136,6 +136,10 @@ async fn ask(
                 discard(&mut body, audits.largest).await;
             }
             let (status, text) = (refusal.status(), format!("{refusal}\n"));
+            if let Refusal::Contended(refusal) = refusal {
+                let json = serde_json::to_string(&refusal).expect("its keys are texts");
+                return (status, [(RETRY_AFTER, "1"), (CONTENT_TYPE, "application/json")], json).into_response();
+            }
             if status == StatusCode::SERVICE_UNAVAILABLE {
                 return (status, [(RETRY_AFTER, "1")], text).into_response();
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use portcullis_contract::{AuditAnswer, AuditVerdict};
+use portcullis_contract::{AuditAnswer, AuditRefusal, AuditVerdict};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::sleep;
 
@@ -85,7 +85,16 @@ async fn work(admission: &Admission, job: Job, begin: Instant) {
         Err(Refusal::Panicked)
     });
     let microseconds = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
-    let _ = answer.send(verdict.map(|verdict| AuditAnswer { verdict, microseconds }));
+    let _ = answer.send(timed(verdict, microseconds));
+}
+
+/// The answer after an evaluation of this length. One that gives no verdict has held up the others as well, so its refusal says how long it took.
+fn timed(verdict: Result<AuditVerdict, Refusal>, microseconds: u64) -> Result<AuditAnswer, Refusal> {
+    match verdict {
+        Ok(verdict) => Ok(AuditAnswer { verdict, microseconds }),
+        Err(Refusal::Contended(refusal)) => Err(Refusal::Contended(AuditRefusal { microseconds, ..refusal })),
+        Err(refusal) => Err(refusal),
+    }
 }
 
 /// How long an evaluation of this policy may take.
@@ -104,12 +113,24 @@ fn is_in_time(waited: Duration, longest: Duration) -> bool {
 
 async fn verdict(admission: &Admission, policy: &Arc<ServedPolicy>, body: &[u8]) -> Result<AuditVerdict, Refusal> {
     let review = Review::parse(body)?;
-    admission.audit(policy, &review).await.map_err(|contended| Refusal::Contended(contended.0))
+    admission.audit(policy, &review).await.map_err(Refusal::Contended)
 }
 
 #[cfg(test)]
 mod tests {
+    use portcullis_contract::AuditOutcome;
+
     use super::*;
+
+    #[test]
+    fn an_evaluation_without_a_verdict_says_how_long_it_took() {
+        let refusal = AuditRefusal { message: "no memory".to_owned(), ..AuditRefusal::default() };
+        let timed_refusal = AuditRefusal { microseconds: 7, ..refusal.clone() };
+        assert_eq!(timed(Err(Refusal::Contended(refusal)), 7), Err(Refusal::Contended(timed_refusal)));
+        assert_eq!(timed(Err(Refusal::Panicked), 7), Err(Refusal::Panicked));
+        let verdict = AuditVerdict { outcome: AuditOutcome::Allowed, generation: 1, message: None, reason: None };
+        assert_eq!(timed(Ok(verdict.clone()), 7), Ok(AuditAnswer { verdict, microseconds: 7 }));
+    }
 
     #[test]
     fn an_evaluation_begins_only_if_it_can_end_in_time() {

@@ -38,7 +38,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 pub(crate) use self::error::LaneError;
-pub(crate) use self::share::Share;
+pub(crate) use self::share::{Needed, Share};
 use self::slow_lane::{Scheduled, Scheduler};
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;

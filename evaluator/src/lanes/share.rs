@@ -33,6 +33,20 @@ pub struct Share {
     metrics: Arc<PolicyMetrics>,
 }
 
+/// What requests need, so that an evaluation with what they leave over is not begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Needed {
+    /// The places of the policy: its own requests take them.
+    #[error("requests take all places of this policy")]
+    Places,
+    /// The instances that all policies share: too few are free for one more of this policy or its namespace.
+    #[error("requests take the policy instances of this replica")]
+    Instances,
+    /// The same of long evaluations.
+    #[error("requests take the long evaluations of this replica")]
+    Long,
+}
+
 /// What an evaluation holds while it runs.
 struct Permits {
     _running: OwnedSemaphorePermit,
@@ -77,12 +91,13 @@ impl Share {
     /// and does not change the record of how long the policy's evaluations take.
     ///
     /// # Errors
-    /// When requests need all instances or places, when the deadline passes, or when `future` panics.
+    /// When requests need all instances or places. The inner error is that of an evaluation that was begun: the deadline passed, or `future`
+    /// panicked.
     pub(crate) fn run_spare<F>(
         &self,
         deadline: Instant,
         future: F,
-    ) -> impl Future<Output = Result<F::Output, LaneError>>
+    ) -> impl Future<Output = Result<Result<F::Output, LaneError>, Needed>>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
@@ -91,20 +106,19 @@ impl Share {
         let future = Box::pin(AssertUnwindSafe(future).catch_unwind());
         async move {
             if self.running.available_permits() == 0 {
-                return Err(needed("requests take all places of this policy"));
+                return Err(Needed::Places);
             }
             let take = |pool: &Arc<PolicyPool>| pool.try_take(&self.one());
             let instance = take(&self.lanes.instances).map(|permit| self.lanes.in_use(permit));
-            let instance = instance.ok_or_else(|| needed("requests take the policy instances of this replica"))?;
-            let long = take(&self.lanes.long);
-            let long = long.ok_or_else(|| needed("requests take the long evaluations of this replica"))?;
+            let instance = instance.ok_or(Needed::Instances)?;
+            let long = take(&self.lanes.long).ok_or(Needed::Long)?;
             let turns = Scheduled::new(future, Arc::clone(&self.lanes.order), Arc::clone(&self.who), None);
             let turns = async move {
                 let output = turns.await;
                 drop((long, instance));
                 output
             };
-            self.lanes.slow_turns(deadline, turns).await
+            Ok(self.lanes.slow_turns(deadline, turns).await)
         }
     }
 
@@ -174,11 +188,6 @@ impl Share {
             self.lanes.overloaded(format!("{limit} evaluations of this policy, its limit, are under way already"))
         })
     }
-}
-
-/// The refusal of an evaluation that would take what requests need.
-fn needed(text: &str) -> LaneError {
-    LaneError::Overloaded { text: text.to_owned() }
 }
 
 async fn wait(semaphore: &Arc<Semaphore>, deadline: Instant) -> Option<OwnedSemaphorePermit> {
@@ -283,11 +292,12 @@ mod tests {
     async fn what_requests_leave_over_runs_in_the_slow_lane() {
         let here = std::thread::current().id();
         let share = share(LaneLimits::new(4, 1));
-        assert_ne!(share.run_spare(soon(), async { std::thread::current().id() }).await, Ok(here));
+        assert_ne!(share.run_spare(soon(), async { std::thread::current().id() }).await, Ok(Ok(here)));
         assert_eq!(share.metrics.seconds.get_sample_count(), 0, "it is no evaluation of a request");
-        assert_eq!(share.run_spare(soon(), async { panic!("on purpose") }).await, Err::<(), _>(LaneError::Panicked));
+        let panics = share.run_spare(soon(), async { panic!("on purpose") }).await;
+        assert_eq!(panics, Ok(Err::<(), _>(LaneError::Panicked)));
         let deadline = Instant::now() + Duration::from_millis(20);
-        assert_eq!(share.run_spare(deadline, std::future::pending::<()>()).await, Err(LaneError::TimedOut));
+        assert_eq!(share.run_spare(deadline, std::future::pending::<()>()).await, Ok(Err(LaneError::TimedOut)));
     }
 
     #[tokio::test]
@@ -300,9 +310,22 @@ mod tests {
         while share.running.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
-        let refusal = share.run_spare(soon(), async {}).await.expect_err("refused");
-        assert_eq!(refusal, needed("requests take all places of this policy"));
+        assert_eq!(share.run_spare(soon(), async {}).await, Err(Needed::Places));
         running.abort();
+    }
+
+    #[tokio::test]
+    async fn load_of_the_replica_is_told_from_that_of_the_policy() {
+        for (instances, needed) in [(1, Needed::Instances), (2, Needed::Long)] {
+            let share = lanes(LaneLimits { instances, threads: 1, running: 1 });
+            let (busy, idle) = (share("namespaced/a/busy"), share("namespaced/b/idle"));
+            let running = tokio::spawn(async move { busy.run(soon(), std::future::pending::<()>()).await });
+            while idle.lanes.long.try_take(&idle.one()).is_some() {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(idle.run_spare(soon(), async {}).await, Err(needed));
+            running.abort();
+        }
     }
 
     #[tokio::test]
