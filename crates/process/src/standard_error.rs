@@ -37,7 +37,9 @@ pub fn write_log_in_background(lost: IntCounter) -> io::Result<()> {
     thread::Builder::new().name("log".to_owned()).spawn(|| {
         let (background, mut batch) = (BACKGROUND.wait(), Vec::new());
         loop {
-            background.write_next(&mut batch, &mut io::stderr());
+            background.write_next(&mut batch, &mut io::stderr(), |lines| {
+                tracing::warn!(lines, "log lines were lost: standard error was not read as fast as they came");
+            });
         }
     })?;
     BACKGROUND.get_or_init(|| Background::new(lost));
@@ -122,8 +124,8 @@ impl Background {
         }
     }
 
-    /// Waits for lines and writes them.
-    fn write_next(&self, batch: &mut Vec<u8>, out: &mut impl Write) {
+    /// Waits for lines and writes them. `tell` logs how many lines were lost, if any were.
+    fn write_next(&self, batch: &mut Vec<u8>, out: &mut impl Write, tell: impl FnOnce(u64)) {
         let mut queue =
             self.came.wait_while(lock(&self.queue), |queue| queue.is_empty()).unwrap_or_else(PoisonError::into_inner);
         queue.take(batch);
@@ -133,10 +135,12 @@ impl Background {
             self.lost.inc_by(u64::try_from(lines).unwrap_or(u64::MAX));
         }
         let lines = lock(&self.queue).written();
-        self.written.notify_all();
         if lines > 0 {
-            tracing::warn!(lines, "log lines were lost: standard error was not read as fast as they came");
+            tell(lines);
         }
+        // Only now, so that the end of the program waits for that line too.
+        lock(&self.queue).done();
+        self.written.notify_all();
     }
 
     fn finish(&self, patience: Duration) {
@@ -197,7 +201,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut batch = Vec::new();
-                (0..2).for_each(|_| background.write_next(&mut batch, &mut out));
+                (0..2).for_each(|_| background.write_next(&mut batch, &mut out, drop));
             });
             let line = [b'g'; 1 << 10];
             (0..2 * ROOM / line.len()).for_each(|_| background.push(&line, Speaker::Guest));
@@ -220,9 +224,24 @@ mod tests {
         let mut out = Allowed { allowed, seen: Arc::default() };
         background.push(b"one\n", Speaker::Program);
         background.push(b"two\n", Speaker::Guest);
-        background.write_next(&mut Vec::new(), &mut out);
+        background.write_next(&mut Vec::new(), &mut out, drop);
         assert_eq!(background.lost.get(), 2);
         background.finish(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn the_end_waits_for_the_line_about_lost_lines() {
+        let (background, mut seen) = (background(), Vec::new());
+        let line = [b'g'; 1 << 10];
+        (0..2 * ROOM / line.len()).for_each(|_| background.push(&line, Speaker::Program));
+        background.write_next(&mut Vec::new(), &mut seen, |lines| {
+            assert_eq!(lines, 1024);
+            assert!(!lock(&background.queue).is_idle(), "the program would end now");
+            background.push(b"1024 lost\n", Speaker::Program);
+        });
+        background.write_next(&mut Vec::new(), &mut seen, |lines| panic!("{lines} lost"));
+        assert!(seen.ends_with(b"g1024 lost\n"));
+        background.finish(Duration::MAX);
     }
 
     #[test]

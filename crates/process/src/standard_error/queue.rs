@@ -22,6 +22,8 @@ pub(super) struct Queue {
     waiting: Vec<u8>,
     /// The bytes of the batch that is being written.
     writing: usize,
+    /// Whether a batch is taken and not done.
+    is_busy: bool,
     lost: u64,
 }
 
@@ -47,12 +49,18 @@ impl Queue {
         batch.shrink_to(KEPT);
         std::mem::swap(&mut self.waiting, batch);
         self.writing = batch.len();
+        self.is_busy = true;
     }
 
-    /// Notes that the batch is written. Gives the number of lines that were lost since the batch before.
+    /// Notes that the batch is written, which makes room. Gives the number of lines that were lost since the batch before.
     pub(super) fn written(&mut self) -> u64 {
         self.writing = 0;
         std::mem::take(&mut self.lost)
+    }
+
+    /// Notes that nothing more follows from the batch.
+    pub(super) fn done(&mut self) {
+        self.is_busy = false;
     }
 
     /// Whether no line waits.
@@ -62,7 +70,7 @@ impl Queue {
 
     /// Whether all lines are written.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.writing == 0
+        self.waiting.is_empty() && !self.is_busy
     }
 }
 
@@ -91,7 +99,9 @@ mod tests {
         queue.take(&mut batch);
         assert_eq!((batch.len(), queue.is_empty(), queue.is_idle()), (ROOM, true, false));
         assert!(!queue.push(b"line\n", Speaker::Program));
-        assert!(queue.written() > 0 && queue.is_idle());
+        assert!(queue.written() > 0 && !queue.is_idle());
+        queue.done();
+        assert!(queue.is_idle());
         assert!(queue.push(b"line\n", Speaker::Program));
         queue.take(&mut batch);
         assert_eq!((&*batch, queue.written()), (&b"line\n"[..], 0));
