@@ -27,6 +27,11 @@ pub const EXIT_WITH_PARENT: &str = "PORTCULLIS_EXIT_WITH_PARENT";
 /// Runs a program's body, with cryptography installed, and turns its error into a sentence and an exit status: 64 for a [`SettingError`],
 /// otherwise 1. The log is written to its end, as far as it is read.
 pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+    run_with(body, standard_error::LAST_LINES)
+}
+
+/// [`run`], which waits for `patience` until the last lines are written.
+fn run_with(body: impl FnOnce() -> anyhow::Result<()>, patience: Duration) -> ExitCode {
     if let Some(parent) = std::env::var_os(EXIT_WITH_PARENT) {
         // The program works without this; it would only stay behind if its parent were killed.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
@@ -37,15 +42,23 @@ pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
         }
     }
     crate::install_crypto();
-    let status = match body() {
+    let _last_lines = LastLines(patience);
+    match body() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             standard_error::say(&format!("error: {error:#}\n"));
             if error.downcast_ref::<SettingError>().is_some() { ExitCode::from(64) } else { ExitCode::FAILURE }
         }
-    };
-    standard_error::finish();
-    status
+    }
+}
+
+/// Waits until the log is written when the program ends, also if it ends with a panic.
+struct LastLines(Duration);
+
+impl Drop for LastLines {
+    fn drop(&mut self) {
+        standard_error::finish(self.0);
+    }
 }
 
 /// Reads the command line and the environment. Input that clap refuses ends the process like any bad setting, with
@@ -130,7 +143,54 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseError> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::process::{Command, Stdio, exit};
+    use std::{env, io};
+
+    use prometheus::IntCounter;
+
     use super::*;
+
+    /// The variable that makes a test the program that ends, and says how.
+    const ENDS: &str = "PORTCULLIS_TEST_ENDS";
+    /// Its lines: more than fit into a pipe.
+    const LINES: usize = 8 << 10;
+
+    /// Writes lines that nobody reads yet, and ends.
+    fn end(how: &str) -> ! {
+        let body = || {
+            crate::write_log_in_background(IntCounter::new("lost", "lost")?)?;
+            (0..LINES).for_each(|number| standard_error::say(&format!("{number:063}\n")));
+            io::stdout().write_all(b"read now\n")?;
+            assert_ne!(how, "panic");
+            anyhow::bail!("no more lines")
+        };
+        // A panic of a test would not end the process.
+        let _ = catch_unwind(AssertUnwindSafe(|| run_with(body, Duration::from_secs(600))));
+        exit(0)
+    }
+
+    #[test]
+    fn the_last_lines_are_written_before_the_end() {
+        if let Ok(how) = env::var(ENDS) {
+            end(&how);
+        }
+        for (how, last) in [("error", "error: no more lines\n"), ("panic", "panicked at ")] {
+            let mut command = Command::new(env::current_exe().expect("a test has a file"));
+            command.args(["--exact", "exit::tests::the_last_lines_are_written_before_the_end", "--nocapture"]);
+            command.env(ENDS, how).env("RUST_BACKTRACE", "0").stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn().expect("starts");
+            let mut said = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+            assert!(said.any(|line| line.ends_with("read now")), "{how}");
+            let mut log = String::new();
+            child.stderr.take().expect("a pipe").read_to_string(&mut log).expect("reads");
+            assert!(child.wait().expect("ends").success(), "{how}");
+            let all: String = (0..LINES).map(|number| format!("{number:063}\n")).collect();
+            let rest = log.strip_prefix(&all).unwrap_or_else(|| panic!("{how}: {} bytes", log.len()));
+            assert!(rest.contains(last), "{how}: {rest}");
+        }
+    }
 
     #[test]
     fn bytes_as_users_write_them() {

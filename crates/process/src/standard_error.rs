@@ -4,6 +4,7 @@
 //! it is read again. tracing-appender does the same with a limit of lines, whose length guests decide, and gives the program's own lines no
 //! precedence.
 
+mod panics;
 mod queue;
 
 use std::io::{self, ErrorKind, Write};
@@ -22,14 +23,14 @@ use queue::{Queue, Speaker};
 pub const GUEST_LOG: &str = "policy";
 
 /// How long the end of the program waits until the last lines are written.
-const LAST_LINES: Duration = Duration::from_secs(2);
+pub(crate) const LAST_LINES: Duration = Duration::from_secs(2);
 /// The pause before the next try where standard error does not block and is full.
 const PAUSE: Duration = Duration::from_millis(10);
 
 static BACKGROUND: OnceLock<Background> = OnceLock::new();
 
-/// From now on, lines of the log are written by a thread of their own, which this starts, and the threads that log them never wait. `lost`
-/// counts lines that were not read as fast as they came.
+/// From now on, lines of the log and messages of panics are written by a thread of their own, which this starts. Threads that log never wait,
+/// and those that panic not for long. `lost` counts lines that were not read as fast as they came.
 ///
 /// # Errors
 /// When the thread cannot be started.
@@ -43,6 +44,7 @@ pub fn write_log_in_background(lost: IntCounter) -> io::Result<()> {
         }
     })?;
     BACKGROUND.get_or_init(|| Background::new(lost));
+    panics::say_them();
     Ok(())
 }
 
@@ -54,10 +56,10 @@ pub(crate) fn say(text: &str) {
     }
 }
 
-/// Waits until all lines are written, but not for ever if they are not read.
-pub(crate) fn finish() {
+/// Waits until all lines are written, but only for `patience` if they are not read.
+pub(crate) fn finish(patience: Duration) {
     if let Some(background) = BACKGROUND.get() {
-        background.finish(LAST_LINES);
+        background.finish(patience);
     }
 }
 
