@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::iter;
 use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::sync::Arc;
@@ -23,9 +24,12 @@ const NONE: &str = "none";
 const POLL: Duration = Duration::from_secs(1);
 /// The largest size of the file, in bytes; three keys take a quarter of that.
 const LARGEST: u64 = 1024;
-/// How long a key is accepted that webhooks had and that vanished from the file. The controller removes none that webhooks have, so somebody
-/// else has replaced them, and it puts the key back; until a pod sees that, which takes the kubelet up to two minutes, webhooks have it.
+/// How long a key is accepted that webhooks may have and that vanished from the file. The controller removes none that webhooks have, so
+/// somebody else has replaced them, and it puts the key back; until a pod sees that, which takes the kubelet up to two minutes, webhooks have
+/// it.
 const GRACE: Duration = Duration::from_secs(300);
+/// The most keys that are accepted although they vanished: as many as a file can have.
+const MOST_VANISHED: usize = 3;
 
 /// The keys that are accepted.
 pub struct AcceptedKeys {
@@ -35,12 +39,12 @@ pub struct AcceptedKeys {
 }
 
 /// What is accepted at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 struct Accepted {
     /// The keys as last read.
     keys: PathKeys,
-    /// The key that vanished last, and until when it is accepted.
-    vanished: Option<(PathKey, Instant)>,
+    /// The keys that vanished, and until when each is accepted. Those that vanished first come first.
+    vanished: Vec<(PathKey, Instant)>,
 }
 
 /// Why the keys could not be read.
@@ -60,12 +64,13 @@ impl AcceptedKeys {
 
     /// The first segment and the match group of a path that one of the keys made; none for other paths.
     pub fn opened<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
-        self.accepted.load().as_ref()?.sets().find_map(|keys| keys.opened(path))
+        self.accepted.load().as_ref()?.sets(Instant::now).find_map(|keys| keys.opened(path))
     }
 
     /// Whether one of the keys made this path of checks.
     pub fn opens_check(&self, path: &str) -> bool {
-        self.accepted.load().as_ref().is_some_and(|accepted| accepted.sets().any(|keys| keys.opens_check(path)))
+        let accepted = self.accepted.load();
+        accepted.as_ref().is_some_and(|accepted| accepted.sets(Instant::now).any(|keys| keys.opens_check(path)))
     }
 
     /// The ids of the keys of the file in a fixed order, which reveal nothing about the keys; [`NONE`] before there are keys.
@@ -101,13 +106,13 @@ impl AcceptedKeys {
         match self.read() {
             Ok(keys) => {
                 *told = None;
-                let accepted = Accepted::after(before.as_deref(), keys, now);
-                if before.as_deref() != Some(&accepted) {
-                    self.accepted.store(Some(Arc::new(accepted)));
+                let accepted = Arc::new(Accepted::after(before.as_deref(), keys, now));
+                if before.as_ref() != Some(&accepted) {
+                    self.accepted.store(Some(Arc::clone(&accepted)));
                 }
                 if before.is_none_or(|before| before.keys != keys) {
-                    let vanished = accepted.vanished.map(|(key, _)| key.id());
-                    tracing::info!(accepted = ?self.ids(), vanished, "keys of webhook paths taken");
+                    let vanished: Vec<_> = accepted.vanished.iter().map(|(key, _)| key.id()).collect();
+                    tracing::info!(accepted = ?self.ids(), ?vanished, "keys of webhook paths taken");
                 }
                 true
             }
@@ -135,16 +140,28 @@ impl AcceptedKeys {
 impl Accepted {
     /// What is accepted when these keys have been read.
     fn after(before: Option<&Self>, keys: PathKeys, now: Instant) -> Self {
+        let Some(before) = before else { return Self { keys, vanished: Vec::new() } };
         let is_missing = |key: &PathKey| keys.all().all(|other| other != *key);
-        let gone = before.map(|before| before.keys.current).filter(is_missing).map(|key| (key, now + GRACE));
-        let earlier = || before?.vanished.filter(|(key, until)| now < *until && is_missing(key));
-        Self { keys, vanished: gone.or_else(earlier) }
+        let in_grace = |(key, until): &&(PathKey, Instant)| now < *until && is_missing(key);
+        let mut vanished: Vec<_> = before.vanished.iter().filter(in_grace).copied().collect();
+        // Without the current key all of them are somebody else's. Then webhooks may have a path of each: of the previous key while they
+        // move, and of the next one if they began to move before this pod could see it. Keys that vanished earlier are kept rather than
+        // later ones, which may have been stored for a moment only.
+        if is_missing(&before.keys.current) {
+            for key in before.keys.all().filter(is_missing) {
+                if vanished.len() < MOST_VANISHED && vanished.iter().all(|(other, _)| *other != key) {
+                    vanished.push((key, now + GRACE));
+                }
+            }
+        }
+        Self { keys, vanished }
     }
 
-    /// The keys of the file, and then the one that vanished.
-    fn sets(&self) -> impl Iterator<Item = PathKeys> {
-        let vanished = self.vanished.map(|(key, _)| PathKeys::only(key));
-        [Some(self.keys), vanished].into_iter().flatten()
+    /// The keys of the file, and then those that vanished not long ago. The clock is read only if there are any.
+    fn sets(&self, now: impl FnOnce() -> Instant) -> impl Iterator<Item = PathKeys> {
+        let now = (!self.vanished.is_empty()).then(now);
+        let in_grace = move |(_, until): &&(PathKey, Instant)| now.is_some_and(|now| now < *until);
+        iter::once(self.keys).chain(self.vanished.iter().filter(in_grace).map(|(key, _)| PathKeys::only(*key)))
     }
 }
 
@@ -152,7 +169,7 @@ impl Accepted {
 #[cfg(test)]
 pub(crate) fn with(key: portcullis_contract::PathKey) -> Arc<AcceptedKeys> {
     let keys = AcceptedKeys::new(PathBuf::new());
-    keys.accepted.store(Some(Arc::new(Accepted { keys: PathKeys::only(key), vanished: None })));
+    keys.accepted.store(Some(Arc::new(Accepted::after(None, PathKeys::only(key), Instant::now()))));
     keys
 }
 
@@ -162,24 +179,71 @@ mod tests {
 
     use super::*;
 
+    const A: PathKey = PathKey::Secret([1; 32]);
+    const B: PathKey = PathKey::Secret([2; 32]);
+    const C: PathKey = PathKey::Secret([3; 32]);
+    const X: PathKey = PathKey::Secret([4; 32]);
+    const Y: PathKey = PathKey::Secret([5; 32]);
+
+    fn keys(current: PathKey, next: Option<PathKey>, previous: Option<PathKey>) -> PathKeys {
+        PathKeys { current, next, previous }
+    }
+
+    /// The keys that have vanished when a pod has seen these contents of the file, one a second.
+    fn vanished(seen: &[PathKeys]) -> Vec<PathKey> {
+        let mut now = Instant::now();
+        let mut accepted = None;
+        for keys in seen {
+            now += Duration::from_secs(1);
+            accepted = Some(Accepted::after(accepted.as_ref(), *keys, now));
+        }
+        accepted.into_iter().flat_map(|accepted| accepted.vanished).map(|(key, _)| key).collect()
+    }
+
     #[test]
     fn a_key_of_webhooks_that_somebody_else_removes_is_accepted_for_a_while() {
-        let [ours, strange, next] = [1, 2, 3].map(|byte| PathKey::Secret([byte; 32]));
         let now = Instant::now();
         let later = now + Duration::from_secs(60);
-        let own = Accepted::after(None, PathKeys::only(ours), now);
-        assert_eq!(own.vanished, None);
-        let replaced = Accepted::after(Some(&own), PathKeys::only(strange), now);
-        assert_eq!(replaced.vanished, Some((ours, now + GRACE)));
+        let own = Accepted::after(None, PathKeys::only(A), now);
+        let replaced = Accepted::after(Some(&own), PathKeys::only(X), now);
+        assert_eq!(replaced.vanished, [(A, now + GRACE)]);
         assert_eq!(Accepted::after(Some(&replaced), replaced.keys, later), replaced, "not from the start again");
-        assert_eq!(Accepted::after(Some(&replaced), replaced.keys, now + GRACE).vanished, None);
-        let back = PathKeys { current: ours, next: Some(strange), previous: None };
-        assert_eq!(Accepted::after(Some(&replaced), back, later).vanished, None, "the controller has put it back");
-        let again = Accepted::after(Some(&replaced), PathKeys::only(next), later);
-        assert_eq!(again.vanished, Some((strange, later + GRACE)), "one at most");
-        // As the controller changes keys.
-        let moved = Accepted { keys: PathKeys { current: next, next: None, previous: Some(ours) }, vanished: None };
-        assert_eq!(Accepted::after(Some(&moved), PathKeys::only(next), now).vanished, None);
+        assert_eq!(Accepted::after(Some(&replaced), replaced.keys, now + GRACE).vanished, []);
+        let again = Accepted::after(Some(&replaced), PathKeys::only(Y), later);
+        assert_eq!(again.vanished, [(A, now + GRACE), (X, later + GRACE)], "each has its own time");
+    }
+
+    #[test]
+    fn what_the_controller_removes_or_puts_back_has_not_vanished() {
+        assert_eq!(vanished(&[PathKeys::only(A)]), []);
+        assert_eq!(vanished(&[keys(B, None, Some(A)), PathKeys::only(B)]), [], "no webhook has the previous one");
+        assert_eq!(vanished(&[PathKeys::only(A), PathKeys::only(X), keys(A, Some(X), None)]), []);
+    }
+
+    #[test]
+    fn all_keys_that_webhooks_may_have_stay_when_a_strange_one_comes() {
+        assert_eq!(vanished(&[keys(B, None, Some(A)), PathKeys::only(X)]), [B, A]);
+        assert_eq!(vanished(&[keys(A, Some(B), None), PathKeys::only(X)]), [A, B]);
+        assert_eq!(vanished(&[keys(B, Some(A), Some(A)), PathKeys::only(X)]), [B, A], "each once");
+        assert_eq!(vanished(&[keys(B, None, Some(A)), PathKeys::only(A)]), [B], "an older state");
+    }
+
+    #[test]
+    fn three_keys_that_vanished_are_kept_and_those_of_webhooks_before_strange_ones() {
+        assert_eq!(vanished(&[A, X, Y].map(PathKeys::only)), [A, X]);
+        assert_eq!(vanished(&[A, X, Y, B, C].map(PathKeys::only)), [A, X, Y]);
+        assert_eq!(vanished(&[keys(B, Some(C), Some(A)), PathKeys::only(X), PathKeys::only(Y)]), [B, C, A]);
+    }
+
+    #[test]
+    fn a_key_that_vanished_is_refused_in_time_even_if_the_file_is_not_read_again() {
+        let now = Instant::now();
+        let own = Accepted::after(None, PathKeys::only(A), now);
+        let sets = |accepted: &Accepted, now: Instant| accepted.sets(|| now).collect::<Vec<_>>();
+        let replaced = Accepted::after(Some(&own), PathKeys::only(X), now);
+        assert_eq!(sets(&replaced, now), [PathKeys::only(X), PathKeys::only(A)]);
+        assert_eq!(sets(&replaced, now + GRACE), [PathKeys::only(X)]);
+        assert_eq!(own.sets(|| unreachable!("the clock is not read")).collect::<Vec<_>>(), [own.keys]);
     }
 
     #[test]

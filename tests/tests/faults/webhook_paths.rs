@@ -132,8 +132,12 @@ fn fault_z12_without_keys_nobody_is_answered_and_a_change_of_keys_fails_no_call(
     put(&folder, PathKeys::only(PathKey::Plain));
     pod.wait_ready();
     assert!(answers(&pod, PathKey::Plain) && !answers(&pod, FIRST));
+    // Two steps of a change may have the same ids, so the log says that one has been seen.
+    let taken = || pod.evaluator().lines().iter().filter(|line| line.contains("keys of webhook paths taken")).count();
     let accepts = |keys: PathKeys| {
+        let before = taken();
         put(&folder, keys);
+        eventually("the keys to be taken", || (taken() > before).then_some(()));
         let mut ids: Vec<_> = keys.all().map(|key| key.id()).collect();
         ids.sort_unstable();
         eventually("the state to tell of the keys", || (pod.evaluator_state()?.path_keys == ids).then_some(()));
@@ -152,7 +156,8 @@ fn fault_z12_without_keys_nobody_is_answered_and_a_change_of_keys_fails_no_call(
     });
     assert_eq!([PathKey::Plain, FIRST, SECOND].map(|key| answers(&pod, key)), [false, true, true]);
 
-    // Somebody else replaces the keys. Webhooks have the path of the earlier one until the controller has seen that.
+    // Somebody else replaces the keys. Webhooks have the path of an earlier one until the controller has seen that; it may have begun to
+    // move them to the next one.
     accepts(PathKeys::only(PathKey::Plain));
-    assert_eq!([PathKey::Plain, FIRST, SECOND].map(|key| answers(&pod, key)), [true, true, false]);
+    assert_eq!([PathKey::Plain, FIRST, SECOND].map(|key| answers(&pod, key)), [true; 3]);
 }
