@@ -55,7 +55,7 @@ pub enum Echo {
     Nothing,
     /// What policies log.
     Policies,
-    /// All of it.
+    /// Every line.
     All,
 }
 
