@@ -93,7 +93,8 @@ pub enum Command {
     /// XDG_CACHE_HOME/portcullis/artifacts or ~/.cache/portcullis/artifacts, 256 MiB at most.
     ///
     /// What the policy logs goes to standard error; PORTCULLIS_LOG_LEVEL=debug shows more of it. A policy in mode warn or monitor is
-    /// asked a second time, as if it were in mode protect, and logs twice.
+    /// asked a second time, as if it were in mode protect, and logs twice. A policy logs about 100 lines or 64 KiB at most; how many more
+    /// there were is said at the end.
     ///
     /// Exit status: 0 admitted, 1 rejected, 2 could not be evaluated; 64 for a bad argument.
     Eval(EvalArgs),

@@ -82,7 +82,12 @@ fn evaluate(args: &EvalArgs) -> anyhow::Result<Verdict> {
         let more = More { evaluator: args.host.for_evaluator(), loader, echo: Echo::Policies };
         let session = Session::start(&[&chosen.manifest], &roots, more, args.modules.limits.compile_time).await?;
         let evaluated = session.evaluate(&chosen, &review).await;
+        let dropped = session.dropped_lines().await;
         session.stop(evaluated.as_ref().ok().and_then(Evaluated::module)).await;
+        // Below the lines that are there.
+        if dropped > 0 {
+            eprintln!("{dropped} lines that the policy logged are missing: more than its share");
+        }
         evaluated
     })?;
     let mut notes = review.notes.clone();

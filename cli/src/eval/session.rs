@@ -231,6 +231,14 @@ impl Session {
         Ok(Err(Refusal { status, words }))
     }
 
+    /// How many lines of policies are not in the evaluator's log, because they were more than the share of the policy. None are known of where the
+    /// evaluator does not answer.
+    pub(super) async fn dropped_lines(&self) -> u64 {
+        let Some(probes) = self.evaluator.addresses.get("probes") else { return 0 };
+        let metrics = self.http.get(*probes, "/metrics").await;
+        metrics.map_or(0, |(_, body)| dropped_lines(&String::from_utf8_lossy(&body)))
+    }
+
     /// Ends the programs, and keeps what they compiled. `used` is the module that was asked, if any was.
     pub(crate) async fn stop(self, used: Option<&Digest>) {
         let patience = Duration::from_secs(5);
@@ -267,6 +275,12 @@ pub(crate) fn until_signal<T>(work: impl Future<Output = anyhow::Result<T>>) -> 
     })
 }
 
+/// The sum over all policies in the text of the evaluator's metrics: a policy group has one for each member.
+fn dropped_lines(metrics: &str) -> u64 {
+    let values = metrics.lines().filter_map(|line| line.strip_prefix("portcullis_policy_log_lines_dropped_total{"));
+    values.filter_map(|rest| rest.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
+}
+
 /// The file of a manifest in the folder of the programs.
 fn file(number: usize) -> String {
     format!("policy-{number}.json")
@@ -282,4 +296,20 @@ fn artifacts(folder: &TempDir) -> PathBuf {
 
 fn address(program: &Running, port: &str) -> anyhow::Result<SocketAddr> {
     program.addresses.get(port).copied().with_context(|| format!("a program did not tell its port {port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_lines_are_counted_over_all_policies() {
+        let metrics = "\
+# TYPE portcullis_policy_log_lines_dropped_total counter
+portcullis_policy_log_lines_dropped_total{policy=\"cluster/a\"} 8094
+portcullis_policy_log_lines_dropped_total{policy=\"cluster/a/b\"} 2
+portcullis_log_lines_lost_total 7
+";
+        assert_eq!((dropped_lines(metrics), dropped_lines("")), (8096, 0));
+    }
 }
