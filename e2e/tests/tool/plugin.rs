@@ -26,8 +26,12 @@ fn kubectl_portcullis_is_the_same_program() {
     let kubernetes = Kubernetes::build(&cache, &|_| ()).unwrap();
     let all = Running::list(&cache).unwrap();
     let running = all.iter().find(|one| one.kubeconfig == cluster().kubeconfig()).unwrap();
-    let kubectl =
-        |words: &[&str]| run(running.kubectl(&kubernetes).env("PATH", &path).env("KUBERC", "off").args(words));
+    // The second that a user waits for names may be too short on a busy machine.
+    let patience = ("PORTCULLIS_COMPLETION_TIMEOUT", "1m");
+    let kubectl = |words: &[&str]| {
+        let mut command = running.kubectl(&kubernetes);
+        run(command.env("PATH", &path).env("KUBERC", "off").env(patience.0, patience.1).args(words))
+    };
 
     let namespace = scene.namespace.as_str();
     let words = ["history", "labels", "-n", namespace, "-o", "name"];
