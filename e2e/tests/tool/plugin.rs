@@ -40,8 +40,10 @@ fn kubectl_portcullis_is_the_same_program() {
     assert_eq!(plugin, portcullis(&cluster().kubeconfig(), &words));
 
     let commands = kubectl(&["__complete", "portcullis", "hist"]);
-    assert!(commands.stdout.starts_with("history\n"), "{}{}", commands.stdout, commands.stderr);
+    // With a description behind a tab, which kubectl shows beside the name.
+    assert!(commands.stdout.starts_with("history\tList the newest"), "{}{}", commands.stdout, commands.stderr);
     let policies = kubectl(&["__complete", "portcullis", "describe", "-n", namespace, "namespaced/"]);
-    let id = format!("namespaced/{namespace}/labels\n");
-    assert!(policies.stdout.contains(&id), "{}{}", policies.stdout, policies.stderr);
+    let id = format!("namespaced/{namespace}/labels");
+    let mut names = policies.stdout.lines().filter_map(|line| line.split('\t').next());
+    assert!(names.any(|name| name == id), "{}{}", policies.stdout, policies.stderr);
 }
