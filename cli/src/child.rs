@@ -50,7 +50,7 @@ pub struct ChildSpec {
 /// What of a program's log is printed to standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Echo {
-    /// Nothing.
+    /// No line.
     #[default]
     Nothing,
     /// What policies log.

@@ -8,7 +8,7 @@ use super::Candidate;
 /// An unfinished command line.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
-    /// The subcommand, or the whole program where there is none yet.
+    /// The subcommand, or the program itself if the line has no subcommand yet.
     command: &'a Command,
     /// The arguments before the last word, each with its value.
     given: Vec<(&'a Arg, &'a str)>,
@@ -23,7 +23,7 @@ enum Place<'a> {
     Subcommand,
     Option,
     Value(&'a Arg),
-    /// Nothing may stand here.
+    /// The command takes no word here.
     Nowhere,
 }
 

@@ -125,14 +125,21 @@ fn a_new_controller_knows_from_the_status_what_was_registered() {
     assert_eq!(stage.actions()[0], "register again");
 }
 
-/// The previous leader deleted the webhook of the old generation, and had not written the condition yet.
-#[test]
-fn a_new_controller_accuses_nobody_of_deleting_the_webhook_that_an_edited_policy_has_left() {
+/// What a new controller sees of a policy that was edited under the previous leader, and its two generations. The condition is that of the old
+/// one, and all replicas serve the new one.
+fn edited() -> (Stage, [P; 2]) {
     let mut stage = Stage::new();
     let (old, new) = (policy("a"), policy("a").generation(2).on("secrets"));
     stage.put(new.clone().everywhere().condition("True", "Registered", 1));
     stage.revision(&old, &["served"]);
     stage.revision(&new, &["served"]);
+    (stage, [old, new])
+}
+
+/// The previous leader deleted the webhook of the old generation, and had not written the condition yet.
+#[test]
+fn a_new_controller_accuses_nobody_of_deleting_the_webhook_that_an_edited_policy_has_left() {
+    let (mut stage, [_, new]) = edited();
     stage.webhook(&new);
     let actions = stage.actions();
     assert!(actions.contains(&"register".to_owned()), "not proven yet, so both are called: {actions:?}");
@@ -141,11 +148,7 @@ fn a_new_controller_accuses_nobody_of_deleting_the_webhook_that_an_edited_policy
 /// The previous leader had not registered the webhook of the new generation, which all replicas have come to serve since then.
 #[test]
 fn a_new_controller_accuses_nobody_of_deleting_the_webhook_that_an_edited_policy_waits_for() {
-    let mut stage = Stage::new();
-    let (old, new) = (policy("a"), policy("a").generation(2).on("secrets"));
-    stage.put(new.clone().everywhere().condition("True", "Registered", 1));
-    stage.revision(&old, &["served"]);
-    stage.revision(&new, &["served"]);
+    let (mut stage, [old, _]) = edited();
     stage.webhook(&old);
     let actions = stage.actions();
     assert!(actions.contains(&"register".to_owned()), "{actions:?}");
