@@ -53,8 +53,7 @@ impl GuestLog {
 
     /// The payload of `tracing/log`. One that cannot be decoded is logged as it is.
     pub(super) fn event(&self, payload: &[u8]) {
-        // An event that would be dropped is not decoded.
-        if self.share.is_used_up(Instant::now()) {
+        if !self.has_room(payload) {
             return self.drop_line(payload);
         }
         let event = if payload.len() <= MAX_EVENT {
@@ -93,13 +92,13 @@ impl GuestLog {
         if is_hidden {
             return;
         }
-        if self.share.is_used_up(Instant::now()) {
+        if !self.has_room(text) {
             return self.drop_line(text);
         }
         let said = clean(&String::from_utf8_lossy(&text[..text.len().min(4 * MAX_LINE)]), MAX_LINE);
         // Quotation marks and unusual characters take more bytes in the log than in the text.
         let written: usize = said.escape_debug().map(char::len_utf8).sum();
-        if !self.share.take(Instant::now(), BESIDE + self.policy.as_str().len() + written) {
+        if !self.share.take(Instant::now(), self.beside() + written) {
             return self.drop_line(text);
         }
         let (policy, generation) = (&self.policy, self.generation);
@@ -111,6 +110,16 @@ impl GuestLog {
             tracing::Level::WARN => tracing::warn!(target: GUEST_LOG, %policy, generation, said, "policy log"),
             tracing::Level::ERROR => tracing::error!(target: GUEST_LOG, %policy, generation, said, "policy log"),
         }
+    }
+
+    /// Whether there is room for as many bytes as the guest wrote. What would be dropped is neither decoded nor cleaned, so a flood costs little.
+    fn has_room(&self, text: &[u8]) -> bool {
+        self.share.has_room(Instant::now(), self.beside() + text.len().min(MAX_LINE))
+    }
+
+    /// What a line has beside the guest's text, in bytes.
+    fn beside(&self) -> usize {
+        BESIDE + self.policy.as_str().len()
     }
 
     fn drop_line(&self, text: &[u8]) {

@@ -163,7 +163,7 @@ impl LogShares {
 impl LogShare {
     /// Takes a line that has `bytes` bytes in the log, if policy and tenant have room for it.
     pub(super) fn take(&self, now: Instant, bytes: usize) -> bool {
-        let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
+        let bytes = as_f64(bytes);
         let mut own = lock(&self.own);
         if !own.bucket.has_room(now, bytes) {
             return false;
@@ -177,9 +177,10 @@ impl LogShare {
         has_room
     }
 
-    /// Whether there is room for no line at all, so that a line need not be decoded.
-    pub(super) fn is_used_up(&self, now: Instant) -> bool {
-        !lock(&self.own).bucket.has_room(now, 0.0)
+    /// Whether policy and tenant have room for a line of `bytes` bytes, so that others need not be decoded.
+    pub(super) fn has_room(&self, now: Instant, bytes: usize) -> bool {
+        let bytes = as_f64(bytes);
+        lock(&self.own).bucket.has_room(now, bytes) && lock(&self.tenants).has_room(now, bytes)
     }
 
     /// Notes a line that was not logged.
@@ -187,6 +188,10 @@ impl LogShare {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         lock(&self.own).dropped.add(Dropped { lines: 1, bytes });
     }
+}
+
+fn as_f64(bytes: usize) -> f64 {
+    f64::from(u32::try_from(bytes).unwrap_or(u32::MAX))
 }
 
 impl Dropped {
@@ -217,7 +222,7 @@ mod tests {
         let [short, long] = ["cluster/short", "cluster/long"].map(|id| share(&shares, id, start));
         assert_eq!(taken(&short, start, 10), 100);
         assert_eq!(taken(&long, start, 2 << 10), 32);
-        assert!(short.is_used_up(start));
+        assert!(!short.has_room(start, 0) && !long.has_room(start, 1));
         let later = start + Duration::from_millis(500);
         assert_eq!((taken(&short, later, 10), taken(&long, later, 2 << 10)), (50, 4));
         let late = start + Duration::from_secs(3600);
@@ -242,6 +247,7 @@ mod tests {
         let [a, b, c] = ["a", "b", "c"].map(|name| share(&shares, &format!("namespaced/team-a/{name}"), now));
         assert_eq!((taken(&a, now, 10), taken(&b, now, 10), taken(&c, now, 10)), (100, 100, 0));
         assert_eq!(lock(&c.own).bucket.lines, POLICY.lines);
+        assert!(!c.has_room(now, 10));
     }
 
     #[test]
