@@ -14,7 +14,7 @@ const ENOUGH: usize = 1000;
 
 #[test]
 #[ignore = "starts a cluster"]
-fn fault_e03_k04_a_rolling_update_under_load_fails_no_call() {
+fn fault_k04_e03_a_rolling_update_under_load_fails_no_call() {
     let stage = Stage::new("rolling");
     let (release, shop) = (stage.release(), stage.namespace());
     release.apply_ready(&[release.cluster_policy("rolling").denying("not here")]);
