@@ -29,6 +29,7 @@ pub mod marker;
 pub mod memory;
 mod metrics;
 mod path_keys;
+mod repairs;
 pub mod run;
 mod uninstall;
 mod watch;

@@ -25,6 +25,7 @@ use crate::marker::Prover;
 use crate::memory::{ConditionValue, Memory};
 use crate::metrics::Metrics;
 use crate::path_keys::{PathKeeper, PathKeeperParts, PathKeyMetrics, PathRules};
+use crate::repairs::Repairs;
 use crate::uninstall::Uninstall;
 use crate::watch::watch;
 use crate::world::{Collection, World};
@@ -169,6 +170,7 @@ fn control(args: &Args, server: &ApiServer, metrics: Metrics, leadership: Leader
         parallel: args.parallel_writes,
         memory: Memory::new(Instant::now()),
         failures: Failures::default(),
+        repairs: Repairs::default(),
         running: BTreeSet::new(),
         tasks: JoinSet::new(),
         term: None,
