@@ -46,10 +46,23 @@ fn run_with(body: impl FnOnce() -> anyhow::Result<()>, patience: Duration) -> Ex
     match body() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            standard_error::say(&format!("error: {error:#}\n"));
+            standard_error::say(&format!("error: {}\n", sentence(&error)));
             if error.downcast_ref::<SettingError>().is_some() { ExitCode::from(64) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// The error and its causes. Some errors end with their cause's text already, and it is not said twice.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut sentence = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if sentence.is_empty() {
+            sentence = cause;
+        } else if !sentence.ends_with(&cause) {
+            sentence = format!("{sentence}: {cause}");
+        }
+    }
+    sentence
 }
 
 /// Waits until the log is written when the program ends, also if it ends with a panic.
@@ -151,6 +164,17 @@ mod tests {
     use prometheus::IntCounter;
 
     use super::*;
+
+    #[test]
+    fn no_cause_is_said_twice() {
+        use crate::files::FileError;
+
+        let file = FileError::new("open", "/a".as_ref())(io::Error::other("no such file"));
+        let error = anyhow::Error::new(file).context("failed to read the settings");
+        assert_eq!(sentence(&error), "failed to read the settings: failed to open /a: no such file");
+        let error = anyhow::anyhow!("it is full").context("failed to write").context("failed to start");
+        assert_eq!(sentence(&error), "failed to start: failed to write: it is full");
+    }
 
     /// The variable that makes a test the program that ends, and says how.
     const ENDS: &str = "PORTCULLIS_TEST_ENDS";
