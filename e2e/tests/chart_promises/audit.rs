@@ -12,7 +12,7 @@ const OBJECTS: usize = 120;
 /// The label of these objects, because Kubernetes puts a ConfigMap of its own into each namespace.
 const COUNTED: &str = "counted";
 /// The number of attempts to delete the pod in the middle of a scan.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 10;
 
 /// A policy that rejects the objects.
 fn labels(release: &Release<'_>, name: &str) -> Policy {

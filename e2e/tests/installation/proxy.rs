@@ -41,7 +41,7 @@ fn a_proxy_passes_on_and_does_what_rules_say() {
         kubectl(60, &["create", "configmap", "three"]).expect("another");
         let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "nobody", "namespace": "proxied" } });
         assert_eq!(proxy.inject("/configmaps", &json!({ "type": "ADDED", "object": object })), 1);
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_secs(5));
         assert_eq!(proxy.cut("/configmaps"), 1);
         let seen = watching.join().unwrap();
         assert!(seen.stdout.contains("configmap/three\n") && seen.stdout.contains("configmap/nobody\n"), "{seen:?}");

@@ -39,6 +39,8 @@ impl Drop for Stop<'_> {
 /// Adds a replica that is set for few requests, and whose kubelet sends few probes.
 fn add(installation: &Installation<'_>) -> Arc<Pod> {
     let setup = PodSetup::default().at_leisure().flag(Program::Evaluator, "--instances", 8);
+    // So that no replica asks the source twice on a busy machine.
+    let setup = setup.flag(Program::Loader, "--fetch-header-timeout", "60s");
     installation.add_replica_with(setup.flag(Program::Evaluator, "--start-gate", START_GATE))
 }
 

@@ -13,9 +13,8 @@ fn a_policy_group_is_pinned_by_member_and_judges_the_same_on_every_replica() {
     let source = installation.source();
     source.put("/labels.wasm", example("required-labels"));
     source.put("/accept.wasm", guest("always_accept"));
-    let labels = |label: &str| json!({"module": source.url("/labels.wasm"), "settings": {"labels": [label]}});
-    let members =
-        json!({"owned": labels("owner"), "exempt": labels("exempt"), "yes": {"module": source.url("/accept.wasm")}});
+    let labels = |label: &str| json!({"module": source.url("/labels.wasm"), "settings": {"labels": [label]}, "timeoutEvalSeconds": 9});
+    let members = json!({"owned": labels("owner"), "exempt": labels("exempt"), "yes": {"module": source.url("/accept.wasm"), "timeoutEvalSeconds": 9}});
     let group = |expression: &str| {
         installation.cluster_policy("members").at("").on(&["configmaps"]).with(&json!({"spec": {
             "module": null, "policies": members, "expression": expression, "message": "neither owned nor exempt",

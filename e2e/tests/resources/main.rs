@@ -15,7 +15,7 @@ mod yaml;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use portcullis_e2e::{Cluster, Options};
+use portcullis_e2e::{Cluster, Options, eventually};
 use serde_json::{Value, json};
 
 /// The folder of the definitions.
@@ -41,6 +41,14 @@ fn install(cluster: &Cluster) -> String {
     let wait = ["wait", "--for=condition=Established", "--timeout=180s", "--filename", folder.to_str().unwrap()];
     cluster.kubectl(wait).expect("definitions that serve");
     assert_eq!(applied.stderr, "", "a definition that the API server warns of");
+    // The API server publishes the schemas some time after it serves the definitions.
+    eventually("the schemas", || {
+        let schemas = cluster.kubectl(["get", "--raw", "/openapi/v3/apis/policies.portcullis.dev/v1alpha1"]);
+        ["Policy", "ClusterPolicy", "ReplicaReport"]
+            .iter()
+            .all(|kind| schemas.stdout.contains(&format!("dev.portcullis.policies.v1alpha1.{kind}\"")))
+            .then_some(())
+    });
     applied.stdout
 }
 

@@ -36,6 +36,8 @@ fn command(program: &Path, kubeconfig: &Path) -> Command {
         .env("KUBECONFIG", kubeconfig)
         .env("HOME", cluster().folder())
         .env("NO_PROXY", "*")
+        // Evaluations of `eval` and `impact` may have to wait on a busy machine.
+        .env("PORTCULLIS_POLICY_TIMEOUT", "10s")
         .env_remove("PORTCULLIS_INSTALLATION_NAMESPACE")
         .current_dir(cluster().folder());
     command

@@ -61,11 +61,11 @@ fn fault_m06_time_and_memory_of_a_compilation_are_limited() {
     let (reason, message) = fails(&folder, &loader, "time", &heavy);
     assert!(reason == Reason::CompileLimit && message.contains("--compile-time"), "{reason} {message}");
     drop(loader);
-    let loader = folder.start(&["--compile-memory", "64MiB"]);
+    let loader = folder.start(&["--compile-memory", "64MiB", "--compile-time", "10m"]);
     let (reason, message) = fails(&folder, &loader, "memory", &heavy);
     assert!(reason == Reason::CompileLimit && message.contains("--compile-memory"), "{reason} {message}");
     drop(loader);
-    let loader = folder.start(&["--compile-cpu-time", "1s"]);
+    let loader = folder.start(&["--compile-cpu-time", "1s", "--compile-time", "10m"]);
     let (reason, message) = fails(&folder, &loader, "cpu", &heavy);
     assert!(reason == Reason::CompileLimit && message.contains("--compile-cpu-time"), "{reason} {message}");
     folder.write("good.wasm", numbered(1));

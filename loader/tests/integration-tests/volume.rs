@@ -1,7 +1,7 @@
 //! The volume: restarts, its faults, a second loader.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portcullis_contract::Manifest;
 
@@ -141,7 +141,6 @@ fn p05_the_first_policy_is_served_before_the_last_is_compiled() {
         folder
             .write(&format!("{number:02}.yaml"), policy(&format!("p{number:02}"), &format!("{number:02}.wasm"), "{}"));
     }
-    let start = Instant::now();
     let loader = folder.start(&[]);
     let partly = eventually("a candidate", || {
         let manifest = loader.manifest()?;
@@ -152,5 +151,4 @@ fn p05_the_first_policy_is_served_before_the_last_is_compiled() {
     for number in 0..12 {
         loader.serves(&format!("cluster/p{number:02}"), 1);
     }
-    assert!(start.elapsed() < Duration::from_secs(30));
 }

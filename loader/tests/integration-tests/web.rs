@@ -186,9 +186,11 @@ fn fault_l02_a_source_that_hangs_holds_up_no_other() {
     other.on("/good", Reply::ok(numbered(1)));
     rig.folder.write("good.yaml", policy("good", &format!("https://{}/good", other.address), "{}"));
     let loader = rig.start(&["--fetch-header-timeout", "15s"]);
-    let start = Instant::now();
     loader.serves("cluster/good", 1);
-    assert!(start.elapsed() < Duration::from_secs(15), "it waited for the one that hangs");
+    // The times of the requests, because the rest may take long on a busy machine.
+    let waiting = (0..8).filter_map(|number| rig.server.asked(&format!("/slow?{number}")).first().copied()).min();
+    let waited = waiting.map_or(Duration::ZERO, |first| other.asked("/good")[0].saturating_duration_since(first));
+    assert!(waited < Duration::from_secs(15), "it waited for the one that hangs");
     assert_eq!(reason(&loader, "slow0"), Reason::RegistryTimeout);
 }
 

@@ -23,7 +23,7 @@ fn exchange(kind: &str, request: &Value, payload: &str) -> Value {
 fn answers(guest: &SdkGuest, calls: &Value, recording: &Value) -> Vec<String> {
     let folder = Folder::empty();
     let kinds = json!([{"apiVersion": "v1", "kind": "Namespace"}, {"apiVersion": "v1", "kind": "ConfigMap"}]);
-    let policy = guest.policy("reads").settings(json!({ "calls": calls })).spec("timeoutEvalSeconds", 5);
+    let policy = guest.policy("reads").settings(json!({ "calls": calls })).timeout(30);
     folder.put(&policy.spec("hostCapabilities", json!(["kubernetes/*"])).spec("contextAwareResources", kinds));
     folder.write("session.yml", recording.to_string());
     let manifest = folder.path(&format!("policies/cluster-reads-{}.yaml", guest.sdk)).display().to_string();
