@@ -15,7 +15,7 @@ use crate::{assert_denied, installation, try_pod};
 /// The number of connections that strangers hold at a time. A test build allows 4096.
 const HELD: usize = 5000;
 /// How long API servers wait for the webhook in this test, in seconds.
-const TIMEOUT: u64 = 10;
+const TIMEOUT: u64 = 30;
 
 /// Holds connections with a byte now and then on each, and opens another one for each that is closed. Returns how many were opened.
 fn hold(at: SocketAddr, is_done: &AtomicBool) -> usize {
