@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portcullis_e2e::{Caller, eventually, never};
+use portcullis_e2e::{Caller, condition, eventually, never};
 
 use crate::scene::Scene;
 
@@ -79,5 +79,36 @@ fn fault_k09_a_policy_that_is_deleted_while_it_loads_leaves_nothing() {
     scene.installation.source().open();
     never(Duration::from_secs(2), "a webhook", || (!scene.installation.webhooks().is_empty()).then_some(()));
     scene.create("one").expect("nobody is asked");
+    canary.end();
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r31_a_namespace_ends_with_its_policies_while_a_controller_holds_them() {
+    let scene = Scene::new("ending", 1);
+    let installation = &scene.installation;
+    let canary = installation.own_canary();
+    let doomed = installation.make_namespace("doomed");
+    let denying = installation.policy(&doomed, "denying").denying("not here");
+    let mutating = installation.policy(&doomed, "mutating").field("mutating", true);
+    installation.apply_ready(&[denying.clone(), mutating.clone()]);
+    let missing = installation.policy(&doomed, "missing").at(&installation.source().url("/nobody-has-it.wasm"));
+    installation.apply(&missing).expect("the policy");
+    installation.wait_for_object(&missing, "its failure", |object| {
+        condition(object, "Ready").is_some_and(|ready| ready["reason"] == "Error")
+    });
+    for policy in [&denying, &mutating, &missing] {
+        let finalizers = installation.object(policy).expect("a policy")["metadata"]["finalizers"].clone();
+        assert!(finalizers.to_string().contains("policies.portcullis.dev/webhooks"), "{}: {finalizers}", policy.name());
+    }
+    scene.webhooks(2);
+
+    let path = format!("/api/v1/namespaces/{doomed}");
+    let api = installation.api();
+    api.delete(&path, None).expect("an answer").expect("the deletion");
+    // Nothing can be created in it from now on, not even an event.
+    eventually("the end of the namespace", || api.find(&path).is_none().then_some(()));
+    scene.webhooks(0);
+    eventually("no revision", || installation.revisions().is_empty().then_some(()));
     canary.end();
 }

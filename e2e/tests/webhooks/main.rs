@@ -19,6 +19,7 @@ mod resolved;
 mod restarted;
 mod scene;
 mod shared;
+mod token;
 mod turns;
 mod unreadable;
 
