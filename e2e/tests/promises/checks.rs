@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{IN_TIME, Installation, Output, Pod, Policy, Program, Reply, eventually};
+use portcullis_e2e::{IN_TIME, Installation, Output, Pod, Policy, Program, Reply, eventually, guest_with};
 use serde_json::{Value, json};
 
 use crate::installation_with;
@@ -112,6 +112,8 @@ fn fault_c02_what_may_pass_is_a_warning_and_never_a_refusal() {
     let absent = installation.cluster_policy("checks-warn-absent").at(&installation.source().url("/absent.wasm"));
     let output = installation.apply(&absent);
     assert!(output.is_ok() && output.stderr.contains("NotFound: "), "{output:?}");
+    installation.source().put("/absent.wasm", guest_with("deny_text", b"pushed"));
+    installation.wait_for(&absent, "Ready", "True");
 
     // If the source never answers, the API server still gets its answer in time.
     let source = installation.source();

@@ -8,6 +8,7 @@ use portcullis_e2e::{Api, Cluster, IN_TIME, Installation, InstallationOptions, O
 use serde_json::{Value, json};
 
 use crate::away::PROGRAMS;
+use crate::reads::try_config_map;
 use crate::{assert_denied, try_pod};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -31,6 +32,7 @@ fn fault_r12_policies_end_with_their_definition_while_others_answer_and_both_ans
     let installation = Installation::start(&cluster, InstallationOptions::named("defined")).with(2);
     let shop = installation.make_namespace("shop");
     let api = installation.api();
+    let controller = installation.pods().into_iter().find(|pod| pod.has(Program::Controller)).unwrap();
     let wide = installation.cluster_policy("defined-wide").on(&["configmaps"]).denying("by the cluster's");
     let narrow = installation.policy(&shop, "narrow").denying("by the namespace's");
     installation.apply_ready(&[wide.clone(), narrow.clone()]);
@@ -44,6 +46,9 @@ fn fault_r12_policies_end_with_their_definition_while_others_answer_and_both_ans
         // Removing a definition removes its policies, so no webhook may be left that calls them.
         eventually("the end of its webhook", || (installation.webhooks().len() == 1).then_some(()));
         assert!(installation.create_config_map(&shop, "meanwhile").is_ok());
+        // A controller that starts without the definition waits for it.
+        controller.kill(Program::Controller);
+        eventually("a restart", || (controller.restarts(Program::Controller) > 0).then_some(()));
         thread::sleep(Duration::from_secs(5));
         for pod in installation.pods() {
             for program in PROGRAMS.into_iter().chain([Program::Controller]).filter(|program| pod.has(*program)) {
@@ -54,12 +59,20 @@ fn fault_r12_policies_end_with_their_definition_while_others_answer_and_both_ans
         eventually("the policy again", || installation.apply(&wide).is_ok().then_some(()));
         installation.wait_for(&wide, "Ready", "True");
     };
-    let done = AtomicBool::new(false);
+    let (done, mut turn) = (AtomicBool::new(false), 0);
     let heard = thread::scope(|scope| {
         let acting = scope.spawn(away_and_back);
         let heard = installation.listener().hear(IN_TIME, &done, || {
-            let (code, message) = try_pod(&installation, &shop);
-            assert!(code == 403 && message.contains("narrow: by the namespace's"), "{code} {message}");
+            turn += 1;
+            if turn % 2 == 0 {
+                let (code, message) = try_pod(&installation, &shop);
+                assert!(code == 403 && message.contains("narrow: by the namespace's"), "{code} {message}");
+            } else {
+                // A ConfigMap is denied or not, by whether its policy is there. Its webhook never calls for one that is gone.
+                let (code, message) = try_config_map(&installation, &shop, "asked");
+                let is_denied = code == 403 && message.contains("defined-wide: by the cluster's");
+                assert!(code == 201 || is_denied, "{code} {message}");
+            }
             done.store(acting.is_finished(), Ordering::SeqCst);
         });
         acting.join().expect("the definition went and came back");

@@ -1,5 +1,6 @@
 //! The first policy.
 
+use portcullis_e2e::Program;
 use serde_json::json;
 
 use crate::{assert_denied, installation};
@@ -46,11 +47,22 @@ fn a_mutating_policy_changes_what_is_stored() {
 #[ignore = "starts a cluster"]
 fn fault_x06_a_namespaced_policy_stays_in_its_namespace() {
     let installation = installation("stays", 1);
-    installation.without_canary("nothing fails here");
+    installation.without_canary("the evaluator of the only replica is stopped");
     let (here, there) = (installation.make_namespace("here"), installation.make_namespace("there"));
     installation.apply_ready(&[installation.policy(&here, "closed").denying("this namespace is closed")]);
 
     let denied = installation.create_pod(&here, "one", &json!({}));
     assert_denied(&denied, &format!("policy namespaced/{here}/closed: this namespace is closed"));
     installation.create_pod(&there, "one", &json!({})).expect("a pod of another namespace");
+
+    // An evaluator passes over requests of other namespaces by itself, so only without one is it seen whom the webhook is for.
+    let [pod] = installation.replicas().try_into().ok().expect("one replica");
+    pod.stop(Program::Evaluator);
+    let tries = |namespace: &str| [(); 5].map(|()| installation.try_pod(namespace));
+    for (code, message) in tries(&here) {
+        assert!(code >= 500 && message.contains("failed calling webhook"), "{code} {message}");
+    }
+    for (code, message) in tries(&there) {
+        assert_eq!(code, 201, "{message}");
+    }
 }
