@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use portcullis_e2e::{PodSetup, Program, Proxy, Rule, eventually_within, never};
+use portcullis_testkit::Bound;
 use serde_json::json;
 
 use crate::cluster;
@@ -30,6 +31,11 @@ fn fault_r02_a_busy_api_server_is_left_alone_as_long_as_it_asks_and_the_last_sta
     proxy.rule(
         Rule::on("PATCH", "/replicareports/").times(1).answer(429, "too many requests").header("retry-after", "20"),
     );
+    // The leader writes statuses and events in ways of their own. Their first pause would be a quarter of a second.
+    let others = [("PATCH", "/status?"), ("POST", "/events")];
+    for (method, part) in others {
+        proxy.rule(Rule::on(method, part).times(1).answer(429, "too many requests").header("retry-after", "8"));
+    }
     let writes = || proxy.requests_of("PATCH", "/replicareports/");
     replica.says(&object, unreachable());
     let refused = eventually_within(SOON, "the write that is refused", || {
@@ -41,6 +47,14 @@ fn fault_r02_a_busy_api_server_is_left_alone_as_long_as_it_asks_and_the_last_sta
     let writes = writes().split_off(refused);
     assert!(writes[1].at - writes[0].at >= Duration::from_secs(20), "{writes:?}");
     assert!(!writes[0].body.contains("NotFound") && writes[1].body.contains("NotFound"), "{writes:?}");
+    for (method, part) in others {
+        let calls = eventually_within(SOON, &format!("a call of {part} after the one that is refused"), || {
+            let calls = proxy.requests_of(method, part);
+            let refused = calls.iter().position(|call| call.status == Some(429))?;
+            calls.get(refused..refused + 2).map(<[_]>::to_vec)
+        });
+        assert!(calls[1].at - calls[0].at >= Duration::from_secs(8), "{calls:?}");
+    }
 }
 
 #[test]
@@ -147,6 +161,9 @@ fn fault_r06_a_watch_that_is_cut_or_too_old_loses_nothing_and_flaps_nothing() {
     stage.word(&cluster_wide, "Degraded");
 }
 
+/// How long a watch may be silent in [`fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit`].
+const LIMIT: Duration = Duration::from_secs(25);
+
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit() {
@@ -157,7 +174,7 @@ fn fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit() {
         replica,
         policy,
         object,
-        PodSetup::default().flag(Program::Reporter, "--watch-limit", "25s")
+        PodSetup::default().flag(Program::Reporter, "--watch-limit", humantime::format_duration(LIMIT))
     );
     // Waits for a new watch, which lasts for its whole time limit.
     let watches = || proxy.requests_of("GET", "/replicareports?&watch").len();
@@ -165,6 +182,7 @@ fn fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit() {
     eventually_within(SOON, "a new watch", || {
         (watches() > before && proxy.watches("/replicareports?") > 0).then_some(())
     });
+    let held = stage.installation.moment();
     for part in ["/replicareports?", "/policies?"] {
         proxy.hold(part);
     }
@@ -176,6 +194,9 @@ fn fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit() {
     });
     let before = watches();
     eventually_within(SOON, "another watch", || (watches() > before).then_some(()));
+    let bound = Bound { limit: LIMIT + Duration::from_secs(5), reason: "row R07's own time limit, and the next call" };
+    let in_time = bound.check("another watch", &held, &stage.installation.moment());
+    in_time.unwrap_or_else(|late| panic!("{late}"));
     proxy.clear();
     stage.word(&policy, "Error");
 }

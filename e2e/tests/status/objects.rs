@@ -9,28 +9,32 @@ use crate::cluster;
 use crate::stage::{SOON, Stage, told};
 use crate::states::{Says, unreachable};
 
-/// A reporter that waits for three seconds before each write of a status.
-fn slow() -> PodSetup {
-    PodSetup::default().fail_points(Program::Reporter, "reporter.before_status_write=delay(3s)")
-}
+/// How long a write is held: long enough to delete a policy and make another one meanwhile, also on a busy machine.
+const HELD: Duration = Duration::from_secs(15);
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r22_a_delayed_write_does_not_hit_a_namesake_made_later() {
+    let proxy = Proxy::start(cluster());
     let stage = Stage::new(cluster(), "namesake");
-    let replica = stage.replica_with(slow());
+    let replica = stage.replica_with(PodSetup::default().through(Program::Reporter, proxy.address()));
     stage.wait_ready();
     stage.wait_for_holder();
     let (policy, object) = stage.policy("labels");
     replica.says(&object, unreachable());
-    stage.word(&policy, "Error");
+    stage.settled(&policy, "Error");
+    let writes = || proxy.requests_of("PATCH", "/status?");
+    let before = writes().len();
+    proxy.rule(Rule::on("PATCH", "/status?").times(1).after(HELD));
     replica.says(&object, Says::Current);
-    // The write for the first policy is under way when the second one is created.
-    std::thread::sleep(Duration::from_millis(1500));
+    eventually_within(SOON, "the write that is held", || (writes().len() > before).then_some(()));
     stage.installation.api().delete(&policy.path(), None).unwrap().expect("the end of the first");
     let (_, second) = stage.policy("labels");
     assert_ne!(second["metadata"]["uid"], object["metadata"]["uid"]);
-    never(Duration::from_secs(6), "a status of the first on the second", || {
+    assert_eq!(writes()[before].status, None, "the write for the first policy is still under way");
+    let refused = eventually_within(SOON, "the answer to this write", || writes()[before].status);
+    assert!(matches!(refused, 404 | 409), "{refused}");
+    never(Duration::from_secs(3), "a status of the first on the second", || {
         let status = stage.installation.object(&policy)?["status"].clone();
         (!status["lastServed"].is_null() || told(&json!({ "status": status }), "Ready").starts_with("True"))
             .then_some(status)
