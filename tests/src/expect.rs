@@ -61,7 +61,7 @@ impl Pod {
         let deviation = self.wait_failure(id, reason);
         assert_eq!((deviation.state, deviation.serving), (ReplicaState::Failed, 0), "{deviation:?}");
         let review = Review::pod();
-        self.ask(id, &review).assert_not_judged(&review, id, reason);
+        self.ask(id, &review).assert_unserved(&review, id, reason);
         self.assert_health(id, reason);
         self.wait_condition(id, "Ready", "False", "Error");
         self.wait_condition(id, "Enforced", "False", self.word_of_unserved(id));
@@ -128,6 +128,7 @@ impl Pod {
         for word in [id, reason.as_str(), &reason.stage().to_string()] {
             assert!(health.body.contains(word), "no {word} in {health:?}");
         }
+        assert_eq!(health.body.contains("\nnext try: "), reason.class().is_retryable(), "{health:?}");
     }
 
     /// Checks the conditions that every failure sets.
@@ -210,6 +211,25 @@ impl Answer {
         let retry_after = &verdict.details["retryAfterSeconds"];
         assert!(retry_after.is_null() || (reason.class().is_retryable() && *retry_after == 1), "{verdict:?}");
         assert_eq!(verdict.patch, None, "{verdict:?}");
+    }
+
+    /// [`Answer::assert_not_judged`] for a policy that has nothing loaded: where another try may work, the denial also says when that comes,
+    /// and tells the client to repeat its call if it comes soon.
+    ///
+    /// # Panics
+    /// When it is anything else.
+    pub fn assert_unserved(&self, review: &Review, id: &str, reason: Reason) {
+        self.assert_not_judged(review, id, reason);
+        let verdict = self.verdict();
+        let next = verdict.message.rsplit_once("; next try ").map(|(_, next)| next);
+        assert_eq!(next.is_some(), reason.class().is_retryable(), "{verdict:?}");
+        let tells_to_repeat = verdict.details["retryAfterSeconds"] == 1;
+        match next {
+            Some("at once" | "in 1 s") => assert!(tells_to_repeat, "{verdict:?}"),
+            // The words leave out a fraction of a second, and more than two seconds are not soon.
+            Some("in 2 s") => {}
+            _ => assert!(!tells_to_repeat, "{verdict:?}"),
+        }
     }
 
     /// Asserts the answer of a policy that cannot judge, with `failurePolicy: Ignore` or in mode warn or monitor: admitted,

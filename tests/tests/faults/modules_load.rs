@@ -120,7 +120,7 @@ fn assert_refused_answers(pod: &Pod) {
     for deviation in unserved {
         let (id, review) = (deviation.id.as_str(), Review::pod());
         let failure = deviation.failure.as_ref().expect("it does not serve");
-        pod.ask(id, &review).assert_not_judged(&review, id, failure.reason);
+        pod.ask(id, &review).assert_unserved(&review, id, failure.reason);
     }
 }
 

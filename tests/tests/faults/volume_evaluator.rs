@@ -111,7 +111,7 @@ fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Po
     assert_eq!(deviation.state, ReplicaState::Failed, "{what}: {deviation:?}");
     pod.resume_canary();
     let review = Review::pod();
-    pod.ask(VICTIM, &review).assert_not_judged(&review, VICTIM, reason);
+    pod.ask(VICTIM, &review).assert_unserved(&review, VICTIM, reason);
     assert_eq!(pod.health(VICTIM).code, 503, "{what}");
 
     pod.loader().start_again();
@@ -147,13 +147,18 @@ fn fault_v07_artifact_is_not_there() {
     assert_artifact_made_again(Reason::ArtifactMissing, remove);
 }
 
+/// The bytes with one bit flipped.
+pub(crate) fn flipped(mut bytes: Vec<u8>) -> Vec<u8> {
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    bytes
+}
+
 #[test]
 fn fault_v08_a_bit_is_flipped() {
     let flip = |artifact: &Path| {
-        let mut bytes = fs::read(artifact).expect("it is there");
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-        fs::write(artifact, bytes).expect("writes");
+        let bytes = fs::read(artifact).expect("it is there");
+        fs::write(artifact, flipped(bytes)).expect("writes");
     };
     assert_artifact_refused(Reason::ArtifactCorrupt, "flipped", |_, artifact| flip(artifact));
     assert_artifact_made_again(Reason::ArtifactCorrupt, flip);
@@ -174,6 +179,11 @@ fn fault_v08_an_artifact_that_is_cut_or_longer() {
     assert_artifact_refused(Reason::ArtifactCorrupt, "cut", |_, artifact| {
         let bytes = fs::read(artifact).expect("it is there");
         fs::write(artifact, &bytes[..bytes.len() / 2]).expect("writes");
+    });
+    assert_artifact_refused(Reason::ArtifactCorrupt, "longer", |_, artifact| {
+        let mut bytes = fs::read(artifact).expect("it is there");
+        bytes.push(0);
+        fs::write(artifact, bytes).expect("writes");
     });
 }
 
@@ -323,7 +333,7 @@ fn fault_v19_artifact_cannot_be_read() {
     pod.wait_failure(VICTIM, Reason::ArtifactUnreadable);
     pod.resume_canary();
     let review = Review::pod();
-    pod.ask(VICTIM, &review).assert_not_judged(&review, VICTIM, Reason::ArtifactUnreadable);
+    pod.ask(VICTIM, &review).assert_unserved(&review, VICTIM, Reason::ArtifactUnreadable);
     pod.loader().start_again();
     pod.assert_recovered(VICTIM, 1);
 }
