@@ -40,6 +40,11 @@ fn in_team() -> Review {
     Review::pod().with("/namespace", "team")
 }
 
+/// How many evaluations of a policy failed for this reason.
+fn errors(pod: &Pod, id: &str, reason: Reason) -> f64 {
+    pod.metric(&format!(r#"portcullis_policy_evaluation_errors_total{{policy="{id}",reason="{reason}"}}"#))
+}
+
 /// The answers to a policy's calls.
 fn lines(verdict: &Verdict) -> Vec<String> {
     assert!(!verdict.allowed, "{verdict:?}");
@@ -259,6 +264,21 @@ fn fault_m27_capabilities_that_were_not_granted_and_no_packet_leaves() {
         );
     }
     assert_eq!((source.connections(), names.queries()), (0, 0));
+
+    // A guest that does not catch the refusal fails, with its reason.
+    let fails = Policy::cluster("fails").guest("fails_with_its_capability");
+    let ignored = fails.renamed("ignored").ignoring_failure();
+    folder.put(&fails);
+    folder.put(&ignored);
+    let review = Review::pod();
+    pod.wait_current(&fails.id(), 1);
+    pod.ask(&fails.id(), &review).assert_not_judged(&review, &fails.id(), Reason::CapabilityDenied);
+    pod.wait_current(&ignored.id(), 1);
+    pod.ask(&ignored.id(), &review).assert_ignored(&review, &ignored.id(), Reason::CapabilityDenied);
+    for id in [fails.id(), ignored.id()] {
+        assert!(errors(&pod, &id, Reason::CapabilityDenied) > 0.0, "{}", pod.metrics(Program::Evaluator));
+    }
+    assert_eq!((source.connections(), names.queries()), (0, 0));
 }
 
 #[test]
@@ -273,6 +293,8 @@ fn fault_x07_the_author_of_a_namespaced_policy_grants_himself_everything() {
         raw("kubernetes/list_resources_all", &json!({"api_version": "v1", "kind": "Secret"})),
     ]);
     folder.put(&asks(Policy::namespaced("team", "asks"), &["*"], &calls));
+    let fails = Policy::namespaced("team", "fails").guest("fails_with_its_capability");
+    folder.put(&fails.clone().spec("hostCapabilities", json!(["net/*"])));
     let answers = |allowed: &[&str]| {
         let setup = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder));
         let setup = setup.loader("--name-server", names.address);
@@ -280,7 +302,12 @@ fn fault_x07_the_author_of_a_namespaced_policy_grants_himself_everything() {
         let pod = allowed.iter().fold(setup, add).start();
         pod.wait_current(id, 1);
         pod.wait_broker();
-        lines(&pod.ask(id, &in_team()).verdict())
+        pod.wait_current(&fails.id(), 1);
+        // With its capability this one fails as well, since it looks up a host without a name.
+        let reason = if allowed.is_empty() { Reason::CapabilityDenied } else { Reason::CapabilityUnavailable };
+        let review = in_team();
+        pod.ask(&fails.id(), &review).assert_not_judged(&review, &fails.id(), reason);
+        lines(&pod.ask(id, &review).verdict())
     };
     let assert_denied = |answers: &[String], paths: &[&str]| {
         assert_eq!(answers.len(), paths.len(), "{answers:#?}");
@@ -410,11 +437,8 @@ fn fault_b04_a_policy_that_fails_when_its_capability_does() {
     let pod = Pod::on(&folder).start();
     pod.wait_current("cluster/fails", 1);
     assert!(!ask(&pod, "cluster/fails").allowed);
-    let series = format!(
-        r#"portcullis_policy_evaluation_errors_total{{policy="cluster/fails",reason="{}"}}"#,
-        Reason::CapabilityUnavailable
-    );
-    assert!(pod.metric(&series) > 0.0, "{}", pod.metrics(Program::Evaluator));
+    let errors = errors(&pod, "cluster/fails", Reason::CapabilityUnavailable);
+    assert!(errors > 0.0, "{}", pod.metrics(Program::Evaluator));
 }
 
 #[test]
@@ -432,11 +456,8 @@ fn fault_b07_rules_in_rego_without_a_cluster_do_not_judge() {
             && verdict.message.contains("kube::Client was not initialized properly"),
         "{verdict:?}"
     );
-    let series = format!(
-        r#"portcullis_policy_evaluation_errors_total{{policy="cluster/rego",reason="{}"}}"#,
-        Reason::CapabilityUnavailable
-    );
-    assert!(pod.metric(&series) > 0.0, "{}", pod.metrics(Program::Evaluator));
+    let errors = errors(&pod, "cluster/rego", Reason::CapabilityUnavailable);
+    assert!(errors > 0.0, "{}", pod.metrics(Program::Evaluator));
     // If the loader does not come back, the policy does not judge without objects either.
     pod.loader().kill();
     let verdict = ask(&pod, "cluster/rego");
