@@ -3,7 +3,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use portcullis_contract::{Digest, Reason};
-use portcullis_tests::{Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Source, Tls, Verdict};
+use portcullis_tests::{
+    Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Source, Tls, Verdict, eventually,
+    one_round_in_time,
+};
 use serde_json::json;
 
 use crate::hostile::{MANIFEST, WASM, manifest};
@@ -16,35 +19,49 @@ fn pod_with(folder: &Folder, source: &Source) -> PodSetup {
     Pod::on(folder).loader("--source-ca", source.ca_file(folder))
 }
 
+/// With the loader's own time limit.
 #[test]
 fn fault_l02_source_never_answers() {
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const UPDATED: &str = "cluster/updated";
+    const PATIENCE: Duration = Duration::from_secs(10);
     let (silent, healthy) = (Source::https(), Source::https());
-    silent.answer("/m.wasm", [Reply::silence()]);
-    healthy.answer("/m.wasm", [Reply::module_named("healthy")]);
+    silent.otherwise(|_| Reply::silence());
+    healthy.otherwise(|asked| Reply::module_named(&asked.path));
     let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("updated").denying("generation one"));
+    let pod = pod_with(&folder, &silent).start();
+    pod.wait_current(UPDATED, 1);
+    folder.put(&Policy::cluster("updated").module(&silent.url("/updated.wasm")));
     // Many waiting downloads do not hold up other policies.
-    for number in 0..6 {
+    for number in 0..5 {
         folder.put(&Policy::cluster(&format!("waits-{number}")).module(&silent.url(&format!("/{number}.wasm"))));
-        silent.answer(&format!("/{number}.wasm"), [Reply::silence()]);
     }
-    folder.put(&Policy::cluster("healthy").module(&healthy.url("/m.wasm")));
-    let patience = format!("{}s", PATIENCE.as_secs());
-    let pod = pod_with(&folder, &silent).loader("--fetch-header-timeout", patience).begin();
-    pod.assert_recovered("cluster/healthy", 1);
-    // Compares the times at which the sources got their requests, because the test itself may be slow: no waiting download had been
-    // given up by then.
-    let waiting = silent.asked().iter().map(|asked| asked.at).min();
-    let waited =
-        waiting.map_or(Duration::ZERO, |first| healthy.requests("/m.wasm")[0].saturating_duration_since(first));
-    assert!(waited < PATIENCE, "the healthy source was asked {waited:?} after the silent one");
+    one_round_in_time(|round| {
+        let before = silent.asked().len();
+        eventually("a download to wait", || (silent.asked().len() > before).then_some(()));
+        let policy = Policy::cluster(&format!("healthy-{round}"));
+        folder.put(&policy.clone().module(&healthy.url(&format!("/{round}.wasm"))));
+        pod.timed(Duration::from_secs(2), || {
+            pod.wait_current(&policy.id(), 1);
+            pod.wait_condition(&policy.id(), "Ready", "True", "Active");
+        })
+        .1
+    });
 
     // The limit of the whole download has another text.
-    let failure = pod.assert_unserved(REMOTE, Reason::RegistryTimeout);
     let text = format!("{}: no answer for {} s", silent.host(), PATIENCE.as_secs());
-    assert!(failure.message.contains(&text), "no {text:?} in {}", failure.message);
-    silent.answer("/m.wasm", [Reply::module()]);
+    for failure in [
+        pod.assert_unserved(REMOTE, Reason::RegistryTimeout),
+        pod.assert_kept(UPDATED, Reason::RegistryTimeout, 1, |verdict| verdict.message == "generation one"),
+    ] {
+        assert!(failure.message.contains(&text), "no {text:?} in {}", failure.message);
+    }
+    eventually("a second attempt", || (silent.requests("/m.wasm").len() > 1).then_some(()));
+    let attempts = silent.requests("/m.wasm");
+    assert!(attempts[1] - attempts[0] >= PATIENCE, "again after {:?}", attempts[1] - attempts[0]);
+    silent.otherwise(|asked| Reply::module_named(&asked.path));
     pod.assert_recovered(REMOTE, 1);
+    pod.assert_recovered(UPDATED, 2);
 }
 
 #[test]
@@ -73,19 +90,30 @@ fn fault_l03_one_byte_a_second() {
 
 #[test]
 fn fault_l05_come_back_later() {
-    const LATER: Duration = Duration::from_secs(3);
+    const UPDATED: &str = "cluster/updated";
+    const LATER: Duration = Duration::from_secs(7);
     for status in [429, 503] {
         let source = Source::https();
-        source.answer("/m.wasm", [Reply::status(status).header("retry-after", "3")]);
+        let paths = ["/m.wasm", "/updated.wasm"];
+        paths.iter().for_each(|path| source.answer(path, [Reply::status(status).header("retry-after", "7")]));
         let folder = Folder::with_canary();
-        let pod = pod_with(&folder, &source).begin();
-        pod.wait_failure(REMOTE, Reason::RegistryThrottled);
-        source.answer("/m.wasm", [Reply::module()]);
+        folder.put(&Policy::cluster("updated").denying("generation one"));
+        let pod = pod_with(&folder, &source).start();
+        pod.wait_current(UPDATED, 1);
+        folder.put(&Policy::cluster("updated").module(&source.url("/updated.wasm")));
+        let failure = pod.assert_unserved(REMOTE, Reason::RegistryThrottled);
+        // The user is told the same time.
+        let told = failure.next_retry_time.expect("it is tried again").duration_since(failure.since);
+        assert!(told.unsigned_abs() >= LATER, "{status}: {failure:?}");
+        pod.assert_kept(UPDATED, Reason::RegistryThrottled, 1, |verdict| verdict.message == "generation one");
+        paths.iter().for_each(|path| source.answer(path, [Reply::module()]));
         pod.assert_recovered(REMOTE, 1);
-        let attempts = source.requests("/m.wasm");
-        assert!(attempts.len() > 1, "want two attempts");
-        for pair in attempts.windows(2) {
-            assert!(pair[1] - pair[0] >= LATER, "{status}: again after {:?}", pair[1] - pair[0]);
+        pod.assert_recovered(UPDATED, 2);
+        for attempts in paths.map(|path| source.requests(path)) {
+            assert!(attempts.len() > 1, "want two attempts");
+            for pair in attempts.windows(2) {
+                assert!(pair[1] - pair[0] >= LATER, "{status}: again after {:?}", pair[1] - pair[0]);
+            }
         }
     }
 }

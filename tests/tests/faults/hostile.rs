@@ -1,6 +1,7 @@
 //! Section 4: hostile registries, redirects and proxies.
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
@@ -65,7 +66,9 @@ fn fault_l10_bytes_of_another_digest() {
         assert!(failure.message.contains(&digest.to_string()), "{}", failure.message);
     }
     let failure = pod.assert_unserved("cluster/pinned", Reason::DigestMismatch);
-    assert!(failure.message.contains(&wanted.to_string()), "{}", failure.message);
+    for digest in [wanted, Digest::of(manifest(&good, &[WASM]).to_string().as_bytes())] {
+        assert!(failure.message.contains(&digest.to_string()), "{}", failure.message);
+    }
     assert_eq!(pod.volume().artifacts(), artifacts, "nothing was compiled");
     serve(&source, "a", manifest(&good, &[WASM]).to_string().as_bytes(), &good, Reply::ok(good.clone()));
     pod.assert_recovered(REMOTE, 1);
@@ -142,6 +145,8 @@ fn fault_l19_manifests_of_other_things() {
 
 #[test]
 fn fault_l20_manifest_without_end() {
+    /// The largest manifest, in bytes.
+    const LARGEST: usize = 4 << 20;
     let source = Source::https();
     source.answer("/v2/a/manifests/v1", [Reply::endless()]);
     source.answer("/v2/b/manifests/v1", [Reply::ok(b" ".repeat(100 << 20)).header("content-type", MANIFEST)]);
@@ -154,6 +159,18 @@ fn fault_l20_manifest_without_end() {
     }
     let after = pod.loader().usage();
     assert!(after.peak < before.peak + (32 << 20), "{before} became {after}");
+
+    // As large as is allowed, and one byte larger.
+    let module = guest("always_accept");
+    for (repository, size) in [("c", LARGEST), ("d", LARGEST + 1)] {
+        let mut padded = manifest(&module, &[WASM]).to_string().into_bytes();
+        padded.resize(size, b' ');
+        serve(&source, repository, &padded, &module, Reply::ok(module.clone()));
+        folder.put(&Policy::cluster(repository).module(&name(&source, repository)));
+    }
+    pod.assert_recovered("cluster/c", 1);
+    let failure = pod.assert_unserved("cluster/d", Reason::ModuleTooLarge);
+    assert!(failure.message.contains("manifest"), "{}", failure.message);
 }
 
 #[test]
@@ -219,7 +236,9 @@ fn fault_l15_redirects_to_inside() {
     let (source, target) = (Source::https(), Source::https());
     target.answer("/m.wasm", [Reply::module()]);
     let host = target.host();
-    let port = host.rsplit(':').next().expect("a port").to_owned();
+    let inside = TcpListener::bind("127.0.0.1:0").expect("binds");
+    inside.set_nonblocking(true).expect("it does not wait");
+    let port = inside.local_addr().expect("an address").port();
     // The source's own address is allowed, and no other.
     let own = source.host().rsplit_once(':').expect("a port").0.to_owned();
     let targets = [
@@ -241,6 +260,7 @@ fn fault_l15_redirects_to_inside() {
         pod.assert_unserved(&format!("cluster/{name}"), Reason::RedirectRefused);
     }
     assert_eq!(target.connections(), 0);
+    assert!(inside.accept().is_err(), "somebody has connected");
 }
 
 #[test]
