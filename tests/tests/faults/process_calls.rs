@@ -75,11 +75,10 @@ fn fault_e07_the_smaller_of_two_limits() {
         answer.verdict().message.contains(&format!("policy {LOOPS}: {}", Reason::EvaluationTimedOut)),
         "{answer:?}"
     );
-    // The answer comes before the API server gives up, unless the machine is busy with other tests at that moment.
-    eventually("an answer within the second that the API server waits", || {
-        let (_, answer) = ask(&format!("/validate/{LOOPS}?timeout=1s"));
-        (answer.elapsed < Duration::from_secs(1)).then_some(())
-    });
+    // Each answer comes before the API server gives up, also where others are asked at the same moment.
+    let paths = [format!("/validate/{LOOPS}?timeout=1s"), format!("/admit/{}?timeout=1s", policy.group())];
+    let is_in_time = |path: &String| pod.timed(Duration::from_secs(1), || ask(path)).1;
+    one_round_in_time(|_| (0..5).flat_map(|_| &paths).try_for_each(is_in_time));
     // A longer timeout in the request does not extend the policy's own limit.
     let (review, answer) = ask_in_time("/validate/cluster/short?timeout=30s");
     answer.assert_not_judged(&review, "cluster/short", Reason::EvaluationTimedOut);

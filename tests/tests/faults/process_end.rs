@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
@@ -123,11 +123,19 @@ fn fault_e02_killed_under_load() {
 
 #[test]
 fn fault_e03_sigterm_under_load() {
+    /// Long enough for all checks before the port closes.
+    const DRAIN_DELAY: Duration = Duration::from_secs(40);
+    /// How long new connections are made. A busy machine gets the rest of the delay for the last one.
+    const ASKED_FOR: Duration = Duration::from_secs(30);
+    /// The own limit of an evaluation that runs when the signal comes.
+    const OWN_LIMIT: Duration = Duration::from_secs(8);
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("denies").guest("always_deny"));
-    // The delay is long enough for all checks before the port closes.
-    let pod = Pod::on(&folder).evaluator("--drain-delay", "40s").start();
+    folder.put(&Policy::cluster("sleeps").guest("clock_sleep").timeout(8));
+    let delay = format!("{}s", DRAIN_DELAY.as_secs());
+    let pod = Pod::on(&folder).evaluator("--drain-delay", delay).start();
     pod.wait_current(DENIES, 1);
+    pod.wait_current("cluster/sleeps", 1);
     let ask = || request("POST", PATH, &[], Review::pod().bytes());
     let mut kept = Raw::tls(pod.admission()).expect("connects");
     kept.send(ask()).expect("sends");
@@ -147,9 +155,18 @@ fn fault_e03_sigterm_under_load() {
             }
         }
     };
-    thread::scope(|scope| {
+    let since = thread::scope(|scope| {
         let callers = [(); 3].map(|()| scope.spawn(caller));
         let stop = StopOnDrop(&done);
+        let running = scope.spawn(|| {
+            let review = Review::pod();
+            let answer = pod.new_client().ask("cluster/sleeps", &review);
+            answer.assert_not_judged(&review, "cluster/sleeps", Reason::EvaluationTimedOut);
+            answer.elapsed
+        });
+        let begun = "portcullis_policy_wait_seconds_count{policy=\"cluster/sleeps\"}";
+        eventually("the evaluation to begin", || (pod.metric(begun) > 0.5).then_some(()));
+        let since = Instant::now();
         pod.evaluator().signal(Signal::TERM);
         let ready = eventually("the pod not to be ready", || {
             pod.probe(Program::Evaluator, "/readyz").ok().filter(|answer| answer.status == 503)
@@ -167,15 +184,23 @@ fn fault_e03_sigterm_under_load() {
         eventually("liveness, as draining is no failure", || {
             pod.probe(Program::Evaluator, "/livez").ok().filter(|answer| answer.status == 200)
         });
-        pod.canary().pause();
         drop(stop);
         for caller in callers {
             caller.join().expect("no call fails");
         }
+        let took = running.join().expect("it is answered");
+        assert!(took >= OWN_LIMIT, "it was cut short after {took:?}");
+        while since.elapsed() < ASKED_FOR {
+            assert!(!pod.new_client().ask(DENIES, &Review::pod()).verdict().allowed);
+            thread::sleep(Duration::from_millis(200));
+        }
+        pod.canary().pause();
+        since
     });
     // Idle connections do not delay the end.
     let _idle = Raw::tls(pod.admission());
     assert_eq!(pod.evaluator().wait_for_end(LIMIT).code(), Some(0));
+    assert!(since.elapsed() >= DRAIN_DELAY, "it ended {:?} after the signal", since.elapsed());
     pod.evaluator().start_again();
     pod.wait_ready();
     pod.resume_canary();

@@ -1,12 +1,14 @@
 //! Section 4: modules in a real registry, with and without a login.
 
 use std::fs;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Authority, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Secret, docker_config, eventually,
-    guest, never, password, write_docker_config,
+    Answer, Authority, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Secret, StopOnDrop,
+    docker_config, eventually, guest, password, write_docker_config,
 };
 
 const REMOTE: &str = "cluster/remote";
@@ -130,18 +132,36 @@ fn fault_l24_two_hundred_policies_of_a_source_that_is_away() {
 
 #[test]
 fn fault_v22_volume_empty_and_source_away() {
+    const START_GATE: Duration = Duration::from_secs(15);
     let registry = Registry::tls();
     registry.push("policies/a:v1", &module("v22"));
+    let policy = Policy::cluster("remote").module(&registry.module("policies/a:v1"));
+    let folders = [Folder::with_canary(), Folder::empty()];
+    folders.iter().for_each(|folder| folder.put(&policy));
+    let other = pod_with(&folders[0], &registry).start();
+    other.assert_recovered(REMOTE, 1);
     registry.stop();
-    let folder = Folder::empty();
-    folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
-    let setup = pod_with(&folder, &registry).without_canary("the pod has nothing to serve at first");
-    // Far longer than a slow start and the check below take together.
-    let pod = setup.evaluator("--start-gate", "15s").begin();
-    let ready = |pod: &Pod| pod.probe(Program::Evaluator, "/readyz").is_ok_and(|answer| answer.status == 200);
-    never(Duration::from_secs(2), "a pod with nothing to serve is ready", || ready(&pod).then_some(()));
-    eventually("the start gate to end", || ready(&pod).then_some(()));
-    pod.assert_unserved(REMOTE, Reason::RegistryUnreachable);
+
+    let setup = pod_with(&folders[1], &registry).without_canary("the pod has nothing to serve at first");
+    let since = Instant::now();
+    let pod = setup.evaluator("--start-gate", format!("{}s", START_GATE.as_secs())).begin();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // The other replica goes on meanwhile.
+        let right = |answer: Result<Answer, String>| assert!(answer.expect("answers").verdict().allowed);
+        let (client, is_done) = (other.client(), || done.load(Ordering::SeqCst));
+        let asked = scope.spawn(move || client.ask_until(1, REMOTE, &Review::pod(), right, is_done));
+        let _stop = StopOnDrop(&done);
+        eventually("the start gate to end", || {
+            let answer = pod.probe(Program::Evaluator, "/readyz?verbose").ok()?;
+            assert!(answer.status == 200 || answer.body.contains("[-]start-gate"), "{answer:?}");
+            (answer.status == 200).then_some(())
+        });
+        assert!(since.elapsed() >= START_GATE, "a pod with nothing to serve is ready after {:?}", since.elapsed());
+        pod.assert_unserved(REMOTE, Reason::RegistryUnreachable);
+        done.store(true, Ordering::SeqCst);
+        assert!(asked.join().expect("every answer is right") > 0);
+    });
     registry.start_again();
     pod.assert_recovered(REMOTE, 1);
 }
