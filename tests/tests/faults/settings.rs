@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use portcullis_contract::{MANIFEST_MAX_BYTES, Reason};
+use portcullis_contract::{Deviation, MANIFEST_MAX_BYTES, Reason};
 use portcullis_tests::{
     FLOODED, Folder, LIMIT, Pod, Policy, Reply, Review, Secret, Source, eventually, eventually_within, heavy,
     one_round_in_time,
@@ -291,4 +291,19 @@ fn fault_z07_one_namespace_has_more_settings_than_a_manifest_has_room_for() {
     let shrunk = Policy::namespaced("a-greedy", &format!("large-{number}")).guest("always_accept");
     folder.put(&shrunk);
     pod.wait_current(&left_out, 2);
+
+    // These have less than an even share, and yet there is no room for all three: fewer policies would help, and not smaller settings.
+    let medium = |n: usize| {
+        let policy = Policy::namespaced("a-greedy", &format!("medium-{n}")).guest("always_accept");
+        policy.settings(json!({"text": "x".repeat(200 << 10)}))
+    };
+    (0..3).for_each(|n| folder.put(&medium(n)));
+    let surplus = eventually("one policy too many", || {
+        let deviations = pod.evaluator_state()?.deviations.into_iter();
+        let mut medium = deviations.filter(|deviation| deviation.id.as_str().contains("/medium-"));
+        let reason = |deviation: &Deviation| deviation.failure.as_ref().map(|failure| failure.reason);
+        medium.find(|deviation| reason(deviation) == Some(Reason::TooManyPolicies))
+    });
+    let failure = pod.assert_unserved(surplus.id.as_str(), Reason::TooManyPolicies);
+    assert!(failure.message.contains("delete policies"), "{}", failure.message);
 }
