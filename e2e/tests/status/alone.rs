@@ -3,7 +3,7 @@
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-use portcullis_e2e::{Api, Cluster, Options, PodSetup, Program, eventually_within, never};
+use portcullis_e2e::{Api, Cluster, Component, Options, PodSetup, Program, eventually_within, never};
 use portcullis_testkit::lock;
 use serde_json::{Value, json};
 
@@ -125,6 +125,10 @@ fn fault_r12_the_definition_is_removed_and_installed_again() {
     let found = definition(&api.find(CRD).unwrap());
     api.delete(CRD, None).unwrap().expect("the end of the definition");
     eventually_within(SOON, "the end of the definition", || api.find(CRD).is_none().then_some(()));
+    // A reporter that starts without the definition waits for it.
+    let pod = &replicas[0].pod;
+    pod.kill(Program::Reporter);
+    eventually_within(SOON, "a restart", || (pod.restarts(Program::Reporter) > 0).then_some(()));
     std::thread::sleep(Duration::from_secs(3));
     replicas[0].wait_ready();
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -152,18 +156,28 @@ fn fault_r24_reports_of_dead_pods_are_removed_without_the_garbage_collector() {
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     stage.word(&policy, "Active");
     let (_, dead) = stage.leader_and_follower(&replicas);
+    let owners = stage.report(dead.name()).unwrap()["metadata"]["ownerReferences"].clone();
+    assert_eq!(owners[0]["uid"], dead.pod.uid(), "a garbage collector would remove the report");
+    cluster().stop(Component::ControllerManager);
+    let _again = StartControllers;
     dead.pod.lose_node();
-    // The pod is no longer an endpoint either. The report loses its owner, so that the garbage collector does not remove it.
-    dead.pod.mark_not_ready();
-    let report = stage.report(dead.name()).unwrap();
-    let name = dead.name();
-    let path = format!(
-        "/apis/policies.portcullis.dev/v1alpha1/namespaces/{}/replicareports/{name}",
-        stage.installation.namespace()
-    );
-    let api = stage.installation.api();
-    let orphan = json!({ "metadata": { "ownerReferences": null, "uid": report["metadata"]["uid"] } });
-    api.patch(&path, &orphan).unwrap().expect("a report that no collector removes");
     dead.pod.delete_object();
-    eventually_within(SOON, "the end of the report", || stage.report(name).is_none().then_some(()));
+    // The pod is no longer an endpoint either, which another of the stopped controllers would see to.
+    let slices = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", stage.installation.namespace());
+    for slice in stage.installation.api().list(&slices) {
+        let mut endpoints = slice["endpoints"].as_array().cloned().unwrap_or_default();
+        endpoints.retain(|endpoint| endpoint["targetRef"]["name"] != dead.name());
+        let path = format!("{slices}/{}", slice["metadata"]["name"].as_str().unwrap());
+        stage.installation.api().patch(&path, &json!({ "endpoints": endpoints })).unwrap().expect("the endpoints");
+    }
+    eventually_within(SOON, "the end of the report", || stage.report(dead.name()).is_none().then_some(()));
+}
+
+/// Starts the controllers of Kubernetes again when it is dropped, so also when the test fails.
+struct StartControllers;
+
+impl Drop for StartControllers {
+    fn drop(&mut self) {
+        cluster().start_again(Component::ControllerManager);
+    }
 }

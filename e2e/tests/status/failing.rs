@@ -68,7 +68,7 @@ fn fault_x09_what_a_stranger_says_is_clean_in_status_description_events_and_logs
         stage.installation.api().list(&path).into_iter().find(|event| event["reason"] == "NotFound")
     });
     let status = found["status"].to_string();
-    assert!(status.contains("no such tag"), "{status}");
+    assert!(status.contains("no such tag") && status.contains("<b>"), "markup is text like any other: {status}");
     for (what, text) in [("status", status), ("event", events.to_string())] {
         // These are the escapes of JSON.
         for unclean in ["\\u00", "\\r", "\\n{", "\u{202e}"] {
