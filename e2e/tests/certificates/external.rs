@@ -100,3 +100,63 @@ fn fault_h14_a_certificate_near_its_end_is_told() {
     put(&installation, &issuer, Duration::from_secs(100 * 24 * 3600));
     eventually("the renewed certificate", || left().filter(|left| *left > 3600));
 }
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_h14_a_certificate_is_told_of_from_thirty_days_before_its_end_on() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let installation = Installation::start(cluster(), InstallationOptions::named("month"));
+    let issuer = Issuer::new("somebody else");
+    put(&installation, &issuer, 31 * DAY);
+    installation.start_controller_with(external());
+    let told = || events(&installation, &secrets::name(&installation, "external"), "CertificateExpiring").pop();
+    eventually("the certificate for the pods", || (!Secrets::of(&installation).leaf.is_empty()).then_some(()));
+    never(Duration::from_secs(5), "an event", told);
+    put(&installation, &issuer, 29 * DAY);
+    eventually("an event", told);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_h15_calls_fail_by_the_failure_policy_once_the_certificate_has_ended() {
+    let installation = Installation::start(cluster(), InstallationOptions::named("ended"));
+    installation.without_canary("API servers do not call a webhook whose certificate has ended");
+    let (issuer, long) = (Issuer::new("somebody else"), Duration::from_secs(100 * 24 * 3600));
+    put(&installation, &issuer, long);
+    installation.start_controller_with(external());
+    let pod = installation.add_replica();
+    installation.wait_ready();
+    let namespace = installation.make_namespace("shop");
+    let (strict, text) = denying(&installation);
+    let lenient = installation.cluster_policy("ended-lenient").denying("if it can").field("failurePolicy", "Ignore");
+    installation.apply_ready(&[strict, lenient]);
+    let create = || {
+        let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "one" } });
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps?dryRun=All");
+        let reply = installation.api().create(&path, &object).unwrap();
+        (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let health = || Some(pod.probe(Program::Evaluator, "/healthz/certificate")?.0);
+    assert!(create().1.contains(&text) && installation.try_pod(&namespace).1.contains("if it can"));
+
+    put(&installation, &issuer, Duration::from_secs(45));
+    eventually("a health check that names the end", || (health()? == 500).then_some(()));
+    // Connections that were opened before would go on.
+    pod.kill(Program::Evaluator);
+    let said = eventually("a call that meets the ended certificate", || {
+        let (code, message) = create();
+        assert!(code >= 500 && message.contains("failed calling webhook"), "{code} {message}");
+        message.contains("certificate").then_some(message)
+    });
+    assert!(said.contains("expired"), "{said}");
+    assert_eq!(installation.try_pod(&namespace).0, 201, "its webhook may be passed over");
+
+    let before = pod.restarts(Program::Evaluator);
+    put(&installation, &issuer, long);
+    eventually("the policy's own denial", || create().1.contains(&text).then_some(()));
+    eventually("the other policy's own denial", || {
+        installation.try_pod(&namespace).1.contains("if it can").then_some(())
+    });
+    eventually("a health check that is good again", || (health()? == 200).then_some(()));
+    assert_eq!(pod.restarts(Program::Evaluator), before);
+}

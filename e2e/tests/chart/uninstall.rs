@@ -83,9 +83,9 @@ fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
     let wait = ["wait", "--for=condition=Established", "--timeout=180s", "--filename", &definitions];
     cluster().kubectl(wait).expect("definitions that are served");
 
-    let webhook = |name: &str, server: &str| {
+    let webhook = |kind: &str, name: &str, server: &str| {
         json!({
-            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
             "metadata": { "name": name, "labels": {
                 "app.kubernetes.io/managed-by": "portcullis-controller", "policies.portcullis.dev/policy-server": server,
             } },
@@ -102,8 +102,14 @@ fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
             },
         })
     };
-    apply(&[webhook("leaving-one", "leaving"), webhook("leaving-other", "others")]);
-    apply(&[policy("leaving-one", "leaving"), policy("leaving-other", "others")]);
+    let kinds = ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"];
+    for kind in kinds {
+        apply(&[webhook(kind, "leaving-one", "leaving"), webhook(kind, "leaving-other", "others")]);
+    }
+    let mut namespaced = policy("leaving-own", "leaving");
+    namespaced["kind"] = "Policy".into();
+    namespaced["metadata"]["namespace"] = namespace.into();
+    apply(&[policy("leaving-one", "leaving"), policy("leaving-other", "others"), namespaced]);
 
     let token = cluster().token_for_pod(namespace, "portcullis-uninstall", "uninstall");
     let run = || {
@@ -120,21 +126,37 @@ fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
     let get =
         |what: &[&str]| cluster().kubectl(what.iter().copied().chain(["--ignore-not-found", "--output=name"])).stdout;
     assert_eq!(get(&["get", "deployment", "portcullis-controller", "--namespace", namespace]), "");
-    assert_eq!(get(&["get", "validatingwebhookconfiguration", "leaving-one"]), "");
-    assert_ne!(get(&["get", "validatingwebhookconfiguration", "leaving-other"]), "");
-    let finalizers = |name: &str| {
-        cluster().kubectl(["get", "clusterpolicy", name, "--output=jsonpath={.metadata.finalizers}"]).stdout
+    for kind in kinds {
+        assert_eq!(get(&["get", kind, "leaving-one"]), "");
+        assert_ne!(get(&["get", kind, "leaving-other"]), "");
+    }
+    let finalizers = |what: &[&str]| {
+        let finalizers = "--output=jsonpath={.metadata.finalizers}";
+        cluster().kubectl(["get", "--namespace", namespace, finalizers].iter().chain(what).copied()).stdout
     };
-    assert_eq!(finalizers("leaving-one"), r#"["example.com/stays"]"#);
-    assert_eq!(finalizers("leaving-other"), r#"["policies.portcullis.dev/webhooks","example.com/stays"]"#);
+    assert_eq!(finalizers(&["clusterpolicy", "leaving-one"]), r#"["example.com/stays"]"#);
+    assert_eq!(finalizers(&["policies.policies.portcullis.dev", "leaving-own"]), r#"["example.com/stays"]"#);
+    assert_eq!(
+        finalizers(&["clusterpolicy", "leaving-other"]),
+        r#"["policies.portcullis.dev/webhooks","example.com/stays"]"#
+    );
     let account = format!("system:serviceaccount:{namespace}:portcullis-uninstall");
     let order = eventually("the audit log", || {
         let writes = writes_of(&account);
-        (writes.len() == 3).then_some(writes)
+        (writes.len() == 5).then_some(writes)
     });
-    assert_eq!(order, ["deployments", "validatingwebhookconfigurations", "clusterpolicies"]);
+    // Which kind of webhook is first, and which kind of policy, makes no difference.
+    let mut order = order.into_iter();
+    let mut next = |count| {
+        let mut next: Vec<_> = order.by_ref().take(count).collect();
+        next.sort();
+        next
+    };
+    assert_eq!(next(1), ["deployments"]);
+    assert_eq!(next(2), ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]);
+    assert_eq!(next(2), ["clusterpolicies", "policies"]);
 
     // A second run finds nothing to do.
     run();
-    assert_eq!(writes_of(&account).len(), 3);
+    assert_eq!(writes_of(&account).len(), 5);
 }

@@ -18,7 +18,10 @@ fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
     release.install(&small).expect("a second installation beside the first");
     let shop = release.make_namespace("shop");
     let policy = release.cluster_policy("second").denying("not here");
-    release.apply_ready(std::slice::from_ref(&policy));
+    // Nobody deletes these two before their namespace.
+    let denying = release.policy(&shop, "denying").denying("not here");
+    let mutating = release.policy(&shop, "mutating").field("mutating", true);
+    release.apply_ready(&[policy.clone(), denying, mutating]);
     assert_denied(&release.create_pod(&shop, "one", &json!({})), "not here");
 
     release.uninstall().expect("the end of the installation");
