@@ -90,18 +90,26 @@ fn fault_c07_objects_that_vanish_during_a_scan_leave_no_report() {
     let installation = install("audit-vanished", "openreports");
     let namespaces = [installation.make_namespace("a")];
     fill(&installation, &namespaces[0], 40, |_| true);
+    let config_maps = format!("/api/v1/namespaces/{}/configmaps", namespaces[0]);
+    for number in 20..40 {
+        put_label(&installation, &format!("{config_maps}/object-{number:03}"), "vanishes", "yes");
+    }
     let canary = with(&installation, [slow()]);
     let policy = labels(&installation, "audit-vanished-labels");
     installation.apply_ready(std::slice::from_ref(&policy));
     let [pod] = installation.replicas().try_into().ok().expect("one replica");
     eventually("the beginning of a scan", || (asked(&pod) >= 2).then_some(()));
-    // Most of these objects have been listed, but not audited yet.
-    for number in 20..40 {
-        let path = format!("/api/v1/namespaces/{}/configmaps/object-{number:03}", namespaces[0]);
-        installation.api().delete(&path, None).expect("an API server answers").expect("a deletion");
-    }
+    // These objects have been listed, but not audited yet.
+    let vanishing = format!("{config_maps}?labelSelector=vanishes");
+    installation.api().delete(&vanishing, None).expect("an API server answers").expect("a deletion");
+    let audited = asked(&pod);
+    assert!(audited < 20, "{audited} objects were audited before the others were gone");
     let audit = found(&installation, &policy, "the end of the scan", |audit| audit["generation"] == 1);
-    assert_eq!((&audit["errors"], message(&audit)), (&json!(0), ""), "{audit}");
+    assert_eq!(
+        (&audit["checked"], &audit["errors"], message(&audit)),
+        (&json!(40), &json!(0), ""),
+        "{audited} were audited before the others were gone: {audit}"
+    );
     scan(&installation, &policy);
     wait_exact(&installation, &policy, &namespaces);
     assert_eq!(counted(&installation, &namespaces).1, 20);

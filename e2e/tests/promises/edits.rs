@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use portcullis_e2e::{Installation, Policy, condition, eventually};
+use portcullis_e2e::{Installation, Policy, condition, eventually, one_round_in_time};
 use serde_json::json;
 
 use crate::{assert_denied, installation, try_pod};
@@ -37,6 +37,36 @@ fn an_edit_switches_without_a_failed_or_mixed_call() {
     assert!(answers[0].1.contains("version one"));
     let (_, message) = try_pod(&installation, &shop);
     assert!(message.contains("version two"), "{message}");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_e12_the_last_of_many_edits_answers_within_seconds() {
+    /// How many callers edit at once, and how often each does.
+    const CALLERS: usize = 4;
+    const EDITS: usize = 50;
+    let installation = installation("edit-storm", 1);
+    let canary = installation.own_canary();
+    let shop = installation.make_namespace("shop");
+    let policy = installation.cluster_policy("edit-storm").denying("in its own words");
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let edit = |message: &str| {
+        let patch = json!({ "spec": { "message": message } });
+        installation.api().patch(&policy.path(), &patch).expect("an API server answers").expect("the edit");
+    };
+    one_round_in_time(|round| {
+        thread::scope(|scope| {
+            for caller in 0..CALLERS {
+                let edit = &edit;
+                scope.spawn(move || (0..EDITS).for_each(|number| edit(&format!("{round}-{caller}-{number}"))));
+            }
+        });
+        let last = format!("the last edit of round {round}");
+        edit(&last);
+        installation.recovers("the last edit", || try_pod(&installation, &shop).1.contains(&last).then_some(()))
+    });
+    installation.wait_for(&policy, "Ready", "True");
+    canary.end();
 }
 
 /// Waits until the status says that the previous generation serves.

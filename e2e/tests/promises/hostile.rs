@@ -10,7 +10,8 @@ use portcullis_e2e::{Cluster, FLOODED, Installation, PodSetup, Program, conditio
 use portcullis_testkit::large_module;
 use serde_json::{Value, json};
 
-use crate::{assert_denied, installation, try_pod};
+use crate::checks::kubectl_dry_run;
+use crate::{assert_denied, installation, installation_with, try_pod};
 
 /// The number of connections that strangers hold at a time. A test build allows 4096.
 const HELD: usize = 5000;
@@ -129,7 +130,7 @@ fn assert_all_clean(what: &str, object: &Value) {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_x09_what_modules_and_settings_say_is_clean_in_answers_status_events_and_logs() {
-    let installation = installation("unclean", 1);
+    let installation = installation_with("unclean", 1, "warn");
     let canary = installation.own_canary();
     let shop = installation.make_namespace("shop");
     let says = |accepted: bool| json!({ "accepted": accepted, "message": UNCLEAN, "warnings": [UNCLEAN] }).to_string();
@@ -139,6 +140,7 @@ fn fault_x09_what_modules_and_settings_say_is_clean_in_answers_status_events_and
     let denied = installation.create_pod(&shop, "one", &json!({}));
     assert_denied(&denied, "policy cluster/unclean-denies: no");
     assert_clean("what kubectl prints of a denial", &denied.stderr);
+    assert!(denied.stderr.contains("<b>"), "markup is text like any other: {denied:?}");
     let (_, message) = try_pod(&installation, &shop);
     assert_clean("the message of the API server", &message);
     let warned = installation.create_config_map(&shop, "one");
@@ -151,6 +153,11 @@ fn fault_x09_what_modules_and_settings_say_is_clean_in_answers_status_events_and
     let repeating = installation.cluster_policy("unclean-repeats").guest("settings_echo");
     let repeating = repeating.field("settings", json!({ "text": UNCLEAN }));
     for policy in [&refusing, &repeating] {
+        let told = eventually("a warning from the check of the policy", || {
+            let tried = kubectl_dry_run(&installation, policy);
+            tried.stderr.contains("SettingsInvalid").then_some(tried.stderr)
+        });
+        assert_clean("what kubectl prints of a check", &told);
         installation.apply(policy).expect("the policy");
     }
     for policy in [&denying, &refusing, &repeating] {

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portcullis_e2e::{Installation, InstallationOptions, Pod, PodSetup, Program, eventually, large_module, never};
+use portcullis_testkit::Bound;
 use serde_json::{Value, json};
 
 use crate::pinned::{WASM_LAYER, put};
@@ -237,11 +238,14 @@ fn fault_k05_every_pod_restarts_while_the_source_is_down() {
 fn ready_after_the_start_gate(installation: &Installation<'_>, missing: &Policy<'_>, reason: &str) -> Arc<Pod> {
     // Modules that can be fetched must be loaded within this time, also on a busy machine.
     const GATE: Duration = Duration::from_secs(40);
-    let start = Instant::now();
+    let start = installation.moment();
     let gate = format!("{}s", GATE.as_secs());
     let fresh = replica_with(installation, PodSetup::default().flag(Program::Evaluator, "--start-gate", gate));
     missing.wait_failure(&fresh, reason);
     fresh.wait_ready();
-    assert!(start.elapsed() >= GATE, "ready after {:?}", start.elapsed());
+    assert!(start.age() >= GATE, "ready after {:?}", start.age());
+    let bound = Bound { limit: GATE + Duration::from_secs(10), reason: "row K05's own start gate, and the next probe" };
+    let in_time = bound.check("a replica without its module", &start, &installation.moment());
+    in_time.unwrap_or_else(|late| panic!("{late}"));
     fresh
 }
