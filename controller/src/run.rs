@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use portcullis_kubernetes::{ApiServer, Leadership, LeaseSettings, OfTerm, hold_lease};
 use portcullis_process::telemetry::Collectors;
-use portcullis_process::{PolicyChecks, ProbeServer, ProbeSources, SettingError, Shutdown, supervised};
+use portcullis_process::{
+    PolicyChecks, ProbeServer, ProbeSources, SettingError, Shutdown, supervised, write_log_in_background,
+};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -50,6 +52,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         };
     }
     let sources = ProbeSources::default();
+    write_log_in_background(&sources.metrics)?;
     let metrics = Metrics::new(&sources.metrics).context("failed to register metrics")?;
     Collectors::from_env().export_metrics(PROGRAM, &sources.metrics).context("failed to register metrics")?;
     let certificate_metrics = CertificateMetrics::new(&sources.metrics).context("failed to register metrics")?;

@@ -78,8 +78,6 @@ pub struct Metrics {
     pub seccomp: IntGauge,
     /// Panics in request handlers.
     pub panics: IntCounter,
-    /// Lines of this program's log that were lost, because they were not read as fast as they came.
-    pub log_lines_lost: IntCounter,
     /// 1 while the broker is connected.
     pub broker_connected: IntGauge,
     /// Calls of guests that went to the broker, by capability and outcome (done, denied, failed).
@@ -276,10 +274,6 @@ impl Metrics {
             landlock: gauge("portcullis_landlock_enforced", "1 where Landlock is fully in force")?,
             seccomp: gauge("portcullis_seccomp_enforced", "1 where the seccomp filter is in force")?,
             panics: counter("portcullis_panics_total", "Panics in request handlers")?,
-            log_lines_lost: counter(
-                "portcullis_log_lines_lost_total",
-                "Log lines lost, as standard error was not read as fast as they came",
-            )?,
             broker_connected: gauge("portcullis_broker_connected", "1 while the broker in the loader is connected")?,
             series,
             unshown: Series::new()?,

@@ -99,8 +99,7 @@ pub fn run(args: &Args, traces: Option<Traces>) -> anyhow::Result<()> {
     tell_how_memory_is_cleared(&metrics);
     confine(args, &metrics);
     // A thread from before the confinement would not be confined.
-    write_log_in_background(metrics.log_lines_lost.clone())
-        .context("failed to start the thread that writes the log")?;
+    write_log_in_background(&metrics.registry)?;
 
     let limits = RunLimits {
         memory_bytes: usize::try_from(args.memory_limit).context("--memory-limit")?,

@@ -51,7 +51,7 @@ use portcullis_kubernetes::ApiServer;
 use portcullis_process::telemetry::Collectors;
 use portcullis_process::{
     Follower, Liveness, PolicyChecks, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed,
-    state_route, supervised,
+    state_route, supervised, write_log_in_background,
 };
 use portcullis_registry::Web;
 use portcullis_registry::oci::Registry;
@@ -99,6 +99,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     let shutdown = Shutdown::on_signals().context("failed to catch signals")?;
     let input = Watched::of(&settings.input).await?;
     let metrics = Metrics::new().context("failed to set up metrics")?;
+    write_log_in_background(&metrics.registry)?;
     let (readiness, liveness) = (Readiness::default(), Liveness::default());
     let started = readiness.latch("volume");
     let program = Program {

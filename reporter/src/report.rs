@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use jiff::Timestamp;
 use portcullis_process::telemetry::Collectors;
-use portcullis_process::{ProbeServer, ProbeSources, Shutdown};
+use portcullis_process::{ProbeServer, ProbeSources, Shutdown, write_log_in_background};
 use tokio::sync::mpsc;
 
 use crate::args::Args;
@@ -33,6 +33,7 @@ const QUEUE: usize = 16;
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     args.check()?;
     let sources = ProbeSources::default();
+    write_log_in_background(&sources.metrics)?;
     let metrics = Metrics::new(&sources.metrics).context("failed to register metrics")?;
     Collectors::from_env()
         .export_metrics("portcullis-reporter", &sources.metrics)

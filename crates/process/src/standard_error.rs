@@ -12,10 +12,13 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use portcullis_util::lock;
-use prometheus::IntCounter;
+use prometheus::{IntCounter, Registry};
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
+
+use crate::metrics::counter;
 
 use queue::{Queue, Speaker};
 
@@ -30,19 +33,22 @@ const PAUSE: Duration = Duration::from_millis(10);
 static BACKGROUND: OnceLock<Background> = OnceLock::new();
 
 /// From now on, lines of the log and messages of panics are written by a thread of their own, which this starts. Threads that log never wait,
-/// and those that panic not for long. `lost` counts lines that were not read as fast as they came.
+/// and those that panic not for long. Lines that were not read as fast as they came are lost, and counted in `metrics`.
 ///
 /// # Errors
-/// When the thread cannot be started.
-pub fn write_log_in_background(lost: IntCounter) -> io::Result<()> {
-    thread::Builder::new().name("log".to_owned()).spawn(|| {
+/// When the thread cannot be started, or has been.
+pub fn write_log_in_background(metrics: &Registry) -> anyhow::Result<()> {
+    let help = "Log lines lost, as standard error was not read as fast as they came";
+    let lost = counter(metrics, "portcullis_log_lines_lost_total", help)?;
+    let thread = thread::Builder::new().name("log".to_owned()).spawn(|| {
         let (background, mut batch) = (BACKGROUND.wait(), Vec::new());
         loop {
             background.write_next(&mut batch, &mut io::stderr(), |lines| {
                 tracing::warn!(lines, "log lines were lost: standard error was not read as fast as they came");
             });
         }
-    })?;
+    });
+    thread.context("failed to start the thread that writes the log")?;
     BACKGROUND.get_or_init(|| Background::new(lost));
     panics::say_them();
     Ok(())

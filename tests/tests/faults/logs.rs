@@ -129,3 +129,27 @@ fn fault_z21_the_end_waits_for_nobody_who_does_not_read() {
     pod.evaluator().start_again();
     pod.resume_canary();
 }
+
+#[test]
+fn fault_z21_nobody_reads_the_standard_error_of_the_loader() {
+    const FAILING: usize = 400;
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("good").denying("before"));
+    let pod = Pod::on(&folder).start();
+    pod.wait_current("cluster/good", 1);
+    pod.loader().read_streams(false);
+    // Each is a line of the log, and together they are more than a pipe holds.
+    let name = |number: usize| format!("is-not-there-{number:03}-{}", "x".repeat(150));
+    for number in 0..FAILING {
+        let module = format!("modules/{}.wasm", name(number));
+        folder.put(&Policy::cluster(&format!("missing-{number}")).module(&module));
+    }
+    folder.put(&Policy::cluster("good").denying("after"));
+    pod.wait_current("cluster/good", 2);
+    pod.wait_failure(&format!("cluster/missing-{}", FAILING - 1), Reason::NotFound);
+    pod.loader().read_streams(true);
+    let is_about = |number| move |line: &Value| line.to_string().contains(&name(number));
+    pod.loader().wait_for_log("the last line", is_about(FAILING - 1));
+    let bytes: usize = pod.loader().lines().iter().map(String::len).sum();
+    assert!(bytes > 64 << 10, "a pipe holds {bytes} bytes");
+}
