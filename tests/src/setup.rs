@@ -86,6 +86,8 @@ impl PodSetup {
                 ("--retry-outside", "2s"),
                 ("--allow-private", "127.0.0.0/8"),
                 ("--policy-paths", "on"),
+                // A debug build on a busy machine takes minutes for a guest in Go.
+                ("--compile-time", "10m"),
             ])),
             evaluator: Some(Knobs::new(&[
                 ("--start-gate", "5s"),

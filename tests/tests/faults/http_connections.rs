@@ -202,6 +202,7 @@ fn fault_h11_idle_connections() {
     const ASKED: usize = 700;
     const SILENT: usize = 280;
     const NEW: usize = 200;
+    const MORE: usize = 300;
     const CAP: usize = 1000;
     /// A connection that has asked nothing may be about to do so for two seconds.
     const SILENCE: Duration = Duration::from_secs(3);
@@ -255,7 +256,53 @@ fn fault_h11_idle_connections() {
     answered(silent.last_mut().expect("there are some"), &stray, 404);
     answered(asked.first_mut().expect("there are some"), &review, 200);
 
-    drop((asked, silent, new));
+    // Once all silent connections are closed, those go that have asked: the oldest of them, but for the one that has just asked again.
+    let mut more: Vec<_> = (0..MORE).map(|_| connected(&review, 200)).collect();
+    eventually("the cap to hold", || (server.pod.metric("portcullis_connections") as usize <= CAP).then_some(()));
+    assert!(silent.iter_mut().all(|connection| is_closed(connection, LIMIT)), "a silent connection is still open");
+    let border = 1 + ASKED + NEW + MORE - CAP;
+    let mut old = asked[1..border - 16].iter_mut();
+    assert!(old.all(|connection| is_closed(connection, LIMIT)), "an old connection is still open");
+    let gone = |kept: &mut [Raw]| kept.iter_mut().filter_map(|connection| connection.closed_within(now)).count();
+    let gone = [gone(&mut asked[..1]), gone(&mut asked[border + 16..]), gone(&mut new), gone(&mut more)];
+    assert_eq!(gone, [0; 4], "a young connection was closed before an old one");
+
+    drop((asked, silent, new, more));
+    eventually("descriptors as before", || {
+        (server.pod.evaluator().usage().descriptors <= before.descriptors + 4).then_some(())
+    });
+    server.finish();
+}
+
+/// As many as the row has, with the default limit. Each asks once for what does not exist. There is no TLS, as a debug build cannot do
+/// thousands of handshakes within seconds.
+#[test]
+fn fault_h11_five_thousand_idle_connections() {
+    const IDLE: usize = 5000;
+    /// The default of `--max-connections`.
+    const CAP: usize = 4096;
+    let _alone = heavy();
+    let server =
+        Server::with(|setup| setup.plain_http().canary_within(FLOODED, "five thousand connections come at once"));
+    let before = server.pod.evaluator().usage();
+    let stray = request("GET", "/", &[("Content-Type", "")], "");
+    let idle: Vec<_> = (0..IDLE)
+        .map(|_| {
+            let mut connection = Raw::tcp(server.pod.admission()).expect("connects");
+            // It may be closed already.
+            let _ = connection.send(&stray);
+            connection
+        })
+        .collect();
+    let metric = |name: &str| server.pod.metric(name) as usize;
+    eventually("all to have come", || {
+        let (open, closed) = (metric("portcullis_connections"), metric("portcullis_connections_closed_total"));
+        (open <= CAP && open + closed >= IDLE).then_some(())
+    });
+    let (during, answers) = (server.pod.evaluator().usage(), server.pod.canary().answers());
+    assert!(during.descriptors < before.descriptors + CAP as u64 + 16, "{before} became {during}");
+    eventually("the canary to be asked meanwhile", || (server.pod.canary().answers() > answers + 20).then_some(()));
+    drop(idle);
     eventually("descriptors as before", || {
         (server.pod.evaluator().usage().descriptors <= before.descriptors + 4).then_some(())
     });
@@ -385,7 +432,7 @@ fn fault_h22_probe_ports_are_scanned() {
             [&b"\0\0\0\0"[..], b"\x16\x03\x01\x02\x00\x01\x00", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[b'a'; 100_000]]
         {
             let mut connection = Raw::tcp(port).expect("connects");
-            let _ = connection.send(noise).and_then(|()| connection.end_sending());
+            let _ = connection.send(noise);
             assert!(connection.closed_within(LIMIT).is_some());
         }
     }
