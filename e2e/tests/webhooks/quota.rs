@@ -51,10 +51,16 @@ fn serves_previous(object: &Value) -> bool {
     said(object, "Enforced").is_some_and(|one| (one.0, one.1) == ("True", "ServingPrevious"))
 }
 
-/// The policy with a match condition that depends on `name`, and so with a match part of its own.
+/// The number of match conditions of a policy: as many as it may have.
+const CONDITIONS: usize = 60;
+
+/// The policy with match conditions that depend on `name`, and so with a match part of its own.
 fn of_its_own(policy: Policy, name: &str) -> Policy {
-    let expression = format!("object.metadata.name != '{name}'");
-    policy.field("matchConditions", json!([{"name": "own", "expression": expression}]))
+    let condition = |number| {
+        let expression = format!("object.metadata.name != '{name}-{number}'");
+        json!({"name": format!("own-{number}"), "expression": expression})
+    };
+    policy.field("matchConditions", (0..CONDITIONS).map(condition).collect::<Value>())
 }
 
 #[test]
