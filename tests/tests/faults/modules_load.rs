@@ -27,6 +27,8 @@ fn assert_refused(reason: Reason, guests: &[(&str, &str)]) {
         let failure = pod.assert_unserved(&format!("cluster/{}", name(guest)), reason);
         assert!(failure.message.contains(word), "{guest}: no {word:?} in {:?}", failure.message);
         assert_eq!(failure.next_retry_time, None, "{guest}: a final failure is not retried");
+        // Names from the module are cut to 256 bytes.
+        assert!(failure.message.len() < 350, "{guest}: {}", failure.message);
     }
     let (last, _) = guests.last().expect("there is one");
     folder.put(&Policy::cluster("updated").guest(last));
@@ -141,7 +143,12 @@ fn judged(pod: &Pod, generation: i64) -> Option<(usize, usize)> {
 fn fault_m03_unknown_imports() {
     assert_refused(
         Reason::ModuleUnsupported,
-        &[("long_import", "portcullis_test"), ("unknown_wapc_import", "wapc"), ("unknown_import", "no_such_function")],
+        &[
+            ("long_import", "portcullis_test"),
+            ("unknown_wapc_import", "wapc"),
+            ("two_unknown_imports", "first_of_two"),
+            ("unknown_import", "no_such_function"),
+        ],
     );
 }
 

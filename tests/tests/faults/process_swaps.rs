@@ -1,6 +1,6 @@
 //! Section 8: policies change while they get requests.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Answer, Client, FLOODED, Folder, LIMIT, Pod, Policy, Process, Review, StopOnDrop, Usage, Verdict, eventually,
-    heavy, note, one_round_in_time,
+    Answer, Client, FLOODED, Folder, LIMIT, Pod, Policy, Process, Program, Review, StopOnDrop, Usage, Verdict,
+    eventually, heavy, note, one_round_in_time,
 };
 use serde_json::json;
 
@@ -71,13 +71,65 @@ fn fault_e11_swaps_while_requests_run() {
         assert!(verdict.allowed || verdict.message == "denied by always_deny", "{verdict:?}");
         seen.fetch_max(usize::try_from(generation(&verdict)).expect("it is not below zero"), Ordering::SeqCst);
     };
-    under_load(&pod, 16, call, |_| {
+    under_load(&pod, 16, call, |count| {
         for generation in 2..2 + SWAPS {
             folder.put(&opposite(generation));
             pod.wait_current(CHANGES, generation);
         }
         let last = usize::try_from(1 + SWAPS).expect("it is small");
         eventually("an answer of the last generation", || (seen.load(Ordering::SeqCst) == last).then_some(()));
+        eventually("thousands of answers", || (count.load(Ordering::SeqCst) > 2000).then_some(()));
+    });
+}
+
+/// Two thousand requests run at the moment of a swap: some are evaluated, which takes 20 ms each, and the others wait for their turn.
+#[test]
+fn fault_e11_a_swap_below_thousands_of_requests() {
+    const REQUESTS: usize = 2000;
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    // Odd generations wait and admit, even ones deny.
+    let policy = |generation: i64| match generation % 2 {
+        1 => Policy::cluster("changes").guest("sleep_short").timeout(30),
+        _ => opposite(generation),
+    };
+    folder.put(&policy(1));
+    // With 16 cores, more of them are evaluated at the same time, and they need hardly any.
+    let setup = Pod::on(&folder).plain_http().evaluator("--cores", 16);
+    let pod = setup.canary_within(FLOODED, "two thousand requests come at once").start();
+    pod.wait_current(CHANGES, 1);
+    // On a busy machine all may be answered before the next generation is loaded.
+    one_round_in_time(|round| {
+        let first = 1 + 2 * i64::from(round);
+        folder.put(&policy(first));
+        pod.wait_current(CHANGES, first);
+        let before = pod.metric("portcullis_connections");
+        let (answers, was_in_time) = thread::scope(|scope| {
+            let burst = scope.spawn(|| pod.new_client().ask_at_once(REQUESTS, CHANGES, &Review::pod()));
+            eventually("a thousand of them to arrive", || {
+                // The probe port may be late beside so many.
+                let metrics = pod.probe(Program::Evaluator, "/metrics").ok()?.body;
+                let now = metrics.lines().find_map(|line| line.strip_prefix("portcullis_connections ")?.parse().ok());
+                (now.unwrap_or(0.0) >= before + (REQUESTS / 2) as f64 || burst.is_finished()).then_some(())
+            });
+            folder.put(&policy(first + 1));
+            pod.wait_current(CHANGES, first + 1);
+            let was_in_time = !burst.is_finished();
+            (burst.join().expect("all are sent"), was_in_time)
+        });
+        let mut seen = BTreeMap::<i64, usize>::new();
+        // A client on a busy machine may be disconnected before it has sent its request.
+        for answer in answers.into_iter().flatten() {
+            let verdict = answer.verdict();
+            if verdict.message.contains(Reason::Overloaded.as_str()) {
+                continue;
+            }
+            assert_eq!(verdict.allowed, generation(&verdict) % 2 == 1, "a mixture: {verdict:?}");
+            *seen.entry(generation(&verdict)).or_default() += 1;
+        }
+        note(&format!("answers of each generation, of {REQUESTS}: {seen:?}"));
+        assert!(seen.keys().all(|generation| (first..=first + 1).contains(generation)), "{seen:?}");
+        if was_in_time { Ok(()) } else { Err(format!("all were answered before the swap: {seen:?}")) }
     });
 }
 
