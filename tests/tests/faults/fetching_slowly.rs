@@ -102,7 +102,7 @@ fn fault_l05_come_back_later() {
         pod.wait_current(UPDATED, 1);
         folder.put(&Policy::cluster("updated").module(&source.url("/updated.wasm")));
         let failure = pod.assert_unserved(REMOTE, Reason::RegistryThrottled);
-        // The user is told the same time.
+        // The failure says the same time.
         let told = failure.next_retry_time.expect("it is tried again").duration_since(failure.since);
         assert!(told.unsigned_abs() >= LATER, "{status}: {failure:?}");
         pod.assert_kept(UPDATED, Reason::RegistryThrottled, 1, |verdict| verdict.message == "generation one");
