@@ -55,7 +55,7 @@ fn fault_x06_a_namespaced_policy_stays_in_its_namespace() {
     assert_denied(&denied, &format!("policy namespaced/{here}/closed: this namespace is closed"));
     installation.create_pod(&there, "one", &json!({})).expect("a pod of another namespace");
 
-    // An evaluator passes over requests of other namespaces by itself, so only without one is it seen whom the webhook is for.
+    // An evaluator passes over requests of other namespaces by itself, so only without one it is seen which namespaces have the webhook.
     let [pod] = installation.replicas().try_into().ok().expect("one replica");
     pod.stop(Program::Evaluator);
     let tries = |namespace: &str| [(); 5].map(|()| installation.try_pod(namespace));
