@@ -241,7 +241,7 @@ mod tests {
     const LIST_PODS: &str = r#"{"api_version": "v1", "kind": "Pod"}"#;
 
     #[tokio::test]
-    async fn nothing_is_asked_without_both_grants() {
+    async fn fault_x10_nothing_is_asked_without_both_grants() {
         let all = admission("cluster/a", &["*"], &["Namespace"], &[]);
         let denied = ask(&all, "cluster/a", Capability::ListAll, LIST_PODS).await.expect_err("denied");
         assert_eq!(
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_namespace_asks_about_itself_only() {
+    async fn fault_x07_x10_a_namespace_asks_about_itself_only() {
         let policy = "namespaced/team/a";
         let admission = admission(policy, &["*"], &["Pod"], &["kubernetes/*"]);
         let denied = ask(&admission, policy, Capability::ListAll, LIST_PODS).await.expect_err("denied");
