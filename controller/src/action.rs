@@ -162,6 +162,17 @@ impl Action {
         }
     }
 
+    /// The webhook that it writes; `None` if it writes none.
+    pub fn written(&self) -> Option<&Desired> {
+        match self {
+            Self::CreateWebhook { desired, .. }
+            | Self::ChangeWebhook { desired, .. }
+            | Self::CreateCheckWebhook { desired, .. }
+            | Self::ChangeCheckWebhook { desired, .. } => Some(desired),
+            _ => None,
+        }
+    }
+
     /// Whether it restores a webhook that something else had changed or deleted.
     pub fn is_repair(&self) -> bool {
         match self {

@@ -20,7 +20,7 @@ use crate::failures::{Failures, Line};
 use crate::identity::Identity;
 use crate::memory::{ConditionValue, Memory};
 use crate::metrics::Metrics;
-use crate::repairs::Repairs;
+use crate::rewrites::Rewrites;
 use crate::world::{Change, World};
 
 /// How long changes gather before the next decision.
@@ -50,7 +50,7 @@ pub(crate) struct Control {
     pub(crate) parallel: usize,
     pub(crate) memory: Memory,
     pub(crate) failures: Failures,
-    pub(crate) repairs: Repairs,
+    pub(crate) rewrites: Rewrites,
     pub(crate) running: BTreeSet<Key>,
     pub(crate) tasks: JoinSet<(Action, Result<Outcome, Failed>)>,
     /// The term in which this program leads; `None` if it does not lead.
@@ -161,8 +161,8 @@ impl Control {
             if *count >= most || self.running.contains(&key) {
                 continue;
             }
-            let after_repair = || action.is_repair().then(|| self.repairs.waits(&key, now.instant)).flatten();
-            if let Some(until) = self.failures.waits(&key, now.instant).or_else(after_repair) {
+            let again = || action.written().and_then(|webhook| self.rewrites.waits(webhook, now.instant));
+            if let Some(until) = self.failures.waits(&key, now.instant).or_else(again) {
                 wake = Some(wake.map_or(until, |wake| wake.min(until)));
                 continue;
             }
@@ -192,7 +192,9 @@ impl Control {
         }
         if action.is_repair() {
             self.metrics.repairs.inc();
-            self.repairs.note(key, Instant::now(), fastrand::f64());
+        }
+        if let Some(webhook) = action.written() {
+            self.rewrites.wrote(webhook, Instant::now(), fastrand::f64());
         }
         match outcome {
             Outcome::Done => {}

@@ -29,7 +29,7 @@ pub mod marker;
 pub mod memory;
 mod metrics;
 mod path_keys;
-mod repairs;
+mod rewrites;
 pub mod run;
 mod uninstall;
 mod watch;

@@ -27,7 +27,7 @@ use crate::marker::Prover;
 use crate::memory::{ConditionValue, Memory};
 use crate::metrics::Metrics;
 use crate::path_keys::{PathKeeper, PathKeeperParts, PathKeyMetrics, PathRules};
-use crate::repairs::Repairs;
+use crate::rewrites::Rewrites;
 use crate::uninstall::Uninstall;
 use crate::watch::watch;
 use crate::world::{Collection, World};
@@ -173,7 +173,7 @@ fn control(args: &Args, server: &ApiServer, metrics: Metrics, leadership: Leader
         parallel: args.parallel_writes,
         memory: Memory::new(Instant::now()),
         failures: Failures::default(),
-        repairs: Repairs::default(),
+        rewrites: Rewrites::default(),
         running: BTreeSet::new(),
         tasks: JoinSet::new(),
         term: None,
