@@ -53,7 +53,8 @@ impl GuestLog {
 
     /// The payload of `tracing/log`. One that cannot be decoded is logged as it is.
     pub(super) fn event(&self, payload: &[u8]) {
-        if !self.has_room(payload) {
+        // Its level is not known before it is decoded, and hidden events are not dropped ones.
+        if self.share.is_used_up(Instant::now()) {
             return self.drop_line(payload);
         }
         let event = if payload.len() <= MAX_EVENT {
@@ -112,7 +113,7 @@ impl GuestLog {
         }
     }
 
-    /// Whether there is room for as many bytes as the guest wrote. What would be dropped is neither decoded nor cleaned, so a flood costs little.
+    /// Whether there is room for about as many bytes as the guest wrote. Otherwise the text is not even cleaned, so that a flood costs little.
     fn has_room(&self, text: &[u8]) -> bool {
         self.share.has_room(Instant::now(), self.beside() + text.len().min(MAX_LINE))
     }

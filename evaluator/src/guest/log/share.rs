@@ -177,7 +177,12 @@ impl LogShare {
         has_room
     }
 
-    /// Whether policy and tenant have room for a line of `bytes` bytes, so that others need not be decoded.
+    /// Whether the policy has room for no line at all.
+    pub(super) fn is_used_up(&self, now: Instant) -> bool {
+        !lock(&self.own).bucket.has_room(now, 0.0)
+    }
+
+    /// Whether policy and tenant have room for a line of `bytes` bytes.
     pub(super) fn has_room(&self, now: Instant, bytes: usize) -> bool {
         let bytes = as_f64(bytes);
         lock(&self.own).bucket.has_room(now, bytes) && lock(&self.tenants).has_room(now, bytes)
@@ -222,7 +227,7 @@ mod tests {
         let [short, long] = ["cluster/short", "cluster/long"].map(|id| share(&shares, id, start));
         assert_eq!(taken(&short, start, 10), 100);
         assert_eq!(taken(&long, start, 2 << 10), 32);
-        assert!(!short.has_room(start, 0) && !long.has_room(start, 1));
+        assert!(short.is_used_up(start) && !long.is_used_up(start) && !long.has_room(start, 1));
         let later = start + Duration::from_millis(500);
         assert_eq!((taken(&short, later, 10), taken(&long, later, 2 << 10)), (50, 4));
         let late = start + Duration::from_secs(3600);
