@@ -36,7 +36,7 @@ static BACKGROUND: OnceLock<Background> = OnceLock::new();
 /// and those that panic not for long. Lines that were not read as fast as they came are lost, and counted in `metrics`.
 ///
 /// # Errors
-/// When the thread cannot be started, or has been.
+/// When the metric is registered already, or the thread cannot be started.
 pub fn write_log_in_background(metrics: &Registry) -> anyhow::Result<()> {
     let help = "Log lines lost, as standard error was not read as fast as they came";
     let lost = counter(metrics, "portcullis_log_lines_lost_total", help)?;

@@ -90,6 +90,7 @@ fn fault_h13_no_tls() {
         hello[place] ^= 0x80;
         hello
     }));
+    let before = failed();
     let connections = forms.iter().map(|form| {
         let mut connection = Raw::tcp(address).expect("connects");
         let _ = connection.send(form);
@@ -98,6 +99,7 @@ fn fault_h13_no_tls() {
     for (form, mut connection) in connections.collect::<Vec<_>>() {
         assert!(connection.closed_within(LIMIT).is_some(), "{form:02x?} is left open");
     }
+    eventually("failed handshakes to be counted", || (failed() > before).then_some(()));
 
     // A ClientHello in pieces is valid, but the server waits for the rest of one only for a limited time.
     // A busy machine may send the pieces too slowly, hence the retries.

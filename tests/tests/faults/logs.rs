@@ -151,5 +151,5 @@ fn fault_z21_nobody_reads_the_standard_error_of_the_loader() {
     let is_about = |number| move |line: &Value| line.to_string().contains(&name(number));
     pod.loader().wait_for_log("the last line", is_about(FAILING - 1));
     let bytes: usize = pod.loader().lines().iter().map(String::len).sum();
-    assert!(bytes > 64 << 10, "a pipe holds {bytes} bytes");
+    assert!(bytes > 64 << 10, "only {bytes} bytes, which a pipe holds");
 }
