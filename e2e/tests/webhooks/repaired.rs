@@ -1,7 +1,7 @@
 //! Webhooks that somebody else edits or deletes.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -77,6 +77,30 @@ fn edit_empty_and_delete(name: &str, is_mutating: bool) {
     repaired("labels", false);
     never(Duration::from_secs(2), "another event", || Some(events()).filter(|events| *events != repairs));
     eventually("a denial", || scene.create("one").err().filter(|refused| refused.contains("denied the request")));
+    canary.end();
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w02_a_webhook_that_is_edited_each_time_is_repaired_less_and_less_often() {
+    let scene = Scene::new("fought", 1);
+    let canary = scene.installation.own_canary();
+    scene.installation.apply_ready(&[scene.installation.cluster_policy("fought-deny").denying("no")]);
+    let [webhook] = scene.webhooks(1).try_into().expect("one");
+    let (path, api) = (Scene::path(&webhook), scene.installation.api());
+    // Labels are no repair that an event tells of, but they are written all the same.
+    let labels = json!({ "metadata": { "labels": { "policies.portcullis.dev/policy-server": "other" } } });
+    for edit in [json!({ "webhooks": [] }), labels] {
+        let (start, mut repairs) = (Instant::now(), 0);
+        while start.elapsed() < Duration::from_secs(8) {
+            api.patch(&path, &edit).expect("an answer").expect("the edit");
+            eventually("a repair", || api.get(&path).filter(|now| essence(now) == essence(&webhook)));
+            repairs += 1;
+        }
+        // From the sixth on, they are at least a second apart.
+        let most = 6 + start.elapsed().as_secs();
+        assert!(repairs <= most, "{repairs} repairs in {:?}", start.elapsed());
+    }
     canary.end();
 }
 
