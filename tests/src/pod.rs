@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use portcullis_contract::{EvaluatorState, LoaderState};
+use portcullis_contract::{EvaluatorState, LoaderState, Reason};
 use serde_json::Value;
 
 use crate::address::Addresses;
@@ -229,6 +229,11 @@ impl Pod {
         let text = self.metrics(Program::Evaluator);
         let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.trim().parse().ok());
         value.unwrap_or(0.0)
+    }
+
+    /// How many evaluations of a policy failed for this reason.
+    pub fn evaluation_errors(&self, id: &str, reason: Reason) -> f64 {
+        self.metric(&format!("portcullis_policy_evaluation_errors_total{{policy=\"{id}\",reason=\"{reason}\"}}"))
     }
 
     /// The evaluator's `/v1/state`; `None` if it does not answer.

@@ -40,11 +40,6 @@ fn in_team() -> Review {
     Review::pod().with("/namespace", "team")
 }
 
-/// How many evaluations of a policy failed for this reason.
-fn errors(pod: &Pod, id: &str, reason: Reason) -> f64 {
-    pod.metric(&format!(r#"portcullis_policy_evaluation_errors_total{{policy="{id}",reason="{reason}"}}"#))
-}
-
 /// The answers to a policy's calls.
 fn lines(verdict: &Verdict) -> Vec<String> {
     assert!(!verdict.allowed, "{verdict:?}");
@@ -276,7 +271,7 @@ fn fault_m27_capabilities_that_were_not_granted_and_no_packet_leaves() {
     pod.wait_current(&ignored.id(), 1);
     pod.ask(&ignored.id(), &review).assert_ignored(&review, &ignored.id(), Reason::CapabilityDenied);
     for id in [fails.id(), ignored.id()] {
-        assert!(errors(&pod, &id, Reason::CapabilityDenied) > 0.0, "{}", pod.metrics(Program::Evaluator));
+        assert!(pod.evaluation_errors(&id, Reason::CapabilityDenied) > 0.0, "{}", pod.metrics(Program::Evaluator));
     }
     assert_eq!((source.connections(), names.queries()), (0, 0));
 }
@@ -437,7 +432,7 @@ fn fault_b04_a_policy_that_fails_when_its_capability_does() {
     let pod = Pod::on(&folder).start();
     pod.wait_current("cluster/fails", 1);
     assert!(!ask(&pod, "cluster/fails").allowed);
-    let errors = errors(&pod, "cluster/fails", Reason::CapabilityUnavailable);
+    let errors = pod.evaluation_errors("cluster/fails", Reason::CapabilityUnavailable);
     assert!(errors > 0.0, "{}", pod.metrics(Program::Evaluator));
 }
 
@@ -456,7 +451,7 @@ fn fault_b07_rules_in_rego_without_a_cluster_do_not_judge() {
             && verdict.message.contains("kube::Client was not initialized properly"),
         "{verdict:?}"
     );
-    let errors = errors(&pod, "cluster/rego", Reason::CapabilityUnavailable);
+    let errors = pod.evaluation_errors("cluster/rego", Reason::CapabilityUnavailable);
     assert!(errors > 0.0, "{}", pod.metrics(Program::Evaluator));
     // If the loader does not come back, the policy does not judge without objects either.
     pod.loader().kill();

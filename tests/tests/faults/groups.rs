@@ -166,14 +166,13 @@ fn fault_w13_one_of_five_is_overloaded() {
         members.iter().for_each(|member| drop(pod.wait_current(&member.id(), 1)));
         let bad = members[place].id();
         let told = format!("policy {bad}: {}: ", Reason::Overloaded);
-        let series =
-            format!("portcullis_policy_evaluation_errors_total{{policy=\"{bad}\",reason=\"{}\"}}", Reason::Overloaded);
+        let refused = || pod.evaluation_errors(&bad, Reason::Overloaded);
         let ask_while_busy = || {
-            let before = pod.metric(&series);
+            let before = refused();
             thread::scope(|scope| {
                 // Twice as many calls as may run and wait; each of them takes the whole time limit of the policy.
                 let busy = scope.spawn(|| pod.new_client().ask_at_once(200, &bad, &Review::pod()));
-                eventually("the first to be refused", || (pod.metric(&series) > before).then_some(()));
+                eventually("the first to be refused", || (refused() > before).then_some(()));
                 let verdict = pod.admit(&members[0].group(), &Review::pod()).verdict();
                 busy.join().expect("all are answered");
                 verdict

@@ -32,8 +32,7 @@ fn assert_fails(reason: Reason, guests: &[(&str, &str)]) {
             let answer = pod.within(limit, &lax, || pod.ask(&lax, &review));
             answer.assert_ignored(&review, &lax, reason);
         }
-        let series = format!("portcullis_policy_evaluation_errors_total{{policy=\"{id}\",reason=\"{reason}\"}}");
-        assert!(pod.metric(&series) >= 2.0, "{series}");
+        assert!(pod.evaluation_errors(&id, reason) >= 2.0, "{id}");
         assert_eq!(pod.health(&id).code, 200, "a failed evaluation is no failed policy");
         pod.wait_condition(&id, "Ready", "True", "Active");
     }
@@ -435,11 +434,7 @@ fn fault_m29_panic_in_a_host_function() {
     for policy in all {
         let id = policy.id();
         assert!(pod.ask(&id, &review).verdict().allowed, "{id}");
-        let series = format!(
-            "portcullis_policy_evaluation_errors_total{{policy=\"{id}\",reason=\"{}\"}}",
-            Reason::InternalError
-        );
-        assert_eq!(pod.metric(&series) as usize, ROUNDS, "{series}");
+        assert_eq!(pod.evaluation_errors(&id, Reason::InternalError) as usize, ROUNDS, "{id}");
         assert_eq!(pod.health(&id).code, 200, "a panic in one evaluation is no failed policy");
         pod.wait_condition(&id, "Ready", "True", "Active");
     }

@@ -52,8 +52,7 @@ fn fault_m30_a_member_of_a_policy_group_fails() {
             let answer = pod.ask(&policy.id(), &review);
             answer.assert_not_judged(&review, &policy.id(), reason);
             assert!(answer.verdict().message.contains(&member), "{answer:?}");
-            let labels = format!("policy=\"{}\",reason=\"{reason}\"", policy.id());
-            let errors = pod.metric(&format!("portcullis_policy_evaluation_errors_total{{{labels}}}"));
+            let errors = pod.evaluation_errors(&policy.id(), reason);
             assert!((errors - 1.0).abs() < 0.5, "{errors} errors of {}", policy.id());
         }
         let answer = pod.ask(&ignored.id(), &review);

@@ -86,8 +86,7 @@ fn fault_e07_the_smaller_of_two_limits() {
 
 /// How many evaluations of a policy have ended at a time limit.
 fn timed_out(pod: &Pod, id: &str) -> usize {
-    let reason = Reason::EvaluationTimedOut;
-    pod.metric(&format!("portcullis_policy_evaluation_errors_total{{policy=\"{id}\",reason=\"{reason}\"}}")) as usize
+    pod.evaluation_errors(id, Reason::EvaluationTimedOut) as usize
 }
 
 /// About 300 callers hang up, and not the row's 10,000, because each has a connection with a handshake of its own.
