@@ -74,7 +74,7 @@ pub use etcd::SMALL_DATABASE;
 pub use helm::{HELM_VERSION, Helm, objects_of};
 pub use installation::{
     CONTROLLER_ACCOUNT, Canary, Certificates, FLOODED, Heard, IN_TIME, Installation, InstallationOptions, Listener,
-    POLICY_SERVER_ACCOUNT, Pod, PodSetup, Policy, Right, SERVICE, assert_recovers_on_node, condition,
+    NEW_TOKEN, POLICY_SERVER_ACCOUNT, Pod, PodSetup, Policy, Right, SERVICE, assert_recovers_on_node, condition,
 };
 pub use issuer::Issuer;
 pub use kubectl::Output;

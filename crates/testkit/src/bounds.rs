@@ -87,6 +87,14 @@ impl Bound {
         }
         Err(format!("{what} took {took:?}, and {allowed:?} were allowed here and now (I3: {limit:?}, {reason})"))
     }
+
+    /// Asserts that the time between two moments was within the bound, as [`Bound::check`] counts it.
+    ///
+    /// # Panics
+    /// When it took longer.
+    pub fn assert(&self, what: &str, since: &Moment, now: &Moment) {
+        self.check(what, since, now).unwrap_or_else(|late| panic!("{late}"));
+    }
 }
 
 /// Repeats a round until it is in time. Each round breaks and mends the same thing again, and returns whether that was

@@ -17,6 +17,7 @@ mod policy;
 mod recovery;
 mod rhythm;
 mod setup;
+mod token;
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -31,6 +32,7 @@ pub use pod::Pod;
 pub use policy::{Policy, condition};
 pub use recovery::assert_recovers_on_node;
 pub use setup::PodSetup;
+pub use token::NEW_TOKEN;
 
 use crate::api::Api;
 use crate::canary_check::CanaryCheck;

@@ -4,9 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use portcullis_e2e::{
-    POLICY_SERVER_ACCOUNT, PodSetup, Policy, Program, Proxy, Request, Rule, eventually_within, one_round_in_time,
+    NEW_TOKEN, POLICY_SERVER_ACCOUNT, PodSetup, Policy, Program, Proxy, Request, Rule, eventually_within,
+    one_round_in_time,
 };
-use portcullis_testkit::Bound;
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -105,9 +105,6 @@ fn fault_r09_r10_a_refused_token_is_read_again_and_a_new_one_is_used() {
     assert_eq!(replica.pod.restarts(Program::Reporter), restarts, "no restart was needed");
 }
 
-/// How soon a new token must be used.
-const MINUTE: Bound = Bound { limit: Duration::from_secs(60), reason: "row R09's own" };
-
 /// The process of a replica's reporter, and how often it was started again.
 fn process(replica: &Replica) -> (Option<u32>, u32) {
     (replica.pod.program(Program::Reporter).pid(), replica.pod.restarts(Program::Reporter))
@@ -118,22 +115,9 @@ fn process(replica: &Replica) -> (Option<u32>, u32) {
 fn fault_r09_a_running_reporter_uses_a_new_token_within_a_minute() {
     let (stage, proxy, replica, policy, object) = active_behind_proxy("rotated");
     let before = process(&replica);
-    let token = stage.installation.token(POLICY_SERVER_ACCOUNT, &replica.pod);
-    let with_it = || proxy.requests().into_iter().find(|request| request.bearer == token);
-    assert_eq!(with_it(), None, "only the test has it");
-    let replaced = stage.installation.moment();
-    replica.pod.put_token(&token);
     // The renewals of the Lease are calls enough.
-    let used = eventually_within(SOON, "a call with the new token", || with_it().filter(|call| call.status.is_some()));
-    let in_time = MINUTE.check("the new token", &replaced, &stage.installation.moment());
-    in_time.unwrap_or_else(|late| panic!("{late}"));
+    let used = stage.installation.assert_new_token_is_used(POLICY_SERVER_ACCOUNT, &replica.pod, &proxy, |_| true);
     assert!(matches!(used.status, Some(200..300)), "{used:?}");
-    let since = proxy.requests().into_iter().filter(|request| request.at >= replaced.at());
-    assert_eq!(
-        since.filter(|request| request.status == Some(401)).count(),
-        0,
-        "both tokens are valid, so no refusal made the reporter read the file"
-    );
     replica.says(&object, unreachable());
     stage.word(&policy, "Error");
     assert_eq!(process(&replica), before, "no restart was needed");
@@ -218,7 +202,7 @@ fn fault_r10_a_refused_token_is_read_again_at_once_and_then_calls_become_rare() 
     eventually_within(SOON, "the newest state", || {
         (told(&stage.installation.object(&policy)?, "Degraded") == "True/NotFound").then_some(())
     });
-    MINUTE.check("the new token", &replaced, &stage.installation.moment()).unwrap_or_else(|late| panic!("{late}"));
+    NEW_TOKEN.assert("the new token", &replaced, &stage.installation.moment());
     let last = writes().pop().expect("writes");
     assert!(last.bearer == third && last.body.contains("NotFound"), "{:?} {}", last.status, last.body);
     assert_eq!(process(&replica), before, "no restart was needed");

@@ -118,6 +118,6 @@ fn fault_r05_with_each_call_delayed_each_object_has_one_slot() {
         });
     }
     let bound = Bound { limit: DELAY + Duration::from_secs(12), reason: "calls under way, and then the usual time" };
-    bound.check("the last states", &back, &stage.installation.moment()).unwrap_or_else(|late| panic!("{late}"));
+    bound.assert("the last states", &back, &stage.installation.moment());
     assert_eq!(replica.pod.restarts(Program::Reporter), 0);
 }
