@@ -106,7 +106,7 @@ fn fault_r31_a_namespace_ends_with_its_policies_while_a_controller_holds_them() 
     let path = format!("/api/v1/namespaces/{doomed}");
     let api = installation.api();
     api.delete(&path, None).expect("an answer").expect("the deletion");
-    // Nothing can be created in it from now on, not even an event.
+    // From now on the API server refuses every new object in the namespace, even events.
     eventually("the end of the namespace", || api.find(&path).is_none().then_some(()));
     scene.webhooks(0);
     eventually("no revision", || installation.revisions().is_empty().then_some(()));

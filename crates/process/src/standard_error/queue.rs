@@ -7,7 +7,7 @@ pub(super) const ROOM_OF_GUESTS: usize = ROOM / 2;
 /// The memory that is kept for the next lines after a flood.
 const KEPT: usize = 64 << 10;
 
-/// Who wrote a line.
+/// Whether the program or a guest wrote a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Speaker {
     /// The program itself.
