@@ -35,6 +35,7 @@ mod soak;
 mod start;
 mod swap;
 mod table;
+mod timeout;
 mod usage;
 mod variant;
 mod workload;
@@ -95,6 +96,8 @@ enum Benchmark {
     Memory(memory::Args),
     /// The latency of other policies while some callers run an endless loop.
     Isolation(isolation::Args),
+    /// How long after its timeout an evaluation that never ends is answered.
+    Timeout(timeout::Args),
     /// Many more requests than can be judged: how many are judged, how soon the others are refused, and what it does to memory.
     ///
     /// Some callers show how many requests can be judged each second. Then requests come at five times that rate, whatever becomes of them,
@@ -154,6 +157,7 @@ impl Benchmark {
             Self::Start(start) => start.run(output).await,
             Self::Memory(memory) => memory.run(output).await,
             Self::Isolation(isolation) => isolation.run(output).await,
+            Self::Timeout(timeout) => timeout.run(output).await,
             Self::Overload(overload) => overload.run(output).await,
             Self::Soak(soak) => soak.run(output).await,
             Self::Admission(admission) => admission.run(output).await,
