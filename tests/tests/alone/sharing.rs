@@ -225,7 +225,7 @@ fn fault_z05_policies_touch_all_memory() {
     }
     // The memory limit of the chart is that of a cgroup, in which the evaluator runs from its start. If the test may not create a cgroup, the
     // limit is a setting, and the kernel does not enforce it.
-    let cage = Cage::new(LIMIT);
+    let cage = Cage::of_memory(LIMIT);
     let setup = Pod::on(&folder).canary_within(FLOODED, "120 callers touch all memory");
     let pod = match &cage {
         Some(cage) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Answer, Folder, Pod, Policy, Process, Program, Raw, Review, StopOnDrop, eventually, eventually_within, heavy,
+    Answer, Cage, Folder, Pod, Policy, Process, Program, Raw, Review, StopOnDrop, eventually, eventually_within, heavy,
     one_round_in_time, request,
 };
 use rustix::process::Signal;
@@ -132,7 +132,7 @@ fn fault_e08_caller_hangs_up() {
     });
 }
 
-/// Lets a process run for a tenth of the time, like `cpu.max`, by stopping it again and again.
+/// Lets a process run for a tenth of the time by stopping it again and again, where the test may not make control groups.
 struct Throttle<'p> {
     process: &'p Process,
     done: &'p AtomicBool,
@@ -188,8 +188,13 @@ fn fault_e15_a_tenth_of_a_processor() {
     pod.canary().pause();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let throttle = Throttle { process: pod.evaluator(), done: &done };
-        scope.spawn(move || throttle.run());
+        let cage = Cage::of_a_tenth_of_a_processor();
+        if let Some(cage) = &cage {
+            cage.take(pod.evaluator().pid());
+        } else {
+            let throttle = Throttle { process: pod.evaluator(), done: &done };
+            scope.spawn(move || throttle.run());
+        }
         let prober = scope.spawn(|| assert_stays_alive(&pod, &done));
         let stop = StopOnDrop(&done);
         for round in 0..ROUNDS {
@@ -209,6 +214,10 @@ fn fault_e15_a_tenth_of_a_processor() {
         drop(stop);
         let probes = prober.join().expect("liveness does not fail");
         assert!(probes >= IN_A_ROW, "{probes} probes cannot fail {IN_A_ROW} times in a row");
+        if let Some(cage) = &cage {
+            cage.release(pod.evaluator().pid());
+            assert!(cage.throttled() > 0, "endless loops use up their share");
+        }
     });
     pod.canary().resume();
     let before = pod.canary().answers();

@@ -94,14 +94,14 @@ fn assert_back_from_the_volume(policies: impl Fn(&Folder), end: impl Fn(&Pod)) {
 fn fault_e01_killed_for_memory() {
     /// The memory that the evaluator gets beyond what it uses.
     const MORE: u64 = 2 << 20;
-    if Cage::new(MORE).is_none() {
+    if Cage::of_memory(MORE).is_none() {
         return;
     }
     assert_back_from_the_volume(
         // This policy, too, has to load again beside the hundred others.
         |folder| folder.put(&Policy::cluster("grows").guest("memory_growth").timeout(20)),
         |pod| {
-            let cage = Cage::new(MORE).expect("there was one before");
+            let cage = Cage::of_memory(MORE).expect("there was one before");
             cage.take(pod.evaluator().pid());
             // This touches more memory than the limit allows.
             let grow = thread::spawn({
