@@ -25,6 +25,7 @@ mod metrics;
 mod modes;
 mod policy_groups;
 mod reads;
+mod reads_token;
 mod requests;
 mod secrets;
 mod sources;
