@@ -11,10 +11,10 @@ pub struct Cage(PathBuf);
 struct Limit {
     /// Its controller in version 1 of control groups.
     controller: &'static str,
-    /// The files of version 2 with what is written to them.
+    /// The files of version 2, the unified hierarchy, with what is written to them.
     unified: Vec<(&'static str, String)>,
-    /// The files of version 1.
-    single: Vec<(&'static str, String)>,
+    /// The files of version 1, the legacy hierarchy.
+    legacy: Vec<(&'static str, String)>,
 }
 
 impl Cage {
@@ -24,7 +24,7 @@ impl Cage {
         let cage = Self::find(&Limit {
             controller: "memory",
             unified: vec![("memory.max", bytes.to_string())],
-            single: vec![("memory.limit_in_bytes", bytes.to_string())],
+            legacy: vec![("memory.limit_in_bytes", bytes.to_string())],
         });
         if let Some(cage) = &cage {
             // The file does not exist if there is no swap.
@@ -42,7 +42,7 @@ impl Cage {
         Self::find(&Limit {
             controller: "cpu",
             unified: vec![("cpu.max", "10000 100000".to_owned())],
-            single: vec![("cpu.cfs_period_us", "100000".to_owned()), ("cpu.cfs_quota_us", "10000".to_owned())],
+            legacy: vec![("cpu.cfs_period_us", "100000".to_owned()), ("cpu.cfs_quota_us", "10000".to_owned())],
         })
     }
 
@@ -57,7 +57,7 @@ impl Cage {
             let (roots, files) = if controllers.is_empty() {
                 (vec!["/sys/fs/cgroup".to_owned(), "/sys/fs/cgroup/unified".to_owned()], &limit.unified)
             } else if controllers.split(',').any(|controller| controller == limit.controller) {
-                (vec![format!("/sys/fs/cgroup/{}", limit.controller)], &limit.single)
+                (vec![format!("/sys/fs/cgroup/{}", limit.controller)], &limit.legacy)
             } else {
                 return None;
             };
