@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use portcullis_testkit::guest;
 use serde::Serialize;
 
 use crate::plot::{Axis, Panel, Plot, Scale};
-use crate::pod::{FILL, Folder, assemble, examples};
+use crate::pod::{FILL, Folder, examples};
 use crate::report::{Output, median, print_with_plot};
 
 /// Latencies of the other policy, by the number of offenders.
@@ -65,8 +66,7 @@ struct Rounds {
 impl Args {
     pub(crate) async fn run(&self, output: &Output) -> anyhow::Result<()> {
         let folder = Folder::new()?;
-        let text = std::fs::read_to_string(examples().join("../guests/wat/endless_loop.wat"))?;
-        folder.policy("endless", &assemble(&text)?, &serde_json::json!({}), false)?;
+        folder.policy("endless", &guest("endless_loop"), &serde_json::json!({}), false)?;
         let canary = std::fs::read(examples().join("modules/no-privileged.wasm"))?;
         folder.policy("canary", &canary, &serde_json::json!({}), false)?;
         folder.fill(&folder.path("volume"), 2, FILL)?;

@@ -236,22 +236,3 @@ fn program(name: &str) -> anyhow::Result<Command> {
 pub(crate) fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
 }
-
-/// A policy in WebAssembly text, as a module with the metadata that every policy needs.
-pub(crate) fn assemble(text: &str) -> anyhow::Result<Vec<u8>> {
-    let metadata = serde_json::json!({
-        "protocolVersion": "v1", "mutating": false, "executionMode": "kubewarden-wapc",
-        "rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}],
-    });
-    let mut module = wat::parse_str(text)?;
-    append(&mut module, "io.kubewarden.metadata", metadata.to_string().as_bytes());
-    Ok(module)
-}
-
-/// Appends a custom section.
-fn append(module: &mut Vec<u8>, name: &str, data: &[u8]) {
-    use wasm_encoder::{CustomSection, Encode as _, Section as _};
-    let section = CustomSection { name: name.into(), data: data.into() };
-    module.push(section.id());
-    section.encode(module);
-}

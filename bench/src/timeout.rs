@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::pod::{FILL, Folder, assemble, examples};
+use crate::pod::{FILL, Folder};
 use crate::report::{Output, Samples, print};
 
 const BENCHMARK: &str = "timeout";
@@ -52,9 +52,8 @@ impl Args {
     pub(crate) async fn run(&self, output: &Output) -> anyhow::Result<()> {
         let folder = Folder::new()?;
         for guest in GUESTS {
-            let text = std::fs::read_to_string(examples().join("../guests/wat").join(format!("{guest}.wat")))?;
             let name = policy(guest);
-            let file = folder.module(&name, &assemble(&text)?)?;
+            let file = folder.module(&name, &portcullis_testkit::guest(guest))?;
             folder.manifest(&name, json!({"module": file, "timeoutEvalSeconds": TIMEOUT.as_secs()}))?;
         }
         folder.fill(&folder.path("volume"), GUESTS.len(), FILL)?;
