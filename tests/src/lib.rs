@@ -71,8 +71,8 @@ pub use guests::SdkGuest;
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use portcullis_testkit::{
-    Asked, FAIL_POINT, Moment, Reply, Stalls, Usage, bytes_below, eventually_within, guest, guest_with, large_module,
-    never, note, one_round_in_time, rego, rego_calling, repository, skip, wat,
+    Asked, FAIL_POINT, Moment, Reply, Stalls, StopOnDrop, Usage, bytes_below, eventually_within, guest, guest_with,
+    large_module, never, note, one_round_in_time, rego, rego_calling, repository, skip, wat,
 };
 pub use process::{Launch, Process};
 pub use programs::{Program, program};
@@ -87,4 +87,4 @@ pub use source::Source;
 pub use tls::Tls;
 pub use tokens::TokenService;
 pub use volume::{SmallVolume, Volume};
-pub use wait::{LIMIT, StopOnDrop, allow_many_connections, eventually, heavy};
+pub use wait::{LIMIT, allow_many_connections, eventually, heavy};

@@ -1,7 +1,6 @@
 //! Waits for conditions, with time limits that are long enough for a busy machine.
 
 use std::iter;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once};
 use std::thread;
 use std::time::Duration;
@@ -44,15 +43,6 @@ pub(crate) fn eventually_or<T>(what: &str, mut look: impl FnMut() -> Option<T>, 
             panic!("waited in vain for {what}, {waited:?} long{}", instead());
         }
         thread::sleep(PACE);
-    }
-}
-
-/// Sets a flag when it is dropped, so that other threads end even if the test fails.
-pub struct StopOnDrop<'f>(pub &'f AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Waits for conditions.
 
 use std::fmt::{Debug, Display};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,15 @@ pub fn never<T: Debug>(time: Duration, what: &str, mut look: impl FnMut() -> Opt
             panic!("{what} must not happen: {found:?}");
         }
         thread::sleep(QUICK);
+    }
+}
+
+/// Sets a flag when it is dropped, so that other threads end even if the test fails.
+pub struct StopOnDrop<'f>(pub &'f AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 

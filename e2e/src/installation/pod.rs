@@ -161,6 +161,11 @@ impl Pod {
         self.container(program).restarts.load(Ordering::SeqCst)
     }
 
+    /// The process of a program, and how often it was started again: both stay as long as it runs.
+    pub fn process(&self, program: Program) -> (Option<u32>, u32) {
+        (self.program(program).pid(), self.restarts(program))
+    }
+
     /// Whether all its programs were ready at the last probe.
     pub fn is_ready(&self) -> bool {
         self.is_ready.load(Ordering::SeqCst)

@@ -186,11 +186,11 @@ fn fault_r09_a_running_loader_uses_a_new_token_within_a_minute() {
     // A watch keeps the token that it began with, so the watches are short.
     let (proxy, pod) = behind(&installation, PodSetup::default().flag(Program::Loader, "--watch-timeout", "5s"));
     policy.wait_serving(&pod, 1);
-    let process = (pod.program(Program::Loader).pid(), pod.restarts(Program::Loader));
+    let process = pod.process(Program::Loader);
     let is_meant = |call: &Request| call.method == "GET" && call.path.contains(REVISIONS);
     let used = installation.assert_new_token_is_used(POLICY_SERVER_ACCOUNT, &pod, &proxy, is_meant);
     assert_eq!(used.status, Some(200));
     revise(&policy, 2);
     policy.wait_serving(&pod, 2);
-    assert_eq!((pod.program(Program::Loader).pid(), pod.restarts(Program::Loader)), process, "no restart was needed");
+    assert_eq!(pod.process(Program::Loader), process, "no restart was needed");
 }

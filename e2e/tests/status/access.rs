@@ -105,22 +105,17 @@ fn fault_r09_r10_a_refused_token_is_read_again_and_a_new_one_is_used() {
     assert_eq!(replica.pod.restarts(Program::Reporter), restarts, "no restart was needed");
 }
 
-/// The process of a replica's reporter, and how often it was started again.
-fn process(replica: &Replica) -> (Option<u32>, u32) {
-    (replica.pod.program(Program::Reporter).pid(), replica.pod.restarts(Program::Reporter))
-}
-
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r09_a_running_reporter_uses_a_new_token_within_a_minute() {
     let (stage, proxy, replica, policy, object) = active_behind_proxy("rotated");
-    let before = process(&replica);
+    let before = replica.pod.process(Program::Reporter);
     // The renewals of the Lease are calls enough.
     let used = stage.installation.assert_new_token_is_used(POLICY_SERVER_ACCOUNT, &replica.pod, &proxy, |_| true);
     assert!(matches!(used.status, Some(200..300)), "{used:?}");
     replica.says(&object, unreachable());
     stage.word(&policy, "Error");
-    assert_eq!(process(&replica), before, "no restart was needed");
+    assert_eq!(replica.pod.process(Program::Reporter), before, "no restart was needed");
 }
 
 /// How long the API server refuses the reporter, counted from the first refusal.
@@ -134,7 +129,7 @@ const MOST_LEASE_CALLS: usize = 23;
 #[ignore = "starts a cluster"]
 fn fault_r10_a_refused_token_is_read_again_at_once_and_then_calls_become_rare() {
     let (stage, proxy, replica, policy, object) = active_behind_proxy("refused");
-    let before = process(&replica);
+    let before = replica.pod.process(Program::Reporter);
     let writes = || proxy.requests_of("PATCH", "/replicareports/");
     let refusals = |calls: Vec<Request>| calls.into_iter().filter(|call| call.status == Some(401)).collect::<Vec<_>>();
 
@@ -205,5 +200,5 @@ fn fault_r10_a_refused_token_is_read_again_at_once_and_then_calls_become_rare() 
     NEW_TOKEN.assert("the new token", &replaced, &stage.installation.moment());
     let last = writes().pop().expect("writes");
     assert!(last.bearer == third && last.body.contains("NotFound"), "{:?} {}", last.status, last.body);
-    assert_eq!(process(&replica), before, "no restart was needed");
+    assert_eq!(replica.pod.process(Program::Reporter), before, "no restart was needed");
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{POLICY_SERVER_ACCOUNT, Pod, Policy, condition, eventually, never};
+use portcullis_e2e::{POLICY_SERVER_ACCOUNT, Pod, Policy, StopOnDrop, condition, eventually, never};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -92,13 +92,4 @@ fn fault_z16_one_replica_claims_other_bytes_and_nothing_is_pinned_by_it_alone() 
     let refused = scene.create("one").expect_err("the others go on");
     assert!(refused.contains("the second"), "{refused}");
     canary.end();
-}
-
-/// Ends the claims when it is dropped, so also when the test fails.
-struct StopOnDrop<'f>(&'f AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }
