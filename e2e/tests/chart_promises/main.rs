@@ -22,6 +22,7 @@ mod first_denial;
 mod floods;
 mod killed;
 mod locked_out;
+mod moved_tag;
 mod network;
 mod newcomers;
 mod policy_checks;

@@ -1,7 +1,6 @@
 //! Modules that the loader may not fetch: because its login is wrong, or because the installation does not allow their source. Rows L06 and
 //! L23.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +9,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use portcullis_e2e::{Pod, PodSetup, Policy, Program, Right, Source, condition, eventually, guest_with, never};
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 use crate::checks::await_checks;
 use crate::{installation, installation_with};
@@ -18,11 +16,7 @@ use crate::{installation, installation_with};
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 fn digest(bytes: &[u8]) -> String {
-    let hex = Sha256::digest(bytes).iter().fold(String::new(), |mut hex, byte| {
-        write!(hex, "{byte:02x}").unwrap();
-        hex
-    });
-    format!("sha256:{hex}")
+    portcullis_contract::Digest::of(bytes).to_string()
 }
 
 /// Serves a module as `repository:v1`, and returns its address.

@@ -10,7 +10,6 @@ mod serving;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, LazyLock};
@@ -48,12 +47,7 @@ fn replica_with(installation: &Installation<'_>, setup: PodSetup) -> Arc<Pod> {
 
 /// The digest of a module, in the form of statuses and annotations.
 fn digest(module: &[u8]) -> String {
-    use sha2::{Digest as _, Sha256};
-    let hex = Sha256::digest(module).iter().fold(String::new(), |mut hex, byte| {
-        write!(hex, "{byte:02x}").unwrap();
-        hex
-    });
-    format!("sha256:{hex}")
+    portcullis_contract::Digest::of(module).to_string()
 }
 
 /// A cluster policy of an installation, which consists only of revisions.
