@@ -51,7 +51,7 @@ fn fault_l11_what_most_of_three_replicas_fetched_is_recorded_and_the_third_is_to
             && object["status"]["resolved"]["digest"] == *recorded
     });
     let different = entry(&object, third).unwrap();
-    assert_eq!((&different["state"], different["serving"].as_i64()), (&json!("Previous"), Some(1)), "{object:#}");
+    assert_eq!((&different["state"], different["generation"].as_i64()), (&json!("Previous"), Some(1)), "{object:#}");
     assert!(different["message"].as_str().unwrap().contains(&recorded), "{object:#}");
     policy.wait_until(&release.api(), "Degraded, with two of three replicas", |object| {
         let degraded = condition(object, "Degraded").is_some_and(|degraded| degraded["status"] == "True");
