@@ -35,6 +35,7 @@ mod folder;
 mod forward;
 mod guests;
 mod invariants;
+mod leaks;
 mod pod;
 mod policy;
 mod preload;
@@ -68,6 +69,7 @@ pub use flood::{Flood, Stranger};
 pub use folder::{CANARY, Folder};
 pub use forward::ForwardProxy;
 pub use guests::SdkGuest;
+pub use leaks::assert_no_leak;
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use portcullis_testkit::{

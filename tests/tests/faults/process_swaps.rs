@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Answer, Client, FLOODED, Folder, LIMIT, Pod, Policy, Process, Program, Review, StopOnDrop, Usage, Verdict,
+    Answer, Client, FLOODED, Folder, LIMIT, Pod, Policy, Process, Program, Review, StopOnDrop, Verdict, assert_no_leak,
     eventually, heavy, note, one_round_in_time,
 };
 use serde_json::json;
@@ -264,7 +264,7 @@ fn fault_e14_soak() {
             });
         });
         last += swaps;
-        at_rest(&pod)
+        pod.memory_at_rest()
     };
     let mut sizes = vec![work(SWAPS / 2, EVALUATIONS / 2)];
     let before: Vec<_> = pod.processes().map(Process::usage).collect();
@@ -273,7 +273,7 @@ fn fault_e14_soak() {
     }
     for (number, process) in pod.processes().enumerate() {
         let of_one: Vec<_> = sizes.iter().map(|sizes| sizes[number]).collect();
-        assert_no_leak(process.name(), &of_one, SWAPS, 1 << 10);
+        assert_no_leak(process.name(), &of_one, SWAPS.unsigned_abs(), "swaps", 1 << 10);
     }
     for (process, before) in pod.processes().zip(&before) {
         let mut after = process.usage();
@@ -282,37 +282,6 @@ fn fault_e14_soak() {
             after.is_back_to(before).then_some(())
         });
     }
-}
-
-/// The memory of each running program of a pod, without that of requests. It is the least of several measurements, because the canary
-/// goes on sending requests.
-fn at_rest(pod: &Pod) -> Vec<u64> {
-    let pids: Vec<_> = pod.processes().filter(|process| process.is_alive()).map(Process::pid).collect();
-    let mut least = vec![u64::MAX; pids.len()];
-    for _ in 0..20 {
-        thread::sleep(Duration::from_millis(50));
-        for (least, pid) in least.iter_mut().zip(&pids) {
-            *least = Usage::exact_anonymous(*pid).min(*least);
-        }
-    }
-    least
-}
-
-/// Asserts that a program whose memory had these sizes, with `swaps` swaps between one and the next, does not leak more than `leak` bytes
-/// with each swap. It is enough if this holds for one of the windows, because an allocator may take more memory for itself in some of them
-/// than all swaps together may leave behind. So that a window in which it gives memory back cannot hide everything, there is a wider limit
-/// for all windows together.
-fn assert_no_leak(program: &str, sizes: &[u64], swaps: i64, leak: u64) {
-    /// How many times more all windows together may grow.
-    const SLACK: u64 = 4;
-    let grown: Vec<_> = sizes.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
-    let kib: Vec<_> = grown.iter().map(|bytes| bytes >> 10).collect();
-    note(&format!("{program}: {} KiB, then {kib:?} KiB more with each {swaps} swaps", sizes[0] >> 10));
-    let limit = leak * swaps.unsigned_abs();
-    let all = sizes.last().expect("there are windows").saturating_sub(sizes[0]);
-    assert!(all <= limit * grown.len() as u64 * SLACK, "{program}: {} KiB more in all, {kib:?}", all >> 10);
-    let least = grown.into_iter().min().expect("there are windows");
-    assert!(least <= limit, "{program}: {kib:?} KiB more with each {swaps} swaps");
 }
 
 /// The evaluator alone does more swaps in the same time, so a leak of half a kilobyte with each would show.
@@ -357,14 +326,14 @@ fn fault_e14_a_thousand_swaps_leave_nothing_behind() {
             }
         }
         last += swaps;
-        at_rest(&pod)[0]
+        pod.memory_at_rest()[0]
     };
     let mut sizes = vec![swap(WARM_UP)];
     let before = pod.evaluator().usage();
     for _ in 0..WINDOWS {
         sizes.push(swap(WINDOW));
     }
-    assert_no_leak(pod.evaluator().name(), &sizes, WINDOW, 512);
+    assert_no_leak(pod.evaluator().name(), &sizes, WINDOW.unsigned_abs(), "swaps", 512);
     // Private copies are removed by threads that end some seconds after the last swap.
     let mut after = pod.evaluator().usage();
     eventually(&format!("the evaluator to use no more than before, {before}, but {after}"), || {
