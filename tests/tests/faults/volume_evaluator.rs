@@ -4,12 +4,14 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portcullis_contract::{CandidateContent, Digest, Reason, ReplicaState};
-use portcullis_tests::{Folder, LIMIT, Pod, Policy, Review, StopOnDrop, eventually, eventually_within, heavy, skip};
+use portcullis_tests::{
+    Folder, LIMIT, Pod, Policy, Review, StopOnDrop, eventually, eventually_within, heavy, note, skip,
+};
 
 pub(crate) const VICTIM: &str = "cluster/victim";
 
@@ -245,7 +247,8 @@ fn fault_v10_artifact_of_another_engine() {
 
 #[test]
 fn fault_v11_a_thousand_swaps_a_minute() {
-    const SWAPS: i64 = 300;
+    const SWAPS: i64 = 1000;
+    const MINUTE: Duration = Duration::from_secs(60);
     let _alone = heavy();
     let folder = folder();
     let pod = Pod::on(&folder).start();
@@ -257,18 +260,21 @@ fn fault_v11_a_thousand_swaps_a_minute() {
     pod.loader().kill();
     pod.reporter().kill();
 
+    let newest = AtomicI64::new(2);
     let check = |answer: Result<portcullis_tests::Answer, String>| {
         let verdict = answer.expect("answers").verdict();
         // Even generations have the module of generation 2, odd ones that of generation 1.
         let generation: i64 = verdict.annotations["generation"].parse().expect("a number");
         assert_eq!(verdict.message, format!("generation {}", 2 - generation % 2), "{verdict:?}");
+        newest.fetch_max(generation, Ordering::SeqCst);
     };
     let done = AtomicBool::new(false);
-    let start = Instant::now();
+    let swaps_before = pod.metric("portcullis_swaps_total");
     thread::scope(|scope| {
         let callers =
             scope.spawn(|| pod.client().ask_until(4, VICTIM, &Review::pod(), check, || done.load(Ordering::SeqCst)));
         let _stop = StopOnDrop(&done);
+        let since = pod.moment_with_test();
         for generation in 3..3 + SWAPS {
             let mut candidate = if generation % 2 == 1 { one.clone() } else { two.clone() };
             candidate.generation = generation;
@@ -279,14 +285,20 @@ fn fault_v11_a_thousand_swaps_a_minute() {
                 victim.candidates = vec![candidate];
                 victim.failures.clear();
             });
-            // This sets the rate, a thousand a minute; the test does not wait for anything here.
-            thread::sleep(Duration::from_millis(60));
+            // No generation may be skipped: each answers a caller before the next one comes.
+            eventually(&format!("an answer of generation {generation}"), || {
+                (newest.load(Ordering::SeqCst) == generation || callers.is_finished()).then_some(())
+            });
         }
-        pod.wait_current(VICTIM, 2 + SWAPS);
+        let now = pod.moment_with_test();
         done.store(true, Ordering::SeqCst);
         let answers = callers.join().expect("every answer is of one generation");
-        assert!(answers > 0, "nobody asked in {:?}", start.elapsed());
+        let (took, allowed) = (since.until(&now), since.allowed(MINUTE, &now));
+        note(&format!("{SWAPS} swaps beside {answers} answers took {took:.1?}, {allowed:.1?} allowed here and now"));
+        assert!(took <= allowed, "{SWAPS} swaps took {took:?}, and {allowed:?} were allowed here and now");
     });
+    let swaps = pod.metric("portcullis_swaps_total") - swaps_before;
+    assert!(swaps >= SWAPS as f64, "{swaps} swaps for {SWAPS} manifests");
     pod.loader().start_again();
     pod.reporter().start_again();
 }
