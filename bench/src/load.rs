@@ -136,6 +136,22 @@ impl Target {
         stop: Arc<AtomicBool>,
         longest: Option<Duration>,
     ) -> anyhow::Result<Load> {
+        let (target, body) = (self.clone(), body.clone());
+        // All callers share one thread: none waits for another thread to wake up, and the server has more of the processors.
+        let thread = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(target.callers(callers, &body, &stop, longest))
+        });
+        thread.await?
+    }
+
+    async fn callers(
+        &self,
+        callers: usize,
+        body: &Bytes,
+        stop: &Arc<AtomicBool>,
+        longest: Option<Duration>,
+    ) -> anyhow::Result<Load> {
         let mut connections = Vec::new();
         for _ in 0..callers {
             connections.push(self.open().await?);
@@ -144,7 +160,7 @@ impl Target {
         let tasks: Vec<_> = connections
             .into_iter()
             .map(|(mut connection, transport)| {
-                let (body, stop) = (body.clone(), Arc::clone(&stop));
+                let (body, stop) = (body.clone(), Arc::clone(stop));
                 let calls = async move {
                     let mut load = Load::default();
                     while !stop.load(Ordering::Relaxed) && longest.is_none_or(|longest| start.elapsed() < longest) {
@@ -157,7 +173,7 @@ impl Target {
                     }
                     load
                 };
-                // Both in one task: an answer does not wait for another thread to wake up, and the server has more of the processors.
+                // Both in one task, so that an answer is one step.
                 tokio::spawn(async move { join(calls, transport).await.0 })
             })
             .collect();
@@ -204,7 +220,7 @@ impl Connection {
 }
 
 /// Accepts any certificate: a benchmark measures servers on its own machine, which are often self-signed.
-mod trust {
+pub(crate) mod trust {
     use std::sync::Arc;
 
     use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -212,7 +228,7 @@ mod trust {
     use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
     use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-    pub(super) fn any() -> Result<ClientConfig, Error> {
+    pub(crate) fn any() -> Result<ClientConfig, Error> {
         let provider = Arc::new(ring::default_provider());
         let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()?

@@ -33,6 +33,7 @@ mod served;
 mod slope;
 mod soak;
 mod start;
+mod strangers;
 mod swap;
 mod table;
 mod timeout;
@@ -98,6 +99,8 @@ enum Benchmark {
     Isolation(isolation::Args),
     /// How long after its timeout an evaluation that never ends is answered.
     Timeout(timeout::Args),
+    /// How long calls take while strangers hold thousands of connections open.
+    Strangers(strangers::Args),
     /// Many more requests than can be judged: how many are judged, how soon the others are refused, and what it does to memory.
     ///
     /// Some callers show how many requests can be judged each second. Then requests come at five times that rate, whatever becomes of them,
@@ -158,6 +161,7 @@ impl Benchmark {
             Self::Memory(memory) => memory.run(output).await,
             Self::Isolation(isolation) => isolation.run(output).await,
             Self::Timeout(timeout) => timeout.run(output).await,
+            Self::Strangers(strangers) => strangers.run(output).await,
             Self::Overload(overload) => overload.run(output).await,
             Self::Soak(soak) => soak.run(output).await,
             Self::Admission(admission) => admission.run(output).await,
