@@ -357,6 +357,17 @@ mod tests {
     }
 
     #[test]
+    fn fault_l02_l03_l08_the_limits_are_those_of_the_rows_where_nothing_is_set() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let settings = args(&["--dir", folder.path().to_str().expect("text")]).settings().expect("good");
+        let web = &settings.fetching.web;
+        assert_eq!((web.header, web.total), (Duration::from_secs(10), Duration::from_secs(60)));
+        assert_eq!(web.lowest_rate, 1024);
+        // What is pushed later is found within this time.
+        assert_eq!(settings.plan.retry.outside, Duration::from_secs(600));
+    }
+
+    #[test]
     fn a_cluster_has_no_folder() {
         let volume = tempfile::tempdir().expect("a folder");
         let volume = volume.path().to_str().expect("text").to_owned();
