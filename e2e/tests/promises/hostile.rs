@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_e2e::{Cluster, FLOODED, Installation, PodSetup, Program, condition, eventually};
+use portcullis_e2e::{Cluster, FLOODED, Installation, InstallationOptions, PodSetup, Program, condition, eventually};
 use portcullis_testkit::large_module;
 use serde_json::{Value, json};
 
-use crate::checks::kubectl_dry_run;
-use crate::{assert_denied, installation, installation_with, try_pod};
+use crate::audit::{COUNTED, ReportKind, fill, found, reports};
+use crate::checks::{await_checks, dry_run, kubectl_dry_run};
+use crate::{assert_denied, cluster, installation, installation_with, try_pod};
 
 /// The number of connections that strangers hold at a time. A test build allows 4096.
 const HELD: usize = 5000;
@@ -191,6 +192,55 @@ fn fault_x09_what_modules_and_settings_say_is_clean_in_answers_status_events_and
             assert_all_clean(&format!("the log of {program}"), &read);
         }
     }
+    canary.end();
+}
+
+/// Asserts that a text for users has the words of [`UNCLEAN`], cleaned, with the markup as text.
+fn assert_told(what: &str, text: &str) {
+    assert!(text.contains("no [31m") && text.contains("<b>"), "{what}: {text:?}");
+    assert_clean(what, text);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_x09_refusals_of_policies_and_reports_on_objects_are_clean() {
+    const NAME: &str = "unclean-audit";
+    cluster().install_open_reports();
+    let options = InstallationOptions::named(NAME).checking_policies("deny").auditing("openreports");
+    let installation = Installation::start(cluster(), options).with(1);
+    let canary = installation.own_canary();
+    await_checks(&installation, NAME);
+
+    let refusal = json!({ "valid": false, "message": UNCLEAN }).to_string();
+    let refusing = installation.cluster_policy("unclean-audit-refused").answering("settings_answer", refusal);
+    for output in [kubectl_dry_run(&installation, &refusing), installation.apply(&refusing)] {
+        assert!(!output.is_ok() && output.stderr.contains("denied the request: SettingsInvalid: "), "{output:?}");
+        assert_told("what kubectl prints of a refusal", &output.stderr);
+    }
+    let (code, message) = dry_run(&installation, &refusing);
+    assert_eq!(code, 422, "{message}");
+    assert_told("the message of a refusal", &message);
+    assert_eq!(installation.object(&refusing), None);
+
+    // The object is older than the policy that rejects it.
+    let shop = installation.make_namespace("shop");
+    fill(&installation, &shop, 1, |_| true);
+    let says = json!({ "accepted": false, "message": UNCLEAN }).to_string();
+    let denying = installation.cluster_policy("unclean-audit-denies").on(&["configmaps"]).answering("answer", says);
+    let denying = denying.field("objectSelector", json!({ "matchLabels": { COUNTED: "yes" } }));
+    installation.apply_ready(std::slice::from_ref(&denying));
+    found(&installation, &denying, "a violation", |audit| audit["violations"] == 1);
+    let written = eventually("a report", || {
+        let written = reports(&installation, ReportKind::Report, std::slice::from_ref(&shop));
+        (!written.is_empty()).then_some(written)
+    });
+    for (_, report) in &written {
+        assert_told("a report", report["results"][0]["message"].as_str().unwrap_or_default());
+        assert_all_clean("a report", report);
+    }
+    let described = installation.cluster().kubectl(["describe", "--namespace", &shop, "reports.openreports.io"]);
+    assert_told("the description of a report", described.expect("a description"));
+    assert_all_clean("the status", &installation.object(&denying).expect("the policy")["status"]);
     canary.end();
 }
 

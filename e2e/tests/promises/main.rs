@@ -28,6 +28,7 @@ mod reads;
 mod reads_token;
 mod requests;
 mod secrets;
+mod source_back;
 mod sources;
 mod status_faults;
 mod switching_off;
