@@ -46,7 +46,7 @@ fn fault_l11_what_most_of_three_replicas_fetched_is_recorded_and_the_third_is_to
     release.source().put(TAG, majority);
     release.source().open();
     refuse(third);
-    let object = policy.wait_until(&release.api(), "a replica that is told to differ", |object| {
+    let object = policy.wait_until(&release.api(), "an entry that says what differs", |object| {
         entry(object, third).is_some_and(|entry| entry["reason"] == "ResolvedDifferently")
             && object["status"]["resolved"]["digest"] == *recorded
     });
