@@ -19,6 +19,11 @@ COPY --chmod=755 <<"SCRIPT" /usr/local/bin/build-program
 #!/bin/sh
 set -eu
 target="$(rustc -vV | sed -n 's/^host: //p')"
+# Made by `cargo xtask pgo`, for one compiler and one target.
+profile="$PWD/evaluator/profiles/$(rustc -vV | sed -n 's/^release: //p')-$target.profdata"
+if [ "$1" = portcullis-evaluator ] && [ -f "$profile" ]; then
+    export RUSTFLAGS="$RUSTFLAGS -Cprofile-use=$profile"
+fi
 cargo build --locked --release --target "$target" --package "$1" --bins
 mkdir /out
 cp "target/$target/release/$1" /out/

@@ -37,6 +37,7 @@ mod strangers;
 mod swap;
 mod table;
 mod timeout;
+mod train;
 mod usage;
 mod variant;
 mod workload;
@@ -101,6 +102,9 @@ enum Benchmark {
     Timeout(timeout::Args),
     /// How long calls take while strangers hold thousands of connections open.
     Strangers(strangers::Args),
+    /// Asks policies of each kind for a while and measures nothing: `cargo xtask pgo` makes a profile of the evaluator meanwhile.
+    #[command(hide = true)]
+    Train(train::Args),
     /// Many more requests than can be judged: how many are judged, how soon the others are refused, and what it does to memory.
     ///
     /// Some callers show how many requests can be judged each second. Then requests come at five times that rate, whatever becomes of them,
@@ -162,6 +166,7 @@ impl Benchmark {
             Self::Isolation(isolation) => isolation.run(output).await,
             Self::Timeout(timeout) => timeout.run(output).await,
             Self::Strangers(strangers) => strangers.run(output).await,
+            Self::Train(train) => train.run().await,
             Self::Overload(overload) => overload.run(output).await,
             Self::Soak(soak) => soak.run(output).await,
             Self::Admission(admission) => admission.run(output).await,
@@ -200,7 +205,7 @@ async fn all(output: &Output) -> anyhow::Result<()> {
 fn names() -> Vec<String> {
     let command = Args::command();
     let names = command.get_subcommands().map(|command| command.get_name().to_owned());
-    names.filter(|name| !["all", "help", "plots"].contains(&name.as_str())).collect()
+    names.filter(|name| !["all", "help", "plots", "train"].contains(&name.as_str())).collect()
 }
 
 #[cfg(test)]

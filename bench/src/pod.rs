@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use portcullis_contract::{MANIFEST_FILE, MANIFEST_MAX_BYTES, Manifest};
 use portcullis_process::files;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::load::Target;
 use crate::usage::{Memory, Usage};
@@ -168,6 +169,18 @@ impl Evaluator {
     /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.program.child.id()
+    }
+
+    /// Lets it end by itself, as a kubelet does, and waits until it has.
+    pub(crate) fn end(mut self) -> anyhow::Result<()> {
+        let pid = Pid::from_child(&self.program.child);
+        kill_process(pid, Signal::TERM).context("failed to send a signal")?;
+        let start = Instant::now();
+        while self.program.child.try_wait()?.is_none() {
+            anyhow::ensure!(start.elapsed() < Duration::from_secs(60), "the evaluator did not end within a minute");
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     /// The processor time used so far.

@@ -38,6 +38,11 @@ impl Served {
     pub(crate) fn server(&self) -> Server {
         Server::portcullis(self.target.clone(), &self.evaluator)
     }
+
+    /// Lets the evaluator end by itself.
+    pub(crate) fn end(self) -> anyhow::Result<()> {
+        self.evaluator.end()
+    }
 }
 
 /// Asks a server once, which must admit or deny the review as expected.

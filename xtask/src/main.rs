@@ -20,10 +20,13 @@ mod images;
 mod limit;
 mod log;
 mod network;
+mod pgo;
 mod picture;
+mod profiles;
 mod programs;
 mod progress;
 mod remap;
+mod rustc;
 mod step;
 mod test;
 mod test_images;
@@ -150,6 +153,16 @@ enum Command {
                       docker load --input target/images/loader.tar\n  \
                       skopeo copy oci-archive:target/images/loader.tar docker://registry.example.com/portcullis/loader:0.1.0")]
     Images(images::Wanted),
+    /// Make the profile by which release builds of the evaluator are optimised (profile-guided optimisation).
+    ///
+    /// Builds an evaluator with counters, asks it about policies of each kind for some seconds, and writes what was counted to
+    /// `evaluator/profiles`, for this compiler and this machine's target. Takes two release builds and the component `llvm-tools`
+    /// (`rustup component add llvm-tools`). A profile is worth making again with a new compiler, and after larger changes to the evaluator.
+    Pgo {
+        /// Arguments for the load, like `--time 10s`.
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
     /// Measure the programs, built for release: `cargo xtask bench --help` lists the benchmarks.
     #[command(disable_help_flag = true)]
     Bench {
@@ -220,6 +233,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Guests { names, opt_level, out } => build_guests(&names, opt_level.as_deref(), out),
         Command::Images(wanted) => images::run(&workspace, &wanted),
+        Command::Pgo { args } => pgo::run(&workspace, &args),
         Command::Bench { args } => bench::run(&workspace, &args),
         Command::Cluster { args } => cluster::run(&workspace, &args),
         Command::EarlierRelease => cluster::run(&workspace, &["earlier-release".into()]),

@@ -1,13 +1,17 @@
 //! The programs: building each by itself, and starting them on a folder.
 
+use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::profiles;
 use crate::progress;
+use crate::rustc;
 use crate::workspace::Workspace;
 
 /// The packages that make the programs of a pod and the command-line tool, which runs them without a cluster.
@@ -56,12 +60,36 @@ pub(crate) fn build_all(workspace: &Workspace, profile: Profile) -> Result<ExitC
 
 /// Builds programs, one cargo command each.
 pub(crate) fn build(workspace: &Workspace, programs: &[&str], profile: Profile) -> Result<()> {
+    let triple = rustc::version_line("host: ")?;
     for (index, program) in programs.iter().enumerate() {
         let label = format!("building {program} ({}/{})", index + 1, programs.len());
-        let built = progress::watch_cargo(build_command(workspace, program, profile), &label)?;
-        ensure!(built, "{program} does not build; the compiler's output is above");
+        let mut command = build_command(workspace, program, profile);
+        let flag = if profile == Profile::Release { profiles::flag(workspace, program, &triple)? } else { None };
+        if let Some(flag) = &flag {
+            // With an explicit target, the flag does not apply to build scripts, and functions have the names of the profile.
+            command.args(["--target", &triple]).env("CARGO_ENCODED_RUSTFLAGS", with_users_flags(flag));
+        }
+        ensure!(progress::watch_cargo(command, &label)?, "{program} does not build; the compiler's output is above");
+        if flag.is_some() {
+            let built = workspace.target.join(&triple).join(profile.dir()).join(program);
+            replace(&workspace.bin_dir(profile.dir()).join(program), &built)?;
+        }
     }
     Ok(())
+}
+
+/// A flag of the compiler behind those that the user has set, in the form of `CARGO_ENCODED_RUSTFLAGS`, which replaces them.
+fn with_users_flags(flag: &str) -> String {
+    let users = env::var("CARGO_ENCODED_RUSTFLAGS").ok().filter(|flags| !flags.is_empty());
+    let users = users.or_else(|| Some(env::var("RUSTFLAGS").ok()?.split_whitespace().collect::<Vec<_>>().join("\x1f")));
+    users.filter(|flags| !flags.is_empty()).map_or_else(|| flag.to_owned(), |users| format!("{users}\x1f{flag}"))
+}
+
+/// Puts a program where another one may be, which may be running.
+fn replace(path: &Path, program: &Path) -> Result<()> {
+    let copy = path.with_extension("new");
+    let copied = fs::create_dir_all(path.parent().unwrap_or(path)).and_then(|()| fs::copy(program, &copy));
+    copied.and_then(|_| fs::rename(&copy, path)).with_context(|| format!("failed to write {}", path.display()))
 }
 
 /// The command that builds one program. Each package is built by itself, because cargo unifies the features of the

@@ -1,15 +1,16 @@
 //! Builds static programs, which do not need libraries of the system on which they run.
 
-use std::env;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::profiles;
 use crate::programs::{self, Profile};
 use crate::progress;
 use crate::remap;
+use crate::rustc;
 use crate::workspace::Workspace;
 
 /// The compiler flag that links the C library statically.
@@ -41,7 +42,7 @@ impl Target {
 
     /// The target of this machine.
     pub(super) fn of_this_machine() -> Result<Self> {
-        Self::new(&version_line("host: ")?)
+        Self::new(&rustc::version_line("host: ")?)
     }
 
     /// Its name in Rust.
@@ -53,15 +54,6 @@ impl Target {
     pub(super) fn architecture(&self) -> &'static str {
         self.architecture
     }
-}
-
-/// The rest of the line of `rustc -vV` that begins with these words.
-pub(super) fn version_line(words: &str) -> Result<String> {
-    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let output = Command::new(rustc).arg("-vV").output().context("failed to start rustc")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().find_map(|line| line.strip_prefix(words));
-    line.map(str::to_owned).with_context(|| format!("rustc -vV says nothing behind `{words}`"))
 }
 
 /// Builds a program statically and returns its bytes.
@@ -77,7 +69,7 @@ pub(super) fn program(
 ) -> Result<Vec<u8>> {
     let is_relinked = profile == Profile::Dev && *target == Target::of_this_machine()?;
     let (command, folder) =
-        if is_relinked { relink(workspace, package) } else { build(workspace, package, profile, target) };
+        if is_relinked { relink(workspace, package) } else { build(workspace, package, profile, target)? };
     let flags = is_relinked.then_some(STATIC);
     let is_built = progress::watch_cargo_with_flags(command, flags.as_slice(), label)?;
     ensure!(is_built, "failed to build {package}; the compiler's output is above");
@@ -100,13 +92,15 @@ fn relink(workspace: &Workspace, package: &str) -> (Command, PathBuf) {
 }
 
 /// The build for users: everything with the same flags, in a target folder of its own.
-fn build(workspace: &Workspace, package: &str, profile: Profile, target: &Target) -> (Command, PathBuf) {
+fn build(workspace: &Workspace, package: &str, profile: Profile, target: &Target) -> Result<(Command, PathBuf)> {
     let mut command = programs::build_command(workspace, package, profile);
+    let mut flags = flags(workspace).to_vec();
+    if profile == Profile::Release {
+        flags.extend(profiles::flag(workspace, package, target.triple())?);
+    }
     // With an explicit target, these flags do not apply to build scripts, which are shared with other builds.
-    command
-        .args(["--locked", "--target", target.triple()])
-        .env("CARGO_ENCODED_RUSTFLAGS", flags(workspace).join("\x1f"));
-    (command, workspace.target.join(target.triple()))
+    command.args(["--locked", "--target", target.triple()]).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    Ok((command, workspace.target.join(target.triple())))
 }
 
 /// The compiler flags: link the C library statically, and keep the paths of this machine out of the program.
@@ -172,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_test_itself_is_looked_at() {
-        let this = fs::read(env::current_exe().unwrap()).unwrap();
+        let this = fs::read(std::env::current_exe().unwrap()).unwrap();
         assert_eq!(is_static(&this), Some(cfg!(target_feature = "crt-static")));
     }
 

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::build::{self, Target};
+use super::build::Target;
+use crate::rustc;
 use crate::workspace::Workspace;
 
 /// The name and version of a package, which identify it here.
@@ -120,8 +121,8 @@ impl Package {
 
 /// The standard library, and the C library if this machine's is used.
 fn system(target: &Target) -> Result<Vec<(&'static str, String)>> {
-    let mut system = vec![("rust-std", build::version_line("release: ")?)];
-    if build::version_line("host: ")? != target.triple() {
+    let mut system = vec![("rust-std", rustc::version_line("release: ")?)];
+    if rustc::version_line("host: ")? != target.triple() {
         return Ok(system);
     }
     let mut ldd = Command::new("ldd");
