@@ -60,7 +60,7 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Row {
     strangers: u16,
-    /// How many of their connections were open at the end.
+    /// The most of their connections that were open at the same time.
     open: u64,
     /// How many connections they made in all, with a handshake each.
     connections: u64,
@@ -91,7 +91,7 @@ impl Args {
             ensure!(connections >= (*strangers).into(), "only {connections} of {strangers} strangers have come");
             rows.push(Row {
                 strangers: *strangers,
-                open: crowd.counts.open.load(Ordering::Relaxed),
+                open: crowd.counts.most_open.load(Ordering::Relaxed),
                 connections,
                 calls: load.answers() + load.errors,
                 failed: load.unjudged(),
@@ -114,6 +114,7 @@ impl Args {
 #[derive(Default)]
 struct Counts {
     open: AtomicU64,
+    most_open: AtomicU64,
     made: AtomicU64,
 }
 
@@ -181,7 +182,8 @@ async fn visit(
     socket.bind(SocketAddr::new(from, 0))?;
     let stream = socket.connect(address).await?;
     counts.made.fetch_add(1, Ordering::Relaxed);
-    counts.open.fetch_add(1, Ordering::Relaxed);
+    let open = counts.open.fetch_add(1, Ordering::Relaxed) + 1;
+    counts.most_open.fetch_max(open, Ordering::Relaxed);
     let talk = async {
         let mut stream = connector.connect(ServerName::IpAddress(address.ip().into()), stream).await?;
         stream.write_all(head.as_bytes()).await?;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
@@ -58,12 +58,33 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> 
     let path = profiles::path(workspace, &triple)?;
     let parent = path.parent().unwrap_or(&path);
     fs::create_dir_all(parent).with_context(|| format!("failed to create {}", parent.display()))?;
-    let mut merge = Command::new(merge);
-    // Sparse: without the functions that never ran.
-    merge.args(["merge", "-sparse", "-o"]).arg(&path).arg(&counts);
-    ensure!(merge.status().context("failed to start llvm-profdata")?.success(), "llvm-profdata failed");
+    let usable = counted(&merge, &counts)?;
+    ensure!(!usable.is_empty(), "no evaluator has left counts in {}", counts.display());
+    ensure!(merged(&merge, &usable, &path)?, "llvm-profdata failed");
     println!("{}", path.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The counts that can be used. Threads count without locks, and llvm-profdata refuses all files where one has a count that cannot be.
+fn counted(merge: &Path, counts: &Path) -> Result<Vec<PathBuf>> {
+    let mut usable = Vec::new();
+    for entry in fs::read_dir(counts).with_context(|| format!("failed to read {}", counts.display()))? {
+        let path = entry.with_context(|| format!("failed to read {}", counts.display()))?.path();
+        let profile = path.with_extension("profdata");
+        if merged(merge, std::slice::from_ref(&path), &profile)? {
+            usable.push(profile);
+        } else {
+            eprintln!("warning: {} is left out", path.display());
+        }
+    }
+    Ok(usable)
+}
+
+/// Merges counts into a profile without the functions that never ran; returns whether llvm-profdata could.
+fn merged(merge: &Path, counts: &[PathBuf], profile: &Path) -> Result<bool> {
+    let mut command = Command::new(merge);
+    command.args(["merge", "-sparse", "-o"]).arg(profile).args(counts);
+    Ok(command.status().context("failed to start llvm-profdata")?.success())
 }
 
 fn copy(from: &Path, program: &str, to: &Path) -> Result<()> {
