@@ -65,7 +65,8 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The counts that can be used. Threads count without locks, and llvm-profdata refuses all files where one has a count that cannot be.
+/// The counts that can be used. llvm-profdata refuses all files if one has a count that cannot be, as the compiler makes it of
+/// `Host::ask_broker` when policies ask their host.
 fn counted(merge: &Path, counts: &Path) -> Result<Vec<PathBuf>> {
     let mut usable = Vec::new();
     for entry in fs::read_dir(counts).with_context(|| format!("failed to read {}", counts.display()))? {
