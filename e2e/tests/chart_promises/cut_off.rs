@@ -8,15 +8,14 @@ use portcullis_e2e::{condition, eventually, never};
 use portcullis_testkit::Moment;
 use serde_json::{Value, json};
 
-use crate::stage::{REPLICAS, Stage, assert_denied, own_cluster};
+use crate::stage::{REPLICAS, Stage, address, assert_denied, own_cluster};
 
 /// The limit for new leaders. A Lease is valid for 15 s after its last renewal; the rest is for the other candidates, which check it every
 /// 1.8 s, and for a machine that stands still for a while.
 const LEASE: Duration = Duration::from_secs(15 + 15);
 
-fn address(pods: &[Value], name: &str) -> IpAddr {
-    let pod = pods.iter().find(|pod| pod["metadata"]["name"] == name).expect("a leader is a pod");
-    pod["status"]["podIP"].as_str().unwrap().parse().unwrap()
+fn address_of(pods: &[Value], name: &str) -> IpAddr {
+    address(pods.iter().find(|pod| pod["metadata"]["name"] == name).expect("a leader is a pod"))
 }
 
 /// Whether the status is about the newest generation, and this many replicas serve it.
@@ -43,7 +42,7 @@ fn fault_k06_leaders_that_are_cut_from_the_api_are_followed_and_do_no_harm_when_
     let pods = [release.controllers(), release.pods()].concat();
     let load = release.load(&shop, 20);
 
-    let cut = cluster.cut_from_api_servers(&[address(&pods, &before[0]), address(&pods, &before[1])]);
+    let cut = cluster.cut_from_api_servers(&[address_of(&pods, &before[0]), address_of(&pods, &before[1])]);
     let start = Moment::now(iter::empty());
     let after = eventually("other leaders", || {
         let now = holders()?;

@@ -3,7 +3,7 @@
 use portcullis_e2e::{assert_recovers_on_node, condition};
 use serde_json::{Value, json};
 
-use crate::stage::{REPLICAS, Stage, assert_denied, own_cluster};
+use crate::stage::{REPLICAS, Stage, address, assert_denied, own_cluster};
 
 fn is(object: &Value, reason: &str) -> bool {
     condition(object, "Ready").is_some_and(|ready| ready["reason"] == reason)
@@ -19,7 +19,7 @@ fn fault_r19_a_policy_is_degraded_until_the_pod_that_cannot_load_it_is_deleted()
     let (release, shop) = (stage.release(), stage.namespace());
     let canary = release.own_canary();
     let bad = release.pods().remove(0);
-    release.source().refuse(bad["status"]["podIP"].as_str().unwrap().parse().unwrap());
+    release.source().refuse(address(&bad));
     let policy = release.cluster_policy("degraded").denying("not here");
     release.apply(&policy).expect("the policy");
     let object = policy.wait_until(&release.api(), "Degraded", |object| {

@@ -4,7 +4,7 @@ use portcullis_contract::Digest;
 use portcullis_e2e::{assert_recovers_on_node, condition, guest_with};
 use serde_json::{Value, json};
 
-use crate::stage::{REPLICAS, Stage, assert_denied, own_cluster};
+use crate::stage::{REPLICAS, Stage, address, assert_denied, own_cluster};
 
 const TAG: &str = "/moved.wasm";
 
@@ -31,7 +31,7 @@ fn fault_l11_what_most_of_three_replicas_fetched_is_recorded_and_the_third_is_to
     let recorded = Digest::of(&majority).to_string();
     let pods = release.pods();
     let (third, others) = pods.split_last().unwrap();
-    let refuse = |pod: &Value| release.source().refuse(pod["status"]["podIP"].as_str().unwrap().parse().unwrap());
+    let refuse = |pod: &Value| release.source().refuse(address(pod));
 
     // Only the third replica reaches the source, before the tag moves.
     others.iter().for_each(refuse);

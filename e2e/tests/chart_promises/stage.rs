@@ -1,5 +1,6 @@
 //! The release that tests share, and the turns of tests on it.
 
+use std::net::IpAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::thread;
 
@@ -143,6 +144,11 @@ pub(crate) fn assert_all(answers: &[Answer], code: u16) {
     let others: Vec<_> = answers.iter().filter(|answer| answer.code != Some(code)).collect();
     assert!(others.is_empty(), "{} of {} calls: {:?}", others.len(), answers.len(), others[0]);
     assert!(answers.len() > 20, "{} calls prove nothing", answers.len());
+}
+
+/// The address of a pod.
+pub(crate) fn address(pod: &Value) -> IpAddr {
+    pod["status"]["podIP"].as_str().unwrap().parse().unwrap()
 }
 
 /// The names of pods.

@@ -10,6 +10,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
+use crate::stage::address;
+
 /// The longest wait for the other side, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -39,7 +41,7 @@ pub(crate) fn connect(
     };
     let mut connection =
         ClientConnection::new(Arc::new(config), ServerName::try_from(name.to_owned()).unwrap()).unwrap();
-    let address = SocketAddr::new(pod["status"]["podIP"].as_str().unwrap().parse().unwrap(), port);
+    let address = SocketAddr::new(address(pod), port);
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
     while connection.is_handshaking() {
