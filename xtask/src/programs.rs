@@ -60,18 +60,21 @@ pub(crate) fn build_all(workspace: &Workspace, profile: Profile) -> Result<ExitC
 
 /// Builds programs, one cargo command each.
 pub(crate) fn build(workspace: &Workspace, programs: &[&str], profile: Profile) -> Result<()> {
-    let triple = rustc::version_line("host: ")?;
+    let triple = (profile == Profile::Release).then(|| rustc::version_line("host: ")).transpose()?;
     for (index, program) in programs.iter().enumerate() {
         let label = format!("building {program} ({}/{})", index + 1, programs.len());
         let mut command = build_command(workspace, program, profile);
-        let flag = if profile == Profile::Release { profiles::flag(workspace, program, &triple)? } else { None };
-        if let Some(flag) = &flag {
+        let profiled = match &triple {
+            Some(triple) => profiles::flag(workspace, program, triple)?.map(|flag| (triple, flag)),
+            None => None,
+        };
+        if let Some((triple, flag)) = &profiled {
             // With an explicit target, the flag does not apply to build scripts, and functions have the names of the profile.
-            command.args(["--target", &triple]).env("CARGO_ENCODED_RUSTFLAGS", with_users_flags(flag));
+            command.args(["--target", triple]).env("CARGO_ENCODED_RUSTFLAGS", with_users_flags(flag));
         }
         ensure!(progress::watch_cargo(command, &label)?, "{program} does not build; the compiler's output is above");
-        if flag.is_some() {
-            let built = workspace.target.join(&triple).join(profile.dir()).join(program);
+        if let Some((triple, _)) = profiled {
+            let built = workspace.target.join(triple).join(profile.dir()).join(program);
             replace(&workspace.bin_dir(profile.dir()).join(program), &built)?;
         }
     }
