@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::memory::hash;
 use super::subject::Subject;
 
 /// What a policy may take in a period, whatever it is asked.
@@ -51,7 +52,13 @@ struct Account {
     is_over: bool,
     /// Whether it was over in the previous period.
     was_over: bool,
+    /// The number of times that a period was enough for all objects.
+    round: u32,
 }
+
+/// The time in which a policy that is too slow for one period is asked about each of its objects once. It lasts until a period was enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Round(u64);
 
 /// Why a policy is not asked any further.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,14 +83,20 @@ impl Budgets {
     /// the mended one. The budget of its namespace is not: edits give nobody more time.
     pub(super) fn begin(&mut self, subjects: &[Subject], now: Instant) {
         let mut accounts = HashMap::new();
-        for (payer, generation) in subjects.iter().flat_map(|subject| {
+        for (payer, generation, is_unfinished) in subjects.iter().flat_map(|subject| {
             let generations = [subject.generation, 0];
-            payers(subject).into_iter().flatten().zip(generations)
+            let is_unfinished = !self.may_ask(subject);
+            payers(subject)
+                .into_iter()
+                .flatten()
+                .zip(generations)
+                .map(move |(payer, generation)| (payer, generation, is_unfinished))
         }) {
             let old = self.accounts.get(&payer).filter(|old| old.generation == generation);
             let account = match old {
                 Some(old) if !self.is_expired(old, now) => old.clone(),
-                old => Account::new(generation, now, old.is_some_and(|old| old.is_over)),
+                Some(old) => old.renewed(now, is_unfinished),
+                None => Account::new(generation, now),
             };
             accounts.insert(payer, account);
         }
@@ -105,6 +118,24 @@ impl Budgets {
     /// previous budget, so that the others are asked about first.
     pub(super) fn asks_late(&self, subject: &Subject) -> bool {
         self.of(subject).all(|(_, account)| !account.was_over)
+    }
+
+    /// The round in which a verdict that depends on other objects holds after it was given; none if the policy, so far, is quick enough to be asked
+    /// about all objects in each scan.
+    pub(super) fn kept_round(&self, subject: &Subject) -> Option<Round> {
+        let is_slow = |account: &Account| account.was_over || account.spent > EACH.saturating_mul(account.questions);
+        self.round(subject, is_slow)
+    }
+
+    /// The round that this scan goes on with: the previous period was not enough.
+    pub(super) fn resumed_round(&self, subject: &Subject) -> Option<Round> {
+        self.round(subject, |account| account.was_over)
+    }
+
+    fn round(&self, subject: &Subject, is_wanted: impl Fn(&Account) -> bool) -> Option<Round> {
+        let own = self.of(subject).next().map(|(_, account)| account.round)?;
+        let is_wanted = self.of(subject).any(|(_, account)| is_wanted(account));
+        is_wanted.then(|| Round(hash(&(&subject.uid, subject.generation, own))))
     }
 
     /// Notes what a question to a policy took. True if it was the one by which the policy or its namespace has used up its budget.
@@ -157,8 +188,14 @@ impl Budgets {
 }
 
 impl Account {
-    fn new(generation: i64, since: Instant, was_over: bool) -> Self {
-        Self { since, generation, spent: Duration::ZERO, questions: 0, is_over: false, was_over }
+    fn new(generation: i64, since: Instant) -> Self {
+        Self { since, generation, spent: Duration::ZERO, questions: 0, is_over: false, was_over: false, round: 0 }
+    }
+
+    /// The account of the next period. `is_unfinished` says whether this one was not enough, be it for the policy or for its namespace.
+    fn renewed(&self, since: Instant, is_unfinished: bool) -> Self {
+        let round = if is_unfinished { self.round } else { self.round.wrapping_add(1) };
+        Self { was_over: self.is_over, round, ..Self::new(self.generation, since) }
     }
 }
 

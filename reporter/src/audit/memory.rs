@@ -7,6 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use portcullis_matching::{Labels, Resource};
 
+use super::budget::Round;
 use super::finding::Finding;
 use super::subject::Subject;
 
@@ -38,8 +39,10 @@ struct Judged {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Remembered {
     pub(super) findings: Vec<Finding>,
-    /// The policies that are to be asked again; the findings of all others hold.
+    /// The policies that are to be asked again; the findings of all others hold, unless they read other objects.
     pub(super) open: Vec<Open>,
+    /// The rounds in which policies that read other objects were asked; their findings hold as long as these last.
+    pub(super) rounds: Vec<Round>,
 }
 
 /// A policy that is to be asked again about an object.
@@ -59,7 +62,8 @@ impl Remembered {
 
     /// The memory that it takes, roughly, in bytes.
     fn size(&self) -> usize {
-        self.findings.iter().map(Finding::size).sum::<usize>() + self.open.len() * size_of::<Open>()
+        let findings: usize = self.findings.iter().map(Finding::size).sum();
+        findings + size_of_val(self.open.as_slice()) + size_of_val(self.rounds.as_slice())
     }
 }
 
@@ -183,7 +187,8 @@ mod tests {
         let mut memory = Memory::default();
         memory.begin();
         let open = vec![Open::new(&subject("bbbb", 1), true)];
-        let remembered = Remembered { findings: vec![finding("a", Problem::Violation, "no")], open };
+        let remembered =
+            Remembered { findings: vec![finding("a", Problem::Violation, "no")], open, ..Remembered::default() };
         memory.put(1, 10, remembered.clone());
         memory.put(2, 20, Remembered::default());
         assert_eq!(memory.recall(1, 10), Some(remembered));

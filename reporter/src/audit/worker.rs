@@ -104,17 +104,16 @@ impl Worker {
         let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         let labels = target.namespace.as_ref().and_then(|namespace| current.namespaces.get(namespace));
         let fingerprint = fingerprint(version, labels, stable());
-        let remembered =
-            if stable().next().is_none() { Some(Remembered::default()) } else { self.memory.recall(key, fingerprint) };
+        let remembered = self.memory.recall(key, fingerprint);
+        let remembered = if stable().next().is_none() { Some(remembered.unwrap_or_default()) } else { remembered };
         let budgets = lock(&self.budgets);
         let is_asked = |one: &&Asking| {
             let subject = &plan.subjects[one.subject];
-            match remembered.as_ref().map(|remembered| remembered.open(subject)) {
-                _ if subject.reads_context => true,
-                None => true,
-                Some(None) => false,
-                Some(Some(open)) => !open.is_late || budgets.asks_late(subject),
+            let Some(remembered) = &remembered else { return true };
+            if subject.reads_context {
+                return !budgets.resumed_round(subject).is_some_and(|round| remembered.rounds.contains(&round));
             }
+            remembered.open(subject).is_some_and(|open| !open.is_late || budgets.asks_late(subject))
         };
         let questions: Vec<Asking> = matching.asking.iter().filter(is_asked).copied().collect();
         let raw = if questions.is_empty() { String::new() } else { object.to_string() };
@@ -183,11 +182,15 @@ impl Worker {
                 }
             };
             tally.judged(finding.as_ref(), &title);
-            if !subject.reads_context {
-                let holds = open.is_none_or(|open| open.is_late);
-                remembered.findings.extend(finding.clone().filter(|_| holds));
+            let mut holds = open.is_none_or(|open| open.is_late);
+            if subject.reads_context {
+                let round = lock(&self.budgets).kept_round(subject).filter(|_| holds);
+                holds = round.is_some();
+                remembered.rounds.extend(round);
+            } else {
                 remembered.open.extend(open);
             }
+            remembered.findings.extend(finding.clone().filter(|_| holds));
             match finding {
                 Some(finding) => findings.push((asking.subject, finding)),
                 None => passed += 1,

@@ -44,11 +44,16 @@ struct Stage {
 
 impl Stage {
     fn new(interval: Duration) -> Self {
+        Self::with_slow(interval, json!({}))
+    }
+
+    /// With this in the `spec` of the slow policy.
+    fn with_slow(interval: Duration, spec: Value) -> Self {
         portcullis_process::install_crypto();
         let asked = Asked::default();
         let mut servers = ProbeServer::new();
         let mut serve = |routes| servers.port(([127, 0, 0, 1], 0).into(), routes).expect("binds");
-        let (api, evaluator) = (serve(api_server()), serve(evaluator(Arc::clone(&asked))));
+        let (api, evaluator) = (serve(api_server(spec)), serve(evaluator(Arc::clone(&asked))));
         servers.start().expect("starts");
         let served = ["uid-all", "uid-slow", "uid-quick"].map(|uid| (PolicyKey::of(uid), 1)).into();
         Self { scanner: scanner(api, evaluator, interval), served, asked }
@@ -93,18 +98,20 @@ fn scanner(api: SocketAddr, evaluator: SocketAddr, interval: Duration) -> Scanne
     Scanner { client, site, metrics, failures: failures(), worker }
 }
 
-/// A policy for all namespaces, a slow one of the namespace `a`, and a quick one of the namespace `b`, each with its collection.
-fn policies() -> [(&'static str, Value); 3] {
+/// A policy for all namespaces, a slow one of the namespace `a` with this in its `spec`, and a quick one of the namespace `b`, each with its
+/// collection.
+fn policies(slow: Value) -> [(&'static str, Value); 3] {
     let rules =
         json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}]);
-    let policy = |namespace: Option<&str>, name: &str| {
+    let policy = |namespace: Option<&str>, name: &str, mut spec: Value| {
         let metadata = json!({"name": name, "namespace": namespace, "uid": format!("uid-{name}")});
-        json!({"metadata": metadata, "spec": {"rules": rules}})
+        spec["rules"] = rules.clone();
+        json!({"metadata": metadata, "spec": spec})
     };
     [
-        ("clusterpolicies", policy(None, "all")),
-        ("policies", policy(Some("a"), "slow")),
-        ("policies", policy(Some("b"), "quick")),
+        ("clusterpolicies", policy(None, "all", json!({}))),
+        ("policies", policy(Some("a"), "slow", slow)),
+        ("policies", policy(Some("b"), "quick", json!({}))),
     ]
 }
 
@@ -112,10 +119,11 @@ fn answer(body: &Value) -> impl IntoResponse + use<> {
     ([(CONTENT_TYPE, "application/json")], body.to_string())
 }
 
-fn api_server() -> Router {
+fn api_server(slow: Value) -> Router {
+    let policies = policies(slow);
     let list = |items: Vec<Value>| answer(&json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}));
     let policies = move |Path(plural): Path<String>| async move {
-        list(policies().into_iter().filter(|(of, _)| *of == plural).map(|(_, policy)| policy).collect())
+        list(policies.into_iter().filter(|(of, _)| *of == plural).map(|(_, policy)| policy).collect())
     };
     let objects = ["a", "b"].into_iter().flat_map(|namespace| {
         (0..OBJECTS).map(move |number| {
@@ -190,8 +198,22 @@ async fn a_policy_that_runs_to_its_deadline_costs_the_others_a_few_evaluations_a
 
 #[tokio::test]
 async fn over_the_periods_a_slow_policy_is_asked_about_all_its_objects() {
-    // Each scan is a period of its own.
-    let mut stage = Stage::new(Duration::ZERO);
+    asked_once_about_each(json!({})).await;
+}
+
+#[tokio::test]
+async fn over_the_periods_a_slow_policy_that_reads_other_objects_is_asked_about_all_its_objects_and_then_once_more() {
+    let mut stage =
+        asked_once_about_each(json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod"}]})).await;
+    // Once a period was enough, be it the last one or the next, what the policy said of the first objects may be old.
+    stage.scan().await;
+    stage.scan().await;
+    assert!(stage.asked("namespaced/a/slow").contains(&"a-00".to_owned()));
+}
+
+/// A stage on which the slow policy, with this in its `spec`, was asked about each object, in scans of which each is a period of its own.
+async fn asked_once_about_each(slow: Value) -> Stage {
+    let mut stage = Stage::with_slow(Duration::ZERO, slow);
     let mut judged = BTreeSet::new();
     for _ in 0..OBJECTS {
         let found = stage.scan().await;
@@ -202,7 +224,7 @@ async fn over_the_periods_a_slow_policy_is_asked_about_all_its_objects() {
             let slow = &found["namespaced/a/slow"];
             assert_eq!((slow.errors, slow.message.as_str()), (OBJECTS as i64, ""));
             assert_eq!(stage.asked("cluster/all").len(), 2 * OBJECTS, "it was asked once about each object");
-            return;
+            return stage;
         }
     }
     panic!("only {judged:?}");
