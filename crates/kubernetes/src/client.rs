@@ -123,16 +123,28 @@ fn is_watch(uri: &Uri) -> bool {
 pub(crate) async fn limited(response: Response<Body>, is_watch: bool) -> Result<Response<Answer>, BoxError> {
     let (mut parts, body) = response.into_parts();
     let body = if !parts.status.is_success() {
-        let text = Limited::new(body, LARGEST_REFUSAL).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let text = read(body, LARGEST_REFUSAL).await.unwrap_or_default();
         let status = serde_json::to_vec(&refusal(parts.status, &parts.headers, &text))?;
         parts.headers.remove(CONTENT_LENGTH);
         whole(status.into())
     } else if is_watch {
         lines(body)
     } else {
-        whole(Limited::new(body, LARGEST_ANSWER).collect().await?.to_bytes())
+        whole(read(body, LARGEST_ANSWER).await?)
     };
     Ok(Response::from_parts(parts, body))
+}
+
+/// Reads a body of at most `most` bytes into one buffer that grows. To collect its parts first would take twice the memory.
+async fn read(body: Body, most: usize) -> Result<Bytes, BoxError> {
+    let mut body = Limited::new(body, most);
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes.into())
 }
 
 fn whole(bytes: Bytes) -> Answer {
@@ -186,23 +198,23 @@ mod tests {
         Response::builder().status(code).body(Body::from(body)).expect("an answer")
     }
 
-    async fn read(response: Response<Body>, is_watch: bool) -> Result<Bytes, BoxError> {
+    async fn passed_on(response: Response<Body>, is_watch: bool) -> Result<Bytes, BoxError> {
         Ok(limited(response, is_watch).await?.into_body().collect().await?.to_bytes())
     }
 
     #[tokio::test]
     async fn an_answer_that_is_too_large_is_not_read() {
-        assert_eq!(read(answer(200, b"{}".to_vec()), false).await.expect("read"), "{}");
-        let error = read(answer(200, vec![b' '; LARGEST_ANSWER + 1]), false).await.expect_err("too large");
+        assert_eq!(passed_on(answer(200, b"{}".to_vec()), false).await.expect("read"), "{}");
+        let error = passed_on(answer(200, vec![b' '; LARGEST_ANSWER + 1]), false).await.expect_err("too large");
         assert_eq!(error.to_string(), "length limit exceeded");
     }
 
     #[tokio::test]
     async fn a_watch_may_be_long_but_no_line_of_it() {
         let line = [vec![b' '; LONGEST_LINE - 1], b"\n".to_vec()].concat();
-        let read_lines = read(answer(200, line.repeat(3)), true).await.expect("read");
+        let read_lines = passed_on(answer(200, line.repeat(3)), true).await.expect("read");
         assert_eq!(read_lines.len(), 3 * LONGEST_LINE);
-        let error = read(answer(200, vec![b' '; LONGEST_LINE + 1]), true).await.expect_err("too long");
+        let error = passed_on(answer(200, vec![b' '; LONGEST_LINE + 1]), true).await.expect_err("too long");
         assert!(error.is::<LineTooLong>(), "{error}");
     }
 

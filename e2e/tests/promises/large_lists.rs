@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use portcullis_e2e::{FLOODED, Installation, Program, Usage, eventually, eventually_within, note};
+use portcullis_e2e::{
+    FLOODED, Installation, LIMIT, Program, Usage, eventually, eventually_seen, eventually_within, note,
+};
 use portcullis_testkit::wat;
 use serde_json::json;
 
@@ -131,9 +133,14 @@ fn fault_b05_a_list_that_is_larger_than_may_be() {
     for _ in 0..5 {
         assert!(try_config_map(&installation, &shop, "a").1.contains("67108864"));
     }
-    let [loader, evaluator] = eventually("memory that is free again", || {
+    let [loader, evaluator] = eventually_seen(LIMIT, "memory that is free again", || {
         let now = [Program::Loader, Program::Evaluator].map(usage);
-        now.iter().zip(&before).all(|(now, before)| now.resident < before.resident + REFUSED).then_some(now)
+        let is_free = now.iter().zip(&before).all(|(now, before)| now.resident < before.resident + REFUSED);
+        if is_free {
+            Ok(now)
+        } else {
+            Err(format!("loader: {}, then {}; evaluator: {}, then {}", before[0], now[0], before[1], now[1]))
+        }
     });
     note(&format!("loader: {}, then {loader}; evaluator: {}, then {evaluator}", before[0], before[1]));
     assert!(loader.peak < before[0].peak + READ, "{} became {loader}", before[0]);
