@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::memory::hash;
+use super::hash::hash;
 use super::subject::Subject;
 
 /// What a policy may take in a period, whatever it is asked.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
-use super::memory::hash;
+use super::hash::hash;
 use super::report::content;
 
 /// Most reports that are remembered. Further ones are written in each scan, and are deleted only with their objects.

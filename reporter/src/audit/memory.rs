@@ -3,12 +3,12 @@
 //! A policy that has failed, or was not asked, is asked again, without the others that match the object.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use portcullis_matching::{Labels, Resource};
 
 use super::budget::Round;
 use super::finding::Finding;
+use super::hash::hash;
 use super::subject::Subject;
 
 /// Most objects that are remembered. Policies are asked about the others in each scan.
@@ -136,13 +136,6 @@ pub(super) fn fingerprint<'s>(
     let mut policies: Vec<(&str, i64)> = policies.map(|subject| (subject.uid.as_str(), subject.generation)).collect();
     policies.sort_unstable();
     hash(&(resource_version, namespace, policies))
-}
-
-/// A hash that is the same for the same value as long as this program runs.
-pub(super) fn hash(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]

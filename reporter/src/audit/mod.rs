@@ -15,6 +15,7 @@
 mod ask;
 mod budget;
 mod finding;
+mod hash;
 mod known;
 mod memory;
 mod metrics;

@@ -8,7 +8,7 @@ use portcullis_kubernetes::MANAGED_BY_LABEL;
 use serde_json::{Map, Value, json};
 
 use super::finding::{Finding, Problem};
-use super::memory::hash;
+use super::hash::hash;
 use super::subject::Subject;
 
 /// The value of the label for the program that made a report, and the source of its results.
