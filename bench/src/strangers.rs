@@ -5,18 +5,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
+use portcullis_testkit::{Flood, Stranger};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustls::pki_types::ServerName;
 use serde::Serialize;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpSocket;
-use tokio::runtime::Runtime;
-use tokio::time::{Instant, sleep, sleep_until};
 use tokio_rustls::TlsConnector;
 
 use crate::load::{Target, trust};
@@ -28,12 +23,6 @@ const POLICY: &str = "no-privileged";
 
 /// How many addresses strangers have, other than the callers'.
 const ADDRESSES: u16 = 8;
-/// The interval between the bytes of a stranger.
-const PACE: Duration = Duration::from_secs(1);
-/// How long a stranger whose connection was closed waits until it connects again.
-const PAUSE: Duration = Duration::from_secs(3);
-/// The interval between the first connections of two strangers.
-const STAGGER: Duration = Duration::from_micros(200);
 /// The size in bytes of a body that is promised.
 const BODY: usize = 4000;
 /// How many descriptors the callers need, and everything else.
@@ -85,13 +74,13 @@ impl Args {
             let target = evaluator.target(&format!("cluster/{POLICY}"));
             // An evaluator spares the clients that it has answered.
             target.load(1, Duration::from_secs(1), &body).await?;
-            let crowd = Crowd::new(&target, *strangers)?;
+            let flood = flood(&target, *strangers)?;
             let load = target.load_at(f64::from(self.rate), self.time, &body).await?;
-            let connections = crowd.counts.made.load(Ordering::Relaxed);
+            let connections = flood.visits();
             ensure!(connections >= (*strangers).into(), "only {connections} of {strangers} strangers have come");
             rows.push(Row {
                 strangers: *strangers,
-                open: crowd.counts.most_open.load(Ordering::Relaxed),
+                open: flood.most_open(),
                 connections,
                 calls: load.answers() + load.errors,
                 failed: load.unjudged(),
@@ -110,54 +99,19 @@ impl Args {
     }
 }
 
-/// How many connections strangers have.
-#[derive(Default)]
-struct Counts {
-    open: AtomicU64,
-    most_open: AtomicU64,
-    made: AtomicU64,
-}
-
-/// Strangers, who have a thread of their own and go on until this is dropped.
-struct Crowd {
-    runtime: Option<Runtime>,
-    counts: Arc<Counts>,
-}
-
-impl Crowd {
-    fn new(target: &Target, strangers: u16) -> anyhow::Result<Self> {
-        let address: SocketAddr = target.authority.parse()?;
-        let mut config = trust::any()?;
-        // Each connection is to cost the server a whole handshake.
-        config.resumption = rustls::client::Resumption::disabled();
-        let connector = TlsConnector::from(Arc::new(config));
-        let head = format!("POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {BODY}\r\n\r\n", target.path);
-        let head: Arc<str> = head.into();
-        allow_descriptors(u64::from(strangers) + OTHER_DESCRIPTORS)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let counts = Arc::<Counts>::default();
-        for number in 0..strangers {
-            let (connector, head, counts) = (connector.clone(), Arc::clone(&head), Arc::clone(&counts));
-            runtime.spawn(async move {
-                sleep(STAGGER * number.into()).await;
-                let from = IpAddr::from([127, 0, 0, 2 + (number % ADDRESSES) as u8]);
-                loop {
-                    // Whether the server closed the connection or did not accept it, the stranger tries again.
-                    let _ = visit(address, from, &connector, &head, &counts).await;
-                    sleep(PAUSE).await;
-                }
-            });
-        }
-        Ok(Self { runtime: Some(runtime), counts })
-    }
-}
-
-impl Drop for Crowd {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
+/// Starts strangers. Each sends the head of a request, and then its body in a trickle.
+fn flood(target: &Target, strangers: u16) -> anyhow::Result<Flood> {
+    let address: SocketAddr = target.authority.parse()?;
+    let mut config = trust::any()?;
+    // Each connection is to cost the server a whole handshake.
+    config.resumption = rustls::client::Resumption::disabled();
+    let connector = TlsConnector::from(Arc::new(config));
+    let head = format!("POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {BODY}\r\n\r\n", target.path);
+    allow_descriptors(u64::from(strangers) + OTHER_DESCRIPTORS)?;
+    Ok(Flood::of((0..strangers).map(|number| {
+        let from = IpAddr::from([127, 0, 0, 2 + (number % ADDRESSES) as u8]);
+        Stranger::silent(address).from(from).over_tls(connector.clone()).saying(head.as_str()).trickling(" ")
+    })))
 }
 
 /// Raises the limit of this process to so many descriptors.
@@ -168,38 +122,4 @@ fn allow_descriptors(count: u64) -> anyhow::Result<()> {
             .with_context(|| format!("{count} descriptors are needed: raise the hard limit (ulimit -Hn)"))?;
     }
     Ok(())
-}
-
-/// Connects, sends the head of a request, and then a byte of its body each [`PACE`] until the server closes the connection.
-async fn visit(
-    address: SocketAddr,
-    from: IpAddr,
-    connector: &TlsConnector,
-    head: &str,
-    counts: &Counts,
-) -> std::io::Result<()> {
-    let socket = TcpSocket::new_v4()?;
-    socket.bind(SocketAddr::new(from, 0))?;
-    let stream = socket.connect(address).await?;
-    counts.made.fetch_add(1, Ordering::Relaxed);
-    let open = counts.open.fetch_add(1, Ordering::Relaxed) + 1;
-    counts.most_open.fetch_max(open, Ordering::Relaxed);
-    let talk = async {
-        let mut stream = connector.connect(ServerName::IpAddress(address.ip().into()), stream).await?;
-        stream.write_all(head.as_bytes()).await?;
-        let (mut answer, mut next) = ([0; 1024], Instant::now() + PACE);
-        loop {
-            tokio::select! {
-                read = stream.read(&mut answer) => if read? == 0 { return Ok(()) },
-                () = sleep_until(next) => {
-                    stream.write_all(b" ").await?;
-                    stream.flush().await?;
-                    next += PACE;
-                }
-            }
-        }
-    };
-    let ended = talk.await;
-    counts.open.fetch_sub(1, Ordering::Relaxed);
-    ended
 }

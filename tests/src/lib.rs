@@ -30,7 +30,6 @@ mod client;
 mod clock;
 mod expect;
 mod files;
-mod flood;
 mod folder;
 mod forward;
 mod guests;
@@ -65,7 +64,6 @@ pub use canary::{Canary, FLOODED};
 pub use certificate::{Authority, Identity};
 pub use client::Client;
 pub use clock::Clock;
-pub use flood::{Flood, Stranger};
 pub use folder::{CANARY, Folder};
 pub use forward::ForwardProxy;
 pub use guests::SdkGuest;
@@ -73,8 +71,8 @@ pub use leaks::assert_no_leak;
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use portcullis_testkit::{
-    Asked, FAIL_POINT, Moment, Reply, Stalls, StopOnDrop, Usage, bytes_below, eventually_within, guest, guest_with,
-    large_module, never, note, one_round_in_time, rego, rego_calling, repository, skip, wat,
+    Asked, FAIL_POINT, Flood, Moment, Reply, Stalls, StopOnDrop, Stranger, Usage, bytes_below, eventually_within,
+    guest, guest_with, large_module, never, note, one_round_in_time, rego, rego_calling, repository, skip, wat,
 };
 pub use process::{Launch, Process};
 pub use programs::{Program, program};
@@ -86,7 +84,7 @@ pub use server::{DENIES, Server};
 pub use setup::PodSetup;
 pub use slow_writes::{Delayed, SlowWrites};
 pub use source::Source;
-pub use tls::Tls;
+pub use tls::{Tls, connector};
 pub use tokens::TokenService;
 pub use volume::{SmallVolume, Volume};
 pub use wait::{LIMIT, allow_many_connections, eventually, heavy};

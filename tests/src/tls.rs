@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use tokio_rustls::TlsConnector;
 
 use crate::{Authority, Identity, address};
 
@@ -58,6 +59,11 @@ pub(crate) fn client(versions: &[&'static SupportedProtocolVersion], alpn: &[&st
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     Arc::new(config)
+}
+
+/// What makes connections for a client that trusts [`Authority::shared`], for asynchronous code.
+pub fn connector() -> TlsConnector {
+    TlsConnector::from(client(rustls::ALL_VERSIONS, &[]))
 }
 
 /// The ServerHello of TLS 1.1, which no current client accepts.

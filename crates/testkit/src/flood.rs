@@ -1,4 +1,4 @@
-//! Rig FLOOD: clients that open connections, send little, and reconnect when they are disconnected.
+//! Rig FLOOD of the fault catalogue: clients that open connections, send little, and reconnect when they are disconnected.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,8 +12,6 @@ use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_rustls::TlsConnector;
 
-use crate::tls;
-
 /// The time between two bytes of a slow client.
 const PACE: Duration = Duration::from_secs(1);
 /// The time before a disconnected client reconnects.
@@ -22,11 +20,11 @@ const PAUSE: Duration = Duration::from_secs(3);
 const STAGGER: Duration = Duration::from_micros(200);
 
 /// The actions of one client, which it repeats.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Stranger {
     target: SocketAddr,
     from: Option<IpAddr>,
-    over_tls: bool,
+    tls: Option<TlsConnector>,
     first: Vec<u8>,
     then: Vec<u8>,
 }
@@ -34,7 +32,7 @@ pub struct Stranger {
 impl Stranger {
     /// Connects, and sends nothing.
     pub fn silent(target: SocketAddr) -> Self {
-        Self { target, from: None, over_tls: false, first: Vec::new(), then: Vec::new() }
+        Self { target, from: None, tls: None, first: Vec::new(), then: Vec::new() }
     }
 
     /// Connects from this address, which must be one of this machine.
@@ -45,8 +43,8 @@ impl Stranger {
 
     /// Makes a TLS handshake first.
     #[must_use]
-    pub fn over_tls(self) -> Self {
-        Self { over_tls: true, ..self }
+    pub fn over_tls(self, connector: TlsConnector) -> Self {
+        Self { tls: Some(connector), ..self }
     }
 
     /// Sends these bytes at once.
@@ -72,12 +70,12 @@ impl Stranger {
     async fn visit(&self, counts: &Counts) -> std::io::Result<()> {
         let stream = self.connect().await?;
         let _open = counts.enter();
-        if self.over_tls {
-            let config = Arc::clone(&tls::client(rustls::ALL_VERSIONS, &[]));
-            let name = ServerName::IpAddress(self.target.ip().into());
-            self.talk(TlsConnector::from(config).connect(name, stream).await?).await
-        } else {
-            self.talk(stream).await
+        match &self.tls {
+            Some(connector) => {
+                let name = ServerName::IpAddress(self.target.ip().into());
+                self.talk(connector.connect(name, stream).await?).await
+            }
+            None => self.talk(stream).await,
         }
     }
 
@@ -107,6 +105,7 @@ impl Stranger {
 #[derive(Debug, Default)]
 struct Counts {
     open: AtomicU64,
+    most_open: AtomicU64,
     visits: AtomicU64,
 }
 
@@ -114,7 +113,8 @@ struct Open<'c>(&'c Counts);
 
 impl Counts {
     fn enter(&self) -> Open<'_> {
-        self.open.fetch_add(1, Ordering::SeqCst);
+        let open = self.open.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most_open.fetch_max(open, Ordering::SeqCst);
         self.visits.fetch_add(1, Ordering::SeqCst);
         Open(self)
     }
@@ -133,7 +133,10 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Starts all clients. The test must hold [`crate::heavy`], because of the number of descriptors.
+    /// Starts all clients, on a thread of their own. Each needs a descriptor.
+    ///
+    /// # Panics
+    /// When the thread cannot be started.
     pub fn of(strangers: impl IntoIterator<Item = Stranger>) -> Self {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().thread_name("flood").build().expect("a runtime");
@@ -155,6 +158,11 @@ impl Flood {
     /// The number of connections that are open now, as the clients see it.
     pub fn open(&self) -> u64 {
         self.counts.open.load(Ordering::SeqCst)
+    }
+
+    /// The most connections that were open at the same time.
+    pub fn most_open(&self) -> u64 {
+        self.counts.most_open.load(Ordering::SeqCst)
     }
 
     /// The number of connections so far.

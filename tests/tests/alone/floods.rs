@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_tests::{
     DENIES, FLOODED, Flood, LIMIT, Moment, Pod, Policy, Program, Raw, Review, Server, Stalls, StopOnDrop, Stranger,
-    client_hello, eventually, heavy, request,
+    client_hello, connector, eventually, heavy, request,
 };
 use serde_json::Value;
 
@@ -217,14 +217,14 @@ fn fault_z13_every_stage_of_a_connection_is_held_up() {
     let admission = pod.admission();
     let (stalls, start) = (Stalls::watch(), Instant::now());
     let hello = client_hello(admission).expect("a hello");
-    let from: Vec<_> = addresses(8).collect();
+    let (from, connector) = (addresses(8).collect::<Vec<_>>(), connector());
     let strangers = (0..4096).map(|number| {
         let stranger = Stranger::silent(admission).from(from[number % from.len()]);
         match number % 32 {
             // Only a few get far, as each of these costs this machine two handshakes.
-            0 => stranger.over_tls().saying(head(4000)).trickling(" "),
-            1 => stranger.over_tls().saying("POST /validate/cluster/den").trickling("i"),
-            2 => stranger.over_tls(),
+            0 => stranger.over_tls(connector.clone()).saying(head(4000)).trickling(" "),
+            1 => stranger.over_tls(connector.clone()).saying("POST /validate/cluster/den").trickling("i"),
+            2 => stranger.over_tls(connector.clone()),
             3..8 => stranger.saying(hello.clone()),
             8..16 => stranger.trickling(hello.clone()),
             _ => stranger,
