@@ -112,7 +112,10 @@ impl PodSetup {
     fn environment(&self, program: Program, kubeconfig: Option<String>) -> Vec<(String, String)> {
         let own = self.env.iter().filter(|(whose, ..)| *whose == program);
         let own = own.map(|(_, name, value)| (name.clone(), value.clone()));
-        kubeconfig.map(|path| ("KUBECONFIG".to_owned(), path)).into_iter().chain(own).collect()
+        let kubeconfig = kubeconfig.map(|path| ("KUBECONFIG".to_owned(), path));
+        // As in the chart.
+        let memory = (program == Program::Loader).then(|| ("MALLOC_MMAP_THRESHOLD_".to_owned(), "131072".to_owned()));
+        kubeconfig.into_iter().chain(memory).chain(own).collect()
     }
 }
 

@@ -176,11 +176,19 @@ fn spans_go_to_the_collector_by_the_loader_and_its_headers_to_nobody_else() {
 }
 
 #[test]
-fn variables_of_telemetry_that_extra_env_names_are_taken_from_there() {
+fn the_loader_gives_large_pieces_of_memory_back_to_the_system() {
+    let objects = render(&json!({}));
+    let env = container(&objects, "loader")["env"].as_array().expect("variables");
+    assert!(env.contains(&json!({ "name": "MALLOC_MMAP_THRESHOLD_", "value": "131072" })), "{env:?}");
+}
+
+#[test]
+fn variables_of_the_chart_that_extra_env_names_are_taken_from_there() {
     let mut values = everything();
     for (program, name) in [
         ("evaluator", "OTEL_TRACES_SAMPLER"),
         ("loader", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ("loader", "MALLOC_MMAP_THRESHOLD_"),
         ("reporter", "OTEL_RESOURCE_ATTRIBUTES"),
         ("controller", "OTEL_METRICS_EXPORTER"),
     ] {
