@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rustls::client::Resumption;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use tokio_rustls::TlsConnector;
@@ -61,9 +62,11 @@ pub(crate) fn client(versions: &[&'static SupportedProtocolVersion], alpn: &[&st
     Arc::new(config)
 }
 
-/// What makes connections for a client that trusts [`Authority::shared`], for asynchronous code.
+/// What makes connections for a client that trusts [`Authority::shared`], for asynchronous code. Each costs the server a whole handshake.
 pub fn connector() -> TlsConnector {
-    TlsConnector::from(client(rustls::ALL_VERSIONS, &[]))
+    let mut config = ClientConfig::clone(&client(rustls::ALL_VERSIONS, &[]));
+    config.resumption = Resumption::disabled();
+    TlsConnector::from(Arc::new(config))
 }
 
 /// The ServerHello of TLS 1.1, which no current client accepts.
