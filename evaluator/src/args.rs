@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use portcullis_contract::Signal;
 use portcullis_process::telemetry::{OtlpSettings, Traces, is_off};
-use portcullis_process::{LogArgs, SettingError, Switch, parse_bytes, parse_duration};
+use portcullis_process::{LogArgs, SettingError, Switch, format_bytes, parse_bytes, parse_duration};
 
 use crate::http::route::OpenPaths;
 use crate::memory::Wanted;
@@ -242,9 +242,13 @@ impl Args {
         }
         let least = self.wanted().least();
         if let Some(total) = self.total_memory.filter(|total| *total < least) {
+            let least = least.next_multiple_of(1 << 20);
             let problem = format!(
-                "{total} bytes are too few for {} instances of up to {} bytes; want at least {least}, or make --instances or --memory-limit smaller",
-                self.instances, self.memory_limit
+                "{} is too little for {} instances of up to {}; want at least {}, or make --instances or --memory-limit smaller",
+                format_bytes(total),
+                self.instances,
+                format_bytes(self.memory_limit),
+                format_bytes(least)
             );
             return refuse("--total-memory", &problem);
         }
@@ -310,7 +314,7 @@ mod tests {
             (&["--plain-http", "--memory-limit", "1MiB"], "--memory-limit: want"),
             (
                 &["--plain-http", "--total-memory", "512MiB"],
-                "--total-memory: 536870912 bytes are too few for 128 instances",
+                "--total-memory: 512MiB is too little for 128 instances of up to ",
             ),
             (&["--plain-http", "--total-memory", "1GiB"], ""),
             (&["--plain-http", "--audit", "on"], "--audit: its paths name policies"),

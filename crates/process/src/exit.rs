@@ -146,6 +146,19 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseError> {
     number.checked_mul(1 << shift).ok_or_else(|| ParseError::TooManyBytes(text.to_owned()))
 }
 
+/// A number of bytes as users write it and [`parse_bytes`] reads it, in the largest unit of which it is a multiple: `64MiB`, `1000B`.
+#[must_use]
+pub fn format_bytes(bytes: u64) -> String {
+    let (unit, shift) = match bytes.trailing_zeros() {
+        _ if bytes == 0 => ("B", 0),
+        0..10 => ("B", 0),
+        10..20 => ("KiB", 10),
+        20..30 => ("MiB", 20),
+        30.. => ("GiB", 30),
+    };
+    format!("{}{unit}", bytes >> shift)
+}
+
 /// A duration as users write it: `500ms`, `2s`, `1m 30s`. For clap's `value_parser`.
 ///
 /// # Errors
@@ -224,5 +237,13 @@ mod tests {
         for text in ["", "MiB", "1MB", "-1", "1.5GiB", "99999999999GiB"] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn bytes_are_written_as_users_write_them() {
+        for text in ["0B", "1B", "1000B", "1025B", "1KiB", "1536KiB", "64MiB", "4GiB", "2048GiB"] {
+            assert_eq!(format_bytes(parse_bytes(text).expect("parses")), text);
+        }
+        assert_eq!(parse_bytes(&format_bytes(u64::MAX)), Ok(u64::MAX));
     }
 }

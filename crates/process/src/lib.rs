@@ -36,7 +36,8 @@ pub mod telemetry;
 pub use confine::{Confinement, ConfinementReport};
 pub use crypto::install_crypto;
 pub use exit::{
-    EXIT_WITH_PARENT, ParseError, PolicyChecks, SettingError, Switch, parse_args, parse_bytes, parse_duration, run,
+    EXIT_WITH_PARENT, ParseError, PolicyChecks, SettingError, Switch, format_bytes, parse_args, parse_bytes,
+    parse_duration, run,
 };
 pub use feed::{StateFeed, state_route};
 #[cfg(feature = "client")]

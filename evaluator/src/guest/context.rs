@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
+use portcullis_process::format_bytes;
 use wasmtime::{Instance, Memory, ResourceLimiterAsync};
 
 use super::builtins::{Builtin, Seed};
@@ -152,7 +153,7 @@ impl ResourceLimiterAsync for Growth {
         if desired <= limit {
             return self.grow(bytes(desired.saturating_sub(current)));
         }
-        refuse(format!("memory grew beyond its limit of {limit} bytes"))
+        refuse(format!("memory grew beyond its limit of {}", format_bytes(bytes(limit))))
     }
 
     fn table_growing<'a, 'r>(&'a mut self, current: usize, desired: usize, _: Option<usize>) -> Decision<'r>

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use portcullis_contract::{Digest, Reason};
+use portcullis_process::format_bytes;
 use portcullis_registry::oci::{Image, Manifest};
 use portcullis_registry::signature::{Material, Requirement};
 
@@ -27,7 +28,8 @@ impl JobRunner {
         let layer = manifest.module()?;
         let signatures = self.signatures(image, &manifest, &layer.digest, &wanted, context).await?;
         if layer.size > self.max_module_size {
-            let text = format!("the module is above the limit of {} bytes (--max-module-size)", self.max_module_size);
+            let limit = format_bytes(self.max_module_size);
+            let text = format!("the module is above the limit of {limit} (--max-module-size)");
             return Err(SourceError::new(Reason::ModuleTooLarge, text).into());
         }
         let digest = layer.digest;

@@ -7,6 +7,7 @@ use portcullis_contract::{Digest, Hasher, Reason};
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 
+use portcullis_process::format_bytes;
 use portcullis_registry::Receive;
 
 use super::SourceError;
@@ -84,14 +85,14 @@ impl Sink {
     }
 
     fn too_large(&self) -> SourceError {
-        let limit = self.limit;
+        let limit = format_bytes(self.limit);
         match self.kind {
             Kind::Module => {
-                let text = format!("the module is above the limit of {limit} bytes (--max-module-size)");
+                let text = format!("the module is above the limit of {limit} (--max-module-size)");
                 SourceError::new(Reason::ModuleTooLarge, text)
             }
             Kind::Artifact => {
-                let text = format!("the compiled module is above the limit of {limit} bytes (--max-artifact-size)");
+                let text = format!("the compiled module is above the limit of {limit} (--max-artifact-size)");
                 SourceError::new(Reason::CompileLimit, text)
             }
         }

@@ -70,7 +70,7 @@ fn fault_m09_memory_without_end() {
             let reasons = [Reason::EvaluationTrapped, Reason::EvaluationTimedOut, Reason::Overloaded];
             let named = |reason: &Reason| verdict.message.starts_with(&format!("policy {id}: {reason}: "));
             assert!(!verdict.allowed && reasons.iter().any(named), "{verdict:?}");
-            let text = format!("memory grew beyond its limit of {LIMIT} bytes");
+            let text = format!("memory grew beyond its limit of {}MiB", LIMIT >> 20);
             at_the_limit += usize::from(named(&Reason::EvaluationTrapped) && verdict.message.contains(&text));
         }
         assert!(at_the_limit > 0, "no call of {id} has reached the limit");
