@@ -17,8 +17,8 @@ use crate::log::{self, Written};
 use crate::totals::Totals;
 
 /// How many of the steps that may run beside others run at the same time. Tests of real programs wait more than they
-/// compute.
-const LANES: usize = 2;
+/// compute: two at a time leave a quarter of two cores idle.
+const LANES: usize = 3;
 
 /// The longest that a step may take: several times what it takes on two cores. A step that takes longer hangs, and is
 /// ended.
