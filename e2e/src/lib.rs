@@ -73,8 +73,9 @@ pub use error::Error;
 pub use etcd::SMALL_DATABASE;
 pub use helm::{HELM_VERSION, Helm, objects_of};
 pub use installation::{
-    CONTROLLER_ACCOUNT, Canary, Certificates, FLOODED, Heard, IN_TIME, Installation, InstallationOptions, Listener,
-    NEW_TOKEN, POLICY_SERVER_ACCOUNT, Pod, PodSetup, Policy, Right, SERVICE, assert_recovers_on_node, condition,
+    CONTROLLER_ACCOUNT, Canary, Certificates, FLOODED, Heard, IN_TIME, Installation, InstallationOptions,
+    LOADER_MEMORY, Listener, NEW_TOKEN, POLICY_SERVER_ACCOUNT, Pod, PodSetup, Policy, Right, SERVICE,
+    assert_recovers_on_node, condition,
 };
 pub use issuer::Issuer;
 pub use kubectl::Output;

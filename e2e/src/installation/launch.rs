@@ -10,7 +10,7 @@ use super::mount::Mount;
 use super::pod::{self, Container, EVALUATOR_STATE, LOADER_STATE, Pod, TOKEN};
 use super::rhythm::Rhythm;
 use super::setup::PodSetup;
-use crate::chart_names::{CONTROLLER_ACCOUNT, POLICY_SERVER_ACCOUNT, SERVICE};
+use crate::chart_names::{CONTROLLER_ACCOUNT, LOADER_MEMORY, POLICY_SERVER_ACCOUNT, SERVICE};
 use crate::files;
 use crate::program::{Launch, Process, Program};
 use crate::stand_in::{self, NODE, StandIn};
@@ -113,8 +113,8 @@ impl PodSetup {
         let own = self.env.iter().filter(|(whose, ..)| *whose == program);
         let own = own.map(|(_, name, value)| (name.clone(), value.clone()));
         let kubeconfig = kubeconfig.map(|path| ("KUBECONFIG".to_owned(), path));
-        // As in the chart.
-        let memory = (program == Program::Loader).then(|| ("MALLOC_MMAP_THRESHOLD_".to_owned(), "131072".to_owned()));
+        let (name, value) = LOADER_MEMORY;
+        let memory = (program == Program::Loader).then(|| (name.to_owned(), value.to_owned()));
         kubeconfig.into_iter().chain(memory).chain(own).collect()
     }
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use crate::chart_names::{CONTROLLER_ACCOUNT, POLICY_SERVER_ACCOUNT, SERVICE};
+pub use crate::chart_names::{CONTROLLER_ACCOUNT, LOADER_MEMORY, POLICY_SERVER_ACCOUNT, SERVICE};
 pub use canary::{Canary, FLOODED, Heard, IN_TIME, Listener, Right};
 pub use options::{Certificates, InstallationOptions};
 pub use pod::Pod;
@@ -269,6 +269,14 @@ impl<'c> Installation<'c> {
     /// The object of a policy, if there is one.
     pub fn object(&self, policy: &Policy) -> Option<Value> {
         self.api().find(&policy.path())
+    }
+
+    /// The events with this reason on a policy. Another policy that had its name does not count.
+    pub fn events(&self, policy: &Policy, reason: &str) -> Vec<Value> {
+        let Some(object) = self.object(policy) else { return Vec::new() };
+        let uid = &object["metadata"]["uid"];
+        let events = self.api().list("/apis/events.k8s.io/v1/events").into_iter();
+        events.filter(|event| event["regarding"]["uid"] == *uid && event["reason"] == reason).collect()
     }
 
     /// Waits until a condition of a policy has this status for the newest generation, and returns the object.

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use portcullis_e2e::{Installation, Program, Reply, eventually};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::secrets::{Secrets, bundles};
 use crate::{Serving, cluster, hurried, serving};
@@ -46,12 +46,7 @@ fn fault_w03_a_wrong_bundle_is_repaired() {
 
     spoil(&installation, &other);
     repaired();
-    eventually("an event", || {
-        let is_it = |event: &Value| {
-            event["reason"] == "WebhookRepaired" && event["regarding"]["name"].as_str() == Some(policy.name())
-        };
-        installation.api().list("/apis/events.k8s.io/v1/events").iter().any(is_it).then_some(())
-    });
+    eventually("an event", || installation.events(&policy, "WebhookRepaired").pop());
 
     // Until it is repaired, requests are rejected by the failurePolicy, which is Fail.
     let controller = installation.pods()[0].clone();

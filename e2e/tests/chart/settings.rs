@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use portcullis_e2e::Helm;
+use portcullis_e2e::{Helm, LOADER_MEMORY};
 
 use crate::{args, container, everything, find, helm, pods, refusal, render};
 
@@ -179,7 +179,8 @@ fn spans_go_to_the_collector_by_the_loader_and_its_headers_to_nobody_else() {
 fn the_loader_gives_large_pieces_of_memory_back_to_the_system() {
     let objects = render(&json!({}));
     let env = container(&objects, "loader")["env"].as_array().expect("variables");
-    assert!(env.contains(&json!({ "name": "MALLOC_MMAP_THRESHOLD_", "value": "131072" })), "{env:?}");
+    let (name, value) = LOADER_MEMORY;
+    assert!(env.contains(&json!({ "name": name, "value": value })), "{env:?}");
 }
 
 #[test]
