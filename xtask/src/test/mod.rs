@@ -122,7 +122,11 @@ impl<'a> Plan<'a> {
         if !unit.is_empty() || !alone.is_empty() || !real.is_empty() {
             self.builds(&needs)?;
         }
-        for tests in unit.into_iter().chain(alone) {
+        // Those of each crate wait more than they compute, too.
+        for tests in unit {
+            self.add(tests.step.beside());
+        }
+        for tests in alone {
             self.add(tests.step);
         }
         for tests in real {

@@ -137,7 +137,7 @@ impl<'a> Plan<'a> {
         {
             return skipped;
         }
-        // They share a cluster and two cores with each other and with those of other binaries.
+        // They share a cluster and two cores with each other and with those of another binary.
         let mut args = vec!["--test-threads", "2"];
         if self.separates() {
             let alone = ALONE_ON_CLUSTERS.iter().filter(|(of, _)| *of == target).flat_map(|(_, modules)| *modules);
