@@ -150,11 +150,10 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseError> {
 #[must_use]
 pub fn format_bytes(bytes: u64) -> String {
     let (unit, shift) = match bytes.trailing_zeros() {
-        _ if bytes == 0 => ("B", 0),
-        0..10 => ("B", 0),
         10..20 => ("KiB", 10),
         20..30 => ("MiB", 20),
-        30.. => ("GiB", 30),
+        30..64 => ("GiB", 30),
+        _ => ("B", 0),
     };
     format!("{}{unit}", bytes >> shift)
 }

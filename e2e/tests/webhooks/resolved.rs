@@ -83,11 +83,7 @@ fn fault_z16_one_replica_claims_other_bytes_and_nothing_is_pinned_by_it_alone() 
         installation.wait_for_object(&second, "ResolvedDifferently", is_differing);
         assert_eq!(pin(&scene, 2), Some(pinned));
     });
-    eventually("an event about it", || {
-        let is_it =
-            |event: &Value| event["reason"] == "ResolvedDifferently" && event["regarding"]["name"] == "resolved";
-        installation.api().list("/apis/events.k8s.io/v1/events").iter().any(is_it).then_some(())
-    });
+    eventually("an event about it", || installation.events(&second, "ResolvedDifferently").pop());
     installation.wait_for(&second, "Ready", "True");
     let refused = scene.create("one").expect_err("the others go on");
     assert!(refused.contains("the second"), "{refused}");

@@ -10,10 +10,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use portcullis_contract::{Digest, Reason};
 use portcullis_engine::CompileError;
-use portcullis_process::{Confinement, failpoint, format_bytes};
+use portcullis_process::{Confinement, failpoint};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::{CompileFailure, inspect};
+use crate::source::module_too_large;
 use crate::volume::Compiled;
 
 /// What the parent says.
@@ -95,9 +96,7 @@ fn compile(args: &ChildArgs) -> Result<Compiled, CompileFailure> {
     let mut module = Vec::new();
     io::stdin().lock().take(args.max_module_size.saturating_add(1)).read_to_end(&mut module).map_err(io)?;
     if module.len() as u64 > args.max_module_size {
-        let limit = format_bytes(args.max_module_size);
-        let text = format!("the module is above the limit of {limit} (--max-module-size)");
-        return Err(CompileFailure::new(Reason::ModuleTooLarge, text));
+        return Err(CompileFailure::new(Reason::ModuleTooLarge, module_too_large(args.max_module_size)));
     }
     if cfg!(debug_assertions) {
         failpoint::hit_of("compile.module", &Digest::of(&module));

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use portcullis_contract::{Digest, Reason};
-use portcullis_process::format_bytes;
 use portcullis_registry::oci::{Image, Manifest};
 use portcullis_registry::signature::{Material, Requirement};
 
 use super::{JobContext, JobRunner, blocking};
 use crate::plan::AttemptError;
-use crate::source::{Fetched, Sink, SourceError, not_written};
+use crate::source::{Fetched, Sink, SourceError, module_too_large, not_written};
 use crate::volume::{MAX_SIGNATURES, Temporary};
 
 impl JobRunner {
@@ -28,9 +27,7 @@ impl JobRunner {
         let layer = manifest.module()?;
         let signatures = self.signatures(image, &manifest, &layer.digest, &wanted, context).await?;
         if layer.size > self.max_module_size {
-            let limit = format_bytes(self.max_module_size);
-            let text = format!("the module is above the limit of {limit} (--max-module-size)");
-            return Err(SourceError::new(Reason::ModuleTooLarge, text).into());
+            return Err(SourceError::new(Reason::ModuleTooLarge, module_too_large(self.max_module_size)).into());
         }
         let digest = layer.digest;
         self.fetch_layer(image, &digest, context).await?;

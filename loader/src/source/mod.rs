@@ -14,7 +14,7 @@ use url::Url;
 
 pub(crate) use self::file::FileSource;
 pub(crate) use self::reference::{Reference, shown};
-pub(crate) use self::sink::{Fetched, Progress, Sink, not_written};
+pub(crate) use self::sink::{Fetched, Progress, Sink, module_too_large, not_written};
 
 use crate::volume::{MAX_SIGNATURES, SignedManifest};
 

@@ -85,13 +85,10 @@ impl Sink {
     }
 
     fn too_large(&self) -> SourceError {
-        let limit = format_bytes(self.limit);
         match self.kind {
-            Kind::Module => {
-                let text = format!("the module is above the limit of {limit} (--max-module-size)");
-                SourceError::new(Reason::ModuleTooLarge, text)
-            }
+            Kind::Module => SourceError::new(Reason::ModuleTooLarge, module_too_large(self.limit)),
             Kind::Artifact => {
+                let limit = format_bytes(self.limit);
                 let text = format!("the compiled module is above the limit of {limit} (--max-artifact-size)");
                 SourceError::new(Reason::CompileLimit, text)
             }
@@ -126,6 +123,11 @@ impl Receive for Sink {
 
 fn no_room(error: VolumeError) -> SourceError {
     SourceError::new(error.reason, error.message)
+}
+
+/// What is said of a module that is above the limit, in bytes.
+pub(crate) fn module_too_large(limit: u64) -> String {
+    format!("the module is above the limit of {} (--max-module-size)", format_bytes(limit))
 }
 
 /// The error for a file that cannot be written on the volume.
