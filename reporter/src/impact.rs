@@ -13,7 +13,7 @@ pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportImpact> {
         let impact = ImpactSummary {
             generation: policy.generation,
             checked_at: to_second(figures.checked_at),
-            judged: number(figures.judged),
+            evaluated: number(figures.evaluated),
             total: figures.total.map(number),
             denied: number(figures.denied),
             changed: number(figures.changed),
@@ -52,7 +52,7 @@ fn bounded(impact: &ImpactSummary) -> ImpactSummary {
     ImpactSummary {
         generation: impact.generation,
         checked_at: impact.checked_at,
-        judged: at_least_zero(impact.judged),
+        evaluated: at_least_zero(impact.evaluated),
         total: impact.total.map(at_least_zero),
         denied: at_least_zero(impact.denied),
         changed: at_least_zero(impact.changed),
@@ -82,7 +82,7 @@ pub(crate) mod tests {
         ImpactSummary {
             generation,
             checked_at: Timestamp::from_second(second).expect("a time"),
-            judged: 340,
+            evaluated: 340,
             total: Some(340),
             denied,
             changed: 0,
@@ -131,7 +131,7 @@ pub(crate) mod tests {
     fn what_the_loader_counted_is_reported_with_its_generation() {
         let figures = ImpactFigures {
             checked_at: Timestamp::from_millisecond(5700).expect("a time"),
-            judged: 340,
+            evaluated: 340,
             total: Some(u64::MAX),
             denied: 12,
             changed: 3,

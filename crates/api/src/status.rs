@@ -61,7 +61,7 @@ pub struct AuditSummary {
     pub scanned_at: Timestamp,
     /// The generation that was asked; 0 if none was.
     pub generation: i64,
-    /// How many objects the policy has judged.
+    /// How many objects the policy has evaluated.
     pub checked: i64,
     /// How many of them it rejects.
     pub violations: i64,
@@ -100,22 +100,22 @@ pub struct ImpactSummary {
     /// When the objects were counted.
     pub checked_at: Timestamp,
     /// How many objects the policy was asked about.
-    pub judged: i64,
+    pub evaluated: i64,
     /// About how many objects there are that the policy would be asked about; absent if that is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub total: Option<i64>,
-    /// How many of the judged objects the policy would deny.
+    /// How many of the evaluated objects the policy would deny.
     pub denied: i64,
     /// How many of them it would change.
     pub changed: i64,
-    /// How many of them it could not judge.
+    /// How many of them it could not evaluate.
     pub failed: i64,
     /// How many namespaces have objects that it would deny.
     pub namespaces: i64,
     /// Some of the objects that it would deny, for instance `team-a/web-1`; five at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub examples: Vec<String>,
-    /// Whether only a sample of the objects was judged, as there are too many.
+    /// Whether only a sample of the objects was evaluated, as there are too many.
     pub sample: bool,
     /// Whether all kinds of the rules were counted: there was time, each could be listed, and match conditions could be decided.
     pub complete: bool,

@@ -10,15 +10,15 @@ pub struct ImpactFigures {
     /// When the objects were counted.
     pub checked_at: Timestamp,
     /// How many objects the policy was asked about.
-    pub judged: u64,
+    pub evaluated: u64,
     /// About how many objects the policy would be asked about; absent if that is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub total: Option<u64>,
-    /// How many of the judged objects it would deny.
+    /// How many of the evaluated objects it would deny.
     pub denied: u64,
     /// How many of them it would change.
     pub changed: u64,
-    /// How many of them it could not judge.
+    /// How many of them it could not evaluate.
     pub failed: u64,
     /// How many namespaces have objects that it would deny.
     pub namespaces: u64,

@@ -137,9 +137,9 @@ fn fault_c14_what_a_policy_would_deny_is_counted_before_it_is_stored() {
     let (_, next) = applied_with_figures(&installation, &warn, words);
     assert_figures(&next, [&shop, &bank]);
     assert!(next["generation"].as_i64() > first["generation"].as_i64(), "{first} {next}");
-    // Objects for which it is not known do not count as judged, and the figures are not complete.
+    // Objects for which it is not known do not count as evaluated, and the figures are not complete.
     let (_, last) = applied_with_figures(&installation, &trusted, not_known);
-    let counts = ["judged", "total", "denied", "failed"].map(|name| last[name].as_i64());
+    let counts = ["evaluated", "total", "denied", "failed"].map(|name| last[name].as_i64());
     assert_eq!((counts, &last["complete"]), ([0, 500, 0, 0].map(Some), &json!(false)), "{last}");
     canary.end();
 }
@@ -165,7 +165,7 @@ fn applied_with_figures(installation: &Installation<'_>, policy: &Policy, words:
 
 /// Asserts that every object was counted, and that five of those that would be denied are named, without their content.
 fn assert_figures(impact: &Value, namespaces: [&String; 2]) {
-    let counts = ["judged", "total", "denied", "changed", "failed", "namespaces"].map(|name| impact[name].as_i64());
+    let counts = ["evaluated", "total", "denied", "changed", "failed", "namespaces"].map(|name| impact[name].as_i64());
     assert_eq!(counts, [500, 500, 12, 0, 0, 2].map(Some), "{impact}");
     assert_eq!((&impact["sample"], &impact["complete"]), (&json!(false), &json!(true)), "{impact}");
     let examples: BTreeSet<&str> =

@@ -15,7 +15,7 @@ fn condition(name: &str, message: &str) -> Value {
 }
 
 fn impact(examples: usize, example: &str) -> Value {
-    json!({ "generation": 1, "checkedAt": "2026-01-01T00:00:00Z", "judged": 340, "total": 340, "denied": 12, "changed": 0, "failed": 0,
+    json!({ "generation": 1, "checkedAt": "2026-01-01T00:00:00Z", "evaluated": 340, "total": 340, "denied": 12, "changed": 0, "failed": 0,
             "namespaces": 3, "examples": vec![example; examples], "sample": false, "complete": true })
 }
 
@@ -53,7 +53,7 @@ fn a_status_has_limits() {
         (json!({ "resolved": { "generation": 1, "digest": "sha256:0" } }), "status.resolved.digest"),
         (json!({ "impact": impact(6, "a/b") }), "status.impact.examples"),
         (json!({ "impact": impact(1, &"n".repeat(321)) }), "status.impact.examples[0]"),
-        (json!({ "impact": { "judged": null } }), "status.impact.judged"),
+        (json!({ "impact": { "evaluated": null } }), "status.impact.evaluated"),
     ];
     for (status, words) in refused {
         let said = patch_status("limits", &status);

@@ -99,7 +99,7 @@ fn events_are_shown_to_who_may_read_them() {
     let scene = Scene::new(&installation, "a");
     let object = scene.object();
     let event = json!({
-        "apiVersion": "events.k8s.io/v1", "kind": "Event", "type": "Warning", "reason": "SettingsInvalid", "action": "Judge",
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "type": "Warning", "reason": "SettingsInvalid", "action": "Load",
         "note": "0 of 1 replicas serve generation 4", "eventTime": "2026-01-01T00:00:00.000000Z",
         "reportingController": "policies.portcullis.dev/reporter", "reportingInstance": "policy-server-1",
         "metadata": { "name": "labels.1", "namespace": scene.namespace },

@@ -401,7 +401,7 @@ pub(super) mod tests {
     pub(in crate::checks) fn figures_of(denied: u64) -> ImpactFigures {
         ImpactFigures {
             checked_at: Timestamp::UNIX_EPOCH,
-            judged: 1000,
+            evaluated: 1000,
             total: None,
             denied,
             changed: 0,

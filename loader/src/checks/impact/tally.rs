@@ -35,7 +35,7 @@ pub(super) struct Effect {
 pub(super) struct Tally {
     /// The kinds of which objects were read.
     kinds: Vec<String>,
-    judged: usize,
+    evaluated: usize,
     denied: usize,
     changed: usize,
     failed: usize,
@@ -71,7 +71,7 @@ pub(super) struct Tally {
 impl Tally {
     /// Counts what the policy would do to an object.
     pub(super) fn add(&mut self, effect: Effect) {
-        self.judged += 1;
+        self.evaluated += 1;
         self.here.1 += 1;
         match effect.outcome {
             Some(AuditOutcome::Allowed) => {}
@@ -155,11 +155,11 @@ impl Tally {
 
     /// Whether it is useless to ask about more objects.
     pub(super) fn is_hopeless(&self) -> bool {
-        self.failed >= HOPELESS && self.failed == self.judged
+        self.failed >= HOPELESS && self.failed == self.evaluated
     }
 
     /// The warnings about a policy of this mode; the figures in them are those of `protect`. Empty if the policy would deny and change nothing,
-    /// and everything could be listed and judged.
+    /// and everything could be listed and evaluated.
     pub(super) fn warnings(&self, mode: Mode) -> Vec<String> {
         let figures = (self.denied + self.changed + self.failed > 0 || self.is_late).then(|| self.sentence(mode));
         let undecided = (self.undecided > 0).then(|| {
@@ -184,13 +184,13 @@ impl Tally {
 
     /// The figures for the status of the policy; `None` where no objects could be counted.
     pub(super) fn figures(&self, now: Timestamp) -> Option<ImpactFigures> {
-        if self.kinds.is_empty() || (self.judged == 0 && self.is_late) {
+        if self.kinds.is_empty() || (self.evaluated == 0 && self.is_late) {
             return None;
         }
         let is_everything = self.forbidden.is_empty() && self.unread.is_empty() && !self.is_cut && !self.is_hopeless();
         Some(ImpactFigures {
             checked_at: now,
-            judged: number(self.judged),
+            evaluated: number(self.evaluated),
             total: self.total().map(number),
             denied: number(self.denied),
             changed: number(self.changed),
@@ -211,7 +211,7 @@ impl Tally {
 
     /// How many of the objects that were read the policy is asked about, or may be.
     fn known(&self) -> usize {
-        self.judged + self.undecided
+        self.evaluated + self.undecided
     }
 
     fn what(&self) -> &str {
@@ -222,8 +222,8 @@ impl Tally {
     }
 
     fn sentence(&self, mode: Mode) -> String {
-        let Self { judged, denied, changed, failed, .. } = self;
-        if *judged == 0 {
+        let Self { evaluated, denied, changed, failed, .. } = self;
+        if *evaluated == 0 {
             return "there was no time to count the objects that it would deny; `portcullis impact` does so".to_owned();
         }
         let what = self.what();
@@ -238,13 +238,13 @@ impl Tally {
             count => format!(" in {count} namespaces"),
         };
         let mode = if mode == Mode::Protect { "" } else { " under protect" };
-        let mut text = format!("{denied} of {judged} {what}{sample}{places} would be denied{mode}");
+        let mut text = format!("{denied} of {evaluated} {what}{sample}{places} would be denied{mode}");
         if let Some(example) = &self.example {
             text.push_str(&format!(", for instance {example}"));
         }
         for (is_said, more) in [
             (*changed > 0, format!("{changed} would be changed")),
-            (*failed > 0, format!("{failed} could not be judged")),
+            (*failed > 0, format!("{failed} could not be evaluated")),
             (self.is_late, "there was no time for more".to_owned()),
         ] {
             if is_said {

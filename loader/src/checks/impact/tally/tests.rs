@@ -67,7 +67,7 @@ fn what_is_left_out_is_said() {
         some.warnings(PROTECT),
         [
             "1 of 4 objects (a sample of about 4002) would be denied, for instance web-0: privileged containers are not allowed; \
-             1 would be changed; 2 could not be judged; there was no time for more",
+             1 would be changed; 2 could not be evaluated; there was no time for more",
             "what it would do to pods is not known: the policy server may not list them; add them to rbac.auditReads of the chart",
             "what it would do to widgets.example.com is not known: they could not be listed",
         ]
@@ -92,7 +92,7 @@ fn what_match_conditions_leave_out_counts_nowhere() {
     some.end(true, Some(9));
     assert!(some.warnings(PROTECT)[0].starts_with("1 of 2 pods in 1 namespace would be denied"));
     let figures = some.figures(Timestamp::UNIX_EPOCH).expect("figures");
-    assert_eq!((figures.judged, figures.total, figures.complete), (2, Some(2), true));
+    assert_eq!((figures.evaluated, figures.total, figures.complete), (2, Some(2), true));
 
     // A quarter of the objects that were read count, so a quarter of the others are assumed to.
     some.begin(&resource("services", ""));
@@ -100,7 +100,7 @@ fn what_match_conditions_leave_out_counts_nowhere() {
     (0..3).for_each(|_| some.leave_out());
     some.end(false, Some(4000));
     let figures = some.figures(Timestamp::UNIX_EPOCH).expect("figures");
-    assert_eq!((figures.judged, figures.total, figures.sample), (3, Some(1003), true), "{some:?}");
+    assert_eq!((figures.evaluated, figures.total, figures.sample), (3, Some(1003), true), "{some:?}");
     assert!(some.warnings(PROTECT)[0].starts_with("1 of 3 objects (a sample of about 1003) in"));
 
     let mut none = Tally::default();
@@ -109,7 +109,7 @@ fn what_match_conditions_leave_out_counts_nowhere() {
     none.end(true, Some(1));
     assert_eq!(none.warnings(PROTECT), [""; 0]);
     let figures = none.figures(Timestamp::UNIX_EPOCH).expect("figures");
-    assert_eq!((figures.judged, figures.total, figures.complete), (0, Some(0), true));
+    assert_eq!((figures.evaluated, figures.total, figures.complete), (0, Some(0), true));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_cannot_be_decided_is_said_and_the_figures_are_not_all() {
         ]
     );
     let figures = some.figures(Timestamp::UNIX_EPOCH).expect("figures");
-    assert_eq!((figures.judged, figures.total, figures.failed, figures.complete), (1, Some(4), 0, false));
+    assert_eq!((figures.evaluated, figures.total, figures.failed, figures.complete), (1, Some(4), 0, false));
 
     let mut all = Tally::default();
     all.begin(&resource("pods", ""));
@@ -136,7 +136,7 @@ fn what_cannot_be_decided_is_said_and_the_figures_are_not_all() {
     all.end(true, Some(HOPELESS));
     assert_eq!(all.warnings(PROTECT).len(), 1, "no figures");
     let figures = all.figures(Timestamp::UNIX_EPOCH).expect("figures");
-    assert_eq!((figures.judged, figures.total, figures.complete), (0, Some(20), false));
+    assert_eq!((figures.evaluated, figures.total, figures.complete), (0, Some(20), false));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn the_status_has_the_same_figures_and_a_few_names() {
     let figures = some.figures(Timestamp::UNIX_EPOCH).expect("figures");
     let wanted = ImpactFigures {
         checked_at: Timestamp::UNIX_EPOCH,
-        judged: 13,
+        evaluated: 13,
         total: Some(13),
         denied: 10,
         changed: 1,
@@ -205,7 +205,7 @@ fn figures_say_that_they_are_not_all_and_what_was_not_counted_has_none() {
     assert_eq!(figures(&late), None);
     let mut empty = Tally::default();
     read(&mut empty, &resource("pods", ""), true, Some(0));
-    assert_eq!(figures(&empty).map(|figures| (figures.judged, figures.total)), Some((0, Some(0))));
+    assert_eq!(figures(&empty).map(|figures| (figures.evaluated, figures.total)), Some((0, Some(0))));
 }
 
 #[test]
