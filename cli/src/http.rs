@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use portcullis_process::format_bytes;
 use serde::de::DeserializeOwned;
 
 /// Largest answer that is read, in bytes.
@@ -55,7 +56,11 @@ async fn read(request: reqwest::RequestBuilder) -> anyhow::Result<(u16, Vec<u8>)
     let mut response = request.send().await?;
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await? {
-        anyhow::ensure!(body.len() + piece.len() <= LARGEST, "the answer is larger than {LARGEST} bytes");
+        anyhow::ensure!(
+            body.len() + piece.len() <= LARGEST,
+            "the answer is larger than {}",
+            format_bytes(LARGEST as u64)
+        );
         body.extend_from_slice(&piece);
     }
     Ok((response.status().as_u16(), body))

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 
 use anyhow::{Context as _, ensure};
 use portcullis_contract::Digest;
+use portcullis_process::format_bytes;
 use portcullis_registry::oci::{INDEX_TYPE, MANIFEST_TYPE, Manifest};
 use serde_json::{Value, json};
 
@@ -57,7 +58,7 @@ impl Archive {
         for entry in archive.entries()? {
             let entry = entry.context("it is not a tar archive, or it is damaged")?;
             let path = entry.path()?.to_string_lossy().into_owned();
-            ensure!(entry.size() <= MAX_FILE, "{path} is above the limit of {MAX_FILE} bytes");
+            ensure!(entry.size() <= MAX_FILE, "{path} is above the limit of {}", format_bytes(MAX_FILE));
             let mut bytes = Vec::new();
             let name = path.trim_start_matches("./").to_owned();
             let blob =

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
+use crate::format_bytes;
+
 /// A file operation that failed, with its path.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {action} {}: {source}", path.display())]
@@ -54,7 +56,7 @@ pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(FileError::new("read", path))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limit {
-        let source = io::Error::new(io::ErrorKind::FileTooLarge, format!("it is longer than {limit} bytes"));
+        let source = io::Error::new(io::ErrorKind::FileTooLarge, format!("it is longer than {}", format_bytes(limit)));
         return Err(FileError { action: "read", path: path.to_owned(), source });
     }
     Ok(bytes)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use crate::loopback;
+use crate::{format_bytes, loopback};
 
 /// Largest state document that is read, in bytes.
 const LARGEST: usize = 64 << 20;
@@ -43,7 +43,7 @@ pub enum FollowError {
         url: String,
     },
     /// The answer is beyond the size limit.
-    #[error("the answer of {url} is larger than {LARGEST} bytes")]
+    #[error("the answer of {url} is larger than {}", format_bytes(LARGEST as u64))]
     TooLarge {
         /// The URL that was read.
         url: String,

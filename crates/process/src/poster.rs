@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 
-use crate::loopback;
+use crate::{format_bytes, loopback};
 
 /// Largest answer that is read, in bytes.
 const LARGEST: usize = 256 << 10;
@@ -42,7 +42,7 @@ pub enum PostError {
         source: reqwest::Error,
     },
     /// The answer is beyond the size limit.
-    #[error("the answer of {url} is larger than {LARGEST} bytes")]
+    #[error("the answer of {url} is larger than {}", format_bytes(LARGEST as u64))]
     TooLarge {
         /// The URL that was asked.
         url: String,
