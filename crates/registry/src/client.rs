@@ -16,7 +16,7 @@ use url::{Host, Url};
 use crate::proxies::{Proxies, hosts_of_environment};
 use crate::resolve::GuardedResolver;
 use crate::tls::{self, Trust};
-use crate::{FetchError, Guard, Receive, Sources};
+use crate::{FetchError, Guard, Receive, Sources, WriteTime};
 
 mod answer;
 
@@ -287,18 +287,19 @@ impl Web {
         if let Some(length) = answer.content_length() {
             receive.expect(length)?;
         }
-        let (mut window, mut in_window) = (Instant::now(), 0_u64);
+        let written = receive.write_time();
+        let (mut window, mut before, mut in_window) = (Instant::now(), written.so_far(), 0_u64);
         loop {
             let piece = timeout(RATE_WINDOW, answer.chunk()).await;
             let piece = piece.map_err(|_| slow(host, "the body stopped", RATE_WINDOW))?;
             let Some(piece) = piece.map_err(|error| failed(host, error, true, false))? else { return Ok(()) };
             in_window += piece.len() as u64;
-            if window.elapsed() >= RATE_WINDOW {
+            if window.elapsed().saturating_sub(written.so_far() - before) >= RATE_WINDOW {
                 if in_window < self.settings.lowest_rate * RATE_WINDOW.as_secs() {
                     let text = format!("{host} sends less than {} bytes a second", self.settings.lowest_rate);
                     return Err(FetchError::new(Reason::RegistryTimeout, text));
                 }
-                (window, in_window) = (Instant::now(), 0);
+                (window, before, in_window) = (Instant::now(), written.so_far(), 0);
             }
             receive.write(&piece).await?;
         }
@@ -313,8 +314,22 @@ impl Web {
         host: &str,
         attempt: impl Future<Output = Result<T, FetchError>>,
     ) -> Result<T, FetchError> {
+        self.write_in_time(host, &WriteTime::default(), attempt).await
+    }
+
+    /// As [`Self::in_time`], but the time in which the receiver writes what has come does not count.
+    ///
+    /// # Errors
+    /// The attempt's own error, or `RegistryTimeout`.
+    pub async fn write_in_time<T>(
+        &self,
+        host: &str,
+        written: &WriteTime,
+        attempt: impl Future<Output = Result<T, FetchError>>,
+    ) -> Result<T, FetchError> {
         let total = self.settings.total;
-        timeout(total, attempt).await.map_err(|_| slow(host, "the module did not come whole", total))?
+        let result = written.timeout(total, attempt).await;
+        result.unwrap_or_else(|| Err(slow(host, "the module did not come whole", total)))
     }
 
     fn redirected(&self, from: &Url, headers: &HeaderMap) -> Result<Url, FetchError> {

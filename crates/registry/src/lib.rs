@@ -22,6 +22,7 @@ mod resolve;
 pub mod signature;
 mod sources;
 mod tls;
+mod write_time;
 
 pub use address::{Allowed, AllowedError, Guard, Range};
 pub use client::{Redirects, Request, Web, WebSettings, address_of, host_of};
@@ -31,3 +32,4 @@ pub use peers::{PEER_NAME, PeerAddress, PeerAddressError, PeerKeys, PeerNameErro
 pub use receive::{Receive, Whole};
 pub use resolve::resolver;
 pub use sources::{Sources, SourcesError};
+pub use write_time::WriteTime;

@@ -3,8 +3,9 @@
 use std::future::Future;
 
 use portcullis_contract::{Digest, Hasher, Reason};
+use portcullis_process::format_bytes;
 
-use crate::FetchError;
+use crate::{FetchError, WriteTime};
 
 /// Receives a body.
 pub trait Receive: Send {
@@ -19,6 +20,11 @@ pub trait Receive: Send {
     /// # Errors
     /// When there are too many, or they cannot be stored.
     fn write(&mut self, bytes: &[u8]) -> impl Future<Output = Result<(), FetchError>> + Send;
+
+    /// The time that writes take; none unless the receiver counts it.
+    fn write_time(&self) -> WriteTime {
+        WriteTime::default()
+    }
 }
 
 /// Keeps a body in memory, for small bodies and for commands that work on one module.
@@ -42,7 +48,7 @@ impl Whole {
     }
 
     fn too_large(&self) -> FetchError {
-        let text = format!("{} is above the limit of {} bytes", self.what, self.limit);
+        let text = format!("{} is above the limit of {}", self.what, format_bytes(self.limit));
         FetchError::new(Reason::ModuleTooLarge, text)
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use portcullis_contract::{Digest, Reason};
 use portcullis_registry::oci::{Image, MAX_MANIFEST, Manifest, Registry};
 use portcullis_registry::signature::{self, Material, Requirement, RequirementError};
-use portcullis_registry::{DockerConfig, Peers, Web, WebSettings, Whole, address_of, host_of};
+use portcullis_registry::{DockerConfig, Peers, Receive as _, Web, WebSettings, Whole, address_of, host_of};
 use url::Url;
 
 pub(crate) use self::file::FileSource;
@@ -91,7 +91,7 @@ impl Sources {
     async fn web(&self, url: &Url, sink: &mut Sink) -> Result<(), SourceError> {
         self.check_web(url)?;
         let (web, host) = (self.registry.web(), host_of(url));
-        web.in_time(&host, web.get(url, sink)).await
+        web.write_in_time(&host, &sink.write_time(), web.get(url, sink)).await
     }
 
     /// The manifest of an artifact.
@@ -107,7 +107,8 @@ impl Sources {
     /// # Errors
     /// When it cannot be had whole.
     pub(crate) async fn blob(&self, image: &Image, digest: &Digest, sink: &mut Sink) -> Result<(), SourceError> {
-        self.registry.web().in_time(&image.host, self.registry.blob(image, digest, sink)).await
+        let (web, written) = (self.registry.web(), sink.write_time());
+        web.write_in_time(&image.host, &written, self.registry.blob(image, digest, sink)).await
     }
 
     /// Whether the repository of an artifact has a module.

@@ -1,18 +1,23 @@
 //! Where the bytes of a module or an artifact go while they arrive: into a temporary file. They are hashed and counted, and room is reserved.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use portcullis_contract::{Digest, Hasher, Reason};
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 
 use portcullis_process::format_bytes;
-use portcullis_registry::Receive;
+use portcullis_registry::{Receive, WriteTime};
 
 use super::SourceError;
 use crate::volume::Reservation;
 use crate::volume_error::VolumeError;
+
+/// The longest that one write to the volume may take, or one sync.
+const LONGEST_WRITE: Duration = Duration::from_secs(60);
 
 /// Receives a module or an artifact.
 pub(crate) struct Sink {
@@ -23,6 +28,7 @@ pub(crate) struct Sink {
     bytes: u64,
     limit: u64,
     progress: Arc<Progress>,
+    write_time: WriteTime,
 }
 
 /// The progress of a download.
@@ -54,7 +60,15 @@ impl Sink {
     /// For a module of at most `limit` bytes. Without a `file`, the bytes are only hashed.
     pub(crate) fn new(file: Option<(std::fs::File, Reservation)>, limit: u64, progress: Arc<Progress>) -> Self {
         let file = file.map(|(file, reservation)| (File::from_std(file), reservation));
-        Self { file, kind: Kind::Module, hasher: Hasher::default(), bytes: 0, limit, progress }
+        Self {
+            file,
+            kind: Kind::Module,
+            hasher: Hasher::default(),
+            bytes: 0,
+            limit,
+            progress,
+            write_time: WriteTime::default(),
+        }
     }
 
     /// For an artifact of at most `limit` bytes.
@@ -75,10 +89,11 @@ impl Sink {
         let mut reservation = None;
         if let Some((mut file, room)) = self.file {
             let is_synced = self.kind == Kind::Artifact;
-            file.flush().await.map_err(|error| not_written(&error))?;
-            if is_synced {
-                file.sync_all().await.map_err(|error| not_written(&error))?;
-            }
+            let ended = self.write_time.count(async {
+                write_in_time(file.flush()).await?;
+                if is_synced { write_in_time(file.sync_all()).await } else { Ok(()) }
+            });
+            ended.await.map_err(|error| not_written(&error))?;
             reservation = Some(room);
         }
         Ok(Fetched { digest: self.hasher.finish(), bytes: self.bytes, reservation })
@@ -115,10 +130,22 @@ impl Receive for Sink {
         self.hasher.update(bytes);
         if let Some((file, reservation)) = &mut self.file {
             reservation.grow_to(self.bytes).map_err(no_room)?;
-            file.write_all(bytes).await.map_err(|error| not_written(&error))?;
+            let written = self.write_time.count(write_in_time(file.write_all(bytes))).await;
+            written.map_err(|error| not_written(&error))?;
         }
         Ok(())
     }
+
+    fn write_time(&self) -> WriteTime {
+        self.write_time.clone()
+    }
+}
+
+/// A write or sync of the volume, which may be slow but not hang: others wait for the slot of this job.
+async fn write_in_time(write: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+    let hangs =
+        |_| io::Error::new(io::ErrorKind::TimedOut, format!("a write took longer than {} s", LONGEST_WRITE.as_secs()));
+    tokio::time::timeout(LONGEST_WRITE, write).await.map_err(hangs)?
 }
 
 fn no_room(error: VolumeError) -> SourceError {

@@ -109,13 +109,18 @@ fn assert_fails_alone(action: &str) {
 #[test]
 fn fault_v17_slow_volume() {
     const DELAY: Duration = Duration::from_secs(5);
+    /// In pieces of 64 KiB, the artifact takes longer to be written than a module may take to compile.
+    const PIECES: u32 = 7;
+    const COMPILE_TIME: &str = "30s";
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("remote").denying("generation one"));
     let writes = SlowWrites::to_volume_of(&folder);
-    let pod = writes.of(Pod::on(&folder)).start();
+    let pod = writes.of(Pod::on(&folder)).loader("--compile-time", COMPILE_TIME).start();
     pod.wait_current(REMOTE, 1);
     writes.take(DELAY);
-    folder.put(&Policy::cluster("remote").denying("generation two"));
+    let mut large = br#"{"accepted":false,"message":"generation two"}"#.to_vec();
+    large.resize(PIECES as usize * (64 << 10), b' ');
+    folder.put(&Policy::cluster("remote").answering("answer", large));
     let (start, mut asked) = (Instant::now(), 0);
     // Asks for as long as the writes take, until the second generation serves.
     loop {
@@ -130,10 +135,13 @@ fn fault_v17_slow_volume() {
         thread::sleep(Duration::from_millis(20));
     }
     let (took, delayed) = (start.elapsed(), writes.delayed());
-    // One after the other: the module, the artifact and its record, the number of the manifest and the manifest itself. Artifact, record
-    // and manifest are synced too.
-    assert!(delayed.writes >= 5 && delayed.syncs >= 3, "{delayed:?}");
-    assert!(took >= 8 * DELAY && asked > 0, "each write and each sync was waited for, and {took:?} is too short");
+    // One after the other: the module, the pieces of the artifact and its record, the number of the manifest and the manifest itself.
+    // Artifact, record and manifest are synced too.
+    assert!(delayed.writes >= u64::from(4 + PIECES) && delayed.syncs >= 3, "{delayed:?}");
+    assert!(
+        took >= (7 + PIECES) * DELAY && asked > 0,
+        "each write and each sync was waited for, and {took:?} is too short"
+    );
     pod.assert_recovered(REMOTE, 2);
     writes.take(Duration::ZERO);
 }

@@ -131,7 +131,7 @@ impl Peers {
         if !answer.status().is_success() {
             return Err(client::refused(&host, answer.status(), answer.headers()));
         }
-        web.in_time(&host, web.body(&host, answer, &mut receive)).await?;
+        web.write_in_time(&host, &receive.write_time(), web.body(&host, answer, &mut receive)).await?;
         Ok(receive)
     }
 }
