@@ -64,18 +64,19 @@ fn fault_l25_pull_secret_absent_malformed_gone() {
     let setup = pod_with(&folder, &registry).loader("--docker-config", docker.display());
     let pod = setup.start();
     let names_the_file = |message: &str| assert!(message.contains("docker/config.json"), "{message}");
+    let has_failed_with = |words: &str| {
+        let policy = pod.loader_state()?.policies.into_iter().find(|policy| policy.id.as_str() == REMOTE)?;
+        policy.failure.filter(|failure| failure.message.contains(words))
+    };
 
     names_the_file(&pod.assert_unserved(REMOTE, Reason::CredentialsMissing).message);
     let marker = Secret::planted_in("malformed");
     folder.write("docker/config.json", format!("{{\"auths\": {}", marker.text()));
-    eventually("the file to be called malformed", || {
-        let state = pod.loader_state()?;
-        let policy = state.policies.into_iter().find(|policy| policy.id.as_str() == REMOTE)?;
-        policy.failure.filter(|failure| failure.message.contains("JSON"))
-    });
+    eventually("the file to be called malformed", || has_failed_with("JSON"));
     names_the_file(&pod.assert_unserved(REMOTE, Reason::CredentialsMissing).message);
     folder.write("docker/config.json", docker_config("other.example", "x"));
-    pod.assert_unserved(REMOTE, Reason::CredentialsMissing);
+    eventually("the file to be called one without this login", || has_failed_with("has none for it"));
+    names_the_file(&pod.assert_unserved(REMOTE, Reason::CredentialsMissing).message);
     folder.write("docker/config.json", docker_config(registry.host(), password()));
     pod.assert_recovered(REMOTE, 1);
 
