@@ -325,10 +325,14 @@ fn fault_m23_mutation_where_none_may_be() {
         folder.put(&policy.renamed(&format!("{name}-lax")).ignoring_failure());
     }
     let members = json!({"changes": {"module": "modules/mutates_label.wasm"}});
-    let group = Policy::cluster("group").group_of(&members, "changes()");
-    folder.put(&group);
-    folder.put(&group.renamed("group-lax").ignoring_failure());
+    // A member that changes the object counts as false, so its negation is true.
+    for (name, expression) in [("group", "changes()"), ("negated", "!changes()")] {
+        let group = Policy::cluster(name).group_of(&members, expression);
+        folder.put(&group);
+        folder.put(&group.renamed(&format!("{name}-lax")).ignoring_failure());
+    }
     let pod = Pod::on(&folder).start();
+    let errors = |id: &str| pod.evaluation_errors(id, Reason::PatchInvalid) as usize;
     for suffix in ["", "-lax"] {
         let id = format!("cluster/on-delete{suffix}");
         pod.wait_current(&id, 1);
@@ -340,6 +344,7 @@ fn fault_m23_mutation_where_none_may_be() {
              mutation. This is not allowed"
         );
         assert!(pod.ask(&id, &Review::small_pod()).verdict().patch.is_some(), "it may mutate what is created");
+        assert_eq!(errors(&id), 1, "{id}: only the mutation of nothing");
 
         let id = format!("cluster/may-not{suffix}");
         pod.wait_current(&id, 1);
@@ -352,6 +357,7 @@ fn fault_m23_mutation_where_none_may_be() {
                  configured to not allow mutations."
             )
         );
+        assert_eq!(errors(&id), 1, "{id}");
 
         let id = format!("cluster/group{suffix}");
         pod.wait_current(&id, 1);
@@ -362,6 +368,13 @@ fn fault_m23_mutation_where_none_may_be() {
             verdict.details["causes"],
             json!([{"message": "mutation is not allowed inside of policy group", "field": "spec.policies.changes"}])
         );
+        assert_eq!(errors(&id), 0, "{id}: it denies as it should");
+
+        let id = format!("cluster/negated{suffix}");
+        pod.wait_current(&id, 1);
+        let verdict = pod.ask(&id, &Review::small_pod()).verdict();
+        assert!(verdict.allowed && verdict.patch.is_none() && verdict.warnings.is_empty(), "{verdict:?}");
+        assert_eq!(errors(&id), 0, "{id}");
     }
 }
 
