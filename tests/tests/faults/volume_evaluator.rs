@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_contract::{CandidateContent, Digest, Reason, ReplicaState};
+use portcullis_contract::{CandidateContent, Digest, Failure, Reason, ReplicaState};
 use portcullis_tests::{
     Folder, LIMIT, Pod, Policy, Review, StopOnDrop, eventually, eventually_within, heavy, note, skip,
 };
@@ -97,8 +97,8 @@ pub(crate) fn forget_private_copies(pod: &Pod) {
 }
 
 /// Restarts the evaluator with a volume on which the victim's artifact is broken, while the loader is down. Asserts that only the victim
-/// fails. Then the loader starts and compiles the artifact again.
-fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Pod, &Path)) {
+/// fails. Then the loader starts and compiles the artifact again. Returns the failure.
+fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Pod, &Path)) -> Failure {
     let folder = folder();
     let pod = Pod::on(&folder).start();
     pod.assert_recovered(VICTIM, 1);
@@ -119,6 +119,7 @@ fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Po
     pod.loader().start_again();
     pod.assert_recovered(VICTIM, 1);
     assert_eq!(pod.ask(VICTIM, &review).verdict().message, "generation 1", "{what}");
+    deviation.failure.expect("a deviation with this reason has a failure")
 }
 
 /// Restarts the evaluator with a volume on which the victim's artifact is broken, while the loader runs. Asserts that the evaluator says
@@ -230,19 +231,64 @@ fn fault_v09_artifact_changes_after_it_was_loaded() {
 #[test]
 fn fault_v10_artifact_of_another_engine() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/artifacts");
-    for name in ["other-version.cwasm", "other-settings.cwasm", "other-processor.cwasm"] {
+    for (name, words) in [
+        ("other-version.cwasm", "incompatible version '47'"),
+        ("other-settings.cwasm", "epoch interruption"),
+        ("other-processor.cwasm", "architecture 'riscv64"),
+    ] {
         let other = fs::read(data.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert_artifact_refused(Reason::ArtifactIncompatible, name, |pod, artifact| {
-            fs::write(artifact, &other).expect("writes");
-            pod.volume().edit(|manifest| {
-                let victim = manifest.policies.iter_mut().find(|policy| policy.id.as_str() == VICTIM);
-                let candidates = &mut victim.expect("it is there").candidates;
-                let CandidateContent::Module(module) = &mut candidates[0].content else { panic!("it is not a module") };
-                module.artifact.sha256 = Digest::of(&other);
-                module.artifact.size = u64::try_from(other.len()).expect("it is small");
-            });
-        });
+        let failure =
+            assert_artifact_refused(Reason::ArtifactIncompatible, name, |pod, _| replace_artifact(pod, &other));
+        assert!(failure.message.contains(words), "{name}: {}", failure.message);
     }
+}
+
+#[test]
+fn fault_v10_artifact_of_a_processor_with_another_feature() {
+    let mut feature = String::new();
+    let failure = assert_artifact_refused(Reason::ArtifactIncompatible, "of another processor", |pod, artifact| {
+        let mut other = fs::read(artifact).expect("it is there");
+        feature = give_another_feature(&mut other);
+        replace_artifact(pod, &other);
+    });
+    for words in ["incompatible with native host", &format!("\"{feature}\"")] {
+        assert!(failure.message.contains(words), "no {words} in {}", failure.message);
+    }
+}
+
+/// Makes these bytes the victim's artifact, in the manifest too. Call it only while no loader runs.
+fn replace_artifact(pod: &Pod, bytes: &[u8]) {
+    fs::write(pod.volume().artifact(VICTIM), bytes).expect("writes");
+    pod.volume().edit(|manifest| {
+        let victim = manifest.policies.iter_mut().find(|policy| policy.id.as_str() == VICTIM);
+        let candidates = &mut victim.expect("it is there").candidates;
+        let CandidateContent::Module(module) = &mut candidates[0].content else { panic!("it is not a module") };
+        module.artifact.sha256 = Digest::of(bytes);
+        module.artifact.size = u64::try_from(bytes.len()).expect("it is small");
+    });
+}
+
+/// Changes an artifact of this machine's compiler as if it were made for a processor with another feature: one that this machine lacks, or,
+/// where it has them all, one of a name that nobody knows. Returns the name.
+fn give_another_feature(artifact: &mut [u8]) -> String {
+    // The engine writes for each feature the length of its name, the name, a 2 for a setting that is on or off, and which of both it is.
+    let feature = |start: usize| {
+        let end = start + usize::from(artifact[start - 1]);
+        let is_on = match artifact.get(end..end + 2)? {
+            [2, 0] => false,
+            [2, 1] => true,
+            _ => return None,
+        };
+        artifact[start..end].starts_with(b"has_").then_some((start..end, is_on))
+    };
+    let features: Vec<_> = (1..artifact.len()).filter_map(feature).collect();
+    let (name, is_on) = features.iter().find(|(_, is_on)| !is_on).unwrap_or(&features[0]).clone();
+    if is_on {
+        artifact[name.end - 1] = b'?';
+    } else {
+        artifact[name.end + 1] = 1;
+    }
+    String::from_utf8(artifact[name].to_vec()).expect("a name")
 }
 
 #[test]
