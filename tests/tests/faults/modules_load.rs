@@ -1,6 +1,7 @@
 //! Section 5, first half: modules that are refused before they serve.
 
 use std::process::Command;
+use std::time::Duration;
 use std::{env, fs};
 
 use portcullis_contract::{Deviation, Reason};
@@ -251,12 +252,13 @@ fn fault_m11_start_never_returns() {
     let pod = Pod::on(&folder).evaluator("--instances", 4).start();
     pod.wait_current(UPDATED, 1);
 
-    let loops = ["loop_in_init", "loop_in_start_export", "start_loop"];
-    for guest in loops {
-        folder.put(&Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(2));
-    }
-    for guest in loops {
-        pod.assert_unserved(&format!("cluster/{}", guest.replace('_', "-")), Reason::StartTimedOut);
+    for guest in ["loop_in_init", "loop_in_start_export", "start_loop"] {
+        let policy = Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(2);
+        folder.put(&policy);
+        // The module is compiled in this time, too.
+        let refused = || pod.wait_failure(&policy.id(), Reason::StartTimedOut);
+        pod.within(Duration::from_secs(10), &policy.id(), refused);
+        pod.assert_unserved(&policy.id(), Reason::StartTimedOut);
     }
     folder.put(&Policy::cluster("updated").guest("start_loop").timeout(2));
     pod.assert_kept(UPDATED, Reason::StartTimedOut, 1, |verdict| verdict.message == "generation one");
