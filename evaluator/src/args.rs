@@ -333,6 +333,13 @@ mod tests {
     }
 
     #[test]
+    fn fault_v15_the_volume_is_checked_as_often_as_the_row_says_where_nothing_is_set() {
+        let args = ["portcullis-evaluator", "--volume", "volume", "--private-dir", "private", "--plain-http"];
+        let args = Args::try_parse_from(args).expect("parses");
+        assert_eq!(args.poll_interval, Duration::from_secs(5));
+    }
+
+    #[test]
     fn private_copies_do_not_lie_where_others_write() {
         let args = ["portcullis-evaluator", "--volume", "v", "--private-dir", "v/private", "--plain-http"];
         let error = Args::try_parse_from(args).expect("parses").check().expect_err("refused");
