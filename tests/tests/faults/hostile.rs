@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use portcullis_contract::{Digest, Reason};
 use portcullis_tests::{
-    Authority, CANARY, Folder, Pod, PodSetup, Policy, Reply, Source, Tls, docker_config, eventually, guest, gzip_bomb,
-    never, stored_in_gzip, tar, zstd_bomb,
+    Authority, CANARY, Folder, Pod, PodSetup, Policy, Reply, Review, Source, Tls, docker_config, eventually, guest,
+    gzip_bomb, never, stored_in_gzip, tar, zstd_bomb,
 };
 use serde_json::{Value, json};
 
 const REMOTE: &str = "cluster/remote";
+const UPDATED: &str = "cluster/updated";
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub(crate) const WASM: &str = "application/vnd.wasm.content.layer.v1+wasm";
@@ -195,9 +196,9 @@ fn fault_l07_token_service_down_or_no_token() {
         let failure = pod.assert_unserved(REMOTE, Reason::Unauthorized);
         assert!(failure.message.contains("something that is not a token"), "{no_token}: {}", failure.message);
     }
-    pod.wait_current("cluster/updated", 1);
+    pod.wait_current(UPDATED, 1);
     folder.put(&Policy::cluster("updated").module(&name(&source, "a")));
-    pod.assert_kept("cluster/updated", Reason::Unauthorized, 1, |verdict| verdict.message == "generation one");
+    pod.assert_kept(UPDATED, Reason::Unauthorized, 1, |verdict| verdict.message == "generation one");
     tokens.close();
     pod.assert_unserved(REMOTE, Reason::RegistryUnreachable);
     // As soon as the service gives out a token, the module loads without further action.
@@ -209,7 +210,7 @@ fn fault_l07_token_service_down_or_no_token() {
     tokens.answer(path, [Reply::ok("{\"token\": \"good\"}")]);
     tokens.open();
     pod.assert_recovered(REMOTE, 1);
-    pod.assert_recovered("cluster/updated", 2);
+    pod.assert_recovered(UPDATED, 2);
     assert!(source.asked().iter().any(|asked| asked.header("authorization") == Some("Bearer good")));
 }
 
@@ -305,16 +306,25 @@ fn fault_l26_proxy_down_or_wanting_a_password() {
     let sources = |scheme: &str| format!("proxies: {{{scheme}_proxy: 'http://{}'}}\n", proxy.host());
     folder.write("sources.yml", sources("http"));
     // The loader does not resolve names of hosts that it reaches through the proxy.
-    let address = "http://modules.example/m.wasm";
-    proxy.answer(address, [Reply::status(407)]);
-    folder.put(&Policy::cluster("remote").module(address));
+    let [address, second] = ["m", "second"].map(|name| format!("http://modules.example/{name}.wasm"));
+    proxy.answer(&address, [Reply::status(407)]);
+    folder.put(&Policy::cluster("remote").module(&address));
+    folder.put(&Policy::cluster("updated").denying("generation one"));
     let setup = Pod::on(&folder).loader("--sources", folder.path("sources.yml").display());
     let pod = setup.loader("--allow-http-host", "modules.example").start();
+    pod.wait_current(UPDATED, 1);
+    folder.put(&Policy::cluster("updated").module(&address));
     pod.assert_unserved(REMOTE, Reason::Unauthorized);
+    pod.assert_kept(UPDATED, Reason::Unauthorized, 1, |verdict| verdict.message == "generation one");
     proxy.close();
-    folder.put(&Policy::cluster("second").module("http://modules.example/second.wasm"));
+    folder.put(&Policy::cluster("second").module(&second));
     pod.assert_unserved("cluster/second", Reason::RegistryUnreachable);
+    pod.assert_kept(UPDATED, Reason::RegistryUnreachable, 1, |verdict| verdict.message == "generation one");
+    proxy.answer(&address, [Reply::module()]);
+    proxy.answer(&second, [Reply::module_named("second")]);
     proxy.open();
-    proxy.answer(address, [Reply::module()]);
     pod.assert_recovered(REMOTE, 1);
+    pod.assert_recovered("cluster/second", 1);
+    pod.assert_recovered(UPDATED, 2);
+    assert!(pod.ask(UPDATED, &Review::pod()).verdict().allowed);
 }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use portcullis_contract::Reason;
-use portcullis_tests::{Folder, Pod, Policy, Reply, Source, Tls};
+use portcullis_tests::{Folder, Pod, Policy, Reply, Review, Source, Tls, Verdict};
 
 /// A name server that answers every name with the same address, or fails.
 pub(crate) struct NameServer {
@@ -90,13 +90,21 @@ fn fault_l18_name_that_does_not_resolve() {
     let (ip, port) = ip_and_port(&source);
     let names = NameServer::new(ip);
     let folder = Folder::with_canary();
-    folder.put(&Policy::cluster("remote").module(&format!("http://modules.example:{port}/m.wasm")));
+    let address = format!("http://modules.example:{port}/m.wasm");
+    folder.put(&Policy::cluster("remote").module(&address));
+    folder.put(&Policy::cluster("updated").denying("generation one"));
     let setup = Pod::on(&folder).loader("--name-server", names.address);
     let pod = setup.loader("--allow-http-host", format!("modules.example:{port}")).start();
+    pod.wait_current("cluster/updated", 1);
+    folder.put(&Policy::cluster("updated").module(&address));
     pod.assert_unserved("cluster/remote", Reason::RegistryUnreachable);
+    let is_first = |verdict: &Verdict| verdict.message == "generation one";
+    pod.assert_kept("cluster/updated", Reason::RegistryUnreachable, 1, is_first);
     assert_eq!(source.connections(), 0);
     names.answer_one_of(3);
     pod.assert_recovered("cluster/remote", 1);
+    pod.assert_recovered("cluster/updated", 2);
+    assert!(pod.ask("cluster/updated", &Review::pod()).verdict().allowed);
 }
 
 #[test]
