@@ -1,4 +1,4 @@
-//! Section 14: what guests log affects neither the lines of others nor requests.
+//! Sections 5 and 14: what guests log is cut, and affects neither the lines of others nor requests.
 
 use std::time::Instant;
 
@@ -27,12 +27,44 @@ fn lines_of(pod: &Pod, id: &str) -> usize {
     pod.evaluator().logs().iter().filter(|line| is_of_guest(line, id)).count()
 }
 
+/// How many lines of a policy were dropped.
+fn dropped(pod: &Pod, id: &str) -> f64 {
+    pod.metric(&format!("portcullis_policy_log_lines_dropped_total{{policy=\"{id}\"}}"))
+}
+
 /// Asks policies that flood the log until more lines came than are kept for a reader who does not read them.
 fn flood_until_lines_are_lost(pod: &Pod, floods: &[Policy]) {
     eventually("lines to be lost", || {
         floods.iter().for_each(|policy| assert!(pod.ask(&policy.id(), &Review::pod()).verdict().allowed));
         (pod.metric(LOST) > 0.0).then_some(())
     });
+}
+
+#[test]
+fn fault_m25_lines_of_a_mebibyte() {
+    /// Longest text of a guest in the log, in bytes.
+    const LONGEST: usize = 2 << 10;
+    let folder = Folder::with_canary();
+    let policies = [("logs", "log_long_lines", 3), ("wasi-logs", "wasi_stderr_long_line", 1)]
+        .map(|(name, guest, lines)| (Policy::cluster(name).guest(guest), lines));
+    policies.iter().for_each(|(policy, _)| folder.put(policy));
+    let pod = Pod::on(&folder).start();
+    for (policy, lines) in policies {
+        let (id, review) = (policy.id(), Review::pod());
+        pod.wait_current(&id, 1);
+        assert!(pod.ask(&id, &review).verdict().allowed);
+        eventually(&format!("{lines} lines of {id}"), || (lines_of(&pod, &id) == lines).then_some(()));
+        assert_eq!(dropped(&pod, &id), 0.0, "{id}");
+        for line in pod.evaluator().logs().iter().filter(|line| is_of_guest(line, &id)) {
+            let said = line["said"].as_str().expect("a text");
+            assert!(said.len() <= LONGEST && said.ends_with("xxx…"), "{} bytes: {line}", said.len());
+        }
+        eventually(&format!("lines of {id} to be dropped"), || {
+            let answers = pod.client().ask_at_once(20, &id, &review);
+            answers.into_iter().for_each(|answer| assert!(answer.expect("answers").verdict().allowed));
+            (dropped(&pod, &id) > 0.0).then_some(())
+        });
+    }
 }
 
 #[test]
@@ -64,11 +96,9 @@ fn fault_z21_a_namespace_logs_all_it_may_beside_a_neighbour() {
     let share = AT_ONCE + A_SECOND * seconds;
     assert!(bytes > AT_ONCE / 2 && bytes <= share, "{bytes} bytes in {seconds} s, the share is {share}");
     for policy in &floods {
-        let series = format!("portcullis_policy_log_lines_dropped_total{{policy=\"{}\"}}", policy.id());
-        assert!(pod.metric(&series) > 1000.0, "{series}");
+        assert!(dropped(&pod, &policy.id()) > 1000.0, "{}", policy.id());
     }
-    let series = format!("portcullis_policy_log_lines_dropped_total{{policy=\"{}\"}}", quiet.id());
-    assert_eq!((pod.metric(&series), pod.metric(LOST)), (0.0, 0.0));
+    assert_eq!((dropped(&pod, &quiet.id()), pod.metric(LOST)), (0.0, 0.0));
 }
 
 #[test]
