@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use portcullis_contract::{Digest, Reason};
 use portcullis_tests::{
-    Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Source, Tls, Verdict, eventually,
+    Folder, LIMIT, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Source, Tls, Verdict, eventually,
     one_round_in_time,
 };
 use serde_json::json;
@@ -117,6 +117,28 @@ fn fault_l05_come_back_later() {
             }
         }
     }
+}
+
+#[test]
+fn fault_l05_another_policy_with_the_address_is_not_held_back() {
+    let source = Source::https();
+    source.answer("/m.wasm", [Reply::status(429).header("retry-after", "600")]);
+    let folder = Folder::with_canary();
+    let pod = pod_with(&folder, &source).start();
+    let failure = pod.assert_unserved(REMOTE, Reason::RegistryThrottled);
+    let wait = failure.next_retry_time.expect("it is tried again").duration_since(failure.since);
+    assert!(wait.unsigned_abs() > LIMIT, "too soon for this test: {failure:?}");
+    source.answer("/m.wasm", [Reply::module()]);
+    assert_eq!(source.requests("/m.wasm").len(), 1);
+    folder.put(&Policy::cluster("second").module(&source.url("/m.wasm")));
+    pod.within(Duration::from_secs(10), "a request for the second policy", || {
+        eventually("a request", || (source.requests("/m.wasm").len() > 1).then_some(()));
+    });
+    for id in ["cluster/second", REMOTE] {
+        pod.assert_recovered(id, 1);
+        assert!(pod.ask(id, &Review::pod()).verdict().allowed, "{id}");
+    }
+    assert_eq!(source.requests("/m.wasm").len(), 2, "both have the same module");
 }
 
 #[test]
