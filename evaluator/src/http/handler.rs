@@ -14,8 +14,8 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
 use portcullis_contract::{GroupId, Reason};
-use portcullis_process::Readiness;
 use portcullis_process::telemetry::adopt_parent;
+use portcullis_process::{Readiness, failpoint};
 use tracing::{Instrument as _, debug_span};
 
 use crate::admission::check::Checks;
@@ -190,6 +190,7 @@ impl Handler {
         };
         let body = self.bodies.read(body, connection, timeout).await?;
         connection.asking();
+        failpoint::hit("evaluator.reading");
         let until = answer_by(arrived, timeout);
         match destination {
             Destination::Policy(policy, purpose) => {
@@ -236,6 +237,7 @@ impl Handler {
 
     /// Runs `asking`, unless too many requests are under way: then the policies' answer to an overload is given at once.
     async fn bounded(&self, asked: &PendingAnswer, asking: impl Future<Output = Answer>) -> Bytes {
+        failpoint::hit("evaluator.understood");
         let Some(_entered) = self.under_way.enter() else {
             self.admission.metrics.overloaded.inc();
             let limit = self.under_way.limit;

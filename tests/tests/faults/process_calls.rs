@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Answer, Cage, Folder, Pod, Policy, Process, Program, Raw, Review, StopOnDrop, assert_no_leak, eventually,
+    Answer, Cage, Folder, LIMIT, Pod, Policy, Process, Program, Raw, Review, StopOnDrop, assert_no_leak, eventually,
     eventually_within, heavy, one_round_in_time, request,
 };
 use rustix::process::Signal;
@@ -38,6 +38,75 @@ fn fault_e05_panic_in_a_handler() {
     let verdict = pod.ask(DENIES, &Review::pod()).verdict();
     assert_eq!(verdict.message, "denied by always_deny");
     assert_eq!(pod.metric("portcullis_panics_total") as usize, PANICS);
+}
+
+/// The barrier around a whole request, which is outside the one around a policy.
+#[test]
+fn fault_e05_panic_outside_any_policy() {
+    let folder = Folder::with_canary();
+    let strict = Policy::cluster("denies").guest("always_deny");
+    let lax = strict.renamed("lax").on("services").ignoring_failure();
+    folder.put(&strict);
+    folder.put(&lax);
+    let setup = Pod::on(&folder).canary_later("the first calls panic");
+    let points = "evaluator.reading=2*panic;evaluator.understood=4*panic";
+    let pod = setup.fail_points(Program::Evaluator, points).start();
+    let ids = [strict.id(), lax.id()];
+    ids.iter().for_each(|id| drop(pod.wait_current(id, 1)));
+    let mut panics = 0;
+    // The errors of each policy, after one more panic.
+    let mut assert_counted = |errors: [usize; 2]| {
+        panics += 1;
+        assert_eq!(pod.metric("portcullis_panics_total") as usize, panics);
+        assert_eq!(ids.each_ref().map(|id| pod.evaluation_errors(id, Reason::InternalError) as usize), errors);
+    };
+
+    // Before the request is understood, nobody knows whose answer it should get.
+    for path in [format!("/validate/{}", strict.id()), format!("/admit/{}", lax.group())] {
+        let mut connection = Raw::tls(pod.admission()).expect("connects");
+        connection.send(request("POST", &path, &[], Review::pod().bytes())).expect("sends");
+        let response = connection.response().expect("answers");
+        assert!(response.status == 500 && response.closes(), "{response:?}");
+        assert_eq!(response.body, r#"{"message":"Something went wrong","status":500}"#);
+        assert!(connection.closed_within(LIMIT).is_some(), "it stays open");
+        assert_counted([0, 0]);
+    }
+
+    // After that, each policy answers as to any other failure, and the connection stays open.
+    let ask = |path: String| {
+        let review = Review::pod();
+        let answer = pod.client().post(&path, review.bytes()).expect("answers");
+        assert_eq!(answer.headers.get("connection"), None, "{answer:?}");
+        (answer, review)
+    };
+    for (path, errors) in
+        [(format!("/validate/{}", strict.id()), [1, 0]), (format!("/admit/{}", strict.group()), [2, 0])]
+    {
+        let (answer, review) = ask(path);
+        answer.assert_not_judged(&review, &strict.id(), Reason::InternalError);
+        assert_counted(errors);
+    }
+    let (answer, review) = ask(format!("/validate/{}", lax.id()));
+    answer.assert_ignored(&review, &lax.id(), Reason::InternalError);
+    assert_counted([2, 1]);
+    let (answer, review) = ask(format!("/admit/{}", lax.group()));
+    let verdict = answer.verdict();
+    assert!(verdict.allowed && verdict.uid == review.uid(), "{verdict:?}");
+    let [warning] = &verdict.warnings[..] else { panic!("want one warning in {verdict:?}") };
+    assert!(warning.contains(&lax.id()) && warning.contains(Reason::InternalError.as_str()), "{warning}");
+    let annotation = verdict.annotations.get("cluster.lax.policy-not-evaluated");
+    assert_eq!(annotation, Some(&format!("{}/{}", lax.id(), Reason::InternalError)), "{verdict:?}");
+    assert_counted([2, 2]);
+
+    // The next calls are evaluated.
+    pod.canary().resume();
+    for policy in [&strict, &lax] {
+        for path in [format!("/validate/{}", policy.id()), format!("/admit/{}", policy.group())] {
+            let (answer, _) = ask(path);
+            assert!(answer.verdict().message.ends_with("denied by always_deny"), "{answer:?}");
+        }
+    }
+    assert_eq!(pod.metric("portcullis_panics_total") as usize, panics);
 }
 
 /// Waits until the liveness probe passes: if the machine stands still, the evaluator seems dead for a moment.
