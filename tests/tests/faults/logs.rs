@@ -1,6 +1,6 @@
 //! Sections 5 and 14: what guests log is cut, and affects neither the lines of others nor requests.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{Folder, Pod, Policy, Program, Review, eventually};
@@ -144,16 +144,21 @@ fn fault_z21_nobody_reads_standard_error() {
 /// What is read is written to its end: `crates/process/src/exit.rs` has the test of that.
 #[test]
 fn fault_z21_the_end_waits_for_nobody_who_does_not_read() {
+    /// How long the evaluator goes on answering after the signal.
+    const DRAIN_DELAY: Duration = Duration::from_secs(1);
     let folder = Folder::with_canary();
     let floods: Vec<_> = (0..8).flat_map(|team| floods(&format!("team-{team}"), 2)).collect();
     floods.iter().for_each(|policy| folder.put(policy));
-    let pod = Pod::on(&folder).start();
+    let delay = format!("{}s", DRAIN_DELAY.as_secs());
+    let pod = Pod::on(&folder).evaluator("--drain-delay", delay).start();
     floods.iter().for_each(|policy| drop(pod.wait_current(&policy.id(), 1)));
     pod.canary().pause();
     pod.evaluator().read_streams(false);
     flood_until_lines_are_lost(&pod, &floods);
-    pod.evaluator().signal(Signal::TERM);
-    let status = eventually("the end of the evaluator", || pod.evaluator().ended());
+    let status = pod.within(DRAIN_DELAY + Duration::from_secs(10), "an end that waits for nobody", || {
+        pod.evaluator().signal(Signal::TERM);
+        eventually("the end of the evaluator", || pod.evaluator().ended())
+    });
     assert!(status.success(), "{status}");
     pod.evaluator().read_streams(true);
     pod.evaluator().start_again();
