@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_testkit::{eventually_within, lock};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 
 use crate::{LIMIT, Usage, eventually};
@@ -199,6 +199,17 @@ impl Process {
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).expect("a process id");
         rustix::process::kill_process(pid, signal).expect("the process is there");
+    }
+
+    /// Limits the descriptors that it may have, while it runs. Those beyond the limit stay open.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn limit_descriptors(&self, most: u64) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        // It inherited the limit above which it may not raise its own from the test.
+        let limit = Rlimit { current: Some(most), ..getrlimit(Resource::Nofile) };
+        prlimit(pid, Resource::Nofile, limit).expect("a lower limit is always allowed");
     }
 
     /// Kills it with all its children, and waits for its end.

@@ -289,33 +289,75 @@ fn fault_e04_request_longer_than_the_grace() {
     pod.resume_canary();
 }
 
+/// More connections than there are descriptors, each with bytes to read.
+fn flood(pod: &Pod) -> Vec<Raw> {
+    let mut many: Vec<_> = (0..200).map(|_| Raw::tcp(pod.admission()).expect("the kernel accepts")).collect();
+    for connection in &mut many {
+        let _ = connection.send([0x16]);
+    }
+    many
+}
+
+/// Waits for answers of the canary, which has a connection.
+fn wait_for_canary(pod: &Pod) {
+    let answers = pod.canary().answers();
+    eventually("the canary, on the connection it has", || (pod.canary().answers() > answers + 20).then_some(()));
+}
+
+/// Asserts that swaps work, which need descriptors as well, and that the evaluator has as many as before.
+fn assert_swaps_with(pod: &Pod, folder: &Folder, before: u64) {
+    folder.put(&Policy::cluster("denies").denying("generation two"));
+    pod.assert_recovered(DENIES, 2);
+    eventually("descriptors as before", || (pod.evaluator().usage().descriptors <= before + 4).then_some(()));
+}
+
 #[test]
 fn fault_e09_descriptors_run_out() {
+    /// How many descriptors the evaluator may have beside those that it uses: far fewer than its connections may be.
+    const MORE: u64 = 24;
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("denies").guest("always_deny"));
+    let pod = Pod::on(&folder).start();
+    pod.wait_current(DENIES, 1);
+    // A client that has had an answer keeps its connection. The server cannot tell the connection of a new client from the many others.
+    eventually("the canary", || (pod.canary().answers() > 0).then_some(()));
+    let before = pod.evaluator().usage().descriptors;
+    pod.evaluator().limit_descriptors(before + MORE);
+    let times = |message: &str| pod.evaluator().logs().iter().filter(|line| line["message"] == message).count();
+    let failures = || times("failed to accept a connection; trying again until it works");
+    let ends = || times("connections are accepted again");
+    for _ in 0..2 {
+        let (failed, ended) = (failures(), ends());
+        let many = flood(&pod);
+        eventually("an accept that fails", || (failures() > failed).then_some(()));
+        wait_for_canary(&pod);
+        drop(many);
+        let answer = eventually("new connections", || pod.new_client().try_ask(DENIES, &Review::pod()).ok());
+        assert!(!answer.verdict().allowed);
+        eventually("the line that says so, some seconds after the last failure", || {
+            pod.new_client().try_ask(DENIES, &Review::pod()).ok().filter(|_| ends() > ended)
+        });
+    }
+    assert_swaps_with(&pod, &folder, before);
+}
+
+/// The program then has fewer connections from the start, and closes some for others.
+#[test]
+fn fault_e09_few_descriptors_from_the_start() {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("denies").guest("always_deny"));
     let pod = Pod::on(&folder).through(Program::Evaluator, &["prlimit", "--nofile=64"]).start();
     pod.wait_current(DENIES, 1);
-    // A client that has had an answer keeps its connection. The server cannot tell the connection of a new client from the many others.
     eventually("the canary", || (pod.canary().answers() > 0).then_some(()));
-    let before = pod.evaluator().usage();
+    let before = pod.evaluator().usage().descriptors;
     for _ in 0..2 {
-        // More connections than there are descriptors, each with bytes to read.
-        let mut many: Vec<_> = (0..200).map(|_| Raw::tcp(pod.admission()).expect("the kernel accepts")).collect();
-        for connection in &mut many {
-            let _ = connection.send([0x16]);
-        }
-        let answers = pod.canary().answers();
-        eventually("the canary, on the connection it has", || (pod.canary().answers() > answers + 20).then_some(()));
+        let many = flood(&pod);
+        wait_for_canary(&pod);
         drop(many);
         let answer = eventually("new connections", || pod.new_client().try_ask(DENIES, &Review::pod()).ok());
         assert!(!answer.verdict().allowed);
     }
-    // Swaps need descriptors as well.
-    folder.put(&Policy::cluster("denies").denying("generation two"));
-    pod.assert_recovered(DENIES, 2);
-    eventually("descriptors as before", || {
-        (pod.evaluator().usage().descriptors <= before.descriptors + 4).then_some(())
-    });
+    assert_swaps_with(&pod, &folder, before);
 }
 
 #[test]
