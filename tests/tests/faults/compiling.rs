@@ -1,5 +1,6 @@
 //! Sections 5 and 7: compilations that take too much or die, and a volume that is slow.
 
+use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,49 @@ fn fault_m06_compilation_without_end() {
         let tries = remote.failure.as_ref().map_or(0, |failure| failure.attempts);
         (remote.phase != Phase::Failed || tries != 1).then_some(remote)
     });
+}
+
+/// The processes that a program has started and that have not ended.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the program runs");
+    let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
+    let texts: Vec<_> = tasks.flatten().map(of_task).collect();
+    texts.iter().flat_map(|text| text.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// The deletion alone ends the compilation, which would go on for minutes, and the next one has its turn.
+#[test]
+fn fault_k09_deleted_while_its_module_is_compiled() {
+    let folder = Folder::with_canary();
+    let setup = Pod::on(&folder).loader("--compile-time", "10m").loader("--compile-cpu-time", "10m");
+    let pod = setup.loader("--compile-jobs", "1").start();
+    let loading = |id: &str| pod.loader_state()?.policies.into_iter().find(|policy| policy.id.as_str() == id);
+    let compilers = || children(pod.loader().pid());
+    let artifacts = pod.volume().artifacts();
+    let remote = Policy::cluster("remote").bytes(monster());
+    folder.put(&remote);
+    let compiler = eventually("the compilation to begin", || {
+        let is_compiled = loading(REMOTE)?.phase == Phase::Compiling;
+        compilers().into_iter().next().filter(|_| is_compiled)
+    });
+    folder.put(&Policy::cluster("other").denying("as always"));
+    eventually("the other module to wait for its turn to be compiled", || {
+        let other = loading("cluster/other")?;
+        (other.phase == Phase::Queued && other.digest.is_some()).then_some(())
+    });
+    assert_eq!(compilers(), [compiler], "one compilation at a time");
+    assert_eq!(pod.volume().temporary_files().len(), 1, "what it writes");
+
+    pod.within(Duration::from_secs(5), "the end of a compilation that nobody wants", || {
+        folder.remove(&remote);
+        eventually("the end of its process", || (!compilers().contains(&compiler)).then_some(()));
+    });
+    pod.assert_recovered("cluster/other", 1);
+    assert_eq!(pod.ask("cluster/other", &Review::pod()).verdict().message, "as always");
+    assert!(loading(REMOTE).is_none(), "{:?}", loading(REMOTE));
+    eventually("no temporary file", || pod.volume().temporary_files().is_empty().then_some(()));
+    assert_eq!(pod.volume().artifacts().len(), artifacts.len() + 1, "only the other module was compiled");
+    assert_eq!(compilers(), [0; 0]);
 }
 
 #[test]
