@@ -124,6 +124,13 @@ mod tests {
         assert_eq!((installation.namespace.as_str(), installation.policy_server.as_str()), ("portcullis", "default"));
     }
 
+    /// A watch that goes silent is noticed within five minutes.
+    #[test]
+    fn fault_r07_watches_are_limited_where_nothing_is_set() {
+        let Ok(Input::Cluster(installation)) = input(&["--namespace", "portcullis"]) else { panic!("no cluster") };
+        assert_eq!(installation.watch_seconds, 290);
+    }
+
     #[test]
     fn exactly_one_input_is_wanted_and_named() {
         for (args, setting) in [

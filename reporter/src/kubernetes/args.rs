@@ -224,6 +224,13 @@ mod tests {
     }
 
     #[test]
+    fn fault_r07_r27_the_times_are_those_of_the_rows_where_nothing_is_set() {
+        let settings = settings(&["--namespace", "ns", "--service", "s"]).expect("fine").expect("wanted");
+        assert_eq!(settings.watch_limit, Duration::from_secs(300));
+        assert_eq!((settings.report_lifetime, settings.heartbeat), (Duration::from_secs(150), Duration::from_secs(60)));
+    }
+
+    #[test]
     fn there_is_an_audit_only_where_it_is_wanted() {
         let audit = |more: &[&str]| {
             let settings = settings(&[&["--namespace", "ns", "--service", "s"][..], more].concat());
