@@ -118,8 +118,8 @@ fn patience(fault: Fault) -> Option<Patience> {
     }
 }
 
-/// Waits until enough clients have given up, and checks when they did. On a busy machine some of them seem to wait for a shorter or a
-/// longer time.
+/// Waits until enough clients have given up, and checks when they did: all but one of them, and one at least, neither too soon nor too late.
+/// On a busy machine one of them may seem to wait for a shorter or a longer time.
 fn check_waits(stage: &Stage, faults: &Faults, since: &Moment, patience: &Patience) -> Result<(), String> {
     let waits = eventually_within(SOON, "clients that give up", || {
         let waits = lock(&faults.waits).clone();
@@ -127,7 +127,8 @@ fn check_waits(stage: &Stage, faults: &Faults, since: &Moment, patience: &Patien
     });
     let allowed = since.allowed(patience.limit, &stage.installation.moment());
     note(&format!("clients waited for {waits:.1?} of {:?} to {allowed:.1?}", patience.least));
-    if waits.iter().any(|wait| *wait >= patience.least) && waits.iter().any(|wait| *wait <= allowed) {
+    let right = waits.iter().filter(|wait| (patience.least..=allowed).contains(*wait)).count();
+    if right >= 1 && right + 1 >= waits.len() {
         return Ok(());
     }
     Err(format!("clients waited for {waits:?} instead of {:?} to {allowed:?}", patience.least))
