@@ -7,7 +7,7 @@ use portcullis_testkit::Bound;
 use serde_json::json;
 
 use crate::cluster;
-use crate::stage::{SOON, Stage, told};
+use crate::stage::{HELD, SOON, Stage, told};
 use crate::states::{Says, unreachable};
 
 /// Makes a stage with one replica, whose reporter uses a proxy, and an Active policy.
@@ -61,14 +61,16 @@ fn fault_r02_a_busy_api_server_is_left_alone_as_long_as_it_asks_and_the_last_sta
 #[ignore = "starts a cluster"]
 fn fault_r03_a_write_that_conflicts_is_made_again_from_the_object_as_it_is_now() {
     stage!("conflict", proxy, stage, replica, policy, object, PodSetup::default());
-    // The write is held until the object is another version, so the API server itself refuses it.
-    proxy.rule(Rule::on("PATCH", "/status?").times(1).after(Duration::from_secs(3)));
+    stage.settled(&policy, "Active");
     let writes = || proxy.requests_of("PATCH", "/status?");
     let before = writes().len();
+    // The write is held until the object is another version, so the API server itself refuses it.
+    proxy.rule(Rule::on("PATCH", "/status?").times(1).after(HELD));
     replica.says(&object, unreachable());
     eventually_within(SOON, "the write that is held", || (writes().len() > before).then_some(()));
     let patch = json!({ "metadata": { "annotations": { "theirs": "stays" } } });
     stage.installation.api().patch(&policy.path(), &patch).unwrap().expect("an annotation");
+    assert_eq!(writes()[before].status, None, "the object has changed during the write");
     let found = stage.word(&policy, "Error");
     assert_eq!(found["metadata"]["annotations"]["theirs"], "stays");
     assert_eq!(writes()[before].status, Some(409), "the held write meets the newer object");

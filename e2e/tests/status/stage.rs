@@ -13,6 +13,9 @@ use crate::states::{Says, States};
 /// The longest wait for a status. It is long because many reporters share two cores.
 pub(crate) const SOON: Duration = Duration::from_secs(180);
 
+/// How long a proxy holds a write: long enough to change, or delete and make again, what it is about, also on a busy machine.
+pub(crate) const HELD: Duration = Duration::from_secs(15);
+
 /// How long a status must not change before it counts as settled.
 const SETTLED: Duration = Duration::from_secs(3);
 
