@@ -6,7 +6,7 @@ use portcullis_e2e::{PodSetup, Program, Proxy, Rule, eventually_within, never, o
 use serde_json::{Value, json};
 
 use crate::cluster;
-use crate::stage::{HELD, SOON, Stage, told};
+use crate::stage::{HELD, Replica, SOON, Stage, told};
 use crate::states::{Says, unreachable};
 
 #[test]
@@ -120,18 +120,29 @@ fn fault_r26_the_number_of_field_managers_stays_the_same() {
     let (policy, object) = stage.policy("labels");
     first.says(&object, Says::Current);
     stage.word(&policy, "Active");
-    let managers = || {
-        let object = stage.installation.object(&policy).unwrap();
-        let mut names: Vec<String> = object["metadata"]["managedFields"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|entry| format!("{} {} {}", entry["manager"], entry["operation"], entry["subresource"]))
-            .collect();
-        names.sort();
-        names
+    // The name of this event is the same whoever leads, so each leader changes the same series.
+    let event = || stage.installation.events(&policy, "EvaluationFailing").pop();
+    let raise_series = |leader: &Replica| {
+        let version = |event: &Value| event["metadata"]["resourceVersion"].clone();
+        let before = event().map(|event| version(&event));
+        eventually_within(SOON, "a series that the leader has changed", || {
+            for says in [Says::Current, Says::Failing("EvaluationTrapped")] {
+                leader.says(&object, says.clone());
+                eventually_within(SOON, "its report", || {
+                    let failing = stage.report(leader.name())?["spec"]["failing"].clone();
+                    (failing.as_array().is_some_and(|all| !all.is_empty()) == (says != Says::Current)).then_some(())
+                });
+            }
+            let event = event()?;
+            (event["series"].is_object() && Some(version(&event)) != before).then_some(())
+        });
     };
-    let before = managers();
+    let all_managers = || {
+        let lease = stage.installation.api().find(&stage.lease());
+        [stage.installation.object(&policy), lease, event()].map(|object| managers(&object.expect("it is there")))
+    };
+    raise_series(&first);
+    let before = all_managers();
     let mut last = first;
     for _ in 0..3 {
         let next = stage.replica();
@@ -144,9 +155,21 @@ fn fault_r26_the_number_of_field_managers_stays_the_same() {
             let status = stage.installation.object(&policy)?["status"].clone();
             (status["replicas"].to_string().contains(next.name()) && status["summary"] == "1/1").then_some(())
         });
+        raise_series(&next);
+        assert_eq!(all_managers(), before, "of the policy, the Lease and the event");
         last = next;
     }
-    assert_eq!(managers(), before);
+}
+
+/// The field managers of an object, each with its kind of call.
+fn managers(object: &Value) -> Vec<String> {
+    let entries = object["metadata"]["managedFields"].as_array().expect("field managers");
+    let mut managers: Vec<String> = entries
+        .iter()
+        .map(|entry| format!("{} {} {}", entry["manager"], entry["operation"], entry["subresource"]))
+        .collect();
+    managers.sort();
+    managers
 }
 
 #[test]
