@@ -271,12 +271,17 @@ impl<'c> Installation<'c> {
         self.api().find(&policy.path())
     }
 
-    /// The events with this reason on a policy. Another policy that had its name does not count.
+    /// The events with this reason on a policy, as [`Installation::all_events`] finds them.
     pub fn events(&self, policy: &Policy, reason: &str) -> Vec<Value> {
+        self.all_events(policy).into_iter().filter(|event| event["reason"] == reason).collect()
+    }
+
+    /// The events on a policy. Those on another policy that had its name do not count.
+    pub fn all_events(&self, policy: &Policy) -> Vec<Value> {
         let Some(object) = self.object(policy) else { return Vec::new() };
         let uid = &object["metadata"]["uid"];
         let events = self.api().list("/apis/events.k8s.io/v1/events").into_iter();
-        events.filter(|event| event["regarding"]["uid"] == *uid && event["reason"] == reason).collect()
+        events.filter(|event| event["regarding"]["uid"] == *uid).collect()
     }
 
     /// Waits until a condition of a policy has this status for the newest generation, and returns the object.

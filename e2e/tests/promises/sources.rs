@@ -87,10 +87,9 @@ fn fault_l06_a_refused_login_is_one_event_and_is_over_with_the_right_secret() {
     // An event of the failure, and where an older generation goes on serving, one that says so.
     let expected = [&["Unauthorized"][..], &["ServingPrevious", "Unauthorized"]];
     let warnings = |policy: &Policy| {
-        let events = installation.api().list("/apis/events.k8s.io/v1/events");
-        let is_one = |event: &Value| event["regarding"]["name"] == policy.name() && event["type"] == "Warning";
+        let warnings = installation.all_events(policy).into_iter().filter(|event| event["type"] == "Warning");
         let of = |event: Value| (event["reason"].as_str().unwrap_or_default().to_owned(), event["series"].clone());
-        let mut reasons: Vec<_> = events.into_iter().filter(is_one).map(of).collect();
+        let mut reasons: Vec<_> = warnings.map(of).collect();
         reasons.sort_by(|one, other| one.0.cmp(&other.0));
         reasons
     };

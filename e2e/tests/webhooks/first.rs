@@ -42,7 +42,7 @@ fn fault_w04_no_webhook_before_every_replica_serves() {
     let canary = scene.installation.canary(&scene.namespace, Right::Admitted);
     never(Duration::from_secs(2), "a webhook", || (!scene.installation.webhooks().is_empty()).then_some(()));
     scene.create("while-waiting").expect("nobody is asked");
-    eventually("an event that says so", || (!scene.events("WaitingForReplicas").is_empty()).then_some(()));
+    eventually("an event that says so", || scene.installation.events(&policy, "WaitingForReplicas").pop());
 
     // Two of three replicas serve it, and the third does not trust the source.
     let trust_again = distrust(&scene.installation.replicas()[2]);

@@ -31,8 +31,8 @@ fn fault_w02_a_mutating_webhook_that_is_edited_emptied_or_deleted_is_repaired() 
 fn edit_empty_and_delete(name: &str, is_mutating: bool) {
     let scene = Scene::new(name, 1);
     let canary = scene.installation.own_canary();
-    let policy_name = format!("{name}-deny");
-    let policy = scene.installation.cluster_policy(&policy_name).field("mutating", is_mutating).denying("no");
+    let policy =
+        scene.installation.cluster_policy(&format!("{name}-deny")).field("mutating", is_mutating).denying("no");
     scene.installation.apply_ready(std::slice::from_ref(&policy));
     let [webhook] = scene.webhooks(1).try_into().expect("one");
     let (path, api) = (Scene::path(&webhook), scene.installation.api());
@@ -53,9 +53,8 @@ fn edit_empty_and_delete(name: &str, is_mutating: bool) {
         edits.push(entry(json!({ "reinvocationPolicy": "IfNeeded" })));
     }
     let events = || -> i64 {
-        let events = scene.events("WebhookRepaired").into_iter();
-        let ours = events.filter(|event| event["regarding"]["name"] == *policy_name);
-        ours.map(|event| event["series"]["count"].as_i64().unwrap_or(1)).sum()
+        let events = scene.installation.events(&policy, "WebhookRepaired").into_iter();
+        events.map(|event| event["series"]["count"].as_i64().unwrap_or(1)).sum()
     };
     let mut repairs = 0;
     let mut repaired = |what: &str, has_event: bool| {

@@ -115,16 +115,6 @@ impl Scene {
         self.installation.api().delete(&policy.path(), None).expect("an answer").expect("the deletion");
         eventually("the end of the policy", || self.installation.object(policy).is_none().then_some(()));
     }
-
-    /// The events with this reason from this controller.
-    pub(crate) fn events(&self, reason: &str) -> Vec<Value> {
-        let is_ours = |event: &Value| {
-            event["reason"] == reason
-                && event["reportingController"] == "policies.portcullis.dev/controller"
-                && event["reportingInstance"] == self.controller.name()
-        };
-        self.installation.api().list("/apis/events.k8s.io/v1/events").into_iter().filter(is_ours).collect()
-    }
 }
 
 /// Makes a replica trust another authority than that of the source, so that it can fetch nothing. The result undoes that.
