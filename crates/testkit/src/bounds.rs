@@ -21,11 +21,16 @@ pub struct Bound {
 /// The longest time between two attempts of the loader in seconds, as the tests set it.
 const STEP: u64 = 2;
 
+/// The longest time between two tries of a call to the API server in seconds: after a refusal, which somebody has to end, and after another
+/// failure.
+const REFUSED: u64 = 15;
+const AWAY: u64 = 4;
+
 /// The bound of each row that is not in [`ROWS`].
 const USUAL: Bound = bound(10 + STEP, "ten seconds and one step of the backoff, which is two seconds in tests");
 
 /// The rows that state a bound of their own, and those whose tests need another one.
-const ROWS: [(&str, Bound); 21] = [
+const ROWS: [(&str, Bound); 24] = [
     ("E01", bound(2, "the row's own: a hundred policies are back within two seconds")),
     ("E02", bound(2, "as E01")),
     ("E12", bound(2, "the row's own: the last edit answers within two seconds")),
@@ -48,9 +53,12 @@ const ROWS: [(&str, Bound); 21] = [
     ("L05", bound(20, "the source is not asked again for seven seconds, or for three for each of manifest and module")),
     ("L24", bound(60, "the row's own: all are Ready within a minute")),
     ("R01", bound(5, "the row's own: the status is right within five seconds of the return")),
+    ("R08", bound(10 + REFUSED, "ten seconds and the longest pause after a call that the API server refuses")),
+    ("R12", bound(10 + REFUSED, "as R08: without the definition, the API server answers 404")),
     ("R15", bound(15 + 2, "the row's own: another leads within the time of the Lease, 15 seconds, and two more")),
     ("R19", bound(10, "the row's own: ten seconds after the deletion of the pod")),
     ("R25", bound(5, "the row's own: repaired within five seconds")),
+    ("R32", bound(10 + AWAY, "ten seconds and the longest pause after a call that fails")),
     ("S05", bound(1, "the row's own: the new answer comes within a second")),
     ("V12", bound(1, "the row's own: the right set serves within a second")),
     ("V13", bound(2, "the row's own: the volume is read every second while it cannot be watched")),

@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use portcullis_e2e::{
-    Cluster, Installation, InstallationOptions, Options, Pod, Policy, Program, Right, SMALL_DATABASE, condition,
-    eventually, guest_with, one_round_in_time,
+    Cluster, Installation, InstallationOptions, Options, Pod, Policy, Program, Right, SMALL_DATABASE,
+    condition, eventually, guest_with, one_round_in_time,
 };
 use serde_json::{Value, json};
 
@@ -174,8 +174,7 @@ fn fault_r32_policies_judge_and_load_while_etcd_is_full_and_then_the_status_says
     canary.end();
 
     cluster.empty_etcd(&fillers);
-    installation.wait_for(&late, "Ready", "True");
-    installation.wait_for_object(&late, "both replicas", |object| object["status"]["summary"] == "2/2");
+    installation.assert_recovers("the policy that was late", || is_right(&installation, &late));
     assert_denied(&installation.create_config_map(&shop, "one"), "policy cluster/full-late: at last");
     assert_denied(&installation.create_pod(&shop, "one", &json!({})), "policy cluster/full: judged");
     for replica in &replicas {
@@ -183,6 +182,13 @@ fn fault_r32_policies_judge_and_load_while_etcd_is_full_and_then_the_status_says
             assert_eq!(replica.restarts(program), 0, "{program} of {}", replica.name());
         }
     }
+}
+
+/// Whether a policy is Ready on both replicas, and nothing is wrong.
+fn is_right(installation: &Installation<'_>, policy: &Policy) -> Option<()> {
+    let object = installation.object(policy)?;
+    let is = |kind: &str, status: &str| condition(&object, kind).is_some_and(|found| found["status"] == status);
+    (is("Ready", "True") && is("Degraded", "False") && object["status"]["summary"] == "2/2").then_some(())
 }
 
 /// Whether the reporter of a replica says that it does not lead.

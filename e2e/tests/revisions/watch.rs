@@ -151,8 +151,10 @@ fn fault_r08_rights_of_the_loader_withdrawn_and_given_back() {
     assert_stays(&policy, &pod, 1);
     assert_loader_is_well(&pod);
     binding["metadata"] = json!({ "name": "portcullis-loader" });
+    let back = installation.moment();
     installation.api().create(&path, &binding).unwrap().expect("a binding");
-    policy.wait_serving(&pod, 2);
+    let serves = || policy.serving(&pod).filter(|(generation, _)| *generation == 2);
+    installation.recovers_since(&back, "the new generation", serves).unwrap_or_else(|late| panic!("{late}"));
 }
 
 #[test]

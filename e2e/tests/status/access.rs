@@ -76,8 +76,10 @@ fn fault_r08_withdrawn_rights_make_the_status_stale_and_given_back_right() {
     replica.wait_ready();
     eventually_within(SOON, "one log line", || (replica.warnings("write the report").len() == 1).then_some(()));
     binding["metadata"] = json!({ "name": "portcullis-reporter", "namespace": namespace });
+    let back = stage.installation.moment();
     api.create(&path, &binding).unwrap().expect("rights given back");
-    stage.word(&policy, "Active");
+    let found = stage.word_in_time(&back, &policy, "Active");
+    assert_eq!(told(&found, "Degraded"), "False/AsExpected");
 }
 
 #[test]

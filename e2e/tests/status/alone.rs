@@ -7,7 +7,7 @@ use portcullis_e2e::{Api, Cluster, Component, Options, PodSetup, Program, eventu
 use portcullis_testkit::lock;
 use serde_json::{Value, json};
 
-use crate::stage::{SOON, Stage};
+use crate::stage::{SOON, Stage, told};
 use crate::states::Says;
 
 const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/policies.policies.portcullis.dev";
@@ -132,13 +132,15 @@ fn fault_r12_the_definition_is_removed_and_installed_again() {
     std::thread::sleep(Duration::from_secs(3));
     replicas[0].wait_ready();
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let back = stage.installation.moment();
     api.create(path, &found).unwrap().expect("the definition");
     let object = eventually_within(SOON, "a policy", || {
         stage.installation.apply(&policy).is_ok().then(|| stage.installation.object(&policy)).flatten()
     });
     stage.confirm(&policy);
     replicas[0].says(&object, Says::Current);
-    stage.word(&policy, "Active");
+    let found = stage.word_in_time(&back, &policy, "Active");
+    assert_eq!(told(&found, "Degraded"), "False/AsExpected");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn fault_r32_a_full_etcd_delays_status_and_events_until_the_alarm_is_disarmed() 
     assert_eq!(told(&stage.installation.object(&policy).unwrap(), "Ready"), "True/Active", "nothing was written");
 
     cluster.empty_etcd(&fillers);
-    let found = stage.word(&policy, "Error");
+    let found = stage.word_in_time(&stage.installation.moment(), &policy, "Error");
     assert_eq!(told(&found, "Degraded"), "True/RegistryUnreachable");
     let count = || {
         let events = stage.events(&object);

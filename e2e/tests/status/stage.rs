@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use portcullis_e2e::{
-    Cluster, Installation, InstallationOptions, Pod, PodSetup, Policy, Program, condition, eventually_within,
+    Cluster, Installation, InstallationOptions, Moment, Pod, PodSetup, Policy, Program, condition, eventually_within,
 };
 use serde_json::{Value, json};
 
@@ -137,15 +137,18 @@ impl<'c> Stage<'c> {
         })
     }
 
+    /// Waits until Ready has this reason for the newest generation, within the bound of the row since this moment (I3).
+    pub(crate) fn word_in_time(&self, since: &Moment, policy: &Policy, word: &str) -> Value {
+        let look = || self.installation.object(policy).filter(|object| is_ready_as(object, word));
+        self.installation.recovers_since(since, word, look).unwrap_or_else(|late| panic!("{late}"))
+    }
+
     pub(crate) fn word_within(&self, limit: Duration, policy: &Policy, word: &str) -> Value {
         let mut last = Value::Null;
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             eventually_within(limit, word, || {
                 last = self.installation.object(policy).unwrap_or_default();
-                let generation = &last["metadata"]["generation"];
-                condition(&last, "Ready")
-                    .filter(|ready| ready["reason"] == word && ready["observedGeneration"] == *generation)
-                    .map(|_| ())
+                is_ready_as(&last, word).then_some(())
             });
         }));
         assert!(found.is_ok(), "waited in vain for {word}: {:#}", last["status"]);
@@ -237,6 +240,13 @@ impl Replica {
     pub(crate) fn wait_ready(&self) {
         eventually_within(SOON, "a ready reporter", || self.pod.is_ready().then_some(()));
     }
+}
+
+/// Whether Ready has this reason for the newest generation.
+fn is_ready_as(object: &Value, word: &str) -> bool {
+    let generation = &object["metadata"]["generation"];
+    condition(object, "Ready")
+        .is_some_and(|ready| ready["reason"] == word && ready["observedGeneration"] == *generation)
 }
 
 /// A condition (`Ready`, `Degraded` and so on) as `status/reason`.

@@ -86,7 +86,10 @@ fn fault_w01_without_a_controller_registered_policies_go_on_and_new_ones_wait() 
     });
     assert!(scene.installation.create_config_map(&scene.namespace, "before").is_ok());
     scene.controller.start(Program::Controller);
-    scene.installation.wait_for(&new, "Ready", "True");
+    scene.installation.assert_recovers("the new policy, with a controller,", || {
+        let object = scene.installation.object(&new)?;
+        (condition(&object, "Ready")?["status"] == "True").then_some(())
+    });
     assert!(!scene.installation.create_config_map(&scene.namespace, "after").is_ok());
     canary.end();
 }
