@@ -1,11 +1,12 @@
-//! The status of policies when the reporter that leads is killed, when others edit it, and when etcd is full: rows R15, R25 and R32.
+//! The status of policies when reporters have no rights, when the one that leads is killed, when others edit it, and when etcd is full: rows
+//! R08, R15, R25 and R32.
 //!
 //! Loaders, evaluators and the controller are real here. The tests of these rows in `e2e/tests/status` play them.
 
 use std::time::{Duration, Instant};
 
 use portcullis_e2e::{
-    Cluster, Installation, InstallationOptions, Options, Pod, Policy, Program, Right, SMALL_DATABASE,
+    Cluster, Installation, InstallationOptions, Options, Pod, PodSetup, Policy, Program, Right, SMALL_DATABASE,
     condition, eventually, guest_with, one_round_in_time,
 };
 use serde_json::{Value, json};
@@ -19,6 +20,45 @@ const SETTLED: Duration = Duration::from_secs(3);
 
 /// The type of a condition that is not ours.
 const FOREIGN: &str = "Scanned";
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r08_evaluators_judge_and_every_program_stays_ready_while_reporters_have_no_rights() {
+    let installation = installation("rightless", 0);
+    for _ in 0..2 {
+        let setup = PodSetup::default().flag(Program::Reporter, "--heartbeat", "1s");
+        installation.add_replica_with(setup.flag(Program::Reporter, "--report-lifetime", "6s"));
+    }
+    installation.wait_ready();
+    let shop = installation.make_namespace("shop");
+    let policy = installation.cluster_policy("rightless").denying("judged");
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let canary = installation.canary(&shop, Right::Denied("judged".to_owned()));
+
+    let bindings = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings", installation.namespace());
+    let (api, path) = (installation.api(), format!("{bindings}/portcullis-reporter"));
+    let mut binding = api.find(&path).expect("a binding");
+    api.delete(&path, None).unwrap().expect("rights withdrawn");
+    installation.wait_for_object(&policy, "two stale reports", |object| {
+        let is_stale = condition(object, "Degraded").is_some_and(|degraded| degraded["reason"] == "ReportStale");
+        is_stale && object["status"]["replicaCounts"]["unknown"] == 2
+    });
+    for replica in installation.replicas() {
+        for program in PROGRAMS {
+            let (code, text) = eventually("an answer", || replica.probe(program, "/readyz?verbose"));
+            assert_eq!(code, 200, "{program} of {}: {text}", replica.name());
+            assert_eq!(replica.restarts(program), 0, "{program} of {}", replica.name());
+        }
+    }
+    assert_denied(&installation.create_pod(&shop, "one", &json!({})), "policy cluster/rightless: judged");
+
+    let back = installation.moment();
+    binding["metadata"] = json!({ "name": "portcullis-reporter", "namespace": installation.namespace() });
+    api.create(&bindings, &binding).unwrap().expect("rights given back");
+    let right = || is_right(&installation, &policy);
+    installation.recovers_since(&back, "a status that is right", right).unwrap_or_else(|late| panic!("{late}"));
+    canary.end();
+}
 
 #[test]
 #[ignore = "starts a cluster"]
