@@ -1,9 +1,10 @@
 //! The leader among reporters, and what happens when it ends.
 
+use std::fs;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use portcullis_e2e::{POLICY_SERVER_ACCOUNT, Program, eventually_within, never, one_round_in_time};
+use portcullis_e2e::{POLICY_SERVER_ACCOUNT, PodSetup, Policy, Program, eventually_within, never, one_round_in_time};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -142,6 +143,108 @@ fn fault_r14_a_leader_that_was_stopped_and_goes_on_writes_nothing_wrong() {
     let tried = stage.status_writes(leader.name(), resumed);
     assert!(tried.len() <= 1, "late writes of statuses were tried: {tried:#?}");
     assert!(!stage.status_writes(follower.name(), resumed).is_empty(), "the audit log tells who writes");
+}
+
+/// The leader's calls that a fail point can hold back.
+const CALLS: [&str; 3] = ["status_write", "event_write", "report_removal"];
+
+/// How long they are held back. A leader relies on its Lease for eight seconds at any time, so they are due before that time is over, and a
+/// leader that goes on after a stop finds both at once.
+const HELD_BACK: &str = "8s";
+
+/// How old a report is when the leader removes it if its pod is gone.
+const LIFETIME: Duration = Duration::from_secs(10);
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r14_a_leader_that_was_stopped_just_before_its_writes_makes_none_of_them() {
+    let (folder, stage) = (tempfile::tempdir().unwrap(), Stage::new(cluster(), "held-back"));
+    let file = |call: &str| folder.path().join(call);
+    let hold_back = |call: &str| fs::write(file(call), "").unwrap();
+    let points = CALLS.map(|call| format!("reporter.before_{call}=delay({HELD_BACK})@{}", file(call).display()));
+    let replicas = [(); 2].map(|()| {
+        let setup = PodSetup::default().fail_points(Program::Reporter, &points.join(";"));
+        let setup = setup.flag(Program::Reporter, "--heartbeat", "2s");
+        stage.replica_with(setup.flag(Program::Reporter, "--report-lifetime", humantime::format_duration(LIFETIME)))
+    });
+    stage.wait_ready();
+    let policies: Vec<_> = (0..POLICIES).map(|number| stage.policy(&format!("labels-{number}"))).collect();
+    let tells_of_failure = |policy: &Policy, pod: &str| {
+        let status = stage.installation.object(policy).unwrap()["status"].clone();
+        let entries = status["replicas"].as_array().cloned().unwrap_or_default();
+        entries.iter().any(|entry| entry["pod"] == pod && entry["reason"] == "RegistryUnreachable")
+    };
+    one_round_in_time(|round| {
+        let (leader, follower) = stage.leader_and_follower(&replicas);
+        for (_, object) in &policies {
+            replicas.iter().for_each(|replica| replica.says(object, Says::Current));
+        }
+        policies.iter().for_each(|(policy, _)| drop(stage.settled(policy, "Active")));
+
+        // The leader has to remove a report, then to make an event of the first policy, then to write the statuses of the others.
+        let (first, others) = policies.split_first().unwrap();
+        hold_back("report_removal");
+        let dead = stage.leave_report(leader.name(), &format!("dead-{round}"));
+        never(LIFETIME + Duration::from_secs(2), "the removal", || stage.report(&dead).is_none().then_some(()));
+        let events = || {
+            let events = stage.installation.all_events(&first.0);
+            events.iter().map(|event| event["metadata"]["resourceVersion"].clone()).collect::<Vec<_>>()
+        };
+        let before = events();
+        hold_back("event_write");
+        leader.says(&first.1, unreachable());
+        let is_written = || tells_of_failure(&first.0, leader.name()).then_some(());
+        eventually_within(SOON, "the status of the first policy", is_written);
+        hold_back("status_write");
+        others.iter().for_each(|(_, object)| leader.says(object, unreachable()));
+        eventually_within(SOON, "a report about all of them", || {
+            let report = stage.report(leader.name())?["spec"].to_string();
+            (report.matches("RegistryUnreachable").count() == POLICIES).then_some(())
+        });
+        // The leader sees its own report a moment later.
+        thread::sleep(Duration::from_secs(1));
+        let paused = (Instant::now(), SystemTime::now());
+        leader.pod.pause(Program::Reporter);
+        CALLS.iter().for_each(|call| fs::remove_file(file(call)).unwrap());
+        let is_too_late = stage.report(&dead).is_none()
+            || events() != before
+            || others.iter().any(|(policy, _)| tells_of_failure(policy, leader.name()));
+
+        eventually_within(SOON, "another leader", || stage.holder().filter(|new| *new == follower.name()));
+        policies.iter().for_each(|(_, object)| follower.says(object, unreachable()));
+        eventually_within(SOON, "statuses by the new leader", || {
+            policies.iter().all(|(policy, _)| tells_of_failure(policy, follower.name())).then_some(())
+        });
+        eventually_within(SOON, "the removal by the new leader", || stage.report(&dead).is_none().then_some(()));
+        thread::sleep((LEASE * 2).saturating_sub(paused.0.elapsed()));
+        let resumed = SystemTime::now();
+        leader.pod.resume(Program::Reporter);
+        eventually_within(SOON, "the end of its leadership", || {
+            (leader.metric("portcullis_reporter_leader") == 0.0).then_some(())
+        });
+        // What it has called before is in the audit log by the time at which a later call is there.
+        let ended = SystemTime::now();
+        let is_report = |call: &Value| call["objectRef"]["resource"] == "replicareports";
+        let is_own_report = |call: &Value| is_report(call) && call["objectRef"]["name"] == leader.name();
+        eventually_within(SOON, "a report of its own after that", || {
+            stage.changes_by(leader.name(), ended).iter().any(is_own_report).then_some(())
+        });
+        let mut late = stage.changes_by(leader.name(), resumed);
+        late.retain(|call| !is_own_report(call) && call["objectRef"]["resource"] != "leases");
+        assert!(late.is_empty(), "calls of a leader that does not lead any more: {late:#?}");
+        assert_eq!(stage.holder().as_deref(), Some(follower.name()));
+        let by_the_next = stage.changes_by(follower.name(), paused.1);
+        for resource in ["policies", "events", "replicareports"] {
+            let is_one = |call: &Value| call["objectRef"]["resource"] == resource && !is_own_report(call);
+            assert!(by_the_next.iter().any(is_one), "the audit log has the next leader's calls for {resource}");
+        }
+        for (policy, _) in &policies {
+            eventually_within(SOON, "what both replicas do", || {
+                (stage.word(policy, "Error")["status"]["replicaCounts"]["failed"] == 2).then_some(())
+            });
+        }
+        if is_too_late { Err("the leader was stopped after one of its writes".to_owned()) } else { Ok(()) }
+    });
 }
 
 #[test]

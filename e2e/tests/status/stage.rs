@@ -104,19 +104,28 @@ impl<'c> Stage<'c> {
         })
     }
 
-    /// The audit events of all writes of statuses of policies that a pod has tried since this time. Other tests in the cluster have pods of the
+    /// The audit events of all calls with which a pod has tried to change something since this time. Other tests in the cluster have pods of the
     /// same name, in other namespaces.
-    pub(crate) fn status_writes(&self, pod: &str, since: SystemTime) -> Vec<Value> {
+    pub(crate) fn changes_by(&self, pod: &str, since: SystemTime) -> Vec<Value> {
         let accounts = format!("system:serviceaccount:{}:", self.installation.namespace());
         let is_one = |event: &Value| {
             let at = event["requestReceivedTimestamp"].as_str().and_then(|text| humantime::parse_rfc3339(text).ok());
-            event["objectRef"]["subresource"] == "status"
-                && event["objectRef"]["apiGroup"] == "policies.portcullis.dev"
+            !matches!(event["verb"].as_str(), Some("get" | "list" | "watch"))
                 && event["user"]["username"].as_str().is_some_and(|name| name.starts_with(&accounts))
                 && event["user"]["extra"]["authentication.kubernetes.io/pod-name"][0] == pod
                 && at.is_some_and(|at| at >= since)
         };
         self.installation.cluster().audit_events().into_iter().filter(is_one).collect()
+    }
+
+    /// Those of them that were to write the status of a policy.
+    pub(crate) fn status_writes(&self, pod: &str, since: SystemTime) -> Vec<Value> {
+        let mut changes = self.changes_by(pod, since);
+        changes.retain(|event| {
+            let object = &event["objectRef"];
+            object["subresource"] == "status" && object["apiGroup"] == "policies.portcullis.dev"
+        });
+        changes
     }
 
     /// Waits until Ready has this reason for the newest generation.
@@ -197,6 +206,17 @@ impl<'c> Stage<'c> {
 
     pub(crate) fn report(&self, pod: &str) -> Option<Value> {
         self.installation.api().find(&self.report_path(pod))
+    }
+
+    /// Copies the report of a pod to this name, which is that of a pod that is gone, and returns the name. Nobody owns the copy.
+    pub(crate) fn leave_report(&self, of: &str, name: &str) -> String {
+        let mut report = eventually_within(SOON, "a report", || self.report(of));
+        report["metadata"] = json!({ "name": name, "labels": report["metadata"]["labels"] });
+        report["spec"]["podUID"] = json!(name);
+        let path = self.report_path(name);
+        let collection = path.strip_suffix(&format!("/{name}")).expect("the path ends with the name");
+        self.installation.api().create(collection, &report).unwrap().expect("the report");
+        name.to_owned()
     }
 
     /// The path of a pod's report in the API.

@@ -104,8 +104,8 @@ async fn lead(
                 Ok(None) | Err(_) => break,
             },
             Some(outcome) = leader.event.join_next() => match outcome {
-                Ok(outcome) => leader.announced(outcome),
-                Err(_) => break,
+                Ok(Some(outcome)) => leader.announced(outcome),
+                Ok(None) | Err(_) => break,
             },
             Some(found) = summaries.recv() => leader.store.audited(found),
             Some(_) = watches.join_next() => break,
@@ -152,7 +152,7 @@ struct Leader<'a> {
     failures: Failures,
     event_failures: Failures,
     writes: JoinSet<Option<Outcome>>,
-    event: JoinSet<Result<(), CallError>>,
+    event: JoinSet<Option<Result<(), CallError>>>,
     removals: JoinSet<()>,
     logged_outdated: bool,
 }
@@ -369,22 +369,19 @@ impl<'a> Leader<'a> {
         if !self.leadership.is_held() {
             return None;
         }
+        let (client, leadership) = (self.client.clone(), self.leadership.clone());
         match self.announcer.next(now) {
             Step::Create { namespace, object } => {
-                let events = events(&self.client, &namespace);
-                self.event.spawn(async move {
+                self.event.spawn(write::event(leadership, async move {
                     let object = serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
-                    events.create(&PostParams::default(), &object).await?;
-                    Ok(())
-                });
+                    events(&client, &namespace).create(&PostParams::default(), &object).await
+                }));
                 None
             }
             Step::Raise { namespace, name, patch } => {
-                let events = events(&self.client, &namespace);
-                self.event.spawn(async move {
-                    events.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-                    Ok(())
-                });
+                self.event.spawn(write::event(leadership, async move {
+                    events(&client, &namespace).patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await
+                }));
                 None
             }
             Step::At(at) => Some(at),
@@ -415,7 +412,8 @@ impl<'a> Leader<'a> {
             for report in self.store.dead_reports() {
                 let namespace = self.settings.identity.namespace.clone();
                 let failures = self.metrics.failures_to("remove reports");
-                self.removals.spawn(write::remove_report(self.client.clone(), namespace, report, failures));
+                let (client, leadership) = (self.client.clone(), self.leadership.clone());
+                self.removals.spawn(write::remove_report(client, leadership, namespace, report, failures));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The leader's calls that change something other than events.
+//! The leader's calls that change something. Each is made only if this reporter still leads at that moment.
 
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -91,8 +91,31 @@ async fn without_unknown(client: &Client, object: &PolicyObject, status: &Policy
     matches!(fit, Fit::Dropped(_)).then(|| fields::apply_known(object, status, &kept["status"]))
 }
 
-/// Removes the report of a pod that is gone, unless the report has changed meanwhile.
-pub(crate) async fn remove_report(client: Client, namespace: String, report: Meta, mut failures: Failures) {
+/// Makes or changes an event by this call. `None`, without the call, if this reporter does not lead any more, as for [`status`].
+pub(crate) async fn event<T>(
+    leadership: Leadership,
+    call: impl Future<Output = kube::Result<T>>,
+) -> Option<Result<(), CallError>> {
+    portcullis_process::failpoint::hit_async("reporter.before_event_write").await;
+    if !leadership.is_held() {
+        return None;
+    }
+    Some(call.await.map(drop).map_err(CallError::from))
+}
+
+/// Removes the report of a pod that is gone, unless the report has changed meanwhile. No call is made if this reporter does not lead any more,
+/// as for [`status`].
+pub(crate) async fn remove_report(
+    client: Client,
+    leadership: Leadership,
+    namespace: String,
+    report: Meta,
+    mut failures: Failures,
+) {
+    portcullis_process::failpoint::hit_async("reporter.before_report_removal").await;
+    if !leadership.is_held() {
+        return;
+    }
     let preconditions = Preconditions { uid: Some(report.uid), resource_version: Some(report.version) };
     let params = DeleteParams::default().preconditions(preconditions);
     match reports(client, &namespace).delete(&report.name, &params).await.map_err(CallError::from) {
