@@ -4,6 +4,7 @@ mod admit;
 mod artifact;
 mod in_use;
 mod pace;
+mod preempt;
 mod queue;
 mod slots;
 
@@ -46,7 +47,7 @@ pub(crate) struct JobRunner {
     pins: PinSource,
     hosts: Hosts,
     layers: Turns<Digest>,
-    /// Slots for compile children.
+    /// Slots for compile children, which end for others that are needed more.
     children: Arc<Slots>,
     /// Slots for hashing whole files; more at a time would only wait for the disk.
     readers: Arc<Slots>,
@@ -61,7 +62,7 @@ pub(crate) struct JobRunner {
 /// What a running job and the loop share: progress in one direction, claims in the other.
 #[derive(Debug, Default)]
 pub(crate) struct JobContext {
-    /// Whether the job has left its queue and runs.
+    /// Whether the job has left its queue and runs. It may be back in the queue later.
     pub(crate) runs: AtomicBool,
     /// Progress of a download.
     pub(crate) bytes: Arc<Progress>,
@@ -144,7 +145,7 @@ impl JobRunner {
             hosts: Hosts::new(attempts),
             layers: Turns::default(),
             pins,
-            children: Slots::new(limits.jobs),
+            children: Slots::preempting(limits.jobs),
             readers: Slots::new(limits.jobs),
             keep: Mutex::default(),
             in_use: InUse::default(),
@@ -266,9 +267,15 @@ impl JobRunner {
         if !self.has_module(&digest, context).await? {
             return Ok(kept.map_or(Prepared::NoModule, Prepared::Ready));
         }
-        let _turn = self.children.turn(context).await;
-        context.runs.store(true, Ordering::Relaxed);
-        let result = self.making_room(|| self.compile(digest, context)).await;
+        let result = loop {
+            let slot = self.children.turn(context).await;
+            context.runs.store(true, Ordering::Relaxed);
+            if let Some(result) = slot.run(self.making_room(|| self.compile(digest, context))).await {
+                break result;
+            }
+            context.runs.store(false, Ordering::Relaxed);
+            tracing::debug!(%digest, "a compilation was ended for another one, and begins again in its turn");
+        };
         if !anew && result.as_ref().is_err_and(|error| error.reason == Reason::VolumeFull) {
             // A module without an artifact only takes room: no policy can serve from it.
             let volume = Arc::clone(&self.volume);

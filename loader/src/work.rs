@@ -74,7 +74,7 @@ struct Running {
     number: u64,
     task: JoinHandle<()>,
     context: Arc<JobContext>,
-    /// `None` until the job runs.
+    /// `None` while the job waits in its queue.
     progress_log: Option<ProgressLog>,
 }
 
@@ -211,6 +211,9 @@ impl Work {
                 let (bytes, total) = running.context.bytes.read();
                 self.plan.progress(job, bytes, total, now);
                 running.log_progress(job, now.instant);
+                progresses = true;
+            } else if running.progress_log.take().is_some() {
+                self.plan.wait_again(job);
                 progresses = true;
             }
         }

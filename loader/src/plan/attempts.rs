@@ -105,6 +105,13 @@ impl<T> Attempts<T> {
         }
     }
 
+    /// The attempt that ran waits for its turn again.
+    pub(crate) fn wait_again(&mut self) {
+        if let Status::Due(activity) = &mut self.status {
+            *activity = None;
+        }
+    }
+
     /// An attempt worked.
     pub(crate) fn succeed(&mut self, value: T) {
         let again = self.end();

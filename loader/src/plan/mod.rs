@@ -271,6 +271,15 @@ impl Plan {
         }
     }
 
+    /// A running job was ended for another, and is back in its queue.
+    pub(crate) fn wait_again(&mut self, job: &Job) {
+        if let Job::Prepare { digest, .. } = job
+            && let Some(compilation) = self.artifacts.get_mut(digest)
+        {
+            compilation.attempts.wait_again();
+        }
+    }
+
     /// [`Job::Fetch`] has ended.
     fn fetched(&mut self, reference: &Reference, result: Result<Digest, AttemptError>, now: Now, random: f64) {
         let Some(module) = self.modules.get_mut(reference) else { return };

@@ -11,7 +11,7 @@ use wasm_encoder::{CodeSection, Function, FunctionSection, Instruction, Module, 
 const REMOTE: &str = "cluster/remote";
 
 /// A module with one function that has 49,000 locals, and branch tables to every enclosing block.
-fn monster() -> Vec<u8> {
+pub(crate) fn monster() -> Vec<u8> {
     const LOCALS: u32 = 49_000;
     const DEPTH: u32 = 400;
     let mut types = TypeSection::new();

@@ -1,8 +1,11 @@
-//! Section 14: hundreds of slow modules of one namespace, and their effect on the other policies.
+//! Section 14: slow modules of one namespace, and their effect on the other policies.
 
 use std::time::Duration;
 
-use portcullis_tests::{Folder, Moment, Pod, Policy, Program, Reply, Review, Source, guest_with, heavy};
+use portcullis_contract::{LoaderPolicy, Phase, Reason};
+use portcullis_tests::{Folder, Moment, Pod, Policy, Program, Reply, Review, Source, eventually, guest_with, heavy};
+
+use crate::compiling::monster;
 
 /// The number of policies in the greedy namespace.
 const SLOW: usize = 500;
@@ -85,4 +88,42 @@ fn fault_z09_a_fresh_pod_beside_500_slow_modules_of_one_namespace() {
             assert_denies(&pod, policy, &text);
         }
     }
+}
+
+/// The loader's state of two policies, once the second is on the volume.
+fn once_published(pod: &Pod, slow: &Policy, other: &Policy) -> LoaderPolicy {
+    eventually(&format!("{} on the volume", other.id()), || {
+        let state = pod.loader_state()?;
+        let of = |policy: &Policy| state.policies.iter().find(|known| known.id.as_str() == policy.id()).cloned();
+        (of(other)?.phase == Phase::Published).then(|| of(slow))?
+    })
+}
+
+fn wait_phase(pod: &Pod, policy: &Policy, phase: Phase) {
+    eventually(&format!("{} to be in the phase {phase:?}", policy.id()), || {
+        let state = pod.loader_state()?;
+        state.policies.iter().find(|known| known.id.as_str() == policy.id() && known.phase == phase).map(drop)
+    });
+}
+
+/// With one compilation at a time, as in the chart.
+#[test]
+fn fault_z09_a_module_that_compiles_for_long_has_the_only_slot_when_those_of_others_arrive() {
+    let folder = Folder::with_canary();
+    // This limit is far longer than the other modules take even on a busy machine, and shorter than this one takes on any machine.
+    let pod = Pod::on(&folder).loader("--compile-time", "20s").loader("--compile-jobs", "1").start();
+    let slow = Policy::namespaced("a-greedy", "slow").bytes(monster());
+    folder.put(&slow);
+    // Those of ClusterPolicies do not wait for it, and those of other namespaces for some time only.
+    for other in [Policy::cluster("guard"), Policy::cluster("watch"), Policy::namespaced("team-a", "one")] {
+        wait_phase(&pod, &slow, Phase::Compiling);
+        let text = format!("denied by {}", other.name());
+        folder.put(&other.clone().denying(&text));
+        let state = once_published(&pod, &slow, &other);
+        assert_eq!(state.failure, None, "the slow one was not compiled for as long as it may be");
+        pod.wait_current(&other.id(), 1);
+        assert_denies(&pod, &other, &text);
+    }
+    // It has its turn after them.
+    pod.assert_unserved(&slow.id(), Reason::CompileLimit);
 }
