@@ -46,7 +46,8 @@ pub(crate) struct JobRunner {
     max_artifact_size: u64,
     pins: PinSource,
     hosts: Hosts,
-    layers: Turns<Digest>,
+    /// Locks for downloads of one module from one host.
+    layers: Turns<(Digest, String)>,
     /// Slots for compile children, which end for others that are needed more.
     children: Arc<Slots>,
     /// Slots for hashing whole files; more at a time would only wait for the disk.

@@ -1,4 +1,5 @@
-//! Fetches a module that is an OCI artifact: its manifest, then its one layer, each by digest and each only once.
+//! Fetches a module that is an OCI artifact: its manifest, then its one layer, each by digest, and the layer only once
+//! from each host.
 
 use std::sync::Arc;
 
@@ -110,8 +111,9 @@ impl JobRunner {
         digest: &Digest,
         context: &Arc<JobContext>,
     ) -> Result<(), AttemptError> {
-        // If two names lead to one module, the second waits for the fetch of the first.
-        let turn = self.layers.turn(*digest);
+        // If two names of a host lead to one module, the second waits for the fetch of the first. One of another host does not wait:
+        // anybody's host can name the module of others, and send it slowly.
+        let turn = self.layers.turn((*digest, image.host.clone()));
         let _turn = turn.lock().await;
         if self.has_module(digest, context).await? {
             return Ok(());

@@ -30,12 +30,12 @@ pub(crate) fn manifest(module: &[u8], layers: &[&str]) -> Value {
 }
 
 /// Serves `repository:v1` with this manifest, and `blob` for the digest of `named`.
-fn serve(source: &Source, repository: &str, manifest: &[u8], named: &[u8], blob: Reply) {
+pub(crate) fn serve(source: &Source, repository: &str, manifest: &[u8], named: &[u8], blob: Reply) {
     source.answer(&format!("/v2/{repository}/manifests/v1"), [Reply::ok(manifest).header("content-type", MANIFEST)]);
     source.answer(&format!("/v2/{repository}/blobs/{}", Digest::of(named)), [blob]);
 }
 
-fn name(source: &Source, repository: &str) -> String {
+pub(crate) fn name(source: &Source, repository: &str) -> String {
     format!("registry://{}/{repository}:v1", source.host())
 }
 

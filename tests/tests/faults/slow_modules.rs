@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use portcullis_contract::{LoaderPolicy, Phase, Reason};
-use portcullis_tests::{Folder, Moment, Pod, Policy, Program, Reply, Review, Source, eventually, guest_with, heavy};
+use portcullis_contract::{Digest, LoaderPolicy, Phase, Reason};
+use portcullis_tests::{
+    Folder, Moment, Pod, Policy, Program, Reply, Review, Source, eventually, guest_with, heavy, large_module,
+};
 
 use crate::compiling::monster;
+use crate::hostile::{WASM, manifest, name, pod_with, serve};
 
 /// The number of policies in the greedy namespace.
 const SLOW: usize = 500;
@@ -126,4 +129,35 @@ fn fault_z09_a_module_that_compiles_for_long_has_the_only_slot_when_those_of_oth
     }
     // It has its turn after them.
     pod.assert_unserved(&slow.id(), Reason::CompileLimit);
+}
+
+#[test]
+fn fault_z09_a_host_that_sends_the_module_of_others_slowly() {
+    let (slow, registry) = (Source::https(), Source::https());
+    let module = large_module("not like this", 1 << 18);
+    let artifact = manifest(&module, &[WASM]).to_string();
+    // All of it would take longer than a download may.
+    serve(&slow, "a", artifact.as_bytes(), &module, Reply::ok(module.clone()).rate(2 << 10));
+    let folder = Folder::with_canary();
+    let greedy = Policy::namespaced("a-greedy", "first").module(&name(&slow, "a"));
+    folder.put(&greedy);
+    let pod = pod_with(&folder, &slow).start();
+    let blobs = |source: &Source| {
+        let blob = format!("/blobs/{}", Digest::of(&module));
+        source.asked().iter().filter(|asked| asked.path.ends_with(&blob)).count()
+    };
+    eventually("the slow download to begin", || (blobs(&slow) == 1).then_some(()));
+    let others = ["guard", "watch"].map(|repository| {
+        serve(&registry, repository, artifact.as_bytes(), &module, Reply::ok(module.clone()));
+        Policy::cluster(repository).module(&name(&registry, repository))
+    });
+    others.iter().for_each(|policy| folder.put(policy));
+    for policy in &others {
+        let state = once_published(&pod, &greedy, policy);
+        assert_eq!((state.phase, state.failure), (Phase::Fetching, None), "the slow download goes on");
+        pod.wait_current(&policy.id(), 1);
+        assert_denies(&pod, policy, "not like this");
+    }
+    assert_eq!((blobs(&slow), blobs(&registry)), (1, 1), "policies that share a module of one host fetch it once");
+    folder.remove(&greedy);
 }
