@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{
-    Api, Cluster, IN_TIME, Installation, InstallationOptions, Options, Program, condition, eventually,
-};
+use portcullis_e2e::{Api, Cluster, IN_TIME, Installation, InstallationOptions, Options, Program, eventually};
 use serde_json::{Value, json};
 
 use crate::away::PROGRAMS;
@@ -57,12 +55,9 @@ fn fault_r12_policies_end_with_their_definition_while_others_answer_and_both_ans
                 eventually("readiness", || pod.probe(program, "/readyz").filter(|(code, _)| *code == 200));
             }
         }
-        let back = installation.moment();
         api.create(DEFINITIONS, &found).unwrap().expect("the definition");
         eventually("the policy again", || installation.apply(&wide).is_ok().then_some(()));
-        let is_ready = |object: &Value| condition(object, "Ready").is_some_and(|ready| ready["status"] == "True");
-        let ready = || installation.object(&wide).filter(is_ready);
-        installation.recovers_since(&back, "the policy", ready).unwrap_or_else(|late| panic!("{late}"));
+        installation.wait_for(&wide, "Ready", "True");
     };
     let (done, mut turn) = (AtomicBool::new(false), 0);
     let heard = thread::scope(|scope| {

@@ -104,8 +104,8 @@ impl<'c> Stage<'c> {
         })
     }
 
-    /// The audit events of all calls with which a pod has tried to change something since this time. Other tests in the cluster have pods of the
-    /// same name, in other namespaces.
+    /// The audit events of all calls with which a pod has tried to change something since this time. Other tests in the cluster have pods
+    /// of the same name, in other namespaces.
     pub(crate) fn changes_by(&self, pod: &str, since: SystemTime) -> Vec<Value> {
         let accounts = format!("system:serviceaccount:{}:", self.installation.namespace());
         let is_one = |event: &Value| {
