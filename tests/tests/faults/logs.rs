@@ -54,7 +54,7 @@ fn fault_m25_lines_of_a_mebibyte() {
         pod.wait_current(&id, 1);
         assert!(pod.ask(&id, &review).verdict().allowed);
         eventually(&format!("{lines} lines of {id}"), || (lines_of(&pod, &id) == lines).then_some(()));
-        assert_eq!(dropped(&pod, &id), 0.0, "{id}");
+        assert!(dropped(&pod, &id) < 1.0, "{id}");
         for line in pod.evaluator().logs().iter().filter(|line| is_of_guest(line, &id)) {
             let said = line["said"].as_str().expect("a text");
             assert!(said.len() <= LONGEST && said.ends_with("xxx…"), "{} bytes: {line}", said.len());

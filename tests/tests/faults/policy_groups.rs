@@ -113,10 +113,12 @@ fn fault_m32_an_expression_that_cannot_be_used() {
         folder.put(&bad);
         let failure = pod.assert_unserved(&bad.id(), Reason::SpecInvalid);
         assert!(failure.message.starts_with("spec.expression: "), "{expression}: {}", failure.message);
+        assert_eq!(failure.next_retry_time, None, "{expression}: only an edit helps");
     }
     folder.put(&group(&modules, "a() && missing()"));
     let failure = pod.assert_kept(ID, Reason::SpecInvalid, 1, |verdict| verdict.allowed);
     assert!(failure.message.contains("its members are `a`, `b`"), "{}", failure.message);
+    assert_eq!(failure.next_retry_time, None, "{failure:?}");
     folder.put(&group(&modules, "!b()"));
     pod.assert_recovered(ID, 3);
 }
