@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
-use portcullis_api::kubernetes::{BoundedObject, FINALIZER};
+use portcullis_api::kubernetes::{BoundedObject, FINALIZER, Outline};
 use portcullis_api::revision::{DELETED_ANNOTATION, WITHDRAWN_ANNOTATION};
 use portcullis_api::{API_VERSION, PolicyReference};
-use portcullis_contract::{GroupId, clean};
+use portcullis_contract::{GroupId, WebhookKind, clean};
 use portcullis_kubernetes::{CONTROLLER_MANAGER, Leadership};
 use portcullis_process::failpoint;
 use serde_json::{Value, json};
@@ -153,7 +153,7 @@ impl Executor {
         Ok(deleted(collection, uid))
     }
 
-    fn api(&self, collection: Collection) -> Api<BoundedObject> {
+    fn api(&self, collection: Collection) -> Api<Outline> {
         let resource = resource(collection);
         match collection {
             Collection::Revisions => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
@@ -161,7 +161,12 @@ impl Executor {
         }
     }
 
-    fn policies(&self, policy: &PolicyReference) -> Api<BoundedObject> {
+    /// The webhook configurations of a kind, which are written whole.
+    fn webhooks(&self, kind: WebhookKind) -> Api<BoundedObject> {
+        Api::all_with(self.client.clone(), &resource(Collection::Webhooks(kind)))
+    }
+
+    fn policies(&self, policy: &PolicyReference) -> Api<Outline> {
         let collection = Collection::Policies(policy.kind);
         match &policy.namespace {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource(collection)),
@@ -219,14 +224,14 @@ fn identified(policy: &PolicyReference, metadata: &Value, status: Option<&Value>
     object
 }
 
-fn applied(collection: Collection, object: BoundedObject) -> Outcome {
-    Outcome::Wrote(Change::Applied(collection, Box::new(object.0)))
+fn applied(collection: Collection, object: impl Into<Outline>) -> Outcome {
+    Outcome::Wrote(Change::Applied(collection, Box::new(object.into())))
 }
 
 fn deleted(collection: Collection, uid: &str) -> Outcome {
     let mut object = DynamicObject::new("", &resource(collection));
     object.metadata.uid = Some(uid.to_owned());
-    Outcome::Wrote(Change::Deleted(collection, Box::new(object)))
+    Outcome::Wrote(Change::Deleted(collection, Box::new(object.into())))
 }
 
 fn refusal(message: &str) -> WebhookRejection {

@@ -36,8 +36,8 @@ use crate::world::{Collection, World};
 const PROGRAM: &str = "portcullis-controller";
 /// The liveness probe fails if the loop has made no round for this long.
 const LIVE_LIMIT: Duration = Duration::from_secs(30);
-/// How many changes may wait for the loop.
-const QUEUE: usize = 1024;
+/// How many changes may wait for the loop, which takes all of them each time. Each can take some megabytes.
+const QUEUE: usize = 16;
 
 /// Runs until the shutdown begins.
 ///

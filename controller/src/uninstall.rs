@@ -10,7 +10,8 @@ use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
-use portcullis_api::kubernetes::{BoundedObject, FINALIZER};
+use portcullis_api::PolicyReference;
+use portcullis_api::kubernetes::{FINALIZER, Outline};
 use portcullis_kubernetes::CONTROLLER_MANAGER;
 use portcullis_util::Backoff;
 use serde_json::{Value, json};
@@ -24,8 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PACE: Duration = Duration::from_millis(500);
 /// The number of rounds before giving up.
 const ROUNDS: u32 = 20;
-/// The number of objects in one answer of the API server.
-const PAGE: u32 = 200;
+/// The number of objects in one answer of the API server. An object can have 1.5 MB.
+const PAGE: u32 = 20;
 /// The wait after a round that found something or failed.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(500), longest: Duration::from_secs(5) };
 
@@ -73,23 +74,25 @@ impl Uninstall {
         let mut removed = 0;
         for collection in Collection::ALL {
             if let Collection::Webhooks(kind) = collection {
-                for object in self.list(collection).await? {
-                    let view = WebhookView::read(kind, &object.0);
-                    if let Some(webhook) = view.filter(|webhook| webhook.concerns(&self.policy_server)) {
-                        self.delete_webhook(collection, &webhook.name).await?;
-                        removed += 1;
-                    }
+                let name = |object: Outline| {
+                    let view = WebhookView::read(kind, &object);
+                    view.filter(|webhook| webhook.concerns(&self.policy_server)).map(|webhook| webhook.name)
+                };
+                for webhook in self.list(collection, name).await? {
+                    self.delete_webhook(collection, &webhook).await?;
+                    removed += 1;
                 }
             }
         }
         for collection in Collection::ALL {
             if let Collection::Policies(kind) = collection {
-                for object in self.list(collection).await? {
-                    let Some(policy) = PolicyView::read(kind, &object.0) else { continue };
-                    if let Some(patch) = release(&policy, &self.policy_server) {
-                        self.release(collection, &policy, &patch).await?;
-                        removed += 1;
-                    }
+                let held = |object: Outline| {
+                    let policy = PolicyView::read(kind, &object)?;
+                    Some((release(&policy, &self.policy_server)?, policy.reference))
+                };
+                for (patch, policy) in self.list(collection, held).await? {
+                    self.release(collection, &policy, &patch).await?;
+                    removed += 1;
                 }
             }
         }
@@ -136,48 +139,48 @@ impl Uninstall {
         Ok(())
     }
 
-    async fn release(&self, collection: Collection, policy: &PolicyView, patch: &Value) -> Result<()> {
-        let reference = &policy.reference;
-        let api = match &reference.namespace {
+    async fn release(&self, collection: Collection, policy: &PolicyReference, patch: &Value) -> Result<()> {
+        let api = match &policy.namespace {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource(collection)),
             None => self.api(collection),
         };
         let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
-        let patched = api.patch(&reference.name, &params, &Patch::Merge(patch)).await;
+        let patched = api.patch(&policy.name, &params, &Patch::Merge(patch)).await;
         match patched {
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
-            patched => drop(patched.with_context(|| format!("policy {}", reference.name))?),
+            patched => drop(patched.with_context(|| format!("policy {}", policy.name))?),
         }
-        tracing::info!(policy = reference.name, namespace = reference.namespace, "removed the finalizer");
+        tracing::info!(policy = policy.name, namespace = policy.namespace, "removed the finalizer");
         Ok(())
     }
 
-    /// All objects of a collection; none if the API server does not know its kind.
-    async fn list(&self, collection: Collection) -> Result<Vec<BoundedObject>> {
+    /// What `view` makes of the objects of a collection, which are not kept; nothing if the API server does not know its kind.
+    async fn list<T>(&self, collection: Collection, view: impl Fn(Outline) -> Option<T>) -> Result<Vec<T>> {
         let api = self.api(collection);
-        let mut objects = Vec::new();
+        let mut found = Vec::new();
         let mut params = ListParams::default().limit(PAGE);
         loop {
             let page = match api.list(&params).await {
-                Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(objects),
+                Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(found),
                 page => page.with_context(|| format!("the list of {}", resource(collection).plural))?,
             };
-            objects.extend(page.items);
+            found.extend(page.items.into_iter().filter_map(&view));
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),
-                None => return Ok(objects),
+                None => return Ok(found),
             }
         }
     }
 
-    fn api(&self, collection: Collection) -> Api<BoundedObject> {
+    fn api(&self, collection: Collection) -> Api<Outline> {
         Api::all_with(self.client.clone(), &resource(collection))
     }
 }
 
-/// The patch that removes our finalizer from a policy of this policy server; `None` if it does not have it.
+/// The patch that removes our finalizer from a policy of this policy server; `None` if it does not have it, or has so many that not all are
+/// known.
 fn release(policy: &PolicyView, policy_server: &str) -> Option<Value> {
-    if policy.policy_server != policy_server || !policy.is_held() {
+    if policy.policy_server != policy_server || !policy.is_held() || policy.is_cut {
         return None;
     }
     let others: Vec<_> = policy.finalizers.iter().filter(|one| *one != FINALIZER).collect();

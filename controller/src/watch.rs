@@ -12,7 +12,7 @@ use kube::api::ApiResource;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 use portcullis_api::Kind;
-use portcullis_api::kubernetes::{BoundedObject, ClusterPolicy, Policy};
+use portcullis_api::kubernetes::{ClusterPolicy, Outline, Policy};
 use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_contract::WebhookKind;
 use portcullis_kubernetes::{Failures, watch as watch_collection};
@@ -23,7 +23,7 @@ use crate::world::{Change, Collection};
 
 /// Longest life of one watch, in seconds; a connection that died unnoticed is found soon after.
 const WATCH_SECONDS: u32 = 60;
-/// How many objects one page of a list has. An object can have 1.5 MB, and takes a multiple of that while it is read.
+/// How many objects one page of a list has. An object can have 1.5 MB, and a page is there as bytes and as text while it is read.
 const PAGE: u32 = 20;
 
 /// The type of a collection's objects.
@@ -49,7 +49,7 @@ pub(crate) async fn watch(
     let resource = resource(collection);
     let selector = format!("{POLICY_SERVER_LABEL}={policy_server}");
     let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
-    let (api, config): (Api<BoundedObject>, _) = match collection {
+    let (api, config): (Api<Outline>, _) = match collection {
         Collection::Revisions => (Api::namespaced_with(client, &namespace, &resource), config.labels(&selector)),
         // All webhooks, so that one whose labels were changed is found by its name.
         Collection::Policies(_) | Collection::Webhooks(_) => (Api::all_with(client, &resource), config),
@@ -72,12 +72,12 @@ pub(crate) async fn watch(
             }
             // One by one, so that a list is never in memory as a whole.
             Event::InitApply(object) => {
-                listed.extend(object.0.metadata.uid.clone());
-                Change::Applied(collection, Box::new(object.0))
+                listed.extend(object.metadata.uid.clone());
+                Change::Applied(collection, Box::new(object))
             }
             Event::InitDone => Change::Listed(collection, std::mem::take(&mut listed)),
-            Event::Apply(object) => Change::Applied(collection, Box::new(object.0)),
-            Event::Delete(object) => Change::Deleted(collection, Box::new(object.0)),
+            Event::Apply(object) => Change::Applied(collection, Box::new(object)),
+            Event::Delete(object) => Change::Deleted(collection, Box::new(object)),
         };
         if changes.send(change).await.is_err() {
             return;

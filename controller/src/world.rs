@@ -6,8 +6,9 @@ mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::api::{DynamicObject, ObjectMeta};
+use kube::api::ObjectMeta;
 use portcullis_api::Kind;
+use portcullis_api::kubernetes::Outline;
 use portcullis_contract::WebhookKind;
 
 pub use policy::{Content, PolicyView, StatusView, Unreadable};
@@ -41,9 +42,9 @@ impl Collection {
 #[derive(Debug, Clone)]
 pub enum Change {
     /// An object exists with this content.
-    Applied(Collection, Box<DynamicObject>),
+    Applied(Collection, Box<Outline>),
     /// An object was deleted.
-    Deleted(Collection, Box<DynamicObject>),
+    Deleted(Collection, Box<Outline>),
     /// The list is complete: all its objects were reported before, and no others exist than those with these uids.
     Listed(Collection, BTreeSet<String>),
 }
@@ -97,7 +98,7 @@ impl World {
         }
     }
 
-    fn apply(&mut self, collection: Collection, object: DynamicObject) {
+    fn apply(&mut self, collection: Collection, object: Outline) {
         match collection {
             Collection::Policies(kind) => {
                 let Some(policy) = PolicyView::read(kind, &object) else { return };
@@ -168,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    fn policy(uid: &str, server: &str, version: &str) -> DynamicObject {
+    fn policy(uid: &str, server: &str, version: &str) -> Outline {
         serde_json::from_value(json!({
             "metadata": {"name": "a", "uid": uid, "generation": 1, "resourceVersion": version},
             "spec": {"policyServer": server, "module": "m", "rules": []},

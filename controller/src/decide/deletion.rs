@@ -27,7 +27,8 @@ pub(super) fn decide(
     for (uid, policy) in world.policies.iter().filter(|(_, policy)| policy.is_deleting && policy.is_held()) {
         let revisions = world.revisions.get(uid).unwrap_or(&none);
         forget(uid, revisions, groups, memory, rules, now, decision);
-        if revisions.is_empty() {
+        // The other finalizers must all be known, as they stay.
+        if revisions.is_empty() && !policy.is_cut {
             decision.act(Action::Release {
                 policy: policy.reference.clone(),
                 version: policy.version.clone(),

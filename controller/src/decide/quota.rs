@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use portcullis_api::kubernetes::Outline;
 use portcullis_contract::Reason;
 
 use super::rules::Rules;
@@ -44,8 +45,8 @@ impl<'w> Quota<'w> {
         }
         for (uid, policy) in &world.policies {
             let is_new = || !world.revisions.get(uid).is_some_and(|known| known.contains_key(&policy.generation));
-            if policy.spec_bytes > SPEC_BYTES && is_new() {
-                refusals.entry(uid).or_insert_with(|| too_large(policy.spec_bytes));
+            if (policy.is_cut || policy.spec_bytes > SPEC_BYTES) && is_new() {
+                refusals.entry(uid).or_insert_with(|| too_large(policy));
             }
         }
         Self { refusals }
@@ -70,16 +71,22 @@ fn too_many(namespace: &str, taken: usize, limit: usize) -> ConditionValue {
     ConditionValue::not_configured(Reason::QuotaExceeded.as_str(), text)
 }
 
-fn too_large(bytes: usize) -> ConditionValue {
-    let text = format!(
-        "the spec has {bytes} bytes as JSON, of at most {SPEC_BYTES}; make settings and match conditions shorter, or split the policy"
-    );
+fn too_large(policy: &PolicyView) -> ConditionValue {
+    let text = match policy.is_cut {
+        true => format!(
+            "the policy takes more than {} bytes of memory without its settings; remove finalizers, owners, rules or match conditions",
+            Outline::MAX_BYTES
+        ),
+        false => format!(
+            "the spec has {} bytes as JSON, of at most {SPEC_BYTES}; make settings and match conditions shorter, or split the policy",
+            policy.spec_bytes
+        ),
+    };
     ConditionValue::not_configured(Reason::QuotaExceeded.as_str(), text)
 }
 
 #[cfg(test)]
 mod tests {
-    use kube::api::DynamicObject;
     use portcullis_api::Kind;
     use serde_json::{Value, json};
 
@@ -87,7 +94,7 @@ mod tests {
     use crate::world::{Change, Collection};
 
     fn take(world: &mut World, collection: Collection, object: Value) {
-        let object: DynamicObject = serde_json::from_value(object).expect("an object");
+        let object: Outline = serde_json::from_value(object).expect("an object");
         world.take(Change::Applied(collection, Box::new(object)));
     }
 
@@ -163,6 +170,25 @@ mod tests {
         assert_eq!(refusal.reason, "QuotaExceeded");
         let begin = "namespace team-a has 1 accepted policies of at most 1; delete one";
         assert!(refusal.message.starts_with(begin), "{}", refusal.message);
+    }
+
+    #[test]
+    fn z10_a_policy_that_takes_too_much_without_its_settings_is_not_taken() {
+        let mut world = World::new("default");
+        let finalizers: Vec<String> = (0..50_000).map(|number| format!("example.com/{number}")).collect();
+        let object = json!({
+            "metadata": {"name": "a", "namespace": "one", "uid": "a", "generation": 1, "resourceVersion": "1", "finalizers": finalizers},
+            "spec": {"module": "m", "rules": []},
+        });
+        take(&mut world, Collection::Policies(Kind::Policy), object);
+        let refusal = Quota::of(&world, &rules(9)).refusal(&world.policies["a"]).expect("it is too large");
+        assert!(
+            refusal.message.contains("more than 8388608 bytes of memory without its settings"),
+            "{}",
+            refusal.message
+        );
+        let policy = &world.policies["a"];
+        assert!(policy.is_held() && policy.is_cut && policy.content.is_err() && policy.finalizers.len() < 2000);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use portcullis_api::revision::{PINNED_DIGEST_ANNOTATION, ROLLED_BACK_TO_ANNOTATION, SERVED_ANNOTATION, group_labels};
 use portcullis_api::{Resolved, RevisionData};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use super::rules::Rules;
@@ -106,18 +107,20 @@ fn missing(generation: i64, revisions: Option<&BTreeMap<i64, RevisionView>>) -> 
     )
 }
 
-/// The content of an older generation with the fields that are always taken from the newest.
-pub(crate) fn rolled_back(content: &Value, newest: &Value) -> Value {
-    let mut spec = content.clone();
-    if let Value::Object(fields) = &mut spec {
-        for field in NEWEST {
-            match newest.get(field) {
-                Some(value) => drop(fields.insert(field.to_owned(), value.clone())),
-                None => drop(fields.remove(field)),
-            }
-        }
+/// The content of an older generation with the fields that are always taken from the newest. Both are specs as text.
+///
+/// # Errors
+/// When one of them is not an object.
+pub(crate) fn rolled_back(content: &RawValue, newest: &RawValue) -> serde_json::Result<Box<RawValue>> {
+    let mut fields: BTreeMap<String, &RawValue> = serde_json::from_str(content.get())?;
+    let mut newest: BTreeMap<String, &RawValue> = serde_json::from_str(newest.get())?;
+    for field in NEWEST {
+        match newest.remove(field) {
+            Some(value) => fields.insert(field.to_owned(), value),
+            None => fields.remove(field),
+        };
     }
-    spec
+    to_raw_value(&fields)
 }
 
 /// The text of an annotation that pins a digest; for a group, a JSON object with the digest of each member.

@@ -16,7 +16,7 @@ impl Executor {
         match action {
             Action::TryWebhook { group, desired } => {
                 let params = PostParams { dry_run: true, ..posts() };
-                match self.api(Collection::Webhooks(desired.kind)).create(&params, &object(desired)?).await {
+                match self.webhooks(desired.kind).create(&params, &object(desired)?).await {
                     Ok(_) => Ok(Outcome::Tried(group.clone(), Ok(()))),
                     Err(kube::Error::Api(status)) if status.is_already_exists() => {
                         Ok(Outcome::Tried(group.clone(), Ok(())))
@@ -30,7 +30,7 @@ impl Executor {
             Action::CreateWebhook { group, desired, repaired } => {
                 passes("controller.before_webhook_write").await?;
                 let collection = Collection::Webhooks(desired.kind);
-                let written = match self.api(collection).create(&posts(), &object(desired)?).await {
+                let written = match self.webhooks(desired.kind).create(&posts(), &object(desired)?).await {
                     Ok(written) => written,
                     Err(kube::Error::Api(status)) if is_refusal(&status) => {
                         return Ok(Outcome::Tried(group.clone(), Err(refusal(&status.message))));
@@ -50,7 +50,7 @@ impl Executor {
             Action::CreateCheckWebhook { desired, is_repair } => {
                 passes("controller.before_webhook_write").await?;
                 let collection = Collection::Webhooks(desired.kind);
-                let written = self.api(collection).create(&posts(), &object(desired)?).await?;
+                let written = self.webhooks(desired.kind).create(&posts(), &object(desired)?).await?;
                 passes("controller.after_webhook_write").await?;
                 tracing::info!(webhook = desired.name, "registered");
                 repaired_check(desired, *is_repair);
@@ -83,7 +83,7 @@ impl Executor {
             },
             "webhooks": desired.object["webhooks"],
         });
-        let written = self.api(collection).patch(&desired.name, &manager(), &Patch::Merge(patch)).await?;
+        let written = self.webhooks(desired.kind).patch(&desired.name, &manager(), &Patch::Merge(patch)).await?;
         passes("controller.after_webhook_write").await?;
         Ok(applied(collection, written))
     }

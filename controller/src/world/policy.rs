@@ -1,11 +1,9 @@
 //! A policy, with what decisions need of it.
 
-use std::io;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kube::api::DynamicObject;
-use portcullis_api::kubernetes::{DecodeError, FINALIZER, decode_match, raw_spec};
+use portcullis_api::kubernetes::{DecodeError, FINALIZER, Outline, decode_match};
 use portcullis_api::{
     Condition, ConditionType, Kind, PolicyReference, PolicyStatus, ReplicaStatus, Resolved, RevisionError,
 };
@@ -35,8 +33,10 @@ pub struct PolicyView {
     pub created: Option<Timestamp>,
     /// Whether it is being deleted.
     pub is_deleting: bool,
-    /// All its finalizers.
+    /// Its finalizers: all of them, unless it is cut.
     pub finalizers: Vec<String>,
+    /// Whether a part of it was not read, as all of it takes too much memory.
+    pub is_cut: bool,
     /// The size of its spec as JSON, in bytes. The spec itself is read again when a revision is made of it, so that the memory of this
     /// program does not grow with what users write.
     pub spec_bytes: usize,
@@ -102,13 +102,17 @@ pub enum Unreadable {
 
 impl PolicyView {
     /// Reads an object; `None` without a name or uid, which every object of an API server has.
-    pub fn read(kind: Kind, object: &DynamicObject) -> Option<Self> {
+    pub fn read(kind: Kind, object: &Outline) -> Option<Self> {
         let metadata = &object.metadata;
         let reference = PolicyReference::of(kind, metadata)?;
-        let spec = raw_spec(object);
+        let spec = &object.data["spec"];
         let status = serde_json::from_value(object.data["status"].clone()).unwrap_or_default();
         Some(Self {
-            content: Content::read(&reference, spec, 0, false),
+            // A part of the match part may be missing.
+            content: match object.is_cut() {
+                true => Err(Unreadable::Damaged(RevisionError::TooLarge)),
+                false => Content::read(&reference, spec, 0, false),
+            },
             reference,
             policy_server: spec["policyServer"].as_str().unwrap_or("default").to_owned(),
             generation: metadata.generation.unwrap_or(0),
@@ -126,14 +130,15 @@ impl PolicyView {
             },
             rollback_to: spec["rollbackTo"].as_i64(),
             is_suspended: spec["suspend"].as_bool().unwrap_or(false),
-            spec_bytes: json_bytes(spec),
+            is_cut: object.is_cut(),
+            spec_bytes: object.spec_bytes(),
             status: StatusView::of(status),
         })
     }
 
-    /// Whether it has our finalizer.
+    /// Whether it has our finalizer. One that is cut may have it.
     pub fn is_held(&self) -> bool {
-        self.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
+        self.is_cut || self.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
     }
 }
 
@@ -226,25 +231,6 @@ impl Content {
     pub fn turn(&self, default: u32) -> u32 {
         self.timeout_eval_seconds.unwrap_or(default).min(self.timeout_seconds)
     }
-}
-
-/// The size of a value as JSON, in bytes.
-pub(super) fn json_bytes(value: &Value) -> usize {
-    struct Count(usize);
-
-    impl io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let mut count = Count(0);
-    serde_json::to_writer(&mut count, value).map_or(usize::MAX, |()| count.0)
 }
 
 #[cfg(test)]

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use kube::api::DynamicObject;
-use portcullis_api::kubernetes::decode_spec;
+use portcullis_api::kubernetes::{Outline, decode_spec};
 use portcullis_api::revision::{identity, labelled_group};
-use portcullis_api::{PolicyReference, RevisionData, RevisionMarks};
+use portcullis_api::{PolicyReference, RevisionData, RevisionError, RevisionMarks};
 use portcullis_contract::{GroupId, WebhookKind};
-use serde_json::Value;
 
-use super::policy::{Content, Unreadable, json_bytes};
+use super::policy::{Content, Unreadable};
 
 /// A revision.
 #[derive(Debug, Clone)]
@@ -42,20 +40,18 @@ pub struct RevisionView {
 
 impl RevisionView {
     /// Reads an object; `None` if neither its data nor its labels name a policy.
-    pub fn read(object: &DynamicObject) -> Option<Self> {
+    pub fn read(object: &Outline) -> Option<Self> {
         let data = &object.data["data"];
         let labels = object.metadata.labels.clone().unwrap_or_default();
         let (policy, generation) = identity(data, &labels, object.data["revision"].as_i64().unwrap_or(0))?;
         let annotations = object.metadata.annotations.clone().unwrap_or_default();
-        let (content, unreadable, has_content, spec) = match RevisionData::read(data) {
+        let whole = if object.is_cut() { Err(RevisionError::TooLarge) } else { RevisionData::read(data) };
+        let (content, unreadable, has_content) = match whole {
             Ok(data) => {
-                let unreadable = decode_spec(data.spec.clone()).err();
                 let content = Content::read(&policy, &data.spec, data.shard, data.shared);
-                (content, unreadable.map(Unreadable::Unknown), data.problem.is_none(), data.spec)
+                (content, decode_spec(data.spec).err().map(Unreadable::Unknown), data.problem.is_none())
             }
-            Err(damage) => {
-                (Err(Unreadable::Damaged(damage.clone())), Some(Unreadable::Damaged(damage)), false, Value::Null)
-            }
+            Err(damage) => (Err(Unreadable::Damaged(damage.clone())), Some(Unreadable::Damaged(damage)), false),
         };
         Some(Self {
             name: object.metadata.name.clone()?,
@@ -69,7 +65,7 @@ impl RevisionView {
             unreadable,
             policy,
             has_content,
-            spec_bytes: json_bytes(&spec),
+            spec_bytes: object.spec_bytes(),
         })
     }
 
@@ -95,11 +91,11 @@ impl RevisionView {
 #[cfg(test)]
 mod tests {
     use portcullis_api::revision::group_labels;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn object(data: Value, label: Option<&GroupId>) -> DynamicObject {
+    fn object(data: Value, label: Option<&GroupId>) -> Outline {
         let policy = PolicyReference {
             kind: portcullis_api::Kind::ClusterPolicy,
             namespace: None,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, ValidatingWebhook};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::DynamicObject;
+use portcullis_api::kubernetes::Outline;
 use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_contract::{GroupId, WebhookKind};
 use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
@@ -35,7 +35,7 @@ pub struct WebhookView {
 
 impl WebhookView {
     /// Reads an object.
-    pub fn read(kind: WebhookKind, object: &DynamicObject) -> Option<Self> {
+    pub fn read(kind: WebhookKind, object: &Outline) -> Option<Self> {
         let metadata = &object.metadata;
         Some(Self {
             kind,

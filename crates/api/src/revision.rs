@@ -83,6 +83,9 @@ pub enum RevisionError {
     /// They have no fields.
     #[error("its data are not an object")]
     NotAnObject,
+    /// They are larger than the controller makes them.
+    #[error("its data take too much memory when they are decoded")]
+    TooLarge,
     /// A field is missing or has another type.
     #[error("{0}")]
     Malformed(String),

@@ -107,6 +107,77 @@ fn fault_z11_a_tenant_makes_many_match_parts() {
     canary.end();
 }
 
+/// Settings as JSON, of `bytes` bytes or a little less: a list of lists with one number. Such a list has four bytes of text, and takes 380 bytes of
+/// memory when it is decoded. (Deeper ones take more, also of the API server's time.)
+fn nested(bytes: usize) -> String {
+    let one = "[0]";
+    format!("{{\"lists\":[{}]}}", vec![one; bytes / (one.len() + 1)].join(","))
+}
+
+/// An object as text: decoded, its settings would fill the memory of the test.
+fn text_of(scene: &Scene, path: &str) -> String {
+    let (code, text) = scene.installation.api().text(path).expect("an answer");
+    assert_eq!(code, 200, "{text}");
+    text
+}
+
+/// Makes policies whose settings take a hundred times as much memory as text. Programs that watch policies get them before they are refused:
+/// when they are made, when their status is written, and when the programs start.
+fn make_nested_settings(scene: &Scene, edit_of_another: impl Fn(usize)) {
+    /// As much as an API server stores of one object, less what it adds.
+    const LARGEST: usize = 1_400_000;
+    /// So much that the policy is accepted.
+    const ACCEPTED: usize = 500 << 10;
+    /// The memory limits of the chart.
+    const MEMORY: [(Program, u64); 2] = [(Program::Controller, 512 << 20), (Program::Reporter, 256 << 20)];
+    let installation = &scene.installation;
+    let replica = installation.replicas().remove(0);
+    let pod = |program| if program == Program::Controller { &scene.controller } else { &replica };
+    let assert_within = |when: &str| {
+        for (program, limit) in MEMORY {
+            let usage = Usage::of(pod(program).program(program).pid().expect("it runs"));
+            note(&format!("nested settings, {when}: {program} has {usage}"));
+            assert!(usage.peak < limit, "{program} took {} bytes of {limit} {when}", usage.peak);
+        }
+    };
+    let make = |name: &str, settings: &str| {
+        let policy = installation.policy(&scene.namespace, name).field("settings", "SETTINGS");
+        let body = policy.manifest(installation.source()).to_string().replace("\"SETTINGS\"", settings);
+        let path = policy.path();
+        let (collection, _) = path.rsplit_once('/').expect("a path");
+        installation.api().create_bytes(collection, body.as_bytes()).expect("an answer").expect("the policy");
+        path
+    };
+    let largest = nested(LARGEST);
+    let paths: Vec<_> = ["nested-0", "nested-1", "nested-2"].iter().map(|name| make(name, &largest)).collect();
+    for path in &paths {
+        eventually("QuotaExceeded in Accepted", || {
+            let refused = "\"reason\":\"QuotaExceeded\",\"status\":\"False\",\"type\":\"Accepted\"";
+            text_of(scene, path).contains(refused).then_some(())
+        });
+    }
+    // The revision of a policy that is accepted has exactly its settings.
+    let accepted = nested(ACCEPTED);
+    let path = make("nested-accepted", &accepted);
+    let revisions = format!(
+        "/apis/apps/v1/namespaces/{}/controllerrevisions?labelSelector=policies.portcullis.dev/policy-name=nested-accepted",
+        installation.namespace()
+    );
+    eventually("a revision with the settings", || text_of(scene, &revisions).contains(&accepted).then_some(()));
+    edit_of_another(1001);
+    assert_within("when they were made");
+    // Programs that start list all policies.
+    for (program, _) in MEMORY {
+        pod(program).kill(program);
+    }
+    installation.wait_ready();
+    edit_of_another(1002);
+    assert_within("after a start");
+    for path in paths.iter().chain([&path]) {
+        installation.api().delete(path, None).expect("an answer").expect("it is there");
+    }
+}
+
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_z10_a_tenant_edits_without_end() {
@@ -180,5 +251,9 @@ fn fault_z10_a_tenant_edits_without_end() {
         .wait_for_object(larger, "QuotaExceeded of the spec", |object| is_refused(object) && serves_previous(object));
     let (_, _, words) = said(&object, "Accepted").expect("it is there");
     assert!(words.starts_with("the spec has ") && words.contains("of at most 786432; make settings"), "{words}");
+    make_nested_settings(&scene, |edit| {
+        installation.apply(&other(edit)).expect("the edit");
+        installation.wait_for(&other(edit), "Ready", "True");
+    });
     canary.end();
 }

@@ -1,14 +1,19 @@
 //! The objects of a resource, page by page.
 
+use std::fmt::Debug;
+
 use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
-use portcullis_api::kubernetes::BoundedObject;
+use portcullis_api::kubernetes::{BoundedObject, Outline};
 use portcullis_kubernetes::{CallError, Failures, Retry};
 use portcullis_matching::Resource;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// Most objects of a page.
 const MOST: u32 = 200;
+/// Most policies of a page. A policy can have 1.5 MB, most of which is not kept, so that what is kept does not show how large they are.
+const MOST_POLICIES: u32 = 20;
 /// Objects of the first page, before it is known how large they are.
 const FIRST: u32 = 50;
 /// The wanted size of a page, in bytes.
@@ -19,16 +24,24 @@ const TRIES: u32 = 6;
 const RESTARTS: u32 = 5;
 
 /// The pages of one list.
-pub(super) struct Pages<'f> {
-    api: Api<BoundedObject>,
+pub(super) struct Pages<'f, K = BoundedObject> {
+    api: Api<K>,
     api_version: String,
     kind: String,
     labels: Option<String>,
     failures: &'f mut Failures,
+    most: u32,
     limit: u32,
     next: String,
     is_over: bool,
     restarts: u32,
+}
+
+impl<'f> Pages<'f, Outline> {
+    /// All policies of a kind, without their settings.
+    pub(super) fn of_policies(client: &Client, resource: ApiResource, failures: &'f mut Failures) -> Self {
+        Self::at_most(MOST_POLICIES, client, resource, None, failures)
+    }
 }
 
 impl<'f> Pages<'f> {
@@ -51,13 +64,29 @@ impl<'f> Pages<'f> {
         labels: Option<String>,
         failures: &'f mut Failures,
     ) -> Self {
+        Self::at_most(MOST, client, resource, labels, failures)
+    }
+}
+
+impl<'f, K> Pages<'f, K>
+where
+    K: kube::Resource<DynamicType = ApiResource> + Clone + DeserializeOwned + Debug + Into<Value>,
+{
+    fn at_most(
+        most: u32,
+        client: &Client,
+        resource: ApiResource,
+        labels: Option<String>,
+        failures: &'f mut Failures,
+    ) -> Self {
         Self {
             api: Api::all_with(client.clone(), &resource),
             api_version: resource.api_version,
             kind: resource.kind,
             labels,
             failures,
-            limit: FIRST,
+            most,
+            limit: FIRST.min(most),
             next: String::new(),
             is_over: false,
             restarts: 0,
@@ -86,7 +115,7 @@ impl<'f> Pages<'f> {
                     self.failures.over();
                     self.next = list.metadata.continue_.unwrap_or_default();
                     self.is_over = self.next.is_empty();
-                    let objects = list.items.into_iter().map(|object| self.whole(&object)).collect();
+                    let objects = list.items.into_iter().map(|object| self.whole(object)).collect();
                     return Ok(Some(self.measured(objects)));
                 }
                 Err(error) => error,
@@ -112,8 +141,8 @@ impl<'f> Pages<'f> {
     }
 
     /// An object of a list with `apiVersion` and `kind`, which objects in lists do not have.
-    fn whole(&self, object: &BoundedObject) -> Value {
-        let mut object = json!(object);
+    fn whole(&self, object: K) -> Value {
+        let mut object: Value = object.into();
         object["apiVersion"] = json!(self.api_version);
         object["kind"] = json!(self.kind);
         object
@@ -122,7 +151,7 @@ impl<'f> Pages<'f> {
     /// Sets the size of the next page by the size of these objects, which it returns.
     fn measured(&mut self, objects: Vec<Value>) -> Vec<Value> {
         let bytes = objects.iter().map(|object| object.to_string().len()).sum();
-        self.limit = limit(objects.len(), bytes);
+        self.limit = limit(objects.len(), bytes).min(self.most);
         objects
     }
 }

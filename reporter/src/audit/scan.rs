@@ -125,7 +125,7 @@ impl Scanner {
                 Kind::ClusterPolicy => ApiResource::erase::<ClusterPolicy>(&()),
                 Kind::Policy => ApiResource::erase::<Policy>(&()),
             };
-            let mut pages = Pages::new(&self.client, resource, None, &mut self.failures);
+            let mut pages = Pages::of_policies(&self.client, resource, &mut self.failures);
             while let Some(objects) = pages.next().await? {
                 for object in &objects {
                     match read(kind, object, &self.site, served) {

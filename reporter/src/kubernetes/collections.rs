@@ -1,5 +1,6 @@
 //! The collections that the leader watches.
 
+use std::fmt::Debug;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -7,36 +8,45 @@ use futures::StreamExt as _;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ApiResource;
 use kube::runtime::watcher;
-use kube::{Api, Client};
-use portcullis_api::kubernetes::{BoundedObject, ClusterPolicy, Policy};
+use kube::{Api, Client, Resource};
+use portcullis_api::kubernetes::{BoundedObject, ClusterPolicy, Policy, PolicyHead};
 use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_kubernetes::{Failures, watch};
-use serde_json::json;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::args::Settings;
 use super::object::reports;
 use super::store::{Change, Collection};
 
-/// Objects in a page of a list, so few that a page of the largest policies stays below the largest answer that is read.
-const PAGE: u32 = 80;
-/// Reports in a page; they are larger than policies.
+/// Objects in a page of a list. A policy can have 1.5 MB, and a page is there as bytes and as text while it is read.
+const PAGE: u32 = 20;
+/// Reports in a page. Only reporters write them.
 const REPORTS_PAGE: u32 = 50;
 /// How much longer than its own limit kube waits for a silent watch.
 const SLACK: Duration = Duration::from_secs(5);
 /// Longest watch that kube asks for, in seconds.
 const LONGEST_WATCH: u32 = 294;
 
+/// The objects of a collection, as they are read.
+pub(super) enum Objects {
+    /// Policies, which users write.
+    Heads(Api<PolicyHead>),
+    /// Objects that programs write.
+    Whole(Api<BoundedObject>),
+}
+
 /// The collections, and the name of each watch in metrics.
 pub(super) fn collections(
     client: &Client,
     settings: &Settings,
-) -> [(Collection, &'static str, Api<BoundedObject>, watcher::Config); 4] {
+) -> [(Collection, &'static str, Objects, watcher::Config); 4] {
     let namespace = &settings.identity.namespace;
     let seconds = settings.watch_limit.saturating_sub(SLACK).as_secs().clamp(1, LONGEST_WATCH.into());
     let timeout = seconds.try_into().unwrap_or(LONGEST_WATCH);
     let config = |page| watcher::Config::default().page_size(page).timeout(timeout);
-    let policies = |resource: ApiResource| Api::all_with(client.clone(), &resource);
+    let policies = |resource: ApiResource| Objects::Heads(Api::all_with(client.clone(), &resource));
     let slices = ApiResource::erase::<EndpointSlice>(&());
     let reports_of = format!("{POLICY_SERVER_LABEL}={}", settings.identity.policy_server);
     let slices_of = format!("kubernetes.io/service-name={}", settings.service);
@@ -51,13 +61,13 @@ pub(super) fn collections(
         (
             Collection::Reports,
             "watch replicareports",
-            reports(client.clone(), namespace),
+            Objects::Whole(reports(client.clone(), namespace)),
             config(REPORTS_PAGE).labels(&reports_of),
         ),
         (
             Collection::Endpoints,
             "watch endpointslices",
-            Api::namespaced_with(client.clone(), namespace, &slices),
+            Objects::Whole(Api::namespaced_with(client.clone(), namespace, &slices)),
             config(PAGE).labels(&slices_of),
         ),
     ]
@@ -66,11 +76,26 @@ pub(super) fn collections(
 /// Sends the changes of a collection until the receiver is gone.
 pub(super) async fn follow(
     collection: Collection,
-    api: Api<BoundedObject>,
+    objects: Objects,
     config: watcher::Config,
     failures: Failures,
     sender: mpsc::Sender<(Collection, Change)>,
 ) {
+    match objects {
+        Objects::Heads(api) => send(collection, api, config, failures, sender).await,
+        Objects::Whole(api) => send(collection, api, config, failures, sender).await,
+    }
+}
+
+async fn send<K>(
+    collection: Collection,
+    api: Api<K>,
+    config: watcher::Config,
+    failures: Failures,
+    sender: mpsc::Sender<(Collection, Change)>,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Into<Value> + Send + 'static,
+{
     let mut events = pin!(watch(api, config, failures));
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {
@@ -80,12 +105,12 @@ pub(super) async fn follow(
                 continue;
             }
             watcher::Event::InitApply(object) => {
-                listed.push(json!(object));
+                listed.push(object.into());
                 continue;
             }
             watcher::Event::InitDone => Change::Listed(std::mem::take(&mut listed)),
-            watcher::Event::Apply(object) => Change::Put(json!(object)),
-            watcher::Event::Delete(object) => Change::Gone(json!(object)),
+            watcher::Event::Apply(object) => Change::Put(object.into()),
+            watcher::Event::Delete(object) => Change::Gone(object.into()),
         };
         if sender.send((collection, change)).await.is_err() {
             return;

@@ -3,13 +3,12 @@
 use jiff::Timestamp;
 use kube::api::ApiResource;
 use kube::{Api, Client};
-use portcullis_api::kubernetes::{AUDIT_REQUESTED_ANNOTATION, BoundedObject, ClusterPolicy, Policy, ReplicaReport};
+use portcullis_api::kubernetes::{
+    AUDIT_REQUESTED_ANNOTATION, BoundedObject, ClusterPolicy, MAX_AUDIT_REQUESTED, Policy, PolicyHead, ReplicaReport,
+};
 use portcullis_api::{Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
 use portcullis_contract::{PolicyId, clean};
 use serde_json::Value;
-
-/// Longest value of [`AUDIT_REQUESTED_ANNOTATION`] that is compared, in bytes; the rest does not count.
-const MAX_REQUESTED: usize = 64;
 
 /// Name, uid and version of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -83,7 +82,7 @@ impl PolicyObject {
             rollback_to: object["spec"]["rollbackTo"].as_i64(),
             audit_requested: clean(
                 object["metadata"]["annotations"][AUDIT_REQUESTED_ANNOTATION].as_str().unwrap_or_default(),
-                MAX_REQUESTED,
+                MAX_AUDIT_REQUESTED,
             ),
             raw_status,
             status,
@@ -97,7 +96,7 @@ pub(crate) fn kind(id: &PolicyId) -> &'static str {
 }
 
 /// The collection of a policy.
-pub(crate) fn policies(client: Client, id: &PolicyId) -> Api<BoundedObject> {
+pub(crate) fn policies(client: Client, id: &PolicyId) -> Api<PolicyHead> {
     match id.namespace() {
         Some(namespace) => Api::namespaced_with(client, namespace, &ApiResource::erase::<Policy>(&())),
         None => Api::all_with(client, &ApiResource::erase::<ClusterPolicy>(&())),

@@ -80,7 +80,8 @@ async fn patch(
     body: Patch<Value>,
 ) -> Result<Value, CallError> {
     let policies = policies(client.clone(), &object.id);
-    Ok(json!(policies.patch_status(object.id.name(), &params, &body).await?))
+    // The answer is the whole policy, of which the spec is not read.
+    Ok(policies.patch_status(object.id.name(), &params, &body).await?.into())
 }
 
 /// The body of an apply with the fields that the API server's schema knows; `None` if it knows all of them. An apply with unknown

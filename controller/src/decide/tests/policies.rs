@@ -210,3 +210,17 @@ fn revisions_of_nobody_go_after_a_while() {
     stage.revision(&policy("a"), &["deleted"]);
     assert!(stage.actions().contains(&"mark a-1 deleted=false".to_owned()), "it is there after all");
 }
+
+#[test]
+fn z10_nothing_removes_finalizers_that_were_not_read() {
+    let mut stage = Stage::new();
+    let mut with = |count: usize| {
+        let mut deleted = policy("a").deleting();
+        let others = (0..count).map(|number| json!(format!("example.com/{number}")));
+        deleted.0["metadata"]["finalizers"].as_array_mut().expect("a list").extend(others);
+        stage.put(deleted);
+        stage.actions()
+    };
+    assert_eq!(with(1), ["release a [\"example.com/0\"]"]);
+    assert_eq!(with(50_000), NOTHING);
+}

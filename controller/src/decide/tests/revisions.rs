@@ -74,7 +74,9 @@ fn a_rollback_has_the_old_content_and_the_new_switches() {
     });
     let (of, source, created) = created.expect("a revision");
     assert_eq!((of.uid.as_str(), source, &created["revision"]), ("uid-a", Some("a-1"), &json!(3)));
-    let spec = rolled_back(&first.0["spec"], &back.0["spec"]);
+    let text = |policy: &P| serde_json::value::to_raw_value(&policy.0["spec"]).expect("a text");
+    let spec = rolled_back(&text(&first), &text(&back)).expect("two specs");
+    let spec: Value = serde_json::from_str(spec.get()).expect("a spec");
     assert_eq!((&spec["module"], &spec["mode"], &spec["rollbackTo"]), (&json!("first"), &json!("monitor"), &json!(1)));
     assert_eq!(created["metadata"]["annotations"]["policies.portcullis.dev/rolled-back-to"], "1");
 }

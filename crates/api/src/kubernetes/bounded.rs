@@ -1,10 +1,11 @@
-//! Reads objects of any depth, without the levels that are too deep.
+//! Reads objects of any depth, without the levels that are too deep, and without what takes too much memory.
 //!
 //! `settings` have no schema, so users can nest them as deep as they like, and recursive JSON readers give up at 128 levels. Such an
 //! object would break every list and watch that contains it, and with them all other policies. What is cut here is deeper than the
 //! loader accepts in settings, so a policy that lost a part is refused and never loaded without it.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -15,6 +16,13 @@ use serde_json::{Map, Number, Value};
 
 /// The deepest level of an object that is read; `spec.settings` is at level 3.
 const MAX_DEPTH: usize = 104;
+
+/// Bytes of a decoded value, without what it points to.
+const VALUE: usize = size_of::<Value>();
+/// Bytes of a field of a decoded object: its hash, its name and its value.
+const FIELD: usize = size_of::<u64>() + size_of::<String>() + VALUE;
+/// What the allocator adds to a piece of memory, in bytes.
+const PIECE: usize = 32;
 
 /// A JSON value whose lists and maps below the deepest level are empty.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -33,6 +41,12 @@ impl<'de> Deserialize<'de> for BoundedObject {
             metadata.remove("managedFields");
         }
         serde_json::from_value(value).map(Self).map_err(D::Error::custom)
+    }
+}
+
+impl From<BoundedObject> for Value {
+    fn from(object: BoundedObject) -> Self {
+        serde_json::to_value(object.0).unwrap_or_default()
     }
 }
 
@@ -66,13 +80,87 @@ impl Resource for BoundedObject {
 }
 
 fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
-    Levels(MAX_DEPTH).deserialize(deserializer)
+    Levels::within(&Room::of(usize::MAX)).deserialize(deserializer)
 }
 
-/// The number of levels of lists and maps that may follow.
-struct Levels(usize);
+/// How many bytes decoded values may still take. A decoded value can take a hundred times as much as its text: `[0]` takes 300 bytes, as a
+/// list begins with room for four values.
+#[derive(Debug)]
+pub(super) struct Room {
+    left: Cell<usize>,
+    was_too_small: Cell<bool>,
+}
 
-impl<'de> DeserializeSeed<'de> for Levels {
+impl Room {
+    pub(super) fn of(bytes: usize) -> Self {
+        Self { left: Cell::new(bytes), was_too_small: Cell::new(false) }
+    }
+
+    /// Whether something was left out because it did not fit.
+    pub(super) fn was_too_small(&self) -> bool {
+        self.was_too_small.get()
+    }
+
+    /// Notes that something was left out elsewhere.
+    pub(super) fn note_too_small(&self) {
+        self.was_too_small.set(true);
+    }
+
+    /// Room for a string.
+    fn takes_text(&self, length: usize) -> bool {
+        self.takes(PIECE + length)
+    }
+
+    /// Room for the first items of a list.
+    fn takes_list(&self) -> bool {
+        self.takes(PIECE + 4 * VALUE)
+    }
+
+    /// Room for one more item of a list. A list that is full doubles.
+    fn takes_item(&self) -> bool {
+        self.takes(2 * VALUE)
+    }
+
+    /// Room for the first fields of an object, and for the table of their names.
+    pub(super) fn takes_object(&self) -> bool {
+        self.takes(3 * PIECE + 4 * FIELD)
+    }
+
+    /// Room for one more field of an object. An object that is full doubles.
+    pub(super) fn takes_field(&self, name: &str) -> bool {
+        self.takes(2 * (FIELD + PIECE) + name.len())
+    }
+
+    fn takes(&self, bytes: usize) -> bool {
+        let left = self.left.get().checked_sub(bytes);
+        match left {
+            Some(left) => self.left.set(left),
+            None => self.was_too_small.set(true),
+        }
+        left.is_some()
+    }
+}
+
+/// Reads a value whole, as far as levels and room suffice.
+#[derive(Clone, Copy)]
+pub(super) struct Levels<'r> {
+    /// The number of levels of lists and maps that may follow.
+    left: usize,
+    room: &'r Room,
+}
+
+impl<'r> Levels<'r> {
+    pub(super) fn within(room: &'r Room) -> Self {
+        Self { left: MAX_DEPTH, room }
+    }
+
+    /// What may be below a list or an object.
+    fn below(self) -> Option<Self> {
+        Some(Self { left: self.left.checked_sub(1)?, ..self })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Levels<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -80,7 +168,7 @@ impl<'de> DeserializeSeed<'de> for Levels {
     }
 }
 
-impl<'de> Visitor<'de> for Levels {
+impl<'de> Visitor<'de> for Levels<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,19 +196,17 @@ impl<'de> Visitor<'de> for Levels {
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
-        Ok(value.into())
+        Ok(if self.room.takes_text(value.len()) { value.into() } else { Value::Null })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        match self.0.checked_sub(1) {
-            Some(left) => {
-                while let Some(item) = items.next_element_seed(Levels(left))? {
-                    list.push(item);
+        match self.below().filter(|_| self.room.takes_list()) {
+            Some(below) => {
+                while let Some(item) = items.next_element_seed(below)? {
+                    if self.room.takes_item() {
+                        list.push(item);
+                    }
                 }
             }
             // Ignored values are skipped without recursion.
@@ -131,10 +217,14 @@ impl<'de> Visitor<'de> for Levels {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
-        match self.0.checked_sub(1) {
-            Some(left) => {
+        match self.below().filter(|_| self.room.takes_object()) {
+            Some(below) => {
                 while let Some(key) = entries.next_key::<String>()? {
-                    map.insert(key, entries.next_value_seed(Levels(left))?);
+                    if self.room.takes_field(&key) {
+                        map.insert(key, entries.next_value_seed(below)?);
+                    } else {
+                        entries.next_value::<IgnoredAny>()?;
+                    }
                 }
             }
             None => while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {},
