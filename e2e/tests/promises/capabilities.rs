@@ -1,7 +1,7 @@
 //! Policies that read objects of the cluster and ask for the rights of users, with a real API server.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_e2e::{Installation, PodSetup, Program, Proxy, Rule, condition, eventually, eventually_within};
 use serde_json::{Value, json};
@@ -12,7 +12,9 @@ use crate::reads::{
     limit_range, raw, try_config_map, unavailable, wait_for_context, wait_for_refusal, wait_for_verdict,
 };
 
-/// The longest wait until objects are reported as stale, for which their watch must have failed for a minute.
+/// How long a watch must have failed until its objects are reported as stale.
+const STALE: Duration = Duration::from_secs(60);
+/// The longest wait until objects are reported as stale.
 const OLD: Duration = Duration::from_secs(300);
 
 /// The denial of the policy, as kubectl shows it.
@@ -152,7 +154,8 @@ fn fault_b06_the_api_server_is_away() {
     });
     let get = json!({"api_version": "v1", "kind": KIND, "name": "first", "namespace": shop, "disable_cache": true});
     let calls = json!([raw("kubernetes/list_resources_all", &kind), raw("kubernetes/get_resource", &get)]);
-    installation.apply_ready(&[asks(&installation, &shop, "away", &calls)]);
+    let policy = asks(&installation, &shop, "away", &calls);
+    installation.apply_ready(std::slice::from_ref(&policy));
     let listed = r#""items":[{"metadata":{"name":"first"}}]"#;
     wait_for(&installation, &shop, "both answers", &[listed, r#""limits":[{"#]);
     // The policy lists only metadata, so only metadata is requested.
@@ -161,8 +164,30 @@ fn fault_b06_the_api_server_is_away() {
         (lists.len() >= 4).then_some(lists)
     });
     assert!(lists.iter().all(|list| list.accept.contains("as=PartialObjectMetadata")), "{lists:?}");
+    let closed = Instant::now();
     proxy.close();
-    wait_for(&installation, &shop, "the list from memory, and the cause", &[listed, "failed to reach the API server"]);
+    let away = [listed, "failed to reach the API server"];
+    wait_for(&installation, &shop, "the list from memory, and the cause", &away);
+    // Each call gets both, also after a minute, when the list counts as old.
+    let assert_both = || {
+        let answer = answer(&installation, &shop);
+        assert!(
+            away.iter().all(|text| answer.contains(text)),
+            "{:?} after the API server went: {answer}",
+            closed.elapsed()
+        );
+    };
+    eventually_within(OLD, "ContextSynced=False, ContextStale", || {
+        assert_both();
+        let is_old = |object: &Value| has_context(object, "False", "ContextStale", "v1/LimitRange: known as of 20");
+        installation.object(&policy).filter(is_old)
+    });
+    assert!(closed.elapsed() >= STALE, "old after {:?}", closed.elapsed());
+    assert_both();
+    eventually("the annotation", || {
+        let told = unavailable(&installation, "away");
+        told.iter().any(|text| text.starts_with("kubernetes/get_resource: ")).then_some(())
+    });
     limit_range(&installation, &shop, "second", &shop);
     proxy.open();
     wait_for(&installation, &shop, "what was made meanwhile", &[r#"{"metadata":{"name":"second"}}"#, r#""limits":[{"#]);
