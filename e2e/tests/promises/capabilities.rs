@@ -430,20 +430,25 @@ fn fault_b10_objects_are_old_while_the_api_server_is_away() {
     installation.apply_ready(std::slice::from_ref(&policy));
     let no_range = format!("namespace {shop} has no LimitRange");
     wait_for_verdict(&installation, &shop, "a", Some(&no_range));
+    let closed = Instant::now();
     proxy.close();
-    eventually_within(OLD, "ContextSynced=False, ContextStale", || {
-        let is_old = |object: &Value| has_context(object, "False", "ContextStale", "v1/LimitRange: known as of 20");
-        installation.object(&policy).filter(is_old)
+    let object = eventually_within(OLD, "ContextSynced=False, ContextStale", || {
+        let object = installation.object(&policy)?;
+        let ready = condition(&object, "Ready").expect("it was Ready");
+        assert_eq!(ready["status"], "True", "a policy that knows its objects stays Ready: {ready}");
+        has_context(&object, "False", "ContextStale", "v1/LimitRange: known as of 20").then_some(object)
     });
-    installation.wait_for_object(&policy, "Ready, and a replica that is current and stale", |object| {
-        let replica = &object["status"]["replicas"][0];
-        condition(object, "Ready").is_some_and(|ready| ready["status"] == "True")
-            && (replica["state"] == "Current" && replica["reason"] == "ContextStale")
-    });
+    assert!(closed.elapsed() >= STALE, "old after {:?}", closed.elapsed());
+    let replica = &object["status"]["replicas"][0];
+    assert_eq!((&replica["state"], &replica["reason"]), (&json!("Current"), &json!("ContextStale")), "{replica}");
+    let message = replica["message"].as_str().unwrap_or_default();
+    assert!(message.contains("v1/LimitRange: known as of 20"), "{message}");
     let (_, message) = try_config_map(&installation, &shop, "a");
     assert!(message.contains(&no_range), "what is known counts: {message}");
     proxy.open();
-    wait_for_context(&installation, &policy, "True", "AsExpected", "");
+    installation.assert_recovers("ContextSynced=True", || {
+        installation.object(&policy).filter(|object| has_context(object, "True", "AsExpected", ""))
+    });
     limit_range(&installation, &shop, "made-meanwhile", &shop);
     wait_for_verdict(&installation, &shop, "a", None);
     canary.end();
