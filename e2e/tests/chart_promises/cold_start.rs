@@ -1,10 +1,16 @@
 //! The whole cluster loses power.
 
-use portcullis_e2e::{Container, condition, eventually, eventually_within};
-use serde_json::json;
+use portcullis_e2e::{Container, Release, condition, eventually, eventually_within};
+use serde_json::{Value, json};
 use std::time::Duration;
 
-use crate::stage::{REPLICAS, Stage, assert_denied, names, own_cluster};
+use crate::stage::{CONTROLLERS, REPLICAS, Stage, assert_denied, is_about, names, own_cluster};
+
+/// The running evaluators and controllers.
+fn running(release: &Release<'_>) -> Vec<Container> {
+    let of = |pods: Vec<Value>, program| pods.iter().filter_map(|pod| Container::of(pod, program)).collect::<Vec<_>>();
+    [of(release.pods(), "evaluator"), of(release.controllers(), "controller")].concat()
+}
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -18,8 +24,8 @@ fn fault_k11_a_cluster_with_strict_policies_starts_from_cold() {
     let policy = release.cluster_policy("cold-start").denying("strict").field("rules", all);
     let policy = policy.with(&json!({ "spec": { "namespaceSelector": null } }));
     release.apply_ready(std::slice::from_ref(&policy));
-    let before: Vec<_> = release.pods().iter().filter_map(|pod| Container::of(pod, "evaluator")).collect();
-    assert_eq!(before.len(), REPLICAS);
+    let before = running(release);
+    assert_eq!(before.len(), REPLICAS + CONTROLLERS);
 
     // One of the pods has to be created again, with an empty disk, while no replica answers.
     let old = names(&release.pods());
@@ -30,15 +36,25 @@ fn fault_k11_a_cluster_with_strict_policies_starts_from_cold() {
     cluster.start_all();
 
     eventually_within(Duration::from_secs(240), "containers that were started again", || {
-        let now: Vec<_> = release.pods().iter().filter_map(|pod| Container::of(pod, "evaluator")).collect();
-        (now.len() == REPLICAS && now.iter().all(|container| !before.contains(container))).then_some(())
+        let now = running(release);
+        (now.len() == REPLICAS + CONTROLLERS && now.iter().all(|container| !before.contains(container))).then_some(())
     });
     release.wait_for_replicas(REPLICAS);
-    policy.wait_until(&release.api(), "Active", |object| {
-        condition(object, "Ready").is_some_and(|ready| ready["reason"] == "Active")
-            && object["status"]["replicaCounts"]["current"] == REPLICAS
-    });
+    release.wait_for_controllers(CONTROLLERS);
+    let pods = release.pods();
+    let is_active = |object: &Value, generation: i64| {
+        condition(object, "Ready").is_some_and(|ready| {
+            (&ready["reason"], &ready["observedGeneration"]) == (&json!("Active"), &json!(generation))
+        }) && object["status"]["replicaCounts"]["current"] == REPLICAS
+            && is_about(object, &pods)
+    };
+    policy.wait_until(&release.api(), "Active, on the pods of now", |object| is_active(object, 1));
     assert_denied(&release.create_pod(&shop, "one", &json!({})), "strict");
+    // What was stored before the cut shows nothing of the programs that write it.
+    let edited = policy.denying("edited");
+    release.apply(&edited).expect("the edit");
+    edited.wait_until(&release.api(), "Active at generation 2", |object| is_active(object, 2));
+    assert_denied(&release.create_pod(&shop, "two", &json!({})), "edited");
     // The policy would block tests with releases of their own.
     release.delete_policies();
 }

@@ -1,5 +1,6 @@
 //! The release that tests share, and the turns of tests on it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::thread;
@@ -10,6 +11,9 @@ use serde_json::{Value, json};
 
 /// The number of replicas at the start of a test.
 pub(crate) const REPLICAS: usize = 3;
+
+/// The number of controllers, which the chart has by default.
+pub(crate) const CONTROLLERS: usize = 2;
 
 static SITE: LazyLock<Site> = LazyLock::new(Site::from_env);
 
@@ -144,6 +148,16 @@ pub(crate) fn assert_all(answers: &[Answer], code: u16) {
     let others: Vec<_> = answers.iter().filter(|answer| answer.code != Some(code)).collect();
     assert!(others.is_empty(), "{} of {} calls: {:?}", others.len(), answers.len(), others[0]);
     assert!(answers.len() > 20, "{} calls prove nothing", answers.len());
+}
+
+/// Whether the status of a policy has an entry for each of these pods, and for no other. A status that nobody writes any longer can have
+/// the right counts, and pods of a StatefulSet have the names of those before them, so uids are compared.
+pub(crate) fn is_about(object: &Value, pods: &[Value]) -> bool {
+    let uid = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let entries = object["status"]["replicas"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let reported: BTreeSet<_> = entries.iter().map(|entry| uid(&entry["podUID"])).collect();
+    let there: BTreeSet<_> = pods.iter().map(|pod| uid(&pod["metadata"]["uid"])).collect();
+    reported == there
 }
 
 /// The address of a pod.

@@ -11,7 +11,7 @@ use super::fault::{Edit, Fault, VICTIMS};
 use super::tally::Tally;
 use super::usage::Usages;
 use super::victim::{self, SECRET, Victim};
-use crate::stage::{REPLICAS, Stage};
+use crate::stage::{CONTROLLERS, REPLICAS, Stage};
 
 /// The beginning of the canary's denials.
 pub(super) const CANARY_SAYS: &str = "privileged containers are not allowed: ";
@@ -34,9 +34,6 @@ const MOST_EXCUSED: f64 = 0.75;
 
 /// The time limit for the recovery after a fault.
 pub(super) const BACK: Duration = Duration::from_secs(240);
-
-/// The number of controllers.
-const CONTROLLERS: usize = 2;
 
 /// The object that a call creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
