@@ -3,7 +3,7 @@
 use portcullis_e2e::{Api, Cache, EarlierRelease, Helm, Policy, Release, Site, condition, skip};
 use serde_json::{Value, json};
 
-use crate::stage::{assert_all, assert_denied, own_cluster, turn};
+use crate::stage::{assert_all, assert_denied, is_about, own_cluster, turn};
 
 const SERVER: &str = "statefulset/portcullis-policy-server";
 const REPLICAS: usize = 2;
@@ -24,7 +24,10 @@ const STEPS: [(&str, bool); 6] = [
 struct Kept<'r> {
     release: &'r Release<'r>,
     shop: String,
+    /// A policy that is edited after each change.
     policy: Policy,
+    /// The newest generation of that policy.
+    generation: i64,
     /// A policy of a namespace.
     namespaced: Policy,
     /// A policy whose newest generation is broken.
@@ -36,12 +39,12 @@ struct Kept<'r> {
 impl<'r> Kept<'r> {
     fn make(release: &'r Release<'r>) -> Self {
         let shop = release.make_namespace("shop");
-        let policy = release.cluster_policy("kept").denying("not here");
+        let policy = release.cluster_policy("kept").denying(&words(1));
         let broken = release.cluster_policy("broken").on(&["configmaps"]).denying("no configmaps");
         let namespaced = release.policy(&shop, "namespaced").on(&["services"]).denying("no services");
         release.apply_ready(&[policy.clone(), namespaced.clone(), broken.clone()]);
         release.apply(&broken.clone().module_of("no module")).expect("a bad edit");
-        let mut kept = Self { release, shop, policy, namespaced, broken, facts: Vec::new() };
+        let mut kept = Self { release, shop, policy, generation: 1, namespaced, broken, facts: Vec::new() };
         kept.facts = kept.facts();
         kept
     }
@@ -56,21 +59,23 @@ impl<'r> Kept<'r> {
         facts
     }
 
-    /// Waits until the statuses report the same for all replicas as before, and asserts that everything else is unchanged.
+    /// Waits until the statuses are about the pods of now and report the same for all of them as before, and asserts that everything
+    /// else is unchanged.
     fn assert_there(&self) {
         self.release.wait_for_replicas(REPLICAS);
-        let api = self.release.api();
+        let (api, pods) = (self.release.api(), self.release.pods());
         let is = |object: &Value, reason: &str, generation: i64, count: &str| {
             condition(object, "Ready").is_some_and(|ready| ready["reason"] == reason)
                 && object["metadata"]["generation"] == generation
                 && object["status"]["observedGeneration"] == generation
                 && object["status"]["replicaCounts"][count] == REPLICAS
+                && is_about(object, &pods)
         };
-        for policy in [&self.policy, &self.namespaced] {
-            policy.wait_until(&api, "Active", |object| is(object, "Active", 1, "current"));
+        for (policy, generation) in [(&self.policy, self.generation), (&self.namespaced, 1)] {
+            policy.wait_until(&api, "Active", |object| is(object, "Active", generation, "current"));
         }
         self.broken.wait_until(&api, "ServingPrevious", |object| is(object, "ServingPrevious", 2, "previous"));
-        assert_denied(&self.release.create_pod(&self.shop, "one", &json!({})), "not here");
+        assert_denied(&self.release.create_pod(&self.shop, "one", &json!({})), &words(self.generation));
         assert_eq!(api.denies_configmap(&self.shop, "no configmaps"), Some(true));
         let service = json!({
             "apiVersion": "v1", "kind": "Service", "metadata": { "generateName": "one-" },
@@ -83,14 +88,24 @@ impl<'r> Kept<'r> {
         assert_eq!(restarts(&self.release.pods()), 0, "no program has ended by itself");
     }
 
-    /// Runs `change` under load, and asserts that no call fails.
-    fn under_load(&self, change: impl FnOnce()) {
+    /// Runs `change` under load, and asserts that no call fails. Then edits a policy, so that the programs have to do something:
+    /// controller, loader and reporter must bring the edit to all pods and into the status.
+    fn under_load(&mut self, change: impl FnOnce()) {
         let load = self.release.load(&self.shop, 20);
         change();
         self.release.wait_for_replicas(REPLICAS);
         assert_all(&load.end(), 403);
         self.assert_there();
+        self.generation += 1;
+        self.policy = self.policy.clone().denying(&words(self.generation));
+        self.release.apply(&self.policy).expect("an edit");
+        self.assert_there();
     }
+}
+
+/// The denial of the policy that is edited, at this generation.
+fn words(generation: i64) -> String {
+    format!("not here, says generation {generation}.")
 }
 
 /// The versions of each definition with their schemas, as the API server has them.
@@ -133,7 +148,7 @@ fn fault_k01_k07_an_earlier_release_before_after_and_beside_this_one_keeps_objec
     let mut before = now.clone();
     before["image"] = json!({ "tag": earlier.tag() });
     release.install_chart(&earlier.chart().display().to_string(), &before).expect("the earlier release");
-    let kept = Kept::make(&release);
+    let mut kept = Kept::make(&release);
     kept.assert_there();
     let old = schemas(&release.api());
 
