@@ -89,7 +89,7 @@ pub use portcullis_testkit::{
 };
 pub use program::{Process as Child, Program};
 pub use proxy::{Proxy, Request, Rule};
-pub use release::{Answer, Container, Frozen, Load, Reach, Release};
+pub use release::{Answer, Container, Frozen, Load, Reach, Release, probe_ports};
 pub use report_definitions::fetch_report_definitions;
 pub use review_server::ReviewServer;
 pub use running::{Process, Running, Which};

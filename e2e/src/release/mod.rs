@@ -3,6 +3,7 @@
 mod container;
 mod keep;
 mod load;
+mod metrics;
 mod network_policies;
 mod own_canary;
 mod reach;
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 
 pub use container::{Container, Frozen};
 pub use load::{Answer, Load};
+pub use metrics::probe_ports;
 pub use reach::Reach;
 
 use crate::api::Api;

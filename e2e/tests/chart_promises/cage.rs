@@ -95,9 +95,7 @@ fn every_evaluator_of_the_installation_says_that_it_is_shut_in_and_the_kernel_ha
     let release = stage.release();
     for pod in release.pods() {
         let name = pod["metadata"]["name"].as_str().unwrap();
-        let path = format!("/api/v1/namespaces/{}/pods/{name}:8081/proxy/metrics", release.namespace());
-        let metrics = release.kubectl(["get", "--raw", &path]);
-        let metrics = metrics.expect("the metrics of an evaluator");
+        let metrics = release.metrics(&pod, 8081).expect("the metrics of an evaluator");
         for metric in ["portcullis_landlock_enforced 1", "portcullis_seccomp_enforced 1"] {
             assert!(metrics.lines().any(|line| line == metric), "{name}: no {metric}");
         }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use portcullis_e2e::{POD_IMAGE, condition, eventually};
+use portcullis_e2e::{POD_IMAGE, Release, condition, eventually, probe_ports};
 use serde_json::{Value, json};
 
-use crate::stage::{Stage, assert_all, own_cluster};
+use crate::stage::{CONTROLLERS, REPLICAS, Stage, assert_all, own_cluster};
 
 /// The number of connections to each port: more than it accepts.
 const CONNECTIONS: &str = "200";
@@ -29,6 +29,21 @@ fn seen(pods: &[Value]) -> Vec<(String, Value, Vec<Value>)> {
     pods.iter().map(of).collect()
 }
 
+/// How many connections each program has closed to make room for others, by pod and port.
+fn closed(release: &Release<'_>, pods: &[Value]) -> Vec<(String, u64)> {
+    let of_port = |pod: &Value, port| {
+        let program = format!("{}:{port}", pod["metadata"]["name"].as_str().unwrap());
+        let count = eventually(&format!("the metrics of {program}"), || {
+            let metrics = release.metrics(pod, port)?;
+            let count =
+                |line: &str| line.strip_prefix("portcullis_probe_connections_closed_total ")?.trim().parse().ok();
+            metrics.lines().find_map(count)
+        });
+        (program, count)
+    };
+    pods.iter().flat_map(|pod| probe_ports(pod).into_iter().map(move |port| of_port(pod, port))).collect()
+}
+
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_z14_another_pod_floods_the_probe_ports() {
@@ -37,11 +52,12 @@ fn fault_z14_another_pod_floods_the_probe_ports() {
     let (release, shop) = (stage.release(), stage.namespace());
     let policy = release.cluster_policy("floods").denying("generation 0");
     let pods = [release.pods(), release.controllers()].concat();
-    let before = seen(&pods);
+    let (before, closed_before) = (seen(&pods), closed(release, &pods));
+    assert_eq!(closed_before.len(), 3 * REPLICAS + CONTROLLERS, "{closed_before:?}");
 
     let addresses = pods.iter().flat_map(|pod| {
-        let ports = if pod["spec"]["containers"].as_array().unwrap().len() > 1 { 8081..8084 } else { 8084..8085 };
-        ports.map(|port| format!("{}:{port}", pod["status"]["podIP"].as_str().unwrap()))
+        let address = pod["status"]["podIP"].as_str().unwrap();
+        probe_ports(pod).into_iter().map(move |port| format!("{address}:{port}"))
     });
     let args: Vec<_> = ["flood", CONNECTIONS].map(str::to_owned).into_iter().chain(addresses).collect();
     let flood = json!({
@@ -69,6 +85,10 @@ fn fault_z14_another_pod_floods_the_probe_ports() {
     }
     assert_all(&load.end(), 403);
     assert_eq!(seen(&[release.pods(), release.controllers()].concat()), before, "after {generation} generations");
+    // The flood has reached every port, each of which has had to close connections.
+    for ((program, before), (_, now)) in closed_before.iter().zip(closed(release, &pods)) {
+        assert!(now > *before, "{program} has closed {now} connections, and {before} before the flood");
+    }
     let delete = ["delete", "pod", "flood", "--namespace", &shop, "--wait=false"];
     release.site().kubectl(delete).expect("the end of the flood");
 }
