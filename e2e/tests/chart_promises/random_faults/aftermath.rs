@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_e2e::{condition, eventually};
+use portcullis_e2e::{condition, eventually, probe_ports};
 use serde_json::{Value, json};
 
 use super::attempts::Attempts;
@@ -119,8 +119,8 @@ impl Stand {
         });
     }
 
-    /// Asserts that the content of objects and settings is not in logs, events, statuses or reports.
-    fn look_for_secrets(&self) {
+    /// Asserts that the content of objects and settings is not in logs, metrics, events, statuses or reports.
+    pub(super) fn look_for_secrets(&self) {
         let kubectl = |args: &[&str]| self.release.kubectl(args.iter().copied()).expect("the output").to_owned();
         for app in ["portcullis-policy-server", "portcullis-controller"] {
             let selector = format!("app.kubernetes.io/name={app}");
@@ -128,6 +128,23 @@ impl Stand {
                 kubectl(&["logs", "--selector", &selector, "--all-containers", "--tail=-1", "--max-log-requests=30"]);
             assert!(!logs.is_empty(), "no logs of {app}");
             assert!(!logs.contains(SECRET), "{app} tells a secret in its logs");
+        }
+        for pod in [self.release.pods(), self.release.controllers()].concat() {
+            let name = pod["metadata"]["name"].as_str().unwrap();
+            // The logs of containers that were killed, as far as the kubelet keeps them.
+            for status in pod["status"]["containerStatuses"].as_array().into_iter().flatten() {
+                let container = status["name"].as_str().unwrap();
+                if status["lastState"]["terminated"].is_object() {
+                    let logs = kubectl(&["logs", name, "--container", container, "--previous"]);
+                    assert!(!logs.contains(SECRET), "{container} of {name} told a secret in its logs");
+                }
+            }
+            for port in probe_ports(&pod) {
+                let what = format!("the metrics of {name}:{port}");
+                let metrics = eventually(&what, || self.release.metrics(&pod, port));
+                assert!(metrics.contains("portcullis_build_info"), "{what}: {metrics}");
+                assert!(!metrics.contains(SECRET), "{what} tell a secret");
+            }
         }
         let told = kubectl(&["get", "events,replicareports", "--all-namespaces", "--output=json"]);
         assert!(!told.contains(SECRET), "events or reports tell a secret");

@@ -22,8 +22,8 @@ const WATCHED: Duration = Duration::from_secs(3);
 struct Statuses(BTreeMap<(String, i64, String), Vec<String>>);
 
 impl Stand {
-    /// Ends every fault, and asserts that all policies are Ready and not Degraded in time (I3), and that until then and for a while after
-    /// that no condition changes more than once (I7).
+    /// Ends every fault, and asserts that all policies are Ready and not Degraded in time (I3), that until then and for a while after
+    /// that no condition changes more than once (I7), and that nothing tells a secret (I4).
     pub(super) fn calm(&mut self) {
         self.wanted = REPLICAS;
         self.release.scale(REPLICAS);
@@ -46,6 +46,8 @@ impl Stand {
             thread::sleep(Duration::from_millis(50));
         }
         self.look();
+        // The logs of containers are gone with their pods, so they are read now and then, and not only in the end.
+        self.look_for_secrets();
     }
 
     /// The policies, as the API server has them.

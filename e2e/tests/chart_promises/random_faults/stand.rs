@@ -187,6 +187,7 @@ impl Stand {
             Asks::ConfigMap => Expected::DeniedByAll(self.victims[..2].iter().map(|victim| &victim.history).collect()),
         };
         for answer in answers {
+            assert!(!answer.message.contains(SECRET), "{asks:?}: an answer tells a secret (I4): {answer:?}");
             let assessment = assess(answer, &expected, &self.excuses);
             assert!(
                 assessment != Assessment::Wrong,
