@@ -117,8 +117,9 @@ impl Lanes {
             .thread_name("slow-lane")
             .enable_time()
             .on_thread_start(|| {
+                // A value and not a difference: threads for offloaded work are started by those of the lane and inherit their priority.
                 // Where the kernel does not allow it, long evaluations compete on equal terms: slower, but still correct.
-                if let Err(error) = rustix::process::nice(NICENESS) {
+                if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
                     tracing::debug!(%error, "failed to lower the priority of a thread");
                 }
             })
@@ -251,9 +252,24 @@ fn panicked(_: Box<dyn Any + Send>) -> LaneError {
 #[cfg(test)]
 mod tests {
     use portcullis_contract::PolicyId;
+    use rustix::process::getpriority_process;
+    use tokio::task::spawn_blocking;
     use tokio::time::timeout;
 
     use super::*;
+
+    #[tokio::test]
+    async fn offloaded_work_has_the_priority_of_the_lane() {
+        let metrics = Metrics::new().expect("registers");
+        let lanes = Lanes::new(LaneLimits::new(4, 1), MemoryPlan::unlimited(), &metrics).expect("starts");
+        let priority = || getpriority_process(None).expect("a priority");
+        let before = priority();
+        let found = lanes.slow().spawn(async move { (priority(), spawn_blocking(priority).await.expect("ends")) });
+        let (lane, offloaded) = found.await.expect("ends");
+        assert!(lane >= NICENESS, "{lane}");
+        assert_eq!(offloaded, lane);
+        assert_eq!(priority(), before, "that of other threads stays");
+    }
 
     #[tokio::test]
     async fn candidates_that_hang_in_many_namespaces_keep_no_policy_from_loading() {
