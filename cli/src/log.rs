@@ -90,10 +90,11 @@ impl Line {
             return Self::Listening(take("port"), address);
         }
         let target = take("target");
-        let said = fields.get("said").map(words).unwrap_or_default();
+        let said = fields.get("said").map(words);
         let rest: String = fields.iter().map(|(name, value)| format!(" {name}={}", words(value))).collect();
         let text = portcullis_contract::clean(&format!("{time} {level} {message}{rest}"), SHOWN);
-        if target == portcullis_process::GUEST_LOG {
+        // The verdict of a policy in mode `monitor` has the same target, and is a line of the evaluator.
+        if let Some(said) = said.filter(|_| target == portcullis_process::GUEST_LOG) {
             return Self::Policy { text, level, said: portcullis_contract::clean(&said, SAID) };
         }
         Self::Record { text, bad: matches!(level.as_str(), "WARN" | "ERROR") }
@@ -146,6 +147,9 @@ mod tests {
         let said = r#"{"timestamp":"t","level":"WARN","message":"policy log","policy":"cluster/a","said":"no team","target":"policy"}"#;
         let text = "t WARN policy log policy=cluster/a said=no team".to_owned();
         assert_eq!(Line::parse(said), Line::Policy { text, level: "WARN".into(), said: "no team".into() });
+        let monitored = r#"{"timestamp":"t","level":"INFO","message":"verdict in monitor mode","policy":"cluster/a","allowed":false,"target":"policy"}"#;
+        let text = "t INFO verdict in monitor mode policy=cluster/a allowed=false".to_owned();
+        assert_eq!(Line::parse(monitored), Line::Record { text, bad: false });
         assert_eq!(Line::parse("error: \u{1b}[1mno"), Line::Plain("error: [1mno".into()));
     }
 

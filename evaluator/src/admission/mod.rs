@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use portcullis_contract::{FailurePolicy, Mode, PolicyId, Reason, WebhookKind};
+use portcullis_contract::{FailurePolicy, Mode, Reason, WebhookKind};
 use portcullis_matching::{self as matching, AdmissionRequest, MemberMatcher};
 use portcullis_process::failpoint;
 use serde_json::value::RawValue;
@@ -39,7 +39,7 @@ use crate::table::{MatchGroup, ServedPolicy, Serving};
 use crate::verdict::answer::Answer;
 use crate::verdict::decision::{self, Decision, Mutation, ServingSpec};
 use crate::verdict::draft::{Draft, Edit, Judged, Kept};
-use crate::verdict::{EvaluationError, Verdict, group};
+use crate::verdict::{EvaluationError, group};
 
 /// Puts requests to policies.
 #[derive(Clone)]
@@ -396,7 +396,8 @@ impl Evaluation {
             decision::plain(generation, verdict, mutation)
         } else {
             if policy.mode == Mode::Monitor {
-                log_monitored(&policy.id, generation, &verdict, mutation);
+                let mutated = mutation == Mutation::Changed;
+                loaded.log().monitored(verdict.accepted, mutated, verdict.code, verdict.message.as_deref());
             }
             // The verdict of a policy group already has the group's message; those of its members are its causes.
             let message = loaded.message().filter(|_| matches!(loaded.content(), Content::Module(_)));
@@ -429,17 +430,6 @@ fn matched(matchers: &[MemberMatcher], request: &AdmissionRequest<'_>) -> matchi
         }
     }
     together
-}
-
-/// Logs what a policy in monitor mode would have done; the answer does not say it.
-fn log_monitored(policy: &PolicyId, generation: i64, verdict: &Verdict, mutation: Mutation) {
-    let text = verdict.message.as_deref().map(crate::verdict::text::denial);
-    let (allowed, mutated, code) = (verdict.accepted, mutation == Mutation::Changed, verdict.code);
-    if allowed && !mutated {
-        tracing::debug!(%policy, generation, allowed, mutated, code, text, "verdict in monitor mode");
-    } else {
-        tracing::info!(%policy, generation, allowed, mutated, code, text, "verdict in monitor mode");
-    }
 }
 
 #[cfg(test)]

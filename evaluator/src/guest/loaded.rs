@@ -11,7 +11,7 @@ use portcullis_contract::{Candidate, CandidateModule, Digest, ExecutionMode, Rea
 use portcullis_expression::Expression;
 use wasmtime::Module;
 
-use crate::guest::{CallError, Guest, Host, Operation, Parts, Reply};
+use crate::guest::{CallError, Guest, GuestLog, Host, Operation, Parts, Reply};
 use crate::memory::{InstanceMemory, NoMemory};
 use crate::verdict::offload;
 use crate::verdict::{EvaluationError, TIMED_OUT, Verdict};
@@ -27,6 +27,7 @@ pub struct Loaded {
     mutating: bool,
     timeout: Duration,
     content: Content,
+    log: GuestLog,
 }
 
 /// What a generation evaluates.
@@ -108,7 +109,7 @@ impl LoadedModule {
 
 impl Loaded {
     /// The generation of `candidate`, whose content is loaded.
-    pub(crate) fn new(candidate: &Candidate, timeout: Duration, content: Content) -> Self {
+    pub(crate) fn new(candidate: &Candidate, timeout: Duration, content: Content, log: GuestLog) -> Self {
         Self {
             generation: candidate.generation,
             digest: candidate.digest,
@@ -117,6 +118,7 @@ impl Loaded {
             mutating: candidate.mutating,
             timeout,
             content,
+            log,
         }
     }
 
@@ -141,6 +143,7 @@ impl Loaded {
             mutating: self.mutating,
             timeout: self.timeout,
             content,
+            log: self.log.renumbered(generation),
         }
     }
 
@@ -155,6 +158,11 @@ impl Loaded {
     /// What it evaluates.
     pub(crate) fn content(&self) -> &Content {
         &self.content
+    }
+
+    /// Its log.
+    pub(crate) fn log(&self) -> &GuestLog {
+        &self.log
     }
 
     /// Whether it can judge a request that is not an AdmissionReview.

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 pub(crate) use share::{Excess, LogShare, LogShares};
 
 use crate::metrics::PolicyMetrics;
+use crate::verdict::text::DENIAL;
 
 /// Longest line, in bytes.
 const MAX_LINE: usize = 2 << 10;
@@ -83,6 +84,21 @@ impl GuestLog {
         self.line(level, text.as_bytes());
     }
 
+    /// What a policy in mode `monitor` decided, with its own `text`: the answer does not say it.
+    pub(crate) fn monitored(&self, allowed: bool, mutated: bool, code: Option<u16>, text: Option<&str>) {
+        let is_quiet = allowed && !mutated;
+        if is_quiet && !tracing::enabled!(target: GUEST_LOG, tracing::Level::DEBUG) {
+            return;
+        }
+        let Some(fitting) = self.fitting(text.unwrap_or_default().as_bytes(), DENIAL) else { return };
+        let (policy, generation, text) = (&self.policy, self.generation, text.map(|_| fitting));
+        if is_quiet {
+            tracing::debug!(target: GUEST_LOG, %policy, generation, allowed, mutated, code, text, "verdict in monitor mode");
+        } else {
+            tracing::info!(target: GUEST_LOG, %policy, generation, allowed, mutated, code, text, "verdict in monitor mode");
+        }
+    }
+
     fn line(&self, level: tracing::Level, text: &[u8]) {
         // Lines that the log's level hides take nothing from the share.
         let is_hidden = match level {
@@ -93,15 +109,7 @@ impl GuestLog {
         if is_hidden {
             return;
         }
-        if !self.has_room(text) {
-            return self.drop_line(text);
-        }
-        let said = clean(&String::from_utf8_lossy(&text[..text.len().min(4 * MAX_LINE)]), MAX_LINE);
-        // Quotation marks and unusual characters take more bytes in the log than in the text.
-        let written: usize = said.escape_debug().map(char::len_utf8).sum();
-        if !self.share.take(Instant::now(), self.beside() + written) {
-            return self.drop_line(text);
-        }
+        let Some(said) = self.fitting(text, MAX_LINE) else { return };
         let (policy, generation) = (&self.policy, self.generation);
         // The level of an event is part of its static description, so each has its own line here.
         match level {
@@ -111,6 +119,21 @@ impl GuestLog {
             tracing::Level::WARN => tracing::warn!(target: GUEST_LOG, %policy, generation, said, "policy log"),
             tracing::Level::ERROR => tracing::error!(target: GUEST_LOG, %policy, generation, said, "policy log"),
         }
+    }
+
+    /// The text of a line as it is logged, of at most `limit` bytes. `None` if the share has no room for the line, which is counted then.
+    fn fitting(&self, text: &[u8], limit: usize) -> Option<String> {
+        let fitting = Some(text).filter(|text| self.has_room(text)).map(|text| {
+            let cut = &text[..text.len().min(4 * limit)];
+            clean(&String::from_utf8_lossy(cut), limit)
+        });
+        // Quotation marks and unusual characters take more bytes in the log than in the text.
+        let written = |text: &String| text.escape_debug().map(char::len_utf8).sum::<usize>();
+        let fitting = fitting.filter(|text| self.share.take(Instant::now(), self.beside() + written(text)));
+        if fitting.is_none() {
+            self.drop_line(text);
+        }
+        fitting
     }
 
     /// Whether there is room for about as many bytes as the guest wrote. Otherwise the text is not even cleaned, so that a flood costs little.
@@ -157,6 +180,23 @@ mod tests {
         let (next, before) = (log.renumbered(2), log.metrics.log_lines_dropped.get());
         (0..1000).for_each(|_| next.console(b"line"));
         assert!(log.metrics.log_lines_dropped.get() >= before + 890, "{}", log.metrics.log_lines_dropped.get());
+    }
+
+    #[test]
+    fn verdicts_in_monitor_mode_have_no_share_of_their_own() {
+        let log = GuestLog::test();
+        (0..60).for_each(|_| log.console(b"line"));
+        let dropped = || log.metrics.log_lines_dropped.get();
+        assert_eq!(dropped(), 0);
+        (0..1000).for_each(|_| log.monitored(false, false, Some(403), Some("denied")));
+        assert!((890..=960).contains(&dropped()), "{}", dropped());
+        let before = dropped();
+        (0..1000).for_each(|_| log.monitored(true, true, None, None));
+        assert!(dropped() >= before + 890, "a change counts as well: {}", dropped() - before);
+        // What the log's level hides takes nothing and is not dropped.
+        let before = dropped();
+        (0..1000).for_each(|_| log.monitored(true, false, None, Some("fine")));
+        assert_eq!(dropped(), before);
     }
 
     /// A text that the log writes several times as long as the guest did.

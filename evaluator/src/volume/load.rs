@@ -141,6 +141,8 @@ impl Loading {
     ) -> Result<Arc<Loaded>, LoadError> {
         let limit =
             |seconds: Option<u32>| seconds.map_or(self.policy_timeout, |seconds| Duration::from_secs(seconds.into()));
+        let share = self.log_shares.of(id, Instant::now());
+        let log = GuestLog::new(id.clone(), candidate.generation, share, Arc::clone(&metrics));
         let (content, timeout) = match &candidate.content {
             CandidateContent::Module(module) => {
                 let timeout = limit(candidate.timeout_eval_seconds);
@@ -164,7 +166,7 @@ impl Loading {
                 (Content::PolicyGroup(Arc::new(LoadedPolicyGroup { expression, members })), timeout)
             }
         };
-        Ok(Arc::new(Loaded::new(candidate, timeout, content)))
+        Ok(Arc::new(Loaded::new(candidate, timeout, content, log)))
     }
 
     async fn load_module(

@@ -188,3 +188,44 @@ fn fault_z21_nobody_reads_the_standard_error_of_the_loader() {
     let bytes: usize = pod.loader().lines().iter().map(String::len).sum();
     assert!(bytes > 64 << 10, "only {bytes} bytes, which a pipe holds");
 }
+
+/// A policy in mode `monitor` denies with a text of its own each time, and the log says so.
+#[test]
+fn fault_z21_verdicts_in_monitor_mode_have_the_share_of_other_lines() {
+    let folder = Folder::with_canary();
+    let monitors =
+        |namespace: &str, name: &str, text: &str| Policy::namespaced(namespace, name).denying(text).mode("monitor");
+    let long = "x".repeat(1000);
+    let floods: Vec<_> = (0..8).map(|number| monitors("team-a", &format!("floods-{number}"), &long)).collect();
+    let quiet = monitors("team-b", "quiet", "seldom");
+    floods.iter().chain([&quiet]).for_each(|policy| folder.put(policy));
+    let pod = Pod::on(&folder).start();
+    floods.iter().chain([&quiet]).for_each(|policy| drop(pod.wait_current(&policy.id(), 1)));
+    let dropped = |policy: &Policy| {
+        pod.metric(&format!("portcullis_policy_log_lines_dropped_total{{policy=\"{}\"}}", policy.id()))
+    };
+    let is_verdict = |line: &Value, id: &str| {
+        line["message"] == "verdict in monitor mode" && line["policy"] == id && line["target"] == "policy"
+    };
+    let said = || pod.evaluator().logs().iter().filter(|line| is_verdict(line, &quiet.id())).count();
+    let start = Instant::now();
+    for (number, policy) in floods.iter().enumerate() {
+        eventually("a line to be dropped", || {
+            (0..10).for_each(|_| assert!(pod.ask(&policy.id(), &Review::pod()).verdict().allowed));
+            (dropped(policy) > 0.0).then_some(())
+        });
+        assert!(pod.ask(&quiet.id(), &Review::pod()).verdict().allowed);
+        eventually("every line of the neighbour", || (said() == number + 1).then_some(()));
+    }
+    let is_excess = |line: &Value| {
+        line["message"] == "the policy logged more than its share: lines were dropped"
+            && line["policy"].as_str().is_some_and(|policy| policy.starts_with("namespaced/team-a/floods-"))
+    };
+    pod.evaluator().wait_for_log("a line about the lines that were dropped", is_excess);
+    let seconds = usize::try_from(start.elapsed().as_secs() + 1).expect("not so many");
+    let logged = pod.evaluator().lines().into_iter().filter(|line| line.contains("team-a") && line.contains(&long));
+    let bytes: usize = logged.map(|line| line.len() + 1).sum();
+    let share = AT_ONCE + A_SECOND * seconds;
+    assert!(bytes > AT_ONCE / 2 && bytes <= share, "{bytes} bytes in {seconds} s, the share is {share}");
+    assert_eq!((dropped(&quiet), pod.metric(LOST)), (0.0, 0.0));
+}
