@@ -118,7 +118,8 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_MAX_CONNECTIONS", value_name = "N", default_value_t = 4096)]
     pub max_connections: u32,
 
-    /// The most requests under way at the same time. Beyond it they are answered at once as Overloaded, by each policy's failurePolicy.
+    /// The most requests under way at the same time. A policy, and all policies of a namespace, may have as many of them as remain free.
+    /// Beyond that requests are answered at once as Overloaded, by each policy's failurePolicy.
     #[arg(long, env = "PORTCULLIS_MAX_REQUESTS", value_name = "N", default_value_t = 2048)]
     pub max_requests: u32,
 

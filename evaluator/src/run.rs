@@ -26,11 +26,12 @@ use crate::health;
 use crate::http::body::BodyLimits;
 use crate::http::connections::Connections;
 use crate::http::descriptors;
-use crate::http::handler::{Handler, UnderWay};
+use crate::http::handler::Handler;
 use crate::http::path_keys::AcceptedKeys;
 use crate::http::server::{DrainTimes, Server};
 use crate::http::tls::expiry::{self, Expiry};
 use crate::http::tls::{Certificates, TlsFiles};
+use crate::http::under_way::UnderWay;
 use crate::lanes::{LaneLimits, Lanes};
 use crate::memory::{MemoryPlan, TotalMemory};
 use crate::metrics::Metrics;
@@ -239,7 +240,7 @@ impl Parts {
             readiness: self.readiness.clone(),
             open: args.open_paths(),
             keys,
-            under_way: UnderWay::new(usize::try_from(args.max_requests).context("--max-requests")?),
+            under_way: UnderWay::new(args.max_requests),
         };
         let connections = usize::try_from(self.connections).context("--max-connections")?;
         let server = Server {

@@ -30,6 +30,7 @@ use tracing::{Instrument as _, debug_span};
 use crate::admission::last_call::LastCall;
 use crate::admission::member_deadlines::MemberDeadlines;
 use crate::admission::step::{Step, step, step_for, step_in_group};
+use crate::fair::claimant::Claimant;
 use crate::guest::loaded::{Content, Loaded};
 use crate::lanes::LaneError;
 use crate::metrics::kubewarden::{RequestLabels, VerdictLabels};
@@ -57,6 +58,18 @@ pub(crate) enum Target {
     Policy(Arc<ServedPolicy>),
     /// The members of a match group.
     Group(Arc<MatchGroup>),
+}
+
+impl Target {
+    /// Whose request it is; none of a match group without members. The members of a group are of one tenant, as its namespace is part of its
+    /// match part, and its first member stands for all.
+    pub(crate) fn claimant(&self) -> Option<&Arc<Claimant>> {
+        let policy = match self {
+            Self::Policy(policy) => Some(policy),
+            Self::Group(group) => group.members.first(),
+        };
+        policy.map(|policy| policy.share.claimant())
+    }
 }
 
 /// What the verdict of a single policy is for.

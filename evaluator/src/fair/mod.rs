@@ -1,7 +1,7 @@
 //! Shares scarce resources among those who ask for them: a pool to wait at, with one of two rules.
 //!
-//! - [`policies`]: instances, long evaluations, loads and memory, among policies and their tenants. What each may hold depends on what
-//!   stays free, so that the next tenant always finds room, and the one that holds the least is served first.
+//! - [`policies`]: requests under way, instances, long evaluations, loads and memory, among policies and their tenants. What each may
+//!   hold depends on what stays free, so that the next tenant always finds room, and the one that holds the least is served first.
 //! - [`peers`]: handshakes and memory for bodies, among the addresses of clients. Nothing is known about them beforehand, so they
 //!   simply take turns, known and unknown ones in separate queues, and each may hold a fixed part.
 //!

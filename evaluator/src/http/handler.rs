@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -25,6 +24,7 @@ use crate::http::connection::ConnectionState;
 use crate::http::media_type;
 use crate::http::path_keys::AcceptedKeys;
 use crate::http::route::{self, OpenPaths, Route, quoted};
+use crate::http::under_way::UnderWay;
 use crate::review::{RawReview, Review, ReviewError};
 use crate::table::{MatchGroup, ServedPolicy, SharedTable, Table};
 use crate::verdict::EvaluationError;
@@ -49,15 +49,6 @@ pub(crate) struct Handler {
     /// Counts the requests under way, except for checks.
     pub under_way: UnderWay,
 }
-
-/// Counts requests up to a bound.
-pub(crate) struct UnderWay {
-    count: AtomicUsize,
-    limit: usize,
-}
-
-/// A counted request; dropping it ends the count.
-struct Entered<'a>(&'a UnderWay);
 
 /// What a request is for, as it was served when the request's head came.
 enum Destination {
@@ -88,24 +79,6 @@ struct HttpError {
     message: Cow<'static, str>,
     /// Whether the connection is closed, because what follows on it cannot be trusted or is not read.
     close: bool,
-}
-
-impl UnderWay {
-    /// A count of at most `limit` requests.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { count: AtomicUsize::new(0), limit }
-    }
-
-    fn enter(&self) -> Option<Entered<'_>> {
-        let entered = Entered(self);
-        (self.count.fetch_add(1, Ordering::Relaxed) < self.limit).then_some(entered)
-    }
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl From<BodyError> for HttpError {
@@ -238,12 +211,14 @@ impl Handler {
     /// Runs `asking`, unless too many requests are under way: then the policies' answer to an overload is given at once.
     async fn bounded(&self, asked: &PendingAnswer, asking: impl Future<Output = Answer>) -> Bytes {
         failpoint::hit("evaluator.understood");
-        let Some(_entered) = self.under_way.enter() else {
+        // A match group without policies asks nobody, so it needs no share.
+        let entered = asked.target.claimant().map(|who| self.under_way.enter(who));
+        if matches!(entered, Some(None)) {
             self.admission.metrics.overloaded.inc();
-            let limit = self.under_way.limit;
-            let text = format!("{limit} requests, the limit of this replica, are under way already");
+            let limit = self.under_way.limit();
+            let text = format!("this policy or its namespace has its share of the {limit} requests of this replica");
             return self.refused(asked, &EvaluationError::new(Reason::Overloaded, text));
-        };
+        }
         asking.await.body(&asked.uid, asked.envelope)
     }
 
@@ -374,15 +349,5 @@ mod tests {
         assert_eq!(status(&nothing, Some(&checks), group()), Some(503));
         assert_eq!(status(&empty, Some(&checks), group()), Some(404));
         assert_eq!(status(&empty, Some(&checks), Route::Validate("check/7".into())), Some(404));
-    }
-
-    #[test]
-    fn requests_under_way_are_counted_to_the_bound() {
-        let under_way = UnderWay::new(1);
-        let first = under_way.enter();
-        assert!(first.is_some());
-        assert!(under_way.enter().is_none());
-        drop(first);
-        assert!(under_way.enter().is_some());
     }
 }

@@ -16,3 +16,4 @@ pub(crate) mod route;
 pub(crate) mod server;
 mod stream;
 pub(crate) mod tls;
+pub(crate) mod under_way;

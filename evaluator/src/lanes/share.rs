@@ -61,6 +61,11 @@ impl Share {
         Self { lanes, who, running, waiting: AtomicUsize::new(0), is_long: Arc::default(), metrics }
     }
 
+    /// The policy, as one that asks for shares.
+    pub(crate) fn claimant(&self) -> &Arc<Claimant> {
+        &self.who
+    }
+
     /// Runs `future` when the policy's share allows, and gives its output. Counts waiting, running and refusals. This is the barrier for
     /// panics around everything that runs for one policy.
     ///

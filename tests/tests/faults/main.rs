@@ -38,6 +38,7 @@ mod slow_modules;
 mod storms;
 mod trusting;
 mod turns;
+mod under_way;
 mod verdicts;
 mod volume_between;
 mod volume_evaluator;
