@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 /// How often a time limit that is over is looked at again while something is being written.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long a receiver has been writing. A slow disk is no fault of who sends, so this time does not count for the sender's limits.
+/// How long a receiver has been writing. A slow disk is no fault of the sender, so this time does not count for its limits.
 /// Clones share the time.
 #[derive(Debug, Clone, Default)]
 pub struct WriteTime(Arc<Mutex<Spent>>);

@@ -120,7 +120,7 @@ fn fault_r26_the_number_of_field_managers_stays_the_same() {
     let (policy, object) = stage.policy("labels");
     first.says(&object, Says::Current);
     stage.word(&policy, "Active");
-    // The name of this event is the same whoever leads, so each leader changes the same series.
+    // The name of this event is the same for every leader, so each leader changes the same series.
     let event = || stage.installation.events(&policy, "EvaluationFailing").pop();
     let raise_series = |leader: &Replica| {
         let version = |event: &Value| event["metadata"]["resourceVersion"].clone();

@@ -75,7 +75,7 @@ enum Read {
     All,
     /// The beginning of a string, this many bytes at most.
     Text(usize),
-    /// Of an object its fields, and of each of them as much as the function says.
+    /// The fields of an object, each as far as the function says.
     Fields(fn(&str) -> Read),
     /// As much as this, and within [`SHARE_BYTES`].
     Share(&'static Read),
