@@ -314,7 +314,8 @@ impl Web {
         host: &str,
         attempt: impl Future<Output = Result<T, FetchError>>,
     ) -> Result<T, FetchError> {
-        self.write_in_time(host, &WriteTime::default(), attempt).await
+        let total = self.settings.total;
+        timeout(total, attempt).await.unwrap_or_else(|_| Err(not_whole(host, total)))
     }
 
     /// As [`Self::in_time`], but the time in which the receiver writes what has come does not count.
@@ -328,8 +329,7 @@ impl Web {
         attempt: impl Future<Output = Result<T, FetchError>>,
     ) -> Result<T, FetchError> {
         let total = self.settings.total;
-        let result = written.timeout(total, attempt).await;
-        result.unwrap_or_else(|| Err(slow(host, "the module did not come whole", total)))
+        written.timeout(total, attempt).await.unwrap_or_else(|| Err(not_whole(host, total)))
     }
 
     fn redirected(&self, from: &Url, headers: &HeaderMap) -> Result<Url, FetchError> {
@@ -389,6 +389,10 @@ impl Web {
         }
         builder.dns_resolver(Arc::new(self.resolver.with_own(own))).build().map_err(failed)
     }
+}
+
+fn not_whole(host: &str, total: Duration) -> FetchError {
+    slow(host, "the module did not come whole", total)
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The time in which a receiver writes what has come.
 
-use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -50,7 +49,8 @@ impl WriteTime {
     /// As [`tokio::time::timeout`], but the time of writes does not count. `None` when the limit is over.
     pub async fn timeout<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
         let (start, before) = (Instant::now(), self.so_far());
-        let mut work = pin!(work);
+        // On the heap, as callers hold this future beside the one that it waits for.
+        let mut work = Box::pin(work);
         loop {
             let is_writing = lock(&self.0).since.is_some();
             let left = left(limit, start.elapsed(), self.so_far() - before, is_writing)?;
