@@ -19,19 +19,23 @@ pub(crate) struct Outcome {
     pub(crate) answer: Result<Value, CallError>,
 }
 
+/// Makes a call, unless this reporter does not lead any more: it may have stood still since the call was due. `point` is the fail point before
+/// the check.
+async fn if_leading<T>(leadership: &Leadership, point: &str, call: impl Future<Output = T>) -> Option<T> {
+    portcullis_process::failpoint::hit_async(point).await;
+    if leadership.is_held() { Some(call.await) } else { None }
+}
+
 /// Applies the status. Values of other managers that stay beside ours are removed. `None`, without a call, if this reporter does not lead any
-/// more: it may have stood still since the write was due.
+/// more.
 pub(crate) async fn status(
     client: Client,
     leadership: Leadership,
     object: PolicyObject,
     status: PolicyStatus,
 ) -> Option<Outcome> {
-    portcullis_process::failpoint::hit_async("reporter.before_status_write").await;
-    if !leadership.is_held() {
-        return None;
-    }
-    let answer = write(&client, &leadership, &object, &status).await;
+    let call = write(&client, &leadership, &object, &status);
+    let answer = if_leading(&leadership, "reporter.before_status_write", call).await?;
     Some(Outcome { object, status, answer })
 }
 
@@ -92,20 +96,16 @@ async fn without_unknown(client: &Client, object: &PolicyObject, status: &Policy
     matches!(fit, Fit::Dropped(_)).then(|| fields::apply_known(object, status, &kept["status"]))
 }
 
-/// Makes or changes an event by this call. `None`, without the call, if this reporter does not lead any more, as for [`status`].
+/// Makes or changes an event by this call. `None`, without the call, if this reporter does not lead any more.
 pub(crate) async fn event<T>(
     leadership: Leadership,
     call: impl Future<Output = kube::Result<T>>,
 ) -> Option<Result<(), CallError>> {
-    portcullis_process::failpoint::hit_async("reporter.before_event_write").await;
-    if !leadership.is_held() {
-        return None;
-    }
-    Some(call.await.map(drop).map_err(CallError::from))
+    let answer = if_leading(&leadership, "reporter.before_event_write", call).await?;
+    Some(answer.map(drop).map_err(CallError::from))
 }
 
-/// Removes the report of a pod that is gone, unless the report has changed meanwhile. No call is made if this reporter does not lead any more,
-/// as for [`status`].
+/// Removes the report of a pod that is gone, unless the report has changed meanwhile, or this reporter does not lead any more.
 pub(crate) async fn remove_report(
     client: Client,
     leadership: Leadership,
@@ -113,15 +113,27 @@ pub(crate) async fn remove_report(
     report: Meta,
     mut failures: Failures,
 ) {
-    portcullis_process::failpoint::hit_async("reporter.before_report_removal").await;
-    if !leadership.is_held() {
-        return;
-    }
     let preconditions = Preconditions { uid: Some(report.uid), resource_version: Some(report.version) };
     let params = DeleteParams::default().preconditions(preconditions);
-    match reports(client, &namespace).delete(&report.name, &params).await.map_err(CallError::from) {
+    let reports = reports(client, &namespace);
+    let call = reports.delete(&report.name, &params);
+    let Some(answer) = if_leading(&leadership, "reporter.before_report_removal", call).await else { return };
+    match answer.map_err(CallError::from) {
         Ok(_) => tracing::info!(pod = report.name, "removed the report of a pod that is gone"),
         Err(error) if matches!(error.code(), Some(404 | 409)) => {}
         Err(error) => failures.failed(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn fault_r14_a_reporter_that_does_not_lead_makes_no_call() {
+        let (_sender, leadership) = Leadership::new();
+        let mut is_made = false;
+        let answer = if_leading(&leadership, "reporter.before_status_write", async { is_made = true }).await;
+        assert!(answer.is_none() && !is_made);
     }
 }
