@@ -9,7 +9,7 @@ use portcullis_contract::{Digest, Hasher, Reason};
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 
-use portcullis_process::format_bytes;
+use portcullis_process::{failpoint, format_bytes};
 use portcullis_registry::{Receive, WriteTime};
 
 use super::SourceError;
@@ -132,6 +132,10 @@ impl Receive for Sink {
             reservation.grow_to(self.bytes).map_err(no_room)?;
             let written = self.write_time.count(write_in_time(file.write_all(bytes))).await;
             written.map_err(|error| not_written(&error))?;
+            // The first piece is in the file when the second one was taken.
+            if self.kind == Kind::Artifact && self.bytes > bytes.len() as u64 {
+                failpoint::hit("loader.second_artifact_piece");
+            }
         }
         Ok(())
     }

@@ -79,8 +79,8 @@ fn fault_v02_volume_turns_read_only() {
 }
 
 /// Ends the loader at a fail point while it publishes generation 2 of a policy, and then starts it without the fail point. Returns how
-/// often the module was fetched.
-fn killed_at(point: &str, while_down: impl FnOnce(&Pod)) -> usize {
+/// often the module was fetched, and the size of its artifact in bytes.
+fn killed_at(point: &str, while_down: impl FnOnce(&Pod)) -> (usize, u64) {
     let source = Source::https();
     let module = repository().join("examples/modules/no-privileged.wasm");
     source.answer("/m.wasm", [Reply::ok(fs::read(module).expect("it is kept"))]);
@@ -99,20 +99,26 @@ fn killed_at(point: &str, while_down: impl FnOnce(&Pod)) -> usize {
     pod.assert_recovered(UPDATED, 2);
     assert!(pod.ask(UPDATED, &Review::pod()).verdict().allowed);
     eventually("the temporary file to be removed", || pod.volume().temporary_files().is_empty().then_some(()));
-    source.requests("/m.wasm").len()
+    (source.requests("/m.wasm").len(), pod.volume().module(UPDATED).artifact.size)
 }
 
 #[test]
 fn fault_v03_loader_killed_while_writing_an_artifact() {
-    killed_at("loader.after_artifact_write", |pod| {
-        assert!(!pod.volume().temporary_files().is_empty(), "the fail point leaves a part of a file");
+    let mut part = 0;
+    let (_, whole) = killed_at("loader.second_artifact_piece", |pod| {
+        let files = pod.volume().temporary_files();
+        let [file] = &files[..] else { panic!("not just the artifact: {files:?}") };
+        part = fs::metadata(file).expect("it is there").len();
     });
+    assert!(0 < part && part < whole, "{part} bytes of {whole} were written");
+    // The whole file is there, and not yet under its name.
+    killed_at("loader.after_artifact_write", |pod| assert!(!pod.volume().temporary_files().is_empty()));
 }
 
 #[test]
 fn fault_v04_loader_killed_between_artifact_and_manifest() {
     // Compilation takes a while, as with large modules, so that the manifest with the digest of the download is published before the end.
-    let fetched = killed_at("loader.after_artifact_write=delay(5s);loader.after_artifact_rename", |pod| {
+    let (fetched, _) = killed_at("loader.after_artifact_write=delay(5s);loader.after_artifact_rename", |pod| {
         let named = [UPDATED, "cluster/canary"].map(|id| pod.volume().module(id).artifact.file);
         let others = pod.volume().artifacts().into_iter().filter(|file| !named.contains(file)).count();
         assert_eq!(others, 1, "the new artifact is there and nobody names it");
