@@ -42,8 +42,13 @@ impl WriteTime {
     /// The time of all writes so far, also of one under way.
     #[must_use]
     pub fn so_far(&self) -> Duration {
+        self.read().0
+    }
+
+    /// The time of all writes so far, and whether one is under way.
+    fn read(&self) -> (Duration, bool) {
         let spent = lock(&self.0);
-        spent.before + spent.since.map_or(Duration::ZERO, |since| since.elapsed())
+        (spent.before + spent.since.map_or(Duration::ZERO, |since| since.elapsed()), spent.since.is_some())
     }
 
     /// As [`tokio::time::timeout`], but the time of writes does not count. `None` when the limit is over.
@@ -52,8 +57,8 @@ impl WriteTime {
         // On the heap, as callers hold this future beside the one that it waits for.
         let mut work = Box::pin(work);
         loop {
-            let is_writing = lock(&self.0).since.is_some();
-            let left = left(limit, start.elapsed(), self.so_far() - before, is_writing)?;
+            let (written, is_writing) = self.read();
+            let left = left(limit, start.elapsed(), written - before, is_writing)?;
             if let Ok(result) = timeout(left, &mut work).await {
                 return Some(result);
             }

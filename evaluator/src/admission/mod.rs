@@ -61,8 +61,8 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Whose request it is; none of a match group without members. The members of a group are of one tenant, as its namespace is part of its
-    /// match part, and its first member stands for all.
+    /// The policy that a request counts for; `None` for a match group without members. All members of a group belong to one tenant, as the
+    /// namespace is part of the match part, so the first one stands for all.
     pub(crate) fn claimant(&self) -> Option<&Arc<Claimant>> {
         let policy = match self {
             Self::Policy(policy) => Some(policy),

@@ -16,7 +16,7 @@ pub(crate) struct UnderWay {
 impl UnderWay {
     /// A count of at most `limit` requests.
     pub(crate) fn new(limit: u32) -> Self {
-        // Nothing waits here: a request that has no room is answered at once.
+        // There is no queue: a request that finds no room is answered at once.
         Self { requests: PolicyPool::new(limit.into(), 1, 0), limit }
     }
 
@@ -40,8 +40,8 @@ mod tests {
     }
 
     /// The permits of as many requests as get in, of these policies in turn.
-    fn flood(under_way: &UnderWay, ids: &[&str]) -> Vec<PolicyPermit> {
-        let claimants: Vec<_> = ids.iter().map(|id| who(id)).collect();
+    fn flood(under_way: &UnderWay, ids: &[impl AsRef<str>]) -> Vec<PolicyPermit> {
+        let claimants: Vec<_> = ids.iter().map(|id| who(id.as_ref())).collect();
         (0..10_000).filter_map(|number: usize| under_way.enter(&claimants[number % claimants.len()])).collect()
     }
 
@@ -59,8 +59,7 @@ mod tests {
     fn z22_a_namespace_that_floods_leaves_room_for_all_others() {
         let under_way = UnderWay::new(2048);
         let policies: Vec<_> = (0..20).map(|number| format!("namespaced/team-a/{number}")).collect();
-        let ids: Vec<_> = policies.iter().map(String::as_str).collect();
-        let held = flood(&under_way, &ids);
+        let held = flood(&under_way, &policies);
         assert_eq!(held.len(), 1024, "as many as stay free");
         // Those who come later get in, also when they flood.
         let cluster = flood(&under_way, &["cluster/a", "cluster/b"]);
@@ -75,8 +74,7 @@ mod tests {
     fn z22_requests_of_many_namespaces_that_flood_leave_room_for_one_more() {
         let under_way = UnderWay::new(2048);
         let policies: Vec<_> = (0..100).map(|number| format!("namespaced/team-{number}/a")).collect();
-        let ids: Vec<_> = policies.iter().map(String::as_str).collect();
-        let _held = flood(&under_way, &ids);
+        let _held = flood(&under_way, &policies);
         assert!(under_way.enter(&who("namespaced/new/a")).is_some());
         assert!(under_way.enter(&who("cluster/a")).is_some());
     }

@@ -90,8 +90,8 @@ impl Sink {
         if let Some((mut file, room)) = self.file {
             let is_synced = self.kind == Kind::Artifact;
             let ended = self.write_time.count(async {
-                write_in_time(file.flush()).await?;
-                if is_synced { write_in_time(file.sync_all()).await } else { Ok(()) }
+                bounded_write(file.flush()).await?;
+                if is_synced { bounded_write(file.sync_all()).await } else { Ok(()) }
             });
             ended.await.map_err(|error| not_written(&error))?;
             reservation = Some(room);
@@ -130,7 +130,7 @@ impl Receive for Sink {
         self.hasher.update(bytes);
         if let Some((file, reservation)) = &mut self.file {
             reservation.grow_to(self.bytes).map_err(no_room)?;
-            let written = self.write_time.count(write_in_time(file.write_all(bytes))).await;
+            let written = self.write_time.count(bounded_write(file.write_all(bytes))).await;
             written.map_err(|error| not_written(&error))?;
             // The first piece is in the file when the second one was taken.
             if self.kind == Kind::Artifact && self.bytes > bytes.len() as u64 {
@@ -146,7 +146,7 @@ impl Receive for Sink {
 }
 
 /// A write or sync of the volume, which may be slow but not hang: others wait for the slot of this job.
-async fn write_in_time(write: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+async fn bounded_write(write: impl Future<Output = io::Result<()>>) -> io::Result<()> {
     let hangs =
         |_| io::Error::new(io::ErrorKind::TimedOut, format!("a write took longer than {} s", LONGEST_WRITE.as_secs()));
     tokio::time::timeout(LONGEST_WRITE, write).await.map_err(hangs)?

@@ -93,7 +93,7 @@ fn outline(field: &str) -> Read {
             _ => Read::All,
         }),
         "spec" => Read::Spec(spec),
-        // Of a revision.
+        // Only revisions have these.
         "data" => Read::Fields(|field| if field == "spec" { Read::Spec(spec) } else { Read::All }),
         _ => Read::All,
     }
@@ -424,7 +424,7 @@ mod tests {
             (Some("a"), &json!("one"))
         );
         assert!(whole_size(outline) < SHARE_BYTES);
-        // Of a head, no finalizers are read.
+        // A head has no finalizers.
         assert!(!read::<true>(&many).is_cut());
         for field in ["spec", "status", "webhooks"] {
             let text = format!(r#"{{"metadata":{{}},"{field}":{{"rules":{}}}}}"#, nested());
