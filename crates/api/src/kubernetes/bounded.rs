@@ -4,12 +4,10 @@
 //! object would break every list and watch that contains it, and with them all other policies. What is cut here is deeper than the
 //! loader accepts in settings, so a policy that lost a part is refused and never loaded without it.
 
-use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube_core::{ApiResource, DynamicObject, DynamicResourceScope, Resource};
+use kube_core::DynamicObject;
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value};
@@ -50,34 +48,43 @@ impl From<BoundedObject> for Value {
     }
 }
 
-impl Resource for BoundedObject {
-    type DynamicType = ApiResource;
-    type Scope = DynamicResourceScope;
+/// Makes a type a resource whose kind is known at run time only, as is the `DynamicObject` in its field.
+macro_rules! dynamic_resource {
+    ($object:ty, $field:tt) => {
+        impl kube_core::Resource for $object {
+            type DynamicType = kube_core::ApiResource;
+            type Scope = kube_core::DynamicResourceScope;
 
-    fn kind(resource: &ApiResource) -> Cow<'_, str> {
-        DynamicObject::kind(resource)
-    }
+            fn kind(resource: &kube_core::ApiResource) -> std::borrow::Cow<'_, str> {
+                <kube_core::DynamicObject as kube_core::Resource>::kind(resource)
+            }
 
-    fn group(resource: &ApiResource) -> Cow<'_, str> {
-        DynamicObject::group(resource)
-    }
+            fn group(resource: &kube_core::ApiResource) -> std::borrow::Cow<'_, str> {
+                <kube_core::DynamicObject as kube_core::Resource>::group(resource)
+            }
 
-    fn version(resource: &ApiResource) -> Cow<'_, str> {
-        DynamicObject::version(resource)
-    }
+            fn version(resource: &kube_core::ApiResource) -> std::borrow::Cow<'_, str> {
+                <kube_core::DynamicObject as kube_core::Resource>::version(resource)
+            }
 
-    fn plural(resource: &ApiResource) -> Cow<'_, str> {
-        DynamicObject::plural(resource)
-    }
+            fn plural(resource: &kube_core::ApiResource) -> std::borrow::Cow<'_, str> {
+                <kube_core::DynamicObject as kube_core::Resource>::plural(resource)
+            }
 
-    fn meta(&self) -> &ObjectMeta {
-        self.0.meta()
-    }
+            fn meta(&self) -> &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                kube_core::Resource::meta(&self.$field)
+            }
 
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        self.0.meta_mut()
-    }
+            fn meta_mut(&mut self) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                kube_core::Resource::meta_mut(&mut self.$field)
+            }
+        }
+    };
 }
+
+pub(super) use dynamic_resource;
+
+dynamic_resource!(BoundedObject, 0);
 
 fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
     Levels::within(&Room::of(usize::MAX)).deserialize(deserializer)

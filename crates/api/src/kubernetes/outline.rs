@@ -4,19 +4,18 @@
 //! are decoded. A user who may write one Policy must not fill the memory of programs that watch all policies. Programs that need such a part
 //! keep it as text.
 
-use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube_core::{ApiResource, DynamicObject, DynamicResourceScope, Resource};
+use kube_core::DynamicObject;
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::bounded::{BoundedObject, Levels, Room};
+use super::bounded::{BoundedObject, Levels, Room, dynamic_resource};
 use super::{AUDIT_REQUESTED_ANNOTATION, MAX_AUDIT_REQUESTED};
 
 /// The most memory that finalizers, owners, labels and annotations take each, in bytes: more than a thousand of them. It is separate, so that
@@ -262,34 +261,8 @@ impl From<BoundedObject> for Outline {
     }
 }
 
-impl<const HEAD: bool> Resource for Part<HEAD> {
-    type DynamicType = ApiResource;
-    type Scope = DynamicResourceScope;
-
-    fn kind(resource: &ApiResource) -> Cow<'_, str> {
-        DynamicObject::kind(resource)
-    }
-
-    fn group(resource: &ApiResource) -> Cow<'_, str> {
-        DynamicObject::group(resource)
-    }
-
-    fn version(resource: &ApiResource) -> Cow<'_, str> {
-        DynamicObject::version(resource)
-    }
-
-    fn plural(resource: &ApiResource) -> Cow<'_, str> {
-        DynamicObject::plural(resource)
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        self.object.meta()
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        self.object.meta_mut()
-    }
-}
+dynamic_resource!(Outline, object);
+dynamic_resource!(PolicyHead, object);
 
 #[cfg(test)]
 mod tests {
