@@ -3,24 +3,26 @@
 //! It is kube's client, with a layer for what kube lacks: kube reads answers, and lines of a watch, of any length, and waits for
 //! them for ever; it never reads a changed kubeconfig or certificate again; and it drops the header `Retry-After`.
 
+use std::convert::identity;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use http::header::{CONTENT_LENGTH, HeaderMap, RETRY_AFTER};
+use http::header::{ACCEPT, CONTENT_LENGTH, HeaderMap, HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, BodyStream, Full, Limited, StreamBody};
+use http_body_util::{BodyExt as _, BodyStream, Full, StreamBody};
 use kube::client::Body;
 use kube::core::Status;
 use kube::core::response::StatusDetails;
 use kube::{Client, Config};
 use portcullis_util::lock;
+use tokio::sync::Semaphore;
 use tower::BoxError;
 
 use crate::access::{Access, AccessError};
-use crate::error::{ANSWER_LIMIT, LONGEST_LINE, LineTooLong, TimedOut, printable};
+use crate::error::{ANSWER_LIMIT, AnswerTooLarge, LONGEST_LINE, LineTooLong, TimedOut, printable};
 
 /// Largest answer, in bytes.
 const LARGEST_ANSWER: usize = 128 << 20;
@@ -28,6 +30,10 @@ const LARGEST_ANSWER: usize = 128 << 20;
 const LARGEST_REFUSAL: usize = 64 << 10;
 /// Shortest time between two readings of the credentials.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(5);
+
+/// What is asked for where objects come without anything but their metadata.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 /// Empty details of a `Status`.
 const NO_DETAILS: StatusDetails = StatusDetails {
@@ -46,6 +52,17 @@ pub struct ApiServer {
     pub client: Client,
     /// The configuration, for clients of other addresses with the same identity.
     pub config: Config,
+    connection: Arc<Connection>,
+}
+
+/// How much memory answers may take. Programs that read objects of tenants, who decide how large these are, have narrower limits than the
+/// default.
+#[derive(Debug, Clone)]
+pub struct AnswerLimits {
+    /// The largest answer, in bytes. It takes twice as much until it is decoded.
+    pub largest: usize,
+    /// How many answers may be read at the same time, from the moment when they begin to arrive. Watches do not count.
+    pub at_once: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for ApiServer {
@@ -75,16 +92,54 @@ impl Access {
         let config = self.config(program).await?;
         let current = Mutex::new((self.unlimited_client(program).await?, Instant::now()));
         let connection = Arc::new(Connection { access: self.clone(), program: program.to_owned(), current });
-        let service = tower::service_fn(move |request| {
-            let connection = Arc::clone(&connection);
-            async move { connection.send(request).await }
-        });
-        Ok(ApiServer { client: Client::new(service, config.default_namespace.clone()), config })
+        let client = connection.client(AnswerLimits::default(), config.default_namespace.clone(), identity);
+        Ok(ApiServer { client, config, connection })
     }
 }
 
+impl ApiServer {
+    /// A client over the same connections with other limits.
+    pub fn client_within(&self, limits: AnswerLimits) -> Client {
+        self.connection.client(limits, self.config.default_namespace.clone(), identity)
+    }
+
+    /// The same for lists and watches whose objects come without anything but their metadata. Their kind is `PartialObjectMetadata`.
+    pub fn metadata_client_within(&self, limits: AnswerLimits) -> Client {
+        self.connection.client(limits, self.config.default_namespace.clone(), ask_for_metadata)
+    }
+}
+
+impl Default for AnswerLimits {
+    fn default() -> Self {
+        Self { largest: LARGEST_ANSWER, at_once: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)) }
+    }
+}
+
+/// Asks for objects without anything but their metadata.
+/// See <https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches>.
+fn ask_for_metadata(mut request: Request<Body>) -> Request<Body> {
+    let kind = if is_watch(request.uri()) { METADATA } else { METADATA_LIST };
+    request.headers_mut().insert(ACCEPT, HeaderValue::from_static(kind));
+    request
+}
+
 impl Connection {
-    async fn send(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+    /// A client whose requests are changed by `change` before they are sent.
+    fn client(
+        self: &Arc<Self>,
+        limits: AnswerLimits,
+        default_namespace: String,
+        change: fn(Request<Body>) -> Request<Body>,
+    ) -> Client {
+        let connection = Arc::clone(self);
+        let service = tower::service_fn(move |request| {
+            let (connection, limits) = (Arc::clone(&connection), limits.clone());
+            async move { connection.send(change(request), &limits).await }
+        });
+        Client::new(service, default_namespace)
+    }
+
+    async fn send(&self, request: Request<Body>, limits: &AnswerLimits) -> Result<Response<Answer>, BoxError> {
         let is_watch = is_watch(request.uri());
         let client = lock(&self.current).0.clone();
         let answered = async {
@@ -93,7 +148,7 @@ impl Connection {
             if response.as_ref().map_or(true, |response| response.status() == StatusCode::UNAUTHORIZED) {
                 self.renew().await;
             }
-            limited(response?, is_watch).await
+            limited(response?, is_watch, limits).await
         };
         tokio::time::timeout(ANSWER_LIMIT, answered).await.unwrap_or_else(|_| Err(TimedOut.into()))
     }
@@ -120,7 +175,11 @@ fn is_watch(uri: &Uri) -> bool {
 
 /// An answer within its limits: a watch is passed on as it comes, everything else is read as a whole. A refusal, even one of a proxy, gets a
 /// `Status` as its body, which includes the time after which to ask again; kube makes its errors from that.
-pub(crate) async fn limited(response: Response<Body>, is_watch: bool) -> Result<Response<Answer>, BoxError> {
+pub(crate) async fn limited(
+    response: Response<Body>,
+    is_watch: bool,
+    limits: &AnswerLimits,
+) -> Result<Response<Answer>, BoxError> {
     let (mut parts, body) = response.into_parts();
     let body = if !parts.status.is_success() {
         let text = read(body, LARGEST_REFUSAL).await.unwrap_or_default();
@@ -130,17 +189,21 @@ pub(crate) async fn limited(response: Response<Body>, is_watch: bool) -> Result<
     } else if is_watch {
         lines(body)
     } else {
-        whole(read(body, LARGEST_ANSWER).await?)
+        // Not before: an API server that does not answer must not keep others from being read.
+        let _turn = limits.at_once.acquire().await?;
+        whole(read(body, limits.largest).await?)
     };
     Ok(Response::from_parts(parts, body))
 }
 
 /// Reads a body of at most `most` bytes into one buffer that grows. To collect its parts first would take twice the memory.
-async fn read(body: Body, most: usize) -> Result<Bytes, BoxError> {
-    let mut body = Limited::new(body, most);
+async fn read(mut body: Body, most: usize) -> Result<Bytes, BoxError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
+            if bytes.len() + data.len() > most {
+                return Err(AnswerTooLarge(most).into());
+            }
             bytes.extend_from_slice(&data);
         }
     }
@@ -189,8 +252,6 @@ fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Status {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
     use crate::CallError;
 
@@ -199,14 +260,14 @@ mod tests {
     }
 
     async fn passed_on(response: Response<Body>, is_watch: bool) -> Result<Bytes, BoxError> {
-        Ok(limited(response, is_watch).await?.into_body().collect().await?.to_bytes())
+        Ok(limited(response, is_watch, &AnswerLimits::default()).await?.into_body().collect().await?.to_bytes())
     }
 
     #[tokio::test]
     async fn an_answer_that_is_too_large_is_not_read() {
         assert_eq!(passed_on(answer(200, b"{}".to_vec()), false).await.expect("read"), "{}");
         let error = passed_on(answer(200, vec![b' '; LARGEST_ANSWER + 1]), false).await.expect_err("too large");
-        assert_eq!(error.to_string(), "length limit exceeded");
+        assert_eq!(error.to_string(), "an answer has more than 134217728 bytes");
     }
 
     #[tokio::test]
@@ -221,7 +282,7 @@ mod tests {
     /// The error that kube makes from a refusal.
     async fn refused(response: Response<Body>, is_watch: bool) -> kube::Error {
         let code = response.status();
-        let response = limited(response, is_watch).await.expect("an answer");
+        let response = limited(response, is_watch, &AnswerLimits::default()).await.expect("an answer");
         assert_eq!(response.status(), code, "callers that ask without kube's Api see it");
         let body = response.into_body().collect().await.expect("a body").to_bytes();
         kube::Error::Api(serde_json::from_slice(&body).expect("a Status"))
@@ -243,6 +304,16 @@ mod tests {
         // One byte more than is read of a refusal.
         let error = refused(answer(500, vec![b'a'; LARGEST_REFUSAL + 1]), false).await;
         assert_eq!(CallError::from(error).code(), Some(500));
+    }
+
+    #[test]
+    fn metadata_are_asked_for_by_the_type_of_the_answer() {
+        let asked = |uri: &'static str| {
+            let request = Request::get(uri).header(ACCEPT, "application/json").body(Body::empty()).expect("a request");
+            ask_for_metadata(request).headers()[ACCEPT].clone()
+        };
+        assert_eq!(asked("https://a/api/v1/pods?limit=5"), METADATA_LIST);
+        assert_eq!(asked("https://a/api/v1/pods?watch=true"), METADATA);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kube::runtime::watcher;
+use tower::BoxError;
 
 /// Longest time for a whole answer, and for the beginning of a watch. It is long enough for API servers that need half a minute
 /// for each.
@@ -20,12 +21,15 @@ pub enum CallError {
     /// The kubeconfig, its certificates or the token cannot be read.
     #[error("failed to read how to reach the API server: {0}")]
     Settings(String),
-    /// There is no connection, it was cut, or the answer was larger than the limit.
+    /// There is no connection, or it was cut.
     #[error("failed to reach the API server: {0}")]
     Unreachable(String),
     /// No answer came in time.
     #[error("the API server did not answer within {} s", ANSWER_LIMIT.as_secs())]
     TimedOut,
+    /// The answer has more bytes than its caller takes.
+    #[error("the API server's answer has more than {0} bytes, the limit")]
+    TooLarge(usize),
     /// The answer is not one of an API server.
     #[error("failed to read the API server's answer: {0}")]
     Malformed(String),
@@ -56,6 +60,7 @@ impl CallError {
             Self::Settings(_) => "settings".to_owned(),
             Self::Unreachable(_) => "unreachable".to_owned(),
             Self::TimedOut => "timeout".to_owned(),
+            Self::TooLarge(_) => "too_large".to_owned(),
             Self::Malformed(_) => "malformed".to_owned(),
             Self::Refused { code, .. } => code.to_string(),
         }
@@ -65,6 +70,7 @@ impl CallError {
 impl From<kube::Error> for CallError {
     fn from(error: kube::Error) -> Self {
         let text = || root_cause(&error);
+        let too_large = |error: &BoxError| error.downcast_ref::<AnswerTooLarge>().map(|too_large| too_large.0);
         match &error {
             kube::Error::Api(status) => {
                 let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
@@ -76,6 +82,7 @@ impl From<kube::Error> for CallError {
                 }
             }
             kube::Error::Service(error) if error.is::<TimedOut>() => Self::TimedOut,
+            kube::Error::Service(error) if let Some(most) = too_large(error) => Self::TooLarge(most),
             kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => Self::Malformed(text()),
             kube::Error::Auth(_) => Self::Settings(text()),
             _ => Self::Unreachable(text()),
@@ -99,6 +106,11 @@ impl From<watcher::Error> for CallError {
 #[derive(Debug, thiserror::Error)]
 #[error("the API server did not answer within {} s", ANSWER_LIMIT.as_secs())]
 pub(crate) struct TimedOut;
+
+/// An answer is larger than this many bytes.
+#[derive(Debug, thiserror::Error)]
+#[error("an answer has more than {0} bytes")]
+pub(crate) struct AnswerTooLarge(pub(crate) usize);
 
 /// A line of a watch is too long.
 #[derive(Debug, thiserror::Error)]
@@ -148,7 +160,12 @@ mod tests {
         let away = CallError::from(kube::Error::Service("gone".into()));
         let malformed = serde_json::from_str::<u8>("a").expect_err("no number");
         let malformed = CallError::from(watcher::Error::WatchFailed(kube::Error::SerdeError(malformed)));
-        assert_eq!([timed_out.label(), away.label(), malformed.label()], ["timeout", "unreachable", "malformed"]);
+        let too_large = CallError::from(kube::Error::Service(AnswerTooLarge(7).into()));
+        let labels = [timed_out, too_large, malformed].map(|error| error.label());
+        assert_eq!(
+            (labels, away.label()),
+            (["timeout", "too_large", "malformed"].map(str::to_owned), "unreachable".to_owned())
+        );
         assert_eq!(away.to_string(), "failed to reach the API server: gone");
     }
 

@@ -12,11 +12,13 @@ mod error;
 mod failures;
 mod lease;
 mod names;
+mod object_text;
+mod selection;
 mod watch;
 
 pub use access::{Access, AccessError};
 pub use backoff::Retry;
-pub use client::ApiServer;
+pub use client::{AnswerLimits, ApiServer};
 pub use discovery::{Discovery, discover};
 pub use error::{CallError, root_cause};
 pub use failures::Failures;
@@ -25,4 +27,6 @@ pub use names::{
     AUDIT_MANAGER, CONTROLLER_MANAGER, CONTROLLER_REPORTING, MANAGED_BY_LABEL, REPORT_MANAGER, REPORTER_REPORTING,
     STATUS_MANAGER, is_object_name, siblings_name,
 };
+pub use object_text::ObjectText;
+pub use selection::Selection;
 pub use watch::watch;

@@ -2,7 +2,8 @@
 //!
 //! kube's `watcher` lists in pages, resumes where it was, lists again after 410, and notices a silent watch. This module adds, for
 //! all programs: the pace of retries follows what the API server asks for, failures are counted and logged once, and a watch whose
-//! events cannot be read is listed again, where kube would resume it at the same event for ever.
+//! events cannot be read is listed again, where kube would resume it at the same event for ever; and a list is begun again in smaller pages
+//! where a page is larger than an answer may be.
 //!
 //! The known objects stay valid until a new list is complete: [`Event::Init`] begins the list, [`Event::InitDone`] ends
 //! it.
@@ -23,6 +24,8 @@ use crate::{CallError, Failures, Retry};
 /// Longest pause before the list that replaces an expired watch. The pause is random, so that not all clients list at
 /// the same time.
 const TOO_OLD_PAUSE: Duration = Duration::from_secs(1);
+/// How many times smaller the next page is where one was too large.
+const SHRINK: u32 = 4;
 /// A silent watch counts as working again when no failure came for longer than a call can take.
 const SETTLED: Duration = Duration::from_secs(ANSWER_LIMIT.as_secs() + 5);
 
@@ -80,6 +83,10 @@ where
     async fn fail(&mut self, error: watcher::Error) {
         let is_unreadable = is_unreadable(&error);
         let error = CallError::from(error);
+        if let (CallError::TooLarge(_), Some(size @ 2..)) = (&error, self.config.page_size) {
+            self.config.page_size = Some((size / SHRINK).max(1));
+            return self.restart();
+        }
         let is_too_old = error.code() == Some(410);
         if is_too_old || is_unreadable {
             self.restart();
@@ -131,7 +138,7 @@ mod tests {
     use kube::client::Body;
 
     use super::*;
-    use crate::client::limited;
+    use crate::client::{AnswerLimits, limited};
 
     /// An API server with an empty collection, whose watches return these bodies one after the other. It records what it was
     /// asked.
@@ -146,7 +153,7 @@ mod tests {
             };
             async move {
                 let Some(body) = body else { return std::future::pending().await };
-                limited(Response::new(Body::from(body)), is_watch).await
+                limited(Response::new(Body::from(body)), is_watch, &AnswerLimits::default()).await
             }
         });
         Api::default_namespaced(Client::new(service, "default"))
@@ -190,5 +197,38 @@ mod tests {
     async fn a_watch_that_is_too_old_is_listed_again_and_is_no_failure() {
         let gone = br#"{"type": "ERROR", "object": {"status": "Failure", "code": 410, "message": "too old"}}"#;
         assert_eq!(followed(vec![gone.to_vec()]).await, (vec!["list", "watch", "list", "watch"], vec![]));
+    }
+
+    #[tokio::test]
+    async fn a_page_that_is_too_large_is_asked_for_in_smaller_ones() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let service = {
+            let asked = Arc::clone(&asked);
+            tower::service_fn(move |request: Request<Body>| {
+                let query = request.uri().query().unwrap_or_default().to_owned();
+                let size = query.split('&').find_map(|pair| pair.strip_prefix("limit=")?.parse::<usize>().ok());
+                let size = size.expect("lists have a limit");
+                asked.lock().expect("no test panics in it").push(size);
+                let item = |number| format!(r#"{{"metadata": {{"name": "{number}", "resourceVersion": "1"}}}}"#);
+                let items = (0..size).map(item).collect::<Vec<_>>().join(",");
+                let body = format!(r#"{{"metadata": {{"resourceVersion": "5"}}, "items": [{items}]}}"#);
+                let limits = AnswerLimits { largest: 1000, ..AnswerLimits::default() };
+                async move { limited(Response::new(Body::from(body.into_bytes())), false, &limits).await }
+            })
+        };
+        let api = Api::<ConfigMap>::default_namespaced(Client::new(service, "default"));
+        let failures = Failures::new("watch", |error: &CallError| panic!("{error}"));
+        let mut events = pin!(watch(api, watcher::Config::default().page_size(200), failures));
+        let mut names = Vec::new();
+        loop {
+            match events.next().await.expect("it has no end") {
+                Event::Init => names.clear(),
+                Event::InitApply(object) => names.extend(object.metadata.name),
+                Event::InitDone => break,
+                Event::Apply(_) | Event::Delete(_) => panic!("the list comes first"),
+            }
+        }
+        assert_eq!(*asked.lock().expect("no test panics in it"), [200, 50, 12]);
+        assert_eq!(names.len(), 12);
     }
 }

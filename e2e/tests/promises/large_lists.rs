@@ -1,4 +1,4 @@
-//! Row B05: lists of objects that are larger than a guest may get.
+//! Rows B05 and Z23: lists of objects that are larger than a guest may get, or that take much memory when they are decoded.
 
 use std::time::Duration;
 
@@ -20,8 +20,11 @@ const LABELLED: usize = 9;
 const LONGEST: Duration = Duration::from_secs(300);
 /// What the loader keeps of the objects is less than a collection that is refused, in bytes.
 const REFUSED: u64 = 64 << 20;
-/// How much memory the loader may take while it reads them, in bytes: as the answer of the API server, as objects, and as what is kept of them.
-const READ: u64 = 3 * ((ALL as u64) << 20);
+/// How much memory the loader may take while it reads them, in bytes: what is kept of a collection, and pages of 16 MiB of two collections, each
+/// as text and as objects.
+const READ: u64 = (64 + 2 * 2 * 16) << 20;
+/// How many objects of a mebibyte of nested lists there are. Decoded, each of them takes a hundred mebibytes.
+const NESTED: usize = 20;
 
 /// Lists all objects, and traps when the call fails.
 const FAILS_WITH_ITS_LIST: &str = r#"(module
@@ -49,8 +52,8 @@ const FAILS_WITH_ITS_LIST: &str = r#"(module
     (call $respond (i32.const 160) (i32.const 17))
     (i32.const 1)))"#;
 
-/// Installs a kind that policies may read, and makes the large objects of it.
-fn make_crates(installation: &Installation<'_>, namespace: &str) {
+/// Installs a kind that policies may read.
+fn define_crates(installation: &Installation<'_>, namespace: &str) -> String {
     let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -64,6 +67,12 @@ fn make_crates(installation: &Installation<'_>, namespace: &str) {
     grant(installation, GROUP, "crates");
     let path = format!("/apis/{GROUP}/v1/namespaces/{namespace}/crates");
     eventually("the kind to be served", || installation.api().get(&path));
+    path
+}
+
+/// Makes large objects of a kind that policies may read.
+fn make_crates(installation: &Installation<'_>, namespace: &str) {
+    let path = define_crates(installation, namespace);
     for number in 0..ALL {
         let labels = if number < LABELLED { json!({ "few": "yes" }) } else { json!({}) };
         let object = json!({
@@ -145,5 +154,47 @@ fn fault_b05_a_list_that_is_larger_than_may_be() {
     note(&format!("loader: {}, then {loader}; evaluator: {}, then {evaluator}", before[0], before[1]));
     assert!(loader.peak < before[0].peak + READ, "{} became {loader}", before[0]);
     assert!(evaluator.peak < before[1].peak + REFUSED, "{} became {evaluator}", before[1]);
+    canary.end();
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z23_a_list_of_objects_that_take_much_memory_when_they_are_decoded() {
+    let installation = installation("nested-lists", 1);
+    let canary = installation.own_canary_within(FLOODED, "the loader and the API server read 20 MiB of nested lists");
+    let [shop, store] = ["shop", "store"].map(|name| installation.make_namespace(name));
+    let replica = installation.replicas().remove(0);
+    let loader = || Usage::of(replica.program(Program::Loader).pid().expect("it runs"));
+    let before = loader();
+    let path = define_crates(&installation, &store);
+    let lists = vec!["[0]"; (1 << 20) / 4].join(",");
+    for number in 0..NESTED {
+        let object = format!(
+            r#"{{"apiVersion":"{GROUP}/v1","kind":"Crate","metadata":{{"name":"crate-{number}"}},"size":{number},"content":[{lists}]}}"#
+        );
+        installation.api().create_bytes(&path, object.as_bytes()).unwrap().expect("a crate");
+    }
+    let of_sizes = |masks: &[&str]| {
+        let query = json!({
+            "api_version": format!("{GROUP}/v1"), "kind": "Crate", "namespace": store, "field_masks": masks,
+        });
+        raw("kubernetes/list_resources_by_namespace", &query)
+    };
+    let calls = json!([of_sizes(&["size"]), of_sizes(&["metadata.name"]), of_sizes(&[])]);
+    let reads = json!([{ "apiVersion": format!("{GROUP}/v1"), "kind": "Crate" }]);
+    let asking = asks(&installation, &shop, "nested-asks", &calls).field("contextAwareResources", reads);
+    installation.apply_ready(&[asking]);
+    let (code, message) = eventually_within(LONGEST, "an answer to each call", || {
+        Some(try_config_map(&installation, &shop, "a")).filter(|(_, message)| message.contains("8388608"))
+    });
+    // The fields that are asked for are there for all objects, and what is too large for a guest is refused.
+    for number in 0..NESTED {
+        for object in [format!(r#"{{"size":{number}}}"#), format!(r#"{{"metadata":{{"name":"crate-{number}"}}}}"#)] {
+            assert!(message.contains(&object), "no {object} in {code} {message}");
+        }
+    }
+    let after = loader();
+    note(&format!("nested lists: loader: {before}, then {after}"));
+    assert!(after.peak < before.peak + READ, "{before} became {after}");
     canary.end();
 }

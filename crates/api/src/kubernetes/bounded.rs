@@ -10,6 +10,7 @@ use std::fmt;
 use kube_core::DynamicObject;
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
 /// The deepest level of an object that is read; `spec.settings` is at level 3.
@@ -26,6 +27,19 @@ const PIECE: usize = 32;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct BoundedValue(#[serde(deserialize_with = "bounded")] pub Value);
+
+impl BoundedValue {
+    /// The most memory that a value of [`BoundedValue::read`] takes, in bytes. Ordinary objects of the largest size that API servers store take
+    /// less than half of it.
+    pub const MAX_BYTES: usize = 32 << 20;
+
+    /// Reads an object of any kind, whose content users decide; `None` if it takes too much memory when it is decoded.
+    pub fn read(json: &RawValue) -> Option<Value> {
+        let room = Room::of(Self::MAX_BYTES);
+        let value = Levels::within(&room).deserialize(&mut serde_json::Deserializer::from_str(json.get()));
+        value.ok().filter(|_| !room.was_too_small())
+    }
+}
 
 /// An object of an API server, read like [`BoundedValue`] and without `managedFields`, which nest as deep as the object does.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -276,6 +290,20 @@ mod tests {
         let WatchEvent::Added(object) = event else { panic!("another event") };
         let again = serde_json::to_string(&object).expect("writes");
         assert!(serde_json::from_str::<BoundedObject>(&again).is_ok());
+    }
+
+    #[test]
+    fn z23_an_object_that_takes_too_much_memory_is_not_decoded() {
+        /// The most text that an API server takes of an object, in bytes.
+        const TEXT: usize = 1_500_000;
+        let filled = |one: &str| {
+            let data = vec![one; TEXT / (one.len() + 1)].join(",");
+            let json = format!(r#"{{"metadata":{{"name":"a"}},"data":[{data}]}}"#);
+            BoundedValue::read(&RawValue::from_string(json).expect("JSON"))
+        };
+        let ordinary = r#"{"name":"a","value":"some text of ordinary length","enabled":true,"weight":1}"#;
+        assert_eq!(filled(ordinary).expect("it is small enough")["metadata"]["name"], "a");
+        assert_eq!((filled("[0]"), filled(r#"{"a":{}}"#)), (None, None));
     }
 
     #[test]

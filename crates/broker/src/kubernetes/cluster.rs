@@ -9,16 +9,17 @@ use futures::future::{join_all, try_join_all};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
-use kube::api::{DynamicObject, PostParams};
+use kube::api::PostParams;
 use kube::core::GroupVersionKind;
 use kube::discovery::{Scope, pinned_kind};
 use kube::{Api, Client};
 use moka::Expiry;
 use moka::future::Cache;
 use portcullis_contract::{ContextAwareResource, ContextProblem, ContextReason, PolicyId};
-use portcullis_kubernetes::{AccessError, ApiServer, CallError};
+use portcullis_kubernetes::{AccessError, AnswerLimits, ApiServer, CallError, ObjectText};
 use portcullis_util::lock;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::collection::{Collection, Discovered};
@@ -46,13 +47,32 @@ const DISCOVERY: Duration = Duration::from_secs(10);
 /// How long it is cached that a kind does not exist, or could not be looked up.
 const UNKNOWN: Duration = Duration::from_secs(5);
 
+/// The largest answer with objects, in bytes. Lists are read in pages, and a page that is larger is asked for in smaller ones.
+const LARGEST_ANSWER: usize = 16 << 20;
+/// How many answers are read at the same time.
+const ANSWERS: usize = 4;
+
 /// The API server, with what is cached of it.
 pub(crate) struct Cluster {
-    server: Result<ApiServer, AccessError>,
+    clients: Result<Clients, AccessError>,
     discovered: Cache<ContextAwareResource, Result<Discovered, DiscoveryError>>,
     watches: Watches,
     documents: Cache<Document, Answer>,
     refusals: Mutex<Refusals>,
+}
+
+/// The clients for objects of tenants.
+struct Clients {
+    whole: Client,
+    /// For lists and watches of metadata.
+    metadata: Client,
+}
+
+impl Clients {
+    fn of(server: &ApiServer) -> Self {
+        let limits = AnswerLimits { largest: LARGEST_ANSWER, at_once: Arc::new(Semaphore::new(ANSWERS)) };
+        Self { whole: server.client_within(limits.clone()), metadata: server.metadata_client_within(limits) }
+    }
 }
 
 /// A document of objects: its form, and its kinds with the versions of their collections.
@@ -108,7 +128,7 @@ impl Cluster {
         metrics: Metrics,
     ) -> Self {
         Self {
-            server,
+            clients: server.map(|server| Clients::of(&server)),
             discovered: Cache::builder().max_capacity(KINDS).expire_after(DiscoveryLifetime).build(),
             watches: Watches::new(published, metrics),
             documents: Cache::builder()
@@ -172,9 +192,9 @@ impl Cluster {
         self.watches.sweep();
     }
 
-    fn client(&self) -> Result<&Client, ProvideError> {
-        match &self.server {
-            Ok(server) => Ok(&server.client),
+    fn clients(&self) -> Result<&Clients, ProvideError> {
+        match &self.clients {
+            Ok(clients) => Ok(clients),
             Err(why) => Err(ProvideError::failed(format!("kube::Client was not initialized properly: {why}"))),
         }
     }
@@ -194,7 +214,8 @@ impl Cluster {
 
     /// The collection of the objects that a query selects.
     async fn collection(&self, query: ListQuery) -> Result<Collection, ProvideError> {
-        let client = self.client()?;
+        let Clients { whole, metadata } = self.clients()?;
+        let client = if query.metadata_only { metadata } else { whole };
         let discovered = self.discover(&query.kind).await?;
         if query.namespace.is_some() && !discovered.is_namespaced {
             return Err(ProvideError::failed(format!(
@@ -247,10 +268,10 @@ impl Cluster {
     }
 
     async fn get(&self, query: GetQuery) -> Answer {
-        let client = self.client()?;
+        let client = &self.clients()?.whole;
         let Discovered { resource, is_namespaced } = self.discover(&query.kind).await?;
         let ContextAwareResource { api_version, kind } = &query.kind;
-        let api: Api<DynamicObject> = match &query.namespace {
+        let api: Api<ObjectText> = match &query.namespace {
             None if is_namespaced => {
                 let text = format!("Resource {api_version}/{kind} is namespaced, but no namespace was provided");
                 return Err(ProvideError::failed(text));
@@ -266,10 +287,9 @@ impl Cluster {
                 place.unwrap_or_default()
             ))
         })?;
-        let mut object = serde_json::to_value(found).map_err(ProvideError::failed)?;
-        mask::trim(&mut object);
-        mask::keep(&mut object, &query.masks);
-        Ok(Bytes::from(object.to_string()))
+        let whole = found.typed(&resource.api_version, &resource.kind).map_err(ProvideError::failed)?;
+        let kept = mask::kept(&query.masks).apply(&whole).map_err(ProvideError::failed)?;
+        Ok(Bytes::from(Box::<str>::from(kept).into_string()))
     }
 
     async fn review(&self, query: ReviewQuery) -> Answer {
@@ -293,7 +313,7 @@ impl Cluster {
             },
             ..SubjectAccessReview::default()
         };
-        let api: Api<SubjectAccessReview> = Api::all(self.client()?.clone());
+        let api: Api<SubjectAccessReview> = Api::all(self.clients()?.whole.clone());
         let answered = api.create(&PostParams::default(), &review).await.map_err(failed)?;
         let status = answered.status.ok_or_else(|| ProvideError::failed("the API server gave no answer"))?;
         Ok(Bytes::from(review_reply(status).to_string()))
@@ -301,7 +321,7 @@ impl Cluster {
 
     /// The resource of a kind, by discovery.
     async fn discover(&self, kind: &ContextAwareResource) -> Result<Discovered, DiscoveryError> {
-        let client = self.client().map_err(DiscoveryError::not_synced)?;
+        let client = &self.clients().map_err(DiscoveryError::not_synced)?.whole;
         let find = async {
             let (group, version) = kind.api_version.split_once('/').unwrap_or(("", &kind.api_version));
             let found = pinned_kind(client, &GroupVersionKind::gvk(group, version, &kind.kind)).await;

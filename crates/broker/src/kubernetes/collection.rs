@@ -2,21 +2,21 @@
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use kube::api::{DynamicObject, PartialObjectMeta};
-use kube::core::DynamicResourceScope;
 use kube::discovery::ApiResource;
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Client, Resource};
-use portcullis_kubernetes::{Failures, watch};
+use kube::{Api, Client};
+use portcullis_kubernetes::{Failures, ObjectText, Selection, watch};
 
+use super::mask;
 use super::read::ListQuery;
 
-/// How many objects one page of a list has.
+/// How many objects one page of a list has. Where that is too large for an answer, there are fewer.
 const PAGE: u32 = 500;
 
 /// A collection that a guest asks for.
 pub(super) struct Collection {
     pub(super) query: ListQuery,
+    /// The client for such a query: one that asks for metadata, or for whole objects.
     pub(super) client: Client,
     pub(super) discovered: Discovered,
 }
@@ -28,44 +28,31 @@ pub(super) struct Discovered {
     pub(super) is_namespaced: bool,
 }
 
+/// The form in which objects of a collection are kept.
+pub(super) struct Shape {
+    pub(super) resource: ApiResource,
+    pub(super) selection: Selection,
+    /// Whether the API server sends only metadata, whose own type is not that of the object.
+    pub(super) metadata_only: bool,
+}
+
 impl Collection {
+    /// The form in which its objects are kept.
+    pub(super) fn shape(&self) -> Shape {
+        let ListQuery { masks, metadata_only, .. } = &self.query;
+        let resource = self.discovered.resource.clone();
+        Shape { resource, selection: mask::kept(masks), metadata_only: *metadata_only }
+    }
+
     /// The events of the collection's objects, without end: first a list of them, then each change.
-    pub(super) fn events(self, failures: Failures) -> BoxStream<'static, Event<DynamicObject>> {
+    pub(super) fn events(self, failures: Failures) -> BoxStream<'static, Event<ObjectText>> {
         let Self { query, client, discovered: Discovered { resource, .. } } = self;
         let ListQuery { namespace, label_selector, field_selector, .. } = query;
         let config = watcher::Config { label_selector, field_selector, ..watcher::Config::default() }.page_size(PAGE);
-        if query.metadata_only {
-            let api: Api<PartialObjectMeta<DynamicObject>> = api(client, namespace, &resource);
-            return watch(api, config, failures).map(as_objects).boxed();
-        }
-        watch(api(client, namespace, &resource), config, failures).boxed()
-    }
-}
-
-fn api<K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>>(
-    client: Client,
-    namespace: Option<String>,
-    resource: &ApiResource,
-) -> Api<K> {
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client, &namespace, resource),
-        None => Api::all_with(client, resource),
-    }
-}
-
-/// Objects with nothing but their metadata. Their type says that they are metadata, and not what kind of object they
-/// belong to.
-fn as_objects(event: Event<PartialObjectMeta<DynamicObject>>) -> Event<DynamicObject> {
-    let object = |object: PartialObjectMeta<DynamicObject>| DynamicObject {
-        types: None,
-        metadata: object.metadata,
-        data: serde_json::json!({}),
-    };
-    match event {
-        Event::Init => Event::Init,
-        Event::InitApply(metadata) => Event::InitApply(object(metadata)),
-        Event::InitDone => Event::InitDone,
-        Event::Apply(metadata) => Event::Apply(object(metadata)),
-        Event::Delete(metadata) => Event::Delete(object(metadata)),
+        let api = match namespace {
+            Some(namespace) => Api::namespaced_with(client, &namespace, &resource),
+            None => Api::all_with(client, &resource),
+        };
+        watch(api, config, failures).boxed()
     }
 }

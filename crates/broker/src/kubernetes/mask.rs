@@ -2,17 +2,31 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use portcullis_kubernetes::Selection;
 
 /// The annotation in which kubectl keeps the applied manifest: a second copy of the object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Most levels of a mask. API servers have no objects that are nested deeper.
+pub(crate) const MOST_LEVELS: usize = 64;
 
-/// Removes what only tools need: who manages which field, and kubectl's copy of the object.
-pub(crate) fn trim(object: &mut Value) {
-    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
-    metadata.remove("managedFields");
-    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-        annotations.remove(LAST_APPLIED);
+/// What is kept of objects: the fields that dotted masks name, with everything below them, or everything without masks. Each element of a list
+/// is treated like the list. What only tools need is never kept: who manages which field, and kubectl's copy of the object.
+pub(crate) fn kept(masks: &[String]) -> Selection {
+    let annotations = Selection::fields([(LAST_APPLIED, Selection::Nothing)], true);
+    let metadata = Selection::fields([("managedFields", Selection::Nothing), ("annotations", annotations)], true);
+    let mut named = if masks.is_empty() { Selection::All } else { Selection::fields([], false) };
+    for mask in masks {
+        add(&mut named, mask.split('.'));
+    }
+    named.and(&Selection::fields([("metadata", metadata)], true))
+}
+
+/// Adds a mask to a selection of named fields. A shorter mask keeps everything below it.
+fn add<'m>(selection: &mut Selection, mut mask: impl Iterator<Item = &'m str>) {
+    let Some(part) = mask.next() else { return *selection = Selection::All };
+    if let Selection::Fields { named, .. } = selection {
+        let below = named.entry(part.to_owned());
+        add(below.or_insert_with(|| Selection::Fields { named: BTreeMap::new(), keeps_others: false }), mask);
     }
 }
 
@@ -22,77 +36,36 @@ pub(crate) fn is_of_metadata(masks: &[String]) -> bool {
     !masks.is_empty() && masks.iter().all(is_known)
 }
 
-/// Masks as a tree: a field that is kept whole has no children.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Kept(BTreeMap<String, Kept>);
-
-/// Keeps the fields that dotted masks name, with everything below them; each element of a list is masked in the same way. Without
-/// masks, everything is kept.
-pub(crate) fn keep(object: &mut Value, masks: &[String]) {
-    if masks.is_empty() {
-        return;
-    }
-    let mut root = Kept::default();
-    for mask in masks {
-        root.add(mask);
-    }
-    root.apply(object);
-}
-
-impl Kept {
-    fn add(&mut self, mask: &str) {
-        let (mut node, mut is_new) = (self, true);
-        for (depth, part) in mask.split('.').enumerate() {
-            // A shorter mask keeps everything below it already.
-            if depth > 0 && !is_new && node.0.is_empty() {
-                return;
-            }
-            is_new = !node.0.contains_key(part);
-            node = node.0.entry(part.to_owned()).or_default();
-        }
-        node.0.clear();
-    }
-
-    fn apply(&self, value: &mut Value) {
-        match value {
-            _ if self.0.is_empty() => {}
-            Value::Object(fields) => {
-                fields.retain(|name, _| self.0.contains_key(name));
-                for (name, field) in fields {
-                    self.0[name].apply(field);
-                }
-            }
-            Value::Array(elements) => elements.iter_mut().for_each(|element| self.apply(element)),
-            _ => {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::value::to_raw_value;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn kept(masks: &[&str]) -> Value {
-        let mut object = json!({
+    fn select(masks: &[&str], object: &Value) -> Value {
+        let masks: Vec<_> = masks.iter().map(|&mask| mask.to_owned()).collect();
+        let json = kept(&masks).apply(&to_raw_value(object).expect("JSON")).expect("reads");
+        serde_json::from_str(json.get()).expect("JSON")
+    }
+
+    fn of_pod(masks: &[&str]) -> Value {
+        let pod = json!({
             "kind": "Pod", "metadata": {"name": "a", "labels": {"x": "y"}},
             "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": "n"},
         });
-        let masks: Vec<_> = masks.iter().map(|&mask| mask.to_owned()).collect();
-        keep(&mut object, &masks);
-        object
+        select(masks, &pod)
     }
 
     #[test]
     fn masks_keep_what_they_name() {
-        assert_eq!(kept(&["metadata.name"]), json!({"metadata": {"name": "a"}}));
-        assert_eq!(kept(&["spec.containers.image"]), json!({"spec": {"containers": [{"image": "i"}]}}));
-        assert_eq!(kept(&["metadata"]), json!({"metadata": {"name": "a", "labels": {"x": "y"}}}));
-        assert_eq!(kept(&["metadata", "metadata.name"]), kept(&["metadata"]));
-        assert_eq!(kept(&["metadata.name", "metadata"]), kept(&["metadata"]));
-        assert_eq!(kept(&["nothing.of.this"]), json!({}));
-        assert_eq!(kept(&[])["kind"], "Pod");
+        assert_eq!(of_pod(&["metadata.name"]), json!({"metadata": {"name": "a"}}));
+        assert_eq!(of_pod(&["spec.containers.image"]), json!({"spec": {"containers": [{"image": "i"}]}}));
+        assert_eq!(of_pod(&["metadata"]), json!({"metadata": {"name": "a", "labels": {"x": "y"}}}));
+        assert_eq!(of_pod(&["metadata", "metadata.name"]), of_pod(&["metadata"]));
+        assert_eq!(of_pod(&["metadata.name", "metadata"]), of_pod(&["metadata"]));
+        assert_eq!(of_pod(&["nothing.of.this"]), json!({}));
+        assert_eq!(of_pod(&[])["kind"], "Pod");
     }
 
     #[test]
@@ -105,9 +78,12 @@ mod tests {
 
     #[test]
     fn what_only_tools_need_goes() {
-        let mut object =
-            json!({"metadata": {"name": "a", "managedFields": [1], "annotations": {LAST_APPLIED: "{}", "b": "c"}}});
-        trim(&mut object);
-        assert_eq!(object, json!({"metadata": {"name": "a", "annotations": {"b": "c"}}}));
+        let object = json!({
+            "metadata": {"name": "a", "managedFields": [1], "annotations": {LAST_APPLIED: "{}", "b": "c"}}, "spec": {"managedFields": 1},
+        });
+        let all = json!({"metadata": {"name": "a", "annotations": {"b": "c"}}, "spec": {"managedFields": 1}});
+        assert_eq!(select(&[], &object), all);
+        assert_eq!(select(&["metadata"], &object), json!({"metadata": all["metadata"]}));
+        assert_eq!(select(&["metadata.managedFields"], &object), json!({"metadata": {}}));
     }
 }

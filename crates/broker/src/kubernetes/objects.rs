@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use kube::api::DynamicObject;
-use kube::discovery::ApiResource;
+use kube::Resource as _;
 use kube::runtime::watcher::Event;
 use portcullis_contract::{BROKER_MAX_REPLY, ContextAwareResource};
+use portcullis_kubernetes::{ObjectText, Selection};
 use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 
-use super::mask;
+use super::collection::Shape;
 
 /// What helps when a collection is too large.
 pub(super) const SELECT_LESS: &str = "select fewer objects by labels, or fewer fields by field_masks";
@@ -36,14 +36,14 @@ pub(super) enum CollectionError {
     /// All collections together have more than this many bytes.
     #[error("the objects that policies read take more than {0} bytes in all")]
     AllTooLarge(u64),
-    /// An object cannot be written as JSON.
-    #[error("{0}")]
-    NotJson(String),
+    /// An object is nested too deeply for masks.
+    #[error("an object cannot be read: {0}")]
+    Unreadable(String),
 }
 
 impl From<serde_json::Error> for CollectionError {
     fn from(error: serde_json::Error) -> Self {
-        Self::NotJson(error.to_string())
+        Self::Unreadable(error.to_string())
     }
 }
 
@@ -114,12 +114,7 @@ impl Objects {
     }
 
     /// Applies an event. Returns whether the collection is complete now.
-    pub(super) fn take(
-        &mut self,
-        event: Event<DynamicObject>,
-        resource: &ApiResource,
-        masks: &[String],
-    ) -> Result<bool, CollectionError> {
+    pub(super) fn take(&mut self, event: Event<ObjectText>, shape: &Shape) -> Result<bool, CollectionError> {
         match event {
             // The known objects stay until the new list is complete; the bytes of both count.
             Event::Init => {
@@ -128,7 +123,7 @@ impl Objects {
                 return Ok(false);
             }
             Event::InitApply(object) => {
-                let (key, json) = kept(object, resource, masks)?;
+                let (key, json) = shape.kept(object)?;
                 self.bytes += size((&key, &json));
                 self.next.get_or_insert_default().insert(key, json);
                 return Ok(false);
@@ -139,7 +134,7 @@ impl Objects {
                 self.is_complete = true;
             }
             Event::Apply(object) => {
-                let (key, json) = kept(object, resource, masks)?;
+                let (key, json) = shape.kept(object)?;
                 self.bytes += size((&key, &json));
                 if let Some(before) = self.current.insert(key.clone(), json) {
                     self.bytes -= size((&key, &before));
@@ -167,24 +162,22 @@ pub(super) fn size((key, json): (&Key, &Arc<RawValue>)) -> u64 {
     u64::try_from(key.0.len() + key.1.len() + json.get().len()).unwrap_or(u64::MAX) + OVERHEAD
 }
 
-fn key(object: &DynamicObject) -> Key {
-    let metadata = &object.metadata;
+fn key(object: &ObjectText) -> Key {
+    let metadata = object.meta();
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
-/// An object in the form in which it is kept. Objects in a list do not name their type, so it is added.
-fn kept(
-    mut object: DynamicObject,
-    resource: &ApiResource,
-    masks: &[String],
-) -> Result<(Key, Arc<RawValue>), CollectionError> {
-    let key = key(&object);
-    object.types.get_or_insert_with(|| kube::core::TypeMeta {
-        api_version: resource.api_version.clone(),
-        kind: resource.kind.clone(),
-    });
-    let mut value = serde_json::to_value(object)?;
-    mask::trim(&mut value);
-    mask::keep(&mut value, masks);
-    Ok((key, to_raw_value(&value)?.into()))
+impl Shape {
+    /// An object in the form in which it is kept. Objects in a list do not name their type, so it is added.
+    fn kept(&self, object: ObjectText) -> Result<(Key, Arc<RawValue>), CollectionError> {
+        let key = key(&object);
+        let object = if self.metadata_only {
+            let json = Selection::fields([("metadata", Selection::All)], false).apply(object.json())?;
+            object.with_json(json, false)
+        } else {
+            object
+        };
+        let whole = object.typed(&self.resource.api_version, &self.resource.kind)?;
+        Ok((key, self.selection.apply(&whole)?.into()))
+    }
 }

@@ -148,6 +148,9 @@ impl Read {
             let text = format!("want texts of at most {LONGEST} bytes and at most {MOST_MASKS} field_masks");
             return Err(ProvideError::failed(text));
         }
+        if masks.iter().any(|mask| mask.split('.').count() > mask::MOST_LEVELS) {
+            return Err(ProvideError::failed(format!("want field_masks of at most {} levels", mask::MOST_LEVELS)));
+        }
         // Two policies that want the same fields share a watch.
         masks.sort();
         masks.dedup();
@@ -232,5 +235,11 @@ mod tests {
         assert!(error.contains("name"), "{error}");
         let long = format!(r#"{{"api_version": "v1", "kind": "{}"}}"#, "a".repeat(LONGEST + 1));
         assert!(parse(Capability::ListAll, &long).is_err());
+        let deep = |levels: usize| {
+            let mask = vec!["a"; levels].join(".");
+            parse(Capability::ListAll, &format!(r#"{{"api_version": "v1", "kind": "Pod", "field_masks": ["{mask}"]}}"#))
+        };
+        assert!(deep(mask::MOST_LEVELS).is_ok());
+        assert_eq!(deep(mask::MOST_LEVELS + 1), Err("want field_masks of at most 64 levels".to_owned()));
     }
 }

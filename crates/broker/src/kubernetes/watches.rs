@@ -14,17 +14,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use kube::api::DynamicObject;
-use kube::discovery::ApiResource;
 use kube::runtime::watcher::Event;
 use portcullis_contract::{ContextAwareResource, ContextProblem, PolicyId};
-use portcullis_kubernetes::{CallError, Failures};
+use portcullis_kubernetes::{CallError, Failures, ObjectText};
 use portcullis_process::set_if_new;
 use portcullis_util::lock;
 use serde_json::value::RawValue;
 use tokio::task::AbortHandle;
 
-use super::collection::{Collection, Discovered};
+use super::collection::{Collection, Discovered, Shape};
 use super::freshness::{Failed, Outage, State, problem, reason_of};
 use super::objects::{CollectionError, Key, Objects};
 use super::read::ListQuery;
@@ -187,14 +185,14 @@ pub(super) fn failed_to_list(kind: &ContextAwareResource, why: impl Display) -> 
 
 /// Keeps a collection up to date until it must be refused.
 async fn follow(watched: Arc<Watched>, collection: Collection, running: Arc<Running>) {
-    let (masks, resource) = (collection.query.masks.clone(), collection.discovered.resource.clone());
+    let shape = collection.shape();
     let (failing, working) = (Arc::clone(&watched), Arc::clone(&watched));
     let failures = Failures::new("watch objects for policies", move |error| failing.call_failed(error));
     let failures = failures.and_over(move || working.works());
     let mut events = collection.events(failures);
     while let Some(event) = events.next().await {
         let most = if matches!(event, Event::Apply(_) | Event::Delete(_)) { ALL + GROWTH } else { ALL };
-        let taken = watched.take(event, &resource, &masks);
+        let taken = watched.take(event, &shape);
         if let Err(why) = taken.and_then(|grew| if grew { make_room(&running, &watched, most) } else { Ok(()) }) {
             watched.refuse(&why);
             return;
@@ -309,12 +307,7 @@ impl Watched {
     }
 
     /// Applies an event. Gives whether the collection takes more than before. An error ends the watch.
-    fn take(
-        &self,
-        event: Event<DynamicObject>,
-        resource: &ApiResource,
-        masks: &[String],
-    ) -> Result<bool, CollectionError> {
+    fn take(&self, event: Event<ObjectText>, shape: &Shape) -> Result<bool, CollectionError> {
         if self.is_probe && !matches!(event, Event::Init | Event::InitDone) {
             return Ok(false);
         }
@@ -324,7 +317,7 @@ impl Watched {
             return Ok(false);
         }
         let before = objects.bytes;
-        let taken = objects.take(event, resource, masks).and_then(|is_complete| match objects.bytes {
+        let taken = objects.take(event, shape).and_then(|is_complete| match objects.bytes {
             now if now > LARGEST => Err(CollectionError::TooLarge(LARGEST)),
             now => Ok((is_complete, now)),
         });

@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
     use crate::Leadership;
-    use crate::client::limited;
+    use crate::client::{AnswerLimits, limited};
 
     /// One Lease, stored as an API server does. The tests in clusters use real ones.
     #[derive(Default)]
@@ -157,7 +157,12 @@ mod tests {
                     let body = body.collect().await.expect("a body").to_bytes();
                     let (code, body) = server.answer(&parts.method, serde_json::from_slice(&body).unwrap_or_default());
                     let body = Body::from(body.to_string().into_bytes());
-                    limited(Response::builder().status(code).body(body).expect("an answer"), false).await
+                    limited(
+                        Response::builder().status(code).body(body).expect("an answer"),
+                        false,
+                        &AnswerLimits::default(),
+                    )
+                    .await
                 }
             });
             Client::new(service, "default")

@@ -1,7 +1,8 @@
-use kube::core::GroupVersionKind;
+use kube::core::{ApiResource, GroupVersionKind};
 use portcullis_contract::ContextReason;
 use serde_json::{Value, json};
 
+use super::super::mask;
 use super::super::objects::size;
 use super::*;
 
@@ -13,7 +14,11 @@ fn pods() -> ContextAwareResource {
     ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() }
 }
 
-fn pod(name: &str, text: &str) -> DynamicObject {
+fn shape() -> Shape {
+    Shape { resource: resource(), selection: mask::kept(&[]), metadata_only: false }
+}
+
+fn pod(name: &str, text: &str) -> ObjectText {
     serde_json::from_value(json!({"metadata": {"name": name, "namespace": "n"}, "spec": {"text": text}}))
         .expect("a pod")
 }
@@ -32,8 +37,8 @@ fn watched() -> Watched {
     }
 }
 
-fn take(watched: &Watched, event: Event<DynamicObject>) -> Result<(), CollectionError> {
-    watched.take(event, &resource(), &[]).map(drop)
+fn take(watched: &Watched, event: Event<ObjectText>) -> Result<(), CollectionError> {
+    watched.take(event, &shape()).map(drop)
 }
 
 fn names(watched: &Watched) -> Vec<String> {
