@@ -47,7 +47,7 @@ use jiff::Timestamp;
 use portcullis_broker::{PublishedGrants, Services, Socket};
 use portcullis_contract::{EvaluatorState, Failure, LoaderState, MAX_CHECKS, Program};
 use portcullis_engine::Compiler;
-use portcullis_kubernetes::ApiServer;
+use portcullis_kubernetes::{AnswerLimits, ApiServer};
 use portcullis_process::telemetry::Collectors;
 use portcullis_process::{
     Follower, Liveness, PolicyChecks, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed,
@@ -74,6 +74,8 @@ use crate::work::{Outside, work};
 
 /// Longest time between two turns of a loop that is alive.
 const ALIVE: Duration = Duration::from_secs(30);
+/// The largest answer of the API server for checks of policies, in bytes. A page of objects that is larger is asked for in smaller ones.
+const LARGEST_CHECK_ANSWER: usize = 16 << 20;
 
 /// Runs the loader until a signal ends it.
 ///
@@ -158,7 +160,8 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     }
     let collectors = Collectors::from_env();
     collectors.export_metrics("portcullis-loader", &metrics.registry).context("failed to set up metrics")?;
-    let client = cluster.as_ref().map(|cluster| cluster.client.clone());
+    let limits = AnswerLimits { largest: LARGEST_CHECK_ANSWER, ..AnswerLimits::default() };
+    let client = cluster.as_ref().map(|cluster| cluster.client_within(limits));
     let check_settings = CheckSettings {
         denies: args.broker.policy_checks == PolicyChecks::Deny,
         shares_webhooks: args.broker.shared_webhooks,

@@ -1,6 +1,6 @@
-//! Faults during an audit of existing objects: rows C05 to C10, and a policy that never ends.
+//! Faults during an audit of existing objects: rows C05 to C10 and Z23, and a policy that never ends.
 
-use portcullis_e2e::{Canary, Installation, PodSetup, Policy, Program, Proxy, Rule, eventually};
+use portcullis_e2e::{Canary, Installation, PodSetup, Policy, Program, Proxy, Rule, Usage, eventually, note};
 use serde_json::{Value, json};
 
 use crate::audit::{
@@ -267,5 +267,36 @@ fn promise_an_endless_policy_of_a_namespace_costs_others_no_verdict_and_says_whi
     });
     assert_eq!((&audit["violations"], &audit["errors"]), (&json!(0), &audit["checked"]), "{audit}");
     assert!(audit["checked"].as_i64().is_some_and(|checked| checked < 20), "{audit}");
+    canary.end();
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z23_objects_that_take_much_memory_when_they_are_decoded_are_audited() {
+    /// How many objects there are. Each has 700 KiB of small fields, and takes about 18 MiB when it is decoded.
+    const OBJECTS: usize = 20;
+    const FIELDS: usize = 60_000;
+    /// The memory limit of the chart.
+    const LIMIT: u64 = 256 << 20;
+    let installation = install("audit-nested", "openreports");
+    let namespace = installation.make_namespace("a");
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let fields: Vec<_> = (0..FIELDS).map(|number| format!(r#""{number}":"""#)).collect();
+    for number in 0..OBJECTS {
+        let object = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"object-{number:03}","labels":{{"{COUNTED}":"yes"}}}},"data":{{{}}}}}"#,
+            fields.join(",")
+        );
+        installation.api().create_bytes(&path, object.as_bytes()).expect("an API server answers").expect("a ConfigMap");
+    }
+    let canary = with(&installation, [PodSetup::default()]);
+    let policy = labels(&installation, "audit-nested-labels");
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let audit = wait_exact(&installation, &policy, &[namespace]);
+    assert_eq!((&audit["checked"], message(&audit)), (&json!(OBJECTS), ""), "{audit}");
+    let [pod] = installation.replicas().try_into().ok().expect("one replica");
+    let usage = Usage::of(pod.program(Program::Reporter).pid().expect("it runs"));
+    note(&format!("an audit of small fields: the reporter has {usage}"));
+    assert!(usage.peak < LIMIT, "{usage}");
     canary.end();
 }

@@ -1,19 +1,12 @@
 //! The objects of a resource, page by page.
 
-use std::fmt::Debug;
-
 use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
-use portcullis_api::kubernetes::{BoundedObject, Outline};
-use portcullis_kubernetes::{CallError, Failures, Retry};
+use portcullis_kubernetes::{CallError, Failures, ObjectText, Retry};
 use portcullis_matching::Resource;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
 /// Most objects of a page.
 const MOST: u32 = 200;
-/// Most policies of a page. A policy can have 1.5 MB, most of which is not kept, so that what is kept does not show how large they are.
-const MOST_POLICIES: u32 = 20;
 /// Objects of the first page, before it is known how large they are.
 const FIRST: u32 = 50;
 /// The wanted size of a page, in bytes.
@@ -24,24 +17,14 @@ const TRIES: u32 = 6;
 const RESTARTS: u32 = 5;
 
 /// The pages of one list.
-pub(super) struct Pages<'f, K = BoundedObject> {
-    api: Api<K>,
-    api_version: String,
-    kind: String,
+pub(super) struct Pages<'f> {
+    api: Api<ObjectText>,
     labels: Option<String>,
     failures: &'f mut Failures,
-    most: u32,
     limit: u32,
     next: String,
     is_over: bool,
     restarts: u32,
-}
-
-impl<'f> Pages<'f, Outline> {
-    /// All policies of a kind, without their settings.
-    pub(super) fn of_policies(client: &Client, resource: ApiResource, failures: &'f mut Failures) -> Self {
-        Self::at_most(MOST_POLICIES, client, resource, None, failures)
-    }
 }
 
 impl<'f> Pages<'f> {
@@ -54,50 +37,25 @@ impl<'f> Pages<'f> {
             kind: resource.kind.clone(),
             plural: resource.name.clone(),
         };
-        Self::new(client, resource, None, failures)
+        Self::new(client, &resource, None, failures)
     }
 
     /// The objects of a resource with these labels, or all.
     pub(super) fn new(
         client: &Client,
-        resource: ApiResource,
+        resource: &ApiResource,
         labels: Option<String>,
         failures: &'f mut Failures,
     ) -> Self {
-        Self::at_most(MOST, client, resource, labels, failures)
-    }
-}
-
-impl<'f, K> Pages<'f, K>
-where
-    K: kube::Resource<DynamicType = ApiResource> + Clone + DeserializeOwned + Debug + Into<Value>,
-{
-    fn at_most(
-        most: u32,
-        client: &Client,
-        resource: ApiResource,
-        labels: Option<String>,
-        failures: &'f mut Failures,
-    ) -> Self {
-        Self {
-            api: Api::all_with(client.clone(), &resource),
-            api_version: resource.api_version,
-            kind: resource.kind,
-            labels,
-            failures,
-            most,
-            limit: FIRST.min(most),
-            next: String::new(),
-            is_over: false,
-            restarts: 0,
-        }
+        let (api, next) = (Api::all_with(client.clone(), resource), String::new());
+        Self { api, labels, failures, limit: FIRST, next, is_over: false, restarts: 0 }
     }
 
     /// The next page; none after the last. A list that became too old is begun again, so objects can come twice.
     ///
     /// # Errors
     /// When the API server refuses the list, or does not answer for a while.
-    pub(super) async fn next(&mut self) -> Result<Option<Vec<Value>>, CallError> {
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<ObjectText>>, CallError> {
         if self.is_over {
             return Ok(None);
         }
@@ -115,18 +73,23 @@ where
                     self.failures.over();
                     self.next = list.metadata.continue_.unwrap_or_default();
                     self.is_over = self.next.is_empty();
-                    let objects = list.items.into_iter().map(|object| self.whole(object)).collect();
-                    return Ok(Some(self.measured(objects)));
+                    let bytes = list.items.iter().map(|object| object.json().get().len()).sum();
+                    self.limit = limit(list.items.len(), bytes);
+                    return Ok(Some(list.items));
                 }
                 Err(error) => error,
             };
-            match error.code() {
-                Some(410) if self.restarts < RESTARTS => {
+            match error {
+                CallError::TooLarge(_) if self.limit > 1 => {
+                    self.limit = smaller(self.limit);
+                    continue;
+                }
+                CallError::Refused { code: 410, .. } if self.restarts < RESTARTS => {
                     self.restarts += 1;
                     self.next.clear();
                     continue;
                 }
-                Some(400 | 403 | 404 | 405 | 406 | 410) => return Err(error),
+                CallError::Refused { code: 400 | 403 | 404 | 405 | 406 | 410, .. } => return Err(error),
                 _ => {}
             }
             self.failures.failed(&error);
@@ -134,26 +97,16 @@ where
             if tries >= TRIES {
                 return Err(error);
             }
-            // The page may have failed because it is too large to be read.
-            self.limit = (self.limit / 4).max(1);
+            // The page may have failed because it is too large to be sent in time.
+            self.limit = smaller(self.limit);
             tokio::time::sleep(retry.pause(&error, fastrand::f64())).await;
         }
     }
+}
 
-    /// An object of a list with `apiVersion` and `kind`, which objects in lists do not have.
-    fn whole(&self, object: K) -> Value {
-        let mut object: Value = object.into();
-        object["apiVersion"] = json!(self.api_version);
-        object["kind"] = json!(self.kind);
-        object
-    }
-
-    /// Sets the size of the next page by the size of these objects, which it returns.
-    fn measured(&mut self, objects: Vec<Value>) -> Vec<Value> {
-        let bytes = objects.iter().map(|object| object.to_string().len()).sum();
-        self.limit = limit(objects.len(), bytes).min(self.most);
-        objects
-    }
+/// How many objects a page has after one of `objects` objects that was too large.
+fn smaller(objects: u32) -> u32 {
+    (objects / 4).max(1)
 }
 
 /// How many objects the next page has, if this one had `objects` objects of `bytes` bytes in all.

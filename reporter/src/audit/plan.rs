@@ -46,6 +46,8 @@ pub(super) struct Matching {
     pub(super) asking: Vec<Asking>,
     /// The indices of subjects whose match conditions cannot be evaluated here.
     pub(super) unknown: Vec<usize>,
+    /// The indices of subjects that may match and are not asked, as the object takes too much memory.
+    pub(super) too_large: Vec<usize>,
     /// The indices of subjects that cannot be asked, as this pod's evaluator does not serve them.
     pub(super) unserved: Vec<usize>,
 }
@@ -94,6 +96,11 @@ impl Plan {
             }
         }
         matching
+    }
+
+    /// The same for an object that takes too much memory.
+    pub(super) fn too_large(list: &List) -> Matching {
+        Matching { too_large: list.asking.iter().map(|asking| asking.subject).collect(), ..Matching::default() }
     }
 
     /// Whether a policy selects namespaces by their labels.

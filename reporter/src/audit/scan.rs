@@ -6,7 +6,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::ApiResource;
-use portcullis_api::kubernetes::{ClusterPolicy, Policy};
+use portcullis_api::kubernetes::{BoundedValue, ClusterPolicy, Outline, Policy};
 use portcullis_api::{AuditSummary, Kind};
 use portcullis_contract::PolicyId;
 use portcullis_kubernetes::{CallError, Discovery, Failures, discover};
@@ -125,10 +125,12 @@ impl Scanner {
                 Kind::ClusterPolicy => ApiResource::erase::<ClusterPolicy>(&()),
                 Kind::Policy => ApiResource::erase::<Policy>(&()),
             };
-            let mut pages = Pages::of_policies(&self.client, resource, &mut self.failures);
+            let mut pages = Pages::new(&self.client, &resource, None, &mut self.failures);
             while let Some(objects) = pages.next().await? {
-                for object in &objects {
-                    match read(kind, object, &self.site, served) {
+                for object in objects {
+                    // An outline of an object is always readable.
+                    let Ok(outline) = serde_json::from_str::<Outline>(object.json().get()) else { continue };
+                    match read(kind, &outline.into(), &self.site, served) {
                         Some(Read::Subject(subject)) => policies.subjects.push(*subject),
                         Some(Read::Left { id, uid, why }) => policies.left.push((id, uid, why)),
                         None => {}
@@ -157,7 +159,8 @@ impl Scanner {
         let mut pages = Pages::of(&self.client, &resource, &mut self.failures);
         loop {
             match pages.next().await {
-                Ok(Some(objects)) => namespaces.extend(objects.iter().filter_map(|object| {
+                Ok(Some(objects)) => namespaces.extend(objects.into_iter().filter_map(|object| {
+                    let object = BoundedValue::read(object.json())?;
                     let metadata = &object["metadata"];
                     Some((metadata["name"].as_str()?.to_owned(), labels(metadata)))
                 })),

@@ -27,6 +27,10 @@ pub(super) struct Tally {
     unreadable: BTreeSet<String>,
     /// The number of objects for which it cannot be found out whether API servers would ask the policy about them.
     unknown: i64,
+    /// The number of objects that take too much memory when they are decoded.
+    too_large: i64,
+    /// One of them.
+    too_large_example: String,
     /// The number of objects about which the evaluator could not be asked.
     unasked: i64,
     /// The number of objects about which the policy was not asked because it had used up its budget.
@@ -61,6 +65,14 @@ impl Tally {
     /// Counts an object for which it cannot be found out whether API servers would ask the policy about it.
     pub(super) fn unknown(&mut self) {
         self.unknown += 1;
+    }
+
+    /// Counts an object that takes too much memory when it is decoded.
+    pub(super) fn too_large(&mut self, object: &str) {
+        self.too_large += 1;
+        if self.too_large_example.is_empty() {
+            self.too_large_example = clean(object, MAX_NAME);
+        }
     }
 
     /// Counts an object about which the evaluator could not be asked.
@@ -112,6 +124,10 @@ impl Tally {
                 "whether {} would reach the policy is unknown, as only an API server can evaluate its match conditions",
                 counted(self.unknown, "object")
             ));
+        }
+        if self.too_large > 0 {
+            let (count, example) = (counted(self.too_large, "object"), &self.too_large_example);
+            sentences.push(format!("{count} took too much memory to be judged, for instance {example}"));
         }
         if self.unasked > 0 {
             sentences.push(format!("the evaluator could not be asked about {}", counted(self.unasked, "object")));
@@ -211,6 +227,12 @@ mod tests {
             summary.message,
             "12 resources could not be listed, or not to the end; whether 1 object would reach the policy is unknown, as only an API \
              server can evaluate its match conditions; the evaluator could not be asked about 2 objects; reports are not written: x"
+        );
+        let mut tally = Tally::default();
+        ["ConfigMap a/one", "ConfigMap a/two"].iter().for_each(|object| tally.too_large(object));
+        assert_eq!(
+            tally.summary(1, 1, None, None, now()).message,
+            "2 objects took too much memory to be judged, for instance ConfigMap a/one"
         );
         let none = Tally::default().summary(1, 0, None, None, now());
         assert_eq!(none.message, "the rules name no resource of the cluster for CREATE or UPDATE");

@@ -5,10 +5,14 @@ use std::sync::Mutex;
 
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource as _;
+use portcullis_api::kubernetes::BoundedValue;
 use portcullis_contract::{AuditVerdict, Reason};
+use portcullis_kubernetes::ObjectText;
 use portcullis_matching::{Asked, Namespaces, about};
 use portcullis_util::lock;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::ask::Evaluator;
 use super::budget::Budgets;
@@ -57,8 +61,8 @@ struct Work {
     /// What is remembered of an earlier scan, if it still holds.
     remembered: Option<Remembered>,
     questions: Vec<Asking>,
-    /// The object as JSON; empty if there are no questions.
-    raw: String,
+    /// The object as JSON; none if there are no questions.
+    raw: Option<Box<RawValue>>,
 }
 
 /// The outcome of a question about an object.
@@ -72,10 +76,10 @@ enum Answer {
 
 impl Worker {
     /// Judges the objects of one page. Each object counts once, even if it comes twice because the list was begun again.
-    pub(super) async fn page(&mut self, current: &mut Current<'_>, objects: Vec<Value>) {
+    pub(super) async fn page(&mut self, current: &mut Current<'_>, objects: Vec<ObjectText>) {
         let mut work = Vec::new();
         for object in objects {
-            work.extend(self.prepare(current, &object));
+            work.extend(self.prepare(current, object));
             // Match conditions can take a while, and other tasks must not wait so long.
             tokio::task::yield_now().await;
         }
@@ -88,9 +92,9 @@ impl Worker {
     }
 
     /// The questions about an object; none if it was judged already in this scan.
-    fn prepare(&mut self, current: &mut Current<'_>, object: &Value) -> Option<Work> {
+    fn prepare(&mut self, current: &mut Current<'_>, object: ObjectText) -> Option<Work> {
         let (plan, list) = (current.plan, current.list);
-        let target = target(list, object)?;
+        let target = target(list, object.meta())?;
         let key = key(&target.uid, &list.resource);
         if current.judged.contains(&key) {
             return None;
@@ -98,12 +102,16 @@ impl Worker {
         if current.judged.len() < MAX_JUDGED {
             current.judged.insert(key);
         }
-        let matching = plan.matching(list, object, current.namespaces);
+        let version = object.meta().resource_version.clone().unwrap_or_default();
+        let text = object.whole(&list.resource.api_version(), &list.resource.kind).ok()?;
+        let matching = match BoundedValue::read(&text) {
+            Some(object) => plan.matching(list, &object, current.namespaces),
+            None => Plan::too_large(list),
+        };
         let stable =
             || matching.asking.iter().map(move |one| &plan.subjects[one.subject]).filter(|one| !one.reads_context);
-        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         let labels = target.namespace.as_ref().and_then(|namespace| current.namespaces.get(namespace));
-        let fingerprint = fingerprint(version, labels, stable());
+        let fingerprint = fingerprint(&version, labels, stable());
         let remembered = self.memory.recall(key, fingerprint);
         let remembered = if stable().next().is_none() { Some(remembered.unwrap_or_default()) } else { remembered };
         let budgets = lock(&self.budgets);
@@ -116,7 +124,7 @@ impl Worker {
             remembered.open(subject).is_some_and(|open| !open.is_late || budgets.asks_late(subject))
         };
         let questions: Vec<Asking> = matching.asking.iter().filter(is_asked).copied().collect();
-        let raw = if questions.is_empty() { String::new() } else { object.to_string() };
+        let raw = (!questions.is_empty()).then_some(text);
         Some(Work { target, key, fingerprint, matching, remembered, questions, raw })
     }
 
@@ -131,7 +139,8 @@ impl Worker {
             }
             let namespace = work.target.namespace.as_deref().unwrap_or_default();
             let asked = Asked::of(&list.resource, asking.operation, namespace);
-            let review = about(USER, &asked, &list.resource.kind, &work.target.name, &work.raw);
+            let raw = work.raw.as_ref().map_or("null", |raw| raw.get());
+            let review = about(USER, &asked, &list.resource.kind, &work.target.name, raw);
             let asked = self.evaluator.ask(&subject.id, subject.generation, &review).await;
             if lock(&self.budgets).took(subject, asked.time) {
                 tracing::warn!(policy = %subject.id, "the audit leaves out further objects of a policy that takes too long");
@@ -201,6 +210,10 @@ impl Worker {
             self.metrics.object("unknown");
             current.tallies[*number].unknown();
         }
+        for number in &work.matching.too_large {
+            self.metrics.object("too_large");
+            current.tallies[*number].too_large(&title);
+        }
         if work.remembered.as_ref() != Some(&remembered) {
             self.memory.put(work.key, work.fingerprint, remembered);
         }
@@ -220,15 +233,13 @@ impl Worker {
 }
 
 /// The object of a list that a report would be about.
-fn target(list: &List, object: &Value) -> Option<Target> {
-    let metadata = &object["metadata"];
-    let text = |field: &str| metadata[field].as_str().map(str::to_owned);
+fn target(list: &List, metadata: &ObjectMeta) -> Option<Target> {
     Some(Target {
         api_version: list.resource.api_version(),
         kind: list.resource.kind.clone(),
-        namespace: text("namespace"),
-        name: text("name")?,
-        uid: text("uid")?,
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone()?,
+        uid: metadata.uid.clone()?,
         version: list.is_repeated.then(|| list.resource.version.clone()),
     })
 }

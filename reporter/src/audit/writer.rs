@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kube::api::{ApiResource, DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
-use portcullis_api::kubernetes::BoundedObject;
+use portcullis_api::kubernetes::{BoundedObject, BoundedValue};
 use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_contract::clean;
 use portcullis_kubernetes::{AUDIT_MANAGER, CallError, Failures, Leadership, MANAGED_BY_LABEL, Retry};
@@ -85,9 +85,12 @@ impl Writer {
     async fn list_kind(&mut self, is_namespaced: bool) -> Result<(), CallError> {
         let labels = format!("{MANAGED_BY_LABEL}={SOURCE},{POLICY_SERVER_LABEL}={}", self.policy_server);
         let resource = self.resource(is_namespaced);
-        let mut pages = Pages::new(&self.client, resource, Some(labels), &mut self.failures);
+        let mut pages = Pages::new(&self.client, &resource, Some(labels), &mut self.failures);
         while let Some(reports) = pages.next().await? {
-            reports.iter().for_each(|report| self.known.found(report));
+            reports
+                .iter()
+                .filter_map(|report| BoundedValue::read(report.json()))
+                .for_each(|report| self.known.found(&report));
         }
         Ok(())
     }

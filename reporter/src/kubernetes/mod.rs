@@ -33,7 +33,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portcullis_api::ReplicaReportSpec;
-use portcullis_kubernetes::{Access, Leadership, LeaseSettings, hold_lease};
+use portcullis_kubernetes::{Access, AnswerLimits, Leadership, LeaseSettings, hold_lease};
 use portcullis_process::{SettingError, Shutdown, supervised};
 use prometheus::Registry;
 use tokio::task::JoinHandle;
@@ -43,6 +43,9 @@ pub(crate) use args::Settings;
 
 use crate::audit::{Audit, Site};
 use metrics::ClusterMetrics;
+
+/// The largest page of objects for the audit, in bytes. A page that is larger is asked for in smaller ones.
+const LARGEST_AUDIT_ANSWER: usize = 16 << 20;
 
 /// The running output.
 pub(crate) struct Cluster {
@@ -67,7 +70,8 @@ impl Cluster {
         let metrics = ClusterMetrics::new(registry)?;
         let access = Access { kubeconfig: settings.kubeconfig.clone() };
         let server = access.connect("portcullis-reporter").await;
-        let client = server.map_err(|error| SettingError::new("--kubeconfig", error.to_string()))?.client;
+        let server = server.map_err(|error| SettingError::new("--kubeconfig", error.to_string()))?;
+        let client = server.client.clone();
         let identity = settings.identity.clone();
 
         let (report, updates) = tokio::sync::watch::channel(None);
@@ -81,7 +85,7 @@ impl Cluster {
         let audit = settings.audit.map(|wanted| {
             let metrics_of_calls = metrics.clone();
             Audit {
-                client: client.clone(),
+                client: server.client_within(AnswerLimits { largest: LARGEST_AUDIT_ANSWER, ..AnswerLimits::default() }),
                 evaluator,
                 site: Site { policy_server: identity.policy_server.clone(), namespace: identity.namespace.clone() },
                 interval: wanted.interval,

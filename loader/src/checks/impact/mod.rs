@@ -21,11 +21,12 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{DynamicObject, ListParams};
+use kube::api::ListParams;
 use kube::discovery::ApiResource;
 use kube::{Api, Client};
+use portcullis_api::kubernetes::BoundedValue;
 use portcullis_contract::{AUDIT_PATH, AuditVerdict, Digest, ImpactFigures, MatchPart, Mode, PolicyId};
-use portcullis_kubernetes::CallError;
+use portcullis_kubernetes::{CallError, ObjectText};
 use portcullis_matching::{Conditions, Existing, Parts, Resource, Scope, about};
 use portcullis_process::{PostError, Poster};
 use serde_json::Value;
@@ -91,7 +92,7 @@ pub(super) struct Found {
 
 /// A part of a list.
 struct Page {
-    objects: Vec<Arc<Value>>,
+    objects: Vec<ObjectText>,
     /// Where the next page begins; empty after the last.
     next: String,
     /// How many objects there are in all; `None` where the API server does not say.
@@ -247,7 +248,13 @@ impl Look<'_> {
         while let Some((cursor, limit)) = sample.next() {
             // The semaphore is never closed.
             let _turn = self.impact.pages.acquire().await;
-            let page = self.page(resource, &cursor, limit).await?;
+            let page = match self.page(resource, &cursor, limit).await {
+                Err(CallError::TooLarge(_)) if limit > 1 => {
+                    sample.was_too_large(cursor, limit);
+                    continue;
+                }
+                page => page?,
+            };
             if std::mem::take(&mut is_first) {
                 tally.begin(resource);
                 total = page.total;
@@ -263,7 +270,7 @@ impl Look<'_> {
             }
             let count = page.objects.len();
             read += count;
-            let sizes = self.judge(resource, &operations, &page.objects, tally).await;
+            let sizes = self.judge(resource, &operations, page.objects, tally).await;
             sample.took(Cursor { next: page.next, ..cursor }, count, sizes);
             if tally.is_hopeless() {
                 break;
@@ -279,46 +286,56 @@ impl Look<'_> {
         &self,
         resource: &Resource,
         operations: &[&'static str],
-        objects: &[Arc<Value>],
+        objects: Vec<ObjectText>,
         tally: &mut Tally,
     ) -> (usize, usize) {
-        let covered: Vec<&Arc<Value>> =
-            objects.iter().filter(|object| self.scope.covers(resource, object, self.selected.as_ref())).collect();
-        let mut bytes = 0;
-        for some in covered.chunks(AT_ONCE) {
-            let mut asking = Vec::new();
-            for object in some {
-                let raw = object.to_string();
-                bytes += raw.len();
-                match self.existing(resource, operations, object).await {
-                    Existing::Asked(asked) => {
-                        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-                        let review = about(USER, &asked, &resource.kind, &name, &raw);
-                        asking.push((asked.namespace, name, review));
-                    }
-                    Existing::LeftOut => tally.leave_out(),
-                    Existing::Undecided(condition) => tally.leave_undecided(&condition),
+        let (mut known, mut bytes, mut asking) = (0, 0, Vec::new());
+        for object in objects {
+            let Ok(raw) = object.whole(&resource.api_version(), &resource.kind) else { continue };
+            let Some(object) = BoundedValue::read(&raw) else {
+                tally.leave_too_large();
+                continue;
+            };
+            if !self.scope.covers(resource, &object, self.selected.as_ref()) {
+                continue;
+            }
+            known += 1;
+            bytes += raw.get().len();
+            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            match self.existing(resource, operations, object).await {
+                Existing::Asked(asked) => {
+                    let review = about(USER, &asked, &resource.kind, &name, raw.get());
+                    asking.push((asked.namespace, name, review));
+                }
+                Existing::LeftOut => tally.leave_out(),
+                Existing::Undecided(condition) => tally.leave_undecided(&condition),
+            }
+            if asking.len() == AT_ONCE {
+                self.ask(std::mem::take(&mut asking), tally).await;
+                if tally.is_hopeless() {
+                    break;
                 }
             }
-            let ask = |(namespace, name, review)| self.impact.ask(self.candidate, namespace, name, review);
-            let asked: Vec<_> = asking.into_iter().map(ask).collect();
-            for effect in join_all(asked).await {
-                tally.add(effect);
-            }
-            if tally.is_hopeless() {
-                break;
-            }
         }
-        (covered.len(), bytes)
+        self.ask(asking, tally).await;
+        (known, bytes)
+    }
+
+    /// Asks about objects, each by its namespace, its name and the review.
+    async fn ask(&self, asking: Vec<(String, String, Vec<u8>)>, tally: &mut Tally) {
+        let ask = |(namespace, name, review)| self.impact.ask(self.candidate, namespace, name, review);
+        for effect in join_all(asking.into_iter().map(ask)).await {
+            tally.add(effect);
+        }
     }
 
     /// What the policy would be asked about an object. Match conditions may take many milliseconds, so they are judged on a thread of their own:
     /// the broker must go on answering requests.
-    async fn existing(&self, resource: &Resource, operations: &[&'static str], object: &Arc<Value>) -> Existing {
+    async fn existing(&self, resource: &Resource, operations: &[&'static str], object: Value) -> Existing {
         if self.conditions.is_empty() {
-            return self.conditions.existing(resource, operations, object);
+            return self.conditions.existing(resource, operations, &object);
         }
-        let (conditions, object) = (Arc::clone(&self.conditions), Arc::clone(object));
+        let conditions = Arc::clone(&self.conditions);
         let (resource, operations) = (resource.clone(), operations.to_vec());
         let decided = spawn_blocking(move || conditions.existing(&resource, &operations, &object)).await;
         // The closure does not panic, so an error means that the program is ending.
@@ -333,7 +350,7 @@ impl Look<'_> {
             kind: resource.kind.clone(),
             plural: resource.name.clone(),
         };
-        let api: Api<DynamicObject> = match &cursor.namespace {
+        let api: Api<ObjectText> = match &cursor.namespace {
             Some(namespace) if resource.namespaced => Api::namespaced_with(self.client.clone(), namespace, &described),
             _ => Api::all_with(self.client.clone(), &described),
         };
@@ -343,14 +360,7 @@ impl Look<'_> {
         let next = list.metadata.continue_.unwrap_or_default();
         let known = if next.is_empty() { Some(0) } else { remaining };
         let total = known.map(|remaining| remaining.saturating_add(list.items.len()));
-        let object = |item: DynamicObject| {
-            let mut object = serde_json::to_value(item).unwrap_or_default();
-            // The items of a list have neither field.
-            object["apiVersion"] = described.api_version.clone().into();
-            object["kind"] = described.kind.clone().into();
-            object
-        };
-        Ok(Page { objects: list.items.into_iter().map(object).map(Arc::new).collect(), next, total })
+        Ok(Page { objects: list.items, next, total })
     }
 
     /// The namespaces that objects may be taken from; `None` if they cannot be listed.

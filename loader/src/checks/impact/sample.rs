@@ -74,6 +74,13 @@ impl Sample {
         }
     }
 
+    /// Records that a page of at most `limit` objects was too large to be read: it is tried again with fewer.
+    pub(super) fn was_too_large(&mut self, cursor: Cursor, limit: usize) {
+        self.page = (limit / 4).max(1);
+        self.cursors.push_front(cursor);
+        self.round.0 += 1;
+    }
+
     /// Whether nothing is left to read.
     pub(super) fn is_complete(&self) -> bool {
         self.cursors.is_empty()
@@ -114,6 +121,16 @@ mod tests {
         assert_eq!(read(Sample::of(None, 1000), &mut [("a", 500)], 1000), (vec![500], 6));
         assert_eq!(read(Sample::of(Some("b"), 1000), &mut [("a", 5), ("b", 7)], 1000).0, [0, 7]);
         assert_eq!(read(Sample::of(None, 250), &mut [("a", 500)], 1000).0, [250]);
+    }
+
+    #[test]
+    fn a_page_that_is_too_large_is_tried_again_with_fewer_objects() {
+        let names = names(2);
+        let mut sample = Sample::over(&names, 100);
+        let (first, limit) = sample.next().expect("a page");
+        sample.was_too_large(first.clone(), limit);
+        assert_eq!((limit, sample.next()), (20, Some((first, 5))));
+        assert_eq!(sample.next().map(|(cursor, limit)| (cursor.namespace, limit)), Some((Some(names[1].clone()), 5)));
     }
 
     #[test]

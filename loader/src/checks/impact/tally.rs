@@ -41,7 +41,9 @@ pub(super) struct Tally {
     failed: usize,
     /// How many objects the policy was not asked about because a match condition could not be decided.
     undecided: usize,
-    /// Such conditions, each once.
+    /// How many objects the policy was not asked about because they take too much memory.
+    too_large: usize,
+    /// Conditions that could not be decided, each once.
     conditions: Vec<String>,
     /// For the current kind: how many objects match conditions leave out, and how many others were read.
     here: (usize, usize),
@@ -111,6 +113,12 @@ impl Tally {
         }
     }
 
+    /// Counts an object that takes too much memory to be judged.
+    pub(super) fn leave_too_large(&mut self) {
+        self.too_large += 1;
+        self.here.1 += 1;
+    }
+
     /// Begins a kind.
     pub(super) fn begin(&mut self, resource: &Resource) {
         self.kinds.push(resource.title());
@@ -171,6 +179,12 @@ impl Tally {
                 listed(&self.conditions)
             )
         });
+        let too_large = (self.too_large > 0).then(|| {
+            let (count, known, what) = (self.too_large, self.known(), self.what());
+            format!(
+                "what it would do to {count} of {known} {what} is not known: they take too much memory to be judged"
+            )
+        });
         let forbidden = (!self.forbidden.is_empty()).then(|| {
             format!(
                 "what it would do to {} is not known: the policy server may not list them; add them to rbac.auditReads of the chart",
@@ -179,7 +193,11 @@ impl Tally {
         });
         let unread = (!self.unread.is_empty())
             .then(|| format!("what it would do to {} is not known: they could not be listed", listed(&self.unread)));
-        [figures, undecided, forbidden, unread].into_iter().flatten().map(|text| clean(&text, LONGEST)).collect()
+        [figures, undecided, too_large, forbidden, unread]
+            .into_iter()
+            .flatten()
+            .map(|text| clean(&text, LONGEST))
+            .collect()
     }
 
     /// The figures for the status of the policy; `None` where no objects could be counted.
@@ -198,7 +216,7 @@ impl Tally {
             namespaces: number(self.namespaces.len()),
             examples: self.denied_first.clone(),
             sample: self.is_sample,
-            complete: is_everything && !self.is_late && self.undecided == 0,
+            complete: is_everything && !self.is_late && self.undecided + self.too_large == 0,
         })
     }
 
@@ -211,7 +229,7 @@ impl Tally {
 
     /// How many of the objects that were read the policy is asked about, or may be.
     fn known(&self) -> usize {
-        self.evaluated + self.undecided
+        self.evaluated + self.undecided + self.too_large
     }
 
     fn what(&self) -> &str {

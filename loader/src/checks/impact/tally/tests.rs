@@ -140,6 +140,21 @@ fn what_cannot_be_decided_is_said_and_the_figures_are_not_all() {
 }
 
 #[test]
+fn z23_objects_that_take_too_much_memory_are_counted() {
+    let mut some = Tally::default();
+    some.begin(&resource("configmaps", ""));
+    some.add(effect("a", "web", ALLOWED));
+    (0..2).for_each(|_| some.leave_too_large());
+    some.end(true, Some(3));
+    assert_eq!(
+        some.warnings(PROTECT),
+        ["what it would do to 2 of 3 configmaps is not known: they take too much memory to be judged"]
+    );
+    let figures = some.figures(Timestamp::UNIX_EPOCH).expect("figures");
+    assert_eq!((figures.evaluated, figures.total, figures.complete), (1, Some(3), false));
+}
+
+#[test]
 fn the_status_has_the_same_figures_and_a_few_names() {
     let mut some = tally(&[("a", ALLOWED), ("a", Some(AuditOutcome::Changes)), ("a", None), ("", DENIED)]);
     for number in 0..9 {
