@@ -86,7 +86,8 @@ impl ReadyPolicy {
         let (policy, loaded) = (&self.policy, &self.loaded);
         let mut draft = Draft::object(review.0.object());
         let verdict = self.module()?.decode(reply)?;
-        let Judged { verdict, mutation, change } = draft.edit().judge(verdict, payload, self.deadline()).await?;
+        let who = policy.share.claimant();
+        let Judged { verdict, mutation, change } = draft.edit().judge(who, verdict, payload, self.deadline()).await?;
         let serving =
             ServingSpec { generation: loaded.generation(), mutating: loaded.mutating(), message: loaded.message() };
         let decision = decision::judged(policy.newest(), serving, verdict, mutation);

@@ -90,7 +90,7 @@ async fn ask<'g>(
     let one = |(name, member): (&'g str, &'g LoadedModule)| async move {
         let deadline = deadline.min(Instant::now() + member.timeout());
         let judged = match member.validate(request.clone(), deadline).await {
-            Ok(verdict) => edit.clone().judge(verdict, request.clone(), deadline).await,
+            Ok(verdict) => edit.clone().judge(share.claimant(), verdict, request.clone(), deadline).await,
             Err(error) => Err(error),
         };
         (name, judged)

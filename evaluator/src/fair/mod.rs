@@ -2,16 +2,17 @@
 //!
 //! - [`policies`]: requests under way, instances, long evaluations, loads and memory, among policies and their tenants. What each may
 //!   hold depends on what stays free, so that the next tenant always finds room, and the one that holds the least is served first.
-//! - [`peers`]: handshakes and memory for bodies, among the addresses of clients. Nothing is known about them beforehand, so they
-//!   simply take turns, known and unknown ones in separate queues, and each may hold a fixed part.
+//! - [`turns`]: handshakes and memory for bodies, among the addresses of clients, and the program's own work on large values, among tenants.
+//!   They simply take turns, preferred ones in a queue of their own, and each may hold a fixed part. No claim waits for ever, however large
+//!   it is.
 //!
 //! The rules are pure; [`pool`] has what they share: a task that waits leaves the queue when it is dropped, and what it got goes
 //! back when that is dropped. Processor time is shared by [`crate::lanes`], since it is used up and does not come back.
 
 pub(crate) mod claimant;
-pub(crate) mod peers;
 pub(crate) mod policies;
 pub(crate) mod pool;
+pub(crate) mod turns;
 
 /// Decides what each one gets of a stock, and keeps the queue of those who wait.
 pub(crate) trait Rule {

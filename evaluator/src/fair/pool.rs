@@ -1,5 +1,6 @@
 //! A stock that tasks can wait for, shared by a [`Rule`].
 
+use std::hash::Hash;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -9,8 +10,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use crate::fair::claimant::Claimant;
-use crate::fair::peers::ByPeer;
 use crate::fair::policies::ByPolicy;
+use crate::fair::turns::ByTurn;
 use crate::fair::{Grant, Rule};
 
 /// A stock of permits or bytes.
@@ -23,9 +24,11 @@ pub(crate) type PolicyPool = Pool<ByPolicy<oneshot::Sender<PolicyPermit>>>;
 /// A part of a stock that policies share.
 pub(crate) type PolicyPermit = Permit<Arc<Claimant>>;
 /// A stock that the addresses of clients share.
-pub(crate) type PeerPool = Pool<ByPeer<oneshot::Sender<PeerPermit>>>;
+pub(crate) type PeerPool = TurnPool<Peer>;
 /// A part of a stock that the addresses of clients share.
 pub(crate) type PeerPermit = Permit<Peer>;
+/// A stock at which owners take turns.
+pub(crate) type TurnPool<K> = Pool<ByTurn<K, oneshot::Sender<Permit<K>>>>;
 
 /// A part of a stock; it goes back when this is dropped.
 pub(crate) struct Permit<O> {
@@ -64,10 +67,10 @@ impl PolicyPool {
     }
 }
 
-impl PeerPool {
-    /// A stock of `total`, of which one peer may hold `most`.
+impl<K: Clone + Eq + Hash> TurnPool<K> {
+    /// A stock of `total`, of which one owner may hold `most`.
     pub(crate) fn new(total: u64, most: u64) -> Arc<Self> {
-        Arc::new(Self { rule: Mutex::new(ByPeer::new(total, most)) })
+        Arc::new(Self { rule: Mutex::new(ByTurn::new(total, most)) })
     }
 
     /// Whether any claim waits.
@@ -185,8 +188,8 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
-    use crate::fair::peers::PeerClaim;
     use crate::fair::policies::Claim;
+    use crate::fair::turns::TurnClaim;
 
     fn claim(id: &str, amount: u64, has: u64) -> Claim {
         Claim { who: Claimant::new(&id.parse().expect("an id")), amount, has }
@@ -257,7 +260,7 @@ mod tests {
     #[tokio::test]
     async fn a_turn_goes_on_to_the_next_who_still_waits() {
         let pool = PeerPool::new(1, 1);
-        let claim = PeerClaim { peer: Peer::of([10, 0, 0, 1].into()), is_known: false, amount: 1 };
+        let claim = TurnClaim { owner: Peer::of([10, 0, 0, 1].into()), is_preferred: false, amount: 1 };
         let first = pool.take(&claim, None).await;
         let mut gone = Box::pin(pool.take(&claim, None));
         let mut next = Box::pin(pool.take(&claim, None));
@@ -274,7 +277,7 @@ mod tests {
     #[tokio::test]
     async fn a_turn_that_nobody_took_is_not_lost() {
         let pool = PeerPool::new(1, 1);
-        let claim = PeerClaim { peer: Peer::of([10, 0, 0, 1].into()), is_known: false, amount: 1 };
+        let claim = TurnClaim { owner: Peer::of([10, 0, 0, 1].into()), is_preferred: false, amount: 1 };
         let first = pool.take(&claim, None).await;
         let mut given = Box::pin(pool.take(&claim, None));
         assert!((&mut given).now_or_never().is_none());

@@ -1,32 +1,31 @@
-//! How the addresses of clients share what is scarce. Pure: no clock, no task, no lock.
+//! How those who ask take turns at what is scarce: the addresses of clients, or the tenants of policies. Pure: no clock, no task, no lock.
 //!
-//! **The rule.** Peers take turns, and the claims of one peer are met in the order in which they came. Known and unknown peers
-//! have queues of their own that take turns as well, so that neither waits behind a flood of the other. A peer that holds as much as
-//! it may is passed over; a large claim is not, so that small ones never keep it waiting.
+//! **The rule.** Owners take turns, and the claims of one owner are met in the order in which they came. Preferred owners, like known peers and
+//! ClusterPolicies, and all others have queues of their own that take turns as well, so that neither waits behind a flood of the other. An
+//! owner that holds as much as it may is passed over; a large claim is not, so that small ones never keep it waiting.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-
-use portcullis_process::eviction::Peer;
+use std::hash::Hash;
 
 use crate::fair::{Grant, Rule};
 
-/// A stock, and the peers that hold it or wait for it. `T` is how a claim that waits is met.
-pub(crate) struct ByPeer<T> {
+/// A stock, and the owners that hold it or wait for it. `T` is how a claim that waits is met.
+pub(crate) struct ByTurn<K, T> {
     free: u64,
-    /// The most that one peer may hold, so that others always find some.
+    /// The most that one owner may hold, so that others always find some.
     most: u64,
-    held: HashMap<Peer, u64>,
-    /// The queues of unknown peers and of known ones.
-    lanes: [Lane<T>; 2],
+    held: HashMap<K, u64>,
+    /// The queues of other owners and of preferred ones.
+    queues: [Queue<K, T>; 2],
     /// The queue that is served first.
     turn: usize,
     tickets: u64,
 }
 
-/// Claims that wait, by peer and in the order in which they came.
-struct Lane<T> {
-    peers: VecDeque<Peer>,
-    waiting: HashMap<Peer, BTreeMap<u64, WaitingClaim<T>>>,
+/// Claims that wait, by owner and in the order in which they came.
+struct Queue<K, T> {
+    owners: VecDeque<K>,
+    waiting: HashMap<K, BTreeMap<u64, WaitingClaim<T>>>,
 }
 
 struct WaitingClaim<T> {
@@ -34,83 +33,76 @@ struct WaitingClaim<T> {
     waiter: T,
 }
 
-/// The place of a claim in a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    peer: Peer,
-    is_known: bool,
-    number: u64,
-}
-
 /// A claim that is met.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct MetClaim<T> {
+pub(crate) struct MetClaim<K, T> {
     /// How the claim is met.
     pub waiter: T,
-    /// Its peer.
-    pub peer: Peer,
+    /// Its owner.
+    pub owner: K,
     /// How much it gets.
     pub amount: u64,
 }
 
-impl<T> ByPeer<T> {
-    /// A stock of `total`, of which one peer may hold `most`.
+impl<K: Clone + Eq + Hash, T> ByTurn<K, T> {
+    /// A stock of `total`, of which one owner may hold `most`.
     pub(super) fn new(total: u64, most: u64) -> Self {
-        let lane = || Lane { peers: VecDeque::new(), waiting: HashMap::new() };
-        let lanes = [lane(), lane()];
-        Self { free: total, most, held: HashMap::new(), lanes, turn: 1, tickets: 0 }
+        let queue = || Queue { owners: VecDeque::new(), waiting: HashMap::new() };
+        Self { free: total, most, held: HashMap::new(), queues: [queue(), queue()], turn: 1, tickets: 0 }
     }
 
-    /// Puts a claim into its queue; [`ByPeer::give_next`] says when it is met. A claim for more than one peer may hold gets that.
-    pub(super) fn ask(&mut self, peer: Peer, is_known: bool, amount: u64, waiter: T) -> Ticket {
+    /// Puts a claim into its queue and gives its ticket; [`ByTurn::give_next`] says when it is met. A claim for more than one owner may hold
+    /// gets that.
+    pub(super) fn ask(&mut self, claim: &TurnClaim<K>, waiter: T) -> u64 {
         let number = self.tickets;
         self.tickets += 1;
-        let lane = &mut self.lanes[usize::from(is_known)];
-        let waiting = lane.waiting.entry(peer).or_insert_with(|| {
-            lane.peers.push_back(peer);
+        let TurnClaim { owner, is_preferred, amount } = claim;
+        let queue = &mut self.queues[usize::from(*is_preferred)];
+        let waiting = queue.waiting.entry(owner.clone()).or_insert_with(|| {
+            queue.owners.push_back(owner.clone());
             BTreeMap::new()
         });
-        waiting.insert(number, WaitingClaim { amount: amount.min(self.most), waiter });
-        Ticket { peer, is_known, number }
+        waiting.insert(number, WaitingClaim { amount: (*amount).min(self.most), waiter });
+        number
     }
 
     /// Takes a claim out of its queue, if it still waits.
-    pub(super) fn take_back(&mut self, ticket: Ticket) {
-        // A peer without claims is forgotten when its turn comes.
-        if let Some(waiting) = self.lanes[usize::from(ticket.is_known)].waiting.get_mut(&ticket.peer) {
-            waiting.remove(&ticket.number);
+    pub(super) fn take_back(&mut self, claim: &TurnClaim<K>, ticket: u64) {
+        // An owner without claims is forgotten when its turn comes.
+        if let Some(waiting) = self.queues[usize::from(claim.is_preferred)].waiting.get_mut(&claim.owner) {
+            waiting.remove(&ticket);
         }
     }
 
-    /// Takes back what a peer held.
-    pub(super) fn give_back(&mut self, peer: Peer, amount: u64) {
+    /// Takes back what an owner held.
+    pub(super) fn give_back(&mut self, owner: &K, amount: u64) {
         self.free += amount;
-        if let Some(held) = self.held.get_mut(&peer) {
+        if let Some(held) = self.held.get_mut(owner) {
             *held = held.saturating_sub(amount);
             if *held == 0 {
-                self.held.remove(&peer);
+                self.held.remove(owner);
             }
         }
     }
 
     /// The next claim that is met, if there is enough for it.
-    pub(super) fn give_next(&mut self) -> Option<MetClaim<T>> {
-        for lane in [self.turn, 1 - self.turn] {
-            for _ in 0..self.lanes[lane].peers.len() {
-                let Some((peer, amount)) = self.lanes[lane].front() else { continue };
-                if self.held.get(&peer).is_some_and(|held| held + amount > self.most) {
-                    self.lanes[lane].peers.rotate_left(1);
+    pub(super) fn give_next(&mut self) -> Option<MetClaim<K, T>> {
+        for number in [self.turn, 1 - self.turn] {
+            for _ in 0..self.queues[number].owners.len() {
+                let Some((owner, amount)) = self.queues[number].front() else { continue };
+                if self.held.get(&owner).is_some_and(|held| held + amount > self.most) {
+                    self.queues[number].owners.rotate_left(1);
                     continue;
                 }
                 if amount > self.free {
                     // No other claim overtakes it, or a large one would wait for ever.
                     return None;
                 }
-                let waiter = self.lanes[lane].pop()?;
+                let waiter = self.queues[number].pop()?;
                 self.free -= amount;
-                *self.held.entry(peer).or_default() += amount;
-                self.turn = 1 - lane;
-                return Some(MetClaim { waiter, peer, amount });
+                *self.held.entry(owner.clone()).or_default() += amount;
+                self.turn = 1 - number;
+                return Some(MetClaim { waiter, owner, amount });
             }
         }
         None
@@ -118,72 +110,71 @@ impl<T> ByPeer<T> {
 
     /// Whether any claim waits.
     pub(super) fn is_waited_for(&self) -> bool {
-        self.lanes.iter().flat_map(|lane| lane.waiting.values()).any(|waiting| !waiting.is_empty())
+        self.queues.iter().flat_map(|queue| queue.waiting.values()).any(|waiting| !waiting.is_empty())
     }
 }
 
-impl<T> Lane<T> {
-    /// The first claim of the peer whose turn it is. `None` if that peer has no claims; it is forgotten then.
-    fn front(&mut self) -> Option<(Peer, u64)> {
-        let peer = *self.peers.front()?;
-        let first = self.waiting.get(&peer).and_then(|waiting| waiting.first_key_value());
+impl<K: Clone + Eq + Hash, T> Queue<K, T> {
+    /// The first claim of the owner whose turn it is. `None` if that owner has no claims; it is forgotten then.
+    fn front(&mut self) -> Option<(K, u64)> {
+        let owner = self.owners.front()?;
+        let first = self.waiting.get(owner).and_then(|waiting| waiting.first_key_value());
         if let Some((_, claim)) = first {
-            return Some((peer, claim.amount));
+            return Some((owner.clone(), claim.amount));
         }
-        self.waiting.remove(&peer);
-        self.peers.pop_front();
+        self.waiting.remove(owner);
+        self.owners.pop_front();
         None
     }
 
-    /// Takes that claim out; its peer comes last now.
+    /// Takes that claim out; its owner comes last now.
     fn pop(&mut self) -> Option<T> {
-        let peer = *self.peers.front()?;
-        let (_, claim) = self.waiting.get_mut(&peer)?.pop_first()?;
-        self.peers.rotate_left(1);
+        let (_, claim) = self.waiting.get_mut(self.owners.front()?)?.pop_first()?;
+        self.owners.rotate_left(1);
         Some(claim.waiter)
     }
 }
 
-/// A claim of one connection.
+/// A claim of one owner.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PeerClaim {
-    /// Where the connection comes from.
-    pub(crate) peer: Peer,
-    /// Whether reviews from there were answered before.
-    pub(crate) is_known: bool,
+pub(crate) struct TurnClaim<K> {
+    /// Who asks: the address of a connection, or a tenant.
+    pub(crate) owner: K,
+    /// Whether it waits in the queue of preferred owners.
+    pub(crate) is_preferred: bool,
     /// How much is asked for.
     pub(crate) amount: u64,
 }
 
-impl<T> Rule for ByPeer<T> {
-    type Owner = Peer;
-    type Claim = PeerClaim;
-    type Ticket = Ticket;
+impl<K: Clone + Eq + Hash, T> Rule for ByTurn<K, T> {
+    type Owner = K;
+    type Claim = TurnClaim<K>;
+    type Ticket = u64;
     type Waiter = T;
 
     /// Gives nothing at once: every claim goes through the queue, even if that is empty.
-    fn take(&mut self, _: &PeerClaim) -> Option<Grant<Peer>> {
+    fn take(&mut self, _: &TurnClaim<K>) -> Option<Grant<K>> {
         None
     }
 
-    fn wait(&mut self, claim: &PeerClaim, waiter: T) -> Result<Ticket, T> {
-        Ok(self.ask(claim.peer, claim.is_known, claim.amount, waiter))
+    fn wait(&mut self, claim: &TurnClaim<K>, waiter: T) -> Result<u64, T> {
+        Ok(self.ask(claim, waiter))
     }
 
-    fn leave(&mut self, _: &PeerClaim, ticket: Ticket) {
-        self.take_back(ticket);
+    fn leave(&mut self, claim: &TurnClaim<K>, ticket: u64) {
+        self.take_back(claim, ticket);
     }
 
-    fn give_back(&mut self, owner: &Peer, amount: u64) {
-        Self::give_back(self, *owner, amount);
+    fn give_back(&mut self, owner: &K, amount: u64) {
+        Self::give_back(self, owner, amount);
     }
 
-    fn next(&mut self) -> Option<(Grant<Peer>, T)> {
-        let MetClaim { waiter, peer, amount } = self.give_next()?;
-        Some((Grant { owner: peer, amount }, waiter))
+    fn next(&mut self) -> Option<(Grant<K>, T)> {
+        let MetClaim { waiter, owner, amount } = self.give_next()?;
+        Some((Grant { owner, amount }, waiter))
     }
 
-    /// Never takes a claim out: a connection that holds something does not ask for more, so no two claims wait for each other.
+    /// Never takes a claim out: one that holds something does not ask for more, so no two claims wait for each other.
     fn give_up(&mut self) -> Option<T> {
         None
     }
@@ -193,93 +184,96 @@ impl<T> Rule for ByPeer<T> {
 mod tests {
     use super::*;
 
-    fn peer(last: u8) -> Peer {
-        Peer::of([10, 0, 0, last].into())
+    fn claim(owner: u8, is_preferred: bool, amount: u64) -> TurnClaim<u8> {
+        TurnClaim { owner, is_preferred, amount }
     }
 
     /// The waiters of all claims that can be met now.
-    fn given(shares: &mut ByPeer<&'static str>) -> Vec<&'static str> {
+    fn given(shares: &mut ByTurn<u8, &'static str>) -> Vec<&'static str> {
         std::iter::from_fn(|| shares.give_next().map(|given| given.waiter)).collect()
     }
 
     #[test]
-    fn sources_take_turns() {
-        let mut shares = ByPeer::new(1, 1);
+    fn owners_take_turns() {
+        let mut shares = ByTurn::new(1, 1);
         for waiter in ["a1", "a2", "a3"] {
-            shares.ask(peer(1), false, 1, waiter);
+            shares.ask(&claim(1, false, 1), waiter);
         }
-        shares.ask(peer(2), false, 1, "b1");
+        shares.ask(&claim(2, false, 1), "b1");
         let mut order = Vec::new();
         while let Some(given) = shares.give_next() {
             order.push(given.waiter);
             assert_eq!(shares.give_next(), None, "there is one only");
-            shares.give_back(given.peer, given.amount);
+            shares.give_back(&given.owner, given.amount);
         }
         assert_eq!(order, ["a1", "b1", "a2", "a3"]);
     }
 
     #[test]
-    fn known_sources_do_not_wait_behind_a_crowd_of_others() {
-        let mut shares = ByPeer::new(1, 1);
+    fn preferred_owners_do_not_wait_behind_a_crowd_of_others() {
+        let mut shares = ByTurn::new(1, 1);
         for (last, waiter) in (10..).zip(["s1", "s2", "s3", "s4"]) {
-            shares.ask(peer(last), false, 1, waiter);
+            shares.ask(&claim(last, false, 1), waiter);
         }
-        shares.ask(peer(1), true, 1, "k1");
-        shares.ask(peer(1), true, 1, "k2");
+        shares.ask(&claim(1, true, 1), "k1");
+        shares.ask(&claim(1, true, 1), "k2");
         let mut order = Vec::new();
         while let Some(given) = shares.give_next() {
             order.push(given.waiter);
-            shares.give_back(given.peer, given.amount);
+            shares.give_back(&given.owner, given.amount);
         }
         assert_eq!(order, ["k1", "s1", "k2", "s2", "s3", "s4"]);
     }
 
     #[test]
-    fn one_source_never_has_everything() {
-        let mut shares = ByPeer::new(4, 3);
+    fn one_owner_never_has_everything() {
+        let mut shares = ByTurn::new(4, 3);
         for waiter in ["a1", "a2", "a3", "a4"] {
-            shares.ask(peer(1), false, 1, waiter);
+            shares.ask(&claim(1, false, 1), waiter);
         }
         assert_eq!(given(&mut shares), ["a1", "a2", "a3"]);
-        shares.ask(peer(2), false, 1, "b1");
+        shares.ask(&claim(2, false, 1), "b1");
         assert_eq!(given(&mut shares), ["b1"]);
-        shares.give_back(peer(1), 1);
+        shares.give_back(&1, 1);
         assert_eq!(given(&mut shares), ["a4"]);
     }
 
     #[test]
     fn who_wants_much_is_not_overtaken() {
-        let mut shares = ByPeer::new(4, 4);
-        shares.ask(peer(1), false, 2, "a");
-        shares.ask(peer(2), false, 3, "large");
-        shares.ask(peer(3), false, 1, "small");
+        let mut shares = ByTurn::new(4, 4);
+        shares.ask(&claim(1, false, 2), "a");
+        shares.ask(&claim(2, false, 3), "large");
+        shares.ask(&claim(3, false, 1), "small");
         assert_eq!(given(&mut shares), ["a"]);
-        shares.give_back(peer(1), 2);
+        shares.give_back(&1, 2);
         assert_eq!(given(&mut shares), ["large", "small"]);
         assert!(!shares.is_waited_for());
     }
 
     #[test]
     fn who_wants_more_than_there_is_gets_the_most_there_is() {
-        let mut shares = ByPeer::new(4, 3);
-        shares.ask(peer(1), false, 9, "a");
-        assert_eq!(shares.give_next(), Some(MetClaim { waiter: "a", peer: peer(1), amount: 3 }));
+        let mut shares = ByTurn::new(4, 3);
+        shares.ask(&claim(1, false, 9), "a");
+        assert_eq!(shares.give_next(), Some(MetClaim { waiter: "a", owner: 1, amount: 3 }));
     }
 
     #[test]
     fn who_has_gone_is_passed_over() {
-        let mut shares = ByPeer::new(1, 1);
-        let gone = shares.ask(peer(1), false, 1, "gone");
-        shares.ask(peer(2), false, 1, "b");
-        shares.take_back(gone);
+        let mut shares = ByTurn::new(1, 1);
+        let gone = shares.ask(&claim(1, false, 1), "gone");
+        shares.ask(&claim(2, false, 1), "b");
+        shares.take_back(&claim(1, false, 1), gone);
         assert_eq!(given(&mut shares), ["b"]);
-        shares.give_back(peer(2), 1);
+        shares.give_back(&2, 1);
         assert!(!shares.is_waited_for());
-        shares.ask(peer(1), false, 1, "again");
+        shares.ask(&claim(1, false, 1), "again");
         assert_eq!(given(&mut shares), ["again"]);
         assert_eq!(shares.held.len(), 1);
-        shares.give_back(peer(1), 1);
+        shares.give_back(&1, 1);
         assert!(shares.give_next().is_none() && shares.held.is_empty());
-        assert!(shares.lanes.iter().all(|lane| lane.peers.is_empty() && lane.waiting.is_empty()), "all is forgotten");
+        assert!(
+            shares.queues.iter().all(|queue| queue.owners.is_empty() && queue.waiting.is_empty()),
+            "all is forgotten"
+        );
     }
 }

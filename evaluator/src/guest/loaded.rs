@@ -11,6 +11,7 @@ use portcullis_contract::{Candidate, CandidateModule, Digest, ExecutionMode, Rea
 use portcullis_expression::Expression;
 use wasmtime::Module;
 
+use crate::fair::claimant::Claimant;
 use crate::guest::{CallError, Guest, GuestLog, Host, Operation, Parts, Reply};
 use crate::memory::{InstanceMemory, NoMemory};
 use crate::verdict::offload;
@@ -95,8 +96,8 @@ impl LoadedModule {
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
         let (mode, Reply { bytes, failed_capability, account }) = (self.mode, reply);
         let verdict = match account {
-            Some(account) => rego_verdict(bytes, mode, request, account, deadline).await,
-            None => offload::work(bytes.len(), move || reply::verdict(&bytes, mode)).await,
+            Some(account) => rego_verdict(&self.host.who, bytes, mode, request, account, deadline).await,
+            None => offload::work(&self.host.who, bytes.len(), move || reply::verdict(&bytes, mode)).await,
         };
         verdict.map(|verdict| verdict.after_failed_capability(failed_capability))
     }
@@ -207,6 +208,7 @@ impl Loaded {
 
 /// The verdict of a Rego policy. What its patch takes is taken from the account of its instance before anything is decoded.
 async fn rego_verdict(
+    who: &Claimant,
     result: Vec<u8>,
     mode: ExecutionMode,
     request: Bytes,
@@ -215,11 +217,12 @@ async fn rego_verdict(
 ) -> Result<Verdict, EvaluationError> {
     let seen = request.clone();
     let size = result.len() + request.len();
-    let (mut verdict, patch) = offload::work(size, move || rego::verdict(&result, mode, &seen)).await?;
+    let (mut verdict, patch) = offload::work(who, size, move || rego::verdict(&result, mode, &seen)).await?;
     if let Some(patch) = patch {
         let overloaded = |error: NoMemory| EvaluationError::new(Reason::Overloaded, error.to_string());
         account.grow(patch.memory()).await.map_err(overloaded)?;
-        verdict.mutated_object = Some(offload::work(request.len(), move || patch.apply(&request, deadline)).await?);
+        verdict.mutated_object =
+            Some(offload::work(who, request.len(), move || patch.apply(&request, deadline)).await?);
     }
     Ok(verdict)
 }

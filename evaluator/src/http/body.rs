@@ -11,8 +11,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::fair::peers::PeerClaim;
 use crate::fair::pool::{PeerPermit, PeerPool};
+use crate::fair::turns::TurnClaim;
 use crate::http::connection::ConnectionState;
 use crate::http::pace::{LONGEST, Progress};
 use crate::metrics::Metrics;
@@ -123,7 +123,7 @@ impl BodyLimits {
         state.waiting();
         let amount = u64::try_from(announced.saturating_mul(COPIES).div_ceil(STEP)).unwrap_or(u64::MAX);
         let is_known = state.is_known() || state.is_proven();
-        let claim = PeerClaim { peer: state.peer(), is_known, amount };
+        let claim = TurnClaim { owner: state.peer(), is_preferred: is_known, amount };
         let longest = patience.map_or(LONGEST, |patience| patience.saturating_sub(LAST_MOMENT).min(LONGEST));
         self.memory.take(&claim, Some(Instant::now() + longest)).await.map_err(|_| {
             self.metrics.bodies_without_room.inc();

@@ -190,7 +190,7 @@ impl Handler {
                     "admission", group = %id, uid = quoted(review.uid()), namespace = namespace(&review)
                 );
                 adopt_parent(&span, &parts.headers);
-                let asking = self.admission.group(&group, &review, until).instrument(span);
+                let asking = self.admission.group(&group, &review, &body.bytes, until).instrument(span);
                 let target = Target::Group(Arc::clone(&group));
                 Ok(self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Review)), asking).await)
             }

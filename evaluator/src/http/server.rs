@@ -18,8 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::LazyConfigAcceptor;
 
-use crate::fair::peers::PeerClaim;
 use crate::fair::pool::PeerPool;
+use crate::fair::turns::TurnClaim;
 use crate::http::connection::{ConnectionState, Signal};
 use crate::http::connections::{Connections, Listed};
 use crate::http::eviction::Activity;
@@ -209,7 +209,7 @@ impl Server {
             // The permit is held only while the client's hello is answered, and not while the client goes on: otherwise clients that send
             // a hello and no more would keep out all others.
             state.waiting();
-            let claim = PeerClaim { peer: state.peer(), is_known: state.is_known(), amount: 1 };
+            let claim = TurnClaim { owner: state.peer(), is_preferred: state.is_known(), amount: 1 };
             let permit = handshakes.take(&claim, None).await.expect("every claim is met in its turn");
             failpoint::hit("evaluator.handshake");
             let answered = poll_fn(|cx| Poll::Ready(Pin::as_mut(&mut rest).poll(cx))).await;

@@ -7,6 +7,7 @@ use portcullis_contract::Reason;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::fair::claimant::Claimant;
 use crate::verdict::decision::Mutation;
 use crate::verdict::offload;
 use crate::verdict::patch::{self, Change, PatchError, Subject};
@@ -104,12 +105,13 @@ impl Edit {
         Self { is_left_out: may_mutate, ..self }
     }
 
-    /// Judges how a policy changed the object that it saw in `seen`.
+    /// Judges how the policy `who` changed the object that it saw in `seen`.
     ///
     /// # Errors
     /// When the mutation may not be applied, or `deadline` passes.
     pub(crate) async fn judge(
         self,
+        who: &Claimant,
         mut verdict: Verdict,
         seen: Bytes,
         deadline: Instant,
@@ -119,7 +121,7 @@ impl Edit {
         let Some(mutated) = mutated else { return Ok(Judged { verdict, mutation: Mutation::None, change: None }) };
         let size = mutated.get().len() + seen.len() + self.first.as_ref().map_or(0, Bytes::len);
         let result =
-            offload::work(size, move || self.change(mutated, &seen, deadline).map(|found| (found, seen))).await;
+            offload::work(who, size, move || self.change(mutated, &seen, deadline).map(|found| (found, seen))).await;
         match result {
             Ok(((mutation, change), seen)) => {
                 Ok(Judged { verdict, mutation, change: change.map(|change| (change, seen)) })
@@ -156,9 +158,14 @@ impl Edit {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
+
+    fn who() -> Arc<Claimant> {
+        Claimant::new(&"cluster/a".parse().expect("an id"))
+    }
 
     fn raw(text: &str) -> Box<RawValue> {
         RawValue::from_string(text.to_owned()).expect("JSON")
@@ -181,7 +188,7 @@ mod tests {
 
     async fn judge(draft: &Draft<'_>, mutated: &str, time: Duration) -> Result<Judged, EvaluationError> {
         let verdict = serde_json::from_str(&format!("{{\"accepted\":true,\"mutated_object\":{mutated}}}"));
-        draft.edit().judge(verdict.expect("a verdict"), seen(draft), Instant::now() + time).await
+        draft.edit().judge(&who(), verdict.expect("a verdict"), seen(draft), Instant::now() + time).await
     }
 
     /// Judges a mutated object that a policy offers, and keeps the change.
@@ -245,7 +252,7 @@ mod tests {
         let object = raw(r#"{"a":1}"#);
         let verdict = serde_json::from_str(r#"{"accepted":false,"mutated_object":[]}"#).expect("a verdict");
         let draft = Draft::object(Some(&object));
-        let judged = draft.edit().judge(verdict, seen(&draft), Instant::now()).await.expect("a verdict");
+        let judged = draft.edit().judge(&who(), verdict, seen(&draft), Instant::now()).await.expect("a verdict");
         assert_eq!(judged.mutation, Mutation::None);
     }
 
@@ -268,7 +275,7 @@ mod tests {
             let verdict = r#"{"accepted":true,"mutated_object":{"kind":"Pod","a":1}}"#;
             let verdict = serde_json::from_str(verdict).expect("a verdict");
             let edit = draft.edit().leaving_out(may_mutate);
-            let judged = edit.judge(verdict, seen(&draft), Instant::now() + Duration::from_secs(60)).await;
+            let judged = edit.judge(&who(), verdict, seen(&draft), Instant::now() + Duration::from_secs(60)).await;
             let judged = judged.expect("it may be applied");
             assert_eq!((judged.verdict.accepted, judged.mutation), (true, mutation));
             assert_eq!(judged.change.is_some(), !may_mutate, "this one is refused for it");

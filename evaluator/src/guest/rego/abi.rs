@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use serde_json::Value;
 use wasmtime::{AsContextMut, Caller, ExternType, Linker, Module, Store};
@@ -186,7 +187,8 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
         // Small arguments may mean much work: then it begins again on a thread of its own.
         None => {
             context.growth.reserve(memory + Effort::Full.memory()).await?;
-            offload::work(size.max(offload::SMALL + 1), move || run(Effort::Full)).await
+            let who = Arc::clone(&context.host.who);
+            offload::work(&who, size.max(offload::SMALL + 1), move || run(Effort::Full)).await
         }
     };
     let text = done.map_err(failed)?.ok_or_else(too_large)?;
