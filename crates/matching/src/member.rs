@@ -4,14 +4,15 @@
 //! as with a webhook of its own. Only the metadata of an object is read, so that a large object costs neither time nor memory. A policy
 //! that needs anything else to be matched does not share a webhook ([`MemberMatcher::of`]).
 
-use std::cell::OnceCell;
+use std::sync::OnceLock;
 
+use bytes::Bytes;
 use portcullis_contract::{MatchPart, MemberMatch, RuleWithOperations, WebhookKind};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::conditions::{Conditions, Decision, Subject};
+use crate::conditions::{Conditions, Decision, Pace, Subject};
 use crate::request::Asked;
 use crate::rules;
 use crate::selector::{Labels, Selector, labels};
@@ -30,15 +31,14 @@ const LARGEST_MEMBER: usize = 4 << 10;
 /// Most metadata of an object that conditions are evaluated on, in bytes. API servers store much less.
 const MAX_METADATA: usize = 1 << 20;
 
-/// A request, with the parts that selectors and conditions look at. They are parsed when needed, and once for all
-/// members.
-pub struct AdmissionRequest<'a> {
-    object: Option<&'a str>,
-    old: Option<&'a str>,
-    json: Box<dyn Fn() -> String + 'a>,
-    request: OnceCell<Option<Request>>,
-    metadata: OnceCell<Option<[Metadata; 2]>>,
-    subject: OnceCell<Option<Subject>>,
+/// A request, with the parts that selectors and conditions look at. They are parsed when needed, and once for all members.
+pub struct AdmissionRequest {
+    object: Option<Bytes>,
+    old: Option<Bytes>,
+    json: Bytes,
+    request: OnceLock<Option<Request>>,
+    metadata: OnceLock<Option<[Metadata; 2]>>,
+    subject: OnceLock<Option<Subject>>,
 }
 
 /// The request of an AdmissionReview without its objects.
@@ -89,10 +89,15 @@ impl MemberMatcher {
         Some(Self { rules: member.rules.clone(), objects, conditions })
     }
 
+    /// Whether it has match conditions, which take longer than rules and selectors.
+    pub fn has_conditions(&self) -> bool {
+        !self.conditions.is_empty()
+    }
+
     /// Whether a member is asked about a request. As in an API server, one false condition excludes the request, and one that is neither
     /// true nor false matters only if none is false. An object that cannot be parsed here, for instance because it is nested too deeply,
     /// gives "unknown" and is never excluded.
-    pub fn decide(&self, request: &AdmissionRequest<'_>) -> Decision {
+    pub async fn decide(&self, request: &AdmissionRequest, pace: &mut impl Pace) -> Decision {
         if !self.rules.is_empty() {
             let Some(Request { asked, .. }) = request.request() else { return Decision::Unknown("rules".to_owned()) };
             if !rules::matches(&self.rules, asked) {
@@ -108,23 +113,24 @@ impl MemberMatcher {
         if self.conditions.is_empty() {
             return Decision::Matches;
         }
-        let unreadable = || Decision::Unknown("matchConditions".to_owned());
-        request.subject().map_or_else(unreadable, |subject| self.conditions.decide_on(subject))
+        match request.subject() {
+            Some(subject) => self.conditions.decide_on(subject, pace).await,
+            None => Decision::Unknown("matchConditions".to_owned()),
+        }
     }
 }
 
-impl<'a> AdmissionRequest<'a> {
-    /// A request about these objects, which are JSON. `json` makes the JSON of the AdmissionReview's request without
-    /// them.
-    pub fn new(object: Option<&'a str>, old: Option<&'a str>, json: impl Fn() -> String + 'a) -> Self {
-        let (request, metadata, subject) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
-        Self { object, old, json: Box::new(json), request, metadata, subject }
+impl AdmissionRequest {
+    /// A request about these objects, which are JSON, as is the AdmissionReview's request without them.
+    pub fn new(object: Option<Bytes>, old: Option<Bytes>, json: Bytes) -> Self {
+        let (request, metadata, subject) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { object, old, json, request, metadata, subject }
     }
 
     /// The request without its objects; `None` if it cannot be parsed.
     fn request(&self) -> Option<&Request> {
         let read = || {
-            let json = serde_json::from_str(&(self.json)()).ok()?;
+            let json = serde_json::from_slice(&self.json).ok()?;
             Some(Request { asked: Asked::read(&json)?, json })
         };
         self.request.get_or_init(read).as_ref()
@@ -132,7 +138,9 @@ impl<'a> AdmissionRequest<'a> {
 
     /// The metadata of the object and of the old object; `None` if they cannot be parsed.
     fn metadata(&self) -> Option<&[Metadata; 2]> {
-        self.metadata.get_or_init(|| Some([Metadata::of(self.object)?, Metadata::of(self.old)?])).as_ref()
+        self.metadata
+            .get_or_init(|| Some([Metadata::of(self.object.as_ref())?, Metadata::of(self.old.as_ref())?]))
+            .as_ref()
     }
 
     fn subject(&self) -> Option<&Subject> {
@@ -155,9 +163,9 @@ fn for_conditions(request: &Value) -> Value {
 }
 
 impl Metadata {
-    fn of(object: Option<&str>) -> Option<Self> {
+    fn of(object: Option<&Bytes>) -> Option<Self> {
         let Some(object) = object else { return Some(Self::NoObject) };
-        let Some(raw) = serde_json::from_str::<Partial<'_>>(object).ok()?.metadata else { return Some(Self::Absent) };
+        let Some(raw) = serde_json::from_slice::<Partial<'_>>(object).ok()?.metadata else { return Some(Self::Absent) };
         if raw.get().len() > MAX_METADATA {
             return None;
         }
@@ -188,9 +196,11 @@ impl Metadata {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use portcullis_contract::MatchCondition;
 
     use super::*;
+    use crate::conditions::NoPause;
 
     const WEB: &str = r#"{"metadata":{"name":"web","labels":{"app":"shop"}},"spec":{"hostNetwork":true,"priority":7}}"#;
     const BARE: &str = r#"{"metadata":{"name":"bare"}}"#;
@@ -208,12 +218,33 @@ mod tests {
     }
 
     fn decide(matcher: &MemberMatcher, object: Option<&str>, old: Option<&str>) -> Decision {
-        let request = || {
-            json!({"operation": "CREATE", "namespace": "team", "userInfo": {"username": "me", "groups": ["a"]},
-                   "resource": {"group": "", "version": "v1", "resource": "pods"}})
-            .to_string()
-        };
-        matcher.decide(&AdmissionRequest::new(object, old, request))
+        let request = json!({
+            "operation": "CREATE", "namespace": "team", "userInfo": {"username": "me", "groups": ["a"]},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+        });
+        decided(matcher, object, old, &request, &mut NoPause)
+    }
+
+    /// A pace that notes the steps, and never waits.
+    #[derive(Default)]
+    struct Noted(Vec<u64>);
+
+    impl Pace for Noted {
+        async fn before(&mut self, steps: u64) {
+            self.0.push(steps);
+        }
+    }
+
+    fn decided(
+        matcher: &MemberMatcher,
+        object: Option<&str>,
+        old: Option<&str>,
+        request: &Value,
+        pace: &mut impl Pace,
+    ) -> Decision {
+        let [object, old] = [object, old].map(|text| text.map(|text| Bytes::copy_from_slice(text.as_bytes())));
+        let request = AdmissionRequest::new(object, old, request.to_string().into());
+        matcher.decide(&request, pace).now_or_never().expect("it never waits")
     }
 
     fn selects(selector: Value, object: Option<&str>, old: Option<&str>) -> bool {
@@ -256,14 +287,13 @@ mod tests {
             let condition = json!({"name": "c", "expression": condition});
             let member = json!({"rules": [rule], "matchConditions": [condition]});
             let member: MemberMatch = serde_json::from_value(member).expect("a member");
-            let request = || {
-                json!({"operation": "CREATE", "namespace": "team", "userInfo": {},
-                       "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
-                       "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
-                       "requestResource": {"group": "extensions", "version": "v1beta1", "resource": "deployments"}})
-                .to_string()
-            };
-            MemberMatcher::of(&member).expect("judged").decide(&AdmissionRequest::new(Some(WEB), None, request))
+            let request = json!({
+                "operation": "CREATE", "namespace": "team", "userInfo": {},
+                "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
+                "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
+                "requestResource": {"group": "extensions", "version": "v1beta1", "resource": "deployments"},
+            });
+            decided(&MemberMatcher::of(&member).expect("judged"), Some(WEB), None, &request, &mut NoPause)
         };
         assert_eq!(decide("deployments", "request.resource.group == 'extensions'"), Decision::Matches);
         assert_eq!(decide("deployments", "request.resource.version == 'v1'"), Decision::Excluded);
@@ -300,6 +330,33 @@ mod tests {
             format!(r#"{{"spec":{nested},"metadata":{{"name":"web","managedFields":[{{}}]}},"data":{nested}}}"#);
         let conditions = matcher(Value::Null, &["object.metadata.name == 'web'"]).expect("judged");
         assert_eq!(decide(&conditions, Some(&object), None), Decision::Matches);
+    }
+
+    #[test]
+    fn z25_conditions_say_beforehand_how_much_they_take() {
+        let steps = |conditions: &[&str], annotation: usize| {
+            let object = json!({"metadata": {"name": "web", "annotations": {"a": "x".repeat(annotation)}}}).to_string();
+            let (mut noted, request) = (
+                Noted::default(),
+                json!({
+                    "operation": "CREATE", "userInfo": {}, "resource": {"group": "", "version": "v1", "resource": "pods"},
+                }),
+            );
+            let matcher = matcher(Value::Null, conditions).expect("judged");
+            let decision = decided(&matcher, Some(&object), Some(&object), &request, &mut noted);
+            (decision, noted.0)
+        };
+        let (decision, small) = steps(&["object.metadata == oldObject.metadata", "has(object.metadata.name)"], 10);
+        assert!(
+            decision == Decision::Matches && small.len() == 2 && small.iter().all(|steps| *steps < 30),
+            "{small:?}"
+        );
+        let (_, large) = steps(&["object.metadata == oldObject.metadata", "has(object.metadata.name)"], 256 << 10);
+        assert!(large[0] > 8000 && large[1] < 30, "{large:?}");
+        // More than a hundred comparisons of the largest metadata, with what is quick for each of them.
+        let all = vec!["object.metadata == oldObject.metadata"; 70].join(" && ");
+        assert_eq!(steps(&[&all], 10).0, Decision::Matches);
+        assert_eq!(steps(&[&all], 256 << 10).0, Decision::Unknown("c0".into()));
     }
 
     #[test]

@@ -9,9 +9,10 @@ use std::net::Ipv4Addr;
 use std::sync::mpsc::{self, Receiver};
 
 use fastrand::Rng;
+use futures::FutureExt as _;
 use portcullis_contract::{FailurePolicy, MatchCondition, MatchPart, RuleWithOperations, WebhookKind};
 use portcullis_e2e::{Api, Cluster, Options, ReviewServer, eventually, note};
-use portcullis_matching::{AdmissionRequest, Decision, MemberMatcher, rules, shared_part};
+use portcullis_matching::{AdmissionRequest, Decision, MemberMatcher, NoPause, rules, shared_part};
 use serde_json::{Value, json};
 
 /// The match parts of a round, which share a webhook.
@@ -249,17 +250,15 @@ fn fill(api: &Api) {
 /// What the evaluator decides for each member on a review that API servers send.
 fn decisions(review: &Value, members: &[MemberMatcher]) -> Vec<Decision> {
     let request = &review["request"];
-    let raw = |object: &Value| (!object.is_null()).then(|| object.to_string());
+    let raw = |object: &Value| (!object.is_null()).then(|| object.to_string().into());
     let (object, old) = (raw(&request["object"]), raw(&request["oldObject"]));
-    let json = || {
-        let mut rest = request.clone();
-        for field in ["uid", "object", "oldObject", "options"] {
-            rest.as_object_mut().expect("an object").remove(field);
-        }
-        rest.to_string()
-    };
-    let request = AdmissionRequest::new(object.as_deref(), old.as_deref(), json);
-    members.iter().map(|member| member.decide(&request)).collect()
+    let mut rest = request.clone();
+    for field in ["uid", "object", "oldObject", "options"] {
+        rest.as_object_mut().expect("an object").remove(field);
+    }
+    let request = AdmissionRequest::new(object, old, rest.to_string().into());
+    let decided = |member: &MemberMatcher| member.decide(&request, &mut NoPause).now_or_never();
+    members.iter().map(|member| decided(member).expect("nothing waits")).collect()
 }
 
 /// Registers the webhooks of a round, and waits until the API server calls them.

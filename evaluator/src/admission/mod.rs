@@ -12,6 +12,7 @@ mod audit;
 pub(crate) mod check;
 pub(crate) mod last_call;
 mod member_deadlines;
+mod members;
 mod policy_group;
 mod step;
 
@@ -19,8 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use portcullis_contract::{FailurePolicy, Mode, Reason, WebhookKind};
-use portcullis_matching::{self as matching, AdmissionRequest, MemberMatcher};
+use portcullis_contract::{Mode, Reason, WebhookKind};
 use portcullis_process::failpoint;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
@@ -29,7 +29,7 @@ use tracing::{Instrument as _, debug_span};
 
 use crate::admission::last_call::LastCall;
 use crate::admission::member_deadlines::MemberDeadlines;
-use crate::admission::step::{Step, step, step_for, step_in_group};
+use crate::admission::step::{Step, step, step_in_group};
 use crate::fair::claimant::Claimant;
 use crate::guest::loaded::{Content, Loaded};
 use crate::lanes::LaneError;
@@ -168,42 +168,19 @@ impl Admission {
         decision.alone(&policy.id, draft.into_patch())
     }
 
-    /// The answer of all members of a match group.
-    pub(crate) async fn group(&self, group: &MatchGroup, review: &Review<'_>, until: Option<Instant>) -> Answer {
-        let members = self.members(group, review);
+    /// The answer of all members of a match group. The review is a part of `body`.
+    pub(crate) async fn group(
+        &self,
+        group: &Arc<MatchGroup>,
+        review: &Review<'_>,
+        body: &Bytes,
+        until: Option<Instant>,
+    ) -> Answer {
+        let members = self.members(group, review, body, until).await;
         match group.kind {
             WebhookKind::Validating => self.side_by_side(members, review, until).await,
             WebhookKind::Mutating => self.in_turn(members, review, until).await,
         }
-    }
-
-    /// The members that a request is for. Where they share a webhook, a member is left out if a webhook of its own would not be called.
-    fn members<'r>(&self, group: &'r MatchGroup, review: &Review<'_>) -> Vec<Member<'r>> {
-        if group.matchers.is_empty() {
-            return group.members.iter().map(|policy| (policy, step_for(policy, review))).collect();
-        }
-        let circumstances = || String::from_utf8_lossy(&review.circumstances()).into_owned();
-        let request = AdmissionRequest::new(
-            review.object().map(RawValue::get),
-            review.wire.old_object.map(RawValue::get),
-            circumstances,
-        );
-        let members = group.members.iter().filter_map(|policy| {
-            let decision = group.matchers.get(&policy.id).map(|matchers| matched(matchers, &request));
-            match decision.unwrap_or(matching::Decision::Matches) {
-                matching::Decision::Matches => Some((policy, step_for(policy, review))),
-                matching::Decision::Excluded => None,
-                // As API servers do where a match condition fails: a policy with `failurePolicy: Ignore` is not asked.
-                matching::Decision::Unknown(_) if policy.failure_policy == FailurePolicy::Ignore => None,
-                matching::Decision::Unknown(name) if !policy.suspend => {
-                    let text = format!("whether the policy matches the request cannot be found out: {name} failed");
-                    let error = EvaluationError::new(Reason::MatchConditionFailed, text);
-                    Some((policy, Step::Decided(Box::new(self.failed(policy, &error)))))
-                }
-                matching::Decision::Unknown(_) => Some((policy, step_for(policy, review))),
-            }
-        });
-        members.collect()
     }
 
     /// Asks mutating members one after the other, each about the object as the ones before left it.
@@ -386,7 +363,7 @@ impl Evaluation {
         let Judged { verdict, mutation, change } = match loaded.content() {
             Content::Module(module) => {
                 let verdict = module.validate(request.clone(), deadline).await?;
-                edit.judge(verdict, request, deadline).await?
+                edit.judge(policy.share.claimant(), verdict, request, deadline).await?
             }
             Content::PolicyGroup(group) => {
                 let mut verdict = policy_group::evaluate(group, &policy.share, &edit, &request, deadline).await?;
@@ -430,19 +407,6 @@ pub(crate) fn answer_by(arrived: Instant, timeout: Option<Duration>) -> Option<I
 /// When a policy with this time limit that is asked `now` must have answered: by its own limit or the sender's, whichever comes first.
 fn deadline(until: Option<Instant>, now: Instant, limit: Duration) -> Instant {
     until.map_or(now + limit, |until| until.min(now + limit))
-}
-
-/// What several match parts of one policy say together: it is asked if any of them matches.
-fn matched(matchers: &[MemberMatcher], request: &AdmissionRequest<'_>) -> matching::Decision {
-    let mut together = matching::Decision::Excluded;
-    for decision in matchers.iter().map(|matcher| matcher.decide(request)) {
-        match decision {
-            matching::Decision::Matches => return decision,
-            matching::Decision::Unknown(_) => together = decision,
-            matching::Decision::Excluded => {}
-        }
-    }
-    together
 }
 
 #[cfg(test)]

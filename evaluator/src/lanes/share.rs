@@ -30,6 +30,8 @@ pub struct Share {
     waiting: AtomicUsize,
     /// Whether the policy's latest evaluations took long: the next one then starts in the slow lane.
     is_long: Arc<AtomicBool>,
+    /// The same of the work of this program for its requests.
+    is_own_work_long: Arc<AtomicBool>,
     metrics: Arc<PolicyMetrics>,
 }
 
@@ -58,7 +60,8 @@ impl Share {
     pub(crate) fn new(lanes: Arc<Lanes>, policy: &PolicyId, metrics: Arc<PolicyMetrics>) -> Self {
         let who = Claimant::new(policy);
         let running = Arc::new(Semaphore::new(lanes.limits.running));
-        Self { lanes, who, running, waiting: AtomicUsize::new(0), is_long: Arc::default(), metrics }
+        let (is_long, is_own_work_long) = (Arc::default(), Arc::default());
+        Self { lanes, who, running, waiting: AtomicUsize::new(0), is_long, is_own_work_long, metrics }
     }
 
     /// The policy, as one that asks for shares.
@@ -125,6 +128,27 @@ impl Share {
             };
             Ok(self.lanes.slow_turns(deadline, turns).await)
         }
+    }
+
+    /// Runs `future`, work of this program for a request, in turns of the policy: the first one here, the others in the slow lane. It needs no
+    /// instance, and yields often.
+    ///
+    /// # Errors
+    /// When the deadline passes, or `future` panics.
+    pub(crate) async fn run_own_work<F>(&self, deadline: Instant, future: F) -> Result<F::Output, LaneError>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let mut future = Box::pin(AssertUnwindSafe(future).catch_unwind());
+        if !self.is_own_work_long.load(Ordering::Relaxed)
+            && let Poll::Ready(output) = first_turn(&mut future).await
+        {
+            return output.map_err(panicked);
+        }
+        let is_long = Some(Arc::clone(&self.is_own_work_long));
+        let turns = Scheduled::new(future, Arc::clone(&self.lanes.order), Arc::clone(&self.who), is_long);
+        self.lanes.slow_turns(deadline, turns).await
     }
 
     async fn run_admitted<T, F>(
@@ -331,6 +355,30 @@ mod tests {
             assert_eq!(idle.run_spare(soon(), async {}).await, Err(needed));
             running.abort();
         }
+    }
+
+    #[tokio::test]
+    async fn own_work_that_is_long_goes_on_in_the_slow_lane_and_needs_no_instance() {
+        let here = std::thread::current().id();
+        let share = share(LaneLimits { instances: 1, threads: 1, running: 1 });
+        let _all = share.spare_instance().expect("it is free");
+        let thread = || std::thread::current().id();
+        assert_eq!(share.run_own_work(soon(), async move { thread() }).await, Ok(here));
+        let yields = async move {
+            tokio::task::yield_now().await;
+            let end = Instant::now() + portcullis_engine::TICK * 2;
+            while Instant::now() < end {}
+            thread()
+        };
+        assert_ne!(share.run_own_work(soon(), yields).await.expect("ends"), here);
+        assert_ne!(
+            share.run_own_work(soon(), async move { thread() }).await.expect("ends"),
+            here,
+            "the last one was long"
+        );
+        assert_eq!(share.run_own_work(soon(), async move { thread() }).await, Ok(here), "that one was not");
+        let late = share.run_own_work(Instant::now(), std::future::pending::<()>()).await;
+        assert_eq!(late, Err(LaneError::TimedOut));
     }
 
     #[tokio::test]

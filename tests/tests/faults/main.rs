@@ -32,6 +32,7 @@ mod registries;
 mod resolving;
 mod room;
 mod settings;
+mod shared_conditions;
 mod siblings;
 mod signatures;
 mod slow_modules;

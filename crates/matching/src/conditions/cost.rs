@@ -10,6 +10,9 @@ pub(super) const MAX_DEPTH: u16 = 48;
 const MAX_OBJECT: u64 = 256 << 10;
 /// Most steps for all conditions of a policy together; each step handles a piece of the object.
 pub(super) const MAX_STEPS: u64 = 2_000_000;
+/// Most steps for one condition of a request. An object whose metadata has 256 KiB, the most that annotations may have, is compared a hundred
+/// times with that.
+pub(super) const MAX_BRIEF_STEPS: u64 = 500_000;
 /// How much of an object is handled in one step, in bytes.
 const PIECE: u64 = 64;
 /// Most bytes that an evaluation copies.
@@ -37,13 +40,22 @@ const OPERATORS: [&str; 19] = [
     operators::IN,
     operators::NOT_STRICTLY_FALSE,
 ];
+/// Those of them that do not look at the whole of a value.
+const LOGICAL: [&str; 6] = [
+    operators::CONDITIONAL,
+    operators::LOGICAL_AND,
+    operators::LOGICAL_OR,
+    operators::LOGICAL_NOT,
+    operators::INDEX,
+    operators::NOT_STRICTLY_FALSE,
+];
 /// Methods that mean the same here as in an API server.
 const METHODS: [&str; 4] = ["contains", "endsWith", "size", "startsWith"];
 /// The function that means the same here as in an API server.
 const FUNCTION: &str = "size";
 
 /// How large an object is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Size {
     bytes: u64,
     /// The number of entries of the longest list or mapping.
@@ -73,6 +85,10 @@ impl Size {
         size
     }
 
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { bytes: self.bytes.saturating_add(other.bytes), longest: self.longest.max(other.longest) }
+    }
+
     pub(super) fn is_too_large(self) -> bool {
         self.bytes > MAX_OBJECT
     }
@@ -85,6 +101,8 @@ pub(super) struct Cost {
     parts: u64,
     /// How deep its loops are nested.
     loops: u32,
+    /// How many of its parts look at whole values, as comparisons do. The others look at one field.
+    comparisons: u64,
     /// How many of its parts make lists or mappings from values that may be large.
     copies: u64,
     /// The number of entries of the longest list or mapping that is written in the expression.
@@ -102,6 +120,11 @@ impl Cost {
     /// Whether an evaluation takes linear time and copies nothing: it has no loops, and makes no lists or texts.
     pub(super) fn is_brief(&self) -> bool {
         self.loops == 0 && self.copies == 0
+    }
+
+    /// The most steps that an evaluation of a brief expression takes.
+    pub(super) fn brief_steps(&self, size: Size) -> u64 {
+        self.parts.saturating_add(self.comparisons.saturating_mul(size.bytes / PIECE + 1))
     }
 
     /// The most steps that an evaluation takes; `None` if it might take too much memory.
@@ -147,6 +170,7 @@ impl Cost {
             Expr::Call(call) => {
                 is_known(call).then_some(())?;
                 self.copies += u64::from(call.func_name == operators::ADD);
+                self.comparisons += u64::from(!LOGICAL.contains(&call.func_name.as_str()));
                 if let Some(target) = &call.target {
                     self.add(target, depth, loops)?;
                 }

@@ -1,0 +1,92 @@
+//! Section 14: match conditions of policies that share a webhook, which the evaluator evaluates itself.
+
+use std::thread;
+
+use portcullis_contract::{MatchCondition, MemberMatch, Reason};
+use portcullis_tests::{Folder, Pod, Policy, Review, eventually};
+use serde_json::{Map, Value, json};
+
+/// The policies whose conditions take long, and the conditions of each. All of them together compare the metadata 2,000 times.
+const GREEDY: usize = 20;
+const CONDITIONS: usize = 10;
+const COMPARISONS: usize = 10;
+/// Requests to them at the same time.
+const CALLS: usize = 8;
+/// How often the others are asked meanwhile.
+const ROUNDS: usize = 20;
+
+/// Metadata with as many annotations as an API server takes, 256 KiB.
+fn annotations() -> Value {
+    (0..16_000).map(|number| (format!("a{number:05}"), json!("xxxxxxxxxx"))).collect::<Map<_, _>>().into()
+}
+
+/// A change of a pod with such metadata, in a namespace.
+fn change(namespace: &str) -> Review {
+    let metadata = json!({"name": "web", "namespace": namespace, "annotations": annotations()});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}});
+    let review = Review::pod().with("/namespace", namespace).with("/operation", "UPDATE");
+    review.with("/object", pod.clone()).with("/oldObject", pod)
+}
+
+fn when(expressions: impl IntoIterator<Item = String>) -> Vec<MemberMatch> {
+    let conditions = expressions.into_iter().enumerate();
+    let conditions = conditions.map(|(n, expression)| MatchCondition { name: format!("c{n}"), expression });
+    vec![MemberMatch { rules: Vec::new(), object_selector: None, match_conditions: conditions.collect() }]
+}
+
+#[test]
+fn fault_z25_match_conditions_that_compare_large_metadata_hold_up_nobody_else() {
+    let folder = Folder::with_canary();
+    let greedy: Vec<_> = (0..GREEDY)
+        .map(|number| Policy::namespaced("team-a", &format!("greedy-{number}")).guest("always_accept"))
+        .collect();
+    let [asked, left_out] = ["asked", "left-out"].map(|name| Policy::namespaced("team-b", name).denying(name));
+    let all = || greedy.iter().chain([&asked, &left_out]);
+    all().for_each(|policy| folder.put(policy));
+    let pod = Pod::on(&folder).start();
+    all().for_each(|policy| drop(pod.wait_current(&policy.id(), 1)));
+
+    // Only a controller makes webhooks that are shared, so the test says in the manifest which requests each member is for.
+    pod.loader().kill();
+    pod.reporter().kill();
+    let comparison = "object.metadata == oldObject.metadata";
+    let long = || (0..CONDITIONS).map(|_| [comparison; COMPARISONS].join(" && "));
+    let quick = |name: &str| [format!("object.metadata.name == '{name}'")];
+    pod.volume().edit(|manifest| {
+        for group in &mut manifest.groups {
+            for id in &group.members {
+                let parts = match id.as_str() {
+                    "namespaced/team-b/asked" => when(quick("web")),
+                    "namespaced/team-b/left-out" => when(quick("other")),
+                    id if id.starts_with("namespaced/team-a/greedy-") => when(long()),
+                    _ => continue,
+                };
+                group.matches.insert(id.clone(), parts);
+            }
+        }
+    });
+    let of_others = || pod.admit(&asked.group(), &Review::pod().with("/namespace", "team-b")).verdict().message;
+    let only_asked = |message: &str| message.ends_with("asked") && !message.contains("left-out");
+    eventually("the members that the conditions choose", || only_asked(&of_others()).then_some(()));
+
+    let (path, review) = (format!("/admit/{}?timeout=3s", greedy[0].group()), change("team-a"));
+    thread::scope(|scope| {
+        let call = || {
+            let client = pod.new_client();
+            scope.spawn(|| {
+                let client = client;
+                client.post(&path, review.bytes()).expect("an answer").verdict()
+            })
+        };
+        let calls: Vec<_> = (0..CALLS).map(|_| call()).collect();
+        for _ in 0..ROUNDS {
+            let message = of_others();
+            assert!(only_asked(&message), "{message}");
+        }
+        // They are right or late, and never left out.
+        for verdict in calls.into_iter().map(|call| call.join().expect("it is sent")) {
+            let late = format!("policy namespaced/team-a/greedy-0: {}", Reason::EvaluationTimedOut);
+            assert!(verdict.allowed || verdict.message.contains(&late), "{verdict:?}");
+        }
+    });
+}
