@@ -31,7 +31,7 @@ pub struct BoundedValue(#[serde(deserialize_with = "bounded")] pub Value);
 impl BoundedValue {
     /// The most memory that a value of [`BoundedValue::read`] takes, in bytes. Ordinary objects of the largest size that API servers store take
     /// less than half of it.
-    pub const MAX_BYTES: usize = 32 << 20;
+    pub const MAX_BYTES: usize = 64 << 20;
 
     /// Reads an object of any kind, whose content users decide; `None` if it takes too much memory when it is decoded.
     pub fn read(json: &RawValue) -> Option<Value> {
