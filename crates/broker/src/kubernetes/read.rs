@@ -240,6 +240,7 @@ mod tests {
             parse(Capability::ListAll, &format!(r#"{{"api_version": "v1", "kind": "Pod", "field_masks": ["{mask}"]}}"#))
         };
         assert!(deep(mask::MOST_LEVELS).is_ok());
-        assert_eq!(deep(mask::MOST_LEVELS + 1), Err("want field_masks of at most 64 levels".to_owned()));
+        let error = deep(mask::MOST_LEVELS + 1).expect_err("refused");
+        assert!(error.ends_with("want field_masks of at most 64 levels"), "{error}");
     }
 }
