@@ -71,13 +71,7 @@ fn fault_z25_match_conditions_that_compare_large_metadata_hold_up_nobody_else() 
 
     let (path, review) = (format!("/admit/{}?timeout=3s", greedy[0].group()), change("team-a"));
     thread::scope(|scope| {
-        let call = || {
-            let client = pod.new_client();
-            scope.spawn(|| {
-                let client = client;
-                client.post(&path, review.bytes()).expect("an answer").verdict()
-            })
-        };
+        let call = || scope.spawn(|| pod.new_client().post(&path, review.bytes()).expect("an answer").verdict());
         let calls: Vec<_> = (0..CALLS).map(|_| call()).collect();
         for _ in 0..ROUNDS {
             let message = of_others();
@@ -89,4 +83,6 @@ fn fault_z25_match_conditions_that_compare_large_metadata_hold_up_nobody_else() 
             assert!(verdict.allowed || verdict.message.contains(&late), "{verdict:?}");
         }
     });
+    pod.loader().start_again();
+    pod.reporter().start_again();
 }
