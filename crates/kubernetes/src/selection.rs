@@ -14,7 +14,7 @@ pub enum Selection {
     All,
     /// Nothing: a field is left out with its name.
     Nothing,
-    /// Of objects, these fields as far as their own selection says, and the others whole or not at all. Other values are whole.
+    /// The named fields of an object as far as their own selection says, and the others whole or not at all. Other values stay whole.
     Fields {
         /// The fields that are named.
         named: BTreeMap<String, Selection>,
