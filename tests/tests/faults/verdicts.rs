@@ -54,8 +54,13 @@ fn with_list(elements: usize) -> Value {
 
 /// A policy that replaces every object with this one.
 fn making(name: &str, object: &Value) -> Policy {
+    with_object(Policy::cluster(name), object)
+}
+
+/// The policy, which replaces every object with this one.
+fn with_object(policy: Policy, object: &Value) -> Policy {
     let answer = json!({"accepted": true, "mutated_object": object}).to_string();
-    Policy::cluster(name).answering("answer", answer).mutating().timeout(LONGEST)
+    policy.answering("answer", answer).mutating().timeout(LONGEST)
 }
 
 /// The first verdict for which neither the policy nor the caller timed out, as may happen on a machine that is busy with other programs.
@@ -150,6 +155,47 @@ fn fault_z06_a_large_mutation_is_its_members_own_business() {
     assert_eq!(verdict.patched(&object), with_list(0), "{verdict:?}");
     let [warning] = &verdict.warnings[..] else { panic!("want one warning in {verdict:?}") };
     assert!(warning.contains(&floods.id()) && warning.contains(Reason::PatchInvalid.as_str()), "{warning}");
+}
+
+/// How many policies of one namespace always have large objects, and how many callers each of them has.
+const GREEDY: usize = 4;
+const CALLERS: usize = 8;
+/// How often the policy of another namespace is asked meanwhile.
+const ROUNDS: usize = 5;
+
+#[test]
+fn fault_z24_large_objects_of_one_namespace_hold_up_no_other() {
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    let greedy: Vec<_> = (0..GREEDY)
+        .map(|number| with_object(Policy::namespaced("team-a", &format!("greedy-{number}")), &with_list(MILLION)))
+        .collect();
+    // Also above the size that is worked on where the evaluation runs.
+    let changed = with_list(100_000);
+    let modest = with_object(Policy::namespaced("team-b", "modest"), &changed).timeout(4);
+    let all = || greedy.iter().chain([&modest]);
+    all().for_each(|policy| folder.put(policy));
+    let pod = Pod::on(&folder).canary_within(FLOODED, "lists of a million are read").start();
+    all().for_each(|policy| drop(pod.wait_current(&policy.id(), 1)));
+    let review = Review::small_pod().with("/object", with_list(1));
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for policy in &greedy {
+            scope.spawn(|| {
+                let client = pod.new_client();
+                while !done.load(Ordering::SeqCst) {
+                    // Too many at once are late or refused, which is their own business.
+                    client.ask_at_once(CALLERS, &policy.id(), &review).into_iter().for_each(drop);
+                }
+            });
+        }
+        let _done = StopOnDrop(&done);
+        for _ in 0..ROUNDS {
+            let verdict = pod.ask(&modest.id(), &review).verdict();
+            assert!(verdict.allowed, "{verdict:?}");
+            assert_eq!(verdict.patched(&with_list(1)), changed);
+        }
+    });
 }
 
 /// A policy that accepts with this many warnings.
