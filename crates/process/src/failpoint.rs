@@ -1,8 +1,9 @@
 //! Named points where a test makes a program fail, compiled into debug builds only.
 //!
 //! `PORTCULLIS_FAILPOINTS=loader.after_artifact_rename=exit;evaluator.tick=hang` arms them at start. The actions are: `exit`
-//! (status 86, at once), `panic`, `hang` (for ever), `delay(<duration>)`, `error`, and `<n>*<action>` for the first n times. With
-//! `@<file>` after the action, nothing happens until this file exists: `evaluator.tick=hang@/tmp/now`.
+//! (status 86, at once), `panic`, `hang` (for ever), `wait(<file>)` (until this file exists), `delay(<duration>)`, `error`, and
+//! `<n>*<action>` for the first n times. With `@<file>` after the action, nothing happens until this file exists:
+//! `evaluator.tick=hang@/tmp/now`.
 
 use std::time::Duration;
 
@@ -80,6 +81,13 @@ fn fire(name: &str) -> Action {
                 std::thread::sleep(Duration::from_secs(3600));
             },
             "error" => Action::Error,
+            wait if wait.starts_with("wait(") => {
+                let file = wait.trim_start_matches("wait(").trim_end_matches(')');
+                while !std::path::Path::new(file).exists() {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Action::None
+            }
             delay => {
                 let text = delay.strip_prefix("delay(").and_then(|rest| rest.strip_suffix(')')).unwrap_or("0s");
                 Action::Delay(humantime::parse_duration(text).unwrap_or_default())

@@ -45,10 +45,13 @@ impl GuestLog {
         self.line(tracing::Level::INFO, text);
     }
 
-    /// What a guest wrote to standard error, line by line.
-    pub(super) fn stderr(&self, text: &[u8]) {
+    /// What a guest wrote to standard error, line by line. `unkept` bytes more count as a dropped line.
+    pub(super) fn stderr(&self, text: &[u8], unkept: usize) {
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
             self.line(tracing::Level::WARN, line);
+        }
+        if unkept > 0 {
+            self.drop_line(unkept);
         }
     }
 
@@ -56,7 +59,7 @@ impl GuestLog {
     pub(super) fn event(&self, payload: &[u8]) {
         // Its level is not known before it is decoded, and hidden events are not dropped ones.
         if self.share.is_used_up(Instant::now()) {
-            return self.drop_line(payload);
+            return self.drop_line(payload.len());
         }
         let event = if payload.len() <= MAX_EVENT {
             serde_json::from_slice::<Map<String, Value>>(payload)
@@ -131,7 +134,7 @@ impl GuestLog {
         let written = |text: &String| text.escape_debug().map(char::len_utf8).sum::<usize>();
         let fitting = fitting.filter(|text| self.share.take(Instant::now(), self.beside() + written(text)));
         if fitting.is_none() {
-            self.drop_line(text);
+            self.drop_line(text.len());
         }
         fitting
     }
@@ -146,9 +149,9 @@ impl GuestLog {
         BESIDE + self.policy.as_str().len()
     }
 
-    fn drop_line(&self, text: &[u8]) {
+    fn drop_line(&self, bytes: usize) {
         self.metrics.log_lines_dropped.inc();
-        self.share.drop_line(text.len());
+        self.share.drop_line(bytes);
     }
 
     #[cfg(test)]
@@ -171,6 +174,15 @@ mod tests {
             log.console(b"line");
         }
         assert!(log.metrics.log_lines_dropped.get() >= 890, "{}", log.metrics.log_lines_dropped.get());
+    }
+
+    #[test]
+    fn what_is_not_kept_of_standard_error_is_counted() {
+        let log = GuestLog::test();
+        log.stderr(b"one\n\ntwo\n", 0);
+        assert_eq!(log.metrics.log_lines_dropped.get(), 0);
+        log.stderr(b"one\n", 1 << 20);
+        assert_eq!(log.metrics.log_lines_dropped.get(), 1);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes};
 
 use crate::guest::{CallError, Host, MAX_REPLY, Parts};
 
-/// The most bytes of standard error that are kept; the rest is dropped. They are for the log, which takes no more in a second.
+/// The most bytes of standard error that are kept; the rest is counted as a dropped line. They are for the log, which takes no more in a second.
 const MAX_STDERR: usize = 64 << 10;
 /// The most bytes of host-call replies that wait to be read; a single reply may be longer. A guest reads each one before it asks again, so
 /// this is many times what any guest needs.
@@ -22,6 +22,8 @@ pub(crate) struct Streams {
     replies: VecDeque<u8>,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
+    /// How many bytes of standard error were not kept.
+    unkept: usize,
     /// Whether standard output is the guest's reply; otherwise it is logged like standard error.
     is_command: bool,
 }
@@ -65,7 +67,7 @@ impl Streams {
 
     /// Logs what was written to standard error.
     pub(crate) fn log_rest(&mut self, host: &Host) {
-        host.log.stderr(&std::mem::take(&mut self.stderr));
+        host.log.stderr(&std::mem::take(&mut self.stderr), std::mem::take(&mut self.unkept));
     }
 
     /// How many bytes the reply of a command takes, once `more` bytes are written to descriptor `fd`; none if it takes no more than now.
@@ -89,8 +91,9 @@ impl Streams {
             }
             self.stdout.extend_from_slice(bytes);
         } else {
-            let room = MAX_STDERR - self.stderr.len();
-            self.stderr.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            let (kept, rest) = bytes.split_at(bytes.len().min(MAX_STDERR - self.stderr.len()));
+            self.stderr.extend_from_slice(kept);
+            self.unkept = self.unkept.saturating_add(rest.len());
         }
         Ok(())
     }
@@ -167,6 +170,6 @@ mod tests {
         assert_eq!(streams.stdout.capacity(), MAX_REPLY);
         assert_eq!(streams.write(1, b"x"), Err(CallError::ReplyTooLarge));
         assert_eq!(streams.write(2, &large), Ok(()));
-        assert_eq!(streams.stderr().len(), MAX_STDERR);
+        assert_eq!((streams.stderr().len(), streams.unkept), (MAX_STDERR, MAX_REPLY - MAX_STDERR));
     }
 }

@@ -81,9 +81,15 @@ fn fault_v02_volume_turns_read_only() {
 /// Ends the loader at a fail point while it publishes generation 2 of a policy, and then starts it without the fail point. Returns how
 /// often the module was fetched, and the size of its artifact in bytes.
 fn killed_at(point: &str, while_down: impl FnOnce(&Pod)) -> (usize, u64) {
+    killed_after(point, |_, _| (), while_down)
+}
+
+/// The same, where something happens before. It gets the digest of the module.
+fn killed_after(point: &str, before: impl FnOnce(&Pod, Digest), while_down: impl FnOnce(&Pod)) -> (usize, u64) {
     let source = Source::https();
-    let module = repository().join("examples/modules/no-privileged.wasm");
-    source.answer("/m.wasm", [Reply::ok(fs::read(module).expect("it is kept"))]);
+    let module = fs::read(repository().join("examples/modules/no-privileged.wasm")).expect("it is kept");
+    let digest = Digest::of(&module);
+    source.answer("/m.wasm", [Reply::ok(module)]);
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("updated").denying("generation one"));
     let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).start();
@@ -91,6 +97,7 @@ fn killed_at(point: &str, while_down: impl FnOnce(&Pod)) -> (usize, u64) {
 
     pod.loader().restart_with(Some(&format!("{point}=exit")));
     folder.put(&Policy::cluster("updated").module(&source.url("/m.wasm")));
+    before(&pod, digest);
     assert_eq!(pod.loader().wait_for_end(LIMIT).code(), Some(FAIL_POINT));
     assert_eq!(pod.ask(UPDATED, &Review::pod()).verdict().message, "generation one");
     while_down(&pod);
@@ -117,8 +124,18 @@ fn fault_v03_loader_killed_while_writing_an_artifact() {
 
 #[test]
 fn fault_v04_loader_killed_between_artifact_and_manifest() {
-    // Compilation takes a while, as with large modules, so that the manifest with the digest of the download is published before the end.
-    let (fetched, _) = killed_at("loader.after_artifact_write=delay(5s);loader.after_artifact_rename", |pod| {
+    // As with a large module, whose compilation takes a while, the manifest with the digest of the download is published before the end.
+    let place = tempfile::tempdir().expect("a folder");
+    let published = place.path().join("published");
+    let point = format!("loader.after_artifact_write=wait({});loader.after_artifact_rename", published.display());
+    let is_published = |pod: &Pod, digest: Digest| {
+        eventually("the digest of the download in the manifest", || {
+            let record = pod.volume().entry(UPDATED).source?;
+            record.get().contains(&digest.hex()).then_some(())
+        });
+        fs::write(&published, "").expect("writes");
+    };
+    let (fetched, _) = killed_after(&point, is_published, |pod| {
         let named = [UPDATED, "cluster/canary"].map(|id| pod.volume().module(id).artifact.file);
         let others = pod.volume().artifacts().into_iter().filter(|file| !named.contains(file)).count();
         assert_eq!(others, 1, "the new artifact is there and nobody names it");
