@@ -50,11 +50,11 @@ use portcullis_engine::Compiler;
 use portcullis_kubernetes::{AnswerLimits, ApiServer};
 use portcullis_process::telemetry::Collectors;
 use portcullis_process::{
-    Follower, Liveness, PolicyChecks, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed,
+    Beat, Follower, Liveness, PolicyChecks, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed,
     state_route, supervised, write_log_in_background,
 };
-use portcullis_registry::Web;
 use portcullis_registry::oci::Registry;
+use portcullis_registry::{PeerKeys, Web};
 use portcullis_util::LogOnce;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -63,7 +63,7 @@ pub use crate::args::Args;
 use crate::args::{Input, Settings};
 use crate::checks::{CheckSettings, Checks, Impact};
 use crate::compile::Compilers;
-use crate::input::{Directory, Installation};
+use crate::input::{Desired, Directory, Installation};
 use crate::jobs::{JobRunner, PinSource};
 use crate::metrics::Metrics;
 use crate::mismatch::Provided;
@@ -112,43 +112,15 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     let first = LoaderState { program: program.clone(), ..LoaderState::default() };
     let feed = StateFeed::new(first, |state: &mut LoaderState, version| state.version = version);
 
-    let mut ports = ProbeServer::new();
-    let sources =
-        ProbeSources { readiness: readiness.clone(), liveness: liveness.clone(), metrics: metrics.registry.clone() };
-    // On the loopback the health of policies and sources is always served: users who may forward ports of the pod can read it.
-    let health = health::routes(feed.clone());
-    let shown = if args.policy_paths.is_on() { health.clone() } else { Router::new() };
-    let probes = ports.probes(args.probe_address, sources, shown)?;
-    let state = ports.port(args.state_address, state_route(feed.clone()).merge(health))?;
-    ports.start().context("failed to serve the probes")?;
-    tracing::info!(port = "probes", address = %probes, "listening");
-    tracing::info!(port = "state", address = %state, "listening");
-
-    let siblings = match &settings.siblings_port {
-        Some((address, keys)) => {
-            let listener = listen(*address);
-            let listener = listener.with_context(|| format!("--siblings-address: failed to listen on {address}"))?;
-            tracing::info!(port = "siblings", address = %listener.local_addr()?, "listening");
-            Some((listener, keys.clone()))
-        }
-        None => None,
-    };
+    let probe_sources = ProbeSources { readiness, liveness: liveness.clone(), metrics: metrics.registry.clone() };
+    serve_probes(args, probe_sources, &feed)?;
+    let siblings = listen_to_siblings(&settings)?;
     let beat = liveness.beat("loader", ALIVE);
     let Some(volume) = open(&settings, &key, &feed, &beat, &shutdown).await else { return Ok(()) };
     started.release();
-    let beat_of_input = liveness.beat("input", ALIVE);
-    let (pins, cluster) = match &input {
-        Watched::Folder(_) => (PinSource::Loader, None),
-        Watched::Cluster(server, _) => (PinSource::Revisions, Some(ApiServer::clone(server))),
-    };
-    let desired = match input {
-        Watched::Folder(directory) => {
-            input::watch_directory(directory, settings.roots.clone(), beat_of_input, &shutdown)
-        }
-        Watched::Cluster(server, installation) => {
-            input::watch_revisions(server.client, installation, metrics.watch_errors.clone(), beat_of_input, &shutdown)
-        }
-    };
+    let cluster = input.server();
+    let pins = if cluster.is_some() { PinSource::Revisions } else { PinSource::Loader };
+    let desired = input.watch(&settings, &metrics, liveness.beat("input", ALIVE), &shutdown);
     let evaluator = follow(args.evaluator_state, &shutdown)?;
     let watched_files = settings.fetching.files();
     let sources = Sources::new(settings.roots.clone(), settings.fetching.clone());
@@ -160,14 +132,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     }
     let collectors = Collectors::from_env();
     collectors.export_metrics("portcullis-loader", &metrics.registry).context("failed to set up metrics")?;
-    let limits = AnswerLimits { largest: LARGEST_CHECK_ANSWER, ..AnswerLimits::default() };
-    let client = cluster.as_ref().map(|cluster| cluster.client_within(limits));
-    let check_settings = CheckSettings {
-        denies: args.broker.policy_checks == PolicyChecks::Deny,
-        shares_webhooks: args.broker.shared_webhooks,
-    };
-    let impact = impact(args, &settings.input)?;
-    let checks = Checks::new(check_settings, evaluator.clone(), desired.clone(), client, impact);
+    let checks = checks(args, &settings, cluster.as_ref(), evaluator.clone(), desired.clone())?;
     let asked = (args.broker.policy_checks != PolicyChecks::Off).then(|| {
         let (sender, requests) = mpsc::channel(MAX_CHECKS);
         tokio::spawn(Arc::clone(&checks).serve(requests));
@@ -202,6 +167,46 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     // Time for the loop to drop its jobs, which ends children and removes temporary files.
     tokio::time::sleep(Duration::from_millis(50)).await;
     Ok(())
+}
+
+/// Serves the probes, and the state of this program on the loopback.
+fn serve_probes(args: &Args, sources: ProbeSources, feed: &StateFeed<LoaderState>) -> anyhow::Result<()> {
+    let mut ports = ProbeServer::new();
+    // On the loopback the health of policies and sources is always served: users who may forward ports of the pod can read it.
+    let health = health::routes(feed.clone());
+    let shown = if args.policy_paths.is_on() { health.clone() } else { Router::new() };
+    let probes = ports.probes(args.probe_address, sources, shown)?;
+    let state = ports.port(args.state_address, state_route(feed.clone()).merge(health))?;
+    ports.start().context("failed to serve the probes")?;
+    tracing::info!(port = "probes", address = %probes, "listening");
+    tracing::info!(port = "state", address = %state, "listening");
+    Ok(())
+}
+
+/// Opens the port for the loaders of other pods, if there is one.
+fn listen_to_siblings(settings: &Settings) -> anyhow::Result<Option<(TcpListener, PeerKeys)>> {
+    let Some((address, keys)) = &settings.siblings_port else { return Ok(None) };
+    let listener = listen(*address);
+    let listener = listener.with_context(|| format!("--siblings-address: failed to listen on {address}"))?;
+    tracing::info!(port = "siblings", address = %listener.local_addr()?, "listening");
+    Ok(Some((listener, keys.clone())))
+}
+
+/// The checks of policies that somebody applies.
+fn checks(
+    args: &Args,
+    settings: &Settings,
+    cluster: Option<&ApiServer>,
+    evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
+    desired: Desired,
+) -> anyhow::Result<Arc<Checks>> {
+    let limits = AnswerLimits { largest: LARGEST_CHECK_ANSWER, ..AnswerLimits::default() };
+    let client = cluster.map(|cluster| cluster.client_within(limits));
+    let wanted = CheckSettings {
+        denies: args.broker.policy_checks == PolicyChecks::Deny,
+        shares_webhooks: args.broker.shared_webhooks,
+    };
+    Ok(Checks::new(wanted, evaluator, desired, client, impact(args, &settings.input)?))
 }
 
 /// What the broker needs. The API server is the one whose policies are watched; for a folder it is that of a kubeconfig, if there is one.
@@ -256,6 +261,24 @@ impl Watched {
             }
         })
     }
+
+    /// The API server; `None` for a folder.
+    fn server(&self) -> Option<ApiServer> {
+        match self {
+            Self::Folder(_) => None,
+            Self::Cluster(server, _) => Some(ApiServer::clone(server)),
+        }
+    }
+
+    /// Follows which policies there are until the shutdown.
+    fn watch(self, settings: &Settings, metrics: &Metrics, beat: Beat, shutdown: &Shutdown) -> Desired {
+        match self {
+            Self::Folder(directory) => input::watch_directory(directory, settings.roots.clone(), beat, shutdown),
+            Self::Cluster(server, installation) => {
+                input::watch_revisions(server.client, installation, metrics.watch_errors.clone(), beat, shutdown)
+            }
+        }
+    }
 }
 
 /// Opens the volume, however long that takes: another loader may be ending, or the disk may be full. `None` at the shutdown.
@@ -263,7 +286,7 @@ async fn open(
     settings: &Settings,
     key: &str,
     feed: &StateFeed<LoaderState>,
-    beat: &portcullis_process::Beat,
+    beat: &Beat,
     shutdown: &Shutdown,
 ) -> Option<Volume> {
     let (mut waits, mut log) = (false, LogOnce::default());

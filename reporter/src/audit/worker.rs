@@ -22,6 +22,7 @@ use super::memory::{Memory, Open, Remembered, fingerprint, key};
 use super::metrics::AuditMetrics;
 use super::plan::{Asking, List, Matching, Plan, USER};
 use super::report::{AuditFormat, Judgement, Target, report};
+use super::subject::Subject;
 use super::tally::Tally;
 use super::writer::Writer;
 
@@ -217,18 +218,22 @@ impl Worker {
         if work.remembered.as_ref() != Some(&remembered) {
             self.memory.put(work.key, work.fingerprint, remembered);
         }
-        let name = work.target.report_name(&self.policy_server);
-        let report_key = ObjectKey { namespace: work.target.namespace.clone(), name };
-        let kept = if unasked.is_empty() {
-            Vec::new()
-        } else {
-            let is_unasked = |policy: &str| unasked.iter().any(|number| subjects[*number].id.as_str() == policy);
-            self.writer.results(&report_key, is_unasked).await
-        };
         let findings = findings.iter().map(|(number, finding)| (&subjects[*number], finding)).collect();
+        let unasked: Vec<&str> = unasked.iter().map(|number| subjects[*number].id.as_str()).collect();
+        self.report(&work.target, findings, passed, &unasked).await;
+    }
+
+    /// Writes the report on an object. Of the policies that could not be asked, it keeps what the last report says.
+    async fn report(&mut self, target: &Target, findings: Vec<(&Subject, &Finding)>, passed: usize, unasked: &[&str]) {
+        let name = target.report_name(&self.policy_server);
+        let key = ObjectKey { namespace: target.namespace.clone(), name };
+        let kept = match unasked {
+            [] => Vec::new(),
+            unasked => self.writer.results(&key, |policy| unasked.contains(&policy)).await,
+        };
         let judgement = Judgement { findings, kept, passed };
-        let wanted = report(self.format, &self.policy_server, &work.target, &judgement, Timestamp::now());
-        self.writer.put(&report_key, wanted).await;
+        let wanted = report(self.format, &self.policy_server, target, &judgement, Timestamp::now());
+        self.writer.put(&key, wanted).await;
     }
 }
 
