@@ -6,7 +6,7 @@ use portcullis_kubernetes::Selection;
 
 /// The annotation in which kubectl keeps the applied manifest: a second copy of the object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Most levels of a mask. API servers have no objects that are nested deeper.
+/// Most levels of a mask. Objects are hardly nested deeper.
 pub(crate) const MOST_LEVELS: usize = 64;
 
 /// What is kept of objects: the fields that dotted masks name, with everything below them, or everything without masks. Each element of a list

@@ -36,7 +36,7 @@ pub(super) enum CollectionError {
     /// All collections together have more than this many bytes.
     #[error("the objects that policies read take more than {0} bytes in all")]
     AllTooLarge(u64),
-    /// An object is nested too deeply for masks.
+    /// An object is not what an API server sends.
     #[error("an object cannot be read: {0}")]
     Unreadable(String),
 }
