@@ -2,6 +2,7 @@
 
 mod policy;
 mod revision;
+mod room;
 mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,8 +12,11 @@ use portcullis_api::Kind;
 use portcullis_api::kubernetes::Outline;
 use portcullis_contract::WebhookKind;
 
+use self::room::MatchRoom;
+
 pub use policy::{Content, PolicyView, StatusView, Unreadable};
 pub use revision::RevisionView;
+pub(crate) use room::MATCH_BYTES;
 pub(crate) use webhook::canonical;
 pub use webhook::{Entries, WebhookView, check_webhook_name, webhook_name, webhook_prefix};
 
@@ -60,6 +64,7 @@ pub struct World {
     /// The webhook configurations, by kind and name.
     pub webhooks: BTreeMap<(WebhookKind, String), WebhookView>,
     listed: BTreeSet<Collection>,
+    room: MatchRoom,
 }
 
 impl World {
@@ -73,6 +78,11 @@ impl World {
         self.listed.len() == Collection::ALL.len()
     }
 
+    /// Whether there is room for the match part of a policy that was left without it.
+    pub fn has_room(&self, policy: &PolicyView) -> bool {
+        self.room.has_room(policy)
+    }
+
     /// Applies a change.
     pub fn take(&mut self, change: Change) {
         match change {
@@ -81,7 +91,14 @@ impl World {
             Change::Listed(collection, uids) => {
                 match collection {
                     Collection::Policies(kind) => {
-                        self.policies.retain(|uid, policy| policy.reference.kind != kind || uids.contains(uid));
+                        let room = &mut self.room;
+                        self.policies.retain(|uid, policy| {
+                            let is_kept = policy.reference.kind != kind || uids.contains(uid);
+                            if !is_kept {
+                                room.give_back(policy);
+                            }
+                            is_kept
+                        });
                     }
                     Collection::Revisions => {
                         for revisions in self.revisions.values_mut() {
@@ -101,12 +118,14 @@ impl World {
     fn apply(&mut self, collection: Collection, object: Outline) {
         match collection {
             Collection::Policies(kind) => {
-                let Some(policy) = PolicyView::read(kind, &object) else { return };
+                let Some(mut policy) = PolicyView::read(kind, &object) else { return };
                 if policy.policy_server != self.policy_server {
                     return;
                 }
                 let uid = policy.reference.uid.clone();
                 if self.policies.get(&uid).is_none_or(|known| is_newer(&policy.version, &known.version)) {
+                    self.policies.remove(&uid).iter().for_each(|known| self.room.give_back(known));
+                    self.room.take(&mut policy);
                     self.policies.insert(uid, policy);
                 }
             }
@@ -143,7 +162,7 @@ impl World {
     fn delete(&mut self, collection: Collection, metadata: &ObjectMeta) {
         let uid = metadata.uid.clone().unwrap_or_default();
         match collection {
-            Collection::Policies(_) => drop(self.policies.remove(&uid)),
+            Collection::Policies(_) => self.policies.remove(&uid).iter().for_each(|policy| self.room.give_back(policy)),
             Collection::Revisions => {
                 for revisions in self.revisions.values_mut() {
                     revisions.retain(|_, revision| revision.uid != uid);

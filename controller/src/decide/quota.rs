@@ -1,4 +1,4 @@
-//! Refuses policies beyond the number that a namespace may have, and specs that are too large. Otherwise a user who may write Policies in
+//! Refuses policies beyond the number that a namespace may have, specs that are too large, and match parts for which there is no room. Otherwise a user who may write Policies in
 //! one namespace could fill etcd with revisions, and the memory of loaders, for everyone.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use portcullis_contract::Reason;
 
 use super::rules::Rules;
 use crate::memory::ConditionValue;
-use crate::world::{PolicyView, World};
+use crate::world::{MATCH_BYTES, PolicyView, World};
 
 /// The largest spec as JSON, in bytes: the largest settings that a loader accepts (512 KiB), and the largest match conditions. Revisions
 /// hold a spec several times.
@@ -48,6 +48,9 @@ impl<'w> Quota<'w> {
             if (policy.is_cut || policy.spec_bytes > SPEC_BYTES) && is_new() {
                 refusals.entry(uid).or_insert_with(|| too_large(policy));
             }
+            if policy.left_out.is_some() && is_new() {
+                refusals.entry(uid).or_insert_with(|| no_room(policy, world.has_room(policy)));
+            }
         }
         Self { refusals }
     }
@@ -81,6 +84,17 @@ fn too_large(policy: &PolicyView) -> ConditionValue {
             "the spec has {} bytes as JSON, of at most {SPEC_BYTES}; make settings and match conditions shorter, or split the policy",
             policy.spec_bytes
         ),
+    };
+    ConditionValue::not_configured(Reason::QuotaExceeded.as_str(), text)
+}
+
+/// Writing this condition also reads the policy again, with its match part if there is room by then.
+fn no_room(policy: &PolicyView, is_over: bool) -> ConditionValue {
+    let namespace = policy.reference.namespace.as_deref().unwrap_or_default();
+    let what = format!("rules, selectors and matchConditions of the policies of namespace {namespace}");
+    let text = match is_over {
+        true => format!("{what} took more than {MATCH_BYTES} bytes of memory; the policy is being read again"),
+        false => format!("{what} take more than {MATCH_BYTES} bytes of memory; shorten them, or delete policies"),
     };
     ConditionValue::not_configured(Reason::QuotaExceeded.as_str(), text)
 }
@@ -189,6 +203,38 @@ mod tests {
         );
         let policy = &world.policies["a"];
         assert!(policy.is_held() && policy.is_cut && policy.content.is_err() && policy.finalizers.len() < 2000);
+    }
+
+    #[test]
+    fn z11_a_policy_without_room_for_its_match_part_is_not_taken_until_it_is_read_again() {
+        let mut world = World::new("default");
+        let object = |name: &str, bytes: usize| {
+            let condition = json!({"name": "c", "expression": "x".repeat(bytes)});
+            json!({
+                "metadata": {"name": name, "namespace": "one", "uid": name, "generation": 1, "resourceVersion": "1"},
+                "spec": {"module": "m", "rules": [], "matchConditions": [condition]},
+            })
+        };
+        // 23 of them fit.
+        let part = 700 << 10;
+        for number in 0..24 {
+            take(&mut world, Collection::Policies(Kind::Policy), object(&format!("p{number:02}"), part));
+        }
+        let message = |world: &World| {
+            Quota::of(world, &rules(99))
+                .refusal(&world.policies["p23"])
+                .map(|refusal| (refusal.reason, refusal.message))
+        };
+        assert_eq!(refused(&world, 99), ["p23"]);
+        let (reason, words) = message(&world).expect("it is refused");
+        assert_eq!(reason, "QuotaExceeded");
+        assert!(words.contains("of namespace one take more than 16777216 bytes of memory; shorten"), "{words}");
+        // With room, the words change, and writing them reads the policy again.
+        take(&mut world, Collection::Policies(Kind::Policy), object("p00", 1));
+        let (_, words) = message(&world).expect("it is not read yet");
+        assert!(words.ends_with("the policy is being read again"), "{words}");
+        take(&mut world, Collection::Policies(Kind::Policy), object("p23", part));
+        assert_eq!(refused(&world, 99), [""; 0]);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct PolicyView {
     pub finalizers: Vec<String>,
     /// Whether a part of it was not read, as all of it takes too much memory.
     pub is_cut: bool,
+    /// What its match part takes in memory, in bytes, if there was no room for it: those of its namespace take too much. `content` is an error then.
+    pub left_out: Option<usize>,
     /// The size of its spec as JSON, in bytes. The spec itself is read again when a revision is made of it, so that the memory of this
     /// program does not grow with what users write.
     pub spec_bytes: usize,
@@ -131,6 +133,7 @@ impl PolicyView {
             rollback_to: spec["rollbackTo"].as_i64(),
             is_suspended: spec["suspend"].as_bool().unwrap_or(false),
             is_cut: object.is_cut(),
+            left_out: None,
             spec_bytes: object.spec_bytes(),
             status: StatusView::of(status),
         })
