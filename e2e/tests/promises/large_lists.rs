@@ -70,8 +70,8 @@ fn define_crates(installation: &Installation<'_>, namespace: &str) -> String {
     path
 }
 
-/// Makes large objects of a kind that policies may read.
-fn make_crates(installation: &Installation<'_>, namespace: &str) {
+/// Makes large objects of a kind that policies may read. Returns the path of their collection.
+fn make_crates(installation: &Installation<'_>, namespace: &str) -> String {
     let path = define_crates(installation, namespace);
     for number in 0..ALL {
         let labels = if number < LABELLED { json!({ "few": "yes" }) } else { json!({}) };
@@ -81,6 +81,12 @@ fn make_crates(installation: &Installation<'_>, namespace: &str) {
         });
         installation.api().create(&path, &object).unwrap().expect("a crate");
     }
+    path
+}
+
+/// Deletes these objects. Other tests use the same API server, whose memory they fill as well.
+fn delete_crates(installation: &Installation<'_>, path: &str) {
+    installation.api().delete(path, None).unwrap().expect("their end");
 }
 
 #[test]
@@ -93,7 +99,7 @@ fn fault_b05_a_list_that_is_larger_than_may_be() {
     let replica = installation.replicas().remove(0);
     let usage = |program| Usage::of(replica.program(program).pid().expect("it runs"));
     let before = [Program::Loader, Program::Evaluator].map(usage);
-    make_crates(&installation, &store);
+    let path = make_crates(&installation, &store);
 
     let list = |api_version: &str, kind: &str, selector: Option<&str>, masks: &[&str]| {
         let query =
@@ -154,6 +160,7 @@ fn fault_b05_a_list_that_is_larger_than_may_be() {
     note(&format!("loader: {}, then {loader}; evaluator: {}, then {evaluator}", before[0], before[1]));
     assert!(loader.peak < before[0].peak + READ, "{} became {loader}", before[0]);
     assert!(evaluator.peak < before[1].peak + REFUSED, "{} became {evaluator}", before[1]);
+    delete_crates(&installation, &path);
     canary.end();
 }
 
@@ -196,7 +203,6 @@ fn fault_z23_a_list_of_objects_that_take_much_memory_when_they_are_decoded() {
     let after = loader();
     note(&format!("nested lists: loader: {before}, then {after}"));
     assert!(after.peak < before.peak + READ, "{before} became {after}");
-    // Other tests use the same API server, whose memory they fill as well.
-    installation.api().delete(&path, None).unwrap().expect("their end");
+    delete_crates(&installation, &path);
     canary.end();
 }
