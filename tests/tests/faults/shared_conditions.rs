@@ -77,10 +77,13 @@ fn fault_z25_match_conditions_that_compare_large_metadata_hold_up_nobody_else() 
             let message = of_others();
             assert!(only_asked(&message), "{message}");
         }
-        // They are right or late, and never left out.
+        // They are right, or late where conditions or guests took the time, and never left out.
         for verdict in calls.into_iter().map(|call| call.join().expect("it is sent")) {
-            let late = format!("policy namespaced/team-a/greedy-0: {}", Reason::EvaluationTimedOut);
-            assert!(verdict.allowed || verdict.message.contains(&late), "{verdict:?}");
+            let is_late = || {
+                let reasons = [Reason::EvaluationTimedOut, Reason::Overloaded];
+                reasons.iter().any(|reason| verdict.message.contains(reason.as_str()))
+            };
+            assert!(verdict.allowed || is_late(), "{verdict:?}");
         }
     });
     pod.loader().start_again();

@@ -172,7 +172,7 @@ fn fault_z24_large_objects_of_one_namespace_hold_up_no_other() {
         .collect();
     // Also above the size that is worked on where the evaluation runs.
     let changed = with_list(100_000);
-    let modest = with_object(Policy::namespaced("team-b", "modest"), &changed).timeout(4);
+    let modest = with_object(Policy::namespaced("team-b", "modest"), &changed).timeout(10);
     let all = || greedy.iter().chain([&modest]);
     all().for_each(|policy| folder.put(policy));
     let pod = Pod::on(&folder).canary_within(FLOODED, "lists of a million are read").start();
