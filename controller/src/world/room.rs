@@ -22,7 +22,7 @@ const TEXT: usize = size_of::<String>() + 32;
 pub(super) struct MatchRoom(BTreeMap<String, usize>);
 
 impl MatchRoom {
-    /// Takes room for the match part of a policy. Where there is none, the policy is left without it.
+    /// Reserves memory for a policy's match part. If too little is left, the policy is kept without that part.
     pub(super) fn take(&mut self, policy: &mut PolicyView) {
         let (Some(namespace), Ok(content)) = (&policy.reference.namespace, &policy.content) else { return };
         let taken = self.0.entry(namespace.clone()).or_default();

@@ -47,9 +47,13 @@ impl ObjectText {
         &self.json
     }
 
-    /// The same object with another text, for instance with fewer fields. The name stays.
-    pub fn with_json(self, json: Box<RawValue>, has_type: bool) -> Self {
-        Self { has_type, json, ..self }
+    /// The object with nothing but its metadata. It then lacks a type: that of metadata says nothing about the object.
+    ///
+    /// # Errors
+    /// Never for a text that was read from an API server.
+    pub fn only_metadata(self) -> serde_json::Result<Self> {
+        let json = Selection::fields([("metadata", Selection::All)], false).apply(&self.json)?;
+        Ok(Self { has_type: false, json, ..self })
     }
 
     /// The object as policies are asked about it: with `apiVersion` and `kind`, and without `managedFields`.

@@ -16,7 +16,7 @@ const MAX_DEPTH: usize = 100;
 pub enum Selection {
     /// The whole value.
     All,
-    /// Nothing: a field is left out with its name.
+    /// Nothing. The name of the field is left out, too.
     Nothing,
     /// The named fields of an object as far as their own selection says, and the others whole or not at all. Other values stay whole.
     Fields {

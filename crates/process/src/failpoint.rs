@@ -81,19 +81,24 @@ fn fire(name: &str) -> Action {
                 std::thread::sleep(Duration::from_secs(3600));
             },
             "error" => Action::Error,
-            wait if wait.starts_with("wait(") => {
-                let file = wait.trim_start_matches("wait(").trim_end_matches(')');
+            wait if let Some(file) = argument(wait, "wait") => {
                 while !std::path::Path::new(file).exists() {
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 Action::None
             }
             delay => {
-                let text = delay.strip_prefix("delay(").and_then(|rest| rest.strip_suffix(')')).unwrap_or("0s");
+                let text = argument(delay, "delay").unwrap_or("0s");
                 Action::Delay(humantime::parse_duration(text).unwrap_or_default())
             }
         }
     }
+}
+
+/// What stands in the parentheses of `<name>(<argument>)`; `None` for another action.
+#[cfg(debug_assertions)]
+fn argument<'a>(action: &'a str, name: &str) -> Option<&'a str> {
+    action.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')')
 }
 
 /// Passes the point `name`. Returns true if the code around it should act as if it had failed.

@@ -138,7 +138,7 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
 /// A claim of one owner.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TurnClaim<K> {
-    /// Who asks: the address of a connection, or a tenant.
+    /// The owner: the address of a client, or a tenant.
     pub(crate) owner: K,
     /// Whether it waits in the queue of preferred owners.
     pub(crate) is_preferred: bool,

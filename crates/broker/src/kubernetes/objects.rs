@@ -8,7 +8,7 @@ use bytes::Bytes;
 use kube::Resource as _;
 use kube::runtime::watcher::Event;
 use portcullis_contract::{BROKER_MAX_REPLY, ContextAwareResource};
-use portcullis_kubernetes::{ObjectText, Selection};
+use portcullis_kubernetes::ObjectText;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -171,12 +171,7 @@ impl Shape {
     /// An object in the form in which it is kept. Objects in a list do not name their type, so it is added.
     fn kept(&self, object: ObjectText) -> Result<(Key, Arc<RawValue>), CollectionError> {
         let key = key(&object);
-        let object = if self.metadata_only {
-            let json = Selection::fields([("metadata", Selection::All)], false).apply(object.json())?;
-            object.with_json(json, false)
-        } else {
-            object
-        };
+        let object = if self.metadata_only { object.only_metadata()? } else { object };
         let whole = object.typed(&self.resource.api_version, &self.resource.kind)?;
         Ok((key, self.selection.apply(&whole)?.into()))
     }

@@ -10,8 +10,7 @@ pub(super) const MAX_DEPTH: u16 = 48;
 const MAX_OBJECT: u64 = 256 << 10;
 /// Most steps for all conditions of a policy together; each step handles a piece of the object.
 pub(super) const MAX_STEPS: u64 = 2_000_000;
-/// Most steps for one condition of a request. An object whose metadata has 256 KiB, the most that annotations may have, is compared a hundred
-/// times with that.
+/// Most steps for one condition of a request: enough for a hundred comparisons of metadata of 256 KiB, the most that annotations may have.
 pub(super) const MAX_BRIEF_STEPS: u64 = 500_000;
 /// How much of an object is handled in one step, in bytes.
 const PIECE: u64 = 64;
