@@ -13,8 +13,8 @@ pub fn moment_or_dash(time: Option<Timestamp>, now: Timestamp) -> String {
     time.map_or_else(|| "-".to_owned(), |time| moment(time, now))
 }
 
-/// A text of a status, with how far away they are added to points in the future. A status cannot say that, as it is not rewritten when time
-/// passes.
+/// Adds to each future time in a text of a status how far away it is, for instance `(in 40s)`. A status cannot say that, as it is not
+/// rewritten when time passes.
 pub fn with_distances(text: &str, now: Timestamp) -> String {
     let word = |word: &str| {
         let bare = word.trim_end_matches([',', ';', '.', ')', ':']);

@@ -33,7 +33,7 @@ static CASES: OnceLock<Cases> = OnceLock::new();
 /// How large a review is.
 #[derive(Clone, Copy)]
 enum Size {
-    /// That of a usual pod.
+    /// The review of a usual pod.
     Pod,
     /// 1 MB, of a pod with hundreds of containers.
     Large,

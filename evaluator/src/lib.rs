@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A request comes in by [`http`], is read by [`review`] and put to guests by [`admission`]; what becomes of their verdicts is
-//! decided in [`verdict`], which is pure. A request takes the table once and keeps it, so its whole answer comes from one table. Large
+//! decided in [`verdict`]. A request takes the table once and keeps it, so its whole answer comes from one table. Large
 //! parts of a request or a reply are worked on beside the lanes, in the policy's time. A policy that somebody applies goes through
 //! [`capability`] to the loader of the pod, whose verdict is the answer.
 //!

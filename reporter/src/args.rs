@@ -15,11 +15,11 @@ use crate::line::Describe;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "portcullis-reporter", version)]
 pub struct Args {
-    /// Where the loader tells its state.
+    /// The address at which the loader serves its state.
     #[arg(long, env = "PORTCULLIS_LOADER_STATE", value_name = "ADDRESS", default_value = "127.0.0.1:9082")]
     pub loader_state: SocketAddr,
 
-    /// Where the evaluator tells its state.
+    /// The address at which the evaluator serves its state.
     #[arg(long, env = "PORTCULLIS_EVALUATOR_STATE", value_name = "ADDRESS", default_value = "127.0.0.1:9081")]
     pub evaluator_state: SocketAddr,
 

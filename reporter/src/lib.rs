@@ -36,12 +36,12 @@ pub mod metrics;
 mod mismatch;
 pub mod output;
 mod replica;
-pub mod report;
 mod resolution;
+mod run;
 pub mod statuses;
 pub mod view;
 
 pub use args::Args;
 pub use audit::AuditFormat;
 pub use output::TableMode;
-pub use report::run;
+pub use run::run;

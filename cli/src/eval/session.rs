@@ -54,9 +54,9 @@ pub(crate) struct Session {
 /// Further arguments of the programs, and what they print.
 #[derive(Debug, Default)]
 pub(crate) struct More {
-    /// Those of the evaluator.
+    /// Further arguments of the evaluator.
     pub(super) evaluator: Vec<OsString>,
-    /// Those of the loader.
+    /// Further arguments of the loader.
     pub(super) loader: Vec<OsString>,
     /// What of the evaluator's log is printed.
     pub(super) echo: Echo,

@@ -62,11 +62,6 @@ impl CaBundle {
     pub fn pem(&self) -> String {
         self.certificates.iter().map(Certificate::pem).collect()
     }
-
-    /// Whether this PEM text has the same authorities, in any order and with any line breaks.
-    pub fn is_same_as(&self, pem: &[u8]) -> bool {
-        Self::parse(pem).is_ok_and(|other| self.holds(&other) && other.holds(self))
-    }
 }
 
 #[cfg(test)]
@@ -84,15 +79,5 @@ mod tests {
         let bundle = CaBundle::of([a.clone(), b.clone(), a.clone()]);
         assert_eq!(bundle.certificates(), [a.clone(), b.clone()]);
         assert_eq!(CaBundle::of([b.clone()]).and(&bundle).certificates(), [b, a]);
-    }
-
-    #[test]
-    fn a_webhook_with_the_same_authorities_is_left_alone() {
-        let (a, b) = (one("a.example"), one("b.example"));
-        let bundle = CaBundle::of([a.clone(), b.clone()]);
-        assert!(bundle.is_same_as(format!("{}\n\n{}", b.pem(), a.pem()).as_bytes()));
-        assert!(!bundle.is_same_as(a.pem().as_bytes()));
-        assert!(!bundle.is_same_as(b""));
-        assert!(!CaBundle::of([a]).is_same_as(bundle.pem().as_bytes()));
     }
 }

@@ -54,7 +54,7 @@ pub(super) struct Group<'w> {
     pub(super) may_register: bool,
     /// Whether the webhook was registered before, as the status of a member says.
     was_registered: bool,
-    /// Whether it is registered now, as that status says, so that nobody but somebody else can have deleted it. A webhook that a policy has
+    /// Whether it is registered now, as that status says, so if it is missing, another client has deleted it. A webhook that a policy has
     /// moved to or from may be missing because another controller, which led before, did not register it yet, or has deleted it.
     is_registered: bool,
     /// The first member, which events are about.

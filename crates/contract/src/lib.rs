@@ -28,7 +28,6 @@ mod reason;
 mod room;
 mod state;
 mod tenant;
-mod text;
 
 pub use audit::{AUDIT_PATH, AuditAnswer, AuditOutcome, AuditRefusal, AuditVerdict};
 pub use broker::{
@@ -55,6 +54,7 @@ pub use marker::{MARKER_PATH, marker_message};
 pub use mismatch::{Mismatch, MismatchReason};
 pub use mode::{FailurePolicy, Mode};
 pub use path_key::{ADMIT_PATH, PathKey, PathKeyError, PathKeys};
+pub use portcullis_util::{clean, truncate};
 pub use reason::{Class, Reason, Stage};
 pub use room::{allowance, part};
 pub use state::{
@@ -62,7 +62,6 @@ pub use state::{
     Refused, ReplicaState, SourceHealth,
 };
 pub use tenant::Tenant;
-pub use text::{clean, truncate};
 
 /// The Kubewarden level that this host is compatible with; `minimumKubewardenVersion` of a module is compared to it
 /// (docs/design/policy-abi.md, section 3). It does not depend on the product's own version.

@@ -122,19 +122,9 @@ pub fn root_cause(error: &dyn std::error::Error) -> String {
     printable(&portcullis_util::root_cause(error))
 }
 
-/// A text of another program, made safe for terminals and logs: without control characters and bidirectional overrides, and cut.
-/// This crate must not depend on the contract crate, which has a similar function for texts in a status.
+/// A text of another program, made safe for terminals and logs, and cut.
 pub(crate) fn printable(text: &str) -> String {
-    let is_override =
-        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-    let mut out = String::new();
-    for c in text.chars().filter(|c| !is_override(*c)) {
-        if out.len() + c.len_utf8() > LONGEST_TEXT {
-            break;
-        }
-        out.push(if c.is_control() { ' ' } else { c });
-    }
-    out.trim().to_owned()
+    portcullis_util::clean(text, LONGEST_TEXT)
 }
 
 #[cfg(test)]
@@ -172,6 +162,7 @@ mod tests {
     #[test]
     fn texts_of_an_api_server_are_safe_to_log() {
         assert_eq!(printable("\u{1b}[31mred\nlevel=info\u{202e}"), "[31mred level=info");
-        assert_eq!(printable(&"é".repeat(LONGEST_TEXT)).len(), LONGEST_TEXT);
+        let cut = printable(&"é".repeat(LONGEST_TEXT));
+        assert!(cut.len() <= LONGEST_TEXT && cut.ends_with("é…"), "{} bytes", cut.len());
     }
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod confine;
+mod connections;
 mod crypto;
 pub mod eviction;
 mod exit;
@@ -24,7 +25,6 @@ mod log;
 mod loopback;
 mod metrics;
 mod newest;
-mod permits;
 #[cfg(feature = "client")]
 mod poster;
 mod probe;

@@ -23,9 +23,9 @@ use prometheus::{IntCounter, Registry, TextEncoder};
 use serde::Deserialize;
 use tokio::net::TcpStream;
 
+use crate::connections::{Connections, OpenConnection};
 use crate::listen::listen;
 use crate::metrics::{CommonMetrics, Exposition};
-use crate::permits::{Permit, Permits};
 use crate::{Liveness, Readiness};
 
 /// Connections at the same time on a probe port: those of the kubelet, of scrapers, and of people.
@@ -125,8 +125,8 @@ impl ProbeServer {
     pub fn start(self) -> io::Result<()> {
         for port in self.ports {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let permits = Permits::new(port.limit, self.closed.clone());
-            let serving = move || runtime.block_on(serve(port.listener, port.routes, &permits));
+            let connections = Connections::new(port.limit, self.closed.clone());
+            let serving = move || runtime.block_on(serve(port.listener, port.routes, &connections));
             thread::Builder::new().name(port.name.into()).spawn(serving)?;
         }
         Ok(())
@@ -139,7 +139,7 @@ impl Default for ProbeServer {
     }
 }
 
-async fn serve(listener: TcpListener, routes: Router, permits: &Arc<Permits>) {
+async fn serve(listener: TcpListener, routes: Router, connections: &Arc<Connections>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => {
@@ -150,7 +150,7 @@ async fn serve(listener: TcpListener, routes: Router, permits: &Arc<Permits>) {
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
-                tokio::spawn(connection(stream, routes.clone(), permits.enter(from.ip())));
+                tokio::spawn(connection(stream, routes.clone(), connections.enter(from.ip())));
                 // Let pending requests be answered before many more connections are accepted and some must be closed.
                 tokio::task::yield_now().await;
             }
@@ -163,13 +163,13 @@ async fn serve(listener: TcpListener, routes: Router, permits: &Arc<Permits>) {
     }
 }
 
-async fn connection(stream: TcpStream, routes: Router, permit: Permit) {
+async fn connection(stream: TcpStream, routes: Router, open: OpenConnection) {
     let routes = TowerToHyperService::new(routes);
     let service = service_fn(|request| {
-        permit.answering(true);
+        open.answering(true);
         async {
             let response = routes.call(request).await;
-            permit.answering(false);
+            open.answering(false);
             response
         }
     });
@@ -181,7 +181,7 @@ async fn connection(stream: TcpStream, routes: Router, permit: Permit) {
     tokio::select! {
         // Errors here are the client's: it closed the connection or sent garbage.
         _ = tokio::time::timeout(CONNECTION_LIFE, connection) => {}
-        () = permit.over() => {}
+        () = open.over() => {}
     }
 }
 

@@ -42,9 +42,4 @@ impl Shutdown {
     pub async fn begun(&self) {
         self.0.cancelled().await;
     }
-
-    /// The token underneath, for tasks that take one.
-    pub fn token(&self) -> &CancellationToken {
-        &self.0
-    }
 }

@@ -10,8 +10,8 @@ use crate::Shutdown;
 /// Pause before a part that ended is started again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs a part of a program on a task of its own until the shutdown begins, and starts it again whenever it ends or panics. Aborting
-/// the task ends the part.
+/// Runs a part of a program on a task of its own, and starts it again whenever it ends or panics, unless the shutdown has begun. It does
+/// not end the part: a part watches the shutdown itself, or the caller aborts the task, which ends the part too.
 pub fn supervised<F: Future<Output = ()> + Send + 'static>(
     part: &'static str,
     shutdown: &Shutdown,

@@ -28,7 +28,7 @@ pub use address::{Allowed, AllowedError, Guard, Range};
 pub use client::{Redirects, Request, Web, WebSettings, address_of, host_of};
 pub use docker::{Credential, DockerConfig};
 pub use error::FetchError;
-pub use peers::{PEER_NAME, PeerAddress, PeerAddressError, PeerKeys, PeerNameError, PeerTls, Peers};
+pub use peers::{PEER_NAME, PeerAddress, PeerAddressError, PeerContent, PeerKeys, PeerNameError, PeerTls, Peers};
 pub use receive::{Receive, Whole};
 pub use resolve::resolver;
 pub use sources::{Sources, SourcesError};

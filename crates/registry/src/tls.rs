@@ -32,9 +32,9 @@ pub(crate) fn read_authorities(path: &Path) -> Result<Vec<u8>, FetchError> {
 /// Which certificates a host may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// Those of the system's authorities and of extra ones, which are PEM.
+    /// Certificates issued by the system's authorities or by extra ones, which are PEM.
     System(Option<Vec<u8>>),
-    /// Those of these authorities only.
+    /// Certificates issued by these authorities only.
     Only(Vec<CertificateDer<'static>>),
     /// Any certificate.
     Anybody,

@@ -96,7 +96,7 @@ impl PodSetup {
         let through = self.servers.iter().rev().find(|(whose, _)| *whose == program).map(|(_, address)| *address);
         let path = folder.join(format!("{program}.kubeconfig"));
         let cluster = installation.cluster();
-        let text = cluster.kubeconfig_text(&folder.join(TOKEN), self.api_server.unwrap_or(1), through);
+        let text = cluster.kubeconfig_text(&folder.join(TOKEN), 1, through);
         files::write(&path, &text).unwrap_or_else(|error| panic!("{error}"));
         Some(path.display().to_string())
     }

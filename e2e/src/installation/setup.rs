@@ -12,7 +12,6 @@ pub struct PodSetup {
     pub(super) env: Vec<(Program, String, String)>,
     pub(super) servers: Vec<(Program, SocketAddr)>,
     pub(super) without: Vec<Program>,
-    pub(super) api_server: Option<u8>,
     pub(super) siblings: Option<Vec<Ipv4Addr>>,
     pub(super) is_at_leisure: bool,
 }
@@ -49,13 +48,6 @@ impl PodSetup {
     #[must_use]
     pub fn through(mut self, program: Program, address: SocketAddr) -> Self {
         self.servers.push((program, address));
-        self
-    }
-
-    /// Makes its programs use this API server; they are counted from 1.
-    #[must_use]
-    pub fn at_api_server(mut self, number: u8) -> Self {
-        self.api_server = Some(number);
         self
     }
 

@@ -54,7 +54,7 @@ impl Proxy {
         let address = cluster.proxy_address();
         let listener = TcpListener::bind(address).expect("an address of its own");
         let shared = Arc::new(Shared {
-            upstream: Mutex::new(cluster.api_servers()[0]),
+            upstream: cluster.api_servers()[0],
             server: Arc::new(server),
             client: Arc::new(client),
             rules: Mutex::default(),
@@ -81,11 +81,6 @@ impl Proxy {
     /// Its address, for [`crate::PodSetup::through`].
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    /// Passes new requests to this API server.
-    pub fn lead_to(&self, api_server: SocketAddr) {
-        *lock(&self.shared.upstream) = api_server;
     }
 
     /// Adds a rule. The first rule that matches a request applies.

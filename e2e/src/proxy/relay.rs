@@ -149,7 +149,7 @@ fn request(shared: &Shared, client: &mut Client, head: &Head, body: &[u8]) -> io
 }
 
 fn connect(shared: &Shared) -> io::Result<Upstream> {
-    let address = *lock(&shared.upstream);
+    let address = shared.upstream;
     let mut stream = TcpStream::connect_timeout(&address, CONNECT)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(CONNECT))?;

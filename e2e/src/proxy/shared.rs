@@ -33,7 +33,7 @@ pub struct Request {
 
 /// The state that all connections of a proxy share.
 pub(super) struct Shared {
-    pub(super) upstream: Mutex<SocketAddr>,
+    pub(super) upstream: SocketAddr,
     pub(super) server: Arc<ServerConfig>,
     pub(super) client: Arc<ClientConfig>,
     pub(super) rules: Mutex<Vec<Rule>>,

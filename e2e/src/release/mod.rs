@@ -96,12 +96,6 @@ impl<'s> Release<'s> {
         self.site.helm(["uninstall", &self.name, "--namespace", &self.name, "--wait", "--timeout", HELM_LIMIT], "")
     }
 
-    /// `helm rollback` to the first revision, which waits until all is ready.
-    pub fn roll_back(&self) -> Output {
-        let back = ["rollback", &self.name, "1", "--namespace", &self.name, "--wait", "--timeout", HELM_LIMIT];
-        self.site.helm(back, "")
-    }
-
     fn helm(&self, command: &str, chart: &str, values: &Value) -> Output {
         let mut all = self.values();
         merge(&mut all, values);

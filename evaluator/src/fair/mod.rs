@@ -40,7 +40,7 @@ pub(crate) trait Rule {
     /// Takes back what was held.
     fn give_back(&mut self, owner: &Self::Owner, amount: u64);
 
-    /// The next claim in the queue that is met now. To be called until there is none.
+    /// Takes the next claim that can be met out of the queue. Call it until it returns `None`.
     fn next(&mut self) -> Option<(Grant<Self::Owner>, Self::Waiter)>;
 
     /// Where all that hold something wait for more: takes the one that must give way out of the queue.

@@ -137,7 +137,7 @@ impl<W> ByPolicy<W> {
         self.tidy(who);
     }
 
-    /// The next claim in the queue that is met now. To be called until there is none.
+    /// Takes the next claim that can be met out of the queue. Call it until it returns `None`.
     pub(super) fn next(&mut self) -> Option<(Claim, W)> {
         if self.waiting == 0 {
             return None;

@@ -78,7 +78,7 @@ impl<W: PartialEq> Schedule<W> {
         }
     }
 
-    /// The evaluation that has the next turn. To be called until there is none.
+    /// Takes the evaluation whose turn is next. Call it until it returns `None`.
     pub(crate) fn next(&mut self) -> Option<W> {
         if self.running >= self.width.now() {
             return None;

@@ -35,7 +35,7 @@ pub struct Share {
     metrics: Arc<PolicyMetrics>,
 }
 
-/// What requests need, so that an evaluation with what they leave over is not begun.
+/// Why an evaluation that takes only what is left over is not started: requests need this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Needed {
     /// The places of the policy: its own requests take them.
@@ -44,7 +44,7 @@ pub(crate) enum Needed {
     /// The instances that all policies share: too few are free for one more of this policy or its namespace.
     #[error("requests take the policy instances of this replica")]
     Instances,
-    /// The same of long evaluations.
+    /// The places for long evaluations, which all policies share.
     #[error("requests take the long evaluations of this replica")]
     Long,
 }

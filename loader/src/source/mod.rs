@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use portcullis_contract::{Digest, Reason};
 use portcullis_registry::oci::{Image, MAX_MANIFEST, Manifest, Registry};
 use portcullis_registry::signature::{self, Material, Requirement, RequirementError};
-use portcullis_registry::{DockerConfig, Peers, Receive as _, Web, WebSettings, Whole, address_of, host_of};
+use portcullis_registry::{
+    DockerConfig, PeerContent, Peers, Receive as _, Web, WebSettings, Whole, address_of, host_of,
+};
 use url::Url;
 
 pub(crate) use self::file::FileSource;
@@ -122,7 +124,8 @@ impl Sources {
     /// The manifest with this digest, from another loader; `None` if there are no others, or none has it.
     pub(crate) async fn manifest_of_others(&self, digest: &Digest) -> Option<Manifest> {
         let receive = || Ok(Whole::new("the manifest", MAX_MANIFEST));
-        let body = self.peers.as_ref()?.fetch(self.registry.web(), "manifests", digest, receive).await.ok()?;
+        let body =
+            self.peers.as_ref()?.fetch(self.registry.web(), PeerContent::Manifest, digest, receive).await.ok()?;
         let (bytes, found) = body.finish();
         if found == *digest { Manifest::parse(bytes).ok() } else { None }
     }
@@ -133,14 +136,14 @@ impl Sources {
         digest: &Digest,
         receive: impl Fn() -> Result<Sink, SourceError>,
     ) -> Option<Sink> {
-        self.peers.as_ref()?.fetch(self.registry.web(), "modules", digest, receive).await.ok()
+        self.peers.as_ref()?.fetch(self.registry.web(), PeerContent::Module, digest, receive).await.ok()
     }
 
     /// Manifests that name the module with this digest, and their signatures, from another loader. Empty if there are no others, or none has any.
     pub(crate) async fn signed_of_others(&self, module: &Digest) -> Vec<SignedManifest> {
         let receive = || Ok(Whole::new("signatures", MAX_SIGNATURES));
         let Some(peers) = &self.peers else { return Vec::new() };
-        let body = peers.fetch(self.registry.web(), "signatures", module, receive).await;
+        let body = peers.fetch(self.registry.web(), PeerContent::Signatures, module, receive).await;
         let read = |body: Whole| serde_json::from_slice(&body.finish().0).ok();
         body.ok().and_then(read).unwrap_or_default()
     }

@@ -19,25 +19,21 @@ pub(crate) struct Lock {
     number: AtomicU64,
 }
 
-/// Another loader has the lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held;
-
 impl Lock {
-    /// Takes the lock if it is free.
-    pub(super) fn take(path: &Path) -> Result<Result<Self, Held>, VolumeError> {
+    /// Takes the lock. `None` if another loader has it.
+    pub(super) fn take(path: &Path) -> Result<Option<Self>, VolumeError> {
         let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = open.map_err(FileError::new("open", path))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Err(Held)),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(FileError::new("lock", path)(error.into()).into()),
         }
         let mut text = String::new();
         // A number that cannot be read counts as 0; the manifest has its number too.
         let _ = (&mut file).take(32).read_to_string(&mut text);
         let number = AtomicU64::new(text.trim().parse().unwrap_or(0));
-        Ok(Ok(Self { path: path.to_owned(), file: Mutex::new(file), number }))
+        Ok(Some(Self { path: path.to_owned(), file: Mutex::new(file), number }))
     }
 
     /// The newest number that was noted.

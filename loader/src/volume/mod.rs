@@ -31,7 +31,7 @@ use portcullis_process::{failpoint, files};
 use portcullis_util::lock;
 
 pub(crate) use self::artifact::{ArtifactRecord, Compiled};
-pub(crate) use self::lock::{Held, Lock};
+use self::lock::Lock;
 pub(crate) use self::prune::Keep;
 pub(crate) use self::room::{Owners, Reservation, Room};
 pub(crate) use self::signed::{MAX_SIGNATURES, SignedManifest};
@@ -97,18 +97,15 @@ impl Temporary {
 }
 
 impl Volume {
-    /// Makes the folders and takes the lock. Does not wait: the inner error is [`Held`] if another loader has the volume.
+    /// Makes the folders and takes the lock. Does not wait: `None` if another loader has the volume.
     ///
     /// # Errors
     /// When the volume cannot be written.
-    pub(crate) fn open(root: &Path, key: &str) -> Result<Result<Self, Held>, VolumeError> {
+    pub(crate) fn open(root: &Path, key: &str) -> Result<Option<Self>, VolumeError> {
         for folder in ["", ARTIFACTS, MODULES, "manifests", "tmp"].map(|name| root.join(name)) {
             fs::create_dir_all(&folder).map_err(files::FileError::new("make the folder", &folder))?;
         }
-        let lock = match Lock::take(&root.join("lock"))? {
-            Ok(lock) => lock,
-            Err(held) => return Ok(Err(held)),
-        };
+        let Some(lock) = Lock::take(&root.join("lock"))? else { return Ok(None) };
         let volume = Self {
             root: root.to_owned(),
             key: key.to_owned(),
@@ -118,7 +115,7 @@ impl Volume {
             room: Room::new(None),
         };
         volume.remove_temporaries()?;
-        Ok(Ok(volume))
+        Ok(Some(volume))
     }
 
     /// Limits the room for modules, artifacts and the files that belong to them to `size` bytes; without `size` it is unlimited.
@@ -345,7 +342,7 @@ mod tests {
     fn v21_one_loader_at_a_time_and_numbers_only_grow() {
         let folder = tempfile::tempdir().expect("a folder");
         let first = open(folder.path());
-        assert!(Volume::open(folder.path(), "k").expect("opens").is_err());
+        assert!(Volume::open(folder.path(), "k").expect("opens").is_none());
         assert_eq!(first.publish(empty()), Ok(1));
         assert_eq!(first.publish(empty()), Ok(2));
         drop(first);

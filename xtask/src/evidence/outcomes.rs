@@ -60,7 +60,7 @@ impl Outcomes {
         Self { commit, day, rows }
     }
 
-    /// Those of a file.
+    /// Reads the outcomes from a file.
     ///
     /// # Errors
     /// When it cannot be read, or has something else.

@@ -22,6 +22,27 @@ pub const PEER_NAME: &str = "portcullis-sibling";
 /// Longest time for a connection, and to the head of an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What loaders have for one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerContent {
+    /// A module, by its digest.
+    Module,
+    /// A manifest of an artifact, by its digest.
+    Manifest,
+    /// The manifests that name a module, and their signatures, by the digest of the module.
+    Signatures,
+}
+
+impl PeerContent {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Module => "modules",
+            Self::Manifest => "manifests",
+            Self::Signatures => "signatures",
+        }
+    }
+}
+
 /// Other loaders.
 #[derive(Clone)]
 pub struct Peers {
@@ -49,36 +70,35 @@ impl Peers {
         Self { places, own, keys, resolver }
     }
 
-    /// Fetches the content of a digest from the first loader that has it, within the time limit of one download. `kind` is
-    /// `modules`, `manifests` or `proofs`; `receive` makes a receiver for one attempt. The caller checks the digest, as with any
-    /// other source.
+    /// Fetches the content of a digest from the first loader that has it, within the time limit of one download. `receive` makes a
+    /// receiver for one attempt. The caller checks the digest, as with any other source.
     ///
     /// # Errors
     /// The error of the last loader. `NotFound` if there is no loader to ask.
     pub async fn fetch<R: Receive>(
         &self,
         web: &Web,
-        kind: &str,
+        content: PeerContent,
         digest: &Digest,
         receive: impl Fn() -> Result<R, FetchError>,
     ) -> Result<R, FetchError> {
         let total = web.settings().total;
-        let search = tokio::time::timeout(total, self.search(web, kind, digest, receive)).await;
+        let search = tokio::time::timeout(total, self.search(web, content, digest, receive)).await;
         search.map_err(|_| client::slow("other loaders", "no answer", total))?
     }
 
     async fn search<R: Receive>(
         &self,
         web: &Web,
-        kind: &str,
+        content: PeerContent,
         digest: &Digest,
         receive: impl Fn() -> Result<R, FetchError>,
     ) -> Result<R, FetchError> {
         let mut last = FetchError::new(Reason::NotFound, "no other loader is known");
         for address in self.others().await {
-            match self.ask(web, address, &format!("/v1/{kind}/{digest}"), receive()?).await {
+            match self.ask(web, address, &format!("/v1/{}/{digest}", content.path()), receive()?).await {
                 Ok(received) => {
-                    tracing::info!(%address, %digest, kind, "another loader helped");
+                    tracing::info!(%address, %digest, kind = content.path(), "another loader helped");
                     return Ok(received);
                 }
                 Err(error) => {

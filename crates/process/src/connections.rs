@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::eviction::{Candidate, Peer, first_to_go};
 
 /// The connections of a port.
-pub(crate) struct Permits {
+pub(crate) struct Connections {
     start: Instant,
     limit: usize,
     closed: IntCounter,
@@ -37,8 +37,8 @@ struct Connection {
 }
 
 /// A connection's place in the list, until this is dropped.
-pub(crate) struct Permit {
-    permits: Arc<Permits>,
+pub(crate) struct OpenConnection {
+    connections: Arc<Connections>,
     connection: Arc<Connection>,
     key: u64,
 }
@@ -53,14 +53,14 @@ enum Priority {
     Answering,
 }
 
-impl Permits {
+impl Connections {
     /// At most `limit` connections, which is not zero. `closed` counts those that were closed to make room.
     pub(crate) fn new(limit: usize, closed: IntCounter) -> Arc<Self> {
         Arc::new(Self { start: Instant::now(), limit, closed, open: Mutex::default() })
     }
 
     /// Lists a new connection. There is always room for it: at the limit, another connection is closed.
-    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Permit {
+    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> OpenConnection {
         let mut open = lock(&self.open);
         if open.connections.len() >= self.limit
             && let Some(key) = first_to_go(open.connections.iter().map(Connection::candidate).collect()).first()
@@ -78,7 +78,7 @@ impl Permits {
         let key = open.next;
         open.next += 1;
         open.connections.insert(key, Arc::clone(&connection));
-        Permit { permits: Arc::clone(self), connection, key }
+        OpenConnection { connections: Arc::clone(self), connection, key }
     }
 
     fn now(&self) -> u64 {
@@ -94,11 +94,11 @@ impl Connection {
     }
 }
 
-impl Permit {
+impl OpenConnection {
     /// Notes that a request has come, or has been answered.
     pub(crate) fn answering(&self, is_answering: bool) {
         self.connection.is_answering.store(is_answering, Ordering::Relaxed);
-        self.connection.since.store(self.permits.now(), Ordering::Relaxed);
+        self.connection.since.store(self.connections.now(), Ordering::Relaxed);
     }
 
     /// Waits until this connection must be closed.
@@ -107,9 +107,9 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
-        lock(&self.permits.open).connections.remove(&self.key);
+        lock(&self.connections.open).connections.remove(&self.key);
     }
 }
 
@@ -119,24 +119,24 @@ mod tests {
 
     use super::*;
 
-    fn permits(limit: usize) -> Arc<Permits> {
-        Permits::new(limit, IntCounter::new("closed", "closed").expect("a counter"))
+    fn connections(limit: usize) -> Arc<Connections> {
+        Connections::new(limit, IntCounter::new("closed", "closed").expect("a counter"))
     }
 
-    fn from(permits: &Arc<Permits>, last: u8) -> Permit {
-        let permit = permits.enter([10, 0, 0, last].into());
+    fn from(connections: &Arc<Connections>, last: u8) -> OpenConnection {
+        let open = connections.enter([10, 0, 0, last].into());
         // The test needs the order in which the connections came, even if they all come in the same microsecond.
-        permit.connection.since.store(permit.key, Ordering::Relaxed);
-        permit
+        open.connection.since.store(open.key, Ordering::Relaxed);
+        open
     }
 
-    fn over(permits: &[Permit]) -> Vec<bool> {
-        permits.iter().map(|permit| permit.over().now_or_never().is_some()).collect()
+    fn over(open: &[OpenConnection]) -> Vec<bool> {
+        open.iter().map(|open| open.over().now_or_never().is_some()).collect()
     }
 
     #[test]
     fn the_oldest_silent_one_goes() {
-        let all = permits(3);
+        let all = connections(3);
         let open: Vec<_> = (0..3).map(|_| from(&all, 1)).collect();
         open[0].answering(true);
         let _newest = from(&all, 1);
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn who_has_many_makes_room_for_who_has_none() {
-        let all = permits(3);
+        let all = connections(3);
         let probe = from(&all, 2);
         let flood: Vec<_> = (0..20).map(|_| from(&all, 1)).collect();
         assert!(probe.over().now_or_never().is_none());
@@ -155,9 +155,9 @@ mod tests {
 
     #[test]
     fn where_all_are_being_answered_the_oldest_goes() {
-        let all = permits(2);
+        let all = connections(2);
         let open = [from(&all, 1), from(&all, 1)];
-        open.iter().for_each(|permit| permit.answering(true));
+        open.iter().for_each(|open| open.answering(true));
         open[0].connection.since.store(0, Ordering::Relaxed);
         let _newest = from(&all, 1);
         assert_eq!(over(&open), [true, false]);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn who_leaves_makes_room() {
-        let all = permits(1);
+        let all = connections(1);
         drop(from(&all, 1));
         let _open = from(&all, 1);
         assert_eq!(all.closed.get(), 0);
