@@ -63,10 +63,13 @@ fn fault_x03_the_controller_writes_nothing_but_its_own() {
     let create = |object: &Value| run(&["create", "--filename=-"], object);
     let is_fenced = |tried: &Output, words: &str| !tried.is_ok() && tried.stderr.contains(words);
 
+    let gone = json!({ "apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "c5c5a7f5-0000-4000-8000-000000000000" });
     let edits = [
         change(json!({}), json!({ "mode": "monitor" })),
         change(json!({ "labels": { "team": "other" } }), json!({})),
         change(json!({ "annotations": { "note": "other" } }), json!({})),
+        // With an owner that does not exist, the garbage collector would delete the policy.
+        change(json!({ "ownerReferences": [gone] }), json!({})),
     ];
     // It takes an API server a moment to notice a new rule.
     eventually("the rules to count", || is_fenced(&apply("thief", &edits[0]), "nothing of a policy").then_some(()));
