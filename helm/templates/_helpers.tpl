@@ -198,13 +198,14 @@ livenessProbe:
 - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
 {{- end }}
 
-{{/* Spread evenly over nodes and zones: (list . "policy-server" isDeployment). */}}
+{{/* Spread evenly over nodes and zones: (list . "policy-server" isDeployment). Nodes without the label of zones would get no pod at all if
+     the spread over zones were a must. */}}
 {{- define "portcullis.spread" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 }}{{ $isDeployment := index . 2 -}}
-{{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
-- topologyKey: {{ . }}
+{{- range $key, $otherwise := dict "kubernetes.io/hostname" $root.Values.server.whenUnspreadable "topology.kubernetes.io/zone" "ScheduleAnyway" }}
+- topologyKey: {{ $key }}
   maxSkew: 1
-  whenUnsatisfiable: {{ $root.Values.server.whenUnspreadable }}
+  whenUnsatisfiable: {{ $otherwise }}
   labelSelector:
     matchLabels: {{- include "portcullis.selector" (list $root $component) | nindent 6 }}
   {{- if $isDeployment }}

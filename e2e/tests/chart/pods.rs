@@ -171,6 +171,18 @@ fn pods_are_spread_over_nodes_and_zones() {
 }
 
 #[test]
+fn only_the_spread_over_nodes_can_be_made_a_must_as_nodes_may_have_no_zone() {
+    for otherwise in ["ScheduleAnyway", "DoNotSchedule"] {
+        let objects = render(&json!({ "server": { "whenUnspreadable": otherwise } }));
+        for name in ["portcullis-policy-server", "portcullis-controller"] {
+            let spread = &find(&objects, "Deployment", name)["spec"]["template"]["spec"]["topologySpreadConstraints"];
+            let found: Vec<_> = spread.as_array().unwrap().iter().map(|one| &one["whenUnsatisfiable"]).collect();
+            assert_eq!(found, [otherwise, "ScheduleAnyway"], "{name}: nodes, then zones");
+        }
+    }
+}
+
+#[test]
 fn no_variable_of_another_service_is_taken_for_a_setting() {
     for (name, pod) in pods(&render(&json!({}))) {
         assert_eq!(pod["enableServiceLinks"], false, "{name}");
