@@ -79,6 +79,15 @@ policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quot
 {{- end -}}
 {{- end }}
 
+{{/* Names without authorities would limit nobody: evaluators would ask no client for a certificate. */}}
+{{- define "portcullis.refuseNamesWithoutAuthorities" -}}
+{{- with .Values.certificates -}}
+{{- if and .clientNames (not .clientAuthorities) -}}
+{{- fail (printf "certificates.clientNames lists %s, but certificates.clientAuthorities is empty, so that no client needs a certificate and everyone is answered: set certificates.clientAuthorities as well (`--set-file certificates.clientAuthorities=ca.pem`), or leave the names out" (join ", " .clientNames)) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The resources of reports about objects that exist, as the first lines of a rule. */}}
 {{- define "portcullis.auditReports" -}}
 {{- if eq .Values.audit.format "wgpolicy" -}}
@@ -188,7 +197,7 @@ livenessProbe:
 {{/* Flags that every program has. */}}
 {{- define "portcullis.logFlags" -}}
 - --log-format={{ .Values.logs.format }}
-- --log-level={{ .Values.logs.level }}
+- {{ printf "--log-level=%s" .Values.logs.level | quote }}
 {{- end }}
 
 {{/* Environment of programs that must know their own pod. */}}

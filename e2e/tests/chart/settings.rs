@@ -129,6 +129,25 @@ fn paths_of_policies_are_closed_unless_somebody_opens_them() {
 }
 
 #[test]
+fn names_of_clients_count_only_with_the_authorities_of_their_certificates() {
+    let words = refusal(&json!({ "certificates": { "clientNames": ["kube-apiserver"] } }));
+    assert!(words.contains("certificates.clientNames lists kube-apiserver"), "{words}");
+    assert!(words.contains("set certificates.clientAuthorities"), "{words}");
+    // Text that YAML would read as something else stays the text that it is.
+    let mut values = everything();
+    let names = ["kube-apiserver: one", "*.api #two"];
+    values["certificates"]["clientNames"] = json!(names);
+    values["logs"]["level"] = json!("info,[a: {b}]=debug");
+    let objects = render(&values);
+    let evaluator = args(container(&objects, "evaluator"));
+    for flag in
+        names.map(|name| format!("--client-name={name}")).iter().chain([&"--log-level=info,[a: {b}]=debug".into()])
+    {
+        assert!(evaluator.contains(&flag.as_str()), "{flag}: {evaluator:?}");
+    }
+}
+
+#[test]
 fn spans_go_to_the_collector_by_the_loader_and_its_headers_to_nobody_else() {
     const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
     let names = |container: &Value| -> Vec<String> {
