@@ -62,8 +62,8 @@ where
             };
             match next {
                 Some(Ok(event)) => {
-                    // A list that has only begun does not show yet that it works.
-                    if !matches!(event, Event::Init) {
+                    // Pages of a list do not show yet that it works, as one of the next pages may fail, and then the list begins again.
+                    if matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_)) {
                         self.works();
                     }
                     return event;
@@ -197,6 +197,47 @@ mod tests {
     async fn a_watch_that_is_too_old_is_listed_again_and_is_no_failure() {
         let gone = br#"{"type": "ERROR", "object": {"status": "Failure", "code": 410, "message": "too old"}}"#;
         assert_eq!(followed(vec![gone.to_vec()]).await, (vec!["list", "watch", "list", "watch"], vec![]));
+    }
+
+    #[tokio::test]
+    async fn a_list_whose_second_page_fails_is_one_row_of_failures_until_it_is_complete() {
+        const FAILURES: usize = 3;
+        let tries = Mutex::new(0);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_first = !request.uri().query().is_some_and(|query| query.contains("continue="));
+            let mut tries = tries.lock().expect("no test panics in it");
+            *tries += usize::from(is_first);
+            let item = |name| format!(r#"{{"metadata": {{"name": "{name}", "resourceVersion": "1"}}}}"#);
+            let list = |more, items| format!(r#"{{"metadata": {{"resourceVersion": "5"{more}}}, "items": [{items}]}}"#);
+            let (status, body) = match is_first {
+                true => (200, list(r#", "continue": "2""#, item("a"))),
+                false if *tries > FAILURES => (200, list("", item("b"))),
+                false => (500, r#"{"status": "Failure", "code": 500, "message": "no quorum"}"#.to_owned()),
+            };
+            let response = Response::builder().status(status).body(Body::from(body.into_bytes()));
+            let response = response.expect("a response");
+            async move { limited(response, false, &AnswerLimits::default()).await }
+        });
+        let api = Api::<ConfigMap>::default_namespaced(Client::new(service, "default"));
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = |word: &'static str| {
+            let told = Arc::clone(&told);
+            move || told.lock().expect("no test panics in it").push(word)
+        };
+        let (failed, over) = (tell("failed"), tell("over"));
+        let failures = Failures::new("watch", move |_: &CallError| failed()).and_over(over);
+        let told = || told.lock().expect("no test panics in it").clone();
+        let config = watcher::Config::default().page_size(1);
+        let events = watcher(api.clone(), config.clone()).boxed();
+        let mut watch = Watch { api, config, events, failures, retry: Retry::default() };
+        while told().len() < FAILURES {
+            watch.next().await;
+        }
+        let mut grown = Retry::default();
+        (0..FAILURES).for_each(|_| drop(grown.pause(&CallError::TimedOut, 0.0)));
+        assert_eq!((told(), watch.retry), (vec!["failed"; FAILURES], grown), "each pause is longer than the last one");
+        while !matches!(watch.next().await, Event::InitDone) {}
+        assert_eq!((told().last(), watch.retry), (Some(&"over"), Retry::default()));
     }
 
     #[tokio::test]
