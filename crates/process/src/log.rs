@@ -5,6 +5,7 @@
 use std::io::IsTerminal as _;
 
 use clap::{Args, ValueEnum};
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -16,7 +17,7 @@ use crate::telemetry::Traces;
 /// The log settings that every program has.
 #[derive(Debug, Clone, Args)]
 pub struct LogArgs {
-    /// What is logged: error, warn, info, debug, trace, or a filter like `info,portcullis_evaluator=debug`.
+    /// What is logged: error, warn, info, debug, trace, off, or a filter like `info,portcullis_evaluator=debug`.
     #[arg(long, env = "PORTCULLIS_LOG_LEVEL", default_value = "info", global = true, help_heading = "Logs")]
     pub log_level: String,
 
@@ -55,9 +56,7 @@ impl LogArgs {
     /// # Errors
     /// The same as those of [`LogArgs::init`].
     pub fn init_with(&self, traces: Option<&Traces>) -> Result<(), SettingError> {
-        let filter = EnvFilter::try_new(&self.log_level).map_err(|error| {
-            SettingError::new("--log-level", format!("{:?} is not a level or filter: {error}", self.log_level))
-        })?;
+        let filter = filter(&self.log_level)?;
         // The client of the API server logs each failed call as an error. Its callers log what matters, and only once.
         let filter = filter.add_directive("kube_client=off".parse().expect("it is a directive"));
         let filter = filter.add_directive("kube_runtime=off".parse().expect("it is a directive"));
@@ -77,5 +76,43 @@ impl LogArgs {
         let layers: Vec<_> = traces.map(Traces::layer).into_iter().chain([log]).collect();
         let result = tracing_subscriber::registry().with(layers).try_init();
         result.map_err(|error| SettingError::new("--log-format", error.to_string()))
+    }
+}
+
+/// The filter of `--log-level`.
+fn filter(text: &str) -> Result<EnvFilter, SettingError> {
+    let refuse = |problem: String| Err(SettingError::new("--log-level", problem));
+    // A word that is no level would be a module with all of its lines, and with the level of nothing else: the log would be silent.
+    let is_module_alone = |one: &&str| !one.contains('=') && one.trim().parse::<LevelFilter>().is_err();
+    if let Some(one) = text.split(',').find(is_module_alone) {
+        return refuse(format!(
+            "{one:?} is no level: want error, warn, info, debug, trace or off, or a module with one of them, as in \
+             info,portcullis_evaluator=debug"
+        ));
+    }
+    EnvFilter::try_new(text).or_else(|error| refuse(format!("{text:?} is not a level or filter: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused_and_does_not_silence_the_log() {
+        for good in
+            ["error", "warn", "info", "debug", "trace", "off", "INFO", "info,portcullis_loader=debug", "a[b{c=d}]=info"]
+        {
+            assert!(filter(good).is_ok(), "{good}");
+        }
+        for (bad, named) in [
+            ("warning", "\"warning\" is no level"),
+            ("info,portcullis_loader", "\"portcullis_loader\" is no level"),
+            ("verbose,portcullis_loader=debug", "\"verbose\" is no level"),
+        ] {
+            let error = filter(bad).expect_err(bad).to_string();
+            assert!(error.starts_with("--log-level") && error.contains(named), "{error}");
+            assert!(error.contains("error, warn, info, debug, trace or off"), "{error}");
+        }
+        assert!(filter("portcullis_loader=loud").is_err());
     }
 }
