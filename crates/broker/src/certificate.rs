@@ -171,7 +171,7 @@ mod tests {
             (vec![middle.clone(), other], "not trusted by certificate_chain"),
             (vec![], "not trusted by certificate_chain"),
             (vec![b"nonsense".to_vec()], "not trusted by certificate_chain"),
-            (vec![middle; 17], "has 17 certificates, the limit is 16"),
+            (vec![middle; 8], "has 8 certificates, the limit is 7"),
         ] {
             let error = check(Some(&chain), now).expect_err(text);
             assert!(error.contains(text), "{error}");

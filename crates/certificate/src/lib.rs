@@ -17,8 +17,12 @@ use webpki::{
 use x509_parser::error::X509Error;
 use x509_parser::{nom, parse_x509_certificate};
 
-/// The most certificates in a chain.
-pub const MAX_CHAIN: usize = 16;
+/// The most certificates in a chain: a root, and as many below it as webpki follows. Where they all have one name, each order of them is a
+/// path that is tried: some thousands with this limit, and millions with twice as many.
+pub const MAX_CHAIN: usize = 7;
+
+/// The largest certificate, in bytes of DER: each one of a chain is read again for each path.
+pub const MAX_CERTIFICATE: usize = 8 << 10;
 
 /// The authorities that Mozilla trusts, as they were when this release was made.
 static MOZILLA: LazyLock<Vec<TrustAnchor<'static>>> = LazyLock::new(|| {
@@ -62,9 +66,6 @@ pub enum QuestionError {
     /// It does not have the form of a question.
     #[error("{0}")]
     Form(serde_json::Error),
-    /// Its chain is too long.
-    #[error("cert_chain has {0} certificates, the limit is {MAX_CHAIN}")]
-    Chain(usize),
     /// Its time cannot be read.
     #[error("Timestamp not_after is not in RFC3339 format: {0}")]
     Time(jiff::Error),
@@ -94,6 +95,17 @@ enum Distrust {
     /// It does not lead to the root of the chain in the question.
     #[error("Certificate is not trusted by the provided cert chain")]
     Chain,
+    /// Its chain is too long. So it is upstream, without a word of the length.
+    #[error("Certificate is not trusted by the provided cert chain: it has {0} certificates, the limit is {MAX_CHAIN}")]
+    LongChain(usize),
+    /// It is too large, or one of its chain is.
+    #[error("Certificate not trusted: {which} has {bytes} bytes of DER, the limit is {MAX_CERTIFICATE}")]
+    Large {
+        /// What is too large.
+        which: &'static str,
+        /// How large it is.
+        bytes: usize,
+    },
 }
 
 /// Any key usage will do.
@@ -120,13 +132,16 @@ pub fn is_trusted(payload: &[u8]) -> Result<Vec<u8>, QuestionError> {
 fn judge(request: &Request) -> Result<Option<Distrust>, QuestionError> {
     let chain = request.cert_chain.as_deref();
     if let Some(chain) = chain.filter(|chain| chain.len() > MAX_CHAIN) {
-        return Err(QuestionError::Chain(chain.len()));
+        return Ok(Some(Distrust::LongChain(chain.len())));
     }
     let time = match request.not_after.as_deref() {
         None | Some("") => Timestamp::now(),
         Some(text) => text.parse::<Timestamp>().map_err(QuestionError::Time)?,
     };
     let certificate = request.cert.der()?;
+    if let Some(distrust) = too_large("it", &certificate) {
+        return Ok(Some(distrust));
+    }
     if let Some(distrust) = outside_validity(&certificate, time)? {
         return Ok(Some(distrust));
     }
@@ -134,6 +149,9 @@ fn judge(request: &Request) -> Result<Option<Distrust>, QuestionError> {
         return Ok(verify(&certificate, &MOZILLA, &[], time).err().map(Distrust::Mozilla));
     };
     let chain = chain.iter().map(Certificate::der).collect::<Result<Vec<_>, _>>()?;
+    if let Some(distrust) = chain.iter().find_map(|one| too_large("a certificate of cert_chain", one)) {
+        return Ok(Some(distrust));
+    }
     // The root comes last.
     let Some((root, intermediates)) = chain.split_last() else { return Ok(Some(Distrust::Chain)) };
     let anchor = anchor_from_trusted_cert(root).map_err(QuestionError::Root)?;
@@ -156,6 +174,11 @@ pub fn verify(
     let certificate = EndEntityCert::try_from(certificate)?;
     let path = certificate.verify_for_usage(ALL_VERIFICATION_ALGS, anchors, intermediates, time, AnyUsage, None, None);
     path.map(drop)
+}
+
+fn too_large(which: &'static str, certificate: &CertificateDer<'_>) -> Option<Distrust> {
+    let bytes = certificate.len();
+    (bytes > MAX_CERTIFICATE).then_some(Distrust::Large { which, bytes })
 }
 
 fn outside_validity(certificate: &CertificateDer<'_>, time: Timestamp) -> Result<Option<Distrust>, QuestionError> {
@@ -181,7 +204,7 @@ impl Certificate {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    use rcgen::{BasicConstraints, CertificateParams, CustomExtension, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
     use serde_json::{Value, json};
 
     use super::*;
@@ -254,15 +277,67 @@ mod tests {
     }
 
     #[test]
+    fn long_chains_and_large_certificates_are_not_trusted_and_the_reason_names_the_limit() {
+        let Chain { leaf, middle, root } = chain();
+        let mut long = vec![pem(&middle); MAX_CHAIN - 1];
+        long.push(pem(&root));
+        assert_eq!(ask(&json!({"cert": pem(&leaf), "cert_chain": long}))["trusted"], json!(true));
+        long.insert(0, pem(&middle));
+        let reason = "Certificate is not trusted by the provided cert chain: it has 8 certificates, the limit is 7";
+        let reply = ask(&json!({"cert": pem(&leaf), "cert_chain": long}));
+        assert_eq!(reply, json!({"trusted": false, "reason": reason}));
+
+        // Its signatures have one length.
+        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key");
+        let padded = |bytes: usize| {
+            let mut params = authority("large");
+            params.serial_number = Some(1_u64.into());
+            let padding = CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99_999], vec![0; bytes]);
+            params.custom_extensions.push(padding);
+            params.self_signed(&key).expect("a certificate")
+        };
+        let rest = padded(4096).der().len() - 4096;
+        let (most, large) = (padded(MAX_CERTIFICATE - rest), padded(MAX_CERTIFICATE - rest + 1));
+        assert_eq!((most.der().len(), large.der().len()), (MAX_CERTIFICATE, MAX_CERTIFICATE + 1));
+        let ask = |cert: &rcgen::Certificate, of_chain: &rcgen::Certificate| {
+            ask(&json!({"cert": pem(cert), "cert_chain": [pem(&middle), pem(of_chain)]}))["reason"].clone()
+        };
+        let untrusted = "Certificate is not trusted by the provided cert chain";
+        assert_eq!([ask(&most, &root), ask(&leaf, &most)], [untrusted, untrusted]);
+        let reason = |which| format!("Certificate not trusted: {which} has 8193 bytes of DER, the limit is 8192");
+        assert_eq!(ask(&large, &root), reason("it"));
+        assert_eq!(ask(&leaf, &large), reason("a certificate of cert_chain"));
+    }
+
+    /// All below the root have one name, so each order of them is a path.
+    #[test]
+    fn a_hostile_chain_is_searched_through_within_the_limits_and_not_beyond_them() {
+        let search = |intermediates: usize| {
+            let keys: Vec<_> = (0..=intermediates).map(|_| KeyPair::generate().expect("a key")).collect();
+            let der = |params: CertificateParams, key: &KeyPair| {
+                let issuer = Issuer::new(authority("same"), &keys[0]);
+                CertificateDer::from(params.signed_by(key, &issuer).expect("a certificate"))
+            };
+            let leaf = der(CertificateParams::new(["leaf.example".to_owned()]).expect("a name"), &keys[0]);
+            let intermediates: Vec<_> = keys[1..].iter().map(|key| der(authority("same"), key)).collect();
+            let other = authority("other").self_signed(&keys[0]).expect("a root");
+            let anchor = anchor_from_trusted_cert(other.der()).expect("an authority").to_owned();
+            verify(&leaf, &[anchor], &intermediates, Timestamp::now()).expect_err("leads to no root")
+        };
+        // webpki gives up after 200,000 paths.
+        let budget = webpki::Error::MaximumPathBuildCallsExceeded;
+        assert_ne!(search(MAX_CHAIN - 1), budget);
+        assert_eq!(search(15), budget);
+    }
+
+    #[test]
     fn what_cannot_be_read_is_an_error() {
-        let Chain { leaf, root, .. } = chain();
-        let long = vec![pem(&root); MAX_CHAIN + 1];
+        let Chain { leaf, .. } = chain();
         for request in [
             json!({}),
             json!({"cert": {"encoding": "Pem", "data": [1, 2, 3]}}),
             json!({"cert": {"encoding": "Der", "data": [1, 2, 3]}}),
             json!({"cert": pem(&leaf), "not_after": "yesterday"}),
-            json!({"cert": pem(&leaf), "cert_chain": long}),
         ] {
             assert!(is_trusted(request.to_string().as_bytes()).is_err(), "{request}");
         }

@@ -13,6 +13,8 @@ use super::failed_calls::FailedCalls;
 use super::linear_memory::{OutOfBounds, parts, slice};
 use super::{CallError, Context, Host};
 use crate::capability::link::{BrokerAnswer, LinkFailure};
+use crate::fair::claimant::Claimant;
+use crate::verdict::offload;
 
 /// Longest name that an error quotes, in bytes.
 const MAX_NAME: usize = 256;
@@ -60,12 +62,13 @@ pub(super) async fn call(
         )));
     }
     let payload = call.payload.to_vec();
-    context.growth.reserve(bytes(payload.len())).await.map_err(wasmtime::Error::new)?;
-    let reply = provide(&context.host, context.deadline, capability, &payload).await;
+    let asked = payload.len();
+    context.growth.reserve(bytes(asked)).await.map_err(wasmtime::Error::new)?;
+    let reply = provide(&context.host, context.deadline, capability, payload).await;
     match reply {
         Ok(answer) => {
             // The memory is taken from the instance's budget before the answer is copied.
-            context.growth.reserve(bytes(payload.len() + answer.len())).await.map_err(wasmtime::Error::new)?;
+            context.growth.reserve(bytes(asked + answer.len())).await.map_err(wasmtime::Error::new)?;
             Ok(Ok(answer.to_vec()))
         }
         Err(LinkFailure::Denied(text)) => {
@@ -100,20 +103,23 @@ async fn provide(
     host: &Host,
     deadline: Instant,
     capability: Capability,
-    payload: &[u8],
+    payload: Vec<u8>,
 ) -> Result<Provided, LinkFailure> {
     let here = match capability {
-        Capability::CacheSet => Some(host.cache.set(payload, Instant::now())),
-        Capability::CacheGet => Some(host.cache.get(payload, Instant::now())),
-        Capability::CertificateTrusted if !host.hands_over_certificates() => {
-            Some(is_trusted(payload).map_err(|error| LinkFailure::failed(&error.to_string())))
-        }
-        _ => None,
+        Capability::CacheSet => host.cache.set(&payload, Instant::now()),
+        Capability::CacheGet => host.cache.get(&payload, Instant::now()),
+        Capability::CertificateTrusted if !host.hands_over_certificates() => judge(&host.who, payload).await,
+        _ => return host.ask_broker(capability.into(), &payload, deadline).await.map(Provided::Broker),
     };
-    if let Some(reply) = here {
-        return reply.map(Provided::Here);
-    }
-    host.ask_broker(capability.into(), payload, deadline).await.map(Provided::Broker)
+    here.map(Provided::Here)
+}
+
+/// Whether a certificate can be trusted. A few kilobytes of certificates may ask for thousands of paths and a hundred signatures, so this is
+/// never done where the evaluation runs.
+async fn judge(who: &Claimant, payload: Vec<u8>) -> Result<Vec<u8>, LinkFailure> {
+    let size = payload.len().max(offload::SMALL + 1);
+    let answer = offload::work(who, size, move || is_trusted(&payload)).await;
+    answer.map_err(|error| LinkFailure::failed(&error.to_string()))
 }
 
 impl<'a> Call<'a> {
@@ -150,6 +156,8 @@ fn bytes(n: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     fn call(grants: &[&str], binding: &str, namespace: &str, operation: &str) -> (Result<Capability, String>, bool) {
@@ -183,6 +191,14 @@ mod tests {
     #[test]
     fn the_log_needs_no_grant() {
         assert_eq!(call(&[], "kubewarden", "tracing", "log"), (Ok(Capability::Log), false));
+    }
+
+    #[tokio::test]
+    async fn a_certificate_is_judged_beside_the_lanes() {
+        let who = Claimant::new(&"cluster/a".parse().expect("an id"));
+        let judged = || judge(&who, b"{}".to_vec());
+        assert!(judged().now_or_never().is_none(), "not in the evaluation's turn");
+        assert!(judged().await.is_err(), "it is no question");
     }
 
     #[test]
