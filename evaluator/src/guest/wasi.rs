@@ -74,10 +74,10 @@ pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()
                     let failure = i32::from(reply.is_err());
                     let reply = reply.unwrap_or_else(String::into_bytes);
                     let context = caller.data_mut();
-                    context.wasi.push_reply(&reply).map_err(wasmtime::Error::new)?;
-                    // Replies that were not read before are kept too, and take memory as well.
-                    let unread = u64::try_from(context.wasi.unread() + reply.len()).unwrap_or(u64::MAX);
+                    // Replies that were not read before are kept too, and this one is there twice for a moment.
+                    let unread = u64::try_from(context.wasi.unread() + 2 * reply.len()).unwrap_or(u64::MAX);
                     context.growth.reserve(unread).await.map_err(wasmtime::Error::new)?;
+                    context.wasi.push_reply(&reply).map_err(wasmtime::Error::new)?;
                     Ok::<_, wasmtime::Error>(failure)
                 })
             },
