@@ -7,7 +7,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use portcullis_contract::{ExecutionMode, Reason};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -40,10 +39,11 @@ struct OpaResponse {
     allowed: bool,
     #[serde(default)]
     status: Option<Status>,
+    /// Not decoded before it is known that it matters.
     #[serde(default)]
-    patch: Option<String>,
+    patch: Option<Box<RawValue>>,
     #[serde(default)]
-    patch_type: Option<String>,
+    patch_type: Option<Box<RawValue>>,
     #[serde(default, deserialize_with = "bounded::texts")]
     warnings: Option<Vec<String>>,
     #[serde(default, deserialize_with = "bounded::annotations")]
@@ -102,11 +102,15 @@ fn opa(result: &[u8], request: &[u8]) -> Result<(Verdict, Option<Patch>), Evalua
     let Some(Entry { result: OpaResult { response } }) = entries.into_iter().next() else {
         return Err(refused("cannot interpret OPA policy result", "the rule is undefined"));
     };
-    let patch = match (response.patch, response.patch_type.as_deref()) {
-        (None, _) => None,
-        (Some(patch), None | Some("JSONPatch")) => Patch::new(&patch, request)?,
-        (Some(_), Some(_)) => {
-            return Err(refused("cannot interpret OPA policy result", "its patchType is not JSONPatch"));
+    // A denial changes nothing, and counts whatever is wrong with its patch.
+    let patch = match response.patch.filter(|_| response.allowed) {
+        None => None,
+        Some(patch) => {
+            if response.patch_type.is_some_and(|patch_type| patch_type.get() != r#""JSONPatch""#) {
+                return Err(refused("cannot interpret OPA policy result", "its patchType is not JSONPatch"));
+            }
+            let patch: String = serde_json::from_str(patch.get()).map_err(no_patch)?;
+            Patch::new(&patch, request)?
         }
     };
     let status = response.status.unwrap_or_default();
@@ -125,10 +129,15 @@ impl Patch {
     fn new(base64: &str, request: &[u8]) -> Result<Option<Self>, EvaluationError> {
         let text = STANDARD.decode(base64).map_err(|_| no_patch("it is not base64"))?;
         let operations: Box<RawValue> = decode_any(&text).map_err(no_patch)?;
-        // Ignored values take no memory.
-        let is_empty = serde_json::from_str::<Vec<IgnoredAny>>(operations.get()).map_or(true, |list| list.is_empty());
-        if is_empty {
+        let is_empty = |open, close| {
+            let within = operations.get().strip_prefix(open).and_then(|rest| rest.strip_suffix(close));
+            within.is_some_and(|within: &str| within.trim().is_empty())
+        };
+        if operations.get() == "null" || is_empty('[', ']') || is_empty('{', '}') {
             return Ok(None);
+        }
+        if !operations.get().starts_with('[') {
+            return Err(no_patch("it is not a list of operations"));
         }
         let object = object(request)?;
         let memory = decoded(object.get().as_bytes()).saturating_add(decoded(operations.get().as_bytes()));
@@ -231,6 +240,29 @@ mod tests {
     }
 
     #[test]
+    fn only_a_list_of_operations_is_a_patch() {
+        for patch in ["true", "1", r#""remove""#, r#"{"op": "remove", "path": "/metadata"}"#, r#"{"0": []}"#] {
+            let error = opa(&json!({"allowed": true, "patch": STANDARD.encode(patch)})).expect_err(patch);
+            assert_eq!(error.reason, Reason::ResponseInvalid);
+            assert!(error.text.ends_with("it is not a list of operations"), "{}", error.text);
+        }
+    }
+
+    #[test]
+    fn a_denial_counts_whatever_is_wrong_with_its_patch() {
+        let encoded = |patch: Value| json!(STANDARD.encode(patch.to_string()));
+        let astray = encoded(json!([{"op": "remove", "path": "/spec"}]));
+        for patch in [json!("!"), json!("bm8="), json!({"op": "remove"}), encoded(json!(1)), astray] {
+            for patch_type in [json!("JSONPatch"), json!("Merge"), json!(7)] {
+                let response = |allowed| json!({"allowed": allowed, "patchType": patch_type, "patch": patch});
+                assert_eq!(opa(&response(true)).expect_err("refused").reason, Reason::ResponseInvalid);
+                let denial = opa(&response(false)).expect("a verdict");
+                assert!(!denial.accepted && denial.mutated_object.is_none());
+            }
+        }
+    }
+
+    #[test]
     fn a_patch_that_changes_nothing_decodes_nothing_and_another_one_says_what_it_takes() {
         let request = format!("{{\"object\":[{}0],\"oldObject\":[{}0]}}", "0,".repeat(10_000), "0,".repeat(10_000));
         let patch = |patch: &str| {
@@ -239,7 +271,7 @@ mod tests {
                 verdict(response.to_string().as_bytes(), ExecutionMode::Opa, request.as_bytes()).expect("a verdict");
             patch
         };
-        for nothing in ["[]", " [ ]\n", "null", "{}"] {
+        for nothing in ["[]", " [ ]\n", "null", "{}", "{ }"] {
             assert!(patch(nothing).is_none(), "{nothing}");
         }
         let patch = patch(r#"[{"op":"remove","path":"/0"}]"#).expect("a patch");
