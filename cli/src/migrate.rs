@@ -41,7 +41,7 @@ struct Migrated {
 struct Field {
     /// Kind and name of the object.
     object: String,
-    /// The field, like `spec.mode`.
+    /// The field, like `spec.mode`, or what is noted, like `requests`.
     field: String,
     /// What became of it.
     #[serde(flatten)]
@@ -58,6 +58,8 @@ enum Outcome {
     Renamed(String),
     /// It was dropped, for this reason.
     Dropped(String),
+    /// The installation or the manifest may need a change, as this means something else here. It stands beside what became of the field itself.
+    Noted(String),
 }
 
 /// Why an object has no manifest.
@@ -185,6 +187,7 @@ impl Migrated {
                 Outcome::Kept => writeln!(text, "{object}: {field} kept"),
                 Outcome::Renamed(to) => writeln!(text, "{object}: {field} is now {to}"),
                 Outcome::Dropped(why) => writeln!(text, "{object}: {field} dropped: {why}"),
+                Outcome::Noted(what) => writeln!(text, "{object}: note on {field}: {what}"),
             };
         }
         for Left { object, why } in &self.left {
@@ -257,6 +260,8 @@ status: {policyStatus: active}
             "ClusterAdmissionPolicy/psp: spec.module kept\n",
             "ClusterAdmissionPolicy/psp: spec.backgroundAudit dropped: ",
             "ClusterAdmissionPolicy/psp: spec.allowInsideAdmissionControllerNamespace dropped: ",
+            "ClusterAdmissionPolicy/psp: host capabilities dropped: ",
+            "ClusterAdmissionPolicy/psp: note on requests: no ClusterPolicy is asked about objects in kube-system, ",
         ] {
             assert!(account.contains(line), "{account}");
         }
@@ -286,6 +291,34 @@ spec:
         );
         assert_eq!(policy["spec"]["policies"]["signed"]["settings"], json!({"signatures": []}));
         assert_eq!(policy["spec"]["policies"]["latest"].get("settings"), None);
+    }
+
+    #[test]
+    fn notes_stand_beside_what_became_of_a_field() {
+        let migrated = migrated(
+            "
+apiVersion: policies.kubewarden.io/v1
+kind: AdmissionPolicy
+metadata: {name: own, namespace: shop}
+spec:
+  module: registry://ghcr.io/kubewarden/policies/pod-privileged:v1.0.3
+  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]
+  mutating: false
+  failurePolicy: Ignore
+",
+        );
+        assert_eq!(migrated.policies[0]["spec"]["failurePolicy"], json!("Ignore"));
+        let account = migrated.account();
+        for line in [
+            "AdmissionPolicy/shop/own: spec.failurePolicy kept\n",
+            "AdmissionPolicy/shop/own: note on spec.failurePolicy: Kubewarden denies ",
+            "AdmissionPolicy/shop/own: host capabilities dropped: ",
+        ] {
+            assert!(account.contains(line), "{account}");
+        }
+        assert!(!account.contains("note on requests"), "{account}");
+        let field = serde_json::to_value(migrated.fields.last()).expect("JSON");
+        assert_eq!((&field["field"], &field["became"]), (&json!("spec.failurePolicy"), &json!("noted")));
     }
 
     #[test]
@@ -354,6 +387,7 @@ spec:
             "PolicyServer/reserved: spec.image dropped: ",
             "PolicyServer/reserved: spec.verificationConfig dropped: put the content of ConfigMap required",
             "PolicyServer/reserved: spec.env dropped: ",
+            "PolicyServer/reserved: note on spec.sigstoreTrustConfig: ",
         ] {
             assert!(account.contains(line), "{account}");
         }

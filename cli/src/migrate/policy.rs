@@ -26,6 +26,10 @@ const KEPT: &[&str] = &[
     "policies",
     "expression",
 ];
+/// The label of every namespace with its name.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+/// The namespaces that webhooks of ClusterPolicies never call for, beside the installation's own.
+const SYSTEM: [&str; 2] = ["kube-system", "kube-node-lease"];
 /// The annotation that `kubectl apply` writes for itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -47,13 +51,64 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.shift_remove(LAST_APPLIED);
     }
-    if kind == "ClusterPolicy" {
-        let why = "Kubewarden grants all of them to policies of the cluster, and Portcullis those that are listed: see `portcullis inspect MODULE`";
-        fields.note("host capabilities", Outcome::Dropped(why.to_owned()));
+    fields.note("host capabilities", Outcome::Dropped(why_no_capabilities(kind).to_owned()));
+    for (field, note) in notes(kind, &Value::Object(spec.clone())) {
+        fields.note(field, Outcome::Noted(note));
     }
     let policy = json!({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec});
     serde_json::from_value::<Policy>(policy.clone())?.check()?;
     Ok(policy)
+}
+
+fn why_no_capabilities(kind: &str) -> &'static str {
+    match kind {
+        "ClusterPolicy" => {
+            "Kubewarden grants all of them to policies of the cluster, and Portcullis those that `hostCapabilities` lists: see \
+             `portcullis inspect MODULE`"
+        }
+        _ => {
+            "Kubewarden grants all of them to policies of a namespace, unless namespacedPoliciesCapabilities of the PolicyServer says \
+             otherwise, and Portcullis those that the policy lists in `hostCapabilities` and the operator allows by \
+             `capabilities.namespaced` of the chart: see `portcullis inspect MODULE`"
+        }
+    }
+}
+
+/// Where the same manifest means something else here.
+fn notes(kind: &str, spec: &Value) -> Vec<(&'static str, String)> {
+    let mut notes = Vec::new();
+    if kind == "ClusterPolicy" {
+        let left_out = "no ClusterPolicy is asked about objects in kube-system, kube-node-lease and the installation's own namespace, nor \
+                        about TokenReviews, SubjectAccessReviews, and kubelets' writes to Nodes; Kubewarden leaves out only its own \
+                        namespace";
+        notes.push(("requests", left_out.to_owned()));
+        let named = system_namespaces(&spec["namespaceSelector"]);
+        if !named.is_empty() {
+            let never = format!(
+                "it names {}, and no ClusterPolicy is ever asked about objects there: this policy no longer judges them; write a Policy \
+                 in that namespace",
+                named.join(" and ")
+            );
+            notes.push(("spec.namespaceSelector", never));
+        }
+    }
+    // A policy in mode monitor denies nothing in either case.
+    if spec["failurePolicy"] == "Ignore" && spec["mode"] != "monitor" {
+        let admitted = "Kubewarden denies what the policy could not judge (an error, a timeout, a policy that does not initialise), \
+                        whatever failurePolicy says; here it counts for these as well, and Ignore admits the request with a warning: \
+                        write Fail if it is to be denied";
+        notes.push(("spec.failurePolicy", admitted.to_owned()));
+    }
+    notes
+}
+
+/// The namespaces of the system that a selector wants the policy to be asked about, by their names.
+fn system_namespaces(selector: &Value) -> Vec<&'static str> {
+    let expressions = selector["matchExpressions"].as_array().into_iter().flatten();
+    let expressions = expressions.filter(|one| one["key"] == NAMESPACE_NAME && one["operator"] == "In");
+    let named = expressions.flat_map(|one| one["values"].as_array().into_iter().flatten());
+    let named: Vec<&Value> = named.chain([&selector["matchLabels"][NAMESPACE_NAME]]).collect();
+    SYSTEM.into_iter().filter(|name| named.iter().any(|value| *value == name)).collect()
 }
 
 fn outcome(field: &str) -> Outcome {
@@ -66,4 +121,53 @@ fn outcome(field: &str) -> Outcome {
         _ => "there is no such field",
     };
     Outcome::Dropped(why.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noted(kind: &str, spec: &Value) -> Vec<&'static str> {
+        notes(kind, spec).into_iter().map(|(field, _)| field).collect()
+    }
+
+    fn names(operator: &str, values: &[&str]) -> Value {
+        json!({"namespaceSelector": {"matchExpressions": [{"key": NAMESPACE_NAME, "operator": operator, "values": values}]}})
+    }
+
+    #[test]
+    fn a_policy_of_the_cluster_is_not_asked_about_the_system() {
+        assert_eq!(noted("ClusterPolicy", &json!({})), ["requests"]);
+        assert_eq!(noted("Policy", &json!({})), Vec::<&str>::new());
+        assert_eq!(noted("ClusterPolicy", &names("NotIn", &["kube-system"])), ["requests"]);
+        assert_eq!(noted("ClusterPolicy", &names("In", &["shop"])), ["requests"]);
+        let both = ["requests", "spec.namespaceSelector"];
+        assert_eq!(noted("ClusterPolicy", &names("In", &["shop", "kube-system"])), both);
+        assert_eq!(
+            noted("ClusterPolicy", &json!({"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: "kube-system"}}})),
+            both
+        );
+        let notes = notes("ClusterPolicy", &names("In", &["kube-node-lease", "kube-system"]));
+        assert!(notes[1].1.starts_with("it names kube-system and kube-node-lease, and no ClusterPolicy"), "{notes:?}");
+    }
+
+    #[test]
+    fn ignore_admits_what_kubewarden_denies() {
+        for (spec, is_noted) in [
+            (json!({"failurePolicy": "Ignore"}), true),
+            (json!({"failurePolicy": "Ignore", "mode": "protect"}), true),
+            (json!({"failurePolicy": "Ignore", "mode": "monitor"}), false),
+            (json!({"failurePolicy": "Fail"}), false),
+            (json!({}), false),
+        ] {
+            assert_eq!(noted("Policy", &spec).contains(&"spec.failurePolicy"), is_noted, "{spec}");
+        }
+    }
+
+    #[test]
+    fn capabilities_of_a_policy_need_its_author_and_the_operator() {
+        let why = why_no_capabilities("Policy");
+        assert!(why.contains("`hostCapabilities`") && why.contains("`capabilities.namespaced`"), "{why}");
+        assert!(!why_no_capabilities("ClusterPolicy").contains("capabilities.namespaced"));
+    }
 }

@@ -4,6 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::{Fields, Outcome, put};
 
+/// The least memory limit that the chart accepts with its defaults, in bytes: that of `portcullis.refuseTooLittleMemory` in
+/// `helm/templates/_helpers.tpl`.
+const LEAST_MEMORY: f64 = 858_993_460.0;
+
 /// The Helm values for a PolicyServer.
 pub(super) fn values(object: &Value, fields: &mut Fields<'_>) -> Value {
     let mut values = json!({"policyServer": object["metadata"]["name"]});
@@ -18,7 +22,58 @@ pub(super) fn values(object: &Value, fields: &mut Fields<'_>) -> Value {
         };
         fields.note(field, outcome);
     }
+    for (field, note) in notes(&object["spec"]) {
+        fields.note(field, Outcome::Noted(note));
+    }
     values
+}
+
+/// What the installation may need beside these values.
+fn notes(spec: &Value) -> Vec<(&'static str, String)> {
+    let mut notes = Vec::new();
+    let memory = &spec["limits"]["memory"];
+    if bytes(memory).is_some_and(|bytes| bytes < LEAST_MEMORY) {
+        let shown = portcullis_contract::clean(&memory.as_str().map_or_else(|| memory.to_string(), str::to_owned), 100);
+        let little = format!(
+            "the chart refuses {shown}, as it wants 820Mi at least with its defaults: raise evaluator.resources.limits.memory in the \
+             values, or set fewer or smaller instances (evaluator.instances, evaluator.memoryLimit)"
+        );
+        notes.push(("spec.limits.memory", little));
+    }
+    if spec["sigstoreTrustConfig"].as_str().unwrap_or_default().is_empty() {
+        let keyless = "where it is absent, Kubewarden fetches the trust root of the public Sigstore by itself, and Portcullis never does: \
+                       if policies or modules.verification check signatures without keys, put a trusted_root.json into modules.trustRoot";
+        notes.push(("spec.sigstoreTrustConfig", keyless.to_owned()));
+    }
+    if spec["namespacedPoliciesCapabilities"].is_null() {
+        let granted = "where it is absent, Kubewarden grants all host capabilities to policies of namespaces, and Portcullis none: list \
+                       those that they need in capabilities.namespaced, and in `hostCapabilities` of each policy";
+        notes.push(("spec.namespacedPoliciesCapabilities", granted.to_owned()));
+    }
+    let private = "those on private addresses are refused until modules.allowedPrivate names them, for instance [10.0.0.0/8] or \
+                   [registry.internal]";
+    notes.push(("registries", private.to_owned()));
+    notes
+}
+
+/// A quantity of Kubernetes in bytes, as the chart reads it; `None` for forms that it does not know.
+fn bytes(quantity: &Value) -> Option<f64> {
+    let text = quantity.as_str().map_or_else(|| quantity.to_string(), str::to_owned);
+    let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let factor = match unit {
+        "" => 1.0,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "Ki" => 1024.0,
+        "Mi" => f64::from(1 << 20),
+        "Gi" => f64::from(1 << 30),
+        "Ti" => f64::from(1 << 30) * 1024.0,
+        _ => return None,
+    };
+    Some(number.parse::<f64>().ok()? * factor)
 }
 
 /// The setting of the chart that means the same; `None` if the chart has no such setting.
@@ -74,5 +129,47 @@ fn why(field: &str, value: &Value) -> String {
             "ports are fixed: 8443 for API servers, 8081 to 8083 for probes and metrics".to_owned()
         }
         _ => "there is no such setting".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_memory_is_that_of_the_chart() {
+        let chart = portcullis_yaml::read_documents(include_str!("../../../helm/values.yaml")).expect("YAML");
+        let (memory, instances) = (&chart[0]["evaluator"]["memoryLimit"], &chart[0]["evaluator"]["instances"]);
+        assert_eq!((memory, instances), (&json!("128MiB"), &json!(128)), "the least memory depends on them");
+        assert_eq!(LEAST_MEMORY, f64::ceil(1.6 * 4.0 * f64::from(128 << 20)));
+        assert!(bytes(&json!("820Mi")).is_some_and(|bytes| bytes >= LEAST_MEMORY));
+        assert!(bytes(&json!("819Mi")).is_some_and(|bytes| bytes < LEAST_MEMORY));
+    }
+
+    #[test]
+    fn quantities_are_read_as_the_chart_reads_them() {
+        let read = |quantity: Value| bytes(&quantity);
+        assert_eq!(read(json!(1000)), Some(1000.0));
+        assert_eq!(read(json!("0.5Gi")), Some(f64::from(1 << 29)));
+        assert_eq!(read(json!("500M")), Some(5e8));
+        for other in [json!("500m"), json!("5e8"), json!("a lot"), json!(null), json!({})] {
+            assert_eq!(read(other.clone()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_an_installation_may_need_is_noted() {
+        let fields = |spec: Value| notes(&spec).into_iter().map(|(field, _)| field).collect::<Vec<_>>();
+        let (trust, capabilities) = ("spec.sigstoreTrustConfig", "spec.namespacedPoliciesCapabilities");
+        assert_eq!(fields(json!({})), [trust, capabilities, "registries"]);
+        assert_eq!(fields(json!({"limits": {"memory": "1Gi"}})), [trust, capabilities, "registries"]);
+        let little =
+            json!({"limits": {"memory": "500Mi"}, "sigstoreTrustConfig": "ours", "namespacedPoliciesCapabilities": []});
+        assert_eq!(fields(little.clone()), ["spec.limits.memory", "registries"]);
+        assert!(
+            notes(&little)[0].1.starts_with("the chart refuses 500Mi, as it wants 820Mi at least"),
+            "{:?}",
+            notes(&little)
+        );
     }
 }
