@@ -37,7 +37,7 @@ impl BoundedValue {
     pub fn read(json: &RawValue) -> Option<Value> {
         let room = Room::of(Self::MAX_BYTES);
         let value = Levels::within(&room).deserialize(&mut serde_json::Deserializer::from_str(json.get()));
-        value.ok().filter(|_| !room.was_too_small())
+        value.ok().flatten().filter(|_| !room.was_too_small())
     }
 }
 
@@ -101,7 +101,7 @@ pub(super) use dynamic_resource;
 dynamic_resource!(BoundedObject, 0);
 
 fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
-    Levels::within(&Room::of(usize::MAX)).deserialize(deserializer)
+    Levels::within(&Room::of(usize::MAX)).deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// How many bytes decoded values may still take. A decoded value can take a hundred times as much as its text: `[0]` takes 300 bytes, as a
@@ -162,7 +162,8 @@ impl Room {
     }
 }
 
-/// Reads a value whole, as far as levels and room suffice.
+/// Reads a value whole, as far as levels and room suffice; none if a text does not fit. Such a text is left out with its field or its place in
+/// a list: a null in its place would not be what the object's type wants, and whoever decodes it would fail with the whole list of objects.
 #[derive(Clone, Copy)]
 pub(super) struct Levels<'r> {
     /// The number of levels of lists and maps that may follow.
@@ -182,67 +183,66 @@ impl<'r> Levels<'r> {
 }
 
 impl<'de> DeserializeSeed<'de> for Levels<'_> {
-    type Value = Value;
+    type Value = Option<Value>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Value>, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for Levels<'_> {
-    type Value = Value;
+    type Value = Option<Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E: Error>(self) -> Result<Option<Value>, E> {
+        Ok(Some(Value::Null))
     }
 
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Option<Value>, E> {
+        Ok(Some(value.into()))
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Option<Value>, E> {
+        Ok(Some(value.into()))
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Option<Value>, E> {
+        Ok(Some(value.into()))
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Option<Value>, E> {
+        Ok(Some(Number::from_f64(value).map_or(Value::Null, Value::Number)))
     }
 
-    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
-        Ok(if self.room.takes_text(value.len()) { value.into() } else { Value::Null })
+    fn visit_str<E: Error>(self, value: &str) -> Result<Option<Value>, E> {
+        Ok(self.room.takes_text(value.len()).then(|| value.into()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Option<Value>, A::Error> {
         let mut list = Vec::new();
         match self.below().filter(|_| self.room.takes_list()) {
             Some(below) => {
                 while let Some(item) = items.next_element_seed(below)? {
-                    if self.room.takes_item() {
-                        list.push(item);
-                    }
+                    // An item that is left out takes no room.
+                    list.extend(item.filter(|_| self.room.takes_item()));
                 }
             }
             // Ignored values are skipped without recursion.
             None => while items.next_element::<IgnoredAny>()?.is_some() {},
         }
-        Ok(list.into())
+        Ok(Some(list.into()))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Option<Value>, A::Error> {
         let mut map = Map::new();
         match self.below().filter(|_| self.room.takes_object()) {
             Some(below) => {
                 while let Some(key) = entries.next_key::<String>()? {
                     if self.room.takes_field(&key) {
-                        map.insert(key, entries.next_value_seed(below)?);
+                        map.extend(entries.next_value_seed(below)?.map(|value| (key, value)));
                     } else {
                         entries.next_value::<IgnoredAny>()?;
                     }
@@ -250,7 +250,7 @@ impl<'de> Visitor<'de> for Levels<'_> {
             }
             None => while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {},
         }
-        Ok(map.into())
+        Ok(Some(map.into()))
     }
 }
 

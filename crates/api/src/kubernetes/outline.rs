@@ -56,11 +56,25 @@ impl<'de, const HEAD: bool> Deserialize<'de> for Part<HEAD> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (room, spec_bytes) = (Room::of(Self::MAX_BYTES - 4 * SHARE_BYTES), Cell::new(0));
         let read = Read::Fields(if HEAD { head } else { outline });
-        let mut data = Selected { read, room: &room, spec_bytes: &spec_bytes }.deserialize(deserializer)?;
-        let metadata = data.as_object_mut().and_then(|fields| fields.shift_remove("metadata")).unwrap_or_default();
+        let selected = Selected { read, room: &room, spec_bytes: &spec_bytes };
+        let mut data = selected.deserialize(deserializer)?.unwrap_or_default();
+        let mut metadata = data.as_object_mut().and_then(|fields| fields.shift_remove("metadata")).unwrap_or_default();
+        keep_texts(&mut metadata);
         let metadata = Option::<ObjectMeta>::deserialize(metadata).map_err(D::Error::custom)?.unwrap_or_default();
         let object = DynamicObject { types: None, metadata, data };
         Ok(Self { object, spec_bytes: spec_bytes.get(), is_cut: room.was_too_small() })
+    }
+}
+
+/// Leaves only texts in those fields of the metadata that have no other values. Anything else there would fail a whole list of objects.
+fn keep_texts(metadata: &mut Value) {
+    for field in ["labels", "annotations"] {
+        if let Some(fields) = metadata.get_mut(field).and_then(Value::as_object_mut) {
+            fields.retain(|_, value| value.is_string());
+        }
+    }
+    if let Some(items) = metadata.get_mut("finalizers").and_then(Value::as_array_mut) {
+        items.retain(Value::is_string);
     }
 }
 
@@ -148,11 +162,11 @@ impl<'r> Selected<'r> {
 }
 
 impl<'de> DeserializeSeed<'de> for Selected<'_> {
-    type Value = Value;
+    type Value = Option<Value>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Value>, D::Error> {
         match self.read {
-            Read::Nothing => IgnoredAny::deserialize(deserializer).map(|_| Value::Null),
+            Read::Nothing => IgnoredAny::deserialize(deserializer).map(|_| None),
             Read::All => Levels::within(self.room).deserialize(deserializer),
             Read::Share(read) => {
                 let room = Room::of(SHARE_BYTES);
@@ -174,43 +188,43 @@ impl<'de> DeserializeSeed<'de> for Selected<'_> {
 }
 
 impl<'de> Visitor<'de> for Selected<'_> {
-    type Value = Value;
+    type Value = Option<Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+    fn visit_unit<E: Error>(self) -> Result<Option<Value>, E> {
         self.scalar().visit_unit()
     }
 
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Option<Value>, E> {
         self.scalar().visit_bool(value)
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Option<Value>, E> {
         self.scalar().visit_i64(value)
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Option<Value>, E> {
         self.scalar().visit_u64(value)
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Option<Value>, E> {
         self.scalar().visit_f64(value)
     }
 
-    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+    fn visit_str<E: Error>(self, value: &str) -> Result<Option<Value>, E> {
         let most = if let Read::Text(most) = self.read { most } else { 0 };
         self.scalar().visit_str(&value[..value.floor_char_boundary(most)])
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Option<Value>, A::Error> {
         while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Value::Array(Vec::new()))
+        Ok(Some(Value::Array(Vec::new())))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Option<Value>, A::Error> {
         let mut map = Map::new();
         let read = if let Read::Fields(read) = self.read { read } else { |_: &str| Read::Nothing };
         if self.room.takes_object() {
@@ -219,13 +233,13 @@ impl<'de> Visitor<'de> for Selected<'_> {
                 if matches!(read, Read::Nothing) || !self.room.takes_field(&key) {
                     entries.next_value::<IgnoredAny>()?;
                 } else {
-                    map.insert(key, entries.next_value_seed(Self { read, ..self })?);
+                    map.extend(entries.next_value_seed(Self { read, ..self })?.map(|value| (key, value)));
                 }
             }
         } else {
             while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
         }
-        Ok(map.into())
+        Ok(Some(map.into()))
     }
 }
 
@@ -265,176 +279,4 @@ dynamic_resource!(Outline, object);
 dynamic_resource!(PolicyHead, object);
 
 #[cfg(test)]
-mod tests {
-    use kube_core::{ObjectList, WatchEvent};
-    use serde_json::json;
-
-    use super::*;
-
-    /// The most text that an API server takes of an object, in bytes, with some for what is not free-form.
-    const TEXT: usize = 1_400_000;
-
-    /// A list of lists, a hundred levels deep, that fills an object: two bytes of text for each of them.
-    fn nested() -> String {
-        let one = format!("{}0{}", "[".repeat(100), "]".repeat(100));
-        format!("[{}]", vec![one.as_str(); TEXT / (one.len() + 1)].join(","))
-    }
-
-    /// Bytes that a value takes with all that it points to.
-    fn taken(value: &Value) -> usize {
-        let field = size_of::<u64>() + size_of::<String>() + size_of::<Value>();
-        let below = match value {
-            Value::String(text) => text.capacity(),
-            Value::Array(list) => {
-                let spare = (list.capacity() - list.len()) * size_of::<Value>();
-                spare + list.iter().map(taken).sum::<usize>()
-            }
-            Value::Object(fields) => fields
-                .iter()
-                .map(|(name, value)| field + name.capacity() + taken(value) - size_of::<Value>())
-                .sum::<usize>(),
-            _ => 0,
-        };
-        size_of::<Value>() + below
-    }
-
-    fn whole_size(part: impl Into<Value>) -> usize {
-        taken(&part.into())
-    }
-
-    fn read<const HEAD: bool>(text: &str) -> Part<HEAD> {
-        serde_json::from_str(text).expect("an object")
-    }
-
-    fn policy(free: &str) -> String {
-        format!(
-            r#"{{"apiVersion":"a/v1","kind":"Policy","metadata":{{"annotations":{{"other":"x",
-            "policies.portcullis.dev/audit-requested-at":"now"}},"generation":3,"labels":{{"a":"b"}},
-            "managedFields":[{{"fieldsV1":{free}}}],"name":"c","resourceVersion":"7","uid":"u"}},
-            "spec":{{"matchConditions":[{{"name":"n","expression":"true"}}],
-            "policies":{{"m":{{"contextAwareResources":[1],"settings":{{"a":{free}}}}}}},"policyServer":"one","rollbackTo":2,
-            "settings":{{"a":{free}}},"signatures":{free},"suspend":true}},"status":{{"observedGeneration":2}}}}"#
-        )
-    }
-
-    #[test]
-    fn z10_the_largest_settings_take_no_memory() {
-        let nested = nested();
-        // As a whole it takes more than the container of any program that watches policies.
-        let whole: BoundedObject =
-            serde_json::from_str(&format!(r#"{{"spec":{{"settings":{nested}}}}}"#)).expect("reads");
-        assert!(taken(&whole.0.data) > 100 << 20);
-        let text = policy(&nested);
-        let (outline, head) = (read::<false>(&text), read::<true>(&text));
-        assert!(!outline.is_cut() && !head.is_cut());
-        assert!(outline.spec_bytes() > 3 * nested.len() && outline.spec_bytes() < text.len());
-        assert!(whole_size(outline) < 8 << 10);
-        assert!(whole_size(head) < 8 << 10);
-    }
-
-    #[test]
-    fn what_decides_where_a_policy_is_called_is_there() {
-        let outline = read::<false>(&policy("[[0]]"));
-        assert_eq!(
-            outline.data["spec"],
-            json!({
-                "matchConditions": [{"name": "n", "expression": "true"}],
-                "policies": {"m": {"contextAwareResources": [1], "settings": {}}},
-                "policyServer": "one", "rollbackTo": 2, "settings": {}, "signatures": [], "suspend": true,
-            })
-        );
-        assert_eq!((outline.metadata.labels.clone(), outline.metadata.generation), (Some([].into()), Some(3)));
-        assert_eq!(outline.metadata.annotations.as_ref().map(std::collections::BTreeMap::len), Some(1));
-        let revision = r#"{"metadata":{"name":"r"},"revision":4,"data":{"generation":4,"spec":{"settings":{"a":1},"mode":"warn"}}}"#;
-        let outline = read::<false>(revision);
-        let data = json!({"revision": 4, "data": {"generation": 4, "spec": {"settings": {}, "mode": "warn"}}});
-        assert_eq!((outline.spec_bytes(), &outline.data), (r#"{"settings":{"a":1},"mode":"warn"}"#.len(), &data));
-    }
-
-    #[test]
-    fn a_head_is_its_switches_and_its_status() {
-        let head = Value::from(read::<true>(&policy("[[0]]")));
-        assert_eq!(head["spec"], json!({"policyServer": "one", "rollbackTo": 2, "suspend": true}));
-        assert_eq!(head["status"], json!({"observedGeneration": 2}));
-        let metadata = json!({
-            "annotations": {"policies.portcullis.dev/audit-requested-at": "now"},
-            "generation": 3, "name": "c", "resourceVersion": "7", "uid": "u",
-        });
-        assert_eq!(head["metadata"], metadata);
-        let long = policy("0").replace("now", &"ä".repeat(100));
-        let annotations = read::<true>(&long).metadata.annotations.clone().expect("one");
-        assert_eq!(annotations.values().map(String::len).collect::<Vec<_>>(), [MAX_AUDIT_REQUESTED]);
-    }
-
-    #[test]
-    fn s03_odd_and_deep_objects_fail_no_list_and_no_watch() {
-        let deep = format!("{}1{}", "{\"a\":".repeat(1000), "}".repeat(1000));
-        let odd = r#"{"metadata":{"name":"d"},"spec":"text","data":7,"status":[[]]}"#;
-        let list = format!(r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{},{odd},{{}}]}}"#, policy(&deep));
-        let outlines: ObjectList<Outline> = serde_json::from_str(&list).expect("reads");
-        let heads: ObjectList<PolicyHead> = serde_json::from_str(&list).expect("reads");
-        assert_eq!((outlines.items.len(), heads.items.len()), (3, 3));
-        assert_eq!(outlines.items[1].data, json!({"spec": "", "data": 7, "status": [[]]}));
-        let event = format!(r#"{{"type":"ADDED","object":{}}}"#, policy(&deep));
-        assert!(matches!(serde_json::from_str(&event), Ok(WatchEvent::<Outline>::Added(_))));
-        assert!(matches!(serde_json::from_str(&event), Ok(WatchEvent::<PolicyHead>::Added(_))));
-    }
-
-    #[test]
-    fn what_takes_too_much_all_the_same_is_cut() {
-        let known = (0..TEXT / 30).map(|number| format!("\"policies.portcullis.dev/{number}\":\"\""));
-        let known = known.collect::<Vec<_>>().join(",");
-        let labelled = read::<false>(&format!(r#"{{"metadata":{{"labels":{{{known}}},"name":"a"}}}}"#));
-        assert!(labelled.is_cut() && labelled.metadata.name.is_some());
-        assert!(whole_size(labelled) < SHARE_BYTES);
-        let finalizers = vec!["\"a/b\""; TEXT / 6].join(",");
-        let many =
-            format!(r#"{{"metadata":{{"finalizers":[{finalizers}],"name":"a"}},"spec":{{"policyServer":"one"}}}}"#);
-        let outline = read::<false>(&many);
-        assert!(outline.is_cut());
-        assert_eq!(
-            (outline.metadata.name.as_deref(), &outline.data["spec"]["policyServer"]),
-            (Some("a"), &json!("one"))
-        );
-        assert!(whole_size(outline) < SHARE_BYTES);
-        // A head has no finalizers.
-        assert!(!read::<true>(&many).is_cut());
-        for field in ["spec", "status", "webhooks"] {
-            let text = format!(r#"{{"metadata":{{}},"{field}":{{"rules":{}}}}}"#, nested());
-            let outline = read::<false>(&text);
-            assert!(outline.is_cut());
-            assert!(whole_size(outline) < Outline::MAX_BYTES);
-            let head = read::<true>(&text);
-            assert_eq!(head.is_cut(), field == "status");
-            assert!(whole_size(head) < PolicyHead::MAX_BYTES);
-        }
-    }
-
-    #[test]
-    fn the_largest_policy_that_the_schema_accepts_is_read_whole() {
-        let texts = |count: usize, length: usize| vec!["x".repeat(length); count];
-        let selector = json!({
-            "matchLabels": (0..32).map(|number| (format!("label-{number}"), json!("x"))).collect::<Map<_, _>>(),
-            "matchExpressions": vec![json!({"key": "k", "operator": "In", "values": texts(64, 8)}); 32],
-        });
-        let grants = json!({
-            "module": "m", "hostCapabilities": texts(64, 8),
-            "contextAwareResources": vec![json!({"apiVersion": "v1", "kind": "Pod"}); 64],
-        });
-        let rule = json!({
-            "apiGroups": texts(32, 32), "apiVersions": texts(16, 8), "resources": texts(32, 32),
-            "operations": texts(5, 6), "scope": "*",
-        });
-        let mut spec = json!({
-            "rules": vec![rule; 32], "matchConditions": vec![json!({"name": "n", "expression": "x".repeat(16 << 10)}); 60],
-            "objectSelector": selector, "namespaceSelector": selector,
-            "policies": (0..16).map(|number| (number.to_string(), grants.clone())).collect::<Map<_, _>>(),
-        });
-        spec.as_object_mut().expect("fields").extend(grants.as_object().expect("fields").clone());
-        let text = json!({"metadata": {"name": "a"}, "spec": spec}).to_string();
-        assert!(text.len() > 1 << 20, "{}", text.len());
-        let outline = read::<false>(&text);
-        assert_eq!(outline.data["spec"], spec);
-        assert!(!outline.is_cut());
-    }
-}
+mod tests;
