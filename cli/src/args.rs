@@ -54,8 +54,8 @@ pub enum Command {
     /// Serve a folder of policies, with no cluster.
     ///
     /// Starts loader, evaluator and reporter. The folder holds Policy and ClusterPolicy manifests (YAML or JSON). It is
-    /// watched: an edit counts at once, as does a module file that is built again, and a policy that breaks keeps answering as
-    /// it last worked. Ctrl-C stops everything.
+    /// watched: edits and rebuilt modules take effect immediately; a broken policy keeps serving its last good version. Ctrl-C
+    /// stops everything.
     ///
     /// Volume, certificates, status and logs are kept in DIR/.portcullis. Other settings of the three programs can be given as
     /// environment variables, see `portcullis-loader --help`, `portcullis-evaluator --help` and `portcullis-reporter --help`.
@@ -84,7 +84,7 @@ pub enum Command {
     /// Serve an earlier generation of a policy again.
     ///
     /// Sets spec.rollbackTo, waits until the policy is Ready, and shows the progress meanwhile. The spec stays as it is and
-    /// counts again after `--undo`.
+    /// takes effect again after `--undo`.
     Rollback(RollbackArgs),
     /// Evaluate one request by one policy, offline.
     ///
@@ -150,8 +150,8 @@ pub enum Command {
     /// Print a completion script for a shell.
     ///
     /// In bash, fish, zsh and kubectl it completes commands, options and their values, and the names of policies of the folder or cluster that
-    /// the command line names; in elvish and PowerShell commands and options. Names are looked for for a second;
-    /// PORTCULLIS_COMPLETION_TIMEOUT=5s is for clusters that take longer.
+    /// the command line names; in elvish and PowerShell commands and options. Completion waits at most one second for
+    /// names; PORTCULLIS_COMPLETION_TIMEOUT=5s is for clusters that take longer.
     #[command(after_help = "Examples:\n  \
         source <(portcullis completion bash)                 # in ~/.bashrc\n  \
         source <(portcullis completion zsh)                  # in ~/.zshrc, below compinit\n  \
@@ -231,7 +231,7 @@ pub struct RunArgs {
     #[arg(long, env = "PORTCULLIS_PLAIN_HTTP")]
     pub plain_http: bool,
 
-    /// The folder for compiled modules and the manifest; DIR/.portcullis/volume where absent.
+    /// The folder for compiled modules and the manifest; default: DIR/.portcullis/volume.
     #[arg(long, env = "PORTCULLIS_VOLUME", value_name = "PATH")]
     pub volume: Option<PathBuf>,
 
@@ -430,7 +430,9 @@ pub enum CheckForm {
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:\n  \
     portcullis migrate kubewarden policies/ > portcullis.yaml\n  \
-    kubectl get admissionpolicies,clusteradmissionpolicies -A -o yaml > theirs.yaml\n  \
+    kubectl get -A -o yaml \\\n    \
+        admissionpolicies,clusteradmissionpolicies,admissionpolicygroups,clusteradmissionpolicygroups \\\n    \
+        > theirs.yaml\n  \
     portcullis migrate kubewarden theirs.yaml | kubectl apply -f -\n  \
     kubectl get policyservers -o yaml | portcullis migrate kubewarden - --values > values.yaml")]
 pub struct MigrateArgs {

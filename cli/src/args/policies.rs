@@ -13,7 +13,7 @@ pub struct SourceArgs {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["context", "kubeconfig"])]
     pub dir: Option<PathBuf>,
 
-    /// The namespace of Policies; that of the context where absent.
+    /// The namespace of Policies; default: that of the context, or `default` if it has none.
     #[arg(long, short, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
 
@@ -25,11 +25,11 @@ pub struct SourceArgs {
 /// How a cluster is reached.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ClusterArgs {
-    /// The context of the kubeconfig; the current one where absent.
+    /// The context of the kubeconfig; default: the current context.
     #[arg(long, value_name = "CONTEXT")]
     pub context: Option<String>,
 
-    /// The kubeconfig; the files of the variable KUBECONFIG, or ~/.kube/config, where absent.
+    /// The kubeconfig; default: the files of the variable KUBECONFIG, or ~/.kube/config.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 }
@@ -140,11 +140,11 @@ pub struct DiffArgs {
     #[command(flatten)]
     pub target: TargetArgs,
 
-    /// The older generation; the last one that served before B where absent.
+    /// The older generation; default: the last one that served before B.
     #[arg(value_name = "A")]
     pub from: Option<i64>,
 
-    /// The newer generation; the newest one where absent.
+    /// The newer generation; default: the newest one.
     #[arg(value_name = "B")]
     pub to: Option<i64>,
 
@@ -159,7 +159,7 @@ pub struct DiffArgs {
     portcullis rollback no-privileged                  # to the last generation that served before\n  \
     portcullis rollback required-labels -n team-a --to 3\n  \
     portcullis rollback no-privileged --dry-run\n  \
-    portcullis rollback no-privileged --undo           # the spec counts again\n\n\
+    portcullis rollback no-privileged --undo           # the spec takes effect again\n\n\
 Exit status: 0 when the policy is Ready (or changed, with --no-wait); 1 when it is refused or not Ready in time; 64 for a bad argument.")]
 // It works with a cluster only.
 #[command(mut_arg("dir", |dir| dir.hide(true)))]
@@ -168,7 +168,7 @@ pub struct RollbackArgs {
     #[command(flatten)]
     pub target: TargetArgs,
 
-    /// The generation to serve again; the last one that served before the current one where absent. `portcullis history` lists
+    /// The generation to serve again; default: the last one that served before the current one. `portcullis history` lists
     /// them.
     #[arg(long, value_name = "GENERATION", conflicts_with = "undo")]
     pub to: Option<i64>,
