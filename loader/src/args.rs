@@ -227,6 +227,7 @@ impl Args {
         if let Some(file) = self.source_ca.as_ref().filter(|file| !file.exists()) {
             return Err(SettingError::new("--source-ca", format!("there is no file {}", file.display())));
         }
+        let sources = self.registry.sources()?;
         self.registry.check()?;
         self.broker.check()?;
         let siblings = self.siblings.siblings(&input, self.registry.name_server)?;
@@ -259,7 +260,7 @@ impl Args {
                     plain_hosts: self.allow_http_host.iter().cloned().collect::<BTreeSet<_>>(),
                     allowed,
                     guard: self.registry.guard(),
-                    sources: self.registry.sources.clone(),
+                    sources,
                     name_server: self.registry.name_server,
                     user_agent: concat!("portcullis-loader/", env!("CARGO_PKG_VERSION")),
                 },

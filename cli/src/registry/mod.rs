@@ -19,7 +19,7 @@ use portcullis_process::SettingError;
 use portcullis_process::files;
 use portcullis_registry::oci::{Image, Manifest, Registry};
 use portcullis_registry::signature;
-use portcullis_registry::{Allowed, FetchError, Guard, Web, WebSettings, Whole, host_of};
+use portcullis_registry::{Allowed, FetchError, Guard, SourcesFile, Web, WebSettings, Whole, host_of};
 use serde_json::json;
 use url::Url;
 
@@ -210,6 +210,7 @@ fn file_name(module: &str) -> String {
 
 fn registry(access: &AccessArgs) -> anyhow::Result<Registry> {
     access.check()?;
+    let sources = access.sources.as_deref().map(SourcesFile::read).transpose()?;
     let everywhere = ["0.0.0.0/0", "::/0"].into_iter().map(|net| net.parse::<Allowed>().expect("is a network"));
     let web = WebSettings {
         header: Duration::from_secs(30),
@@ -219,7 +220,7 @@ fn registry(access: &AccessArgs) -> anyhow::Result<Registry> {
         plain_hosts: access.allow_http_host.iter().cloned().collect(),
         allowed: Vec::new(),
         guard: Guard::new(everywhere.collect()),
-        sources: access.sources.clone(),
+        sources,
         name_server: None,
         user_agent: concat!("portcullis/", env!("CARGO_PKG_VERSION")),
     };

@@ -16,7 +16,7 @@ use url::{Host, Url};
 use crate::proxies::{Proxies, hosts_of_environment};
 use crate::resolve::GuardedResolver;
 use crate::tls::{self, Trust};
-use crate::{FetchError, Guard, Receive, Sources, WriteTime};
+use crate::{FetchError, Guard, Receive, Sources, SourcesFile, WriteTime};
 
 mod answer;
 
@@ -47,7 +47,7 @@ pub struct WebSettings {
     /// Which network addresses may be connected to.
     pub guard: Guard,
     /// `sources.yml`; read again before each attempt.
-    pub sources: Option<PathBuf>,
+    pub sources: Option<SourcesFile>,
     /// The name server, if not the system's.
     pub name_server: Option<SocketAddr>,
     /// The `User-Agent`.
@@ -125,7 +125,8 @@ impl Web {
     /// A client with these settings. The first attempt makes its first HTTP client.
     pub fn new(settings: WebSettings) -> Self {
         let resolver = GuardedResolver::new(Arc::new(settings.guard.clone()), settings.name_server);
-        Self { settings, resolver, clients: Mutex::default(), sources: Mutex::new((Arc::default(), true)) }
+        let first = settings.sources.as_ref().map(SourcesFile::first).unwrap_or_default();
+        Self { settings, resolver, clients: Mutex::default(), sources: Mutex::new((first, true)) }
     }
 
     /// The settings.
@@ -133,10 +134,10 @@ impl Web {
         &self.settings
     }
 
-    /// The current content of `sources.yml`. While the file cannot be read, the last content stays in use.
+    /// The current content of `sources.yml`. While the file cannot be read, the last content stays in use, at first that of the settings.
     pub fn sources(&self) -> Arc<Sources> {
-        let Some(path) = &self.settings.sources else { return Arc::default() };
-        let read = Sources::read(path);
+        let Some(file) = &self.settings.sources else { return Arc::default() };
+        let read = Sources::read(file.path());
         let mut known = lock(&self.sources);
         match read {
             Ok(sources) => {

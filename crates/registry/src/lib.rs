@@ -31,5 +31,5 @@ pub use error::FetchError;
 pub use peers::{PEER_NAME, PeerAddress, PeerAddressError, PeerContent, PeerKeys, PeerNameError, PeerTls, Peers};
 pub use receive::{Receive, Whole};
 pub use resolve::resolver;
-pub use sources::{Sources, SourcesError};
+pub use sources::{Sources, SourcesError, SourcesFile};
 pub use write_time::WriteTime;

@@ -2,7 +2,9 @@
 //! from.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use portcullis_process::files;
 use rustls::pki_types::CertificateDer;
@@ -26,6 +28,13 @@ pub struct Sources {
     pub proxies: Option<Proxies>,
     /// The addresses that are allowed; empty allows all. A pattern that ends in `*` is a prefix.
     pub allowed: Vec<String>,
+}
+
+/// A `sources.yml` that was read. What it said then counts until it is read again, so that nothing more is allowed while it is away.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SourcesFile {
+    path: PathBuf,
+    first: Arc<Sources>,
 }
 
 /// A file of sources that cannot be used.
@@ -108,6 +117,33 @@ impl Sources {
             proxies: written.proxies,
             allowed: written.allowed_sources,
         })
+    }
+}
+
+impl SourcesFile {
+    /// Reads the file and the certificates that it names.
+    ///
+    /// # Errors
+    /// When one of them cannot be read or is malformed.
+    pub fn read(path: &Path) -> Result<Self, SourcesError> {
+        Ok(Self { path: path.to_owned(), first: Arc::new(Sources::read(path)?) })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it said when it was read.
+    pub(crate) fn first(&self) -> Arc<Sources> {
+        Arc::clone(&self.first)
+    }
+}
+
+/// Shows no content, which may hold a password.
+impl fmt::Debug for SourcesFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SourcesFile").field(&self.path).finish()
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use portcullis_process::SettingError;
 use portcullis_registry::signature::{Requirement, TrustRoot};
-use portcullis_registry::{Allowed, DockerConfig, Guard, Sources};
+use portcullis_registry::{Allowed, DockerConfig, Guard, SourcesFile};
 
 /// Registries, logins and addresses.
 #[derive(Debug, Clone, Args)]
@@ -54,11 +54,14 @@ impl RegistryArgs {
         self.docker_config.clone().map(DockerConfig::new)
     }
 
-    /// Checks the settings against this machine.
+    /// The `sources.yml` with what it says now.
+    pub(super) fn sources(&self) -> Result<Option<SourcesFile>, SettingError> {
+        let read = self.sources.as_deref().map(SourcesFile::read).transpose();
+        read.map_err(|error| SettingError::new("--sources", error.to_string()))
+    }
+
+    /// Checks the other settings against this machine.
     pub(super) fn check(&self) -> Result<(), SettingError> {
-        if let Some(path) = &self.sources {
-            Sources::read(path).map_err(|error| SettingError::new("--sources", error.to_string()))?;
-        }
         if let Some(path) = &self.verification {
             Requirement::read(path).map_err(|error| SettingError::new("--verification", error.to_string()))?;
         }

@@ -56,8 +56,9 @@ impl Fetching {
     /// The files whose change may make a failed fetch work.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let docker = self.docker.iter().flat_map(DockerConfig::paths);
-        let files = [&self.web.authorities, &self.web.sources, &self.verification, &self.trust_root];
-        files.into_iter().flatten().cloned().chain(docker).collect()
+        let sources = self.web.sources.iter().map(|file| file.path().to_owned());
+        let files = [&self.web.authorities, &self.verification, &self.trust_root];
+        files.into_iter().flatten().cloned().chain(sources).chain(docker).collect()
     }
 }
 

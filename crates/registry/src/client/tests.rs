@@ -49,6 +49,25 @@ fn l23_a_list_of_sources_limits_them() {
 }
 
 #[test]
+fn a_file_of_sources_counts_before_its_first_use_even_if_it_is_gone_by_then() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sources.yml");
+    std::fs::write(&path, "allowed_sources: ['https://example.com/*']\ninsecure_sources: [example.com]\n")
+        .expect("writes");
+    let file = SourcesFile::read(&path).expect("good");
+    std::fs::remove_file(&path).expect("removes");
+    let web = web(|settings| settings.sources = Some(file));
+    let allowed = |address: &str| web.check_allowed(address, "h").map_err(|error| error.reason);
+    assert_eq!(allowed("https://example.org/a"), Err(Reason::SourceNotAllowed));
+    assert_eq!(allowed("https://example.com/a"), Ok(()));
+    assert!(web.is_plain("example.com") && !web.is_plain("example.org"));
+    std::fs::write(&path, "allowed_sources: ['https://example.org/*']\n").expect("writes");
+    assert_eq!(allowed("https://example.org/a"), Ok(()), "it is read again");
+    std::fs::write(&path, "[").expect("writes");
+    assert_eq!(allowed("https://example.com/a"), Err(Reason::SourceNotAllowed), "the last content counts");
+}
+
+#[test]
 fn z17_redirects_lead_where_modules_may_come_from() {
     let lists: [&[&str]; 2] = [&["https://example.com/policies/*"], &["registry://example.com/policies/*"]];
     let allowed = |list: &[&str], to: &str| {
