@@ -39,7 +39,7 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
         let digest = take(&registry, &image, &mut archive).await?;
         saved.push(Artifact::new(&image, digest));
         for bundle in signature::bundles(&registry, &image, &digest).await.map_err(explain)? {
-            let bundle = Image { tag: None, digest: Some(bundle.digest), ..image.clone() };
+            let bundle = Image { tag: None, digest: Some(bundle), ..image.clone() };
             take(&registry, &bundle, &mut archive).await?;
         }
         let signatures = Image { tag: Some(format!("sha256-{}.sig", digest.hex())), digest: None, ..image };

@@ -43,7 +43,9 @@ impl Whole {
     }
 
     /// The bytes and their digest.
-    pub fn finish(self) -> (Vec<u8>, Digest) {
+    pub fn finish(mut self) -> (Vec<u8>, Digest) {
+        // It may have grown to twice its size.
+        self.bytes.shrink_to_fit();
         (self.bytes, self.hasher.finish())
     }
 

@@ -1,8 +1,10 @@
 //! Manifests of modules: which ones are accepted, and how one is made for a push.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use portcullis_contract::{Digest, Reason};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::FetchError;
@@ -20,6 +22,19 @@ pub const LAYER_TYPE: &str = "application/vnd.wasm.content.layer.v1+wasm";
 /// The media type of Docker's manifests, which have the same form.
 const DOCKER_MANIFEST_TYPE: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_LIST_TYPE: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+/// Most blobs of a manifest. A manifest with signatures has one for each of them.
+const MAX_LAYERS: usize = 1000;
+
+/// The annotation with a signature, in base64.
+pub(crate) const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+/// The annotation with the signer's certificate, in PEM.
+pub(crate) const CERTIFICATE: &str = "dev.sigstore.cosign/certificate";
+/// The annotation with the certificates between it and the root, and perhaps the root.
+pub(crate) const CHAIN: &str = "dev.sigstore.cosign/chain";
+/// The annotation with the log's entry about a signature, and its promise.
+pub(crate) const LOG_ENTRY: &str = "dev.sigstore.cosign/bundle";
+/// The annotations that are read. Others are not kept: in memory, many small ones take ten times their length.
+const ANNOTATIONS: [&str; 4] = [SIGNATURE, CERTIFICATE, CHAIN, LOG_ENTRY];
 
 /// A blob, by its digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,8 +46,8 @@ pub struct Descriptor {
     pub digest: Digest,
     /// Its size in bytes.
     pub size: u64,
-    /// The annotations.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    /// The annotations that are read somewhere.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default, deserialize_with = "annotations")]
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -47,7 +62,7 @@ pub struct Manifest {
     pub content: Content,
 }
 
-/// The content of a manifest.
+/// What is read of the content of a manifest. It takes little more memory than the manifest's bytes, whatever is in them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Content {
@@ -59,13 +74,21 @@ pub struct Content {
     /// The configuration.
     pub config: Descriptor,
     /// The blobs.
+    #[serde(deserialize_with = "layers")]
     pub layers: Vec<Descriptor>,
     /// In signatures and other additions: the manifest that this one is about.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub subject: Option<Descriptor>,
-    /// The annotations, which repeat the module's metadata.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
-    pub annotations: BTreeMap<String, String>,
+}
+
+/// The content of a manifest that is pushed.
+#[derive(Serialize)]
+struct Pushed<'a> {
+    #[serde(flatten)]
+    content: &'a Content,
+    /// The annotations, which repeat the module's metadata. Nothing reads them here.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: BTreeMap<String, String>,
 }
 
 impl Manifest {
@@ -79,7 +102,7 @@ impl Manifest {
         #[serde(rename_all = "camelCase")]
         struct Kind {
             media_type: Option<String>,
-            manifests: Option<serde::de::IgnoredAny>,
+            manifests: Option<IgnoredAny>,
         }
         let kind: Kind =
             serde_json::from_slice(&bytes).map_err(|_| refused("the manifest is not a JSON object".to_owned()))?;
@@ -135,9 +158,8 @@ impl Manifest {
             config,
             layers: vec![layer],
             subject: None,
-            annotations,
         };
-        let bytes = serde_json::to_vec(&content).expect("has text keys only");
+        let bytes = serde_json::to_vec(&Pushed { content: &content, annotations }).expect("has text keys only");
         Self { digest: Digest::of(&bytes), bytes, content }
     }
 }
@@ -146,8 +168,85 @@ fn index() -> String {
     "the name leads to an index of several manifests: name one of them by its digest".to_owned()
 }
 
+/// Reads the annotations of a descriptor that are read somewhere.
+fn annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Annotations;
+
+    impl<'de> Visitor<'de> for Annotations {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("annotations")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut kept = BTreeMap::new();
+            while let Some(Name(name)) = map.next_key()? {
+                match name {
+                    Some(name) => drop(kept.insert(name.to_owned(), map.next_value()?)),
+                    None => drop(map.next_value::<IgnoredAny>()?),
+                }
+            }
+            Ok(kept)
+        }
+    }
+
+    /// The name of an annotation, if it is one that is read.
+    struct Name(Option<&'static str>);
+
+    impl<'de> Deserialize<'de> for Name {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct Names;
+
+            impl Visitor<'_> for Names {
+                type Value = Name;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("the name of an annotation")
+                }
+
+                fn visit_str<E: serde::de::Error>(self, found: &str) -> Result<Name, E> {
+                    Ok(Name(ANNOTATIONS.into_iter().find(|name| *name == found)))
+                }
+            }
+
+            deserializer.deserialize_str(Names)
+        }
+    }
+
+    deserializer.deserialize_map(Annotations)
+}
+
+/// Reads the blobs of a manifest, and no more than are accepted.
+fn layers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Descriptor>, D::Error> {
+    struct Layers;
+
+    impl<'de> Visitor<'de> for Layers {
+        type Value = Vec<Descriptor>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of layers")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut layers = Vec::new();
+            while let Some(layer) = list.next_element()? {
+                if layers.len() == MAX_LAYERS {
+                    return Err(serde::de::Error::custom(format!("it has more than {MAX_LAYERS} layers")));
+                }
+                layers.push(layer);
+            }
+            Ok(layers)
+        }
+    }
+
+    deserializer.deserialize_seq(Layers)
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn reason(json: &str) -> Reason {
@@ -162,6 +261,53 @@ mod tests {
         let read = Manifest::parse(manifest.bytes.clone()).expect("parses");
         assert_eq!(read, manifest);
         assert_eq!(read.module().expect("one").digest, Digest::of(b"module"));
+    }
+
+    /// The bytes that a manifest keeps in memory, as far as the texts in it make them more or less.
+    fn kept(manifest: &Manifest) -> usize {
+        let of = |one: &Descriptor| {
+            let texts = |(name, value): (&String, &String)| 48 + name.capacity() + value.capacity();
+            one.media_type.capacity() + one.annotations.iter().map(texts).sum::<usize>() + size_of::<Descriptor>()
+        };
+        let Content { schema_version: _, media_type, config, layers, subject } = &manifest.content;
+        let media_type = media_type.as_ref().map_or(0, String::capacity);
+        let unused = (layers.capacity() - layers.len()) * size_of::<Descriptor>();
+        layers.iter().chain([config]).chain(subject).map(of).sum::<usize>() + media_type + unused
+    }
+
+    #[test]
+    fn annotations_without_end_take_no_memory() {
+        let many: serde_json::Map<String, Value> =
+            (0..95_000).map(|number| (format!("{number:x}"), json!(""))).collect();
+        let mut content: Value =
+            serde_json::from_slice(&Manifest::of_module(b"module", BTreeMap::new()).bytes).expect("JSON");
+        content["subject"] = content["layers"][0].clone();
+        content["annotations"] = json!(many);
+        for place in ["/config", "/layers/0", "/subject"] {
+            content.pointer_mut(place).expect(place)["annotations"] = json!(many);
+        }
+        for name in ANNOTATIONS {
+            content["layers"][0]["annotations"][name] = json!("kept");
+        }
+        let bytes = content.to_string().into_bytes();
+        assert!((3 << 20..MAX_MANIFEST as usize).contains(&bytes.len()), "{}", bytes.len());
+        let manifest = Manifest::parse(bytes).expect("a manifest");
+        let kept_names: Vec<_> = manifest.module().expect("one").annotations.keys().map(String::as_str).collect();
+        assert_eq!(kept_names, [SIGNATURE, LOG_ENTRY, CERTIFICATE, CHAIN]);
+        assert!(kept(&manifest) < 4096, "{}", kept(&manifest));
+    }
+
+    #[test]
+    fn layers_without_end_are_refused() {
+        let mut content: Value =
+            serde_json::from_slice(&Manifest::of_module(b"module", BTreeMap::new()).bytes).expect("JSON");
+        let layer = content["layers"][0].clone();
+        content["layers"] = json!(vec![&layer; MAX_LAYERS]);
+        let most = Manifest::parse(content.to_string().into_bytes()).expect("a manifest");
+        assert_eq!(most.content.layers.len(), MAX_LAYERS);
+        content["layers"] = json!(vec![&layer; MAX_LAYERS + 1]);
+        let error = Manifest::parse(content.to_string().into_bytes()).expect_err("has too many");
+        assert!(error.reason == Reason::ManifestUnsupported && error.message.contains("1000 layers"), "{error}");
     }
 
     #[test]

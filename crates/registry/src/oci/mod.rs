@@ -8,6 +8,8 @@ mod pull;
 mod push;
 mod referrers;
 
+pub(crate) use manifest::{CERTIFICATE, CHAIN, LOG_ENTRY, SIGNATURE};
+
 pub use image::{Image, ImageError};
 pub use manifest::{CONFIG_TYPE, Descriptor, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE, MAX_MANIFEST, Manifest};
 pub use pull::Registry;

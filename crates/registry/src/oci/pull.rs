@@ -52,10 +52,15 @@ impl Registry {
     /// # Errors
     /// When it cannot be fetched, is too large, or has another digest.
     pub async fn manifest_bytes(&self, image: &Image) -> Result<(Vec<u8>, Digest), FetchError> {
+        self.manifest_within(image, MAX_MANIFEST).await
+    }
+
+    /// The same for a manifest of at most `limit` bytes.
+    pub(crate) async fn manifest_within(&self, image: &Image, limit: u64) -> Result<(Vec<u8>, Digest), FetchError> {
         // What a tag refers to, only the registry says; a digest is checked below.
         let redirects = if image.digest.is_some() { Redirects::Anywhere } else { Redirects::Allowed };
         let answer = self.get(image, &format!("manifests/{}", image.pointer()), MANIFESTS, redirects).await?;
-        let mut body = Whole::new("the manifest", MAX_MANIFEST);
+        let mut body = Whole::new("the manifest", limit);
         self.web.body(&image.host, answer, &mut body).await?;
         let (bytes, digest) = body.finish();
         match image.digest {

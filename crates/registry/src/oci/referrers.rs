@@ -25,18 +25,24 @@ struct Referrer {
 }
 
 impl Registry {
-    /// The manifests about the one with this digest whose artifact type begins with `kind`, or is absent. If the registry
-    /// does not keep such a list itself, clients keep it under an agreed tag.
+    /// The first `most` manifests about the one with this digest whose artifact type begins with `kind`, or is absent. If the
+    /// registry does not keep such a list itself, clients keep it under an agreed tag.
     ///
     /// # Errors
     /// When the list cannot be fetched; a missing list counts as an empty one.
-    pub async fn referrers(&self, image: &Image, digest: &Digest, kind: &str) -> Result<Vec<Digest>, FetchError> {
+    pub async fn referrers(
+        &self,
+        image: &Image,
+        digest: &Digest,
+        kind: &str,
+        most: usize,
+    ) -> Result<Vec<Digest>, FetchError> {
         let list = match self.list(image, &format!("referrers/{digest}")).await? {
             None => self.list(image, &format!("manifests/{}", tag(digest))).await?,
             list => list,
         };
         let index = list.map(|list| serde_json::from_slice(&list)).transpose();
-        Ok(of_kind(index.map_err(|_| no_index(image))?.unwrap_or(Index { manifests: Vec::new() }), kind))
+        Ok(of_kind(index.map_err(|_| no_index(image))?.unwrap_or(Index { manifests: Vec::new() }), kind, most))
     }
 
     /// Adds a pushed artifact to the list of those about its subject, if the registry does not do that itself. An entry that
@@ -97,12 +103,12 @@ fn with(list: Option<&[u8]>, artifact: &Manifest) -> Option<Option<Vec<u8>>> {
     Some(Some(list.to_string().into_bytes()))
 }
 
-fn of_kind(index: Index, kind: &str) -> Vec<Digest> {
+fn of_kind(index: Index, kind: &str, most: usize) -> Vec<Digest> {
     let may_be = |referrer: &Referrer| match referrer.artifact_type.as_deref() {
         None | Some("" | EMPTY_TYPE) => true,
         Some(found) => found.starts_with(kind),
     };
-    index.manifests.into_iter().filter(may_be).map(|referrer| referrer.digest).collect()
+    index.manifests.iter().filter(|referrer| may_be(referrer)).map(|referrer| referrer.digest).take(most).collect()
 }
 
 #[cfg(test)]
@@ -119,7 +125,7 @@ mod tests {
         let other = Manifest::of_module(b"another", BTreeMap::new());
         let both = with(Some(&first), &other).expect("a list").expect("is new");
         let index: Index = serde_json::from_slice(&both).expect("an index");
-        assert_eq!(of_kind(index, "x"), [artifact.digest, other.digest]);
+        assert_eq!(of_kind(index, "x", 9), [artifact.digest, other.digest]);
         for list in [&b"no JSON"[..], b"[]", b"{}"] {
             assert_eq!(with(Some(list), &artifact), None);
         }
@@ -135,6 +141,7 @@ mod tests {
             {"digest": digests[3]},
         ]});
         let index: Index = serde_json::from_value(index).expect("reads");
-        assert_eq!(of_kind(index, "application/vnd.example.bundle"), [digests[0], digests[2], digests[3]]);
+        let bundles = of_kind(index, "application/vnd.example.bundle", 2);
+        assert_eq!(bundles, [digests[0], digests[2]], "and no more than are wanted");
     }
 }

@@ -13,13 +13,11 @@ use super::material::Layer;
 use super::refusal::Refusal;
 use super::signed::{Certificate, Entry, Signed};
 use super::trust::{Logged, NoTrustRoot, TrustRoot};
-use crate::oci::{Descriptor, Image, Registry};
+use crate::oci::{Descriptor, Image, Manifest, Registry, SIGNATURE};
 use crate::{FetchError, Whole};
 
 /// The media type of a statement.
 pub(super) const STATEMENT_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// The annotation with its signature, in base64.
-const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 /// The type that a statement names.
 const KIND: &str = "cosign container image signature";
 /// Largest statement, in bytes.
@@ -60,22 +58,31 @@ pub(super) async fn fetch(registry: &Registry, image: &Image, manifest: &Digest)
         Err(error) => return Err(super::unlisted(image, error)),
     };
     let mut layers = Vec::new();
-    for layer in list.content.layers.iter().filter(|layer| layer.media_type == STATEMENT_TYPE).take(MAX_SIGNATURES) {
+    for layer in statements(list) {
         layers.extend(statement(registry, &place, layer).await.map_err(|error| super::unavailable(image, error))?);
     }
     Ok(layers)
 }
 
+/// The layers that are looked at. The rest of the manifest is not kept while they are fetched.
+fn statements(list: Manifest) -> Vec<Descriptor> {
+    let mut layers = list.content.layers;
+    layers.retain(|layer| layer.media_type == STATEMENT_TYPE);
+    layers.truncate(MAX_SIGNATURES);
+    layers.shrink_to_fit();
+    layers
+}
+
 /// One of the signatures; `None` if the layer is not a signature.
-async fn statement(registry: &Registry, place: &Image, layer: &Descriptor) -> Result<Option<Layer>, FetchError> {
+async fn statement(registry: &Registry, place: &Image, layer: Descriptor) -> Result<Option<Layer>, FetchError> {
     if !layer.annotations.contains_key(SIGNATURE) || layer.size > MAX_STATEMENT {
         return Ok(None);
     }
     let mut receive = Whole::new("a signature", MAX_STATEMENT);
     registry.blob(place, &layer.digest, &mut receive).await?;
     let (body, digest) = receive.finish();
-    let annotations = layer.annotations.clone();
-    Ok((digest == layer.digest).then(|| Layer { media_type: layer.media_type.clone(), annotations, body }))
+    let Descriptor { media_type, annotations, digest: wanted, .. } = layer;
+    Ok((digest == wanted).then_some(Layer { media_type, annotations, body }))
 }
 
 /// A statement and its signature, if it is about this manifest. Statements about another digest, and other documents, give `None`.

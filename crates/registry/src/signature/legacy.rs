@@ -15,13 +15,8 @@ use sigstore_verify::types::Bundle;
 use super::PublicKey;
 use super::refusal::Refusal;
 use super::trust::TrustRoot;
+use crate::oci::{CERTIFICATE, CHAIN, LOG_ENTRY};
 
-/// The annotation with the certificate, in PEM.
-pub(super) const CERTIFICATE: &str = "dev.sigstore.cosign/certificate";
-/// The annotation with the certificates between it and the root, and perhaps the root.
-const CHAIN: &str = "dev.sigstore.cosign/chain";
-/// The annotation with the log's entry and its promise.
-const LOG_ENTRY: &str = "dev.sigstore.cosign/bundle";
 /// Longest of these texts, in bytes.
 const LONGEST: usize = 64 << 10;
 /// Most certificates in a chain.
