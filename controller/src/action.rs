@@ -15,15 +15,8 @@ use crate::world::Entries;
 pub enum Action {
     /// Adds our finalizer to a policy.
     Hold(PolicyReference),
-    /// Removes our finalizer from a policy.
-    Release {
-        /// The policy.
-        policy: PolicyReference,
-        /// The `resourceVersion` that the decision is based on.
-        version: String,
-        /// The other finalizers, which stay.
-        finalizers: Vec<String>,
-    },
+    /// Removes our finalizer from a policy that is being deleted. The others stay: they are read just before.
+    Release(PolicyReference),
     /// Creates a revision.
     CreateRevision {
         /// Its name.
@@ -146,7 +139,7 @@ impl Action {
     /// The object of this action.
     pub fn key(&self) -> Key {
         match self {
-            Self::Hold(policy) | Self::Release { policy, .. } => Key::Policy(policy.uid.clone()),
+            Self::Hold(policy) | Self::Release(policy) => Key::Policy(policy.uid.clone()),
             Self::SetCondition { policy, .. } => Key::Status(policy.uid.clone()),
             Self::CreateRevision { name, .. } | Self::Mark { name, .. } | Self::DeleteRevision { name, .. } => {
                 Key::Revision(name.clone())
@@ -186,7 +179,7 @@ impl Action {
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Hold(_) => "add_finalizer",
-            Self::Release { .. } => "remove_finalizer",
+            Self::Release(_) => "remove_finalizer",
             Self::CreateRevision { .. } => "create_revision",
             Self::Mark { .. } => "mark_revision",
             Self::DeleteRevision { .. } => "delete_revision",

@@ -1,5 +1,6 @@
 //! Executes the actions that were decided on: one write, or one question, each.
 
+mod finalizer;
 mod revision;
 mod webhook;
 
@@ -22,6 +23,8 @@ use crate::marker::Prover;
 use crate::memory::{ConditionValue, WebhookRejection};
 use crate::watch::resource;
 use crate::world::{Change, Collection, Entries};
+
+pub(crate) use finalizer::release;
 
 /// How long one write may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -93,13 +96,9 @@ impl Executor {
                 let written = self.policies(policy).patch(&policy.name, &params, &patch).await?;
                 Ok(applied(Collection::Policies(policy.kind), written))
             }
-            Action::Release { policy, version, finalizers } => {
+            Action::Release(policy) => {
                 passes("controller.before_finalizer_removal").await?;
-                let patch =
-                    json!({"metadata": {"resourceVersion": version, "uid": policy.uid, "finalizers": finalizers}});
-                let written = self.policies(policy).patch(&policy.name, &manager(), &Patch::Merge(patch)).await?;
-                let collection = Collection::Policies(policy.kind);
-                Ok(if finalizers.is_empty() { deleted(collection, &policy.uid) } else { applied(collection, written) })
+                self.release(policy).await
             }
             Action::CreateRevision { policy, source, object, .. } => {
                 let written = self.create_revision(policy, source.as_deref(), object).await?;
@@ -140,6 +139,16 @@ impl Executor {
             | Action::ChangeCheckWebhook { .. }
             | Action::Prove { .. } => self.write_webhook(action).await,
         }
+    }
+
+    async fn release(&self, policy: &PolicyReference) -> Result<Outcome, Failed> {
+        let (collection, api) = (Collection::Policies(policy.kind), self.policies(policy));
+        let found = api.get(&policy.name).await?;
+        let Some((patch, is_last)) = release(policy, &found) else {
+            return Err(Failed::overtaken("the policy has changed since"));
+        };
+        let written = api.patch(&policy.name, &manager(), &Patch::Merge(patch)).await?;
+        Ok(if is_last { deleted(collection, &policy.uid) } else { applied(collection, written) })
     }
 
     async fn delete(&self, collection: Collection, name: &str, uid: &str) -> Result<Outcome, Failed> {

@@ -10,12 +10,13 @@ use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
-use portcullis_api::PolicyReference;
-use portcullis_api::kubernetes::{FINALIZER, Outline};
+use portcullis_api::kubernetes::Outline;
+use portcullis_api::{Kind, PolicyReference};
 use portcullis_kubernetes::CONTROLLER_MANAGER;
 use portcullis_util::Backoff;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use crate::execute::release;
 use crate::watch::resource;
 use crate::world::{Collection, PolicyView, WebhookView};
 
@@ -86,14 +87,7 @@ impl Uninstall {
         }
         for collection in Collection::ALL {
             if let Collection::Policies(kind) = collection {
-                let held = |object: Outline| {
-                    let policy = PolicyView::read(kind, &object)?;
-                    Some((release(&policy, &self.policy_server)?, policy.reference))
-                };
-                for (patch, policy) in self.list(collection, held).await? {
-                    self.release(collection, &policy, &patch).await?;
-                    removed += 1;
-                }
+                removed += self.release_all(collection, kind).await?;
             }
         }
         Ok(removed)
@@ -139,6 +133,25 @@ impl Uninstall {
         Ok(())
     }
 
+    /// Removes our finalizer from the policies of a kind, and returns from how many. Users decide how many other finalizers there are, so only
+    /// those of one page are in memory.
+    async fn release_all(&self, collection: Collection, kind: Kind) -> Result<usize> {
+        let (mut removed, mut next) = (0, Some(String::new()));
+        while let Some(token) = next {
+            let (objects, after) = self.page(collection, &token).await?;
+            next = after;
+            for object in objects {
+                let policy = PolicyView::read(kind, &object).filter(|policy| is_held(policy, &self.policy_server));
+                let Some(policy) = policy.map(|policy| policy.reference) else { continue };
+                if let Some((patch, _)) = release(&policy, &object) {
+                    self.release(collection, &policy, &patch).await?;
+                    removed += 1;
+                }
+            }
+        }
+        Ok(removed)
+    }
+
     async fn release(&self, collection: Collection, policy: &PolicyReference, patch: &Value) -> Result<()> {
         let api = match &policy.namespace {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource(collection)),
@@ -154,22 +167,27 @@ impl Uninstall {
         Ok(())
     }
 
-    /// What `view` makes of the objects of a collection, which are not kept; nothing if the API server does not know its kind.
+    /// What `view` makes of the objects of a collection, which are not kept.
     async fn list<T>(&self, collection: Collection, view: impl Fn(Outline) -> Option<T>) -> Result<Vec<T>> {
-        let api = self.api(collection);
-        let mut found = Vec::new();
-        let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let page = match api.list(&params).await {
-                Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(found),
-                page => page.with_context(|| format!("the list of {}", resource(collection).plural))?,
-            };
-            found.extend(page.items.into_iter().filter_map(&view));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(found),
-            }
+        let (mut found, mut next) = (Vec::new(), Some(String::new()));
+        while let Some(token) = next {
+            let (objects, after) = self.page(collection, &token).await?;
+            found.extend(objects.into_iter().filter_map(&view));
+            next = after;
         }
+        Ok(found)
+    }
+
+    /// The objects of a page of a collection, and the token of the next page, if there is one; no objects if the API server does not know its
+    /// kind. The token of the first page is empty.
+    async fn page(&self, collection: Collection, token: &str) -> Result<(Vec<Outline>, Option<String>)> {
+        let token = Some(token.to_owned()).filter(|token| !token.is_empty());
+        let params = ListParams { continue_token: token, ..ListParams::default() };
+        let page = match self.api(collection).list(&params.limit(PAGE)).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok((Vec::new(), None)),
+            page => page.with_context(|| format!("the list of {}", resource(collection).plural))?,
+        };
+        Ok((page.items, page.metadata.continue_.filter(|token| !token.is_empty())))
     }
 
     fn api(&self, collection: Collection) -> Api<Outline> {
@@ -177,45 +195,32 @@ impl Uninstall {
     }
 }
 
-/// The patch that removes our finalizer from a policy of this policy server; `None` if it does not have it, or has so many that not all are
-/// known.
-fn release(policy: &PolicyView, policy_server: &str) -> Option<Value> {
-    if policy.policy_server != policy_server || !policy.is_held() || policy.is_cut {
-        return None;
-    }
-    let others: Vec<_> = policy.finalizers.iter().filter(|one| *one != FINALIZER).collect();
-    Some(json!({
-        "metadata": { "resourceVersion": policy.version, "uid": policy.reference.uid, "finalizers": others },
-    }))
+/// Whether a policy is one of this policy server and has our finalizer. One that has so many finalizers that not all are known keeps them.
+fn is_held(policy: &PolicyView, policy_server: &str) -> bool {
+    policy.policy_server == policy_server && policy.is_held && !policy.is_cut
 }
 
 #[cfg(test)]
 mod tests {
-    use portcullis_api::Kind;
+    use portcullis_api::kubernetes::FINALIZER;
+    use serde_json::json;
 
     use super::*;
 
-    fn policy(spec: Value, finalizers: &[&str]) -> PolicyView {
+    fn is_ours(spec: Value, finalizers: &[&str]) -> bool {
         let object = json!({
             "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ClusterPolicy",
             "metadata": { "name": "a", "uid": "u", "resourceVersion": "7", "finalizers": finalizers },
             "spec": spec,
         });
-        PolicyView::read(Kind::ClusterPolicy, &serde_json::from_value(object).expect("an object")).expect("a policy")
-    }
-
-    #[test]
-    fn our_finalizer_goes_and_those_of_others_stay() {
-        let held = policy(json!({}), &["example.com/other", FINALIZER]);
-        assert_eq!(
-            release(&held, "default"),
-            Some(json!({"metadata": {"resourceVersion": "7", "uid": "u", "finalizers": ["example.com/other"]}}))
-        );
+        let object = serde_json::from_value(object).expect("an object");
+        is_held(&PolicyView::read(Kind::ClusterPolicy, &object).expect("a policy"), "default")
     }
 
     #[test]
     fn policies_of_others_and_free_ones_are_left_alone() {
-        assert_eq!(release(&policy(json!({"policyServer": "two"}), &[FINALIZER]), "default"), None);
-        assert_eq!(release(&policy(json!({}), &["example.com/other"]), "default"), None);
+        assert!(is_ours(json!({}), &["example.com/other", FINALIZER]));
+        assert!(!is_ours(json!({"policyServer": "two"}), &[FINALIZER]));
+        assert!(!is_ours(json!({}), &["example.com/other"]));
     }
 }

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_api::kubernetes::FINALIZER;
 use portcullis_api::revision::DELETED_ANNOTATION;
 
 use super::groups::Groups;
@@ -24,21 +23,17 @@ pub(super) fn decide(
     decision: &mut Decision,
 ) {
     let none = BTreeMap::new();
-    for (uid, policy) in world.policies.iter().filter(|(_, policy)| policy.is_deleting && policy.is_held()) {
+    for (uid, policy) in world.policies.iter().filter(|(_, policy)| policy.is_deleting && policy.is_held) {
         let revisions = world.revisions.get(uid).unwrap_or(&none);
         forget(uid, revisions, groups, memory, rules, now, decision);
-        // The other finalizers must all be known, as they stay.
+        // The other finalizers must all be known when ours is removed, as they stay.
         if revisions.is_empty() && !policy.is_cut {
-            decision.act(Action::Release {
-                policy: policy.reference.clone(),
-                version: policy.version.clone(),
-                finalizers: policy.finalizers.iter().filter(|one| *one != FINALIZER).cloned().collect(),
-            });
+            decision.act(Action::Release(policy.reference.clone()));
         }
     }
     memory.orphans.retain(|uid, _| world.revisions.contains_key(uid) && !world.policies.contains_key(uid));
     for (uid, revisions) in &world.revisions {
-        let is_gone = world.policies.get(uid).is_none_or(|policy| policy.is_deleting && !policy.is_held());
+        let is_gone = world.policies.get(uid).is_none_or(|policy| policy.is_deleting && !policy.is_held);
         if is_gone {
             let since = *memory.orphans.entry(uid.clone()).or_insert(now.instant);
             if decision.has_passed(since, UNKNOWN_FOR, now) {

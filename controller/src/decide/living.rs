@@ -26,7 +26,7 @@ pub(super) fn decide(
     now: Now,
     decision: &mut Decision,
 ) {
-    if !policy.is_held() {
+    if !policy.is_held {
         decision.act(Action::Hold(policy.reference.clone()));
         return;
     }

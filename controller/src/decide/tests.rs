@@ -281,7 +281,7 @@ impl Stage {
 fn short(action: &Action) -> String {
     match action {
         Action::Hold(policy) => format!("hold {}", policy.name),
-        Action::Release { policy, finalizers, .. } => format!("release {} {finalizers:?}", policy.name),
+        Action::Release(policy) => format!("release {}", policy.name),
         Action::CreateRevision { object, .. } => format!("revision {}", object["revision"]),
         Action::Mark { name, labels, annotations } => {
             let marks: Vec<_> = labels

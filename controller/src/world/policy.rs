@@ -33,8 +33,9 @@ pub struct PolicyView {
     pub created: Option<Timestamp>,
     /// Whether it is being deleted.
     pub is_deleting: bool,
-    /// Its finalizers: all of them, unless it is cut.
-    pub finalizers: Vec<String>,
+    /// Whether it has our finalizer. One that is cut may have it. The other finalizers are read again when ours is removed, so that the memory
+    /// of this program does not grow with them.
+    pub is_held: bool,
     /// Whether a part of it was not read, as all of it takes too much memory.
     pub is_cut: bool,
     /// What its match part takes in memory, in bytes, if there was no room for it: those of its namespace take too much. `content` is an error then.
@@ -121,7 +122,7 @@ impl PolicyView {
             version: metadata.resource_version.clone().unwrap_or_default(),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             is_deleting: metadata.deletion_timestamp.is_some(),
-            finalizers: metadata.finalizers.clone().unwrap_or_default(),
+            is_held: object.is_cut() || metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER),
             history_limit: spec["revisionHistoryLimit"]
                 .as_u64()
                 .and_then(|limit| usize::try_from(limit).ok())
@@ -137,11 +138,6 @@ impl PolicyView {
             spec_bytes: object.spec_bytes(),
             status: StatusView::of(status),
         })
-    }
-
-    /// Whether it has our finalizer. One that is cut may have it.
-    pub fn is_held(&self) -> bool {
-        self.is_cut || self.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
     }
 }
 
