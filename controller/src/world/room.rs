@@ -54,7 +54,7 @@ impl MatchRoom {
 }
 
 /// About how much memory a match part takes, in bytes.
-fn bytes_of(part: &MatchPart) -> usize {
+pub(super) fn bytes_of(part: &MatchPart) -> usize {
     let texts = |texts: &[String]| texts.iter().map(|text| TEXT + text.len()).sum::<usize>();
     let rules = part.rules.iter().map(|rule| {
         texts(&rule.api_groups)
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn z11_a_namespace_with_more_match_parts_than_there_is_room_for_keeps_no_more() {
+    fn fault_z11_a_namespace_with_more_match_parts_than_there_is_room_for_keeps_no_more() {
         let mut world = World::new("default");
         for number in 0..20 {
             put(&mut world, "greedy", &format!("p{number:02}"), "1", 1 << 20);
