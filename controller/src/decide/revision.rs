@@ -14,8 +14,8 @@ use crate::world::{Content, PolicyView, RevisionView};
 /// The fields that are always taken from the newest generation.
 const NEWEST: [&str; 6] = ["policyServer", "mode", "suspend", "failurePolicy", "rollbackTo", "revisionHistoryLimit"];
 
-/// How large the specs of a policy's older revisions may be together, in bytes: a little more than one of the largest specs. Revisions in
-/// force and the one that served last are kept in any case.
+/// How large a policy's older revisions may be together, in bytes: a little more than one of the largest specs. Revisions in force and the
+/// one that served last are kept in any case.
 const HISTORY_BYTES: usize = 1 << 20;
 
 /// A revision that is still to be made.
@@ -135,7 +135,7 @@ pub(super) fn prune<'w>(policy: &PolicyView, revisions: &'w BTreeMap<i64, Revisi
     let wanted = policy.rollback_to.and_then(|to| source(to, Some(revisions))).map(|source| source.generation);
     let older = revisions.values().rev().filter(|revision| revision.generation < policy.generation);
     let beyond = older.enumerate().scan(0, |bytes: &mut usize, (n, one)| {
-        *bytes = bytes.saturating_add(one.spec_bytes);
+        *bytes = bytes.saturating_add(one.bytes());
         Some((n >= policy.history_limit || *bytes > HISTORY_BYTES, one))
     });
     let beyond = beyond.filter_map(|(is_beyond, one)| is_beyond.then_some(one));

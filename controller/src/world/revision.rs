@@ -8,6 +8,7 @@ use portcullis_api::{PolicyReference, RevisionData, RevisionError, RevisionMarks
 use portcullis_contract::{GroupId, WebhookKind};
 
 use super::policy::{Content, Unreadable};
+use super::room::bytes_of;
 
 /// A revision.
 #[derive(Debug, Clone)]
@@ -34,6 +35,8 @@ pub struct RevisionView {
     pub unreadable: Option<Unreadable>,
     /// The size of its spec as JSON, in bytes. The spec itself is read again when a policy is rolled back to it.
     pub spec_bytes: usize,
+    /// What its match part takes in memory, in bytes.
+    pub match_bytes: usize,
     /// Whether it can be served; false if the content for `rollbackTo` was missing.
     pub has_content: bool,
 }
@@ -61,12 +64,19 @@ impl RevisionView {
             marks: RevisionMarks::of(&annotations),
             annotations,
             label: labelled_group(&labels),
+            match_bytes: content.as_ref().map_or(0, |content| bytes_of(&content.own)),
             content,
             unreadable,
             policy,
             has_content,
             spec_bytes: object.spec_bytes(),
         })
+    }
+
+    /// How much room it takes, in bytes: in etcd as its spec, or in the memory of this program as its match part, whichever is more. A match part
+    /// can take fifteen times its text.
+    pub fn bytes(&self) -> usize {
+        self.spec_bytes.max(self.match_bytes)
     }
 
     /// Whether the policy is a member of this generation's match group.

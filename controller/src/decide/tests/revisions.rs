@@ -138,3 +138,28 @@ fn z10_the_history_of_a_policy_has_a_size() {
     let removed: Vec<_> = stage.actions().into_iter().filter(|action| action.starts_with("remove")).collect();
     assert_eq!(removed, ["remove a-4", "remove a-3", "remove a-2"], "four fit, and the one that served stays");
 }
+
+/// A match part of short texts, which takes fifteen times as much memory as JSON.
+fn short_texts() -> Value {
+    let texts = |count: usize, text: &str| vec![text.to_owned(); count];
+    let rule = json!({
+        "apiGroups": texts(32, ""), "apiVersions": texts(16, "v"), "resources": texts(32, "r"), "operations": texts(5, "*"),
+    });
+    Value::Array(vec![rule; 32])
+}
+
+#[test]
+fn z11_match_parts_of_older_generations_count_as_they_are_in_memory() {
+    let mut stage = Stage::new();
+    let at = |generation| policy("a").generation(generation).spec("rules", short_texts());
+    stage.put(at(10));
+    (1..10).for_each(|generation| stage.revision(&at(generation), &["withdrawn"]));
+    stage.revision(&at(10), &[]);
+    let one = &stage.world.revisions["uid-a"][&1];
+    assert!(one.match_bytes > 10 * one.spec_bytes, "{} of {}", one.match_bytes, one.spec_bytes);
+    let fit = (1 << 20) / one.match_bytes;
+    let removed: Vec<_> = stage.actions().into_iter().filter(|action| action.starts_with("remove")).collect();
+    let expected: Vec<_> = (1..10 - fit).rev().map(|generation| format!("remove a-{generation}")).collect();
+    assert!((1..9).contains(&fit), "{fit}");
+    assert_eq!(removed, expected);
+}
