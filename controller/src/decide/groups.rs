@@ -202,6 +202,12 @@ impl<'w> Groups<'w> {
             let shard = *memory.placed.entry(place).or_insert_with(|| self.place(uid, &content, revisions, rules));
             content.in_shard(shard)
         });
+        let group = planned.content.as_ref().map(|content| &content.group);
+        if let Some(refusal) = revisions.and_then(|revisions| revision::refusal(revisions, group)) {
+            memory.placed.remove(&(uid.to_owned(), policy.generation));
+            self.refused.insert(uid, refusal);
+            return;
+        }
         if let Some(content) = &planned.content {
             let known = self.get(&content.group).and_then(|group| group.part.as_ref());
             if known.is_some_and(|part| !part.is_same(&content.part)) {

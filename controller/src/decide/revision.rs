@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 
 use portcullis_api::revision::{PINNED_DIGEST_ANNOTATION, ROLLED_BACK_TO_ANNOTATION, SERVED_ANNOTATION, group_labels};
 use portcullis_api::{Resolved, RevisionData};
+use portcullis_contract::{GroupId, Reason};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
+use super::quota::SPEC_BYTES;
 use super::rules::Rules;
 use crate::action::Action;
+use crate::memory::ConditionValue;
 use crate::world::{Content, PolicyView, RevisionView};
 
 /// The fields that are always taken from the newest generation.
@@ -17,6 +20,10 @@ const NEWEST: [&str; 6] = ["policyServer", "mode", "suspend", "failurePolicy", "
 /// How large a policy's older revisions may be together, in bytes: a little more than one of the largest specs. Revisions in force and the
 /// one that served last are kept in any case.
 const HISTORY_BYTES: usize = 1 << 20;
+
+/// How large the revisions may be together, in bytes, that stay in force when a policy moves to another match group: four of the largest
+/// specs. They stay until the policy is called in its newest group, which may never be: its module may not load.
+const IN_FORCE_BYTES: usize = 4 * SPEC_BYTES;
 
 /// A revision that is still to be made.
 #[derive(Debug)]
@@ -51,6 +58,21 @@ pub(super) fn plan(policy: &PolicyView, revisions: Option<&BTreeMap<i64, Revisio
             Some((generation, None)) => (newest, None, Some(missing(generation, revisions))),
         };
     Planned { content, needs_time: false, source: from, problem, annotations }
+}
+
+/// Why a new generation, which joins this group, is not accepted: too much would stay in force because of it. Those in the same group do not,
+/// so an edit that leaves the match part of the newest generation as it is, for instance one that mends the module, is always accepted.
+pub(super) fn refusal(revisions: &BTreeMap<i64, RevisionView>, group: Option<&GroupId>) -> Option<ConditionValue> {
+    let stays = |one: &&RevisionView| one.is_in_force() && one.groups().all(|other| Some(other) != group);
+    let bytes = revisions.values().filter(stays).map(RevisionView::bytes).sum::<usize>();
+    let (newest, _) = revisions.last_key_value().filter(|_| bytes > IN_FORCE_BYTES)?;
+    let generations: Vec<_> = revisions.values().filter(stays).map(|one| one.generation.to_string()).collect();
+    let text = format!(
+        "generations {} stay in force until a newer one is called, and take {bytes} bytes of at most {IN_FORCE_BYTES}; wait until generation \
+         {newest} is Ready, keep its rules, selectors and matchConditions in this edit, or delete the policy and apply it again",
+        generations.join(", ")
+    );
+    Some(ConditionValue::not_configured(Reason::QuotaExceeded.as_str(), text))
 }
 
 /// The action that creates it.

@@ -1,12 +1,13 @@
 //! Limits how many webhook configurations the policies of a namespace may have. An API server compares every request with all of them, so
-//! a user who may write Policies in one namespace could slow it down for everyone.
+//! a user who may write Policies in one namespace could slow it down for everyone. It also limits what the match parts that policies are
+//! leaving take of this program's memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_contract::{GroupId, Reason};
 
 use crate::memory::ConditionValue;
-use crate::world::{PolicyView, RevisionView, World};
+use crate::world::{MATCH_BYTES, PolicyView, RevisionView, World};
 
 /// The match groups of each namespace.
 #[derive(Debug)]
@@ -19,8 +20,12 @@ pub(super) struct WebhookQuota<'w> {
 struct Groups<'w> {
     /// The group of each policy's newest accepted generation, by the policy's uid.
     newest: BTreeMap<&'w str, GroupId>,
+    /// What the match part of that generation takes in memory, in bytes, by the policy's uid.
+    newest_bytes: BTreeMap<&'w str, usize>,
     /// All groups with a webhook, including those that a policy is leaving.
     in_force: BTreeSet<GroupId>,
+    /// What the match parts that policies are leaving take in memory, in bytes.
+    leaving: usize,
 }
 
 impl<'w> WebhookQuota<'w> {
@@ -33,16 +38,23 @@ impl<'w> WebhookQuota<'w> {
                 let groups = namespaces.entry(namespace).or_default();
                 groups.in_force.extend(revision.groups().cloned());
                 groups.newest.extend(RevisionView::groups(revision).next().map(|group| (uid.as_str(), group.clone())));
+                groups.leaving += groups.newest_bytes.insert(uid, revision.match_bytes).unwrap_or_default();
             }
         }
         Self { namespaces, limit }
     }
 
     /// Accepts a generation whose policy joins this group, or says why not. An existing group can always be joined. While policies move
-    /// from one group to another there may be twice as many: both are called until the new one is proven.
+    /// from one group to another there may be twice as many: both are called until the new one is proven. A policy that stays in its group
+    /// leaves none.
     pub(super) fn take(&mut self, uid: &'w str, policy: &'w PolicyView, group: &GroupId) -> Result<(), ConditionValue> {
         let Some(namespace) = policy.reference.namespace.as_deref() else { return Ok(()) };
         let groups = self.namespaces.entry(namespace).or_default();
+        let is_moving = groups.newest.get(uid).is_some_and(|newest| newest != group);
+        let left = groups.newest_bytes.get(uid).copied().filter(|_| is_moving).unwrap_or_default();
+        if is_moving && groups.leaving + left > MATCH_BYTES {
+            return Err(too_much(namespace));
+        }
         if !groups.in_force.contains(group) {
             let others: BTreeSet<_> =
                 groups.newest.iter().filter(|(other, _)| **other != uid).map(|(_, group)| group).collect();
@@ -51,10 +63,18 @@ impl<'w> WebhookQuota<'w> {
                 return Err(too_many(namespace, others.len().max(moving), self.limit));
             }
         }
+        groups.leaving += left;
         groups.in_force.insert(group.clone());
         groups.newest.insert(uid, group.clone());
         Ok(())
     }
+}
+
+fn too_much(namespace: &str) -> ConditionValue {
+    let text = format!(
+        "the rules, selectors and matchConditions that policies of namespace {namespace} are leaving take more than {MATCH_BYTES} bytes of memory; wait until these policies are Ready, keep those of the newest accepted generation in this edit, or delete policies"
+    );
+    ConditionValue::not_configured(Reason::QuotaExceeded.as_str(), text)
 }
 
 fn too_many(namespace: &str, taken: usize, limit: usize) -> ConditionValue {

@@ -163,3 +163,44 @@ fn z11_match_parts_of_older_generations_count_as_they_are_in_memory() {
     assert!((1..9).contains(&fit), "{fit}");
     assert_eq!(removed, expected);
 }
+
+#[test]
+fn fault_z10_edits_of_a_policy_that_never_serves_are_refused_when_too_much_stays_in_force() {
+    let mut stage = Stage::new();
+    let text = "x".repeat(750 << 10);
+    let at = |generation: i64, part: i64| {
+        let condition = json!([{"name": "n", "expression": format!("object.metadata.name != '{part}'")}]);
+        policy("a").generation(generation).spec("settings", json!({"text": text})).spec("matchConditions", condition)
+    };
+    let begins = |actions: &[String], what: &str| actions.iter().any(|action| action.starts_with(what));
+    for generation in 1..=4 {
+        stage.put(at(generation, generation));
+        assert!(begins(&stage.actions(), &format!("revision {generation}")), "{generation}");
+        stage.revision(&at(generation, generation), &[]);
+    }
+    // Four of the largest specs may stay in force.
+    stage.put(at(5, 5));
+    assert!(begins(&stage.actions(), "revision 5"));
+    stage.revision(&at(5, 5), &[]);
+    stage.put(at(6, 6));
+    let actions = stage.decide();
+    let said = actions.iter().find_map(|action| match action {
+        Action::SetCondition { condition, .. } => Some((condition.reason.as_str(), condition.message.as_str())),
+        _ => None,
+    });
+    let (reason, words) = said.expect("a condition");
+    assert_eq!(reason, "QuotaExceeded");
+    assert!(
+        words.starts_with("generations 1, 2, 3, 4, 5 stay in force") && words.contains("of at most 3145728;"),
+        "{words}"
+    );
+    assert!(words.contains("until generation 5 is Ready"), "{words}");
+    assert!(!begins(&stage.actions(), "revision") && !begins(&stage.actions(), "remove"));
+    // An edit of something else is accepted, so that the module can be mended.
+    stage.put(at(6, 5));
+    assert!(begins(&stage.actions(), "revision 6"));
+    // So is any edit, once the others are withdrawn.
+    (1..=4).for_each(|generation| stage.revision(&at(generation, generation), &["withdrawn"]));
+    stage.put(at(6, 6));
+    assert!(begins(&stage.actions(), "revision 6"));
+}

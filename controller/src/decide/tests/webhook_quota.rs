@@ -116,3 +116,23 @@ fn z11_edits_that_move_on_and_on_wait_for_the_webhooks_that_they_leave() {
     assert_eq!(stage.made(), [""; 0]);
     assert_eq!(stage.refused(), ["a False QuotaExceeded at 5"]);
 }
+
+#[test]
+fn fault_z11_match_parts_that_policies_are_leaving_have_a_size_together() {
+    let mut stage = stage(40);
+    let at = |name: &str, generation: i64, part: i64| {
+        let condition = json!([{"name": format!("{name}-{part}"), "expression": "x".repeat(700 << 10)}]);
+        tenant(name, "pods").generation(generation).spec("matchConditions", condition)
+    };
+    let names = ["a", "b", "c", "d", "e", "f"];
+    for name in names {
+        (1..=4).for_each(|generation| stage.taken(&at(name, generation, generation)));
+    }
+    // Three parts of each are left by now; 23 of this size fit.
+    names.iter().for_each(|name| stage.put_tenant(&at(name, 5, 5)));
+    assert_eq!(stage.made(), ["a", "b", "c", "d", "e"]);
+    assert_eq!(stage.refused(), ["f False QuotaExceeded at 5"]);
+    // An edit that leaves no further one is accepted.
+    stage.put_tenant(&at("f", 5, 4));
+    assert_eq!(stage.made(), names);
+}
