@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn z24_work_of_a_tenant_with_much_of_it_leaves_room_for_that_of_others() {
+    async fn fault_z24_work_of_a_tenant_with_much_of_it_leaves_room_for_that_of_others() {
         let (release, held) = mpsc::channel::<()>();
         let held = Arc::new(Mutex::new(held));
         let begun = Arc::new(AtomicUsize::new(0));

@@ -286,6 +286,8 @@ fn fault_x07_the_author_of_a_namespaced_policy_grants_himself_everything() {
         {"lookupHost": "web.example"},
         {"manifestDigest": format!("{}/apps/web:v1", source.host())},
         raw("kubernetes/list_resources_all", &json!({"api_version": "v1", "kind": "Secret"})),
+        raw("crypto/v1/is_certificate_trusted", &json!({})),
+        raw("cache/get", &json!({"key": "seen"})),
     ]);
     folder.put(&asks(Policy::namespaced("team", "asks"), &["*"], &calls));
     let fails = Policy::namespaced("team", "fails").guest("fails_with_its_capability");
@@ -293,7 +295,8 @@ fn fault_x07_the_author_of_a_namespaced_policy_grants_himself_everything() {
     let answers = |allowed: &[&str]| {
         let setup = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder));
         let setup = setup.loader("--name-server", names.address);
-        let add = |setup: PodSetup, capability: &&str| setup.loader("--namespaced-capability", capability);
+        let flag = "--namespaced-capability";
+        let add = |setup: PodSetup, capability: &&str| setup.loader(flag, capability).evaluator(flag, capability);
         let pod = allowed.iter().fold(setup, add).start();
         pod.wait_current(id, 1);
         pod.wait_broker();
@@ -312,7 +315,13 @@ fn fault_x07_the_author_of_a_namespaced_policy_grants_himself_everything() {
             assert!(line.contains(&denied) && way, "{line}");
         }
     };
-    let paths = ["net/v1/dns_lookup_host", "oci/v1/manifest_digest", "kubernetes/list_resources_all"];
+    let paths = [
+        "net/v1/dns_lookup_host",
+        "oci/v1/manifest_digest",
+        "kubernetes/list_resources_all",
+        "crypto/v1/is_certificate_trusted",
+        "cache/get",
+    ];
     assert_denied(&answers(&[]), &paths);
     assert_eq!((source.connections(), names.queries()), (0, 0));
     let answers = answers(&["net/*"]);
@@ -431,9 +440,11 @@ fn fault_b04_a_policy_that_fails_when_its_capability_does() {
     folder.put(&Policy::cluster("fails").guest("fails_with_its_capability").spec("hostCapabilities", json!(["net/*"])));
     let pod = Pod::on(&folder).start();
     pod.wait_current("cluster/fails", 1);
-    assert!(!ask(&pod, "cluster/fails").allowed);
-    let errors = pod.evaluation_errors("cluster/fails", Reason::CapabilityUnavailable);
-    assert!(errors > 0.0, "{}", pod.metrics(Program::Evaluator));
+    let review = Review::pod();
+    pod.ask("cluster/fails", &review).assert_not_judged(&review, "cluster/fails", Reason::CapabilityUnavailable);
+    let errors = |reason| pod.evaluation_errors("cluster/fails", reason);
+    let counted = (errors(Reason::CapabilityUnavailable), errors(Reason::EvaluationTrapped));
+    assert_eq!(counted, (1.0, 0.0), "{}", pod.metrics(Program::Evaluator));
 }
 
 #[test]
