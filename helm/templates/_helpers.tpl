@@ -79,6 +79,75 @@ policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quot
 {{- end -}}
 {{- end }}
 
+{{/* A time like 1h30m in milliseconds. */}}
+{{- define "portcullis.milliseconds" -}}
+{{- $sum := 0 -}}
+{{- range regexFindAll "[0-9]+(ms|s|m|h|d)" . -1 -}}
+{{- $unit := regexFind "[a-z]+" . -}}
+{{- $factor := get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 "d" 86400000) $unit -}}
+{{- $sum = add $sum (mul (trimSuffix $unit . | float64 | int64) $factor) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end }}
+
+{{/* Settings that the programs refuse and that no pattern of the schema can, so that helm says what is wrong, and not a pod that restarts
+     for ever. The limits are those of each program's `args.rs`. */}}
+{{- define "portcullis.refuseOutOfBounds" -}}
+{{- $memory := include "portcullis.bytes" .Values.evaluator.memoryLimit | int64 -}}
+{{- if or (lt $memory 2097152) (gt $memory 4294967296) -}}
+{{- fail (printf "evaluator.memoryLimit is %s: want 2MiB, which policies may have from the start, to 4GiB, which is all that they can address" .Values.evaluator.memoryLimit) -}}
+{{- end -}}
+{{- if eq (include "portcullis.milliseconds" .Values.evaluator.policyTimeout) "0" -}}
+{{- fail (printf "evaluator.policyTimeout is %s, which leaves no evaluation any time: want for instance 2s" .Values.evaluator.policyTimeout) -}}
+{{- end -}}
+{{- if lt (include "portcullis.milliseconds" .Values.audit.interval | int64) 1000 -}}
+{{- fail (printf "audit.interval is %s, and the reporter would do nothing but look at objects: want 1s at least, and an hour in most clusters" .Values.audit.interval) -}}
+{{- end -}}
+{{- $drain := include "portcullis.milliseconds" .Values.evaluator.drainDelay | int64 -}}
+{{- $grace := int64 .Values.server.terminationGracePeriodSeconds -}}
+{{- if le (mul 1000 $grace) (add $drain 20000) -}}
+{{- fail (printf "server.terminationGracePeriodSeconds is %d, and a pod needs more than the %s of evaluator.drainDelay and the 20 s that running requests may take, or they would be cut off: want %d at least, or a shorter evaluator.drainDelay" $grace .Values.evaluator.drainDelay (add (div $drain 1000) 21)) -}}
+{{- end -}}
+{{- end }}
+
+{{/* The same for where modules come from. */}}
+{{- define "portcullis.refuseSources" -}}
+{{- $v4 := "([0-9]{1,3}[.]){3}[0-9]{1,3}/(3[0-2]|[12]?[0-9])" -}}
+{{- $v6 := "[0-9a-fA-F]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*" -}}
+{{- $bits := "/(12[0-8]|1[01][0-9]|[1-9]?[0-9])" -}}
+{{- $known := printf "^([A-Za-z0-9._-]+|%s|%s|%s%s|[[]%s[]])$" $v4 $v6 $v6 $bits $v6 -}}
+{{- range .Values.modules.allowedPrivate -}}
+{{- if not (regexMatch $known .) -}}
+{{- fail (printf "modules.allowedPrivate lists %q, which is no network (10.0.0.0/8), address (10.0.0.1) or host (registry.internal): leave out scheme, port and path, as all ports of a host are meant" .) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.modules.verification -}}
+{{- if not (or .allOf .anyOf) -}}
+{{- fail "modules.verification names no signer in allOf or anyOf, and the loader would refuse it: name one, or leave modules.verification empty" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* The same for times that changes of keys and certificates take: twice `--tls-pause` (5m), and `--ca-pause` (1m) and `--tls-pause`. Whoever
+     gives the controller other pauses gets its own words. */}}
+{{- define "portcullis.refuseShortLives" -}}
+{{- $given := list -}}
+{{- range .Values.controller.extraArgs }}{{ $given = append $given . }}{{ end -}}
+{{- range .Values.controller.extraEnv }}{{ $given = append $given .name }}{{ end -}}
+{{- if not (regexMatch "--(tls|ca)-pause|PORTCULLIS_(TLS|CA)_PAUSE" (join " " $given)) -}}
+{{- if le (include "portcullis.milliseconds" .Values.webhooks.pathKeyAge | int64) 600000 -}}
+{{- fail (printf "webhooks.pathKeyAge is %s, and replacing a key takes 10m: want more, for instance 30d" .Values.webhooks.pathKeyAge) -}}
+{{- end -}}
+{{- $needs := ternary "30m" "18m" .Values.siblings.enabled -}}
+{{- if le (include "portcullis.milliseconds" .Values.certificates.caLifetime | int64) (include "portcullis.milliseconds" $needs | int64) -}}
+{{- fail (printf "certificates.caLifetime is %s, and an authority is replaced in the last third of its life, which takes a third of %s: want more, for instance 365d" .Values.certificates.caLifetime $needs) -}}
+{{- end -}}
+{{- end -}}
+{{- if lt (include "portcullis.milliseconds" .Values.certificates.servingLifetime | int64) 10000 -}}
+{{- fail (printf "certificates.servingLifetime is %s, and a certificate would be renewed all the time: want 10s at least, and days as a rule" .Values.certificates.servingLifetime) -}}
+{{- end -}}
+{{- end }}
+
 {{/* Names without authorities would limit nobody: evaluators would ask no client for a certificate. */}}
 {{- define "portcullis.refuseNamesWithoutAuthorities" -}}
 {{- with .Values.certificates -}}

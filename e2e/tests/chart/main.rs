@@ -9,6 +9,7 @@ mod monitoring;
 mod names;
 mod network;
 mod pods;
+mod refused;
 mod rights;
 mod settings;
 mod side_by_side;
@@ -121,7 +122,7 @@ fn everything() -> Value {
             "pullSecret": "registries",
             "authorities": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
             "sources": { "proxies": { "https_proxy": "http://proxy:3128" } },
-            "verification": { "signatures": { "allOf": [{ "kind": "pubKey", "key": "k" }] } },
+            "verification": { "apiVersion": "v1", "allOf": [{ "kind": "pubKey", "key": "k" }] },
             "trustRoot": "{\"mediaType\": \"application/vnd.dev.sigstore.trustedroot+json;version=0.1\"}",
         },
         "rbac": { "contextAwareReads": [

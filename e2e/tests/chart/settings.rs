@@ -27,6 +27,8 @@ fn a_setting_that_cannot_be_is_refused_by_its_name() {
         (json!({ "image": { "pullPolicy": "Sometimes" } }), "/image/pullPolicy"),
         (json!({ "image": { "digests": { "loader": "latest" } } }), "/image/digests/loader"),
         (json!({ "image": { "digests": { "loadr": format!("sha256:{}", "0".repeat(64)) } } }), "loadr"),
+        (json!({ "logs": { "level": "warning" } }), "/logs/level"),
+        (json!({ "logs": { "level": "info,portcullis_loader" } }), "/logs/level"),
         (json!({ "evaluator": { "policyTimeout": "2 seconds" } }), "/evaluator/policyTimeout"),
         (json!({ "evaluator": { "memoryLimit": "128MB" } }), "/evaluator/memoryLimit"),
         (json!({ "volume": { "sizeLimit": "large" } }), "/volume/sizeLimit"),

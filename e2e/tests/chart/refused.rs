@@ -1,0 +1,118 @@
+//! Settings that a program of the chart would refuse: Helm refuses them first, since a pod that restarts for ever names no cause.
+
+use serde_json::{Value, json};
+
+use portcullis_contract::Capability;
+
+use crate::{refusal, render};
+
+#[test]
+fn what_a_program_would_refuse_helm_refuses_with_the_value_and_the_cause() {
+    let sources = |sources: Value| json!({ "modules": { "sources": sources } });
+    for (values, named) in [
+        (
+            json!({ "modules": { "allowedSources": ["ghcr.io/kubewarden/*"] } }),
+            &["/modules/allowedSources/0", "ghcr.io/kubewarden/*", "registry|https?"][..],
+        ),
+        (json!({ "modules": { "allowedSources": ["https://example.com*"] } }), &["/modules/allowedSources/0"]),
+        (
+            json!({ "modules": { "allowedPrivate": ["10.0.0.1", "registry.internal:5000"] } }),
+            &["modules.allowedPrivate lists \"registry.internal:5000\"", "leave out scheme, port and path"],
+        ),
+        (
+            json!({ "modules": { "allowedPrivate": ["10.0.0.0/33"] } }),
+            &["modules.allowedPrivate lists \"10.0.0.0/33\""],
+        ),
+        (json!({ "modules": { "allowedPrivate": ["fd00::/129"] } }), &["modules.allowedPrivate lists \"fd00::/129\""]),
+        (sources(json!({ "insecureSources": ["registry.dev"] })), &["/modules/sources", "'insecureSources'"]),
+        (
+            sources(json!({ "proxies": { "httpsProxy": "http://proxy:3128" } })),
+            &["/modules/sources/proxies", "'httpsProxy'"],
+        ),
+        (sources(json!({ "allowed_sources": ["ghcr.io/*"] })), &["/modules/sources/allowed_sources/0"]),
+        (
+            json!({ "modules": { "verification": { "signatures": { "allOf": [] } } } }),
+            &["/modules/verification", "'signatures'"],
+        ),
+        (
+            json!({ "modules": { "verification": { "apiVersion": "v1" } } }),
+            &["modules.verification names no signer", "leave modules.verification empty"],
+        ),
+        (json!({ "capabilities": { "namespaced": ["nonsense"] } }), &["/capabilities/namespaced/0", "'oci/*'"]),
+        (json!({ "capabilities": { "namespaced": ["oci"] } }), &["/capabilities/namespaced/0"]),
+        (json!({ "webhooks": { "pathKeyAge": "10m" } }), &["webhooks.pathKeyAge is 10m", "replacing a key takes 10m"]),
+        (json!({ "certificates": { "caLifetime": "18m" } }), &["certificates.caLifetime is 18m", "for instance 365d"]),
+        (
+            json!({ "certificates": { "caLifetime": "25m" }, "siblings": { "enabled": true } }),
+            &["certificates.caLifetime is 25m"],
+        ),
+        (json!({ "certificates": { "servingLifetime": "9s" } }), &["certificates.servingLifetime is 9s", "want 10s"]),
+        (json!({ "audit": { "interval": "0s" } }), &["audit.interval is 0s", "want 1s at least"]),
+        (json!({ "audit": { "interval": "999ms" } }), &["audit.interval is 999ms"]),
+        (json!({ "evaluator": { "policyTimeout": "0ms" } }), &["evaluator.policyTimeout is 0ms"]),
+        (json!({ "evaluator": { "memoryLimit": "1MiB" } }), &["evaluator.memoryLimit is 1MiB", "want 2MiB"]),
+        (
+            json!({ "evaluator": { "memoryLimit": "5GiB", "resources": { "limits": null } } }),
+            &["evaluator.memoryLimit is 5GiB", "to 4GiB"],
+        ),
+        (
+            json!({ "evaluator": { "drainDelay": "25s" } }),
+            &["server.terminationGracePeriodSeconds is 45", "25s of evaluator.drainDelay", "want 46 at least"],
+        ),
+        (
+            json!({ "evaluator": { "drainDelay": "1m30s" }, "server": { "terminationGracePeriodSeconds": 110 } }),
+            &["server.terminationGracePeriodSeconds is 110", "want 111 at least"],
+        ),
+    ] {
+        let words = refusal(&values);
+        for part in named {
+            assert!(words.contains(part), "{part}: {values}: {words}");
+        }
+    }
+}
+
+#[test]
+fn what_the_programs_accept_is_not_refused() {
+    let private = [
+        "10.0.0.0/8",
+        "0.0.0.0/0",
+        "10.0.0.1",
+        "registry.internal",
+        "my_host",
+        "::1",
+        "[::1]",
+        "fd00::/8",
+        "2001:db8::1/128",
+    ];
+    let signer = json!({ "kind": "pubKey", "key": "k" });
+    for values in [
+        json!({ "modules": { "allowedSources": ["registry://ghcr.io/kubewarden/*", "https://example.com/policies/one.wasm"] } }),
+        json!({ "modules": { "allowedPrivate": private } }),
+        json!({ "modules": { "sources": {
+            "insecure_sources": ["registry.dev:5000"], "allowed_sources": ["registry://registry.example.com/*"],
+            "source_authorities": { "registry.example.com": [{ "type": "Path", "path": "/etc/ca.pem" }] },
+            "proxies": { "http_proxy": "http://proxy:3128", "https_proxy": "http://proxy:3128", "no_proxy": "registry.internal" },
+        } } }),
+        json!({ "modules": { "verification": { "anyOf": { "minimumMatches": 1, "signatures": [signer] } } } }),
+        json!({ "webhooks": { "pathKeyAge": "10m1s" }, "certificates": { "caLifetime": "18m1s", "servingLifetime": "10s" } }),
+        // Who gives the controller other pauses, may have shorter lives.
+        json!({
+            "controller": { "extraArgs": ["--ca-pause=1s", "--tls-pause=1s"] },
+            "webhooks": { "pathKeyAge": "1m" }, "certificates": { "caLifetime": "1m" },
+        }),
+        json!({ "audit": { "interval": "1s" }, "evaluator": { "memoryLimit": "2MiB", "policyTimeout": "1ms" } }),
+        json!({ "evaluator": { "drainDelay": "9999ms" }, "server": { "terminationGracePeriodSeconds": 30 } }),
+    ] {
+        assert!(!render(&values).is_empty());
+    }
+}
+
+#[test]
+fn every_capability_can_be_granted_to_namespaces() {
+    let paths = Capability::ALL.iter().map(|capability| capability.path());
+    let prefixes = |path: &'static str| path.match_indices('/').map(|(end, _)| format!("{}/*", &path[..end]));
+    let patterns: Vec<_> =
+        paths.flat_map(|path| prefixes(path).chain([path.to_owned()])).chain(["*".to_owned()]).collect();
+    assert_eq!(Capability::check_patterns(&patterns), Ok(()));
+    render(&json!({ "capabilities": { "namespaced": patterns } }));
+}
