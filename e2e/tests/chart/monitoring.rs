@@ -6,10 +6,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
-use portcullis_e2e::skip;
+use portcullis_e2e::{Helm, skip};
 use serde_json::{Value, json};
 
-use crate::{NAMESPACE, containers, everything, find, has, pods, refusal, render};
+use crate::{NAMESPACE, containers, everything, find, has, helm, pods, refusal, render};
 
 fn watched() -> Value {
     json!({ "monitoring": {
@@ -119,6 +119,45 @@ fn alerts_are_those_of_this_installation() {
         let anchor = format!("https://wiki.example.com/gate#{}", name.to_lowercase());
         assert_eq!(rule["annotations"]["runbook_url"], anchor);
         assert!(rule["annotations"]["summary"].is_string(), "{name}");
+    }
+}
+
+/// What Helm says after an installation with these values.
+fn notes(values: &Value) -> String {
+    let chart = Helm::chart().display().to_string();
+    let args = ["install", "portcullis", &chart, "--namespace", NAMESPACE, "--dry-run=client", "--values", "-"];
+    let tried = helm().run(None, args, &values.to_string());
+    assert!(tried.is_ok(), "{}", tried.stderr);
+    tried.stdout.split_once("\nNOTES:\n").expect("there are notes").1.to_owned()
+}
+
+#[test]
+fn the_notes_say_where_alerts_have_no_metrics() {
+    let (no_monitor, no_access) =
+        ("monitoring.podMonitor.enabled or monitoring.serviceMonitor.enabled", "Until then the alerts");
+    let metrics_from = json!([{ "namespaceSelector": {} }]);
+    for (values, unread, unreachable) in [
+        (json!({}), false, false),
+        (json!({ "monitoring": { "prometheusRule": { "enabled": true } } }), true, true),
+        (watched(), false, true),
+        (
+            json!({
+                "monitoring": { "prometheusRule": { "enabled": true }, "serviceMonitor": { "enabled": true } },
+                "networkPolicy": { "metricsFrom": metrics_from },
+            }),
+            false,
+            false,
+        ),
+        (
+            json!({
+                "monitoring": { "prometheusRule": { "enabled": true } }, "networkPolicy": { "enabled": false },
+            }),
+            true,
+            false,
+        ),
+    ] {
+        let notes = notes(&values);
+        assert_eq!((notes.contains(no_monitor), notes.contains(no_access)), (unread, unreachable), "{values}: {notes}");
     }
 }
 

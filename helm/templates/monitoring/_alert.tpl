@@ -1,4 +1,4 @@
-{{/* Labels of an alert: (list . "critical"). Critical: requests are not evaluated now, or will not be within hours. */}}
+{{/* Labels of an alert: (list . "critical"). Critical: requests are not evaluated now, or will not be within days. */}}
 {{- define "portcullis.alertLabels" -}}
 {{- $own := dict "severity" (index . 1) "policy_server" (index . 0).Values.policyServer }}
 {{- toYaml (merge $own (index . 0).Values.monitoring.prometheusRule.labels) }}
