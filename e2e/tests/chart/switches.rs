@@ -44,6 +44,19 @@ fn an_autoscaler_is_the_only_one_who_says_how_many() {
 }
 
 #[test]
+fn each_account_has_the_annotations_that_are_given_for_it() {
+    let (role, team) = (json!({ "eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/gate" }), json!({ "team": "123" }));
+    let objects = render(&json!({
+        "server": { "serviceAccountAnnotations": role }, "controller": { "serviceAccountAnnotations": team },
+    }));
+    let plain = render(&json!({}));
+    for (name, annotations) in [("portcullis-policy-server", role), ("portcullis-controller", team)] {
+        assert_eq!(find(&objects, "ServiceAccount", name)["metadata"]["annotations"], annotations, "{name}");
+        assert!(find(&plain, "ServiceAccount", name)["metadata"]["annotations"].is_null(), "{name}");
+    }
+}
+
+#[test]
 fn maintenance_takes_one_pod_at_a_time() {
     let objects = render(&json!({}));
     for name in ["portcullis-policy-server", "portcullis-controller"] {
