@@ -178,9 +178,11 @@ impl JobRunner {
         }
         let judge = |signatures: &Material| self.sources.judge(image, &manifest.digest, signatures, wanted);
         let (of, digest) = (manifest.digest, *module);
-        let kept = self.read(context, move |volume| volume.signatures(&of, &digest)).await?;
+        let mut kept = self.read(context, move |volume| volume.signatures(&of, &digest)).await?;
         let place = image.address();
-        if let Some(kept) = kept.filter(|kept| judge(&kept.signatures).is_ok()) {
+        // Those of this repository first: they need not be kept again.
+        kept.sort_by_key(|kept| !kept.places.contains(&place));
+        if let Some(kept) = kept.into_iter().find(|kept| judge(&kept.signatures).is_ok()) {
             return Ok(Some(kept.signatures).filter(|_| !kept.places.contains(&place)));
         }
         let fetched = self.sources.signatures(image, &manifest.digest).await;

@@ -10,7 +10,7 @@ use portcullis_registry::signature::{Material, Requirement};
 use super::{JobContext, JobRunner, blocking};
 use crate::plan::AttemptError;
 use crate::source::{Fetched, Sink, SourceError, module_too_large, not_written};
-use crate::volume::{MAX_SIGNATURES, Temporary};
+use crate::volume::{KeptSignatures, Temporary};
 
 impl JobRunner {
     /// Fetches the module that an artifact's name leads to now. A digest always names the same module; a tag is resolved once per fetch.
@@ -59,17 +59,9 @@ impl JobRunner {
         signatures: Option<Material>,
         context: &JobContext,
     ) -> Result<(), AttemptError> {
-        let (volume, place) = (Arc::clone(&self.volume), image.address());
-        let reservation = volume.room().reserve(context.claims());
-        let keep = move || {
-            let signatures_size = serde_json::to_vec(&signatures).map_or(MAX_SIGNATURES, |text| text.len() as u64);
-            let size = manifest.bytes.len() as u64 + signatures_size;
-            reservation.check(size)?;
-            volume.check_oci_room(&module, size)?;
-            volume.keep_oci_manifest(&manifest, &module)?;
-            let keep = |signatures| volume.keep_signatures(&manifest.digest, &module, place, signatures);
-            signatures.map_or(Ok(()), keep)
-        };
+        let (volume, claims) = (Arc::clone(&self.volume), context.claims());
+        let signed = signatures.map(|signatures| KeptSignatures::at(image.address(), signatures));
+        let keep = move || volume.keep_beside(&manifest, &module, signed.as_ref(), &claims);
         if let Err(error) = blocking(keep).await? {
             // Without it, the registry is asked again.
             tracing::debug!(%error, "failed to keep a manifest");

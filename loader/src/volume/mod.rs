@@ -5,7 +5,7 @@
 //! artifacts/<digest>-<key>.cwasm    precompiled modules, with a .json beside each
 //! modules/<digest>.wasm             what was fetched, so that nothing is fetched twice
 //! manifests/<digest>-<module>.json  manifests of OCI artifacts, so that a digest needs no registry
-//!                     ….signatures  their signatures, where some were required
+//!                     ….signatures  their signatures, where some were required: one file for each repository
 //! tmp/                              what is being written
 //! lock                              held by the one loader; holds the newest manifest's number
 //! ```
@@ -32,9 +32,10 @@ use portcullis_util::lock;
 
 pub(crate) use self::artifact::{ArtifactRecord, Compiled};
 use self::lock::Lock;
+use self::oci::Keepers;
 pub(crate) use self::prune::Keep;
 pub(crate) use self::room::{Owners, Reservation, Room};
-pub(crate) use self::signed::{MAX_SIGNATURES, SignedManifest};
+pub(crate) use self::signed::{KeptSignatures, MAX_SIGNATURES, SignedManifest};
 use crate::volume_error::VolumeError;
 
 /// The folders of artifacts and of modules.
@@ -51,6 +52,8 @@ pub(crate) struct Volume {
     /// The manifest's number and file metadata when it was written here, so that a change by another program is noticed.
     written: Mutex<Option<Written>>,
     room: Arc<Room>,
+    /// For whom the manifests of artifacts and their signatures are kept.
+    keepers: Mutex<Keepers>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -113,6 +116,7 @@ impl Volume {
             counter: AtomicU64::new(0),
             written: Mutex::new(None),
             room: Room::new(None),
+            keepers: Mutex::default(),
         };
         volume.remove_temporaries()?;
         Ok(Some(volume))
@@ -310,7 +314,8 @@ fn module_name(digest: &Digest) -> String {
     format!("{MODULES}/{}.wasm", digest.hex())
 }
 
-/// The module that a file belongs to: `<module>.wasm`, `<module>-<key>.cwasm`, `<manifest>-<module>.json`.
+/// The module that a file belongs to: `<module>.wasm`, `<module>-<key>.cwasm`, `<manifest>-<module>.json`,
+/// `<manifest>-<module>.<digest>.signatures`.
 fn module_of(folder: &str, name: &str) -> Option<Digest> {
     let stem = name.split('.').next()?;
     let (first, second) = stem.split_once('-').unwrap_or((stem, ""));

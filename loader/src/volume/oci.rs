@@ -1,19 +1,30 @@
-//! Manifests of artifacts whose modules are on the volume, so that a digest needs no registry.
+//! Manifests of artifacts whose modules are on the volume, so that a digest needs no registry. Their signatures are beside them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use portcullis_contract::{Digest, Reason};
+use portcullis_contract::{Digest, Reason, Tenant, allowance, part};
 use portcullis_process::files;
 use portcullis_registry::oci::{MAX_MANIFEST, Manifest};
+use portcullis_util::lock;
 
 use super::Volume;
+use super::signed::KeptSignatures;
+use crate::claims::Claims;
 use crate::volume_error::VolumeError;
 
 /// The most bytes of manifests and signatures that are kept for one module. Anybody may publish any number of manifests for a module that
 /// others use, and what belongs to a module that ClusterPolicies use counts for no namespace.
 const MOST_OF_MODULE: u64 = 4 << 20;
+/// What a file of signatures counts for at least, so that there are at most 64 for one module.
+const LEAST_SIGNATURES: u64 = MOST_OF_MODULE / 64;
+/// Size of a block of the volume's file system, in bytes. Small files take a whole one.
+const BLOCK: u64 = 4096;
+
+/// For whom files of manifests and signatures are kept, by the file's name; not known of those from before a restart.
+pub(super) type Keepers = HashMap<String, BTreeSet<Tenant>>;
 
 impl Volume {
     /// The manifest with this digest, if it is kept and its bytes match.
@@ -26,33 +37,63 @@ impl Volume {
         if Digest::of(&bytes) == *digest { Manifest::parse(bytes).ok() } else { None }
     }
 
-    /// Whether so many more bytes may be kept for a module.
+    /// Keeps a manifest beside the module that it names, and signatures of it, for the tenants with these claims. What is kept already stays as
+    /// it is. Room is taken before a byte is written.
     ///
     /// # Errors
-    /// `VolumeFull` when they may not: the registry is asked again each time that they are needed.
-    pub(crate) fn check_oci_room(&self, module: &Digest, bytes: u64) -> Result<(), VolumeError> {
-        let infix = format!("-{}.", module.hex());
-        let is_its = |item: &fs::DirEntry| item.file_name().to_str().is_some_and(|name| name.contains(&infix));
-        let items = fs::read_dir(self.root.join("manifests")).into_iter().flatten().flatten().filter(is_its);
-        let kept: u64 = items.filter_map(|item| item.metadata().ok()).map(|metadata| metadata.len()).sum();
-        if kept.saturating_add(bytes) <= MOST_OF_MODULE {
+    /// What the file system says. `VolumeFull` when the tenants may keep no more, on the volume or for this module: the registry is asked
+    /// again each time that it is needed.
+    pub(crate) fn keep_beside(
+        &self,
+        manifest: &Manifest,
+        module: &Digest,
+        signed: Option<&KeptSignatures>,
+        claims: &Arc<Claims>,
+    ) -> Result<(), VolumeError> {
+        // One at a time, so that all count those before.
+        let mut keepers = lock(&self.keepers);
+        let path = self.oci_path(&manifest.digest, module, "json");
+        let mut files = Vec::new();
+        if fs::symlink_metadata(&path).is_err() {
+            files.push((path, manifest.bytes.clone()));
+        }
+        files.extend(signed.and_then(|signed| self.new_signatures(&manifest.digest, module, signed)));
+        let costs: u64 = files.iter().map(|(path, bytes)| cost(path, bytes.len() as u64)).sum();
+        if files.is_empty() {
             return Ok(());
         }
-        let message =
-            format!("{kept} bytes of manifests and signatures are kept for the module {module}, and no more than that");
-        Err(VolumeError { reason: Reason::VolumeFull, message })
+        let kept = self.kept_beside(module, &keepers);
+        if costs > allowance_beside(&kept, claims) {
+            let kept: u64 = kept.iter().map(|(_, cost)| cost).sum();
+            let message = format!(
+                "manifests and signatures of the module {module} count for {kept} of {MOST_OF_MODULE} bytes, and the tenants that need \
+                 these may have only a part of what is left"
+            );
+            return Err(VolumeError { reason: Reason::VolumeFull, message });
+        }
+        let on_disk = |bytes: &[u8]| (bytes.len() as u64).next_multiple_of(BLOCK);
+        let reserve = || self.room.reserve(Arc::clone(claims));
+        reserve().check(files.iter().map(|(_, bytes)| on_disk(bytes)).sum())?;
+        for (path, bytes) in files {
+            let mut reservation = reserve();
+            reservation.grow_to(on_disk(&bytes))?;
+            self.put(&path, &bytes)?;
+            let name = path.file_name().expect("it has a name").to_string_lossy().into_owned();
+            reservation.settle(format!("manifests/{name}"), *module, on_disk(&bytes));
+            keepers.insert(name, claims.iter().map(|(tenant, _)| tenant.clone()).collect());
+        }
+        Ok(())
     }
 
-    /// Keeps a manifest beside the module that it names.
-    ///
-    /// # Errors
-    /// What the file system says.
-    pub(crate) fn keep_oci_manifest(&self, manifest: &Manifest, module: &Digest) -> Result<(), VolumeError> {
-        let path = self.oci_path(&manifest.digest, module, "json");
-        if path.exists() {
-            return Ok(());
-        }
-        self.put(&path, &manifest.bytes)
+    /// What is kept beside a module: for whom each file is, and what it counts for.
+    fn kept_beside(&self, module: &Digest, keepers: &Keepers) -> Vec<(BTreeSet<Tenant>, u64)> {
+        let infix = format!("-{}.", module.hex());
+        let of = |item: fs::DirEntry| {
+            let name = item.file_name().into_string().ok().filter(|name| name.contains(&infix))?;
+            let cost = cost(Path::new(&name), item.metadata().ok()?.len());
+            Some((keepers.get(&name).cloned().unwrap_or_default(), cost))
+        };
+        fs::read_dir(self.root.join("manifests")).into_iter().flatten().flatten().filter_map(of).collect()
     }
 
     /// Removes manifests and signatures of modules that are gone, except for `wanted` modules (in hex), which may be on their way.
@@ -60,7 +101,8 @@ impl Volume {
         let Ok(items) = fs::read_dir(self.root.join("manifests")) else { return };
         for item in items.flatten() {
             let name = item.file_name();
-            let stem = name.to_str().and_then(|name| name.strip_suffix(".json").or(name.strip_suffix(".signatures")));
+            let is_ours = |name: &&str| name.ends_with(".json") || name.ends_with(".signatures");
+            let stem = name.to_str().filter(is_ours).and_then(|name| name.split('.').next());
             let module = stem.and_then(|stem| stem.split_once('-')).map(|(_, hex)| hex);
             let is_there = |hex: &str| self.root.join("modules").join(format!("{hex}.wasm")).exists();
             let stays = module.is_some_and(|hex| wanted.contains(hex) || is_there(hex));
@@ -69,6 +111,7 @@ impl Volume {
                 let _ = fs::remove_file(item.path());
             }
         }
+        lock(&self.keepers).retain(|name, _| fs::symlink_metadata(self.root.join("manifests").join(name)).is_ok());
     }
 
     /// The path of a file that belongs to a manifest: the manifest itself (`json`) or its `signatures`.
@@ -77,26 +120,52 @@ impl Volume {
     }
 }
 
+/// What a file counts for in the share of its module.
+fn cost(path: &Path, bytes: u64) -> u64 {
+    if path.extension().is_some_and(|extension| extension == "signatures") {
+        bytes.max(LEAST_SIGNATURES)
+    } else {
+        bytes
+    }
+}
+
+/// How much more may be kept for a module. ClusterPolicies may have all that is free, and a namespace as much as it leaves to others: nobody's
+/// manifests and signatures are in the way of those of others, so none has to give way. That a policy served before does not count here, as
+/// its owner has chosen what the signatures are.
+fn allowance_beside(kept: &[(BTreeSet<Tenant>, u64)], claims: &Claims) -> u64 {
+    let used = kept.iter().map(|(_, cost)| cost).sum();
+    let own = |tenant: &Tenant| kept.iter().map(|(keepers, cost)| part(keepers, tenant, *cost)).sum();
+    let one = |tenant: &Tenant| allowance(MOST_OF_MODULE, used, (*tenant != Tenant::Cluster).then(|| own(tenant)));
+    claims.iter().map(|(tenant, _)| one(tenant)).max().unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::claims::Need;
     use crate::volume::Keep;
+
+    fn claims(tenant: &Tenant) -> Arc<Claims> {
+        let mut claims = Claims::default();
+        claims.add(tenant, Need::New);
+        Arc::new(claims)
+    }
+
+    fn padded(number: usize, bytes: usize) -> Manifest {
+        let padding = BTreeMap::from([("padding".to_owned(), format!("{number}{}", "x".repeat(bytes)))]);
+        Manifest::of_module(b"module", padding)
+    }
 
     #[test]
     fn z08_manifests_without_end_for_one_module_leave_room_for_others() {
         let folder = tempfile::tempdir().expect("a folder");
         let volume = Volume::open(folder.path(), "00000000000000aa").expect("opens").expect("is free");
         let (module, other) = (Digest::of(b"module"), Digest::of(b"other"));
-        let padded = |number: usize| {
-            let padding = BTreeMap::from([("padding".to_owned(), format!("{number}{}", "x".repeat(1 << 20)))]);
-            Manifest::of_module(b"module", padding)
-        };
-        let keep = |manifest: &Manifest, module: &Digest| {
-            volume.check_oci_room(module, manifest.bytes.len() as u64)?;
-            volume.keep_oci_manifest(manifest, module)
-        };
+        let padded = |number: usize| padded(number, 1 << 20);
+        let cluster = claims(&Tenant::Cluster);
+        let keep = |manifest: &Manifest, module: &Digest| volume.keep_beside(manifest, module, None, &cluster);
         let kept = (0..100).filter(|number| keep(&padded(*number), &module).is_ok()).count();
         assert_eq!(kept, 3, "a little more than a mebibyte each");
         assert_eq!(keep(&padded(100), &module).expect_err("is full").reason, Reason::VolumeFull);
@@ -105,12 +174,36 @@ mod tests {
     }
 
     #[test]
+    fn z08_manifests_of_many_modules_take_room_before_they_are_written() {
+        const MIB: u64 = 1 << 20;
+        let folder = tempfile::tempdir().expect("a folder");
+        let volume = Volume::open(folder.path(), "00000000000000aa").expect("opens").expect("is free");
+        let volume = volume.with_room(Some(40 * MIB)).expect("counts");
+        let greedy = claims(&Tenant::Namespace("greedy".into()));
+        let keep = |number: usize, claims: &Arc<Claims>| {
+            let module = Digest::of(&number.to_be_bytes());
+            volume.keep_beside(&padded(number, 1 << 20), &module, None, claims)
+        };
+        let kept = (0..100).filter(|number| keep(*number, &greedy).is_ok()).count();
+        assert!((17..20).contains(&kept), "as much as it leaves to others, in manifests of a mebibyte: {kept}");
+        assert_eq!(keep(100, &greedy).expect_err("is full").reason, Reason::VolumeFull);
+        let files = fs::read_dir(folder.path().join("manifests")).expect("lists").count();
+        assert_eq!(files, kept, "what is refused is not written");
+        keep(101, &claims(&Tenant::Namespace("small".into()))).expect("there is room for others");
+        let reservation = volume.room().reserve(claims(&Tenant::Cluster));
+        let free = || (0..40).take_while(|mib| reservation.check(mib * MIB).is_ok()).count();
+        let settled = free();
+        volume.measure().expect("counts");
+        assert!(settled.abs_diff(free()) <= 1, "what was settled is what there is: {settled} and {}", free());
+    }
+
+    #[test]
     fn l27_a_manifest_stays_as_long_as_its_module() {
         let folder = tempfile::tempdir().expect("a folder");
         let volume = Volume::open(folder.path(), "00000000000000aa").expect("opens").expect("is free");
         let (manifest, module) = (Manifest::of_module(b"module", BTreeMap::new()), Digest::of(b"module"));
         fs::write(volume.module(&module), "module").expect("writes");
-        volume.keep_oci_manifest(&manifest, &module).expect("keeps");
+        volume.keep_beside(&manifest, &module, None, &claims(&Tenant::Cluster)).expect("keeps");
         assert_eq!(volume.oci_manifest(&manifest.digest).as_ref(), Some(&manifest));
         assert_eq!(volume.oci_manifest(&module), None);
         volume.prune(&Keep::default()).expect("prunes");
