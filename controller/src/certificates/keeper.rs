@@ -1,12 +1,13 @@
 //! Reads the Secrets, does the step that was decided, and publishes which authorities webhooks should trust.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::Client;
 use portcullis_process::set_if_new;
+use portcullis_util::LogOnce;
 use prometheus::IntCounter;
 use tokio::sync::watch;
 
@@ -17,6 +18,7 @@ use super::event::{Events, Reason};
 use super::external;
 use super::external_certificate::ExternalCertificate;
 use super::metrics::CertificateMetrics;
+use super::own_webhooks::few;
 use super::rules::{Purpose, Rules};
 use super::secrets::{Read, SecretError, Secrets};
 use super::spread::Registered;
@@ -26,6 +28,8 @@ use crate::keep::{Keep, POLL, STEP_PAUSE, TimedOut, Turn};
 
 /// A larger difference between the clocks of the API server and of this machine is logged.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
+/// Webhooks that do not trust a new authority after this time are logged. It is much longer than updating all of them takes.
+const LAG: Duration = Duration::from_secs(60);
 
 /// What a keeper needs.
 #[derive(Clone)]
@@ -61,6 +65,8 @@ pub struct Keeper {
     problem: Option<String>,
     /// Whether it was logged that two clocks differ.
     is_skewed: bool,
+    /// Which webhooks a change waits for.
+    lag: LogOnce,
 }
 
 /// Why a turn failed.
@@ -86,6 +92,7 @@ impl Keeper {
             unchanged: Unchanged::default(),
             problem: None,
             is_skewed: false,
+            lag: LogOnce::after(LAG),
             bundle,
             parts,
         };
@@ -110,8 +117,8 @@ impl Keeper {
         let offer = ExternalCertificate::read(source.as_ref().map(data).as_ref(), &self.parts.rules, now);
         let is_spread = match &offer {
             // Asked only during a change, as it counts only then.
-            Ok(offer) if !offer.is(given.as_ref()) => self.registered().await?.trust(offer.authorities()),
-            _ => true,
+            Ok(offer) if !offer.is(given.as_ref()) => self.is_spread(offer.authorities()).await?,
+            _ => self.follows(),
         };
         let remembered = self.remembered().await?;
         let unchanged = self.unchanged.since(digest(&[source.as_ref(), tls], is_spread));
@@ -138,9 +145,9 @@ impl Keeper {
         let is_spread = match &stored.pair {
             // Asked only during a change, as it counts only then.
             Some(Ok(authority)) if !stored.previous.is_empty() && self.is_for_webhooks() => {
-                self.registered().await?.trust(&authority.bundle().and(&stored.previous))
+                self.is_spread(&authority.bundle().and(&stored.previous)).await?
             }
-            _ => true,
+            _ => self.follows(),
         };
         let unchanged = self.unchanged.since(digest(&[ca.as_ref(), tls], is_spread));
         let observed = Observed { now, unchanged, is_spread, remembered: &remembered };
@@ -185,6 +192,31 @@ impl Keeper {
 
     async fn registered(&self) -> Result<Registered, TurnError> {
         Ok(Registered::list(&self.parts.client, &self.parts.policy_server).await?)
+    }
+
+    /// Whether every webhook trusts all of these authorities. Those that do not for long are named in the log.
+    async fn is_spread(&mut self, bundle: &CaBundle) -> Result<bool, TurnError> {
+        let registered = self.registered().await?;
+        let lagging = registered.lagging(bundle);
+        if lagging.is_empty() {
+            return Ok(self.follows());
+        }
+        let names = few(&lagging);
+        if self.lag.fails(&names, Instant::now()) {
+            tracing::warn!(
+                webhooks = names,
+                "a change of certificates waits for webhooks that do not trust the new authority yet"
+            );
+        }
+        Ok(false)
+    }
+
+    /// Notes that no webhook is waited for. Returns true, as what was waited for has happened.
+    fn follows(&mut self) -> bool {
+        if self.lag.works() {
+            tracing::info!("a change of certificates no longer waits for webhooks");
+        }
+        true
     }
 
     /// The authorities that webhooks should have trusted until now. A controller that has just started asks which ones they do trust.

@@ -32,6 +32,7 @@ mod external;
 mod external_certificate;
 mod keeper;
 mod metrics;
+pub(crate) mod own_webhooks;
 mod rules;
 pub(crate) mod secrets;
 mod serving;

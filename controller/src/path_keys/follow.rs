@@ -2,23 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
-};
+use k8s_openapi::api::admissionregistration::v1::WebhookClientConfig;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use portcullis_api::kubernetes::ReplicaReport;
-use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_contract::{PathKey, PathKeys};
 
 use super::replaced::InUse;
+use crate::certificates::own_webhooks::list_own;
 
 /// The label of an EndpointSlice with the name of its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
-/// The paths of the webhooks of a policy server.
-pub(super) struct WebhookPaths(Vec<String>);
+/// The paths of the webhooks of a policy server, with the names of their configurations.
+pub(super) struct WebhookPaths(Vec<(String, String)>);
 
 /// The keys that replicas accept, as their reports say.
 pub(super) struct Replicas {
@@ -32,24 +30,23 @@ pub(super) struct Replicas {
 
 impl WebhookPaths {
     pub(super) async fn list(client: &Client, policy_server: &str) -> Result<Self, kube::Error> {
-        let params = ListParams::default().labels(&format!("{POLICY_SERVER_LABEL}={policy_server}"));
-        let validating = Api::<ValidatingWebhookConfiguration>::all(client.clone()).list(&params).await?;
-        let mutating = Api::<MutatingWebhookConfiguration>::all(client.clone()).list(&params).await?;
-        let validating = validating.items.into_iter().flat_map(|one| one.webhooks.unwrap_or_default());
-        let mutating = mutating.items.into_iter().flat_map(|one| one.webhooks.unwrap_or_default());
-        let path = |client: WebhookClientConfig| client.service.and_then(|service| service.path).unwrap_or_default();
-        let validating = validating.map(|one| path(one.client_config));
-        Ok(Self(validating.chain(mutating.map(|one| path(one.client_config))).collect()))
+        let webhooks = list_own(client, policy_server).await?.into_iter();
+        let path = |one: WebhookClientConfig| one.service.and_then(|service| service.path).unwrap_or_default();
+        Ok(Self(webhooks.map(|(name, one)| (name, path(one))).collect()))
     }
 
-    /// Whether all paths are derived from this key.
-    pub(super) fn are_of(&self, key: PathKey) -> bool {
-        self.0.iter().all(|path| has_made(key, path))
+    /// The names of the configurations with a path that is not derived from this key.
+    pub(super) fn lagging(&self, key: PathKey) -> Vec<&str> {
+        let lagging = self.0.iter().filter(|(_, path)| !has_made(key, path));
+        let mut names: Vec<_> = lagging.map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 
     /// By which keys webhooks are called, as far as that can be told from the keys that are stored.
     pub(super) fn in_use(&self, stored: &PathKeys) -> InUse {
-        let has_path = |key: &PathKey| self.0.iter().any(|path| has_made(*key, path));
+        let has_path = |key: &PathKey| self.paths().any(|path| has_made(*key, path));
         // No webhook gets paths of a key while it is the next one, so these keys are from before it became the current one.
         let is_late =
             |next: &PathKey| has_path(next) && ![Some(stored.current), stored.previous].contains(&Some(*next));
@@ -63,7 +60,11 @@ impl WebhookPaths {
 
     /// Whether at least one path has no code.
     pub(super) fn have_plain(&self) -> bool {
-        self.0.iter().any(|path| has_made(PathKey::Plain, path))
+        self.paths().any(|path| has_made(PathKey::Plain, path))
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(_, path)| path.as_str())
     }
 }
 
@@ -205,18 +206,26 @@ mod tests {
         let group = "0123456789abcdef".parse().expect("a group");
         let [new, marker] = [ADMIT_PATH, MARKER_PATH].map(|root| A.path(root, &group));
         let (old, plain) = (B.path(ADMIT_PATH, &group), PathKey::Plain.path(ADMIT_PATH, &group));
-        let of = |paths: &[&String]| WebhookPaths(paths.iter().map(|&path| path.clone()).collect());
-        assert!(of(&[]).are_of(A) && !of(&[]).have_plain());
-        assert!(of(&[&new, &marker]).are_of(A));
-        assert!(!of(&[&new, &old]).are_of(A) && !of(&[&new, &old]).have_plain());
-        assert!(!of(&[&new, &plain]).are_of(A) && of(&[&new, &plain]).have_plain());
-        assert!(!of(&[&new, &String::new()]).are_of(A), "somebody's edit, which is repaired");
+        let of = |paths: &[&String]| {
+            let named = paths.iter().enumerate().map(|(number, &path)| (format!("webhook-{number}"), path.clone()));
+            WebhookPaths(named.collect())
+        };
+        assert!(of(&[]).lagging(A).is_empty() && !of(&[]).have_plain());
+        assert!(of(&[&new, &marker]).lagging(A).is_empty());
+        assert_eq!(of(&[&new, &old]).lagging(A), ["webhook-1"]);
+        assert!(!of(&[&new, &old]).have_plain());
+        assert_eq!(of(&[&plain, &new]).lagging(A), ["webhook-0"]);
+        assert!(of(&[&new, &plain]).have_plain());
+        assert_eq!(of(&[&new, &String::new()]).lagging(A), ["webhook-1"], "somebody's edit, which is repaired");
     }
 
     #[test]
     fn paths_tell_which_of_the_stored_keys_is_in_use() {
         let group = "0123456789abcdef".parse().expect("a group");
-        let of = |keys: &[PathKey]| WebhookPaths(keys.iter().map(|key| key.path(ADMIT_PATH, &group)).collect());
+        let of = |keys: &[PathKey]| {
+            let paths = keys.iter().map(|key| key.path(ADMIT_PATH, &group));
+            WebhookPaths(paths.map(|path| ("webhook".to_owned(), path)).collect())
+        };
         let keys = |current, next, previous| PathKeys { current, next, previous };
         assert_eq!(of(&[]).in_use(&PathKeys::only(A)), InUse::Stored);
         assert_eq!(of(&[A, B]).in_use(&keys(B, None, Some(A))), InUse::Stored, "they are being moved");
@@ -231,9 +240,13 @@ mod tests {
     fn the_webhook_that_checks_policies_counts_too() {
         let group = "0123456789abcdef".parse().expect("a group");
         let admit = A.path(ADMIT_PATH, &group);
-        let of = |check: PathKey| WebhookPaths(vec![admit.clone(), check.check_path()]);
-        assert!(of(A).are_of(A) && !of(A).have_plain());
-        assert!(!of(B).are_of(A), "it still has the path of another key");
-        assert!(!of(PathKey::Plain).are_of(A) && of(PathKey::Plain).have_plain());
+        let of = |check: PathKey| {
+            let paths = [("group", admit.clone()), ("check", check.check_path())];
+            WebhookPaths(paths.map(|(name, path)| (name.to_owned(), path)).to_vec())
+        };
+        assert!(of(A).lagging(A).is_empty() && !of(A).have_plain());
+        assert_eq!(of(B).lagging(A), ["check"], "it still has the path of another key");
+        assert_eq!(of(PathKey::Plain).lagging(A), ["check"]);
+        assert!(of(PathKey::Plain).have_plain());
     }
 }

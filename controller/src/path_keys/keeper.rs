@@ -16,6 +16,7 @@ use super::follow::{Replicas, WebhookPaths};
 use super::metrics::PathKeyMetrics;
 use super::replaced::{InUse, Taken, is_late, taken};
 use crate::certificates::event::{Events, Reason};
+use crate::certificates::own_webhooks::few;
 use crate::certificates::secrets::{SecretError, Secrets};
 use crate::certificates::unchanged::{Unchanged, digest};
 use crate::keep::{Keep, POLL, STEP_PAUSE, TimedOut, Turn};
@@ -210,8 +211,10 @@ impl PathKeeper {
         Ok(match stored.awaited() {
             None => None,
             Some(Awaited::Webhooks(key)) => {
-                let are_moved = WebhookPaths::list(client, policy_server).await?.are_of(key);
-                (!are_moved).then(|| "some webhooks do not have their new path yet".to_owned())
+                let webhooks = WebhookPaths::list(client, policy_server).await?;
+                let lagging = webhooks.lagging(key);
+                (!lagging.is_empty())
+                    .then(|| format!("these webhooks do not have their new path yet: {}", few(&lagging)))
             }
             Some(Awaited::Replicas(key)) => {
                 let replicas = Replicas::list(client, namespace, service).await?;
