@@ -215,7 +215,7 @@ mod tests {
 
     fn subject(name: &str, mode: &str) -> Subject {
         let site = Site { policy_server: "default".into(), namespace: "portcullis".into() };
-        let annotations = json!({"policies.kubewarden.io/severity": "high", "policies.kubewarden.io/category": "PSP"});
+        let annotations = json!({"io.kubewarden.policy.severity": "high", "io.kubewarden.policy.category": "PSP"});
         let object = json!({
             "metadata": {"name": name, "uid": name, "annotations": annotations}, "spec": {"rules": [], "mode": mode},
         });

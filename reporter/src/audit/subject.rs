@@ -9,8 +9,8 @@ use serde_json::Value;
 
 /// The values of a severity in a report.
 const SEVERITIES: [&str; 5] = ["critical", "high", "info", "low", "medium"];
-/// Prefixes of the annotations with severity and category; ours takes precedence.
-const PREFIXES: [&str; 2] = ["policies.portcullis.dev", "policies.kubewarden.io"];
+/// What the annotations with severity and category begin with: ours, which takes precedence, and Kubewarden's.
+const PREFIXES: [&str; 2] = ["policies.portcullis.dev/", "io.kubewarden.policy."];
 /// Longest category, in bytes.
 const MAX_CATEGORY: usize = 128;
 
@@ -117,7 +117,7 @@ pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> 
 }
 
 fn annotation<'o>(metadata: &'o Value, name: &str) -> Option<&'o str> {
-    PREFIXES.iter().find_map(|prefix| metadata["annotations"][format!("{prefix}/{name}")].as_str())
+    PREFIXES.iter().find_map(|prefix| metadata["annotations"][format!("{prefix}{name}")].as_str())
 }
 
 fn severity(text: &str) -> Option<&'static str> {
@@ -176,8 +176,8 @@ mod tests {
         assert_eq!((plain.severity, plain.category, plain.reads_context), (None, None, false));
         let rich = subject(|object| {
             object["metadata"]["annotations"] = json!({
-                "policies.kubewarden.io/severity": "low", "policies.portcullis.dev/severity": "High",
-                "policies.kubewarden.io/category": "PSP\u{1b}",
+                "io.kubewarden.policy.severity": "low", "policies.portcullis.dev/severity": "High",
+                "io.kubewarden.policy.category": "PSP\u{1b}",
             });
             object["spec"]["mode"] = json!("monitor");
             object["spec"]["policies"] = json!({"m": {"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod"}]}});
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((rich.severity, rich.category.as_deref()), (Some("high"), Some("PSP")));
         assert_eq!((rich.mode, rich.reads_context), (Mode::Monitor, true));
         let odd =
-            subject(|object| object["metadata"]["annotations"] = json!({"policies.kubewarden.io/severity": "dire"}));
+            subject(|object| object["metadata"]["annotations"] = json!({"io.kubewarden.policy.severity": "dire"}));
         assert_eq!(odd.severity, None);
     }
 

@@ -114,9 +114,11 @@ fn outline(field: &str) -> Read {
 
 /// Labels and annotations.
 fn known(name: &str) -> Read {
-    let prefixes = ["policies.portcullis.dev/", "policies.kubewarden.io/"];
-    let is_known = name == "app.kubernetes.io/managed-by" || prefixes.iter().any(|prefix| name.starts_with(prefix));
-    if is_known { Read::All } else { Read::Nothing }
+    match name {
+        "app.kubernetes.io/managed-by" | "io.kubewarden.policy.severity" | "io.kubewarden.policy.category" => Read::All,
+        _ if name.starts_with("policies.portcullis.dev/") => Read::All,
+        _ => Read::Nothing,
+    }
 }
 
 fn spec(field: &str) -> Read {

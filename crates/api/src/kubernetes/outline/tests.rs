@@ -224,6 +224,15 @@ fn whatever_the_sizes_near_the_limit_are_a_list_is_readable() {
 }
 
 #[test]
+fn what_kubewarden_says_of_a_policy_is_known() {
+    let names = ["severity", "category", "description"].map(|name| format!("io.kubewarden.policy.{name}"));
+    let annotations: Vec<_> = names.iter().map(|name| (name.as_str(), 4)).collect();
+    let (outline, _) = arrives(&annotated(&annotations, &[]));
+    let found = outline.metadata.annotations.clone().expect("some");
+    assert_eq!(found.keys().collect::<Vec<_>>(), [&names[1], &names[0]]);
+}
+
+#[test]
 fn what_is_no_text_is_not_among_texts() {
     let odd = r#"{"metadata":{"annotations":{"policies.portcullis.dev/a":null,"policies.portcullis.dev/b":"x"},
                  "labels":{"policies.portcullis.dev/a":[1]},"finalizers":["a",null,7],"name":"a"}}"#;
