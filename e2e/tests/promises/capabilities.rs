@@ -1,5 +1,6 @@
 //! Policies that read objects of the cluster and ask for the rights of users, with a real API server.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,23 +18,74 @@ const STALE: Duration = Duration::from_secs(60);
 /// The longest wait until objects are reported as stale.
 const OLD: Duration = Duration::from_secs(300);
 
-/// The denial of the policy, as kubectl shows it.
-fn answer(installation: &Installation<'_>, namespace: &str) -> String {
-    let denied = installation.create_config_map(namespace, "asked");
-    assert!(!denied.is_ok(), "{denied:?}");
-    denied.stderr
+/// Has a policy of [`asks`] make its calls and deny. Returns the answers that it got, from the audit log: the denial has no room for all of them.
+pub(crate) fn answers(installation: &Installation<'_>, namespace: &str, policy: &str) -> Vec<String> {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("asked-{}", ASKED.fetch_add(1, Ordering::Relaxed));
+    let (code, message) = try_config_map(installation, namespace, &name);
+    assert!(code >= 400, "{code} {message}");
+    let is_it = |event: &Value| {
+        let object = &event["objectRef"];
+        event["stage"] == "ResponseComplete" && object["namespace"] == namespace && object["name"] == name.as_str()
+    };
+    let event =
+        eventually("the request in the audit log", || installation.cluster().audit_events().into_iter().find(is_it));
+    let annotations = event["annotations"].as_object().cloned().unwrap_or_default();
+    let call = |number: usize| {
+        let suffix = format!("/cluster.{policy}.call-{number}");
+        annotations.iter().find(|(key, _)| key.ends_with(&suffix))?.1.as_str().map(str::to_owned)
+    };
+    (0..).map_while(call).collect()
 }
 
-fn wait_for(installation: &Installation<'_>, namespace: &str, what: &str, texts: &[&str]) {
-    let mut last = String::new();
+/// Whether each of these texts is in one of the answers, and each of these values is an answer.
+fn has(answers: &[String], texts: &[&str], values: &[&Value]) -> bool {
+    texts.iter().all(|text| answers.iter().any(|answer| answer.contains(text)))
+        && values.iter().all(|value| count(answers, value) > 0)
+}
+
+/// How many of the answers are this value.
+pub(crate) fn count(answers: &[String], value: &Value) -> usize {
+    answers.iter().filter(|answer| serde_json::from_str::<Value>(answer).is_ok_and(|answer| answer == *value)).count()
+}
+
+/// Waits until the answers [`have`](has) these texts and values.
+fn wait_for(
+    installation: &Installation<'_>,
+    (namespace, policy): (&str, &str),
+    what: &str,
+    texts: &[&str],
+    values: &[&Value],
+) {
+    let mut last = Vec::new();
     eventually(what, || {
-        let answer = answer(installation, namespace);
-        if answer != last {
-            eprintln!("{answer}");
+        let answers = answers(installation, namespace, policy);
+        if answers != last {
+            eprintln!("{answers:#?}");
         }
-        last = answer;
-        texts.iter().all(|text| last.contains(text)).then_some(())
+        last = answers;
+        has(&last, texts, values).then_some(())
     });
+}
+
+/// The type and the metadata of the object at a path, which policies get whatever fields they name.
+fn known(installation: &Installation<'_>, path: &str) -> Value {
+    let object = installation.api().find(path).expect("an object");
+    json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": object["metadata"]})
+}
+
+/// The same as in lists, with more fields.
+pub(crate) fn listed(installation: &Installation<'_>, path: &str, more: &Value) -> Value {
+    let mut known = known(installation, path);
+    known["metadata"].as_object_mut().unwrap().shift_remove("managedFields");
+    known.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    known
+}
+
+/// A list of these objects, of which there must be one.
+pub(crate) fn list_of(items: &[Value]) -> Value {
+    let kind = format!("{}List", items[0]["kind"].as_str().unwrap());
+    json!({"apiVersion": items[0]["apiVersion"], "kind": kind, "metadata": {}, "items": items})
 }
 
 #[test]
@@ -65,37 +117,27 @@ fn a_policy_reads_objects_and_sees_what_changes() {
         ),
     ]);
     installation.apply_ready(&[asks(&installation, &shop, "reads", &calls)]);
-    let first = r#"{"metadata":{"name":"first"},"spec":{"limits":[{"max":{"cpu":"4"}}]}}"#;
-    wait_for(
-        &installation,
-        &shop,
-        "all answers",
-        &[
-            &format!(r#"{{"apiVersion":"v1","kind":"LimitRangeList","metadata":{{}},"items":[{first}]}}"#),
-            r#""items":[{"metadata":{"name":"first"}}]"#,
-            &format!(r#"{{"metadata":{{"labels":{{"for":"{shop}"}}}}}}"#),
-            r#"{"allowed":true"#,
-        ],
-    );
+    let path = |name: &str| format!("/api/v1/namespaces/{shop}/limitranges/{name}");
+    let limits = json!({"spec": {"limits": [{"max": {"cpu": "4"}}]}});
+    let list_of = |names: &[&str], more: &Value| {
+        list_of(&names.iter().map(|name| listed(&installation, &path(name), more)).collect::<Vec<_>>())
+    };
+    let (labelled, all) = (list_of(&["first"], &limits), list_of(&["first"], &json!({})));
+    let single = known(&installation, &path("first"));
+    assert!(single["metadata"]["managedFields"].is_array(), "{single}");
+    let asked = (shop.as_str(), "reads");
+    wait_for(&installation, asked, "all answers", &[r#"{"allowed":true"#], &[&labelled, &all, &single]);
     limit_range(&installation, &shop, "second", &shop);
     limit_range(&installation, &shop, "third", "mail");
-    wait_for(
-        &installation,
-        &shop,
-        "what was made",
-        &[
-            r#"{"metadata":{"name":"second"},"spec":"#,
-            r#""items":[{"metadata":{"name":"first"}},{"metadata":{"name":"second"}},{"metadata":{"name":"third"}}]"#,
-        ],
-    );
-    assert!(!answer(&installation, &shop).contains(r#"{"metadata":{"name":"third"},"spec":"#), "a label selects");
-    installation.api().delete(&format!("/api/v1/namespaces/{shop}/limitranges/first"), None).unwrap();
-    wait_for(
-        &installation,
-        &shop,
-        "what was deleted",
-        &["Cannot find v1/LimitRange named 'first' inside of namespace"],
-    );
+    // A label selects the first two of them.
+    let labelled = list_of(&["first", "second"], &limits);
+    let all = list_of(&["first", "second", "third"], &json!({}));
+    wait_for(&installation, asked, "what was made", &[], &[&labelled, &all]);
+    let again = answers(&installation, &shop, "reads");
+    assert!(has(&again, &[], &[&labelled, &all]), "a label selects: {again:?}");
+    installation.api().delete(&path("first"), None).unwrap();
+    let missing = ["Cannot find v1/LimitRange named 'first' inside of namespace"];
+    wait_for(&installation, asked, "what was deleted", &missing, &[]);
 }
 
 #[test]
@@ -118,16 +160,17 @@ fn fault_b05_reads_that_the_api_server_refuses() {
     installation.apply(&more).expect("the policy");
     wait_for_context(&installation, &more, "False", "ContextForbidden", "resources: [services]");
     installation.wait_for(&more, "Ready", "False");
+    let first = format!("/api/v1/namespaces/{shop}/limitranges/first");
     wait_for(
         &installation,
-        &shop,
+        (&shop, "refused"),
         "an answer to each",
         &[
             "failed to list v1/Service: the API server refused with 403",
             "Cannot find resource v1/Nothing",
             "Policy has not been granted access to Kubernetes v1/Secret resources",
-            r#""items":[{"metadata":{"name":"first"}}]"#,
         ],
+        &[&list_of(&[listed(&installation, &first, &json!({}))])],
     );
     // Whatever the policy makes of it, the audit log says that a capability failed.
     eventually("the annotation", || {
@@ -156,8 +199,11 @@ fn fault_b06_the_api_server_is_away() {
     let calls = json!([raw("kubernetes/list_resources_all", &kind), raw("kubernetes/get_resource", &get)]);
     let policy = asks(&installation, &shop, "away", &calls);
     installation.apply_ready(std::slice::from_ref(&policy));
-    let listed = r#""items":[{"metadata":{"name":"first"}}]"#;
-    wait_for(&installation, &shop, "both answers", &[listed, r#""limits":[{"#]);
+    let in_list =
+        |name: &str| listed(&installation, &format!("/api/v1/namespaces/{shop}/limitranges/{name}"), &json!({}));
+    let known = list_of(&[in_list("first")]);
+    let (asked, single) = ((shop.as_str(), "away"), [r#""limits":[{"#]);
+    wait_for(&installation, asked, "both answers", &single, &[&known]);
     // The policy lists only metadata, so only metadata is requested.
     let lists = eventually("lists and watches, those of the policy and those before its first call", || {
         let lists = proxy.requests_of("GET", "/api/v1/limitranges?");
@@ -166,16 +212,12 @@ fn fault_b06_the_api_server_is_away() {
     assert!(lists.iter().all(|list| list.accept.contains("as=PartialObjectMetadata")), "{lists:?}");
     let closed = Instant::now();
     proxy.close();
-    let away = [listed, "failed to reach the API server"];
-    wait_for(&installation, &shop, "the list from memory, and the cause", &away);
+    let away = ["failed to reach the API server"];
+    wait_for(&installation, asked, "the list from memory, and the cause", &away, &[&known]);
     // Each call gets both, also after a minute, when the list counts as old.
     let assert_both = || {
-        let answer = answer(&installation, &shop);
-        assert!(
-            away.iter().all(|text| answer.contains(text)),
-            "{:?} after the API server went: {answer}",
-            closed.elapsed()
-        );
+        let answers = answers(&installation, &shop, "away");
+        assert!(has(&answers, &away, &[&known]), "{:?} after the API server went: {answers:?}", closed.elapsed());
     };
     eventually_within(OLD, "ContextSynced=False, ContextStale", || {
         assert_both();
@@ -190,7 +232,8 @@ fn fault_b06_the_api_server_is_away() {
     });
     limit_range(&installation, &shop, "second", &shop);
     proxy.open();
-    wait_for(&installation, &shop, "what was made meanwhile", &[r#"{"metadata":{"name":"second"}}"#, r#""limits":[{"#]);
+    let both = list_of(&[in_list("first"), in_list("second")]);
+    wait_for(&installation, asked, "what was made meanwhile", &single, &[&both]);
     canary.end();
 }
 

@@ -8,6 +8,7 @@ use portcullis_e2e::{
 use portcullis_testkit::wat;
 use serde_json::json;
 
+use crate::capabilities::{answers, count, list_of, listed};
 use crate::installation;
 use crate::reads::{KIND, asks, grant, limit_range, raw, try_config_map, unavailable};
 
@@ -123,19 +124,21 @@ fn fault_b05_a_list_that_is_larger_than_may_be() {
     // Each text has the kind and the cause, and the other kind is listed before and after them.
     let advice = "select fewer objects by labels, or fewer fields by field_masks";
     let failed = format!("failed to list {crates}/Crate: ");
-    let small = r#""items":[{"metadata":{"name":"first"}}]"#;
-    let (code, message) = eventually_within(LONGEST, "an answer to each call", || {
-        Some(try_config_map(&installation, &shop, "a"))
-            .filter(|(_, message)| ["67108864", "8388608"].iter().all(|limit| message.contains(limit)))
+    let first = format!("/api/v1/namespaces/{shop}/limitranges/first");
+    let small = list_of(&[listed(&installation, &first, &json!({}))]);
+    let told = eventually_within(LONGEST, "an answer to each call", || {
+        let told = answers(&installation, &shop, "large-asks");
+        let has = |limit: &&str| told.iter().any(|answer| answer.contains(limit));
+        ["67108864", "8388608"].iter().all(has).then_some(told)
     });
     for words in [
         format!("{failed}its objects take more than 67108864 bytes; {advice}"),
         format!("{failed}the list has 9"),
         format!(" bytes, the limit is 8388608; {advice}"),
     ] {
-        assert!(message.contains(&words), "no {words:?} in {code} {message}");
+        assert!(told.iter().any(|answer| answer.contains(&words)), "no {words:?} in {told:?}");
     }
-    assert_eq!(message.matches(small).count(), 2, "{message}");
+    assert_eq!(count(&told, &small), 2, "{told:?}");
 
     // The policy's own denial does not have to mention it: the audit log does.
     let told = eventually("the annotation", || unavailable(&installation, "large-asks").pop());
@@ -192,13 +195,16 @@ fn fault_z23_a_list_of_objects_that_take_much_memory_when_they_are_decoded() {
     let asking = asks(&installation, &shop, "nested-asks", &calls).field("contextAwareResources", reads);
     installation.apply_ready(&[asking]);
     let (sizes, names): (Vec<_>, Vec<_>) = (0..NESTED)
-        .map(|number| (json!({"size": number}), json!({"metadata": {"name": format!("crate-{number}")}})))
+        .map(|number| {
+            let object = |more: &_| listed(&installation, &format!("{path}/crate-{number}"), more);
+            (object(&json!({"size": number})), object(&json!({})))
+        })
         .unzip();
     // The fields that are asked for are there for all objects.
     eventually_seen(LONGEST, "the fields of all objects", || {
-        let (code, message) = try_config_map(&installation, &shop, "a");
-        let is_whole = [&sizes, &names].iter().all(|items| message.contains(&json!(items).to_string()));
-        if is_whole { Ok(()) } else { Err(format!("{code} {message}")) }
+        let told = answers(&installation, &shop, "nested-asks");
+        let is_whole = [&sizes, &names].iter().all(|items| count(&told, &list_of(items)) > 0);
+        if is_whole { Ok(()) } else { Err(format!("{told:?}")) }
     });
     let after = loader();
     note(&format!("nested lists: loader: {before}, then {after}"));

@@ -288,7 +288,7 @@ impl Cluster {
             ))
         })?;
         let whole = found.typed(&resource.api_version, &resource.kind).map_err(ProvideError::failed)?;
-        let kept = mask::kept(&query.masks).apply(&whole).map_err(ProvideError::failed)?;
+        let kept = mask::named(&query.masks).apply(&whole).map_err(ProvideError::failed)?;
         Ok(Bytes::from(Box::<str>::from(kept).into_string()))
     }
 

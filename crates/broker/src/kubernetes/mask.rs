@@ -6,22 +6,34 @@ use portcullis_kubernetes::Selection;
 
 /// The annotation in which kubectl keeps the applied manifest: a second copy of the object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// The fields that policies get without a mask that names them.
+const ALWAYS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 /// Most levels of a mask. Objects are hardly nested deeper.
 pub(crate) const MOST_LEVELS: usize = 64;
 
-/// What is kept of objects: the fields that dotted masks name, with everything below them, or everything without masks. Each element of a list
-/// is treated like the list. What only tools need is never kept: who manages which field, and kubectl's copy of the object.
-pub(crate) fn kept(masks: &[String]) -> Selection {
-    let annotations = Selection::fields([(LAST_APPLIED, Selection::Nothing)], true);
-    let metadata = Selection::fields([("managedFields", Selection::Nothing), ("annotations", annotations)], true);
-    let mut named = if masks.is_empty() { Selection::All } else { Selection::fields([], false) };
+/// What a policy gets of an object: the fields that dotted masks name, with everything below them, or everything without masks. Each element
+/// of a list is treated like the list. Type and metadata are there whatever the masks say, as upstream prunes only what is beside them: policies
+/// decode both as fields that are never absent.
+pub(crate) fn named(masks: &[String]) -> Selection {
+    if masks.is_empty() {
+        return Selection::All;
+    }
+    let mut named = Selection::fields(ALWAYS.map(|field| (field, Selection::All)), false);
     for mask in masks {
         add(&mut named, mask.split('.'));
     }
-    named.and(&Selection::fields([("metadata", metadata)], true))
+    named
 }
 
-/// Adds a mask to a selection of named fields. A shorter mask keeps everything below it.
+/// What is kept of the objects of a list: the named fields without what only tools need, which are the managers of fields, and kubectl's copy of
+/// the object.
+pub(crate) fn kept(masks: &[String]) -> Selection {
+    let annotations = Selection::fields([(LAST_APPLIED, Selection::Nothing)], true);
+    let metadata = Selection::fields([("managedFields", Selection::Nothing), ("annotations", annotations)], true);
+    named(masks).and(&Selection::fields([("metadata", metadata)], true))
+}
+
+/// Adds a mask to a selection of named fields. A shorter mask keeps everything below it, whichever comes first.
 fn add<'m>(selection: &mut Selection, mut mask: impl Iterator<Item = &'m str>) {
     let Some(part) = mask.next() else { return *selection = Selection::All };
     if let Selection::Fields { named, .. } = selection {
@@ -30,9 +42,9 @@ fn add<'m>(selection: &mut Selection, mut mask: impl Iterator<Item = &'m str>) {
     }
 }
 
-/// Whether the masks name only fields of an object's metadata.
+/// Whether the masks name nothing but what is there without them: an object's type and fields of its metadata.
 pub(crate) fn is_of_metadata(masks: &[String]) -> bool {
-    let is_known = |mask: &String| matches!(mask.split('.').next(), Some("metadata" | "apiVersion" | "kind"));
+    let is_known = |mask: &String| mask.split('.').next().is_some_and(|field| ALWAYS.contains(&field));
     !masks.is_empty() && masks.iter().all(is_known)
 }
 
@@ -43,29 +55,59 @@ mod tests {
 
     use super::*;
 
-    fn select(masks: &[&str], object: &Value) -> Value {
+    fn select(select: fn(&[String]) -> Selection, masks: &[&str], object: &Value) -> Value {
         let masks: Vec<_> = masks.iter().map(|&mask| mask.to_owned()).collect();
-        let json = kept(&masks).apply(&to_raw_value(object).expect("JSON")).expect("reads");
+        let json = select(&masks).apply(&to_raw_value(object).expect("JSON")).expect("reads");
         serde_json::from_str(json.get()).expect("JSON")
     }
 
-    fn of_pod(masks: &[&str]) -> Value {
-        let pod = json!({
-            "kind": "Pod", "metadata": {"name": "a", "labels": {"x": "y"}},
-            "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": "n"},
-        });
-        select(masks, &pod)
+    fn pod() -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": {"x": "y"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": "n"}, "status": {"phase": "Running"},
+        })
     }
 
     #[test]
     fn masks_keep_what_they_name() {
-        assert_eq!(of_pod(&["metadata.name"]), json!({"metadata": {"name": "a"}}));
-        assert_eq!(of_pod(&["spec.containers.image"]), json!({"spec": {"containers": [{"image": "i"}]}}));
-        assert_eq!(of_pod(&["metadata"]), json!({"metadata": {"name": "a", "labels": {"x": "y"}}}));
-        assert_eq!(of_pod(&["metadata", "metadata.name"]), of_pod(&["metadata"]));
-        assert_eq!(of_pod(&["metadata.name", "metadata"]), of_pod(&["metadata"]));
-        assert_eq!(of_pod(&["nothing.of.this"]), json!({}));
-        assert_eq!(of_pod(&[])["kind"], "Pod");
+        for of in [kept, named] {
+            let spec = |masks: &[&str]| {
+                let mut selected = select(of, masks, &pod());
+                selected.as_object_mut().expect("an object").shift_remove("spec").unwrap_or_default()
+            };
+            assert_eq!(spec(&["spec.containers.image"]), json!({"containers": [{"image": "i"}]}));
+            assert_eq!(spec(&["spec.nodeName", "metadata.name"]), json!({"nodeName": "n"}));
+            assert_eq!(spec(&["spec", "spec.nodeName"]), pod()["spec"]);
+            assert_eq!(spec(&["spec.nodeName", "spec"]), pod()["spec"]);
+            assert_eq!(spec(&["nothing.of.this"]), Value::Null);
+            assert_eq!(select(of, &[], &pod()), pod());
+        }
+    }
+
+    #[test]
+    fn type_and_metadata_are_there_whatever_the_masks_say() {
+        let mut known = pod();
+        for field in ["spec", "status"] {
+            known.as_object_mut().expect("an object").shift_remove(field);
+        }
+        for of in [kept, named] {
+            for masks in [
+                &["metadata.name"][..],
+                &["metadata"],
+                &["metadata", "metadata.name"],
+                &["metadata.name", "metadata"],
+                &["kind.of", "apiVersion"],
+                &["nothing.of.this"],
+                &[""],
+            ] {
+                assert_eq!(select(of, masks, &pod()), known, "{masks:?}");
+            }
+        }
+        // What is beside them goes, as upstream: policies name only that.
+        let report = json!({"apiVersion": "a/v1", "kind": "Report", "metadata": {"name": "r", "uid": "u"}, "report": {"a": 1, "b": 2}});
+        let selected =
+            json!({"apiVersion": "a/v1", "kind": "Report", "metadata": {"name": "r", "uid": "u"}, "report": {"a": 1}});
+        assert_eq!(select(kept, &["report.a"], &report), selected);
     }
 
     #[test]
@@ -77,13 +119,20 @@ mod tests {
     }
 
     #[test]
-    fn what_only_tools_need_goes() {
+    fn what_only_tools_need_goes_from_lists() {
         let object = json!({
             "metadata": {"name": "a", "managedFields": [1], "annotations": {LAST_APPLIED: "{}", "b": "c"}}, "spec": {"managedFields": 1},
         });
         let all = json!({"metadata": {"name": "a", "annotations": {"b": "c"}}, "spec": {"managedFields": 1}});
-        assert_eq!(select(&[], &object), all);
-        assert_eq!(select(&["metadata"], &object), json!({"metadata": all["metadata"]}));
-        assert_eq!(select(&["metadata.managedFields"], &object), json!({"metadata": {}}));
+        assert_eq!(select(kept, &[], &object), all);
+        for mask in ["metadata", "metadata.name", "metadata.managedFields"] {
+            assert_eq!(select(kept, &[mask], &object), json!({"metadata": all["metadata"]}));
+            assert_eq!(
+                select(named, &[mask], &object),
+                json!({"metadata": object["metadata"]}),
+                "a single object is whole"
+            );
+        }
+        assert_eq!(select(named, &[], &object), object);
     }
 }
