@@ -1,9 +1,14 @@
 //! Which collection ends where there is no room for all. Pure.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use portcullis_contract::{PolicyId, Tenant};
 
+/// The most collections at the same time.
+pub(super) const MOST: usize = 256;
+/// The most collections that one policy may begin, besides whole ones.
+const MOST_OF_ONE: usize = 32;
 /// What the collections of a tenant may take without being ended for one that began before a guest asked, in bytes.
 const SMALL: u64 = 8 << 20;
 
@@ -40,8 +45,44 @@ pub(super) fn in_the_way<T: Copy>(held: &[Held<'_, T>], taker: Option<&PolicyId>
     largest.map(|(_, one)| one.collection)
 }
 
+/// A watch, and who began it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Begun<'a, T> {
+    pub(super) watch: T,
+    /// The policy that asked first; none if it began before a guest asked.
+    pub(super) begun_by: Option<&'a PolicyId>,
+    /// Whether it is of all objects of a kind, whole. Others may need it as well, and there are only as many as kinds.
+    pub(super) is_whole: bool,
+    pub(super) last_use: Instant,
+}
+
+/// The watch that ends before `asker` begins another one; none if there is room, or if none gives way. A policy that builds selectors from
+/// requests begins one watch after the other: where it has as many as it may, the one of its own that was not used for longest ends. Where all
+/// together are as many as may be, that of the policy that began the most does: nobody is refused for what others have, and nobody gives way to
+/// one that has as many. Whole collections and those that began before a guest asked stay.
+pub(super) fn ends_for<T: Copy>(begun: &[Begun<'_, T>], asker: Option<&PolicyId>) -> Option<T> {
+    let mut counts = HashMap::<&PolicyId, usize>::new();
+    let may_end = || begun.iter().filter(|one| !one.is_whole).filter_map(|one| Some((one.begun_by?, one)));
+    for (policy, _) in may_end() {
+        *counts.entry(policy).or_default() += 1;
+    }
+    let own = asker.and_then(|asker| counts.get(asker)).copied().unwrap_or_default();
+    let policy = if own >= MOST_OF_ONE {
+        asker?
+    } else if begun.len() >= MOST {
+        // Where two have the same, the one that asks gives way.
+        counts.iter().max_by_key(|(policy, count)| (**count, asker == Some(**policy))).map(|(policy, _)| *policy)?
+    } else {
+        return None;
+    };
+    let oldest = may_end().filter(|(begun_by, _)| *begun_by == policy).min_by_key(|(_, one)| one.last_use);
+    oldest.map(|(_, one)| one.watch)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn ends(held: &[(&'static str, &str, u64)], taker: &str) -> Option<&'static str> {
@@ -86,5 +127,51 @@ mod tests {
         assert_eq!(ends(&[("shared", "", 64), ("new", "namespaced/a/x", 1)], "namespaced/a/x"), Some("new"));
         assert_eq!(ends(&[("shared", "", 64), ("small", "namespaced/a/x", 8)], ""), None);
         assert_eq!(ends(&[("shared", "", 64), ("large", "namespaced/a/x", 9)], ""), Some("large"));
+    }
+
+    /// Watches by policy: how many it began, and whether they are whole. The first ones were not used for longest.
+    struct Watching(Vec<(Option<PolicyId>, bool)>);
+
+    impl Watching {
+        fn new(begun: &[(&str, usize, bool)]) -> Self {
+            let id = |text: &str| (!text.is_empty()).then(|| text.parse::<PolicyId>().expect("an id"));
+            Self(begun.iter().flat_map(|&(policy, count, is_whole)| vec![(id(policy), is_whole); count]).collect())
+        }
+
+        /// The number of the watch that ends.
+        fn ends_for(&self, asker: &str) -> Option<usize> {
+            let start = Instant::now();
+            let begun = self.0.iter().enumerate().map(|(watch, (begun_by, is_whole))| Begun {
+                watch,
+                begun_by: begun_by.as_ref(),
+                is_whole: *is_whole,
+                last_use: start + Duration::from_secs(u64::try_from(watch).expect("a number")),
+            });
+            let asker = (!asker.is_empty()).then(|| asker.parse::<PolicyId>().expect("an id"));
+            ends_for(&begun.collect::<Vec<_>>(), asker.as_ref())
+        }
+    }
+
+    #[test]
+    fn a_policy_that_has_all_watches_that_it_may_ends_its_own() {
+        let some = Watching::new(&[("cluster/b", 40, true), ("cluster/a", MOST_OF_ONE - 1, false)]);
+        assert_eq!((some.ends_for("cluster/a"), some.ends_for("cluster/b"), some.ends_for("")), (None, None, None));
+        let all = Watching::new(&[("cluster/a", 1, true), ("cluster/b", 1, false), ("cluster/a", MOST_OF_ONE, false)]);
+        assert_eq!(all.ends_for("cluster/a"), Some(2), "the oldest one that is not whole");
+        assert_eq!((all.ends_for("cluster/b"), all.ends_for("")), (None, None));
+    }
+
+    #[test]
+    fn where_all_watches_are_taken_who_began_the_most_gives_way() {
+        let few = [("", 100, false), ("cluster/whole", 100, true), ("cluster/few", 27, false)];
+        let full = Watching::new(&[&few[..], &[("cluster/many", MOST - 227, false)]].concat());
+        for asker in ["cluster/few", "cluster/new", "cluster/whole", "cluster/many", ""] {
+            assert_eq!(full.ends_for(asker), Some(227), "{asker}");
+        }
+        let full = Watching::new(&[("", 200, false), ("cluster/a", 28, false), ("cluster/b", 28, false)]);
+        assert_eq!((full.ends_for("cluster/a"), full.ends_for("cluster/b")), (Some(200), Some(228)), "each its own");
+        assert!(full.ends_for("cluster/new").is_some() && full.ends_for("").is_some());
+        let nothing_ends = Watching::new(&[("", 100, false), ("cluster/whole", MOST - 100, true)]);
+        assert_eq!((nothing_ends.ends_for("cluster/a"), nothing_ends.ends_for("")), (None, None));
     }
 }

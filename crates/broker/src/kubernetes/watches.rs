@@ -26,7 +26,7 @@ use super::collection::{Collection, Discovered, Shape};
 use super::freshness::{Failed, Outage, State, problem, reason_of};
 use super::objects::{CollectionError, Key, Objects};
 use super::read::ListQuery;
-use super::room::{Held, in_the_way};
+use super::room::{Begun, Held, MOST, ends_for, in_the_way};
 use crate::cache::Answer;
 use crate::{Metrics, ProvideError, PublishedGrants};
 
@@ -37,12 +37,8 @@ const ALL: u64 = 192 << 20;
 /// How far above `ALL` complete collections may grow by changes, in bytes, so that the new list of another one does not
 /// end them.
 const GROWTH: u64 = 16 << 20;
-/// The most collections at the same time.
-const MOST: usize = 256;
 /// The most collections that begin before a guest asks for them. The others are kept free for guests that ask.
 const MOST_UNASKED: usize = MOST * 3 / 4;
-/// The most collections that one policy may begin.
-const MOST_OF_ONE: usize = 32;
 /// How long a watch goes on without being asked for.
 const UNUSED: Duration = Duration::from_secs(600);
 /// The same for a watch that failed before it was complete.
@@ -114,7 +110,7 @@ impl Watches {
     /// The watch of these objects, which begins now unless it is running already.
     ///
     /// # Errors
-    /// When there are too many watches.
+    /// When there are too many watches, and none of them gives way.
     pub(super) fn begin(
         &self,
         policy: Option<&PolicyId>,
@@ -130,21 +126,24 @@ impl Watches {
         if let Some(found) = running.get(&collection.query) {
             return Ok(Arc::clone(found));
         }
-        // A policy that builds selectors from requests begins one watch after the other: its oldest watch is ended to
-        // make room.
-        let is_own = |watched: &Watched| policy.is_some() && watched.begun_by.as_ref() == policy;
-        let own = running.iter().filter(|(query, watched)| is_own(watched) && !query.is_whole());
-        if own.clone().count() >= MOST_OF_ONE
-            && let Some(oldest) = own.min_by_key(|(_, watched)| watched.last_use()).map(|(query, _)| query.clone())
-            && let Some(oldest) = running.remove(&oldest)
-        {
-            oldest.end();
-        }
+        let too_many =
+            |limit: usize| ProvideError::failed(format!("{limit} collections are watched already, which is the limit"));
         let unasked = running.values().filter(|watched| watched.begun_by.is_none()).count();
-        let is_full = running.len() >= MOST || (policy.is_none() && unasked >= MOST_UNASKED);
-        if is_full {
-            let limit = if policy.is_none() { MOST_UNASKED } else { MOST };
-            return Err(ProvideError::failed(format!("{limit} collections are watched already, which is the limit")));
+        if policy.is_none() && unasked >= MOST_UNASKED {
+            return Err(too_many(MOST_UNASKED));
+        }
+        let begun = running.iter().map(|(query, watched)| Begun {
+            watch: query,
+            begun_by: watched.begun_by.as_ref(),
+            is_whole: query.is_whole(),
+            last_use: watched.last_use(),
+        });
+        let ends = ends_for(&begun.collect::<Vec<_>>(), policy).cloned();
+        if let Some(ended) = ends.and_then(|query| running.remove(&query)) {
+            ended.end();
+        }
+        if running.len() >= MOST {
+            return Err(too_many(MOST));
         }
         let watched = Arc::new(Watched {
             discovered: collection.discovered.clone(),

@@ -1,10 +1,12 @@
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Client, Config};
 use portcullis_contract::ContextReason;
 use serde_json::{Value, json};
 
 use super::super::mask;
 use super::super::objects::size;
 use super::*;
+use crate::grants::tests::manifest;
 
 fn resource() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"))
@@ -150,6 +152,39 @@ fn where_there_is_no_room_the_largest_of_who_has_the_most_ends_and_not_the_one_t
     assert_eq!(make_room(&running, &victim, kept - 1), Err(CollectionError::AllTooLarge(ALL)));
     // Those that began before a guest asked end nothing small, and end themselves.
     assert_eq!(make_room(&running, &shared, kept - 1), Err(CollectionError::AllTooLarge(ALL)));
+}
+
+#[tokio::test]
+async fn eight_policies_that_watch_all_they_may_keep_nobody_from_watching() {
+    let published = Arc::new(PublishedGrants::default());
+    published.publish(&manifest(&[("cluster/a", 1, &["*"], &["Pod"])]));
+    let watches = Watches::new(published, Metrics::new(&prometheus::Registry::new()).expect("registers"));
+    // Nothing listens there.
+    let client = Client::try_from(Config::new("http://127.0.0.1:9".parse().expect("an address"))).expect("a client");
+    let begin = |policy: Option<&str>, query: ListQuery| {
+        let policy: Option<PolicyId> = policy.map(|id| id.parse().expect("an id"));
+        let discovered = Discovered { resource: resource(), is_namespaced: true };
+        watches.begin(policy.as_ref(), Collection { query, client: client.clone(), discovered }).map(drop)
+    };
+    let selecting = |text: String| ListQuery { label_selector: Some(text), ..ListQuery::whole(pods()) };
+    let began = |id: &str| {
+        let id: PolicyId = id.parse().expect("an id");
+        lock(&watches.running).values().filter(|watched| watched.begun_by.as_ref() == Some(&id)).count()
+    };
+    for policy in 0..8 {
+        for number in 0..40 {
+            let query = selecting(format!("policy={policy},number={number}"));
+            begin(Some(&format!("cluster/flood-{policy}")), query).expect("a watch");
+        }
+        assert_eq!(began(&format!("cluster/flood-{policy}")), 32);
+    }
+    assert_eq!(lock(&watches.running).len(), MOST);
+    begin(None, ListQuery::probe(pods())).expect("that of the installation");
+    for number in 0..4 {
+        begin(Some("cluster/other"), selecting(format!("other={number}"))).expect("that of another policy");
+    }
+    assert_eq!(began("cluster/other"), 4);
+    assert_eq!(lock(&watches.running).len(), MOST);
 }
 
 #[test]
