@@ -21,6 +21,17 @@ pub(super) enum State {
     Refused(String),
 }
 
+impl State {
+    /// All objects are here now. A refusal stands. Returns whether that changed anything.
+    pub(super) fn complete(&mut self) -> bool {
+        let is_new = matches!(self, Self::Incomplete(_));
+        if is_new {
+            *self = Self::Complete;
+        }
+        is_new
+    }
+}
+
 /// Why a watch does not know all objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failed {
@@ -127,6 +138,20 @@ mod tests {
         assert!(told(&failing(&refused(500)), None).starts_with("ContextNotSynced"));
         assert!(told(&failing(&CallError::TimedOut), None).starts_with("ContextNotSynced"));
         assert!(told(&State::Refused("too large".to_owned()), None).starts_with("ContextTooLarge"));
+    }
+
+    #[test]
+    fn a_refusal_stands_also_when_the_last_object_comes_with_it() {
+        let refused = || State::Refused("too large".to_owned());
+        for (before, after, is_new) in [
+            (State::Incomplete(None), State::Complete, true),
+            (State::Incomplete(Some(Failed::ended())), State::Complete, true),
+            (State::Complete, State::Complete, false),
+            (refused(), refused(), false),
+        ] {
+            let mut state = before;
+            assert_eq!((state.complete(), state), (is_new, after));
+        }
     }
 
     #[test]

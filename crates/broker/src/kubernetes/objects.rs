@@ -58,6 +58,8 @@ pub(super) struct Objects {
     next: Option<BTreeMap<Key, Arc<RawValue>>>,
     /// Whether `current` has all objects: false before the first list is complete, and after the watch has ended.
     is_complete: bool,
+    /// Whether the watch has ended for good. It then takes nothing any more.
+    pub(super) has_ended: bool,
     /// The number of the last change.
     pub(super) version: u64,
     pub(super) bytes: u64,
@@ -155,6 +157,13 @@ impl Objects {
     /// Drops all objects; returns how many bytes they took.
     pub(super) fn clear(&mut self) -> u64 {
         std::mem::take(self).bytes
+    }
+
+    /// Drops all objects for good; returns how many bytes they took.
+    pub(super) fn end(&mut self) -> u64 {
+        let bytes = self.clear();
+        self.has_ended = true;
+        bytes
     }
 }
 

@@ -17,7 +17,6 @@ use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 use portcullis_contract::{ContextAwareResource, ContextProblem, PolicyId};
 use portcullis_kubernetes::{CallError, Failures, ObjectText};
-use portcullis_process::set_if_new;
 use portcullis_util::lock;
 use serde_json::value::RawValue;
 use tokio::task::AbortHandle;
@@ -266,16 +265,22 @@ impl Watched {
     fn refuse(&self, why: &CollectionError) {
         let why = why.to_string();
         tracing::warn!(kind = self.discovered.resource.kind, why, "objects for policies are not watched");
+        // Both under one lock, so that an event that is taken at the same time comes before both or after both.
+        let mut objects = lock(&self.objects);
         self.state.send_replace(State::Refused(why));
-        self.stop();
+        self.drop_all(&mut objects);
     }
 
     fn stop(&self) {
+        self.drop_all(&mut lock(&self.objects));
+    }
+
+    /// Drops the objects for good. The task may be taking an event at this moment: that is why it looks at the objects again, under their lock.
+    fn drop_all(&self, objects: &mut Objects) {
         if let Some(task) = lock(&self.task).take() {
             task.abort();
         }
-        let bytes = lock(&self.objects).clear();
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.bytes.fetch_sub(objects.end(), Ordering::Relaxed);
     }
 
     fn failed(&self, failed: Failed) {
@@ -311,8 +316,8 @@ impl Watched {
             return Ok(false);
         }
         let mut objects = lock(&self.objects);
-        if matches!(*self.state.borrow(), State::Refused(_)) {
-            // It has ended in the meantime, to make room.
+        if objects.has_ended {
+            // In the meantime, to make room or because nobody wants it any longer.
             return Ok(false);
         }
         let before = objects.bytes;
@@ -326,9 +331,9 @@ impl Watched {
             return taken.map(|_| false);
         };
         self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
-        drop(objects);
         if is_complete {
-            set_if_new(&self.state, State::Complete);
+            // Before the objects are released: a refusal that follows must be the last word.
+            self.state.send_if_modified(State::complete);
         }
         Ok(now > before)
     }

@@ -154,6 +154,22 @@ fn where_there_is_no_room_the_largest_of_who_has_the_most_ends_and_not_the_one_t
     assert_eq!(make_room(&running, &shared, kept - 1), Err(CollectionError::AllTooLarge(ALL)));
 }
 
+#[test]
+fn what_comes_after_the_end_of_a_watch_changes_nothing() {
+    let ends: [fn(&Watched); 2] = [Watched::end, |watched| watched.refuse(&CollectionError::AllTooLarge(ALL))];
+    for end in ends {
+        let watched = watched();
+        take(&watched, Event::Init).expect("room");
+        end(&watched);
+        let state = watched.state.borrow().clone();
+        for event in [Event::InitApply(pod("late", "x")), Event::InitDone, Event::Apply(pod("later", "x"))] {
+            take(&watched, event).expect("nothing");
+        }
+        assert_eq!(*watched.state.borrow(), state, "what waits for it learns that it has ended");
+        assert_eq!((lock(&watched.objects).bytes, watched.bytes.load(Ordering::Relaxed)), (0, 0));
+    }
+}
+
 #[tokio::test]
 async fn eight_policies_that_watch_all_they_may_keep_nobody_from_watching() {
     let published = Arc::new(PublishedGrants::default());
