@@ -14,7 +14,8 @@ use crate::dns::Names;
 use crate::grants::{Grants, PublishedGrants};
 use crate::kubernetes::{Cluster, Form, Read};
 use crate::oci::Images;
-use crate::share::Shares;
+use crate::share::{CALLS, Shares};
+use crate::work::Work;
 use crate::{Contexts, Metrics, ProvideError, Services, Session};
 
 /// The longest time for a call, even if the evaluator allows more.
@@ -31,6 +32,7 @@ pub(crate) struct Admission {
     published: Arc<PublishedGrants>,
     namespaced: Vec<String>,
     shares: Shares,
+    work: Arc<Work>,
     answers: Answers,
     images: Images,
     names: Names,
@@ -41,13 +43,15 @@ pub(crate) struct Admission {
 
 impl Admission {
     pub(crate) fn new(services: Services, published: Arc<PublishedGrants>, metrics: Metrics) -> Self {
+        let work = Arc::<Work>::default();
         Self {
             cluster: Cluster::new(services.cluster, Arc::clone(&published), metrics.clone()),
             published,
             namespaced: services.namespaced,
-            shares: Shares::default(),
+            shares: Shares::new(CALLS),
             answers: Answers::default(),
-            images: Images::new(services.registry, services.trust_root),
+            images: Images::new(services.registry, services.trust_root, Arc::clone(&work)),
+            work,
             names: Names::new(services.name_server),
             session: services.session,
             metrics,
@@ -136,12 +140,15 @@ impl Admission {
             (_, Some(read)) => self.answers.get(capability, payload, Box::pin(self.cluster.read(policy, read))).await,
             // The evaluator answers this itself unless calls are recorded.
             (Capability::CertificateTrusted, _) => {
-                portcullis_certificate::is_trusted(&payload).map(Bytes::from).map_err(ProvideError::failed)
+                let check =
+                    move || portcullis_certificate::is_trusted(&payload).map(Bytes::from).map_err(ProvideError::failed);
+                self.work.run(policy, check).await
             }
             (Capability::DnsLookupHost, _) => Box::pin(self.names.look_up(&payload)).await,
             (_, None) => {
                 let images = &self.images;
-                self.answers.get(capability, payload.clone(), Box::pin(images.provide(capability, &payload))).await
+                let answer = Box::pin(images.provide(policy, capability, &payload));
+                self.answers.get(capability, payload.clone(), answer).await
             }
         }
     }
@@ -300,6 +307,24 @@ mod tests {
         let policy = "namespaced/team/a";
         let denied = ask(&rego(policy), policy, objects, "").await.expect_err("denied");
         assert!(matches!(denied, ProvideError::KindNotGranted(_)), "{denied}");
+    }
+
+    #[tokio::test]
+    async fn certificates_are_checked_in_the_threads_for_checks() {
+        let all = admission("cluster/a", &["*"], &[], &[]);
+        let signer =
+            r#"{"type": "SigstoreCertificateVerify", "image": "a", "certificate": [0], "require_rekor_bundle": false}"#;
+        let trusted = r#"{"cert": {"encoding": "Der", "data": [0]}}"#;
+        for (capability, payload, text) in
+            [(Capability::OciVerifyV2, signer, "certificate: "), (Capability::CertificateTrusted, trusted, "cert: ")]
+        {
+            let taken = all.work.0.take(&"cluster/a".parse().expect("an id")).await;
+            let waits = timeout(Duration::from_millis(50), ask(&all, "cluster/a", capability, payload));
+            assert!(waits.await.is_err(), "{capability} waits for a thread");
+            drop(taken);
+            let error = ask(&all, "cluster/a", capability, payload).await.expect_err("nonsense").to_string();
+            assert!(error.contains(text), "{capability}: {error}");
+        }
     }
 
     #[tokio::test]

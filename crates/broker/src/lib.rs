@@ -27,6 +27,7 @@ mod metrics;
 mod oci;
 mod session;
 mod share;
+mod work;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

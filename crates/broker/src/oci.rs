@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use portcullis_contract::{Capability, Digest};
+use portcullis_contract::{Capability, Digest, PolicyId};
 use portcullis_registry::Whole;
 use portcullis_registry::oci::{Image, Registry};
 use portcullis_registry::signature::{self, Requirement, Signer, Subject};
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 use crate::ProvideError;
 use crate::cache::Answer;
 use crate::certificate::Certificate;
+use crate::work::Work;
 
 /// The largest configuration of an image, in bytes.
 const MAX_CONFIG: u64 = 4 << 20;
@@ -25,6 +27,7 @@ const MAX_SIGNERS: usize = 100;
 pub(crate) struct Images {
     registry: Registry,
     trust_root: Option<PathBuf>,
+    work: Arc<Work>,
 }
 
 /// What a guest wants to have verified, in the form of version 2.
@@ -154,18 +157,18 @@ impl Verify {
 
 impl Images {
     /// Images of registries, read with the same client as modules.
-    pub(crate) fn new(registry: Registry, trust_root: Option<PathBuf>) -> Self {
-        Self { registry, trust_root }
+    pub(crate) fn new(registry: Registry, trust_root: Option<PathBuf>, work: Arc<Work>) -> Self {
+        Self { registry, trust_root, work }
     }
 
     /// Answers a call of `oci/*`.
     ///
     /// # Errors
     /// When the call cannot be parsed, or the registry does not answer it; a missing signature is an error too.
-    pub(crate) async fn provide(&self, capability: Capability, payload: &[u8]) -> Answer {
+    pub(crate) async fn provide(&self, policy: &PolicyId, capability: Capability, payload: &[u8]) -> Answer {
         let reply = match capability {
             Capability::OciVerifyV1 | Capability::OciVerifyV2 => {
-                self.verify(Verify::parse(capability, payload)?).await?
+                self.verify(policy, Verify::parse(capability, payload)?).await?
             }
             Capability::OciManifestDigest => {
                 let (_, digest) = self.manifest(&image(payload)?).await?;
@@ -180,13 +183,21 @@ impl Images {
         Ok(Bytes::from(reply.to_string()))
     }
 
-    async fn verify(&self, verify: Verify) -> Result<Value, ProvideError> {
-        let (name, signers) = verify.wanted()?;
-        let requirement = Requirement::all_of(signers).map_err(ProvideError::failed)?;
-        let image = parse(&name)?;
+    async fn verify(&self, policy: &PolicyId, verify: Verify) -> Result<Value, ProvideError> {
+        let read = move || {
+            let (name, signers) = verify.wanted()?;
+            Ok((parse(&name)?, Requirement::all_of(signers).map_err(ProvideError::failed)?))
+        };
+        let (image, requirement) = self.work.run(policy, read).await?;
         let (_, digest) = self.manifest(&image).await?;
-        let verified = signature::verify(&self.registry, &image, &digest, &requirement, self.trust_root.as_deref());
-        verified.await.map_err(|error| ProvideError::failed(error.message))?;
+        let fetched = signature::fetch(&self.registry, &image, &digest).await;
+        let signatures = fetched.map_err(|error| ProvideError::failed(error.message))?;
+        let trust_root = self.trust_root.clone();
+        let judge = move || {
+            let judged = signatures.judge(&image, &digest, &requirement, trust_root.as_deref());
+            judged.map(|_| digest).map_err(|error| ProvideError::failed(error.message))
+        };
+        let digest = self.work.run(policy, judge).await?;
         Ok(json!({ "is_trusted": true, "digest": digest }))
     }
 

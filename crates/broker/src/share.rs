@@ -1,5 +1,5 @@
 //! How policies share the broker: there is a limit of calls at the same time for a policy, for a namespace, and for all
-//! together.
+//! together. The same goes for the part of a call that takes a processor.
 
 use std::sync::Arc;
 
@@ -7,12 +7,19 @@ use portcullis_contract::{PolicyId, Tenant};
 use portcullis_process::KeyedPermits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The most calls of one policy at the same time.
-const POLICY: usize = 8;
-/// The most calls of one namespace at the same time; ClusterPolicies together count as one namespace.
-const TENANT: usize = 24;
-/// The most calls at the same time, of all policies.
-const ALL: usize = 96;
+/// The most calls at the same time.
+pub(crate) const CALLS: Limits = Limits { policy: 8, tenant: 24, all: 96 };
+
+/// How many there may be at the same time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Of one policy.
+    pub(crate) policy: usize,
+    /// Of one namespace; ClusterPolicies together count as one namespace.
+    pub(crate) tenant: usize,
+    /// Of all policies.
+    pub(crate) all: usize,
+}
 
 /// The shares.
 pub(crate) struct Shares {
@@ -21,22 +28,20 @@ pub(crate) struct Shares {
     all: Arc<Semaphore>,
 }
 
-/// The right to work on one call.
+/// The right to work on one call, or on a part of it.
 pub(crate) struct Share {
     _permits: [OwnedSemaphorePermit; 3],
 }
 
-impl Default for Shares {
-    fn default() -> Self {
+impl Shares {
+    pub(crate) fn new(limits: Limits) -> Self {
         Self {
-            policies: KeyedPermits::new(POLICY),
-            tenants: KeyedPermits::new(TENANT),
-            all: Arc::new(Semaphore::new(ALL)),
+            policies: KeyedPermits::new(limits.policy),
+            tenants: KeyedPermits::new(limits.tenant),
+            all: Arc::new(Semaphore::new(limits.all)),
         }
     }
-}
 
-impl Shares {
     /// Waits for a share. A call that waits for the share of its policy or namespace holds none of the common share, so
     /// it does not hold up the others.
     pub(crate) async fn take(&self, policy: &PolicyId) -> Share {
@@ -63,11 +68,11 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_policy_or_namespace_leaves_room_for_others() {
-        let shares = Shares::default();
-        let flood: Vec<_> = (0..POLICY).map(|_| take(&shares, "namespaced/a/flood").expect("room")).collect();
+        let shares = Shares::new(CALLS);
+        let flood: Vec<_> = (0..CALLS.policy).map(|_| take(&shares, "namespaced/a/flood").expect("room")).collect();
         assert!(take(&shares, "namespaced/a/flood").is_none());
         let more: Vec<_> = (0..100).filter_map(|n| take(&shares, &format!("namespaced/a/p{n}"))).collect();
-        assert_eq!(flood.len() + more.len(), TENANT);
+        assert_eq!(flood.len() + more.len(), CALLS.tenant);
         assert!(take(&shares, "namespaced/b/other").is_some() && take(&shares, "cluster/c").is_some());
         drop((flood, more));
         assert!(take(&shares, "namespaced/a/flood").is_some() && take(&shares, "cluster/new").is_some());
