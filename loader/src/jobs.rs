@@ -50,7 +50,7 @@ pub(crate) struct JobRunner {
     layers: Turns<(Digest, String)>,
     /// Slots for compile children, which end for others that are needed more.
     children: Arc<Slots>,
-    /// Slots for hashing whole files; more at a time would only wait for the disk.
+    /// Slots for hashing whole files and for checking signatures; more at a time would only wait for the disk or a processor.
     readers: Arc<Slots>,
     /// What stays when the volume is full.
     keep: Mutex<Keep>,

@@ -13,10 +13,10 @@ use portcullis_registry::signature::{Material, Requirement};
 use portcullis_registry::{address_of, host_of};
 use url::Url;
 
-use super::{JobContext, JobRunner, PinSource};
+use super::{JobContext, JobRunner, PinSource, mistake};
 use crate::plan::AttemptError;
 use crate::source::{Reference, SourceError};
-use crate::volume::SignedManifest;
+use crate::volume::{KeptSignatures, SignedManifest};
 
 impl JobRunner {
     /// Checks a module that a policy is pinned to against the rules of the installation and of the policy. Where it must be signed,
@@ -43,15 +43,7 @@ impl JobRunner {
         }
         let digest = *module;
         let kept = self.read(context, move |volume| volume.signed_manifests(&digest)).await?;
-        let is_proof = |manifest: &Manifest, signatures: &Material| {
-            self.sources.judge(image, &manifest.digest, signatures, &wanted).is_ok()
-        };
-        let place = image.address();
-        let proves = |signed: &SignedManifest| {
-            let manifest = signed.manifest_of(module, &place);
-            manifest.is_some_and(|manifest| is_proof(&manifest, &signed.kept.signatures))
-        };
-        if kept.iter().any(proves) {
+        if self.first_signed(kept, image, module, &wanted, context).await?.is_some() {
             return Ok(());
         }
         let _turn = self.hosts.turn(image.host.clone(), context).await;
@@ -59,13 +51,52 @@ impl JobRunner {
         if matches!(error.reason, Reason::SignatureInvalid | Reason::SourceNotAllowed) {
             return Err(error);
         }
-        for signed in self.sources.signed_of_others(module).await {
-            let Some(manifest) = signed.manifest_of(module, &place) else { continue };
-            if is_proof(&manifest, &signed.kept.signatures) {
-                return self.keep_signed(image, manifest, digest, Some(signed.kept.signatures), context).await;
+        let others = self.sources.signed_of_others(module).await;
+        match self.first_signed(others, image, module, &wanted, context).await? {
+            Some((manifest, signatures)) => self.keep_signed(image, manifest, digest, Some(signatures), context).await,
+            None => Err(error),
+        }
+    }
+
+    /// The first of these manifests that is the module's and has the signatures of all required signers, and its signatures.
+    async fn first_signed(
+        &self,
+        signed: Vec<SignedManifest>,
+        image: &Image,
+        module: &Digest,
+        wanted: &[Requirement],
+        context: &Arc<JobContext>,
+    ) -> Result<Option<(Manifest, Material)>, AttemptError> {
+        let judge = Arc::new(self.sources.judge(image, wanted));
+        for signed in signed.into_iter().filter(|signed| signed.kept.places.contains(&image.address())) {
+            let (judge, place, module) = (Arc::clone(&judge), image.address(), *module);
+            let is_proof = move || {
+                let manifest = signed.manifest_of(&module, &place)?;
+                let judged = judge.judge(&manifest.digest, &signed.kept.signatures);
+                judged.is_ok().then_some((manifest, signed.kept.signatures))
+            };
+            let found = self.judging(is_proof, context).await?;
+            if found.is_some() {
+                return Ok(found);
             }
         }
-        Err(error)
+        Ok(None)
+    }
+
+    /// Checks the signatures of one manifest, on a thread that may block. Tenants take turns, as with files of the volume. The turn ends with
+    /// the check, even if the job has gone meanwhile.
+    async fn judging<T: Send + 'static>(
+        &self,
+        judge: impl FnOnce() -> T + Send + 'static,
+        context: &Arc<JobContext>,
+    ) -> Result<T, AttemptError> {
+        let turn = self.readers.turn(context).await;
+        let judge = move || {
+            let _turn = turn;
+            judge()
+        };
+        let judged = tokio::task::spawn_blocking(judge).await;
+        judged.map_err(|_| mistake(Reason::InternalError, "checking signatures"))
     }
 
     /// Checks that an image's repository has a module, and fetches it from there if the volume does not have it. While the registry cannot be
@@ -176,17 +207,26 @@ impl JobRunner {
         if wanted.is_empty() {
             return Ok(None);
         }
-        let judge = |signatures: &Material| self.sources.judge(image, &manifest.digest, signatures, wanted);
+        let judge = Arc::new(self.sources.judge(image, wanted));
+        let judged = async |signatures: Material| {
+            let (judge, of) = (Arc::clone(&judge), manifest.digest);
+            self.judging(move || judge.judge(&of, &signatures).map(|()| signatures), context).await
+        };
         let (of, digest) = (manifest.digest, *module);
         let mut kept = self.read(context, move |volume| volume.signatures(&of, &digest)).await?;
         let place = image.address();
         // Those of this repository first: they need not be kept again.
         kept.sort_by_key(|kept| !kept.places.contains(&place));
-        if let Some(kept) = kept.into_iter().find(|kept| judge(&kept.signatures).is_ok()) {
-            return Ok(Some(kept.signatures).filter(|_| !kept.places.contains(&place)));
+        for KeptSignatures { places, signatures } in kept {
+            if let Ok(signatures) = judged(signatures).await? {
+                return Ok(Some(signatures).filter(|_| !places.contains(&place)));
+            }
         }
-        let fetched = self.sources.signatures(image, &manifest.digest).await;
-        let error = match fetched.and_then(|signatures| judge(&signatures).map(|()| signatures)) {
+        let fetched = match self.sources.signatures(image, &manifest.digest).await {
+            Ok(signatures) => judged(signatures).await?,
+            Err(error) => Err(error),
+        };
+        let error = match fetched {
             Ok(signatures) => return Ok(Some(signatures)),
             Err(error) => error,
         };
@@ -194,8 +234,8 @@ impl JobRunner {
             for signed in self.sources.signed_of_others(module).await {
                 let other = signed.manifest_of(module, &place);
                 let is_it = other.is_some_and(|other| other.digest == manifest.digest);
-                if is_it && judge(&signed.kept.signatures).is_ok() {
-                    return Ok(Some(signed.kept.signatures));
+                if is_it && let Ok(signatures) = judged(signed.kept.signatures).await? {
+                    return Ok(Some(signatures));
                 }
             }
         }

@@ -52,6 +52,13 @@ pub(crate) struct Sources {
     pub attempts: u32,
 }
 
+/// Checks signatures of manifests of one image.
+pub(crate) struct Judge {
+    image: Image,
+    wanted: Vec<Requirement>,
+    trust_root: Option<PathBuf>,
+}
+
 impl Fetching {
     /// The files whose change may make a failed fetch work.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
@@ -174,21 +181,9 @@ impl Sources {
         Ok(everybody.into_iter().chain(wanted.cloned()).collect())
     }
 
-    /// Checks that a manifest has all required signatures. No network is needed.
-    ///
-    /// # Errors
-    /// `SignatureInvalid`, or `SignatureUnavailable` where that cannot be known: what cannot be checked is refused.
-    pub(crate) fn judge(
-        &self,
-        image: &Image,
-        manifest: &Digest,
-        signatures: &Material,
-        wanted: &[Requirement],
-    ) -> Result<(), SourceError> {
-        for requirement in wanted {
-            signatures.judge(image, manifest, requirement, self.trust_root.as_deref())?;
-        }
-        Ok(())
+    /// What checks the signatures of manifests of an image, which must meet all of these requirements.
+    pub(crate) fn judge(&self, image: &Image, wanted: &[Requirement]) -> Judge {
+        Judge { image: image.clone(), wanted: wanted.to_vec(), trust_root: self.trust_root.clone() }
     }
 
     /// Checks whether a web address may be fetched, as far as the address alone shows.
@@ -210,6 +205,19 @@ impl Sources {
     /// `SourceNotAllowed`.
     pub(crate) fn check_allowed(&self, image: &Image) -> Result<(), SourceError> {
         self.registry.web().check_allowed(&image.address(), &image.host)
+    }
+}
+
+impl Judge {
+    /// Checks that a manifest has all required signatures. No network is needed, but it may take a processor for seconds.
+    ///
+    /// # Errors
+    /// `SignatureInvalid`, or `SignatureUnavailable` where that cannot be known: what cannot be checked is refused.
+    pub(crate) fn judge(&self, manifest: &Digest, signatures: &Material) -> Result<(), SourceError> {
+        for requirement in &self.wanted {
+            signatures.judge(&self.image, manifest, requirement, self.trust_root.as_deref())?;
+        }
+        Ok(())
     }
 }
 

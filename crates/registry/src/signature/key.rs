@@ -12,6 +12,9 @@ use x509_parser::oid_registry::{
 use x509_parser::parse_x509_certificate;
 use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo};
 
+/// Largest RSA key, in bits. Neither cosign nor Kubewarden takes a larger one, and each check takes longer the larger the key is.
+const MAX_RSA: usize = 4096;
+
 /// A key that signatures are checked with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey {
@@ -25,7 +28,10 @@ enum Kind {
     P256,
     P384,
     Ed25519,
-    Rsa,
+    Rsa {
+        /// The length of its signatures, in bytes.
+        signature: usize,
+    },
 }
 
 /// A text that is not a key.
@@ -37,6 +43,9 @@ pub enum KeyError {
     /// This kind of key is not supported.
     #[error("the key has an unsupported type: want ECDSA P-256 or P-384, Ed25519, or RSA")]
     Kind,
+    /// It is a larger RSA key than is supported.
+    #[error("the RSA key has more than {MAX_RSA} bits")]
+    TooLarge,
 }
 
 impl PublicKey {
@@ -77,20 +86,35 @@ impl PublicKey {
         } else if *algorithm == OID_SIG_ED25519 {
             Kind::Ed25519
         } else if *algorithm == OID_PKCS1_RSAENCRYPTION {
-            Kind::Rsa
+            rsa(&info)?
         } else {
             return Err(KeyError::Kind);
         };
         Ok(Self { kind, bytes: info.subject_public_key.data.to_vec() })
     }
 
+    /// Whether this key can have made `signature`, as far as its length shows. Costs nothing, unlike [`Self::has_signed`].
+    pub(super) fn may_have_made(&self, signature: &[u8]) -> bool {
+        let length = signature.len();
+        match self.kind {
+            // Two numbers below the order of the curve, in DER.
+            Kind::P256 => (8..=72).contains(&length),
+            Kind::P384 => (8..=104).contains(&length),
+            Kind::Ed25519 => length == 64,
+            Kind::Rsa { signature } => length == signature,
+        }
+    }
+
     /// Whether this key made `signature` over `message`.
     pub fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        if !self.may_have_made(signature) {
+            return false;
+        }
         let algorithms: &[&'static dyn VerificationAlgorithm] = match self.kind {
             Kind::P256 => &[&ECDSA_P256_SHA256_ASN1],
             Kind::P384 => &[&ECDSA_P384_SHA384_ASN1, &ECDSA_P384_SHA256_ASN1],
             Kind::Ed25519 => &[&ED25519],
-            Kind::Rsa => &[&RSA_PKCS1_2048_8192_SHA256, &RSA_PSS_2048_8192_SHA256],
+            Kind::Rsa { .. } => &[&RSA_PKCS1_2048_8192_SHA256, &RSA_PSS_2048_8192_SHA256],
         };
         let checks = |algorithm: &&'static dyn VerificationAlgorithm| {
             UnparsedPublicKey::new(*algorithm, &self.bytes).verify(message, signature).is_ok()
@@ -99,8 +123,17 @@ impl PublicKey {
     }
 }
 
+fn rsa(info: &SubjectPublicKeyInfo<'_>) -> Result<Kind, KeyError> {
+    let Ok(x509_parser::public_key::PublicKey::RSA(key)) = info.parsed() else { return Err(KeyError::NotPem) };
+    let zeros = key.modulus.iter().take_while(|byte| **byte == 0).count();
+    let signature = key.modulus.len() - zeros;
+    if signature > MAX_RSA / 8 { Err(KeyError::TooLarge) } else { Ok(Kind::Rsa { signature }) }
+}
+
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
     use ring::rand::SystemRandom;
     use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 
@@ -118,6 +151,28 @@ mod tests {
         assert!(!key(&pair).has_signed(b"another", signature.as_ref()));
         assert!(!key(&other).has_signed(b"message", signature.as_ref()));
         assert!(!key(&pair).has_signed(b"message", b""));
+    }
+
+    /// A text as `BEGIN PUBLIC KEY` of an RSA key whose modulus has this many bytes.
+    fn rsa_pem(modulus: usize) -> String {
+        let der = |tag: u8, content: Vec<u8>| {
+            let length = u16::try_from(content.len()).expect("is short").to_be_bytes();
+            [vec![tag, 0x82, length[0], length[1]], content].concat()
+        };
+        let number = der(2, [vec![0, 0xff], vec![0xff; modulus - 1]].concat());
+        let key = der(0x30, [number, vec![2, 3, 1, 0, 1]].concat());
+        let algorithm = vec![0x30, 13, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 1, 5, 0];
+        let whole = der(0x30, [algorithm, der(3, [vec![0], key].concat())].concat());
+        format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(whole))
+    }
+
+    #[test]
+    fn an_rsa_key_is_not_asked_about_signatures_of_another_length_nor_too_large() {
+        let key = PublicKey::from_pem(&rsa_pem(512)).expect("a key of 4096 bits");
+        assert!(key.may_have_made(&[1; 512]) && !key.may_have_made(&[1; 511]) && !key.may_have_made(&[1; 1024]));
+        assert!(PublicKey::from_pem(&rsa_pem(256)).expect("a key").may_have_made(&[1; 256]));
+        assert_eq!(PublicKey::from_pem(&rsa_pem(513)), Err(KeyError::TooLarge));
+        assert_eq!(PublicKey::from_pem(&rsa_pem(1024)), Err(KeyError::TooLarge));
     }
 
     #[test]

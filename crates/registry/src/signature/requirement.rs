@@ -253,8 +253,9 @@ impl Requirement {
         Ok(self)
     }
 
-    /// Decides whether the requirement is met, given whether each signer has signed.
-    pub(super) fn decide(&self, found: impl Fn(&Signer) -> Found) -> RequirementStatus {
+    /// Decides whether the requirement is met, given whether each signer has signed. Asks about each signer at most once, in the order of
+    /// [`Self::signers`].
+    pub(super) fn decide<'a>(&'a self, mut found: impl FnMut(&'a Signer) -> Found) -> RequirementStatus {
         let (mut missing, mut unknown) = (Vec::new(), Vec::new());
         for signer in self.all_of.iter().flatten() {
             match found(signer) {
@@ -270,15 +271,16 @@ impl Requirement {
             ));
         }
         if let Some(any) = &self.any_of {
-            let count = |wanted: Found| any.signatures.iter().filter(|signer| found(signer) == wanted).count();
+            let each: Vec<(&Signer, Found)> = any.signatures.iter().map(|signer| (signer, found(signer))).collect();
+            let count = |wanted: Found| each.iter().filter(|(_, found)| *found == wanted).count();
             let (yes, perhaps, needed) = (count(Found::Yes), count(Found::Unknown), any.minimum_matches as usize);
             if yes + perhaps < needed {
                 let text = "Image verification failed: minimum number of signatures not reached";
                 return RequirementStatus::Unmet(format!("{text}: needed {needed}, got {yes}"));
             }
             if yes < needed {
-                let signers = any.signatures.iter().filter(|signer| found(signer) == Found::Unknown);
-                unknown.extend(signers.map(ToString::to_string));
+                let signers = each.iter().filter(|(_, found)| *found == Found::Unknown);
+                unknown.extend(signers.map(|(signer, _)| signer.to_string()));
             }
         }
         if unknown.is_empty() { RequirementStatus::Met } else { RequirementStatus::Unknown(unknown.join(", ")) }

@@ -1,5 +1,6 @@
 //! One signature about a manifest: what was signed, and the signer as far as that is known.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -50,6 +51,32 @@ pub(super) enum Certificate {
     Proved(Identity),
 }
 
+/// A required signer, with its key ready for checks.
+pub(super) struct Known<'a> {
+    signer: &'a Signer,
+    /// The key of the signer; `None` if it is known by an identity, or the key cannot be used.
+    key: Option<PublicKey>,
+}
+
+/// What one signature says about one signer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The signer has signed.
+    By(Evidence),
+    /// The signature does not count for a signer whose certificate was checked before, for this reason. For other signers, the refusals are
+    /// in [`Certificate::Refused`].
+    Refused(Refusal),
+    /// It is by somebody else, or the annotations that are required are missing.
+    No,
+}
+
+/// How many signatures may still be checked with a key, as each check takes time.
+#[derive(Debug)]
+pub(super) struct Checks {
+    left: Cell<usize>,
+    is_exceeded: Cell<bool>,
+}
+
 /// The evidence by which a signer is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evidence {
@@ -75,34 +102,68 @@ impl Certificate {
     }
 }
 
-impl Signed {
-    /// Whether `signer` has signed this, with the required annotations; `None` if not.
-    pub(super) fn is_by(&self, signer: &Signer) -> Option<Evidence> {
-        if !self.says_what_is_required(signer) {
-            return None;
-        }
-        match (signer, &self.certificate) {
-            (Signer::PubKey { key, .. }, _) => {
-                let key = PublicKey::from_pem(key).ok()?;
-                key.has_signed(&self.message, &self.signature).then_some(Evidence::Key)
-            }
-            (Signer::Certificate { key, not_before, not_after, must_be_logged, .. }, _) => {
-                let checked = self.check_key(key, *not_before..=*not_after, *must_be_logged);
-                checked.is_ok().then_some(Evidence::Key)
-            }
-            (_, Certificate::Proved(identity)) => identity.is(signer).then(|| Evidence::Certificate(identity.clone())),
-            (_, Certificate::None | Certificate::Refused(_)) => None,
-        }
+impl<'a> Known<'a> {
+    /// Parses the key of a signer.
+    pub(super) fn of(signer: &'a Signer) -> Self {
+        let key = match signer {
+            Signer::PubKey { key, .. } | Signer::Certificate { key, .. } => PublicKey::from_pem(key).ok(),
+            Signer::GenericIssuer { .. } | Signer::GithubAction { .. } => None,
+        };
+        Self { signer, key }
+    }
+}
+
+impl Checks {
+    /// So many checks.
+    pub(super) fn most(number: usize) -> Self {
+        Self { left: Cell::new(number), is_exceeded: Cell::new(false) }
     }
 
-    /// Why this does not count for a signer whose certificate was checked before. `None` for other signers, whose
-    /// refusals are in [`Certificate::Refused`], and if only the annotations are missing.
-    pub(super) fn refusal(&self, signer: &Signer) -> Option<Refusal> {
-        let Signer::Certificate { key, not_before, not_after, must_be_logged, .. } = signer else { return None };
-        if !self.says_what_is_required(signer) {
-            return None;
+    /// How many are left.
+    #[cfg(test)]
+    pub(super) fn left(&self) -> usize {
+        self.left.get()
+    }
+
+    /// Whether more checks were wanted than there are. What was not checked counts as not signed.
+    pub(super) fn are_exceeded(&self) -> bool {
+        self.is_exceeded.get()
+    }
+
+    /// Whether a key has made a signature over a message; false if no check is left.
+    fn has_signed(&self, key: &PublicKey, message: &[u8], signature: &[u8]) -> bool {
+        if !key.may_have_made(signature) {
+            return false;
         }
-        self.check_key(key, *not_before..=*not_after, *must_be_logged).err()
+        match self.left.get().checked_sub(1) {
+            None => self.is_exceeded.set(true),
+            Some(left) => self.left.set(left),
+        }
+        !self.are_exceeded() && key.has_signed(message, signature)
+    }
+}
+
+impl Signed {
+    /// Whether a signer has signed this, with the required annotations.
+    pub(super) fn outcome(&self, known: &Known<'_>, checks: &Checks) -> Outcome {
+        let Known { signer, key } = known;
+        if !self.says_what_is_required(signer) {
+            return Outcome::No;
+        }
+        match (signer, &self.certificate) {
+            (Signer::PubKey { .. }, _) => {
+                let is_by = |key: &PublicKey| checks.has_signed(key, &self.message, &self.signature);
+                if key.as_ref().is_some_and(is_by) { Outcome::By(Evidence::Key) } else { Outcome::No }
+            }
+            (Signer::Certificate { not_before, not_after, must_be_logged, .. }, _) => {
+                let checked = self.check_key(key.as_ref(), *not_before..=*not_after, *must_be_logged, checks);
+                checked.map_or_else(Outcome::Refused, |()| Outcome::By(Evidence::Key))
+            }
+            (_, Certificate::Proved(identity)) if identity.is(signer) => {
+                Outcome::By(Evidence::Certificate(identity.clone()))
+            }
+            (_, Certificate::Proved(_) | Certificate::None | Certificate::Refused(_)) => Outcome::No,
+        }
     }
 
     /// Whether this has the signed annotations that `signer` requires.
@@ -115,9 +176,15 @@ impl Signed {
 
     /// Checks that the key of a certificate has signed this, and that this was logged within the certificate's
     /// validity. If there is an entry, it must be right, whether one is required or not.
-    fn check_key(&self, key: &str, validity: RangeInclusive<i64>, must_be_logged: bool) -> Result<(), Refusal> {
-        let key = PublicKey::from_pem(key).map_err(|_| Refusal::Lacks("the certificate's key cannot be used"))?;
-        if !key.has_signed(&self.message, &self.signature) {
+    fn check_key(
+        &self,
+        key: Option<&PublicKey>,
+        validity: RangeInclusive<i64>,
+        must_be_logged: bool,
+        checks: &Checks,
+    ) -> Result<(), Refusal> {
+        let key = key.ok_or(Refusal::Lacks("the certificate's key cannot be used"))?;
+        if !checks.has_signed(key, &self.message, &self.signature) {
             return Err(Refusal::Lacks("it is not by the key of the certificate"));
         }
         match &self.entry {
@@ -125,7 +192,7 @@ impl Signed {
             Entry::InBundle if must_be_logged => Err(Refusal::InBundle),
             Entry::None | Entry::InBundle => Ok(()),
             Entry::Refused(why) => Err(why.clone()),
-            Entry::Promised(promise) if promise.key != key => {
+            Entry::Promised(promise) if promise.key != *key => {
                 Err(Refusal::Lacks("its log entry is about another certificate"))
             }
             Entry::Promised(promise) if !validity.contains(&promise.time) => {
