@@ -25,7 +25,7 @@ const SOON: Duration = Duration::from_secs(2);
 /// The most audit annotations of one policy that are passed on.
 const ANNOTATIONS: usize = 64;
 /// Longest value of an audit annotation, in bytes.
-const ANNOTATION: usize = 8 << 10;
+pub(crate) const ANNOTATION: usize = 8 << 10;
 /// Key of the annotation that names the generation which answered.
 pub(crate) const GENERATION: &str = "generation";
 /// Key of the annotation that names a policy which let a request pass without judging it.

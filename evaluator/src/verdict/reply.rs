@@ -5,12 +5,15 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::review::json::{self, Object};
+use crate::verdict::decision::ANNOTATION;
 use crate::verdict::{EvaluationError, Verdict};
 
 /// Deepest nesting of a reply.
 pub(super) const MAX_DEPTH: usize = 128;
-/// Longest denial text, warning or annotation, in bytes.
+/// Longest denial text or warning, in bytes.
 const MAX_TEXT: usize = 1024;
+/// Longest values of all audit annotations together, in bytes.
+const MAX_ANNOTATIONS: usize = 64 << 10;
 
 /// Why a reply cannot be decoded.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +58,12 @@ pub(super) fn cleaned(mut verdict: Verdict) -> Verdict {
         warnings.iter_mut().for_each(|text| *text = clean(text, MAX_TEXT));
     }
     if let Some(annotations) = verdict.audit_annotations.take() {
-        let shown = annotations.into_iter().map(|(key, text)| (clean(&key, 256), clean(&text, MAX_TEXT)));
+        let mut left = MAX_ANNOTATIONS;
+        let shown = annotations.into_iter().map(|(key, text)| {
+            let text = clean(&text, ANNOTATION.min(left));
+            left = left.saturating_sub(text.len());
+            (clean(&key, 256), text)
+        });
         verdict.audit_annotations = Some(shown.collect());
     }
     verdict
@@ -80,6 +88,8 @@ pub(crate) fn decode_any<T: DeserializeOwned>(reply: &[u8]) -> Result<T, DecodeE
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn refused(reply: &[u8]) -> EvaluationError {
@@ -105,6 +115,23 @@ mod tests {
         reply.resize(reply.len() + 100_000, b']');
         reply.push(b'}');
         assert!(refused(&reply).text.contains("nested deeper than 128"));
+    }
+
+    #[test]
+    fn a_long_annotation_is_kept_and_many_long_ones_are_cut() {
+        let annotations = |texts: Vec<String>| {
+            let all: BTreeMap<String, String> = (10..).map(|key: u8| key.to_string()).zip(texts).collect();
+            let reply = serde_json::json!({"accepted": true, "audit_annotations": all}).to_string();
+            let verdict = verdict(reply.as_bytes(), ExecutionMode::KubewardenWapc).expect("a verdict");
+            verdict.audit_annotations.expect("annotations").into_values().collect::<Vec<_>>()
+        };
+        let whole = vec!["x".repeat(8 << 10)];
+        assert_eq!(annotations(whole.clone()), whole);
+        let cut = annotations(vec!["x".repeat(1 << 20), "a\n\u{1b}b".to_owned()]);
+        assert_eq!((cut[0].len(), cut[1].as_str()), (8 << 10, "a b"));
+        let many = annotations(vec!["x".repeat(8 << 10); 64]);
+        assert_eq!(many.len(), 64);
+        assert!(many.iter().map(String::len).sum::<usize>() <= (64 << 10) + 64 * "…".len());
     }
 
     #[test]
