@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use portcullis_contract::Signal;
+use portcullis_contract::{Capability, Signal};
 use portcullis_process::telemetry::{OtlpSettings, Traces, is_off};
 use portcullis_process::{LogArgs, SettingError, Switch, format_bytes, parse_bytes, parse_duration};
 
@@ -159,6 +159,11 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_BROKER_CERTIFICATES", requires = "broker_socket")]
     pub broker_certificates: bool,
 
+    /// A host capability that Policies, which belong to a namespace, may be granted by those who write them: *, a prefix like oci/*, or a path
+    /// like cache/set. May be given several times; without any they have none. Give the loader the same. ClusterPolicies are not limited.
+    #[arg(long, env = "PORTCULLIS_NAMESPACED_CAPABILITY", value_name = "PATTERN", value_delimiter = ',')]
+    pub namespaced_capability: Vec<String>,
+
     /// Spans go to the loader over the broker's socket; it posts them to the collector of its own OTEL_EXPORTER_OTLP_ENDPOINT. On by default
     /// where this program has an endpoint in its environment.
     #[arg(long, env = "PORTCULLIS_EXPORT_TRACES", requires = "broker_socket")]
@@ -208,6 +213,8 @@ impl Args {
         {
             return refuse(setting, "its paths name policies and are closed; set --policy-paths on as well");
         }
+        Capability::check_patterns(&self.namespaced_capability)
+            .map_err(|error| SettingError::new("--namespaced-capability", error.to_string()))?;
         let zero = [
             ("--policy-timeout", self.policy_timeout.is_zero()),
             ("--poll-interval", self.poll_interval.is_zero()),
@@ -325,6 +332,11 @@ mod tests {
             (&["--plain-http", "--audit-share", "101"], "--audit-share: want 1 to 100"),
             (&["--plain-http", "--audit-share", "100"], ""),
             (&["--plain-http", "--private-size", "31MiB"], "--private-size: want at least 32MiB"),
+            (
+                &["--plain-http", "--namespaced-capability", "cache"],
+                "--namespaced-capability: hostCapabilities: \"cache\" is none of",
+            ),
+            (&["--plain-http", "--namespaced-capability", "cache/*,oci/v1/verify"], ""),
             (&["--plain-http", "--cores", "0"], "--cores: want 1 to 1024"),
             (&["--plain-http", "--tls-dir", "tls"], "error: the argument '--"),
             (&["--plain-http", "--max-body", "7MB"], "error: invalid value '7MB'"),

@@ -203,6 +203,7 @@ impl Parts {
             poll_interval: args.poll_interval,
             start_gate: args.start_gate,
             policy_timeout: args.policy_timeout,
+            namespaced_capabilities: args.namespaced_capability.as_slice().into(),
             error_window: args.error_window,
             path_keys: keys.clone(),
             engine: self.engine,

@@ -97,7 +97,7 @@ fn unavailable(path: &str, id: &PolicyId, provided: &Provided) -> Option<&'stati
     let needs_broker = meant.iter().all(|capability| capability.needs_broker());
     if meant.is_empty() {
         Some("this release of Portcullis does not provide it")
-    } else if id.namespace().is_some() && needs_broker && !allows(&provided.namespaced, path) {
+    } else if id.namespace().is_some() && !allows(&provided.namespaced, path) {
         Some(
             "the installation does not allow it to policies of a namespace; its operator can, by the chart's \
              capabilities.namespaced (--namespaced-capability), or use a ClusterPolicy",
@@ -279,6 +279,14 @@ mod tests {
                 Some("capabilities.namespaced"),
             ),
             ("namespaced/n/a", "oci/v1/verify", &EVERYTHING(), None),
+            ("namespaced/n/a", "crypto/v1/is_certificate_trusted", &nothing, Some("capabilities.namespaced")),
+            (
+                "namespaced/n/a",
+                "cache/*",
+                &Provided { namespaced: vec![], ..EVERYTHING() },
+                Some("capabilities.namespaced"),
+            ),
+            ("namespaced/n/a", "cache/*", &Provided { namespaced: texts(&["cache/get"]), ..EVERYTHING() }, None),
         ] {
             let (body, declared) = wants(path);
             let found = compared(id, &body, Some(declared), provided);

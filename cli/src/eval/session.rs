@@ -120,6 +120,8 @@ impl Session {
             ["--plain-http", "--policy-paths", "on", "--audit", "on", "--validate-raw", "on", "--drain-delay", "0s"]
                 .map(OsString::from),
         );
+        // Each command allows the loader the same.
+        arguments.extend(["--namespaced-capability", "*"].map(OsString::from));
         arguments.extend(more.evaluator);
         let ports = &["admission", "probes", "state"];
         let spec_of_evaluator = ChildSpec { echo: more.echo, ..spec(Program::Evaluator, evaluator, arguments, ports) };

@@ -11,7 +11,7 @@ use wasmtime::Caller;
 
 use super::failed_calls::FailedCalls;
 use super::linear_memory::{OutOfBounds, parts, slice};
-use super::{CallError, Context, Host};
+use super::{CallError, Context, Grants, Host};
 use crate::capability::link::{BrokerAnswer, LinkFailure};
 use crate::fair::claimant::Claimant;
 use crate::verdict::offload;
@@ -129,21 +129,35 @@ impl<'a> Call<'a> {
     }
 
     /// The capability, if the policy may use it and it exists; else the error text for the guest.
-    fn admit(&self, grants: &[String], failures: &mut FailedCalls) -> Result<Capability, String> {
+    fn admit(&self, grants: &Grants, failures: &mut FailedCalls) -> Result<Capability, String> {
         let [binding, namespace, operation] = [self.binding, self.namespace, self.operation].map(name);
         if binding != "kubewarden" {
             return Err(format!("unknown binding: {binding}"));
         }
         let path = format!("{namespace}/{operation}");
-        if namespace != "tracing" && !is_granted(grants, &path) {
-            failures.denied = true;
-            return Err(not_granted(&path));
+        if namespace != "tracing" {
+            if !is_granted(&grants.granted, &path) {
+                failures.denied = true;
+                return Err(not_granted(&path));
+            }
+            if grants.allowed.as_ref().is_some_and(|allowed| !is_granted(allowed, &path)) {
+                failures.denied = true;
+                return Err(not_for_namespaces(&path));
+            }
         }
         if !Capability::has_namespace(&namespace) {
             return Err(format!("unknown namespace: {namespace}"));
         }
         Capability::from_path(&path).ok_or_else(|| format!("unknown operation: {operation}"))
     }
+}
+
+/// The error text for a policy of a namespace that the operator does not allow a capability, as the broker has it too.
+fn not_for_namespaces(path: &str) -> String {
+    format!(
+        "Policy has not been granted access to the '{path}' host capability. The violation has been reported: policies of a namespace \
+         may not have it; the operator can allow it with --namespaced-capability"
+    )
 }
 
 fn name(bytes: &[u8]) -> String {
@@ -156,12 +170,21 @@ fn bytes(n: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use futures::FutureExt as _;
 
     use super::*;
 
-    fn call(grants: &[&str], binding: &str, namespace: &str, operation: &str) -> (Result<Capability, String>, bool) {
-        let grants: Vec<_> = grants.iter().map(|&pattern| pattern.to_owned()).collect();
+    fn call(granted: &[&str], binding: &str, namespace: &str, operation: &str) -> (Result<Capability, String>, bool) {
+        call_of(&Grants { granted: texts(granted), allowed: None }, binding, namespace, operation)
+    }
+
+    fn texts(all: &[&str]) -> Vec<String> {
+        all.iter().map(|&text| text.to_owned()).collect()
+    }
+
+    fn call_of(grants: &Grants, binding: &str, namespace: &str, operation: &str) -> (Result<Capability, String>, bool) {
         let call = Call {
             binding: binding.as_bytes(),
             namespace: namespace.as_bytes(),
@@ -169,7 +192,7 @@ mod tests {
             payload: b"{}",
         };
         let mut failures = FailedCalls::default();
-        let result = call.admit(&grants, &mut failures);
+        let result = call.admit(grants, &mut failures);
         (result, failures.denied)
     }
 
@@ -191,6 +214,27 @@ mod tests {
     #[test]
     fn the_log_needs_no_grant() {
         assert_eq!(call(&[], "kubewarden", "tracing", "log"), (Ok(Capability::Log), false));
+        let none = Grants { granted: Vec::new(), allowed: Some(Arc::default()) };
+        assert_eq!(call_of(&none, "kubewarden", "tracing", "log"), (Ok(Capability::Log), false));
+    }
+
+    #[test]
+    fn policies_of_a_namespace_have_only_what_the_operator_allows() {
+        let of = |granted: &[&str], allowed: &[&str], capability: Capability| {
+            let grants = Grants { granted: texts(granted), allowed: Some(texts(allowed).into()) };
+            let (namespace, operation) = capability.path().split_once('/').expect("a path");
+            call_of(&grants, "kubewarden", namespace, operation)
+        };
+        for &capability in Capability::ALL.iter().filter(|&&capability| capability != Capability::Log) {
+            let (refused, is_denied) = of(&["*"], &[], capability);
+            let text = refused.expect_err("not allowed");
+            assert!(is_denied && text.starts_with(not_granted(capability.path()).trim_end_matches('.')), "{text}");
+            assert!(text.contains("--namespaced-capability"), "{text}");
+            assert_eq!(of(&["*"], &["*"], capability), (Ok(capability), false));
+            assert_eq!(of(&[], &["*"], capability), (Err(not_granted(capability.path())), true));
+        }
+        assert_eq!(of(&["cache/*"], &["cache/get"], Capability::CacheGet), (Ok(Capability::CacheGet), false));
+        assert!(of(&["cache/*"], &["cache/get"], Capability::CacheSet).1);
     }
 
     #[tokio::test]

@@ -68,8 +68,8 @@ const FIRST_YIELD: u64 = 2;
 
 /// What a policy may do and where its output goes; the same for all its calls.
 pub(crate) struct Host {
-    /// The host capabilities it may use, as patterns whose form the loader has checked. Empty grants nothing.
-    pub(crate) grants: Vec<String>,
+    /// The host capabilities it may use.
+    pub(crate) grants: Grants,
     /// Where its log lines go.
     pub(crate) log: GuestLog,
     /// The memory that its instances share with others, and the policy for which they take it.
@@ -86,6 +86,15 @@ pub(crate) struct Host {
     pub(crate) needs_objects: bool,
     /// The values that it keeps from one request to the next.
     pub(crate) cache: Arc<PolicyCache>,
+}
+
+/// The host capabilities that a policy may use, as patterns whose form was checked. Empty lists grant nothing.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Grants {
+    /// What its own spec grants.
+    pub(crate) granted: Vec<String>,
+    /// What the operator allows to policies of a namespace; none if it belongs to no namespace, and so is not limited.
+    pub(crate) allowed: Option<Arc<[String]>>,
 }
 
 /// What a guest replied.

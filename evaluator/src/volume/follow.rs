@@ -46,6 +46,8 @@ pub struct Follow {
     pub start_gate: Duration,
     /// The time limit of a policy that sets none.
     pub policy_timeout: Duration,
+    /// Patterns of the host capabilities that policies of a namespace may have.
+    pub namespaced_capabilities: Arc<[String]>,
     /// The link to the broker; none without a broker.
     pub broker: Option<Arc<BrokerLink>>,
     /// For how long too many evaluations of a policy must fail before the state reports it.
@@ -140,6 +142,7 @@ impl Follow {
             guests,
             lanes: Arc::clone(&self.lanes),
             policy_timeout: self.policy_timeout,
+            namespaced_capabilities: Arc::clone(&self.namespaced_capabilities),
             broker: self.broker.clone(),
             caches: Arc::default(),
             caches_of_checks: Arc::default(),

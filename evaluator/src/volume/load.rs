@@ -14,7 +14,9 @@ use crate::capability::BrokerLink;
 use crate::capability::cache::{Caches, PolicyCache};
 use crate::fair::claimant::Claimant;
 use crate::guest::loaded::{Content, Loaded, LoadedModule, LoadedPolicyGroup};
-use crate::guest::{CallError, Guest, GuestLog, Guests, Host, LinkError, LogShares, NO_BROKER, Operation, Parts};
+use crate::guest::{
+    CallError, Grants, Guest, GuestLog, Guests, Host, LinkError, LogShares, NO_BROKER, Operation, Parts,
+};
 use crate::lanes::{LaneError, Lanes};
 use crate::metrics::PolicyMetrics;
 use crate::review::json;
@@ -117,6 +119,8 @@ pub(crate) struct Loading {
     pub(crate) lanes: Arc<Lanes>,
     /// The time limit of a policy that sets none.
     pub(crate) policy_timeout: Duration,
+    /// Patterns of the host capabilities that policies of a namespace may have.
+    pub(crate) namespaced_capabilities: Arc<[String]>,
     /// The link to the broker; none without a broker.
     pub(crate) broker: Option<Arc<BrokerLink>>,
     /// The values that policies keep from one request to the next.
@@ -192,7 +196,10 @@ impl Loading {
         let guest = Arc::new(self.guests.link(&module, candidate.execution_mode)?);
         let share = self.log_shares.of(id, Instant::now());
         let host = Arc::new(Host {
-            grants: candidate.host_capabilities.clone(),
+            grants: Grants {
+                granted: candidate.host_capabilities.clone(),
+                allowed: id.namespace().map(|_| Arc::clone(&self.namespaced_capabilities)),
+            },
             log: GuestLog::new(id.clone(), generation, share, metrics),
             memory: Arc::clone(self.lanes.memory()),
             who,

@@ -97,6 +97,7 @@ impl Rig {
         };
         let follow = Follow {
             broker: None,
+            namespaced_capabilities: Arc::default(),
             volume: rig.volume.path().to_owned(),
             private_dir: rig.private.path().to_owned(),
             private_size: None,
