@@ -130,6 +130,8 @@ reasons! {
     CompileLimit: Compile, Final;
     /// The compiler failed on this module.
     CompileFailed: Compile, Final;
+    /// The replica had too little memory, processor time or processes for the compiler.
+    CompilerUnavailable: Compile, Retry;
 
     /// The volume is full.
     VolumeFull: Volume, Retry;

@@ -4,6 +4,7 @@ mod child;
 mod inspect;
 mod metadata;
 mod parent;
+mod processor_time;
 
 use portcullis_contract::Reason;
 use serde::{Deserialize, Serialize};

@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::{ChildStdout, Command};
 
 use super::child::{JUDGED, OUT_OF_MEMORY};
-use super::{CompileFailure, SUBCOMMAND};
+use super::{CompileFailure, SUBCOMMAND, processor_time};
 use crate::source::{Sink, SourceError};
 use crate::volume::{Compiled, Reservation};
 
@@ -87,7 +87,6 @@ impl Compilers {
 
     async fn once(&self, module: File, mut artifact: Sink) -> Result<(Compiled, Reservation), ChildFailure> {
         let limits = &self.limits;
-        let died = |error: std::io::Error| ChildFailure::Died(format!("before it ran: {error}"));
         // Not the program's path: the file there may have been replaced since this process started.
         let mut command = Command::new("/proc/self/exe");
         command
@@ -104,18 +103,19 @@ impl Compilers {
         if let Some(points) = std::env::var_os("PORTCULLIS_FAILPOINTS") {
             command.env("PORTCULLIS_FAILPOINTS", points);
         }
-        let mut child = command.spawn().map_err(died)?;
+        let mut child =
+            command.spawn().map_err(|error| unavailable(format!("failed to start the compiler: {error}")))?;
         let (stdout, stderr, write_time) = (child.stdout.take(), child.stderr.take(), artifact.write_time());
         let run = async {
             let said = async {
                 let mut said = Vec::new();
                 if let Some(stderr) = stderr {
-                    stderr.take(MAX_STDERR).read_to_end(&mut said).await.map_err(died)?;
+                    stderr.take(MAX_STDERR).read_to_end(&mut said).await.map_err(lost)?;
                 }
                 Ok(said)
             };
             let ((), said) = tokio::try_join!(receive(stdout, &mut artifact), said)?;
-            let status = child.wait().await.map_err(died)?;
+            let status = child.wait().await.map_err(lost)?;
             let compiled = judge(status, &said, limits)?;
             let written = artifact.finish().await.map_err(refused)?;
             // The child has read hostile bytes: what it says about its output is checked against the bytes that arrived.
@@ -127,10 +127,8 @@ impl Compilers {
             }
         };
         // A slow volume is no fault of the module.
-        write_time.timeout(limits.time, run).await.unwrap_or_else(|| {
-            let text = format!("compiling took longer than {} s (--compile-time)", limits.time.as_secs_f64());
-            Err(ChildFailure::Judged(CompileFailure::new(Reason::CompileLimit, text)))
-        })
+        let ended = write_time.timeout(limits.time, run).await;
+        ended.unwrap_or_else(|| Err(too_slow(child.id().and_then(processor_time::of), limits)))
     }
 }
 
@@ -142,13 +140,38 @@ async fn receive(stdout: Option<ChildStdout>, artifact: &mut Sink) -> Result<(),
         match stdout.read(&mut piece).await {
             Ok(0) => return Ok(()),
             Ok(length) => artifact.write(&piece[..length]).await.map_err(refused)?,
-            Err(error) => return Err(ChildFailure::Died(format!("and its artifact could not be read: {error}"))),
+            Err(error) => return Err(lost(error)),
         }
     }
 }
 
 fn refused(error: SourceError) -> ChildFailure {
     ChildFailure::Judged(CompileFailure::new(error.reason, error.message))
+}
+
+/// The failure of a child that the machine could not run. Its module may be fine, and is compiled again later.
+fn unavailable(text: impl AsRef<str>) -> ChildFailure {
+    ChildFailure::Judged(CompileFailure::new(Reason::CompilerUnavailable, text))
+}
+
+fn lost(error: std::io::Error) -> ChildFailure {
+    unavailable(format!("failed to hear from the compiler: {error}"))
+}
+
+/// The failure of a child that ran out of wall time, after so much processor time if that is known.
+fn too_slow(used: Option<Duration>, limits: &CompileLimits) -> ChildFailure {
+    let limit = limits.time.as_secs_f64();
+    match used.filter(|used| processor_time::is_starved(*used, limits)) {
+        Some(used) => unavailable(format!(
+            "the compiler had only {:.1} s of processor time within {limit} s (--compile-time): the node or the loader's container has too \
+             little of it",
+            used.as_secs_f64()
+        )),
+        None => {
+            let text = format!("compiling took longer than {limit} s (--compile-time)");
+            ChildFailure::Judged(CompileFailure::new(Reason::CompileLimit, text))
+        }
+    }
 }
 
 /// How a child ended without an artifact.
@@ -174,6 +197,10 @@ fn judge(status: ExitStatus, said: &[u8], limits: &CompileLimits) -> Result<Comp
                 "compiling took more than {} s of processor time (--compile-cpu-time)",
                 limits.cpu_time.as_secs()
             )),
+            // This program kills only children whose result it does not wait for.
+            Some(Signal::KILL) => {
+                Err(unavailable("the compiler was killed: the node or the loader's container may be out of memory"))
+            }
             _ => Err(ChildFailure::Died(format!("by signal {signal}"))),
         };
     }
@@ -220,9 +247,27 @@ mod tests {
         assert_eq!(reason(6, ""), Some(Reason::CompileLimit), "SIGABRT");
         assert_eq!(reason(4 << 8, ""), Some(Reason::CompileLimit), "a panic without memory");
         assert_eq!(reason(24, ""), Some(Reason::CompileLimit), "SIGXCPU");
-        assert_eq!(reason(9, ""), None, "SIGKILL by somebody else");
+        assert_eq!(reason(9, ""), Some(Reason::CompilerUnavailable), "SIGKILL by somebody else");
+        assert_eq!(reason(4, ""), None, "SIGILL");
         assert_eq!(reason(101 << 8, "thread panicked"), None);
         assert_eq!(reason(3 << 8, "noise"), None);
         assert_eq!(reason(0, "noise"), None);
+    }
+
+    #[test]
+    fn who_has_had_no_processor_time_says_nothing_about_the_module() {
+        let minute = Duration::from_secs(60);
+        let reason = |used: Option<u64>, limits: &CompileLimits| match too_slow(used.map(Duration::from_secs), limits) {
+            ChildFailure::Judged(failure) => failure.reason,
+            ChildFailure::Died(text) => panic!("{text}"),
+        };
+        let limits = CompileLimits { time: minute, cpu_time: minute, ..LIMITS };
+        assert_eq!(reason(Some(0), &limits), Reason::CompilerUnavailable);
+        assert_eq!(reason(Some(11), &limits), Reason::CompilerUnavailable);
+        assert_eq!(reason(Some(12), &limits), Reason::CompileLimit);
+        assert_eq!(reason(None, &limits), Reason::CompileLimit, "it has just ended");
+        let limits = CompileLimits { time: 10 * minute, cpu_time: minute, ..LIMITS };
+        assert_eq!(reason(Some(50), &limits), Reason::CompileLimit, "most of what it may have");
+        assert!(Reason::CompilerUnavailable.class().is_retryable());
     }
 }

@@ -121,6 +121,18 @@ fn k09_a_policy_that_goes_ends_its_compilation() {
     eventually("no temporary file", || loader.files("tmp").is_empty().then_some(()));
 }
 
+/// As when the node is out of memory.
+#[test]
+fn m07_a_compiler_that_is_killed_is_started_again() {
+    let (_folder, loader, child) = compiling();
+    let kill = std::process::Command::new("kill").args(["-KILL", &child]).status().expect("kills");
+    assert!(kill.success());
+    // The failure stays while another try runs.
+    let failure = eventually("the failure", || loader.policy("cluster/a")?.failure);
+    assert_eq!(failure.reason, Reason::CompilerUnavailable, "{failure:?}");
+    eventually("another child", || children(&loader).pop().filter(|other| *other != child));
+}
+
 #[test]
 fn a_stop_ends_compilations() {
     let (_folder, mut loader, child) = compiling();
