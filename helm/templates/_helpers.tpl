@@ -128,8 +128,8 @@ policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quot
 {{- end -}}
 {{- end }}
 
-{{/* The same for times that changes of keys and certificates take: twice `--tls-pause` (5m), and `--ca-pause` (1m) and `--tls-pause`. Whoever
-     gives the controller other pauses gets its own words. */}}
+{{/* The same for times that changes of keys and certificates take: twice `--tls-pause` (5m), and `--ca-pause` (1m) and `--tls-pause`. If the
+     controller is given other pauses, its own words count. */}}
 {{- define "portcullis.refuseShortLives" -}}
 {{- $given := list -}}
 {{- range .Values.controller.extraArgs }}{{ $given = append $given . }}{{ end -}}

@@ -13,11 +13,11 @@ pub(crate) const CALLS: Limits = Limits { policy: 8, tenant: 24, all: 96 };
 /// How many there may be at the same time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Of one policy.
+    /// The most of one policy.
     pub(crate) policy: usize,
-    /// Of one namespace; ClusterPolicies together count as one namespace.
+    /// The most of one namespace; ClusterPolicies together count as one namespace.
     pub(crate) tenant: usize,
-    /// Of all policies.
+    /// The most of all policies.
     pub(crate) all: usize,
 }
 

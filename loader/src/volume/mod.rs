@@ -52,7 +52,7 @@ pub(crate) struct Volume {
     /// The manifest's number and file metadata when it was written here, so that a change by another program is noticed.
     written: Mutex<Option<Written>>,
     room: Arc<Room>,
-    /// For whom the manifests of artifacts and their signatures are kept.
+    /// The tenants that the manifests of artifacts and their signatures are kept for.
     keepers: Mutex<Keepers>,
 }
 

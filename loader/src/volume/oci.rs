@@ -23,7 +23,7 @@ const LEAST_SIGNATURES: u64 = MOST_OF_MODULE / 64;
 /// Size of a block of the volume's file system, in bytes. Small files take a whole one.
 const BLOCK: u64 = 4096;
 
-/// For whom files of manifests and signatures are kept, by the file's name; not known of those from before a restart.
+/// The tenants that files of manifests and signatures are kept for, by the file's name. Files from before a restart are not among them.
 pub(super) type Keepers = HashMap<String, BTreeSet<Tenant>>;
 
 impl Volume {
@@ -85,7 +85,7 @@ impl Volume {
         Ok(())
     }
 
-    /// What is kept beside a module: for whom each file is, and what it counts for.
+    /// What is kept beside a module: the tenants that need each file, and the bytes that it counts for.
     fn kept_beside(&self, module: &Digest, keepers: &Keepers) -> Vec<(BTreeSet<Tenant>, u64)> {
         let infix = format!("-{}.", module.hex());
         let of = |item: fs::DirEntry| {
@@ -129,8 +129,8 @@ fn cost(path: &Path, bytes: u64) -> u64 {
     }
 }
 
-/// How much more may be kept for a module. ClusterPolicies may have all that is free, and a namespace as much as it leaves to others: nobody's
-/// manifests and signatures are in the way of those of others, so none has to give way. That a policy served before does not count here, as
+/// How much more may be kept for a module. ClusterPolicies may have all that is free, and a namespace as much as it leaves to others: the
+/// manifests and signatures of one are not in the way of those of another, so none has to give way. That a policy served before does not count here, as
 /// its owner has chosen what the signatures are.
 fn allowance_beside(kept: &[(BTreeSet<Tenant>, u64)], claims: &Claims) -> u64 {
     let used = kept.iter().map(|(_, cost)| cost).sum();
@@ -194,7 +194,7 @@ mod tests {
         let free = || (0..40).take_while(|mib| reservation.check(mib * MIB).is_ok()).count();
         let settled = free();
         volume.measure().expect("counts");
-        assert!(settled.abs_diff(free()) <= 1, "what was settled is what there is: {settled} and {}", free());
+        assert!(settled.abs_diff(free()) <= 1, "what was settled is what is on the volume: {settled} and {}", free());
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl Room {
 }
 
 /// Reads a value whole, as far as levels and room suffice; none if a text does not fit. Such a text is left out with its field or its place in
-/// a list: a null in its place would not be what the object's type wants, and whoever decodes it would fail with the whole list of objects.
+/// a list: a null in its place would not be what the object's type wants, and the whole list of objects could not be decoded.
 #[derive(Clone, Copy)]
 pub(super) struct Levels<'r> {
     /// The number of levels of lists and maps that may follow.
