@@ -234,7 +234,9 @@ mod tests {
             watch.next().await;
         }
         let mut grown = Retry::default();
-        (0..FAILURES).for_each(|_| drop(grown.pause(&CallError::TimedOut, 0.0)));
+        for _ in 0..FAILURES {
+            grown.pause(&CallError::TimedOut, 0.0);
+        }
         assert_eq!((told(), watch.retry), (vec!["failed"; FAILURES], grown), "each pause is longer than the last one");
         while !matches!(watch.next().await, Event::InitDone) {}
         assert_eq!((told().last(), watch.retry), (Some(&"over"), Retry::default()));
