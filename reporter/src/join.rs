@@ -96,12 +96,30 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
     report.mismatches = mismatch::reported(loader);
     report.context = context::reported(loader);
     report.impacts = impact::reported(loader);
-    // The report is read mainly for failures, so they come first and the limit cuts the others.
-    report.deviations.sort_by_key(|deviation| deviation.reason.is_none());
-    let omitted = report.deviations.len().saturating_sub(ReplicaReportSpec::MAX_DEVIATIONS);
-    report.deviations.truncate(ReplicaReportSpec::MAX_DEVIATIONS);
-    report.deviations_omitted = u32::try_from(omitted).unwrap_or(u32::MAX);
+    shorten(&mut report);
     report
+}
+
+/// Cuts the deviations at their limit. The report is read mainly for failures, so they come first. Only failures that are cut are counted:
+/// what merely loads reads the same without its entry, but for how far it has come and whether requests pass without it.
+fn shorten(report: &mut ReplicaReportSpec) {
+    report.deviations.sort_by_key(|deviation| match &deviation.reason {
+        Some(_) => 0,
+        None if deviation.serving == 0 => 1,
+        None => 2,
+    });
+    let kept = report.deviations.len().min(ReplicaReportSpec::MAX_DEVIATIONS);
+    for cut in report.deviations.split_off(kept) {
+        match (cut.reason, cut.serving) {
+            (Some(_), _) => report.deviations_omitted = report.deviations_omitted.saturating_add(1),
+            // An older generation that answers, without a failure.
+            (None, 1..) => {
+                report.current.insert(PolicyKey::of(&cut.policy_uid), cut.serving);
+            }
+            // A policy that is nowhere in the report is Pending.
+            (None, _) => {}
+        }
+    }
 }
 
 /// The keys of webhook paths that the evaluator accepts.

@@ -210,15 +210,74 @@ fn an_evaluator_that_tells_of_a_generation_nobody_made_is_not_believed() {
     assert_eq!(words, "it tells of generation 99, but the loader knows none after 2");
 }
 
+/// The report on these policies, which have a uid each. Of those with an odd number, generation 1 answers.
+fn report_on(policies: impl IntoIterator<Item = LoaderPolicy>) -> ReplicaReportSpec {
+    let mut state = EvaluatorState::default();
+    let named = policies.into_iter().enumerate().map(|(number, policy)| {
+        let (id, uid) = (format!("cluster/p{number}").parse::<PolicyId>().expect("an id"), uid(number));
+        if number % 2 == 1 {
+            let current = serving(1).current.remove(&self::id()).expect("a policy");
+            state.current.insert(id.clone(), Current { uid: uid.clone(), ..current });
+        }
+        LoaderPolicy { id, uid, ..policy }
+    });
+    let loader = LoaderState { policies: named.collect(), ..LoaderState::default() };
+    let pod = Pod { name: "pod".into(), uid: "pod-uid".into() };
+    join(&pod, &loader, Evaluator::Answers(&state), time(100))
+}
+
+fn uid(number: usize) -> String {
+    format!("{number:08}-a1f0-5e17-8000-000000000001")
+}
+
 #[test]
 fn at_most_500_deviations_are_kept_and_failures_first() {
-    let mut policies: Vec<_> = (0..600).map(|_| policy(Phase::Fetching, None)).collect();
-    policies.push(policy(Phase::Failed, Some(failure(2, Reason::NotFound))));
-    let loader = LoaderState { policies, ..LoaderState::default() };
-    let pod = Pod { name: "pod".into(), uid: "pod-uid".into() };
-    let report = join(&pod, &loader, Evaluator::Answers(&EvaluatorState::default()), time(100));
-    assert_eq!((report.deviations.len(), report.deviations_omitted), (500, 101));
+    let loading = (0..1200).map(|_| policy(Phase::Fetching, None));
+    let report = report_on(loading.chain([policy(Phase::Failed, Some(failure(2, Reason::NotFound)))]));
+    assert_eq!(report.deviations.len(), 500);
     assert_eq!(report.deviations[0].reason.as_deref(), Some("NotFound"));
+    let failed = (0..600).map(|_| policy(Phase::Failed, Some(failure(2, Reason::NotFound))));
+    let report = report_on(failed);
+    assert_eq!((report.deviations.len(), report.deviations_omitted, report.current.len()), (500, 100, 0));
+}
+
+#[test]
+fn what_merely_loads_is_not_counted_where_it_does_not_fit_in() {
+    let report = report_on((0..1200).map(|_| policy(Phase::Fetching, None)));
+    assert_eq!((report.deviations.len(), report.deviations_omitted), (500, 0));
+    // Where nothing answers the entry says more, so those are kept, and the others are told by their older generation.
+    assert!(report.deviations.iter().all(|deviation| deviation.serving == 0));
+    assert_eq!((report.current.len(), report.current.get(&PolicyKey::of(&uid(1)))), (600, Some(&1)));
+    let few = report_on((0..400).map(|_| policy(Phase::Fetching, None)));
+    assert_eq!((few.deviations.len(), few.current.len()), (400, 0));
+}
+
+#[test]
+fn a_policy_that_loads_reads_the_same_with_and_without_an_entry() {
+    use crate::facts::{Facts, LastReport, Replica};
+    use crate::replica::examine;
+    use crate::resolution::Resolution;
+    let report = report_on((0..1200).map(|_| policy(Phase::Fetching, None)));
+    let read = |number| {
+        let uid = uid(number);
+        let facts = Facts {
+            uid: &uid,
+            generation: 2,
+            suspend: false,
+            digest: None,
+            members: None,
+            rollback_to: None,
+            refusal: None,
+        };
+        let heard = LastReport { report: &report, is_stale: false };
+        let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
+        let found = examine(&facts, Resolution::Open, &replica);
+        (found.state, found.serving, found.problem)
+    };
+    // The first has an entry and the last has none.
+    assert_eq!(read(0), (ReplicaState::Pending, 0, None));
+    assert_eq!(read(1198), read(0));
+    assert_eq!(read(1199), (ReplicaState::Previous, 1, None));
 }
 
 #[test]
