@@ -45,6 +45,6 @@ fn rights_of_the_chart_are_enough_to_read_objects() {
     } }));
     release.apply_ready(std::slice::from_ref(&policy));
     let denied = release.create_pod(&shop, "asked", &json!({}));
-    assert_denied(&denied, &format!(r#""metadata":{{"name":"{shop}"}}"#));
+    assert_denied(&denied, &format!(r#""metadata":{{"name":"{shop}","uid":"#));
     assert_denied(&denied, r#""allowed":true"#);
 }
