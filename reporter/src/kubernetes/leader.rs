@@ -32,6 +32,7 @@ use super::fields::{self, Fit};
 use super::judge::wanted;
 use super::metrics::ClusterMetrics;
 use super::object::{Meta, PolicyObject};
+use super::outdated::Outdated;
 use super::pace::{Next, Pace};
 use super::store::{Change, Collection, Store, TrackedPolicy};
 use super::urgency::{Urgency, urgency};
@@ -118,6 +119,7 @@ async fn lead(
     }
     metrics.tally.show(std::iter::empty());
     metrics.audit.show(&BTreeMap::new());
+    metrics.outdated.set(0);
     if leadership.is_held() {
         // A part of the leader has panicked, as nothing else ends it. Its state cannot be trusted, so the leader starts
         // again.
@@ -154,7 +156,7 @@ struct Leader<'a> {
     writes: JoinSet<Option<Outcome>>,
     event: JoinSet<Option<Result<(), CallError>>>,
     removals: JoinSet<()>,
-    logged_outdated: bool,
+    outdated: Outdated,
 }
 
 impl<'a> Leader<'a> {
@@ -179,7 +181,7 @@ impl<'a> Leader<'a> {
             writes: JoinSet::new(),
             event: JoinSet::new(),
             removals: JoinSet::new(),
-            logged_outdated: false,
+            outdated: Outdated::default(),
         }
     }
 
@@ -196,7 +198,11 @@ impl<'a> Leader<'a> {
             let replicas = self.store.replicas();
             for id in dirty {
                 let policy = self.store.policy(&id);
-                self.pace.want(&id, policy.and_then(|policy| write_urgency(policy, &replicas)), now);
+                let urgency = policy.and_then(|policy| write_urgency(policy, &replicas));
+                if urgency.is_none() && policy.is_none_or(|policy| policy.given_up.is_none()) {
+                    self.outdated.leave(&id);
+                }
+                self.pace.want(&id, urgency, now);
                 let failing = policy.and_then(|policy| failing::worst(&policy.object.meta.uid, &replicas));
                 if let (Some(policy), Some(said)) = (policy, failing)
                     && self.failing.insert(id.clone())
@@ -226,6 +232,7 @@ impl<'a> Leader<'a> {
                 .tally
                 .show(policies.filter_map(|policy| Some((&policy.object.id, policy.last.as_ref()?.word()))));
         }
+        self.metrics.outdated.set(i64::from(self.outdated.is_seen()));
         let status = self.start_writes(now);
         let event = self.start_event(now);
         [status, event].into_iter().flatten().min()
@@ -340,17 +347,29 @@ impl<'a> Leader<'a> {
         policy.tried = None;
         let before = policy.last.replace(status.clone());
         self.announce(object, before.as_ref(), &status);
-        if let Fit::Dropped(fields) = fit {
-            self.log_outdated(object, &fields);
+        let now = Instant::now();
+        match fit {
+            // It is logged once, as only an upgrade of the definition helps.
+            Fit::Dropped(fields) if self.outdated.lost(&object.id, now) => self.log_outdated(object, &fields),
+            Fit::Dropped(_) => {}
+            Fit::Same | Fit::Foreign => {
+                for other in self.outdated.fits(&object.id, now) {
+                    self.try_again(&other);
+                }
+            }
         }
     }
 
-    /// Logs that the CustomResourceDefinition is older than this release. It does so once, as only an upgrade of the definition helps.
-    fn log_outdated(&mut self, object: &PolicyObject, fields: &[String]) {
-        self.metrics.outdated.set(1);
-        if std::mem::replace(&mut self.logged_outdated, true) {
-            return;
+    /// Has a status written again that could not be written as wanted.
+    fn try_again(&mut self, id: &PolicyId) {
+        if let Some(policy) = self.store.policy_mut(id) {
+            policy.given_up = None;
+            self.store.touch(id);
         }
+    }
+
+    /// Logs that the CustomResourceDefinition is older than this release.
+    fn log_outdated(&mut self, object: &PolicyObject, fields: &[String]) {
         let shown = fields.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
         let note =
             format!("the CustomResourceDefinition is older than the reporter and drops {shown}; install the newer one");
@@ -406,6 +425,9 @@ impl<'a> Leader<'a> {
 
     fn tick(&mut self) {
         self.store.turn(Instant::now());
+        if let Some(id) = self.outdated.due(Instant::now()) {
+            self.try_again(&id);
+        }
         let lost = std::mem::take(&mut self.announcer.lost);
         self.metrics.events_lost.inc_by(lost);
         if self.removals.is_empty() && self.leadership.is_held() {

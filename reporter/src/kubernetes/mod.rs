@@ -22,6 +22,7 @@ mod judge;
 mod leader;
 mod metrics;
 mod object;
+mod outdated;
 mod own;
 mod pace;
 mod store;

@@ -107,7 +107,7 @@ impl Store {
         }
     }
 
-    /// Takes the policies to decide about, each of them once; none before every collection has been listed.
+    /// Takes the policies to decide about and those that are gone, each of them once; none before every collection has been listed.
     pub(crate) fn take_dirty(&mut self) -> BTreeSet<PolicyId> {
         if self.is_complete() { std::mem::take(&mut self.dirty) } else { BTreeSet::new() }
     }
@@ -170,10 +170,17 @@ impl Store {
         Some(hasher.finish())
     }
 
-    /// Removes a policy that is gone, before the watch reports it.
+    /// Removes a policy that is gone.
     pub(crate) fn forget(&mut self, object: &PolicyObject) {
         if self.policies.get(&object.id).is_some_and(|known| known.object.meta.uid == object.meta.uid) {
-            self.policies.remove(&object.id);
+            self.remove(&object.id);
+        }
+    }
+
+    /// Removes a policy, and marks it, so that nothing goes on telling of it.
+    fn remove(&mut self, id: &PolicyId) {
+        if self.policies.remove(id).is_some() {
+            self.dirty.insert(id.clone());
         }
     }
 
@@ -230,7 +237,9 @@ impl Store {
             Change::Listed(objects) => {
                 let found: Vec<PolicyObject> = objects.iter().filter_map(|o| PolicyObject::of(kind, o)).collect();
                 let ids: BTreeSet<PolicyId> = found.iter().map(|object| object.id.clone()).collect();
-                self.policies.retain(|id, _| !is_kind(id) || ids.contains(id));
+                let gone: Vec<PolicyId> =
+                    self.policies.keys().filter(|id| is_kind(id) && !ids.contains(*id)).cloned().collect();
+                gone.iter().for_each(|id| self.remove(id));
                 found.into_iter().for_each(|object| self.put_policy(object, false));
             }
             Change::Put(object) => {
@@ -240,10 +249,7 @@ impl Store {
             }
             Change::Gone(object) => {
                 if let Some(object) = PolicyObject::of(kind, &object) {
-                    let known = self.policies.get(&object.id).map(|policy| &policy.object.meta.uid);
-                    if known == Some(&object.meta.uid) {
-                        self.policies.remove(&object.id);
-                    }
+                    self.forget(&object);
                 }
             }
         }
@@ -252,7 +258,7 @@ impl Store {
     /// `ordered` says whether versions should come in their order. Then an older one is a stale read.
     fn put_policy(&mut self, object: PolicyObject, ordered: bool) {
         if object.policy_server != self.policy_server {
-            self.policies.remove(&object.id);
+            self.remove(&object.id);
             return;
         }
         let known = self.policies.get_mut(&object.id).filter(|known| known.object.meta.uid == object.meta.uid);

@@ -126,6 +126,25 @@ fn a_namesake_made_later_starts_clean() {
 }
 
 #[test]
+fn a_policy_that_goes_is_marked_however_it_goes() {
+    let now = Instant::now();
+    let mut moved = policy(UID, 9, 3);
+    moved["spec"]["policyServer"] = "other".into();
+    let forgotten = PolicyObject::of(Kind::ClusterPolicy, &policy(UID, 5, 2)).expect("a policy");
+    let changes = [Change::Gone(policy(UID, 9, 2)), Change::Listed(vec![]), Change::Put(moved)];
+    for change in changes.into_iter().map(Some).chain([None]) {
+        let mut store = listed(now);
+        match change {
+            Some(change) => store.apply(Collection::ClusterPolicies, change, now),
+            None => store.forget(&forgotten),
+        }
+        assert_eq!((store.policies().count(), store.take_dirty()), (0, BTreeSet::from([id()])));
+        store.apply(Collection::ClusterPolicies, Change::Gone(policy(UID, 9, 2)), now);
+        assert!(store.take_dirty().is_empty(), "it was gone already");
+    }
+}
+
+#[test]
 fn a_status_from_the_future_is_not_believed() {
     let mut store = Store::new("default", LIFETIME, None);
     let mut object = policy(UID, 5, 2);
