@@ -288,12 +288,16 @@ fn condition(
     }
 }
 
-/// The list of replicas for `kubectl describe`; and how many are left out because of the limit. Failing ones come first, then those that
-/// are behind, those that lack objects, and the others, each by name. The controller waits while it sees one that is behind, so where more
-/// fail than fit in, the first of these has the last place.
+/// The list of replicas for `kubectl describe`; and how many are left out because of the limit. Of the replicas that count, failing ones come
+/// first, then those that are behind; next are those pods of either kind that do not count, then those that lack objects, and the others,
+/// each by name. So of each state that failing ones have, replicas that count come before the others, as `event` relies on. The controller
+/// waits while it sees one that is behind, so where more fail than fit in, the first of these has the last place.
 fn entries(assessments: &[Assessment<'_>]) -> (Vec<ReplicaStatus>, u32) {
     let mut sorted: Vec<&Assessment<'_>> = assessments.iter().collect();
-    sorted.sort_by_key(|one| (!one.is_bad(), !one.is_behind(), one.context.is_none(), one.pod));
+    sorted.sort_by_key(|one| {
+        let counts = (!(one.expected && one.is_bad()), !(one.expected && one.is_behind()));
+        (counts, !one.is_bad(), !one.is_behind(), one.context.is_none(), one.pod)
+    });
     let omitted = sorted.len().saturating_sub(MAX_REPLICAS);
     if let Some(behind) = sorted.iter().position(|one| one.is_behind()).filter(|behind| *behind >= MAX_REPLICAS) {
         sorted.swap(MAX_REPLICAS - 1, behind);

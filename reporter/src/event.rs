@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use portcullis_api::{ConditionType, EventType, PolicyEvent, PolicyStatus, ReplicaStatus, Truth};
-use portcullis_contract::PolicyId;
+use portcullis_contract::{PolicyId, ReplicaState};
 
 /// An equal event within this time raises a count.
 const SERIES: Duration = Duration::from_secs(6 * 60);
+/// The reason of `Degraded` where replicas fail for different ones.
+pub(crate) const SEVERAL_REASONS: &str = "SeveralReasons";
 /// Most events that are kept.
 const KEPT: usize = 256;
 
@@ -86,7 +88,7 @@ pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Ve
         if is_new || same.is_none_or(|same| same.reason != degraded.reason) {
             event(EventType::Warning, &degraded.reason, failed_on(next, &degraded.reason));
         }
-    } else if was_degraded.is_some() {
+    } else if was_degraded.is_some() && !is_new && is_well(next) {
         event(EventType::Normal, "Recovered", format!("generation {generation} has recovered"));
     }
     if next.word() == "ServingPrevious" && !before("ServingPrevious") {
@@ -114,19 +116,39 @@ pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Ve
     events
 }
 
+/// Whether there are replicas and none of them is loading. Otherwise a generation that does not fail may not work either.
+fn is_well(status: &PolicyStatus) -> bool {
+    status.replica_counts.expected > 0 && !status.is_true(ConditionType::Reconciling)
+}
+
 /// On how many replicas a generation fails. The note does not say how many serve it: others may still be loading, and an event stays as it is.
 fn failed_on(status: &PolicyStatus, reason: &str) -> String {
-    let fails = |replica: &&ReplicaStatus| replica.reason.as_deref() == Some(reason);
-    let failing = status.replicas.iter().filter(fails).count();
+    let is_joint = reason == SEVERAL_REASONS;
+    let fails = |replica: &&&ReplicaStatus| match &replica.reason {
+        Some(own) => is_joint || own == reason,
+        None => false,
+    };
+    // The list may leave out all that fail for this reason, but there is one at least.
+    let failing = counted(status).iter().filter(fails).count().max(1);
     let at_least = if status.replicas_omitted > 0 { "at least " } else { "" };
     let (generation, expected) = (status.observed_generation, status.replica_counts.expected);
     format!("generation {generation} fails on {at_least}{failing} of {expected} replicas")
 }
 
+/// The replicas that count among those that may fail. An entry does not say whether its pod counts, but of each state those that do come
+/// first (`decide::entries`).
+fn counted(status: &PolicyStatus) -> Vec<&ReplicaStatus> {
+    let counts = status.replica_counts;
+    let of = |state: ReplicaState, count: u32| {
+        status.replicas.iter().filter(move |replica| replica.state == state).take(count as usize)
+    };
+    let failed = of(ReplicaState::Failed, counts.failed).chain(of(ReplicaState::Unknown, counts.unknown));
+    failed.chain(of(ReplicaState::Previous, counts.previous)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use portcullis_api::{Condition, ReplicaCounts};
-    use portcullis_contract::ReplicaState;
 
     use super::*;
 
@@ -142,6 +164,7 @@ mod tests {
         let truth = if degraded.is_some() { Truth::True } else { Truth::False };
         PolicyStatus {
             observed_generation: generation,
+            replica_counts: ReplicaCounts { expected: 1, ..ReplicaCounts::default() },
             conditions: vec![
                 condition(ConditionType::Ready, Truth::False, word),
                 condition(ConditionType::Degraded, truth, degraded.unwrap_or("AsExpected")),
@@ -154,9 +177,8 @@ mod tests {
         events(previous, next).into_iter().map(|(_, reason, _)| reason).collect()
     }
 
-    #[test]
-    fn a_failure_says_on_how_many_replicas_and_not_how_many_serve() {
-        let replica = |pod: &str, reason: Option<&str>| ReplicaStatus {
+    fn replica(pod: &str, reason: Option<&str>) -> ReplicaStatus {
+        ReplicaStatus {
             pod: pod.into(),
             pod_uid: pod.into(),
             state: if reason.is_some() { ReplicaState::Failed } else { ReplicaState::Pending },
@@ -166,7 +188,11 @@ mod tests {
             next_retry_time: None,
             since: None,
             message: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_failure_says_on_how_many_replicas_and_not_how_many_serve() {
         let mut failing = status(1, "Progressing", Some("TLSFailed"));
         failing.replica_counts = ReplicaCounts { expected: 3, pending: 2, failed: 1, ..ReplicaCounts::default() };
         failing.replicas = vec![replica("a", None), replica("b", Some("TLSFailed")), replica("c", None)];
@@ -175,6 +201,40 @@ mod tests {
         failing.replica_counts.expected = 40;
         failing.replicas_omitted = 37;
         assert_eq!(note(&failing).as_deref(), Some("generation 1 fails on at least 1 of 40 replicas"));
+    }
+
+    #[test]
+    fn different_reasons_count_together_and_pods_that_do_not_count_do_not() {
+        let failing = |reason: &str, expected: u32, entries: Vec<ReplicaStatus>| {
+            let mut status = status(1, "Degraded", Some(reason));
+            status.replica_counts = ReplicaCounts { expected, failed: expected, ..ReplicaCounts::default() };
+            status.replicas = entries;
+            failed_on(&status, reason)
+        };
+        let two = vec![replica("a", Some("NotFound")), replica("b", Some("Unauthorized"))];
+        assert_eq!(failing(SEVERAL_REASONS, 2, two), "generation 1 fails on 2 of 2 replicas");
+        // The last one is not ready. Those that count come first.
+        let four = ["b", "c", "d", "a"].map(|pod| replica(pod, Some("NotFound"))).to_vec();
+        assert_eq!(failing("NotFound", 3, four), "generation 1 fails on 3 of 3 replicas");
+        let hidden = vec![replica("a", Some("NotFound"))];
+        assert_eq!(failing("TLSFailed", 1, hidden), "generation 1 fails on 1 of 1 replicas");
+    }
+
+    #[test]
+    fn a_generation_has_recovered_when_it_failed_and_serves() {
+        let failing = status(1, "Degraded", Some("NotFound"));
+        let well = status(1, "WebhookPending", None);
+        assert_eq!(reasons(Some(&failing), &well), ["Recovered"]);
+        // Its last pod is not ready any longer, or is loading again.
+        let nobody = PolicyStatus { replica_counts: ReplicaCounts::default(), ..status(1, "NoReplicas", None) };
+        assert_eq!(reasons(Some(&failing), &nobody), Vec::<String>::new());
+        let mut loading = status(1, "Progressing", None);
+        let reconciling =
+            Condition { r#type: ConditionType::Reconciling, status: Truth::True, ..loading.conditions[0].clone() };
+        loading.conditions.push(reconciling);
+        assert_eq!(reasons(Some(&failing), &loading), Vec::<String>::new());
+        // An edit does not mend the generation before it.
+        assert_eq!(reasons(Some(&failing), &status(2, "Progressing", None)), ["Progressing"]);
     }
 
     #[test]
@@ -189,7 +249,7 @@ mod tests {
         assert_eq!(reasons(Some(&active), &edited), ["Progressing"]);
         assert_eq!(reasons(Some(&edited), &kept), ["SettingsInvalid", "ServingPrevious"]);
         assert_eq!(reasons(Some(&kept), &kept), Vec::<String>::new());
-        assert_eq!(reasons(Some(&kept), &mended), ["Recovered", "Active"]);
+        assert_eq!(reasons(Some(&kept), &mended), ["Active"]);
     }
 
     #[test]

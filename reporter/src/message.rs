@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use portcullis_api::ReplicaCounts;
 use portcullis_contract::{Class, ContextReason, ReplicaState};
 
+use crate::event::SEVERAL_REASONS;
 use crate::facts::{Facts, to_second};
 use crate::replica::{Assessment, Problem};
 
@@ -20,7 +21,7 @@ pub(crate) fn joint_reason(bad: &[&Assessment<'_>]) -> String {
     match groups.as_slice() {
         [] => "AsExpected".to_owned(),
         [first, second, ..] if (first.pods.len(), first.class) == (second.pods.len(), second.class) => {
-            "SeveralReasons".to_owned()
+            SEVERAL_REASONS.to_owned()
         }
         [first, ..] => first.reason.to_owned(),
     }

@@ -122,7 +122,10 @@ fn a_bad_update_goes_on_with_the_previous_generation_and_a_mended_one_recovers()
         .map(|e| (e["generation"].as_i64(), e["served"].as_bool()))
         .collect();
     assert_eq!(history, [(Some(3), Some(true)), (Some(2), Some(false)), (Some(1), Some(true))]);
-    eventually_within(SOON, "Recovered", || stage.events(&object).iter().any(|(r, _)| r == "Recovered").then_some(()));
+    let number = |wanted: &str| stage.events(&object).iter().filter(|(reason, _)| reason == wanted).count();
+    eventually_within(SOON, "Active of the first and of the third", || (number("Active") == 2).then_some(()));
+    // The second generation has not recovered: another one took its place.
+    assert_eq!(number("Recovered"), 0, "{:?}", stage.events(&object));
     let namespace = format!("--namespace={}", stage.namespace);
     let events = eventually_within(SOON, "the event of the bad update", || {
         let told = cluster().kubectl(["get", "events", &namespace, "--output=yaml"]).stdout;

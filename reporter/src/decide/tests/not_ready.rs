@@ -25,6 +25,27 @@ fn a_draining_pod_is_shown_and_not_counted() {
 }
 
 #[test]
+fn pods_that_do_not_count_never_take_the_place_of_one_that_counts_and_fails() {
+    let names: Vec<String> = (0..20).map(|number| format!("pod-{number:02}")).collect();
+    let failing = report("pod-zz", Failed(Reason::NotFound));
+    let older = report("pod-zy", Older);
+    let aside = names.iter().map(|pod| Replica { pod, pod_uid: pod, expected: false, report: None });
+    let counts = [("pod-zy", &older), ("pod-zz", &failing)].map(|(pod, report)| Replica {
+        pod,
+        pod_uid: pod,
+        expected: true,
+        report: Some(LastReport { report, is_stale: false }),
+    });
+    let replicas: Vec<_> = aside.chain(counts).collect();
+    let status = decide(&facts(), &replicas, Webhook::Confirmed, None, now());
+    let listed: Vec<_> = status.replicas.iter().map(|replica| replica.pod.as_str()).collect();
+    assert_eq!((&listed[..3], listed.len()), (&["pod-zz", "pod-zy", "pod-00"][..], 16));
+    let events = crate::event::events(None, &status);
+    let note = events.iter().find(|(_, reason, _)| reason == "NotFound").map(|(.., note)| note.as_str());
+    assert_eq!(note, Some("generation 7 fails on at least 1 of 2 replicas"));
+}
+
+#[test]
 fn a_pod_that_is_not_ready_and_serves_an_older_generation_delays_ready() {
     let decided = |is_stale| decided_beside(&report("pod-b", Older), false, is_stale);
     let status = decided(false);
