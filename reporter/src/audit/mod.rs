@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The reporter that holds the Lease scans when an interval has passed since the last scan, and soon after a change of policies or of the
-//! generations that serve. Objects are read page by page. Policies are not asked again about objects that were judged and have not changed.
+//! generations that serve, unless that would make it read objects for more than a tenth of the time (`rest`). Objects are read page by page. Policies are not asked again about objects that were judged and have not changed.
 //! A policy that takes more than its share of the time is not asked about further objects in a scan (`budget`), so that it delays no other.
 
 mod ask;
@@ -22,6 +22,7 @@ mod metrics;
 mod pages;
 mod plan;
 mod report;
+mod rest;
 mod scan;
 mod subject;
 mod tally;
@@ -44,6 +45,7 @@ use ask::Evaluator;
 use budget::Budgets;
 use memory::Memory;
 pub(crate) use metrics::AuditMetrics;
+use rest::Reading;
 pub(crate) use scan::Found;
 use scan::Scanner;
 pub(crate) use subject::Site;
@@ -107,8 +109,9 @@ impl Audit {
             let state = inputs.settled().await;
             let done = tokio::select! {
                 done = scanner.scan(&state.served) => Some(done),
-                () = inputs.changed(&state), if may_be_interrupted => None,
+                () = inputs.changed(&state, Duration::ZERO), if may_be_interrupted => None,
             };
+            scanner.worker.reading.stop(Instant::now().into_std());
             match done {
                 // The scan was interrupted by a change. Its judgements are remembered, and the next scan is not interrupted.
                 None => {
@@ -131,9 +134,10 @@ impl Audit {
                     continue;
                 }
             }
+            let rest = scanner.worker.reading.rest(interval, Instant::now().into_std());
             tokio::select! {
                 () = tokio::time::sleep(interval) => {}
-                () = inputs.changed(&state) => {}
+                () = inputs.changed(&state, rest) => {}
             }
         }
     }
@@ -158,6 +162,7 @@ impl Audit {
             evaluator,
             budgets: Mutex::new(Budgets::new(self.interval)),
             memory: Memory::default(),
+            reading: Reading::default(),
             writer,
             metrics: self.metrics.clone(),
             policy_server: self.site.policy_server.clone(),
@@ -190,8 +195,9 @@ impl Inputs {
         }
     }
 
-    /// Waits until the state has changed, and a moment longer for further changes.
-    async fn changed(&mut self, last: &State) {
+    /// Waits until the state has changed, and a moment longer for further changes; and until a rest of this time from now is over.
+    async fn changed(&mut self, last: &State, rest: Duration) {
+        let rested = Instant::now() + rest;
         while self.state().is_none_or(|state| state == *last) {
             let changed = tokio::select! {
                 changed = self.policies.changed() => changed,
@@ -202,7 +208,7 @@ impl Inputs {
                 std::future::pending::<()>().await;
             }
         }
-        tokio::time::sleep(self.debounce).await;
+        tokio::time::sleep_until(rested.max(Instant::now() + self.debounce)).await;
     }
 }
 
@@ -218,7 +224,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     async fn waits(inputs: &mut Inputs, state: &State, time: Duration) -> bool {
-        tokio::time::timeout(time, inputs.changed(state)).await.is_err()
+        tokio::time::timeout(time, inputs.changed(state, Duration::ZERO)).await.is_err()
     }
 
     #[tokio::test]
@@ -236,5 +242,19 @@ mod tests {
         let serving = BTreeMap::from([(PolicyKey::of("aaaa"), 2)]);
         report.send_replace(Some(ReplicaReportSpec { current: serving, ..ReplicaReportSpec::default() }));
         assert!(!waits(&mut inputs, &state, LONG).await);
+    }
+
+    #[tokio::test]
+    async fn a_change_soon_after_a_scan_waits_until_its_rest_is_over() {
+        let (policies, policies_receiver) = watch::channel(Some(1));
+        let (_report, report) = watch::channel(Some(ReplicaReportSpec::default()));
+        let debounce = Duration::from_millis(10);
+        let mut inputs = Inputs { policies: policies_receiver, report, debounce };
+        let state = inputs.settled().await;
+        policies.send_replace(Some(2));
+        let (begin, rest) = (Instant::now(), debounce * 20);
+        inputs.changed(&state, rest).await;
+        assert!(begin.elapsed() >= rest);
+        assert!(tokio::time::timeout(debounce * 20, inputs.changed(&state, LONG)).await.is_err());
     }
 }

@@ -58,6 +58,7 @@ impl Scanner {
     /// When the policies cannot be listed, or the API server does not say which resources it has.
     pub(super) async fn scan(&mut self, served: &Served) -> Result<Vec<Found>, CallError> {
         let begin = Instant::now();
+        self.worker.reading.begin(begin);
         self.worker.memory.begin();
         let Policies { subjects, left: not_asked } = self.policies(served).await?;
         let discovery = self.discover(&subjects).await?;
@@ -77,7 +78,11 @@ impl Scanner {
             let current =
                 Current { plan: &plan, list, namespaces: &namespaces, tallies: &mut tallies, judged: HashSet::new() };
             match self.list(current).await {
-                Ok(()) => self.worker.writer.delete_stale(&list.resource.api_version(), &list.resource.kind).await,
+                Ok(()) => {
+                    self.worker.reading.stop(Instant::now());
+                    self.worker.writer.delete_stale(&list.resource.api_version(), &list.resource.kind).await;
+                    self.worker.reading.begin(Instant::now());
+                }
                 Err(error) => {
                     tracing::debug!(resource = list.resource.title(), %error, "failed to list objects for the audit");
                     let title = list.resource.title();
@@ -85,6 +90,7 @@ impl Scanner {
                 }
             }
         }
+        self.worker.reading.stop(Instant::now());
         // While an aggregated API server is away, its resources are unknown, so no report is deleted as superfluous.
         if hidden.is_empty() {
             let kind = |list: &List| (list.resource.api_version(), list.resource.kind.clone());

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Mutex;
+use std::time::Instant;
 
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
@@ -22,6 +23,7 @@ use super::memory::{Memory, Open, Remembered, fingerprint, key};
 use super::metrics::AuditMetrics;
 use super::plan::{Asking, List, Matching, Plan, USER};
 use super::report::{AuditFormat, Judgement, Target, report};
+use super::rest::Reading;
 use super::subject::Subject;
 use super::tally::Tally;
 use super::writer::Writer;
@@ -36,6 +38,7 @@ pub(super) struct Worker {
     pub(super) evaluator: Evaluator,
     pub(super) budgets: Mutex<Budgets>,
     pub(super) memory: Memory,
+    pub(super) reading: Reading,
     pub(super) writer: Writer,
     pub(super) metrics: AuditMetrics,
     pub(super) policy_server: String,
@@ -84,12 +87,14 @@ impl Worker {
             // Match conditions can take a while, and other tasks must not wait so long.
             tokio::task::yield_now().await;
         }
+        self.reading.stop(Instant::now());
         let (plan, list) = (current.plan, current.list);
         let questions: Vec<_> = work.into_iter().map(|work| self.judge(plan, list, work)).collect();
         let judged: Vec<_> = stream::iter(questions).buffer_unordered(AT_ONCE).collect().await;
         for (work, answers) in judged {
             self.conclude(current, &work, &answers).await;
         }
+        self.reading.begin(Instant::now());
     }
 
     /// The questions about an object; none if it was judged already in this scan.

@@ -22,6 +22,7 @@ use crate::audit::ask::Evaluator;
 use crate::audit::budget::Budgets;
 use crate::audit::memory::Memory;
 use crate::audit::report::AuditFormat;
+use crate::audit::rest::Reading;
 use crate::audit::writer::Writer;
 
 /// The number of objects in each of the two namespaces.
@@ -89,6 +90,7 @@ fn scanner(api: SocketAddr, evaluator: SocketAddr, interval: Duration) -> Scanne
         evaluator: Evaluator::new(evaluator, failures()).expect("a client"),
         budgets: Mutex::new(Budgets::new(interval)),
         memory: Memory::default(),
+        reading: Reading::default(),
         writer,
         metrics: metrics.clone(),
         policy_server: "default".into(),
@@ -194,6 +196,15 @@ async fn a_policy_that_runs_to_its_deadline_costs_the_others_a_few_evaluations_a
     stage.served.insert(PolicyKey::of("uid-slow"), 2);
     stage.scan().await;
     assert!(!stage.asked("namespaced/a/slow").is_empty());
+}
+
+#[tokio::test]
+async fn after_a_scan_there_is_a_rest_in_proportion_to_it() {
+    let mut stage = Stage::new(INTERVAL);
+    let begin = Instant::now();
+    stage.scan().await;
+    let rest = stage.scanner.worker.reading.rest(INTERVAL, Instant::now());
+    assert!(Duration::ZERO < rest && rest <= begin.elapsed() * 9, "{rest:?}");
 }
 
 #[tokio::test]
