@@ -85,7 +85,7 @@ fn fault_r16_a_live_lease_is_left_alone_however_far_clocks_differ_and_a_dead_one
     stage.wait_ready();
     assert_kept(&stage, &early, SHIFT);
 
-    // Whether a report is stale depends on when it is seen to change, and not on the time in it.
+    // Once a report was seen to change, whether it is stale depends on when it does so, and not on the time in it.
     late.says(&object, unreachable());
     let found = stage.word(&policy, "Degraded");
     assert_eq!(told(&found, "Degraded"), "True/RegistryUnreachable");

@@ -186,7 +186,7 @@ impl<'a> Leader<'a> {
     }
 
     fn apply(&mut self, collection: Collection, change: Change) {
-        self.store.apply(collection, change, Instant::now());
+        self.store.apply(collection, change, Instant::now(), Timestamp::now());
     }
 
     /// Decides about the policies that changed and starts what is due. Returns when to do so next.
@@ -431,7 +431,7 @@ impl<'a> Leader<'a> {
         let lost = std::mem::take(&mut self.announcer.lost);
         self.metrics.events_lost.inc_by(lost);
         if self.removals.is_empty() && self.leadership.is_held() {
-            for report in self.store.dead_reports() {
+            for report in self.store.dead_reports(Instant::now()) {
                 let namespace = self.settings.identity.namespace.clone();
                 let failures = self.metrics.failures_to("remove reports");
                 let (client, leadership) = (self.client.clone(), self.leadership.clone());

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use portcullis_api::{AuditSummary, Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
 use portcullis_contract::PolicyId;
 use serde_json::Value;
@@ -11,6 +12,12 @@ use serde_json::Value;
 use super::object::{Endpoint, Meta, PolicyObject, ReportObject, endpoints};
 use crate::audit::Found;
 use crate::facts::{LastReport, Replica};
+
+/// How far clocks may differ.
+const CLOCKS: Duration = Duration::from_secs(10 * 60);
+/// How long a new leader waits for the heartbeats of pods that seem to be silent: all pods were, if the API server was away, and then each goes on
+/// within this time.
+const RETURN: Duration = Duration::from_secs(20);
 
 /// A collection that the leader watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +57,17 @@ pub(crate) struct TrackedPolicy {
 
 struct Report {
     object: ReportObject,
-    /// When its heartbeat was seen to change, by this machine's monotonic clock.
+    /// When its heartbeat was seen to change, or it was seen first, by this machine's monotonic clock.
     changed: Instant,
+    /// Whether its heartbeat was a long time ago when it was seen first, and has not been seen to change.
+    is_old: bool,
+}
+
+impl Report {
+    /// Whether its heartbeat was not seen to change for this time.
+    fn is_silent(&self, lifetime: Duration, now: Instant) -> bool {
+        now.saturating_duration_since(self.changed) > lifetime
+    }
 }
 
 /// All objects that the leader knows.
@@ -66,6 +82,10 @@ pub(crate) struct Store {
     missing: Vec<Collection>,
     dirty: BTreeSet<PolicyId>,
     stale: BTreeSet<String>,
+    /// When the reports were listed first.
+    begin: Option<Instant>,
+    /// Whether reports may count again in a moment that do not seem to count.
+    is_waiting: bool,
 }
 
 impl Store {
@@ -86,23 +106,26 @@ impl Store {
             ],
             dirty: BTreeSet::new(),
             stale: BTreeSet::new(),
+            begin: None,
+            is_waiting: false,
         }
     }
 
-    /// Whether every collection has been listed. Before that nothing is decided, so that no part is taken for the whole.
+    /// Whether every collection has been listed, and each pod that is there had the time to go on reporting. Before that nothing is decided, so
+    /// that no part is taken for the whole.
     pub(crate) fn is_complete(&self) -> bool {
-        self.missing.is_empty()
+        self.missing.is_empty() && !self.is_waiting
     }
 
-    /// Takes in a change.
-    pub(crate) fn apply(&mut self, collection: Collection, change: Change, now: Instant) {
+    /// Takes in a change. `clock` is the time of day.
+    pub(crate) fn apply(&mut self, collection: Collection, change: Change, now: Instant, clock: Timestamp) {
         if matches!(change, Change::Listed(_)) {
             self.missing.retain(|missing| *missing != collection);
         }
         match collection {
             Collection::Policies => self.apply_policy(Kind::Policy, change),
             Collection::ClusterPolicies => self.apply_policy(Kind::ClusterPolicy, change),
-            Collection::Reports => self.apply_report(change, now),
+            Collection::Reports => self.apply_report(change, now, clock),
             Collection::Endpoints => self.apply_endpoints(change),
         }
     }
@@ -119,10 +142,12 @@ impl Store {
 
     /// Finds reports that have become stale.
     pub(crate) fn turn(&mut self, now: Instant) {
+        let is_new = self.begin.is_none_or(|begin| now.saturating_duration_since(begin) < RETURN);
+        self.is_waiting = is_new && self.reports.values().any(|report| report.is_old);
         let stale: BTreeSet<String> = self
             .reports
             .iter()
-            .filter(|(_, report)| now.duration_since(report.changed) > self.lifetime)
+            .filter(|(_, report)| report.is_old || report.is_silent(self.lifetime, now))
             .map(|(name, _)| name.clone())
             .collect();
         if stale != self.stale {
@@ -212,8 +237,8 @@ impl Store {
             .collect()
     }
 
-    /// The reports of pods that are gone: no endpoint names the pod, and its heartbeat has stopped.
-    pub(crate) fn dead_reports(&self) -> Vec<Meta> {
+    /// The reports of pods that are gone: no endpoint names the pod, and its heartbeat was seen to have stopped, whatever the time in it.
+    pub(crate) fn dead_reports(&self, now: Instant) -> Vec<Meta> {
         if !self.is_complete() {
             return Vec::new();
         }
@@ -223,10 +248,9 @@ impl Store {
                 .flatten()
                 .any(|endpoint| endpoint.pod == report.meta.name && endpoint.pod_uid == report.spec.pod_uid)
         };
-        self.stale
-            .iter()
-            .filter_map(|name| self.reports.get(name))
-            .filter(|report| !is_there(&report.object))
+        self.reports
+            .values()
+            .filter(|report| report.is_silent(self.lifetime, now) && !is_there(&report.object))
             .map(|report| report.object.meta.clone())
             .collect()
     }
@@ -292,14 +316,15 @@ impl Store {
         self.dirty.insert(id);
     }
 
-    fn apply_report(&mut self, change: Change, now: Instant) {
+    fn apply_report(&mut self, change: Change, now: Instant, clock: Timestamp) {
         match change {
             Change::Listed(objects) => {
+                self.begin.get_or_insert(now);
                 let found: Vec<ReportObject> = objects.iter().filter_map(ReportObject::of).collect();
                 let mut gone: BTreeSet<String> = self.reports.keys().cloned().collect();
                 for object in found {
                     gone.remove(&object.meta.name);
-                    self.put_report(object, now);
+                    self.put_report(object, now, clock);
                 }
                 for name in gone {
                     self.reports.remove(&name);
@@ -310,7 +335,7 @@ impl Store {
                 let Some(object) = ReportObject::of(&object) else { return };
                 let known = self.reports.get(&object.meta.name);
                 if !known.is_some_and(|known| known.object.meta.is_newer_than(&object.meta)) {
-                    self.put_report(object, now);
+                    self.put_report(object, now, clock);
                 }
             }
             Change::Gone(object) => {
@@ -323,7 +348,7 @@ impl Store {
         }
     }
 
-    fn put_report(&mut self, object: ReportObject, now: Instant) {
+    fn put_report(&mut self, object: ReportObject, now: Instant, clock: Timestamp) {
         let name = object.meta.name.clone();
         let last = self.reports.get(&name);
         match last.map(|last| concerned(&last.object.spec, &object.spec)) {
@@ -333,9 +358,12 @@ impl Store {
             }
             Some(None) | None => self.touch_all(),
         }
-        let unchanged = self.reports.get(&name).filter(|last| last.object.heartbeat() == object.heartbeat());
-        let changed = unchanged.map_or(now, |last| last.changed);
-        self.reports.insert(name, Report { object, changed });
+        let (changed, is_old) = match self.reports.get(&name) {
+            Some(last) if last.object.heartbeat() == object.heartbeat() => (last.changed, last.is_old),
+            Some(_) => (now, false),
+            None => (now, is_long_ago(object.heartbeat(), self.lifetime, clock)),
+        };
+        self.reports.insert(name, Report { object, changed, is_old });
         self.turn(now);
     }
 
@@ -359,6 +387,14 @@ impl Store {
     fn touch_all(&mut self) {
         self.dirty.extend(self.policies.keys().cloned());
     }
+}
+
+/// Whether a heartbeat has stopped for certain, although nobody has waited for the next one: more time has passed since than the lifetime and
+/// the difference of clocks. Without this, each new leader would count the last report of a pod that fell silent, until its lifetime is over. Where
+/// a clock is wrong, the next heartbeat shows it.
+fn is_long_ago(heartbeat: Timestamp, lifetime: Duration, clock: Timestamp) -> bool {
+    let passed = Duration::try_from(clock.duration_since(heartbeat));
+    passed.is_ok_and(|passed| passed > lifetime.saturating_add(CLOCKS))
 }
 
 /// Whether a summary of the audit differs from the last one in more than its time, or so much time has passed.

@@ -37,13 +37,18 @@ fn slice(pods: &[(&str, &str, bool)]) -> Value {
     json!({"metadata": {"name": "slice"}, "endpoints": endpoints})
 }
 
+/// The time of the first heartbeat.
+fn clock() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().expect("a time")
+}
+
 fn listed(now: Instant) -> Store {
     let mut store = Store::new("default", LIFETIME, None);
-    store.apply(Collection::ClusterPolicies, Change::Listed(vec![policy(UID, 5, 2)]), now);
-    store.apply(Collection::Policies, Change::Listed(vec![]), now);
-    store.apply(Collection::Endpoints, Change::Listed(vec![slice(&[("pod-a", "uid-a", true)])]), now);
+    store.apply(Collection::ClusterPolicies, Change::Listed(vec![policy(UID, 5, 2)]), now, clock());
+    store.apply(Collection::Policies, Change::Listed(vec![]), now, clock());
+    store.apply(Collection::Endpoints, Change::Listed(vec![slice(&[("pod-a", "uid-a", true)])]), now, clock());
     assert!(store.take_dirty().is_empty(), "not while a collection is not listed");
-    store.apply(Collection::Reports, Change::Listed(vec![report(5, "2026-01-01T00:00:00Z", 2)]), now);
+    store.apply(Collection::Reports, Change::Listed(vec![report(5, "2026-01-01T00:00:00Z", 2)]), now, clock());
     assert_eq!(store.take_dirty().len(), 1);
     store
 }
@@ -56,14 +61,14 @@ fn id() -> PolicyId {
 fn a_heartbeat_concerns_nobody_and_a_change_only_whom_it_is_about() {
     let now = Instant::now();
     let mut store = listed(now);
-    store.apply(Collection::Reports, Change::Put(report(6, "2026-01-01T00:01:00Z", 2)), now);
+    store.apply(Collection::Reports, Change::Put(report(6, "2026-01-01T00:01:00Z", 2)), now, clock());
     assert!(store.take_dirty().is_empty());
-    store.apply(Collection::Reports, Change::Put(report(7, "2026-01-01T00:02:00Z", 1)), now);
+    store.apply(Collection::Reports, Change::Put(report(7, "2026-01-01T00:02:00Z", 1)), now, clock());
     assert_eq!(store.take_dirty(), BTreeSet::from([id()]));
     let mut failing = report(8, "2026-01-01T00:03:00Z", 1);
     let entry = json!({"policyUID": UID, "reason": "EvaluationTrapped", "since": "2026-01-01T00:00:00Z"});
     failing["spec"]["failing"] = json!([entry]);
-    store.apply(Collection::Reports, Change::Put(failing), now);
+    store.apply(Collection::Reports, Change::Put(failing), now, clock());
     assert_eq!(store.take_dirty(), BTreeSet::from([id()]));
     let mut counted = report(9, "2026-01-01T00:04:00Z", 1);
     counted["spec"]["failing"] = json!([entry]);
@@ -71,7 +76,7 @@ fn a_heartbeat_concerns_nobody_and_a_change_only_whom_it_is_about() {
         "generation": 2, "checkedAt": "2026-01-01T00:00:00Z", "judged": 5, "denied": 1, "changed": 0, "failed": 0,
         "namespaces": 1, "sample": false, "complete": true,
     } }]);
-    store.apply(Collection::Reports, Change::Put(counted), now);
+    store.apply(Collection::Reports, Change::Put(counted), now, clock());
     assert_eq!(store.take_dirty(), BTreeSet::from([id()]));
 }
 
@@ -84,12 +89,12 @@ fn without_a_heartbeat_a_report_becomes_stale_by_the_clock_of_who_reads_it() {
     store.turn(now + LIFETIME + Duration::from_secs(1));
     assert_eq!(store.take_dirty().len(), 1);
     assert!(store.replicas()[0].report.is_some_and(|heard| heard.is_stale));
-    assert!(store.dead_reports().is_empty(), "the pod is there");
+    assert!(store.dead_reports(now + LIFETIME * 2).is_empty(), "the pod is there");
     // A report that was only listed again, or has a new version for another reason, does not count as a heartbeat.
     let later = now + LIFETIME + Duration::from_secs(2);
-    store.apply(Collection::Reports, Change::Put(report(8, "2026-01-01T00:00:00Z", 2)), later);
+    store.apply(Collection::Reports, Change::Put(report(8, "2026-01-01T00:00:00Z", 2)), later, clock());
     assert!(store.replicas()[0].report.is_some_and(|heard| heard.is_stale));
-    store.apply(Collection::Reports, Change::Put(report(9, "2026-01-01T00:09:00Z", 2)), later);
+    store.apply(Collection::Reports, Change::Put(report(9, "2026-01-01T00:09:00Z", 2)), later, clock());
     assert!(store.replicas()[0].report.is_some_and(|heard| !heard.is_stale));
 }
 
@@ -97,18 +102,89 @@ fn without_a_heartbeat_a_report_becomes_stale_by_the_clock_of_who_reads_it() {
 fn a_report_is_dead_when_its_pod_is_gone_and_its_heartbeat_has_stopped() {
     let now = Instant::now();
     let mut store = listed(now);
-    store.apply(Collection::Endpoints, Change::Put(slice(&[("pod-a", "uid-later", true)])), now);
-    assert!(store.dead_reports().is_empty(), "a pod may be without an endpoint for a while");
-    store.turn(now + LIFETIME + Duration::from_secs(1));
-    assert_eq!(store.dead_reports().iter().map(|meta| meta.uid.as_str()).collect::<Vec<_>>(), ["report-a"]);
+    store.apply(Collection::Endpoints, Change::Put(slice(&[("pod-a", "uid-later", true)])), now, clock());
+    assert!(store.dead_reports(now + LIFETIME).is_empty(), "a pod may be without an endpoint for a while");
+    let later = now + LIFETIME + Duration::from_secs(1);
+    assert_eq!(store.dead_reports(later).iter().map(|meta| meta.uid.as_str()).collect::<Vec<_>>(), ["report-a"]);
+}
+
+#[test]
+fn a_new_leader_does_not_count_a_report_whose_heartbeat_stopped_long_ago() {
+    let (now, limit) = (Instant::now(), LIFETIME + CLOCKS);
+    let second = Duration::from_secs(1);
+    let seen = |age: Duration| {
+        let mut store = Store::new("default", LIFETIME, None);
+        let slice = slice(&[("pod-a", "uid-a", true)]);
+        store.apply(Collection::Endpoints, Change::Listed(vec![slice]), now, clock());
+        let report = report(5, "2026-01-01T00:00:00Z", 2);
+        store.apply(Collection::Reports, Change::Listed(vec![report]), now, clock() + age);
+        store
+    };
+    let is_stale = |store: &Store| store.replicas()[0].report.is_some_and(|heard| heard.is_stale);
+    assert_eq!([Duration::ZERO, limit, limit + second].map(|age| is_stale(&seen(age))), [false, false, true]);
+
+    // It stays so while nothing but its version changes, and however often it is listed.
+    let (mut store, clock) = (seen(limit * 10), clock() + limit * 10);
+    store.apply(Collection::Reports, Change::Listed(vec![report(6, "2026-01-01T00:00:00Z", 2)]), now, clock);
+    assert!(is_stale(&store));
+    // The clock of the pod is merely slow: it goes on.
+    store.apply(Collection::Reports, Change::Put(report(7, "2026-01-01T00:01:00Z", 2)), now, clock);
+    assert!(!is_stale(&store));
+    store.turn(now + LIFETIME + second);
+    assert!(is_stale(&store));
+}
+
+#[test]
+fn a_new_leader_waits_a_moment_for_pods_that_were_silent_as_no_api_server_was_there() {
+    let (now, late) = (Instant::now(), clock() + (LIFETIME + CLOCKS) * 2);
+    let mut store = Store::new("default", LIFETIME, None);
+    for (collection, objects) in [
+        (Collection::Policies, vec![]),
+        (Collection::ClusterPolicies, vec![policy(UID, 5, 2)]),
+        (Collection::Endpoints, vec![slice(&[("pod-a", "uid-a", true)])]),
+        (Collection::Reports, vec![report(5, "2026-01-01T00:00:00Z", 2)]),
+    ] {
+        store.apply(collection, Change::Listed(objects), now, late);
+    }
+    assert!(store.take_dirty().is_empty());
+    store.turn(now + RETURN - Duration::from_secs(1));
+    assert!(store.take_dirty().is_empty());
+    store.turn(now + RETURN);
+    assert_eq!(store.take_dirty().len(), 1, "it goes on without the pod");
+    // Later, nobody waits for a pod whose clock is wrong.
+    let mut slow = report(5, "2026-01-01T00:00:00Z", 2);
+    slow["metadata"]["name"] = "pod-b".into();
+    store.apply(Collection::Reports, Change::Put(slow), now + RETURN, late);
+    assert_eq!(store.take_dirty().len(), 1);
+
+    let mut store = Store::new("default", LIFETIME, None);
+    store.missing.clear();
+    store.apply(Collection::Reports, Change::Listed(vec![report(5, "2026-01-01T00:00:00Z", 2)]), now, late);
+    assert!(!store.is_complete());
+    store.apply(Collection::Reports, Change::Put(report(6, "2026-01-01T00:25:00Z", 2)), now, late);
+    assert!(store.is_complete(), "the pod goes on");
+}
+
+#[test]
+fn the_time_in_a_report_is_no_reason_to_remove_it() {
+    let now = Instant::now();
+    let mut store = listed(now);
+    let mut other = report(5, "2025-01-01T00:00:00Z", 2);
+    other["metadata"]["name"] = "pod-b".into();
+    store.apply(Collection::Reports, Change::Put(other), now, clock());
+    assert!(store.dead_reports(now).is_empty());
+    let later = now + LIFETIME + Duration::from_secs(1);
+    store.turn(later);
+    let dead = store.dead_reports(later);
+    assert_eq!(dead.iter().map(|meta| meta.name.as_str()).collect::<Vec<_>>(), ["pod-b"]);
 }
 
 #[test]
 fn a_stale_version_of_a_policy_is_overlooked() {
     let now = Instant::now();
     let mut store = listed(now);
-    store.apply(Collection::ClusterPolicies, Change::Put(policy(UID, 4, 1)), now);
-    store.apply(Collection::ClusterPolicies, Change::Listed(vec![policy(UID, 9, 1)]), now);
+    store.apply(Collection::ClusterPolicies, Change::Put(policy(UID, 4, 1)), now, clock());
+    store.apply(Collection::ClusterPolicies, Change::Listed(vec![policy(UID, 9, 1)]), now, clock());
     assert!(store.take_dirty().is_empty());
     assert_eq!(store.policy(&id()).map(|tracked| tracked.object.meta.generation), Some(2));
 }
@@ -118,10 +194,10 @@ fn a_namesake_made_later_starts_clean() {
     let now = Instant::now();
     let mut store = listed(now);
     store.policy_mut(&id()).expect("is there").last = Some(PolicyStatus::default());
-    store.apply(Collection::ClusterPolicies, Change::Put(policy("another", 9, 1)), now);
+    store.apply(Collection::ClusterPolicies, Change::Put(policy("another", 9, 1)), now, clock());
     let tracked = store.policy(&id()).expect("is there");
     assert_eq!((tracked.object.meta.uid.as_str(), &tracked.last), ("another", &None));
-    store.apply(Collection::ClusterPolicies, Change::Gone(policy(UID, 10, 2)), now);
+    store.apply(Collection::ClusterPolicies, Change::Gone(policy(UID, 10, 2)), now, clock());
     assert!(store.policy(&id()).is_some(), "the end of the earlier one is not that of the later one");
 }
 
@@ -135,11 +211,11 @@ fn a_policy_that_goes_is_marked_however_it_goes() {
     for change in changes.into_iter().map(Some).chain([None]) {
         let mut store = listed(now);
         match change {
-            Some(change) => store.apply(Collection::ClusterPolicies, change, now),
+            Some(change) => store.apply(Collection::ClusterPolicies, change, now, clock()),
             None => store.forget(&forgotten),
         }
         assert_eq!((store.policies().count(), store.take_dirty()), (0, BTreeSet::from([id()])));
-        store.apply(Collection::ClusterPolicies, Change::Gone(policy(UID, 9, 2)), now);
+        store.apply(Collection::ClusterPolicies, Change::Gone(policy(UID, 9, 2)), now, clock());
         assert!(store.take_dirty().is_empty(), "it was gone already");
     }
 }
@@ -151,7 +227,7 @@ fn a_status_from_the_future_is_not_believed() {
     let condition = json!({"type": "Ready", "status": "True", "reason": "Active", "message": "",
         "observedGeneration": 99, "lastTransitionTime": "2026-01-01T00:00:00Z"});
     object["status"] = json!({"observedGeneration": 99, "conditions": [condition]});
-    store.apply(Collection::ClusterPolicies, Change::Listed(vec![object]), Instant::now());
+    store.apply(Collection::ClusterPolicies, Change::Listed(vec![object]), Instant::now(), clock());
     assert_eq!(store.policy(&id()).map(|tracked| tracked.last.is_none()), Some(true));
 }
 
@@ -160,7 +236,7 @@ fn policies_of_another_installation_are_not_ours() {
     let mut object = policy(UID, 5, 2);
     object["spec"]["policyServer"] = "other".into();
     let mut store = Store::new("default", LIFETIME, None);
-    store.apply(Collection::ClusterPolicies, Change::Listed(vec![object]), Instant::now());
+    store.apply(Collection::ClusterPolicies, Change::Listed(vec![object]), Instant::now(), clock());
     assert_eq!(store.policies().count(), 0);
 }
 
@@ -169,7 +245,7 @@ fn a_name_that_two_pods_have_is_there_once_and_the_ready_one_counts() {
     let now = Instant::now();
     let mut store = listed(now);
     let both = slice(&[("pod-a", "uid-a", false), ("pod-a", "uid-b", true), ("pod-c", "uid-c", false)]);
-    store.apply(Collection::Endpoints, Change::Put(both), now);
+    store.apply(Collection::Endpoints, Change::Put(both), now, clock());
     let replicas: Vec<_> = store.replicas().iter().map(|r| (r.pod_uid.to_owned(), r.expected)).collect();
     assert_eq!(replicas, [("uid-b".to_owned(), true), ("uid-c".to_owned(), false)]);
 }
@@ -202,7 +278,7 @@ fn a_summary_of_the_audit_is_written_when_it_says_something_new_or_an_interval_h
     assert!(!is_written(found("another", 999, 9)), "of an earlier policy of the same name");
     let mut asked = policy(UID, 7, 2);
     asked["metadata"]["annotations"] = json!({"policies.portcullis.dev/audit-requested-at": "2026-01-01"});
-    store.apply(Collection::ClusterPolicies, Change::Put(asked), Instant::now());
+    store.apply(Collection::ClusterPolicies, Change::Put(asked), Instant::now(), clock());
     store.take_dirty();
     let mut is_written = |found: Found| {
         store.audited(found);
@@ -221,7 +297,7 @@ fn without_an_audit_its_summary_is_not_carried_on() {
     object["status"] = json!({"conditions": [condition], "audit": found(UID, 0, 7).summary});
     let last = |audit| {
         let mut store = Store::new("default", LIFETIME, audit);
-        store.apply(Collection::ClusterPolicies, Change::Listed(vec![object.clone()]), now);
+        store.apply(Collection::ClusterPolicies, Change::Listed(vec![object.clone()]), now, clock());
         store.policy(&id()).and_then(|tracked| tracked.last.clone()).expect("a status").audit
     };
     assert_eq!((last(None), last(Some(LIFETIME)).is_some()), (None, true));
@@ -233,14 +309,14 @@ fn edits_and_requests_change_the_digest_of_the_policies() {
     let mut store = listed(now);
     let first = store.policies_digest();
     assert!(first.is_some());
-    store.apply(Collection::ClusterPolicies, Change::Put(policy(UID, 6, 2)), now);
+    store.apply(Collection::ClusterPolicies, Change::Put(policy(UID, 6, 2)), now, clock());
     assert_eq!(store.policies_digest(), first, "a status, for instance");
     let mut asked = policy(UID, 7, 2);
     asked["metadata"]["annotations"] = json!({"policies.portcullis.dev/audit-requested-at": "2026-01-01"});
-    store.apply(Collection::ClusterPolicies, Change::Put(asked), now);
+    store.apply(Collection::ClusterPolicies, Change::Put(asked), now, clock());
     let second = store.policies_digest();
     assert_ne!(second, first);
-    store.apply(Collection::ClusterPolicies, Change::Put(policy(UID, 8, 3)), now);
+    store.apply(Collection::ClusterPolicies, Change::Put(policy(UID, 8, 3)), now, clock());
     assert_ne!(store.policies_digest(), second);
     assert_eq!(Store::new("default", LIFETIME, None).policies_digest(), None, "nothing was listed yet");
 }
