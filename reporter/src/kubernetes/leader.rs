@@ -440,3 +440,6 @@ impl<'a> Leader<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
