@@ -25,7 +25,7 @@ fn with(installation: &Installation<'_>, replicas: impl IntoIterator<Item = PodS
     installation.own_canary()
 }
 
-/// The number of attempts to kill a reporter in the middle of a scan.
+/// The number of attempts to do something in the middle of a scan.
 const ROUNDS: usize = 5;
 
 fn message(audit: &Value) -> &str {
@@ -87,7 +87,17 @@ fn fault_c06_a_list_that_expires_is_begun_again() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_c07_objects_that_vanish_during_a_scan_leave_no_report() {
-    let installation = install("audit-vanished", "openreports");
+    let is_proven = (0..ROUNDS).any(vanish_during_a_scan);
+    assert!(
+        is_proven,
+        "in none of {ROUNDS} rounds objects vanished after they were listed and before they were audited"
+    );
+}
+
+/// Asserts that objects which vanish before a scan comes to them leave no report. False if the scan came to them first, as it may on a busy
+/// machine: that proves nothing.
+fn vanish_during_a_scan(round: usize) -> bool {
+    let installation = install(&format!("audit-vanished-{round}"), "openreports");
     let namespaces = [installation.make_namespace("a")];
     fill(&installation, &namespaces[0], 40, |_| true);
     let config_maps = format!("/api/v1/namespaces/{}/configmaps", namespaces[0]);
@@ -95,7 +105,7 @@ fn fault_c07_objects_that_vanish_during_a_scan_leave_no_report() {
         put_label(&installation, &format!("{config_maps}/object-{number:03}"), "vanishes", "yes");
     }
     let canary = with(&installation, [slow()]);
-    let policy = labels(&installation, "audit-vanished-labels");
+    let policy = labels(&installation, &format!("audit-vanished-labels-{round}"));
     installation.apply_ready(std::slice::from_ref(&policy));
     let [pod] = installation.replicas().try_into().ok().expect("one replica");
     eventually("the beginning of a scan", || (asked(&pod) >= 2).then_some(()));
@@ -103,7 +113,11 @@ fn fault_c07_objects_that_vanish_during_a_scan_leave_no_report() {
     let vanishing = format!("{config_maps}?labelSelector=vanishes");
     installation.api().delete(&vanishing, None).expect("an API server answers").expect("a deletion");
     let audited = asked(&pod);
-    assert!(audited < 20, "{audited} objects were audited before the others were gone");
+    if audited >= 20 {
+        note(&format!("{audited} objects were audited before the others were gone"));
+        canary.end();
+        return false;
+    }
     let audit = found(&installation, &policy, "the end of the scan", |audit| audit["generation"] == 1);
     assert_eq!(
         (&audit["checked"], &audit["errors"], message(&audit)),
@@ -114,6 +128,7 @@ fn fault_c07_objects_that_vanish_during_a_scan_leave_no_report() {
     wait_exact(&installation, &policy, &namespaces);
     assert_eq!(counted(&installation, &namespaces).1, 20);
     canary.end();
+    true
 }
 
 #[test]
