@@ -245,7 +245,7 @@ fn at_most_500_deviations_are_kept_and_failures_first() {
 fn what_merely_loads_is_not_counted_where_it_does_not_fit_in() {
     let report = report_on((0..1200).map(|_| policy(Phase::Fetching, None)));
     assert_eq!((report.deviations.len(), report.deviations_omitted), (500, 0));
-    // Where nothing answers the entry says more, so those are kept, and the others are told by their older generation.
+    // Where nothing answers the entry says more, so those are kept, and the others show as their older generation.
     assert!(report.deviations.iter().all(|deviation| deviation.serving == 0));
     assert_eq!((report.current.len(), report.current.get(&PolicyKey::of(&uid(1)))), (600, Some(&1)));
     let few = report_on((0..400).map(|_| policy(Phase::Fetching, None)));
