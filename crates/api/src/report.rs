@@ -54,7 +54,7 @@ pub struct ReplicaReportSpec {
     pub members: BTreeMap<PolicyKey, BTreeMap<String, Digest>>,
     /// The policies that do not simply serve their newest generation; 500 at most.
     pub deviations: Vec<ReportDeviation>,
-    /// How many policies do not fit in `deviations`.
+    /// How many failures do not fit in `deviations`.
     pub deviations_omitted: u32,
     /// The policies of which more than 5 % of all evaluations have failed for five minutes; 500 at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
