@@ -161,7 +161,8 @@ fn lost(error: std::io::Error) -> ChildFailure {
 /// The failure of a child that ran out of wall time, after so much processor time if that is known.
 fn too_slow(used: Option<Duration>, limits: &CompileLimits) -> ChildFailure {
     let limit = limits.time.as_secs_f64();
-    match used.filter(|used| processor_time::is_starved(*used, limits)) {
+    let most = limits.time.min(limits.cpu_time);
+    match used.filter(|used| processor_time::is_starved(*used, most)) {
         Some(used) => unavailable(format!(
             "the compiler had only {:.1} s of processor time within {limit} s (--compile-time): the node or the loader's container has too \
              little of it",

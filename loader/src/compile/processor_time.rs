@@ -3,8 +3,6 @@
 use std::fs;
 use std::time::Duration;
 
-use super::CompileLimits;
-
 /// A child that gets less than this part of the time that it may take says nothing about its module.
 const LEAST_PART: u32 = 5;
 
@@ -21,9 +19,10 @@ fn ticks(stat: &str) -> Option<u64> {
     Some(times.next()?.saturating_add(times.next()?))
 }
 
-/// Whether a child whose wall time is over had so little processor time that the machine is to blame, not its module.
-pub(super) fn is_starved(used: Duration, limits: &CompileLimits) -> bool {
-    used < limits.time.min(limits.cpu_time) / LEAST_PART
+/// Whether a child whose wall time is over, and which may have had `most` of processor time, had so little of it that the machine is to blame
+/// and not its module.
+pub(super) fn is_starved(used: Duration, most: Duration) -> bool {
+    used < most / LEAST_PART
 }
 
 #[cfg(test)]
