@@ -126,7 +126,10 @@ impl Store {
             Collection::Policies => self.apply_policy(Kind::Policy, change),
             Collection::ClusterPolicies => self.apply_policy(Kind::ClusterPolicy, change),
             Collection::Reports => self.apply_report(change, now, clock),
-            Collection::Endpoints => self.apply_endpoints(change),
+            Collection::Endpoints => {
+                self.apply_endpoints(change);
+                self.turn(now);
+            }
         }
     }
 
@@ -140,10 +143,10 @@ impl Store {
         self.dirty.insert(id.clone());
     }
 
-    /// Finds reports that have become stale.
+    /// Finds reports that have become stale, and whether pods that are there may go on reporting in a moment.
     pub(crate) fn turn(&mut self, now: Instant) {
         let is_new = self.begin.is_none_or(|begin| now.saturating_duration_since(begin) < RETURN);
-        self.is_waiting = is_new && self.reports.values().any(|report| report.is_old);
+        self.is_waiting = is_new && self.reports.values().any(|report| report.is_old && self.is_there(&report.object));
         let stale: BTreeSet<String> = self
             .reports
             .iter()
@@ -242,17 +245,17 @@ impl Store {
         if !self.is_complete() {
             return Vec::new();
         }
-        let is_there = |report: &ReportObject| {
-            self.slices
-                .values()
-                .flatten()
-                .any(|endpoint| endpoint.pod == report.meta.name && endpoint.pod_uid == report.spec.pod_uid)
-        };
         self.reports
             .values()
-            .filter(|report| report.is_silent(self.lifetime, now) && !is_there(&report.object))
+            .filter(|report| report.is_silent(self.lifetime, now) && !self.is_there(&report.object))
             .map(|report| report.object.meta.clone())
             .collect()
+    }
+
+    /// Whether an endpoint names the pod of a report.
+    fn is_there(&self, report: &ReportObject) -> bool {
+        let is_its = |endpoint: &Endpoint| endpoint.pod == report.meta.name && endpoint.pod_uid == report.spec.pod_uid;
+        self.slices.values().flatten().any(is_its)
     }
 
     fn apply_policy(&mut self, kind: Kind, change: Change) {

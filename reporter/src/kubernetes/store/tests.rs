@@ -160,6 +160,8 @@ fn a_new_leader_waits_a_moment_for_pods_that_were_silent_as_no_api_server_was_th
     let mut store = Store::new("default", LIFETIME, None);
     store.missing.clear();
     store.apply(Collection::Reports, Change::Listed(vec![report(5, "2026-01-01T00:00:00Z", 2)]), now, late);
+    assert!(store.is_complete(), "nobody waits for a pod that is gone");
+    store.apply(Collection::Endpoints, Change::Listed(vec![slice(&[("pod-a", "uid-a", true)])]), now, late);
     assert!(!store.is_complete());
     store.apply(Collection::Reports, Change::Put(report(6, "2026-01-01T00:25:00Z", 2)), now, late);
     assert!(store.is_complete(), "the pod goes on");
