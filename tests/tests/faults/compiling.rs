@@ -5,8 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{Digest, Phase, Reason};
-use portcullis_tests::{Folder, LIMIT, Pod, Policy, Review, SlowWrites, eventually, never};
+use portcullis_tests::{
+    Folder, LIMIT, Pod, Policy, Reply, Review, SlowWrites, Source, eventually, large_module, never,
+};
 use wasm_encoder::{CodeSection, Function, FunctionSection, Instruction, Module, TypeSection, ValType};
+
+use crate::hostile::{WASM, manifest, name, serve};
 
 const REMOTE: &str = "cluster/remote";
 
@@ -190,4 +194,55 @@ fn fault_v17_slow_volume() {
     );
     pod.assert_recovered(REMOTE, 2);
     writes.take(Duration::ZERO);
+}
+
+/// The limit of a download is below the time of one write. Each piece of a module but the first waits until the one before it is written.
+#[test]
+fn fault_v17_downloads_to_a_slow_volume() {
+    const DELAY: Duration = Duration::from_secs(5);
+    const FETCH_TIMEOUT: &str = "4s";
+    const SIZE: usize = 64 << 10;
+    /// At least: the first pieces that the client reads are smaller than a quarter of the module.
+    const PIECES: u32 = 3;
+    let source = Source::https();
+    let folder = Folder::with_canary();
+    let writes = SlowWrites::to_volume_of(&folder);
+    let setup = writes.of(Pod::on(&folder)).loader("--source-ca", source.ca_file(&folder));
+    let pod = setup.loader("--fetch-timeout", FETCH_TIMEOUT).start();
+    let texts = ["from an address", "from a registry"];
+    let modules = texts.map(|text| large_module(text, SIZE));
+    let [module, layer] = &modules;
+    source.answer("/m.wasm", [Reply::ok(module.clone())]);
+    serve(&source, "a", manifest(layer, &[WASM]).to_string().as_bytes(), layer, Reply::ok(layer.clone()));
+    let policies = [
+        Policy::cluster("address").module(&source.url("/m.wasm")),
+        Policy::cluster("registry").module(&name(&source, "a")),
+    ];
+    let paths = ["/m.wasm".to_owned(), format!("/v2/a/blobs/{}", Digest::of(layer))];
+
+    writes.take(DELAY);
+    let start = Instant::now();
+    policies.iter().for_each(|policy| folder.put(policy));
+    let files = modules
+        .each_ref()
+        .map(|module| folder.volume().join("modules").join(format!("{}.wasm", Digest::of(module).hex())));
+    eventually("both modules on the volume", || {
+        for policy in pod.loader_state()?.policies {
+            assert!(policy.failure.is_none(), "{policy:?}");
+        }
+        files.iter().all(|file| file.exists()).then_some(())
+    });
+    let (took, delayed) = (start.elapsed(), writes.delayed());
+    writes.take(Duration::ZERO);
+    assert!(delayed.writes >= u64::from(2 * PIECES), "{delayed:?}");
+    assert!(took >= PIECES * DELAY, "each write was waited for, and {took:?} is too short");
+    for (policy, text) in policies.iter().zip(texts) {
+        pod.assert_recovered(&policy.id(), 1);
+        assert_eq!(pod.ask(&policy.id(), &Review::pod()).verdict().message, text);
+    }
+    for path in paths {
+        assert_eq!(source.requests(&path).len(), 1, "{path}");
+    }
+    let lines = pod.loader().lines();
+    assert!(!lines.iter().any(|line| line.contains("RegistryTimeout")), "{lines:#?}");
 }
