@@ -8,9 +8,8 @@ use portcullis_e2e::{
 use portcullis_testkit::wat;
 use serde_json::json;
 
-use crate::capabilities::{answers, count, list_of, listed};
 use crate::installation;
-use crate::reads::{KIND, asks, grant, limit_range, raw, try_config_map, unavailable};
+use crate::reads::{KIND, answers, asks, count, grant, limit_range, list_of, listed, raw, try_config_map, unavailable};
 
 const GROUP: &str = "large.example.com";
 /// How many objects of a mebibyte there are. All of them take more than the 64 MiB that a collection may have.

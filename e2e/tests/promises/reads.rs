@@ -1,5 +1,7 @@
 //! What the tests of policies that read objects of the cluster share.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use portcullis_e2e::{Installation, POLICY_SERVER_ACCOUNT, Policy, condition, eventually, rego};
 use serde_json::{Value, json};
 
@@ -29,6 +31,52 @@ pub(crate) fn asks(installation: &Installation<'_>, namespace: &str, name: &str,
         .field("settings", json!({ "calls": calls }))
         .field("namespaceSelector", json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}}))
         .on(&["configmaps"])
+}
+
+/// Has a policy of [`asks`] make its calls and deny. Returns the answers that it got, from the audit log: the denial has no room for all of
+/// them.
+pub(crate) fn answers(installation: &Installation<'_>, namespace: &str, policy: &str) -> Vec<String> {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("asked-{}", ASKED.fetch_add(1, Ordering::Relaxed));
+    let (code, message) = try_config_map(installation, namespace, &name);
+    assert!(code >= 400, "{code} {message}");
+    let is_it = |event: &Value| {
+        let object = &event["objectRef"];
+        event["stage"] == "ResponseComplete" && object["namespace"] == namespace && object["name"] == name.as_str()
+    };
+    let event =
+        eventually("the request in the audit log", || installation.cluster().audit_events().into_iter().find(is_it));
+    let annotations = event["annotations"].as_object().cloned().unwrap_or_default();
+    let call = |number: usize| {
+        let suffix = format!("/cluster.{policy}.call-{number}");
+        annotations.iter().find(|(key, _)| key.ends_with(&suffix))?.1.as_str().map(str::to_owned)
+    };
+    (0..).map_while(call).collect()
+}
+
+/// How many of the answers are this value.
+pub(crate) fn count(answers: &[String], value: &Value) -> usize {
+    answers.iter().filter(|answer| serde_json::from_str::<Value>(answer).is_ok_and(|answer| answer == *value)).count()
+}
+
+/// The type and the metadata of the object at a path, which policies get whatever fields they name.
+pub(crate) fn known(installation: &Installation<'_>, path: &str) -> Value {
+    let object = installation.api().find(path).expect("an object");
+    json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": object["metadata"]})
+}
+
+/// The same as in lists, with more fields.
+pub(crate) fn listed(installation: &Installation<'_>, path: &str, more: &Value) -> Value {
+    let mut known = known(installation, path);
+    known["metadata"].as_object_mut().unwrap().shift_remove("managedFields");
+    known.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    known
+}
+
+/// A list of these objects, of which there must be one.
+pub(crate) fn list_of(items: &[Value]) -> Value {
+    let kind = format!("{}List", items[0]["kind"].as_str().unwrap());
+    json!({"apiVersion": items[0]["apiVersion"], "kind": kind, "metadata": {}, "items": items})
 }
 
 /// Waits until the condition `ContextSynced` has this status and reason, and these words in its message.
