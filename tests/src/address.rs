@@ -16,10 +16,10 @@ pub(crate) fn loopback() -> IpAddr {
 /// How many ports a caller of [`ports`] gets.
 const PORTS: u16 = 10;
 
-/// The first of ten ports on [`loopback`] that no other caller gets, and where no program of this machine accepts connections to all of
-/// its addresses. Unlike port 0, they stay the same over restarts of a program. They are below the ports that the kernel uses for outgoing
-/// connections.
-pub(crate) fn ports() -> SocketAddr {
+/// The first of ten ports on this process's own loopback address that no other caller gets, and where no program of this machine accepts
+/// connections to all of its addresses. Unlike port 0, they stay the same over restarts of a program. They are below the ports that the
+/// kernel uses for outgoing connections.
+pub fn ports() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(10_000);
     loop {
         let first = SocketAddr::new(loopback(), NEXT.fetch_add(PORTS, Ordering::Relaxed));

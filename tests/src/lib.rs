@@ -56,6 +56,7 @@ mod tokens;
 mod volume;
 mod wait;
 
+pub use address::ports;
 pub use allocations::{Allocated, Allocations};
 pub use answer::{Answer, Verdict};
 pub use bombs::{gzip_bomb, stored_in_gzip, tar, zstd_bomb};

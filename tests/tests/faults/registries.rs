@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use portcullis_contract::Reason;
 use portcullis_tests::{
     Answer, Authority, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Secret, StopOnDrop,
-    docker_config, eventually, guest, password, write_docker_config,
+    docker_config, eventually, guest, password, ports, write_docker_config,
 };
 
 const REMOTE: &str = "cluster/remote";
@@ -186,14 +186,14 @@ fn fault_l01_registry_away_and_another_loader_has_it() {
         // The caller must keep the folder for as long as the pod.
         (folder, pod)
     };
-    let address = format!("{}:9444", registry.host().rsplit_once(':').expect("a port").0);
-    let (_kept, first) = pod(&loaders, &|setup| setup.loader("--siblings-address", &address));
+    let address = ports();
+    let (_kept, first) = pod(&loaders, &|setup| setup.loader("--siblings-address", address));
     first.assert_recovered(REMOTE, 1);
     registry.stop();
-    let (_kept, second) = pod(&loaders, &|setup| setup.loader("--siblings", &address));
+    let (_kept, second) = pod(&loaders, &|setup| setup.loader("--siblings", address));
     second.assert_recovered(REMOTE, 1);
     // Keys of another authority give no access.
-    let (_kept, third) = pod(&strangers, &|setup| setup.loader("--siblings", &address));
+    let (_kept, third) = pod(&strangers, &|setup| setup.loader("--siblings", address));
     third.assert_unserved(REMOTE, Reason::RegistryUnreachable);
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 
 use portcullis_contract::{Manifest, Reason};
-use portcullis_tests::{Authority, Folder, Pod, PodSetup, Policy, Registry, Source, eventually, guest};
+use portcullis_tests::{Authority, Folder, Pod, PodSetup, Policy, Registry, Source, eventually, guest, ports};
 use rcgen::KeyPair;
 
 use crate::resolving::NameServer;
@@ -28,18 +28,13 @@ fn pod_on(folder: &Folder, ca_file: String) -> PodSetup {
     Pod::on(folder).loader("--source-ca", ca_file).loader("--siblings-tls-dir", keys.display())
 }
 
-fn at_port(host: &str, port: u16) -> SocketAddr {
-    let address: SocketAddr = host.parse().expect("an address");
-    SocketAddr::new(address.ip(), port)
-}
-
 #[test]
 fn fault_l01_loaders_find_each_other_by_name_once_they_have_certificates() {
     let registry = Registry::tls();
     let (manifest, _) = registry.push("policies/a:v1", &guest("always_accept"));
     let pinned = registry.module(&format!("policies/a@{manifest}"));
     let loaders = Authority::new("loaders");
-    let address = at_port(registry.host(), 9445);
+    let address = ports();
     let SocketAddr::V4(v4) = address else { panic!("{address} is no IPv4 address") };
     let names = NameServer::new(v4.ip().octets());
     names.answer_one_of(1);
@@ -74,7 +69,7 @@ fn fault_l22_signatures_come_from_another_loader_and_are_checked_here() {
         Policy::cluster(name).module(&module).spec("signatures", by(key))
     };
     let loaders = Authority::new("loaders");
-    let address = at_port(&source.host(), 9446);
+    let address = ports();
     let folders = [Folder::with_canary(), Folder::with_canary()];
     for folder in &folders {
         write_keys(folder, &loaders);
