@@ -52,27 +52,38 @@ const FAILS_WITH_ITS_LIST: &str = r#"(module
     (call $respond (i32.const 160) (i32.const 17))
     (i32.const 1)))"#;
 
-/// Installs a kind that policies may read.
-fn define_crates(installation: &Installation<'_>, namespace: &str) -> String {
+/// Installs a kind in this group that policies, audits and checks may read. Returns the path of its objects in the namespace.
+pub(crate) fn define_crates(installation: &Installation<'_>, group: &str, namespace: &str) -> String {
     let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": format!("crates.{GROUP}") },
+        "metadata": { "name": format!("crates.{group}") },
         "spec": {
-            "group": GROUP, "scope": "Namespaced", "names": { "plural": "crates", "kind": "Crate" },
+            "group": group, "scope": "Namespaced", "names": { "plural": "crates", "kind": "Crate" },
             "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
         },
     });
     installation.cluster().apply(&definition.to_string()).expect("a definition");
-    grant(installation, GROUP, "crates");
-    let path = format!("/apis/{GROUP}/v1/namespaces/{namespace}/crates");
+    grant(installation, group, "crates");
+    let path = format!("/apis/{group}/v1/namespaces/{namespace}/crates");
     eventually("the kind to be served", || installation.api().get(&path));
     path
 }
 
+/// Makes objects of a kind, each with a mebibyte of nested lists.
+pub(crate) fn make_nested_crates(installation: &Installation<'_>, group: &str, path: &str, count: usize) {
+    let lists = vec!["[0]"; (1 << 20) / 4].join(",");
+    for number in 0..count {
+        let object = format!(
+            r#"{{"apiVersion":"{group}/v1","kind":"Crate","metadata":{{"name":"crate-{number}"}},"size":{number},"content":[{lists}]}}"#
+        );
+        installation.api().create_bytes(path, object.as_bytes()).unwrap().expect("a crate");
+    }
+}
+
 /// Makes large objects of a kind that policies may read. Returns the path of their collection.
 fn make_crates(installation: &Installation<'_>, namespace: &str) -> String {
-    let path = define_crates(installation, namespace);
+    let path = define_crates(installation, GROUP, namespace);
     for number in 0..ALL {
         let labels = if number < LABELLED { json!({ "few": "yes" }) } else { json!({}) };
         let object = json!({
@@ -85,7 +96,7 @@ fn make_crates(installation: &Installation<'_>, namespace: &str) -> String {
 }
 
 /// Deletes these objects. Other tests use the same API server, whose memory they fill as well.
-fn delete_crates(installation: &Installation<'_>, path: &str) {
+pub(crate) fn delete_crates(installation: &Installation<'_>, path: &str) {
     installation.api().delete(path, None).unwrap().expect("their end");
 }
 
@@ -175,14 +186,8 @@ fn fault_z23_a_list_of_objects_that_take_much_memory_when_they_are_decoded() {
     let replica = installation.replicas().remove(0);
     let loader = || Usage::of(replica.program(Program::Loader).pid().expect("it runs"));
     let before = loader();
-    let path = define_crates(&installation, &store);
-    let lists = vec!["[0]"; (1 << 20) / 4].join(",");
-    for number in 0..NESTED {
-        let object = format!(
-            r#"{{"apiVersion":"{GROUP}/v1","kind":"Crate","metadata":{{"name":"crate-{number}"}},"size":{number},"content":[{lists}]}}"#
-        );
-        installation.api().create_bytes(&path, object.as_bytes()).unwrap().expect("a crate");
-    }
+    let path = define_crates(&installation, GROUP, &store);
+    make_nested_crates(&installation, GROUP, &path, NESTED);
     let list = |masks: &[&str]| {
         let query = json!({
             "api_version": format!("{GROUP}/v1"), "kind": "Crate", "namespace": store, "field_masks": masks,

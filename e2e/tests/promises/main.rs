@@ -23,6 +23,7 @@ mod lifecycle;
 mod load;
 mod metrics;
 mod modes;
+mod nested_objects;
 mod policy_groups;
 mod reads;
 mod reads_token;

@@ -1,5 +1,7 @@
 //! Namespaces that exceed their limits of policies, webhooks or bytes.
 
+use std::ops::RangeInclusive;
+
 use portcullis_e2e::{Policy, Program, Right, Usage, condition, eventually, note};
 use serde_json::{Value, json};
 
@@ -104,6 +106,97 @@ fn fault_z11_a_tenant_makes_many_match_parts() {
     let denied = scene.create("a-pod").expect_err("the older generation denies");
     assert!(denied.contains("as before"), "{denied}");
     assert_eq!(installation.webhooks().len(), LIMIT + 1);
+    canary.end();
+}
+
+/// The policy with a match part that takes half a megabyte of memory, five times its text: most of it are lists of short texts.
+fn of_large_part(policy: Policy, name: &str) -> Policy {
+    let texts = |of: &str, count: usize| (0..count).map(|number| format!("{of}-{number}")).collect::<Value>();
+    let rule = |number: usize| {
+        let [groups, resources] = ["group", "resource"].map(|of| texts(&format!("{of}-{number}"), 32));
+        json!({"apiGroups": groups, "apiVersions": texts("v1", 16), "resources": resources, "operations": ["CREATE"]})
+    };
+    let expression =
+        |number: usize| json!({"key": format!("key-{number}"), "operator": "NotIn", "values": texts("value", 64)});
+    let condition = |number: usize| {
+        let expression = format!("object.metadata.name != '{name}-{number}-{}'", "x".repeat(1000));
+        json!({"name": format!("own-{number}"), "expression": expression})
+    };
+    policy
+        .field("rules", (0..32).map(rule).collect::<Value>())
+        .field("objectSelector", json!({"matchExpressions": (0..32).map(expression).collect::<Value>()}))
+        .field("matchConditions", (0..CONDITIONS).map(condition).collect::<Value>())
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z11_a_tenant_makes_large_match_parts() {
+    const WEBHOOKS: usize = 3;
+    /// How many policies have a match part of their own. All of them take more than twice the room that there is.
+    const OWN: usize = 85;
+    /// How many of them fit.
+    const FIT: RangeInclusive<usize> = 25..=40;
+    /// How many policies have the match part of the first one. Each needs room too.
+    const SHARED: usize = 5;
+    /// What the match parts of a namespace may take in memory, in bytes.
+    const ROOM: u64 = 16 << 20;
+    /// By how much more the controller may grow: objects are also in its memory while they are read.
+    const SLACK: u64 = 16 << 20;
+    let limit = WEBHOOKS.to_string();
+    let scene = Scene::with("large-parts", 1, quick().flag(Program::Controller, "--webhooks-per-namespace", &limit));
+    let installation = &scene.installation;
+    let canary = installation.own_canary();
+    let collection = format!("/apis/policies.portcullis.dev/v1alpha1/namespaces/{}/policies", scene.namespace);
+    let make = |name: &str, part: &str| {
+        let policy = of_large_part(installation.policy(&scene.namespace, name), part);
+        let policy = policy.with(&json!({"metadata": {"labels": {"made-for": part}}}));
+        // kubectl would put all of it into an annotation as well.
+        let made = installation.api().create(&collection, &policy.manifest(installation.source()));
+        made.expect("an answer").expect("the policy");
+        policy
+    };
+    let make_own = |number: usize| make(&format!("own-{number:02}"), &format!("own-{number:02}"));
+    // The first policies take the namespace's webhooks.
+    let taken: Vec<_> = (0..WEBHOOKS).map(make_own).collect();
+    taken.iter().for_each(|policy| drop(installation.wait_for(policy, "Ready", "True")));
+    let pid = || scene.controller.program(Program::Controller).pid().expect("it runs");
+    let (started, before) = (pid(), Usage::of(pid()).anonymous);
+    let others: Vec<_> = (WEBHOOKS..OWN).map(make_own).collect();
+    let sharing: Vec<_> = (0..SHARED).map(|number| make(&format!("sharing-{number}"), taken[0].name())).collect();
+
+    // The match parts of those that come next are kept, and there is no room for the others.
+    let without_room = format!(
+        "rules, selectors and matchConditions of the policies of namespace {} take more than 16777216 bytes of memory; shorten",
+        scene.namespace
+    );
+    let without_webhook = format!("namespace {} has 3 webhook configurations of at most 3; give", scene.namespace);
+    let is_kept = |policy: &Policy| {
+        let object = installation.wait_for_object(policy, "QuotaExceeded in Accepted", is_refused);
+        let (_, _, words) = said(&object, "Accepted").expect("it is there");
+        let is_kept = words.starts_with(&without_webhook);
+        assert!(is_kept || words.starts_with(&without_room), "{}: {words}", policy.name());
+        is_kept
+    };
+    let kept: Vec<bool> = others.iter().map(is_kept).collect();
+    let fit = WEBHOOKS + kept.iter().filter(|is_kept| **is_kept).count();
+    assert!(FIT.contains(&fit) && kept.is_sorted_by(|one, next| one >= next), "{fit}: {kept:?}");
+    assert!(!sharing.iter().any(is_kept), "a policy that needs no webhook needs room");
+    let after = Usage::of(pid()).anonymous;
+    note(&format!("{fit} of {OWN} match parts fit; the controller had {} MiB, then {} MiB", before >> 20, after >> 20));
+    assert!(after < before + ROOM + SLACK, "the controller's memory grew from {before} to {after} bytes");
+    assert_eq!(pid(), started);
+
+    // Without the policies that have a match part of their own and no webhook, there is room for the others.
+    let names: Vec<_> = others.iter().map(Policy::name).collect();
+    let deleted = format!("{collection}?labelSelector=made-for%20in%20({})", names.join(","));
+    installation.api().delete(&deleted, None).expect("an answer").expect("their end");
+    for policy in &sharing {
+        let object = installation.wait_for(policy, "Ready", "True");
+        assert_eq!(said(&object, "Accepted").map(|one| (one.0, one.1)), Some(("True", "Accepted")));
+    }
+    scene.webhooks(WEBHOOKS);
+    // Other tests use the same API server, whose memory they fill as well.
+    installation.api().delete(&collection, None).expect("an answer").expect("their end");
     canary.end();
 }
 
