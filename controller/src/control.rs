@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use portcullis_contract::PathKey;
 use portcullis_kubernetes::{Leadership, OfTerm};
-use portcullis_process::{Beat, Shutdown};
+use portcullis_process::{Beat, Now, Shutdown};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::action::{Action, Key};
 use crate::certificates::CaBundle;
-use crate::decide::{Now, Rules, decide};
+use crate::decide::{Rules, decide};
 use crate::desired::Installation;
 use crate::execute::{Executor, Failed, Outcome};
-use crate::failures::{Failures, Line};
+use crate::failures::{FailingActions, Line};
 use crate::identity::Identity;
 use crate::memory::{ConditionValue, Memory};
 use crate::metrics::Metrics;
@@ -49,7 +49,7 @@ pub(crate) struct Control {
     pub(crate) metrics: Metrics,
     pub(crate) parallel: usize,
     pub(crate) memory: Memory,
-    pub(crate) failures: Failures,
+    pub(crate) failures: FailingActions,
     pub(crate) rewrites: Rewrites,
     pub(crate) running: BTreeSet<Key>,
     pub(crate) tasks: JoinSet<(Action, Result<Outcome, Failed>)>,
@@ -141,7 +141,7 @@ impl Control {
     fn decide(&mut self) -> Option<Instant> {
         self.count();
         self.term?;
-        let now = Now { instant: Instant::now(), clock: whole_second(Timestamp::now()) };
+        let now = Now { instant: Instant::now(), wall: whole_second(Timestamp::now()) };
         let timer = self.metrics.decisions.start_timer();
         let decision = decide(&self.world, &mut self.memory, &self.rules, now);
         timer.observe_duration();

@@ -19,31 +19,33 @@ mod webhook_quota;
 #[cfg(test)]
 mod tests;
 
+use portcullis_process::Now;
+
 use crate::memory::Memory;
 use crate::world::World;
 
 pub(crate) use revision::rolled_back;
-pub use rules::{Decision, Now, Rules};
+pub use rules::{Decision, Rules};
 
 /// Decides what to do. Nothing until all lists are complete, as a missing object must not be taken for a deleted one.
 pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> Decision {
-    let mut decision = Decision::default();
+    let mut decision = Decision::new(now);
     if !world.is_complete() {
         return decision;
     }
     let quota = quota::Quota::of(world, rules);
     let groups = groups::Groups::of(world, &quota, memory, rules, now);
-    groups.decide(world, memory, rules, now, &mut decision);
+    groups.decide(world, memory, rules, &mut decision);
     for policy in world.policies.values().filter(|policy| !policy.is_deleting) {
         match groups.refusal(policy) {
             // It has no revision and no finalizer, so there is nothing to clean up when it is deleted.
             Some(refusal) if !quota::is_taken(world, policy) => {
                 decision.actions.extend(condition::write(policy, refusal.clone(), now));
             }
-            Some(_) | None => living::decide(world, &groups, policy, memory, rules, now, &mut decision),
+            Some(_) | None => living::decide(world, &groups, policy, memory, rules, &mut decision),
         }
     }
-    deletion::decide(world, &groups, memory, rules, now, &mut decision);
+    deletion::decide(world, &groups, memory, rules, &mut decision);
     policy_checks::decide(world, memory, rules, &mut decision);
     memory.waiting.retain(|uid, _| world.policies.get(uid).is_some_and(|policy| !policy.is_deleting));
     memory.groups.retain(|group, _| groups.holds(group));

@@ -12,7 +12,7 @@ const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(200), longest
 
 /// Failing actions, by object, and the verbs whose failures were logged.
 #[derive(Debug, Default)]
-pub(crate) struct Failures {
+pub(crate) struct FailingActions {
     failing: BTreeMap<Key, Failing>,
     logged: BTreeSet<&'static str>,
 }
@@ -31,7 +31,7 @@ pub(crate) enum Line {
     Ends,
 }
 
-impl Failures {
+impl FailingActions {
     /// When an action may be tried again; `None` if it may now.
     pub(crate) fn waits(&self, key: &Key, now: Instant) -> Option<Instant> {
         self.failing.get(key).map(|failing| failing.until).filter(|until| *until > now)
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_trouble_is_told_when_it_begins_and_when_it_ends() {
-        let (mut failures, now) = (Failures::default(), Instant::now());
+        let (mut failures, now) = (FailingActions::default(), Instant::now());
         assert_eq!(failures.fail(key("a"), "create", false, now, 0.5), Some(Line::Begins));
         assert_eq!(failures.fail(key("b"), "create", false, now, 0.5), None);
         assert!(failures.waits(&key("a"), now).is_some());
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_write_that_somebody_else_overtook_is_no_trouble() {
-        let (mut failures, now) = (Failures::default(), Instant::now());
+        let (mut failures, now) = (FailingActions::default(), Instant::now());
         assert_eq!(failures.fail(key("a"), "create", true, now, 0.5), None);
         assert!(failures.waits(&key("a"), now).is_some());
         assert_eq!(failures.pass(&key("a"), "create"), None);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn what_nobody_wants_any_more_is_over() {
-        let (mut failures, now) = (Failures::default(), Instant::now());
+        let (mut failures, now) = (FailingActions::default(), Instant::now());
         failures.fail(key("a"), "create", false, now, 0.5);
         assert_eq!(failures.retain(&BTreeSet::new(), now + Duration::from_secs(60)), ["create"]);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use portcullis_kubernetes::{ApiServer, Leadership, LeaseSettings, OfTerm, hold_lease};
+use portcullis_kubernetes::{ApiServer, Failures, Leadership, LeaseSettings, OfTerm, hold_lease};
 use portcullis_process::telemetry::Collectors;
 use portcullis_process::{
     PolicyChecks, ProbeServer, ProbeSources, SettingError, Shutdown, supervised, write_log_in_background,
@@ -20,7 +20,7 @@ use crate::control::{Control, Inputs};
 use crate::decide::Rules;
 use crate::event::Events;
 use crate::execute::Executor;
-use crate::failures::Failures;
+use crate::failures::FailingActions;
 use crate::identity::IdentityQuery;
 use crate::keep::{Keep, keep};
 use crate::marker::Prover;
@@ -70,7 +70,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let (sender, leadership) = Leadership::new();
     let (client, token) = (server.client.clone(), shutdown.clone());
     let lease = supervised("the Lease", &shutdown, move || {
-        let (failures, end) = (portcullis_kubernetes::Failures::new("hold the Lease", |_| ()), token.clone());
+        let (failures, end) = (Failures::new("hold the Lease", |_| ()), token.clone());
         hold_lease(client.clone(), lease.clone(), sender.clone(), failures, async move { end.begun().await })
     });
 
@@ -172,7 +172,7 @@ fn control(args: &Args, server: &ApiServer, metrics: Metrics, leadership: Leader
         metrics,
         parallel: args.parallel_writes,
         memory: Memory::new(Instant::now()),
-        failures: Failures::default(),
+        failures: FailingActions::default(),
         rewrites: Rewrites::default(),
         running: BTreeSet::new(),
         tasks: JoinSet::new(),

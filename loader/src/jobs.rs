@@ -200,9 +200,9 @@ impl JobRunner {
                 let result = self.admit(&reference, &digest, again, &context).await;
                 Outcome::Admitted(reference, digest, result)
             }
-            Job::Prepare { digest, anew } => {
+            Job::Prepare { digest, recompile } => {
                 let _held = self.in_use.hold(digest);
-                Outcome::Prepared(digest, self.prepare(digest, anew, &context).await)
+                Outcome::Prepared(digest, self.prepare(digest, recompile, &context).await)
             }
         }
     }
@@ -259,8 +259,13 @@ impl JobRunner {
         Ok(digest)
     }
 
-    async fn prepare(&self, digest: Digest, anew: bool, context: &Arc<JobContext>) -> Result<Prepared, AttemptError> {
-        let kept = if anew { None } else { self.read(context, move |volume| volume.artifact(&digest)).await? };
+    async fn prepare(
+        &self,
+        digest: Digest,
+        recompile: bool,
+        context: &Arc<JobContext>,
+    ) -> Result<Prepared, AttemptError> {
+        let kept = if recompile { None } else { self.read(context, move |volume| volume.artifact(&digest)).await? };
         if let Some(record) = kept.clone().filter(|record| record.declared.is_some()) {
             return Ok(Prepared::Ready(record));
         }
@@ -277,7 +282,7 @@ impl JobRunner {
             context.runs.store(false, Ordering::Relaxed);
             tracing::debug!(%digest, "a compilation was ended for another one, and begins again in its turn");
         };
-        if !anew && result.as_ref().is_err_and(|error| error.reason == Reason::VolumeFull) {
+        if !recompile && result.as_ref().is_err_and(|error| error.reason == Reason::VolumeFull) {
             // A module without an artifact only takes room: no policy can serve from it.
             let volume = Arc::clone(&self.volume);
             blocking(move || volume.remove_module(&digest)).await?;

@@ -24,7 +24,6 @@ mod input;
 mod jobs;
 mod metrics;
 mod mismatch;
-mod now;
 mod pins;
 mod plan;
 mod problem;

@@ -18,9 +18,9 @@ use crate::claims::Claims;
 use crate::input::{Desired, Stamp};
 use crate::jobs::{JobContext, JobRunner, blocking, mistake};
 use crate::mismatch::Provided;
-use crate::now::Now;
 use crate::plan::{self, AttemptError, Job, Outcome, Plan, PlanSettings};
 use crate::progress_log::ProgressLog;
+use portcullis_process::Now;
 
 /// Longest time between two turns of the loop.
 const TICK: Duration = Duration::from_secs(1);

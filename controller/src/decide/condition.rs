@@ -1,9 +1,10 @@
 //! The condition `WebhookConfigured` of a policy (docs/design/status-api.md, section 4).
 
 use portcullis_api::{Condition, ConditionType, Truth};
+use portcullis_process::Now;
 
 use super::groups::{Group, Groups};
-use super::rules::{Now, Rules};
+use super::rules::Rules;
 use super::unreadable;
 use crate::action::Action;
 use crate::certificates::CaBundle;
@@ -134,7 +135,7 @@ pub(super) fn write(policy: &PolicyView, value: ConditionValue, now: Now) -> Opt
         observed_generation: policy.generation,
         last_transition_time: before
             .filter(|before| before.status == value.status)
-            .map_or(now.clock, |before| before.last_transition_time),
+            .map_or(now.wall, |before| before.last_transition_time),
     };
     let says = |before: &Condition| {
         before.observed_generation >= condition.observed_generation

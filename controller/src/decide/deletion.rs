@@ -8,24 +8,17 @@ use std::collections::BTreeMap;
 use portcullis_api::revision::DELETED_ANNOTATION;
 
 use super::groups::Groups;
-use super::rules::{Decision, Now, Rules};
+use super::rules::{Decision, Rules};
 use super::unknown::UNKNOWN_FOR;
 use crate::action::Action;
 use crate::memory::Memory;
 use crate::world::{RevisionView, World};
 
-pub(super) fn decide(
-    world: &World,
-    groups: &Groups<'_>,
-    memory: &mut Memory,
-    rules: &Rules,
-    now: Now,
-    decision: &mut Decision,
-) {
+pub(super) fn decide(world: &World, groups: &Groups<'_>, memory: &mut Memory, rules: &Rules, decision: &mut Decision) {
     let none = BTreeMap::new();
     for (uid, policy) in world.policies.iter().filter(|(_, policy)| policy.is_deleting && policy.is_held) {
         let revisions = world.revisions.get(uid).unwrap_or(&none);
-        forget(uid, revisions, groups, memory, rules, now, decision);
+        forget(uid, revisions, groups, memory, rules, decision);
         // The other finalizers must all be known when ours is removed, as they stay.
         if revisions.is_empty() && !policy.is_cut {
             decision.act(Action::Release(policy.reference.clone()));
@@ -35,9 +28,9 @@ pub(super) fn decide(
     for (uid, revisions) in &world.revisions {
         let is_gone = world.policies.get(uid).is_none_or(|policy| policy.is_deleting && !policy.is_held);
         if is_gone {
-            let since = *memory.orphans.entry(uid.clone()).or_insert(now.instant);
-            if decision.has_passed(since, UNKNOWN_FOR, now) {
-                forget(uid, revisions, groups, memory, rules, now, decision);
+            let since = *memory.orphans.entry(uid.clone()).or_insert(decision.now.instant);
+            if decision.has_passed(since, UNKNOWN_FOR) {
+                forget(uid, revisions, groups, memory, rules, decision);
             }
         }
     }
@@ -50,12 +43,11 @@ fn forget(
     groups: &Groups<'_>,
     memory: &mut Memory,
     rules: &Rules,
-    now: Now,
     decision: &mut Decision,
 ) {
     let mut may_go = true;
     for group in revisions.values().filter(|revision| revision.is_in_force()).flat_map(RevisionView::groups) {
-        may_go &= groups.may_leave(group, uid, memory, rules, now, decision);
+        may_go &= groups.may_leave(group, uid, memory, rules, decision);
     }
     if !may_go {
         return;
@@ -70,8 +62,8 @@ fn forget(
         memory.forgotten.remove(uid);
         return;
     }
-    let since = *memory.forgotten.entry(uid.to_owned()).or_insert(now.instant);
-    if decision.has_passed(since, rules.revision_pause, now) {
+    let since = *memory.forgotten.entry(uid.to_owned()).or_insert(decision.now.instant);
+    if decision.has_passed(since, rules.revision_pause) {
         for revision in revisions.values() {
             decision.act(Action::DeleteRevision { name: revision.name.clone(), uid: revision.uid.clone() });
         }

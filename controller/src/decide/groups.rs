@@ -8,10 +8,11 @@ use std::sync::Arc;
 use portcullis_api::{PolicyReference, Truth};
 use portcullis_contract::{GroupId, MatchPart, RuleWithOperations, WebhookKind};
 use portcullis_matching::rules::resources;
+use portcullis_process::Now;
 
 use super::quota::Quota;
 use super::revision::{self, Planned};
-use super::rules::{Decision, Now, Rules};
+use super::rules::{Decision, Rules};
 use super::turns::{Turns, longest_turn};
 use super::unknown;
 use super::webhook_quota::WebhookQuota;
@@ -419,7 +420,6 @@ impl<'w> Groups<'w> {
         uid: &str,
         memory: &Memory,
         rules: &Rules,
-        now: Now,
         decision: &mut Decision,
     ) -> bool {
         let Some(found) = self.groups.get(group) else { return true };
@@ -430,15 +430,15 @@ impl<'w> Groups<'w> {
             return true;
         }
         let gone = memory.groups.get(group).and_then(|remembered| remembered.gone).unwrap_or(memory.since);
-        found.found.is_none() && decision.has_passed(gone, rules.webhook_pause, now)
+        found.found.is_none() && decision.has_passed(gone, rules.webhook_pause)
     }
 
     /// Decides what to do with webhooks.
-    pub(super) fn decide(&self, world: &World, memory: &mut Memory, rules: &Rules, now: Now, decision: &mut Decision) {
+    pub(super) fn decide(&self, world: &World, memory: &mut Memory, rules: &Rules, decision: &mut Decision) {
         let mut kept = BTreeSet::new();
         for (id, group) in &self.groups {
             let remembered = memory.groups.entry(id.clone()).or_default();
-            group.remember(remembered, now);
+            group.remember(remembered, decision.now);
             if group.claims.is_empty() {
                 continue;
             }
@@ -447,7 +447,7 @@ impl<'w> Groups<'w> {
             match group.found {
                 Some(found) if group.is_right => group.prove(id, found, desired, remembered, decision),
                 Some(found) => group.change(id, found, desired, remembered, decision),
-                None => group.create(id, desired, remembered, now, decision),
+                None => group.create(id, desired, remembered, decision),
             }
         }
         // The other webhooks are not needed: their last member is gone, or their origin is unknown.

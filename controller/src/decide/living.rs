@@ -7,7 +7,7 @@ use portcullis_api::PolicyReference;
 use portcullis_api::revision::{DELETED_ANNOTATION, PINNED_DIGEST_ANNOTATION, SERVED_ANNOTATION, WITHDRAWN_ANNOTATION};
 
 use super::groups::{Groups, newest_content};
-use super::rules::{Decision, Now, Rules};
+use super::rules::{Decision, Rules};
 use super::{condition, revision, unreadable};
 use crate::action::Action;
 use crate::event::PolicyWarning;
@@ -15,7 +15,7 @@ use crate::memory::{ConditionValue, Memory, Waiting};
 use crate::world::{PolicyView, RevisionView, World};
 
 /// How long the condition does not mention that a new policy waits for its replicas.
-const HASTE: Duration = Duration::from_secs(5);
+const UNREPORTED_WAIT: Duration = Duration::from_secs(5);
 
 pub(super) fn decide(
     world: &World,
@@ -23,7 +23,6 @@ pub(super) fn decide(
     policy: &PolicyView,
     memory: &mut Memory,
     rules: &Rules,
-    now: Now,
     decision: &mut Decision,
 ) {
     if !policy.is_held {
@@ -44,17 +43,17 @@ pub(super) fn decide(
         Some(newest) => condition::value(policy, newest, groups, memory, rules),
     };
     if let Some(revisions) = revisions {
-        mark(policy, revisions, groups, memory, rules, now, decision);
+        mark(policy, revisions, groups, memory, rules, decision);
         for old in revision::prune(policy, revisions) {
             decision.act(Action::DeleteRevision { name: old.name.clone(), uid: old.uid.clone() });
         }
     }
     let Some(value) = value else { return };
-    let since = wait(policy, &value, memory, rules, now, decision);
-    if since.is_some_and(|since| is_hasty(policy, since, now, decision)) {
+    let since = wait(policy, &value, memory, rules, decision);
+    if since.is_some_and(|since| is_too_early_to_report(policy, since, decision)) {
         return;
     }
-    decision.actions.extend(condition::write(policy, value, now));
+    decision.actions.extend(condition::write(policy, value, decision.now));
 }
 
 /// Writes what has become known to the annotations of revisions.
@@ -64,7 +63,6 @@ fn mark(
     groups: &Groups<'_>,
     memory: &Memory,
     rules: &Rules,
-    now: Now,
     decision: &mut Decision,
 ) {
     let newest = newest_content(policy, revisions);
@@ -93,8 +91,7 @@ fn mark(
             let uid = &policy.reference.uid;
             // Every group is asked, even if one keeps the revision, because asking starts its wait.
             let mut keep_it = revision.groups().collect::<Vec<_>>();
-            keep_it
-                .retain(|group| **group != newest.group && !groups.may_leave(group, uid, memory, rules, now, decision));
+            keep_it.retain(|group| **group != newest.group && !groups.may_leave(group, uid, memory, rules, decision));
             // A revision whose group is unknown may be called in any, until the policy is called in its newest group.
             let is_clear = revision.groups().next().is_some() || groups.is_settled(newest, policy);
             if is_clear && keep_it.is_empty() {
@@ -102,7 +99,7 @@ fn mark(
             }
         }
         let labels = unreadable::labels(policy, revision, groups, |group| {
-            groups.may_leave(group, &policy.reference.uid, memory, rules, now, decision)
+            groups.may_leave(group, &policy.reference.uid, memory, rules, decision)
         });
         if !more.is_empty() || !labels.is_empty() {
             decision.act(Action::Mark { name: revision.name.clone(), labels, annotations: more });
@@ -112,9 +109,9 @@ fn mark(
 
 /// Whether it is too early to report that a new policy waits for its replicas, as that usually takes a moment only. It is reported after
 /// a while, or as soon as the leader of the reporters has written a status.
-fn is_hasty(policy: &PolicyView, since: Instant, now: Now, decision: &mut Decision) -> bool {
+fn is_too_early_to_report(policy: &PolicyView, since: Instant, decision: &mut Decision) -> bool {
     let is_new = policy.status.webhook.is_none() && policy.status.observed < policy.generation;
-    is_new && !decision.has_passed(since, HASTE, now)
+    is_new && !decision.has_passed(since, UNREPORTED_WAIT)
 }
 
 /// Writes an event about a policy that has waited for long, again and again. Returns since when it waits, if it does.
@@ -123,7 +120,6 @@ fn wait(
     value: &ConditionValue,
     memory: &mut Memory,
     rules: &Rules,
-    now: Now,
     decision: &mut Decision,
 ) -> Option<Instant> {
     let uid = &policy.reference.uid;
@@ -131,15 +127,15 @@ fn wait(
         memory.waiting.remove(uid);
         return None;
     }
-    let begins = Waiting { generation: policy.generation, since: now.instant, warned: now.instant };
+    let begins = Waiting { generation: policy.generation, since: decision.now.instant, warned: decision.now.instant };
     let waiting = memory.waiting.entry(uid.clone()).or_insert(begins);
     if waiting.generation != policy.generation {
         *waiting = begins;
     }
     let since = waiting.since;
-    if decision.has_passed(waiting.warned, rules.waiting_event, now) {
-        waiting.warned = now.instant;
-        decision.wake_at(now.instant + rules.waiting_event);
+    if decision.has_passed(waiting.warned, rules.waiting_event) {
+        waiting.warned = decision.now.instant;
+        decision.wake_at(decision.now.instant + rules.waiting_event);
         let note = format!("{}; status.replicas says which one is missing and why", value.message);
         decision.act(warn(&policy.reference, condition::WAITING, note));
     }

@@ -1,8 +1,8 @@
-//! The settings and the time that decisions depend on, and their result.
+//! The settings that decisions depend on, and their result.
 
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use portcullis_process::Now;
 
 use crate::action::Action;
 use crate::desired::Installation;
@@ -35,18 +35,11 @@ pub struct Rules {
     pub waiting_event: Duration,
 }
 
-/// The present time, by both clocks.
-#[derive(Debug, Clone, Copy)]
-pub struct Now {
-    /// By the monotonic clock.
-    pub instant: Instant,
-    /// By the wall clock.
-    pub clock: Timestamp,
-}
-
 /// What to do.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Decision {
+    /// The time that it is decided for.
+    pub(super) now: Now,
     /// The actions, most important first.
     pub actions: Vec<Action>,
     /// When to decide again, even if nothing changes.
@@ -54,6 +47,11 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// Nothing to do, at this time.
+    pub(super) fn new(now: Now) -> Self {
+        Self { now, actions: Vec::new(), wake: None }
+    }
+
     pub(super) fn act(&mut self, action: Action) {
         self.actions.push(action);
     }
@@ -63,9 +61,9 @@ impl Decision {
     }
 
     /// Whether `time` has passed since `since`; if not, it will be decided again when it has.
-    pub(super) fn has_passed(&mut self, since: Instant, time: Duration, now: Now) -> bool {
+    pub(super) fn has_passed(&mut self, since: Instant, time: Duration) -> bool {
         let at = since + time;
-        let has = now.instant >= at;
+        let has = self.now.instant >= at;
         if !has {
             self.wake_at(at);
         }

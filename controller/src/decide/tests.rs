@@ -258,7 +258,7 @@ impl Stage {
 
     fn decide(&mut self) -> Vec<Action> {
         let clock = "2026-01-02T00:00:00Z".parse().expect("a time");
-        let now = Now { instant: self.start + self.elapsed, clock };
+        let now = Now { instant: self.start + self.elapsed, wall: clock };
         decide(&self.world, &mut self.memory, &self.rules, now).actions
     }
 

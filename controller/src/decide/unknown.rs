@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::rules::Now;
+use portcullis_process::Now;
+
 use crate::memory::Memory;
 use crate::world::World;
 

@@ -13,7 +13,7 @@ mod address;
 mod proof;
 mod prover;
 
-pub use proof::{ProofProblem, Unproven, retry_after};
+pub use proof::{ProofProblem, Unproven, pause_after};
 pub use prover::Prover;
 
 /// Annotation of a revision in a dry run: the match group and the version of its webhook that is to be proven.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portcullis_api::Truth;
 use portcullis_contract::{GroupId, clean, marker_message};
-use portcullis_util::causes;
+use portcullis_util::{Backoff, causes};
 
 /// The longest text of another program that is quoted, in bytes.
 const QUOTED: usize = 300;
@@ -118,8 +118,8 @@ pub(crate) fn judge<T>(answer: Result<T, kube::Error>, group: &GroupId) -> Resul
 }
 
 /// How long to wait after this many tries: briefly at first, as an API server sees a new webhook within about a second.
-pub fn retry_after(tries: u32) -> Duration {
-    LONGEST.min(FIRST * 2_u32.saturating_pow((tries / 2).min(16)))
+pub fn pause_after(tries: u32) -> Duration {
+    Backoff { shortest: FIRST, longest: LONGEST }.bound(tries / 2 + 1)
 }
 
 #[cfg(test)]
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn tries_are_near_each_other_at_first() {
-        let waits: Vec<_> = (0..8).map(|tries| retry_after(tries).as_millis()).collect();
+        let waits: Vec<_> = (0..8).map(|tries| pause_after(tries).as_millis()).collect();
         assert_eq!(waits, [100, 100, 200, 200, 400, 400, 800, 800]);
-        assert_eq!(retry_after(u32::MAX), LONGEST);
+        assert_eq!(pause_after(u32::MAX), LONGEST);
     }
 }

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::MARKER_ANNOTATION;
 use super::address::api_servers;
-use super::proof::{ProofProblem, Unproven, judge, retry_after};
+use super::proof::{ProofProblem, Unproven, judge, pause_after};
 
 /// How long one answer may take. The webhook itself has less time.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -87,7 +87,7 @@ impl Prover {
             let Some((server, problem)) = failed.iter().max_by_key(|(_, problem)| problem.weight()) else {
                 return Ok(());
             };
-            let wait = retry_after(tries);
+            let wait = pause_after(tries);
             tries += 1;
             if start.elapsed() + wait > patience || matches!(problem, ProofProblem::Gone) {
                 let proven = servers - failed.len();

@@ -25,6 +25,7 @@ mod log;
 mod loopback;
 mod metrics;
 mod newest;
+mod now;
 #[cfg(feature = "client")]
 mod poster;
 mod probe;
@@ -49,6 +50,7 @@ pub use live::{Beat, Liveness};
 pub use log::{LogArgs, LogFormat};
 pub use metrics::{counter, counters, gauge, gauges, registered};
 pub use newest::set_if_new;
+pub use now::Now;
 #[cfg(feature = "client")]
 pub use poster::{Answer, PostError, Poster};
 pub use probe::{ProbeServer, ProbeSources};

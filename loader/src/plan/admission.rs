@@ -14,10 +14,10 @@ use super::policy::Policy;
 use super::{Job, Plan};
 use crate::claims::Claims;
 use crate::content::Body;
-use crate::now::Now;
 use crate::retry::Retry;
 use crate::source::Reference;
 use crate::volume::ArtifactRecord;
+use portcullis_process::Now;
 
 /// The checks, by address.
 #[derive(Debug, Default)]

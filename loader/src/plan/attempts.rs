@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use portcullis_contract::{Activity, Failure, Reason, Stage};
 
-use crate::now::Now;
 use crate::retry::Retry;
+use portcullis_process::Now;
 
 /// A failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]

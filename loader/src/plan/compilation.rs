@@ -5,9 +5,9 @@ use std::time::Instant;
 use portcullis_contract::{Digest, Reason};
 
 use super::attempts::{AttemptError, Attempts};
-use crate::now::Now;
 use crate::retry::Retry;
 use crate::volume::ArtifactRecord;
+use portcullis_process::Now;
 
 /// An artifact and its compilation.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct Compilation {
     /// Whether the module must be fetched first.
     pub(super) no_module: bool,
     /// Whether the artifact on the volume must not be trusted, and is compiled again.
-    pub(super) anew: bool,
+    pub(super) recompile: bool,
     /// How often it was compiled again in a row because the evaluator could not use it.
     pub(super) remakes: u32,
     /// The time before which it is not compiled again.

@@ -25,7 +25,7 @@ pub(crate) enum Job {
         /// The module.
         digest: Digest,
         /// Compile it again even if the volume has an artifact of it.
-        anew: bool,
+        recompile: bool,
     },
 }
 

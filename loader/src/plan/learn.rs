@@ -6,7 +6,7 @@ use std::sync::Arc;
 use portcullis_contract::{Class, Deviation, EvaluatorState, Reason, Refused, Stage};
 
 use super::{Compilation, Plan};
-use crate::now::Now;
+use portcullis_process::Now;
 
 impl Plan {
     /// Takes in the evaluator's state.
@@ -65,7 +65,7 @@ impl Compilation {
         let is_ours = self.attempts.result().is_some_and(|record| record.artifact.sha256 == refused.artifact);
         // A report about a manifest from before the last remake is out of date.
         let is_current = self.published_in.is_some_and(|number| manifest >= number);
-        if !artifact_fault || !is_ours || !is_current || self.anew {
+        if !artifact_fault || !is_ours || !is_current || self.recompile {
             return;
         }
         if self.remake_at.is_some_and(|at| at > now.instant) {
@@ -74,7 +74,7 @@ impl Compilation {
         }
         self.remakes += 1;
         self.remake_at = now.instant.checked_add(retry.bound(self.remakes));
-        self.anew = true;
+        self.recompile = true;
         self.attempts.repeat();
     }
 }

@@ -15,8 +15,8 @@ use super::policy::Policy;
 use super::{Plan, Reference};
 use crate::claims::Need;
 use crate::content::Body;
-use crate::now::Now;
 use crate::pins::Pins;
+use portcullis_process::Now;
 
 /// How long changes gather before a manifest is written.
 const GATHER: Duration = Duration::from_millis(10);
@@ -232,7 +232,7 @@ impl Plan {
                         policy.published = first;
                     }
                 }
-                for compilation in self.artifacts.values_mut().filter(|compilation| !compilation.anew) {
+                for compilation in self.artifacts.values_mut().filter(|compilation| !compilation.recompile) {
                     compilation.published_in.get_or_insert(number);
                 }
             }

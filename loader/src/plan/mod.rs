@@ -43,11 +43,11 @@ use crate::claims::Claims;
 use crate::content::Body;
 use crate::input::{Snapshot, Stamp};
 use crate::mismatch::Provided;
-use crate::now::Now;
 use crate::pins::Pins;
 use crate::retry::Retry;
 use crate::source::Reference;
 use crate::volume::{ArtifactRecord, Keep, Owners};
+use portcullis_process::Now;
 
 /// How many deleted policies are remembered, so that generations do not begin at 1 again if a policy comes back.
 const MAX_DELETED: usize = 10_000;
@@ -353,7 +353,7 @@ impl Plan {
         match result {
             Ok(Prepared::Ready(record)) => {
                 compilation.no_module = false;
-                if std::mem::take(&mut compilation.anew) {
+                if std::mem::take(&mut compilation.recompile) {
                     compilation.published_in = None;
                     self.publication.force();
                 }
@@ -421,7 +421,7 @@ impl Plan {
             let Some(compilation) = self.artifacts.get_mut(&digest) else { continue };
             compilation.attempts.wake(now);
             if !claims.is_empty() && compilation.attempts.is_due() && !compilation.no_module {
-                turn.jobs.insert(Job::Prepare { digest, anew: compilation.anew }, claims);
+                turn.jobs.insert(Job::Prepare { digest, recompile: compilation.recompile }, claims);
             }
         }
         if self.complete {

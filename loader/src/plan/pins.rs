@@ -7,8 +7,8 @@ use super::generation::Generation;
 use super::policy::Policy;
 use super::{Job, Plan};
 use crate::content::Body;
-use crate::now::Now;
 use crate::source::Reference;
+use portcullis_process::Now;
 
 impl Plan {
     /// The digests by which policies want the module of a fetch, because the volume has lost it or never had it.

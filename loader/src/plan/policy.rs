@@ -15,10 +15,10 @@ use super::groups::Membership;
 use crate::claims::Need;
 use crate::content::{Body, DesiredPolicy, Head, Object, uid};
 use crate::input::Unreadable;
-use crate::now::Now;
 use crate::pins::Pins;
 use crate::problem::Problem;
 use crate::source::Reference;
+use portcullis_process::Now;
 
 /// How many published generations are remembered until an evaluator reports which of them it has loaded.
 const RECENT: usize = 4;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Plan;
 use super::policy::Policy;
 use crate::content::DesiredPolicy;
-use crate::now::Now;
+use portcullis_process::Now;
 
 impl Plan {
     /// Updates which candidates are tried. A candidate itself never changes.

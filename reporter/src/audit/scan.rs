@@ -11,13 +11,14 @@ use portcullis_api::{AuditSummary, Kind};
 use portcullis_contract::PolicyId;
 use portcullis_kubernetes::{CallError, Discovery, Failures, discover};
 use portcullis_matching::{Namespaces, Resource, labels};
+use portcullis_process::Now;
 use portcullis_util::lock;
 
 use super::metrics::AuditMetrics;
 use super::pages::Pages;
 use super::plan::{List, Plan};
 use super::subject::{Read, Served, Site, Subject, read};
-use super::tally::{Now, Tally, left};
+use super::tally::{Tally, left};
 use super::worker::{Current, Worker};
 use crate::facts::to_second;
 
@@ -104,7 +105,7 @@ impl Scanner {
     }
 
     fn found(&self, plan: &Plan, tallies: &[Tally], not_asked: Vec<(PolicyId, String, String)>) -> Vec<Found> {
-        let now = Now { instant: Instant::now(), timestamp: to_second(Timestamp::now()) };
+        let now = Now { instant: Instant::now(), wall: to_second(Timestamp::now()) };
         let budgets = lock(&self.worker.budgets);
         // A policy that is not served now keeps its last summary.
         let asked = || plan.subjects.iter().enumerate().filter(|(_, subject)| subject.generation > 0);
@@ -119,7 +120,7 @@ impl Scanner {
             Found { policy: subject.id.clone(), uid: subject.uid.clone(), summary }
         });
         let others =
-            not_asked.into_iter().map(|(policy, uid, why)| Found { policy, uid, summary: left(&why, now.timestamp) });
+            not_asked.into_iter().map(|(policy, uid, why)| Found { policy, uid, summary: left(&why, now.wall) });
         summaries.chain(others).collect()
     }
 

@@ -1,11 +1,11 @@
 //! What a scan has found for each policy, in numbers, and the summary for its status. Pure.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
 use portcullis_api::AuditSummary;
 use portcullis_contract::{clean, truncate};
+use portcullis_process::Now;
 
 use super::budget::Over;
 use super::finding::{Finding, Problem};
@@ -37,13 +37,6 @@ pub(super) struct Tally {
     left_out: i64,
     /// Some of them.
     left_out_examples: Vec<String>,
-}
-
-/// When something is: by the clock that scans are timed with, and by that of users.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Now {
-    pub(super) instant: Instant,
-    pub(super) timestamp: Timestamp,
 }
 
 impl Tally {
@@ -134,7 +127,7 @@ impl Tally {
         }
         sentences.extend(reports.map(str::to_owned));
         AuditSummary {
-            scanned_at: now.timestamp,
+            scanned_at: now.wall,
             generation,
             checked: self.checked,
             violations: self.violations,
@@ -156,7 +149,7 @@ impl Tally {
             ("the policy", ", or of another generation,")
         };
         let wait = SignedDuration::try_from(over.until.saturating_duration_since(now.instant)).unwrap_or_default();
-        let until = now.timestamp.checked_add(wait).map_or(now.timestamp, to_second);
+        let until = now.wall.checked_add(wait).map_or(now.wall, to_second);
         format!(
             "{} not audited ({named}{rest}), as {who} took {} s for {}, which is too long for the audit of others; the first scan \
              after {until}{mended} asks about them",
@@ -191,13 +184,13 @@ fn counted(number: i64, thing: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::audit::finding::tests::finding;
 
     fn now() -> Now {
-        Now { instant: Instant::now(), timestamp: Timestamp::UNIX_EPOCH }
+        Now { instant: Instant::now(), wall: Timestamp::UNIX_EPOCH }
     }
 
     #[test]

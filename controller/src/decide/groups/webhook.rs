@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use portcullis_contract::{GroupId, MatchPart};
 use portcullis_matching::rules::{covers, intersection, resources, union};
+use portcullis_process::Now;
 
-use super::super::rules::{Decision, Now};
+use super::super::rules::Decision;
 use super::{Group, Sharing};
 use crate::action::Action;
 use crate::desired::{self, Desired};
@@ -119,7 +120,6 @@ impl<'w> Group<'w> {
         id: &GroupId,
         desired: &Desired,
         remembered: &mut GroupMemory,
-        now: Now,
         decision: &mut Decision,
     ) {
         let (group, desired) = (id.clone(), Box::new(desired.clone()));
@@ -130,6 +130,7 @@ impl<'w> Group<'w> {
             decision.act(Action::CreateWebhook { group, desired, repaired });
             return;
         }
+        let now = decision.now;
         let is_old = |at| now.instant.duration_since(at) >= REFUSED_FOR;
         match &remembered.tried {
             Some(Err(refusal)) if !is_old(refusal.at) => decision.wake_at(refusal.at + REFUSED_FOR),

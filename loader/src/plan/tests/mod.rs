@@ -246,8 +246,8 @@ fn name(job: &Job) -> String {
         Job::Fetch(Reference::File(path)) => format!("fetch {}", path.display()),
         Job::Fetch(Reference::Web(url)) => format!("fetch {url}"),
         Job::Fetch(Reference::Registry(image) | Reference::Signed { image, .. }) => format!("fetch {image}"),
-        Job::Prepare { anew: false, .. } => "prepare".to_owned(),
-        Job::Prepare { anew: true, .. } => "prepare again".to_owned(),
+        Job::Prepare { recompile: false, .. } => "prepare".to_owned(),
+        Job::Prepare { recompile: true, .. } => "prepare again".to_owned(),
     }
 }
 

@@ -1,26 +1,26 @@
-//! A moment. The loop reads it from the clocks and gives it to the plan.
+//! The present time. A loop reads it from the clocks once and gives it to what decides.
 
 use std::time::Instant;
 
 use jiff::Timestamp;
 
-/// A moment, on the monotonic clock and on the wall clock.
+/// The present time, by the monotonic clock and by the wall clock.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Now {
-    /// For waiting.
+pub struct Now {
+    /// By the monotonic clock, for waiting.
     pub instant: Instant,
-    /// For showing.
+    /// By the wall clock, for showing.
     pub wall: Timestamp,
 }
 
 impl Now {
-    /// This moment.
-    pub(crate) fn get() -> Self {
+    /// Reads both clocks.
+    pub fn get() -> Self {
         Self { instant: Instant::now(), wall: Timestamp::now() }
     }
 
     /// What the wall clock will show at a later moment.
-    pub(crate) fn wall_at(&self, instant: Instant) -> Timestamp {
+    pub fn wall_at(&self, instant: Instant) -> Timestamp {
         let wait = instant.saturating_duration_since(self.instant);
         self.wall.checked_add(wait).unwrap_or(Timestamp::MAX)
     }
