@@ -46,7 +46,7 @@ fn notes(spec: &Value) -> Vec<(&'static str, String)> {
         notes.push(("spec.sigstoreTrustConfig", keyless.to_owned()));
     }
     if spec["namespacedPoliciesCapabilities"].is_null() {
-        let granted = "where it is absent, Kubewarden grants all host capabilities to policies of namespaces, and Portcullis none: list \
+        let granted = "without it, Kubewarden grants policies of namespaces every host capability, and Portcullis grants none: list \
                        those that they need in capabilities.namespaced, and in `hostCapabilities` of each policy";
         notes.push(("spec.namespacedPoliciesCapabilities", granted.to_owned()));
     }

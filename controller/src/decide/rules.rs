@@ -47,7 +47,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Nothing to do, at this time.
+    /// An empty decision, made at this time.
     pub(super) fn new(now: Now) -> Self {
         Self { now, actions: Vec::new(), wake: None }
     }

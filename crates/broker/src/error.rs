@@ -1,7 +1,7 @@
 //! Why a capability was not provided.
 
 use portcullis_contract::{
-    BROKER_MAX_ERROR, BrokerOutcome, CALLBACK_FAILURE, ContextAwareResource, clean, not_granted,
+    BROKER_MAX_ERROR, BrokerOutcome, CALLBACK_FAILURE, ContextAwareResource, clean, not_for_namespaces, not_granted,
 };
 
 /// Why a capability was not provided. The texts are for guests; where upstream has a text, it is kept.
@@ -11,10 +11,7 @@ pub enum ProvideError {
     #[error("{}", not_granted(.0))]
     NotGranted(&'static str),
     /// The installation does not let policies of a namespace use the capability.
-    #[error(
-        "Policy has not been granted access to the '{0}' host capability. The violation has been reported: policies of a namespace \
-         may not have it; the operator can allow it with --namespaced-capability"
-    )]
+    #[error("{}", not_for_namespaces(.0))]
     NotForNamespaces(&'static str),
     /// The policy was not granted the kind.
     #[error(

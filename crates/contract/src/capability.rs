@@ -108,6 +108,14 @@ pub fn not_granted(path: &str) -> String {
     format!("Policy has not been granted access to the '{path}' host capability. The violation has been reported.")
 }
 
+/// The error text for a guest of a policy in a namespace, where the operator does not allow the capability with this path to such policies.
+pub fn not_for_namespaces(path: &str) -> String {
+    format!(
+        "Policy has not been granted access to the '{path}' host capability. The violation has been reported: policies of a namespace \
+         may not have it; the operator can allow it with --namespaced-capability"
+    )
+}
+
 /// Whether any of the patterns grants a path: `*`, a prefix that ends in `/*`, or the path itself. Without patterns, nothing
 /// is granted.
 pub fn is_granted(patterns: &[String], path: &str) -> bool {

@@ -35,7 +35,7 @@ pub use broker::{
     BrokerExport, BrokerMessage, BrokerOutcome, BrokerReply, BrokerRequest, CALLBACK_FAILURE, FrameError, MAX_EXPORT,
     Signal, decode_frame, encode_frame,
 };
-pub use capability::{Capability, UnknownCapability, is_granted, not_granted};
+pub use capability::{Capability, UnknownCapability, is_granted, not_for_namespaces, not_granted};
 pub use check::{
     BrokerCheck, CHECK_PATH, CheckFailure, CheckOutcome, CheckVerdict, MAX_CHECK_TIME, MAX_CHECKS, PolicyCheck,
 };

@@ -16,7 +16,7 @@ const MAX_DEPTH: usize = 100;
 pub enum Selection {
     /// The whole value.
     All,
-    /// Nothing. The name of the field is left out, too.
+    /// Neither the value nor the name of the field.
     Nothing,
     /// The named fields of an object as far as their own selection says, and the others whole or not at all. Other values stay whole.
     Fields {

@@ -95,7 +95,7 @@ fn what_the_programs_accept_is_not_refused() {
         } } }),
         json!({ "modules": { "verification": { "anyOf": { "minimumMatches": 1, "signatures": [signer] } } } }),
         json!({ "webhooks": { "pathKeyAge": "10m1s" }, "certificates": { "caLifetime": "18m1s", "servingLifetime": "10s" } }),
-        // Who gives the controller other pauses, may have shorter lives.
+        // Shorter lifetimes are allowed where the controller is given other pauses.
         json!({
             "controller": { "extraArgs": ["--ca-pause=1s", "--tls-pause=1s"] },
             "webhooks": { "pathKeyAge": "1m" }, "certificates": { "caLifetime": "1m" },

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use portcullis_certificate::is_trusted;
-use portcullis_contract::{BROKER_MAX_PAYLOAD, Capability, clean, is_granted, not_granted};
+use portcullis_contract::{BROKER_MAX_PAYLOAD, Capability, clean, is_granted, not_for_namespaces, not_granted};
 use portcullis_process::failpoint;
 use wasmtime::Caller;
 
@@ -150,14 +150,6 @@ impl<'a> Call<'a> {
         }
         Capability::from_path(&path).ok_or_else(|| format!("unknown operation: {operation}"))
     }
-}
-
-/// The error text for a policy of a namespace that the operator does not allow a capability, as the broker has it too.
-fn not_for_namespaces(path: &str) -> String {
-    format!(
-        "Policy has not been granted access to the '{path}' host capability. The violation has been reported: policies of a namespace \
-         may not have it; the operator can allow it with --namespaced-capability"
-    )
 }
 
 fn name(bytes: &[u8]) -> String {

@@ -175,7 +175,7 @@ async fn eight_policies_that_watch_all_they_may_keep_nobody_from_watching() {
     let published = Arc::new(PublishedGrants::default());
     published.publish(&manifest(&[("cluster/a", 1, &["*"], &["Pod"])]));
     let watches = Watches::new(published, Metrics::new(&prometheus::Registry::new()).expect("registers"));
-    // Nothing listens there.
+    // No server listens on this address.
     let client = Client::try_from(Config::new("http://127.0.0.1:9".parse().expect("an address"))).expect("a client");
     let begin = |policy: Option<&str>, query: ListQuery| {
         let policy: Option<PolicyId> = policy.map(|id| id.parse().expect("an id"));
