@@ -24,7 +24,7 @@ const SLOWEST: [&str; 4] = ["promises", "status", "webhooks", "certificates"];
 /// The modules of cluster tests that need the machine to themselves, by their binary: those with many replicas or policies make the canaries
 /// of other tests late, and audits have less claim to the processor than everything else.
 const ALONE_ON_CLUSTERS: [(&str, &[&str]); 2] =
-    [("promises", &["check_impact::", "fleet::"]), ("webhooks", &["many::"])];
+    [("promises", &["check_impact::", "fleet::", "source_back::"]), ("webhooks", &["many::"])];
 
 /// The longest that a step of cluster tests may take. The slowest one took 53 minutes on two cores beside a release build.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
