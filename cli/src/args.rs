@@ -6,6 +6,7 @@ mod limits;
 mod policies;
 mod registry;
 mod signer;
+mod test;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ pub use registry::{
     AccessArgs, InspectArgs, LoadArgs, LoaderArgs, PullArgs, PushArgs, RegistryArgs, SaveArgs, VerifyArgs,
 };
 pub use signer::SignatureArgs;
+pub use test::{TestArgs, TestForm};
 
 /// WebAssembly policies for Kubernetes admission: run them, try them, see their state, roll them back.
 #[derive(Debug, Clone, Parser)]
@@ -39,6 +41,7 @@ pub use signer::SignatureArgs;
         portcullis rollback no-privileged                    # serve again what worked\n  \
         portcullis eval policy.yaml pod.yaml                 # what would it say?\n  \
         portcullis check policies/                           # would they load?\n  \
+        portcullis test policies/                            # do they decide as their tests expect?\n  \
         portcullis impact policy.yaml                        # what would it deny of what is there?\n  \
         portcullis audit                                     # what do those of the cluster deny?"
 )]
@@ -107,6 +110,14 @@ pub enum Command {
     /// Exit status: 0 all would load, 1 one would not, 2 unknown, for instance because a registry cannot be reached; 64 for a bad
     /// argument.
     Check(CheckArgs),
+    /// Test what policies answer, offline or in a pipeline.
+    ///
+    /// Reads the PolicyTests of files and folders, has the real loader and evaluator load their policies, without a cluster, and compares the
+    /// answers with what is expected. A policy is asked as in mode protect, and also while it is suspended. A request that an API server would
+    /// not ask the policy about, by its rules, selectors and match conditions, fails its case, unless that expects `matched: false`.
+    ///
+    /// Exit status: 0 all cases passed, 1 one failed, 2 one could not be evaluated or a test cannot be read; 64 for a bad argument.
+    Test(TestArgs),
     /// Say what a policy would do to the objects that are in a cluster already.
     ///
     /// Reads the objects that the policy's rules and selectors name, page by page with your own rights, and has the real loader and evaluator
@@ -334,6 +345,15 @@ pub struct HostArgs {
     #[arg(long)]
     pub allow_context_aware: bool,
 
+    /// A recording of what the policy asks its host for.
+    #[command(flatten)]
+    pub recording: RecordArgs,
+}
+
+/// A recording of what policies ask their host for, and of the answers.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Host capabilities")]
+pub struct RecordArgs {
     /// Write what the policy asks its host for, and the answers, to this file, in the form of kwctl.
     #[arg(long = "record-host-capabilities-interactions", value_name = "FILE")]
     pub record: Option<PathBuf>,
@@ -343,7 +363,7 @@ pub struct HostArgs {
     pub replay: Option<PathBuf>,
 }
 
-impl HostArgs {
+impl RecordArgs {
     /// The same for a loader.
     pub(crate) fn for_loader(&self) -> Vec<OsString> {
         let files = [("--record-capabilities", &self.record), ("--replay-capabilities", &self.replay)];

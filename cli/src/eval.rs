@@ -78,8 +78,8 @@ fn evaluate(args: &EvalArgs) -> anyhow::Result<Verdict> {
     roots.extend(args.modules.module_roots.iter().cloned());
     let evaluated = until_signal(async {
         let mut loader = args.modules.for_loader();
-        loader.extend(args.host.for_loader());
-        let more = More { evaluator: args.host.for_evaluator(), loader, echo: Echo::Policies };
+        loader.extend(args.host.recording.for_loader());
+        let more = More { evaluator: args.host.recording.for_evaluator(), loader, echo: Echo::Policies };
         let session = Session::start(&[&chosen.manifest], &roots, more, args.modules.limits.compile_time).await?;
         let evaluated = session.evaluate(&chosen, &review).await;
         let dropped = session.dropped_lines().await;

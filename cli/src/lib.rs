@@ -1,6 +1,6 @@
 //! The command-line tool: runs the pod without a cluster, evaluates a request offline, and shows status.
 //!
-//! It has no policy engine and no compiler: `run`, `eval`, `check` and `impact` start the real programs as child processes. `get`,
+//! It has no policy engine and no compiler: `run`, `eval`, `check`, `test` and `impact` start the real programs as child processes. `get`,
 //! `describe` and `history` read what the reporter has written: the status of policies in a cluster, or of a folder, where it can be read
 //! even after the pod has ended. `audit` also reads reports. `diff` reads revisions, and `rollback` writes one field of a policy's spec.
 #![forbid(unsafe_code)]
@@ -16,12 +16,14 @@ pub mod describe;
 pub mod diff;
 mod eval;
 pub mod events;
+mod files;
 pub mod folder_status;
 pub mod get;
 pub mod history;
 pub mod http;
 mod impact;
 pub mod item;
+mod junit;
 mod kind;
 pub mod layout;
 pub mod log;
@@ -34,6 +36,7 @@ pub mod program;
 pub mod registry;
 pub mod rollback;
 mod run;
+mod test;
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -50,8 +53,8 @@ use cluster::Cluster;
 use policy_source::Choice;
 use rollback::RollbackError;
 
-/// Runs one command. Exit status: 0, 64 for a setting that cannot be used, 1 for any other failure; `eval`, `check`, `impact`, `audit` and `migrate` have their
-/// own.
+/// Runs one command. Exit status: 0, 64 for a setting that cannot be used, 1 for any other failure; `eval`, `check`, `test`, `impact`, `audit` and
+/// `migrate` have their own.
 pub fn run(args: Args) -> ExitCode {
     portcullis_process::install_crypto();
     match args.command {
@@ -63,6 +66,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Rollback(args) => asynchronous(rollback(&args)),
         Command::Eval(args) => eval::eval(&args),
         Command::Check(args) => check::check(&args),
+        Command::Test(args) => test::test(&args),
         Command::Impact(args) => impact::impact(&args),
         Command::Audit(args) => audit::audit(&args),
         Command::Migrate(args) => migrate::migrate(&args),

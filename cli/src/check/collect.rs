@@ -1,10 +1,9 @@
 //! From files and folders to policies.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fs;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use portcullis_api::kubernetes::GROUP;
 use portcullis_contract::PolicyId;
 use portcullis_expression::match_condition;
@@ -12,14 +11,11 @@ use serde_json::Value;
 
 use super::report::{Finding, Report};
 use crate::eval::manifest::{Chosen, Given};
+use crate::files::{Found, manifests, names};
 use crate::kind::{KUBEWARDEN, Kind, NoPolicy, objects};
 
 /// Largest file that is read, in bytes.
 const LARGEST: u64 = 16 << 20;
-/// Most files that are read.
-const MOST_FILES: usize = 10_000;
-/// Deepest nesting of folders that is searched.
-const DEEPEST: usize = 32;
 
 /// The policies that were found, and the reports on them.
 pub(super) struct Collected {
@@ -36,18 +32,9 @@ pub(super) struct Collected {
 /// # Errors
 /// When a file or folder cannot be read, and when there is no policy at all.
 pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
-    let mut files = Vec::new();
-    for path in paths {
-        add(path, path.as_os_str() != "-" && path.is_dir(), 0, &mut files)
-            .with_context(|| format!("failed to read {}", path.display()))?;
-    }
     let mut collected = Collected { ready: Vec::new(), report: Report::default(), folders: BTreeSet::new() };
-    let (mut owners, mut seen, mut kubewarden) = (HashMap::new(), HashSet::new(), Vec::new());
-    for (file, is_named) in files {
-        // A file may be named in addition to its folder, and links may lead to it.
-        if !seen.insert(fs::canonicalize(&file).unwrap_or_else(|_| file.clone())) {
-            continue;
-        }
+    let (mut owners, mut kubewarden) = (HashMap::new(), Vec::new());
+    for Found { path: file, is_named } in manifests(paths)? {
         let text = crate::read(&file, LARGEST)?;
         // A folder may hold other files than manifests of policies.
         if is_named || names(&text, GROUP) {
@@ -59,27 +46,6 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
     }
     ensure!(!collected.report.is_empty(), NoPolicy::of(paths, &kubewarden));
     Ok(collected)
-}
-
-/// Adds a file, or the files of a folder. The boolean in `files` is true for a file that the user named.
-fn add(path: &Path, is_folder: bool, depth: usize, files: &mut Vec<(PathBuf, bool)>) -> anyhow::Result<()> {
-    if !is_folder {
-        ensure!(files.len() < MOST_FILES, "there are more than {MOST_FILES} files");
-        files.push((path.to_owned(), depth == 0));
-        return Ok(());
-    }
-    ensure!(depth < DEEPEST, "{} is nested too deep", path.display());
-    let mut entries = fs::read_dir(path)?.collect::<Result<Vec<_>, _>>()?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let (path, kind) = (entry.path(), entry.file_type()?);
-        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        // Links to folders are not followed, as they may lead back here. Links to files are.
-        if !is_hidden && (kind.is_dir() || (crate::is_manifest(&path) && path.is_file())) {
-            add(&path, kind.is_dir(), depth + 1, files)?;
-        }
-    }
-    Ok(())
 }
 
 impl Collected {
@@ -154,10 +120,6 @@ impl Collected {
     }
 }
 
-fn names(text: &[u8], word: &str) -> bool {
-    text.windows(word.len()).any(|part| part == word.as_bytes())
-}
-
 /// Whether a file has a manifest of Kubewarden. One that cannot be read has none: it may be a template.
 fn is_of_kubewarden(text: &[u8]) -> bool {
     let documents = portcullis_yaml::read_documents(text).unwrap_or_default();
@@ -176,6 +138,8 @@ fn match_conditions(document: &Value) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use portcullis_api::API_VERSION;
     use serde_json::json;
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::CheckForm;
+use crate::junit;
 
 /// All policies, in the order of the files.
 #[derive(Debug, Default, Serialize)]
@@ -220,34 +221,26 @@ impl Report {
 
     /// JUnit's XML, with a test case for each policy.
     fn junit(&self) -> String {
-        let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
-        let (all, failed, unknown) = (self.policies.len(), self.count(Outcome::Failed), self.count(Outcome::Unknown));
-        let _ = writeln!(
-            text,
-            "<testsuite name=\"portcullis check\" tests=\"{all}\" failures=\"{failed}\" errors=\"{unknown}\">"
-        );
-        for policy in &self.policies {
-            let name = policy.policy.clone().unwrap_or_else(|| format!("line {}", policy.line));
-            let _ = writeln!(text, "  <testcase classname=\"{}\" name=\"{}\">", xml(&policy.file), xml(&name));
+        let cases = self.policies.iter().map(|policy| {
             let (warnings, problems): (Vec<_>, Vec<_>) =
                 policy.findings.iter().partition(|finding| finding.level == Level::Warning);
             let told = |findings: &[&Finding]| {
                 let lines: Vec<_> = findings.iter().map(|one| format!("{}: {}", one.reason, one.message)).collect();
-                xml(&lines.join("; "))
+                lines.join("; ")
             };
-            // At most one element, as readers count elements.
-            if let Some(first) = problems.first() {
-                let element = if policy.outcome == Outcome::Failed { "failure" } else { "error" };
-                let (reason, message) = (xml(&first.reason), told(&problems));
-                let _ = writeln!(text, "    <{element} type=\"{reason}\" message=\"{message}\"/>");
+            let problem = problems.first().map(|first| junit::Problem {
+                is_failure: policy.outcome == Outcome::Failed,
+                kind: first.reason.clone(),
+                message: told(&problems),
+            });
+            junit::Case {
+                class: policy.file.clone(),
+                name: policy.policy.clone().unwrap_or_else(|| format!("line {}", policy.line)),
+                problem,
+                output: (!warnings.is_empty()).then(|| format!("warning {}", told(&warnings))),
             }
-            if !warnings.is_empty() {
-                let _ = writeln!(text, "    <system-out>warning {}</system-out>", told(&warnings));
-            }
-            text.push_str("  </testcase>\n");
-        }
-        text.push_str("</testsuite>\n");
-        text
+        });
+        junit::xml("portcullis check", &cases.collect::<Vec<_>>())
     }
 }
 
@@ -265,24 +258,6 @@ fn uri(path: &str) -> String {
     path.bytes()
         .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
-}
-
-/// A text, escaped for XML. Characters that are not allowed in XML become spaces.
-fn xml(text: &str) -> String {
-    let mut escaped = String::new();
-    for letter in text.chars() {
-        match letter {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&apos;"),
-            '\u{fffe}' | '\u{ffff}' => escaped.push(' '),
-            _ if letter.is_control() => escaped.push(' '),
-            _ => escaped.push(letter),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

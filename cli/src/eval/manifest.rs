@@ -189,7 +189,7 @@ fn one_of(mut policies: Vec<Value>, wanted: Option<&str>) -> anyhow::Result<Valu
     match policies.len() {
         1 => {}
         0 => bail!("it has no policy {:?}; it has {names}", wanted.unwrap_or_default()),
-        _ => bail!("it has several policies: {names}; name one with --policy"),
+        _ => bail!("it has several policies: {names}; name one with --policy, or in a test with policyName"),
     }
     let policy = policies.remove(0);
     if let Kind::Unknown(why) = Kind::of(&policy) {
@@ -288,7 +288,10 @@ spec:
     fn one_of_several_is_named_by_name_or_id() {
         assert_eq!(chosen(Some("namespaced/team/b")).expect("is there").id.as_str(), "namespaced/team/b");
         let from = "failed to take a policy from a.yaml: it has";
-        assert_eq!(chosen(None).expect_err("two"), format!("{from} several policies: a, b; name one with --policy"));
+        assert_eq!(
+            chosen(None).expect_err("two"),
+            format!("{from} several policies: a, b; name one with --policy, or in a test with policyName")
+        );
         assert_eq!(chosen(Some("c")).expect_err("none"), format!("{from} no policy \"c\"; it has a, b"));
     }
 

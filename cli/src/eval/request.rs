@@ -23,15 +23,15 @@ const CLUSTER_KINDS: [&str; 12] = [
 
 /// An AdmissionReview, or a raw request.
 #[derive(Debug)]
-pub(super) struct Review {
+pub(crate) struct Review {
     /// Its JSON.
-    pub(super) bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// Whether it is a raw request.
     pub(super) is_raw: bool,
     /// How it was made, if the user did not give an AdmissionReview.
     pub(super) notes: Vec<String>,
     /// The parts of the request that rules look at, if it has them.
-    pub(super) asked: Option<Asked>,
+    pub(crate) asked: Option<Asked>,
 }
 
 impl Review {
@@ -43,7 +43,7 @@ impl Review {
     }
 
     /// From an AdmissionReview, a request or an object, in JSON or YAML. JSON is passed on unchanged.
-    pub(super) fn from(text: &[u8]) -> anyhow::Result<Self> {
+    pub(crate) fn from(text: &[u8]) -> anyhow::Result<Self> {
         let (value, raw) = any(text)?;
         ensure!(value.is_object(), "want an AdmissionReview, its request, or a Kubernetes object");
         let raw = raw.get();

@@ -55,11 +55,11 @@ pub(crate) struct Session {
 #[derive(Debug, Default)]
 pub(crate) struct More {
     /// Further arguments of the evaluator.
-    pub(super) evaluator: Vec<OsString>,
+    pub(crate) evaluator: Vec<OsString>,
     /// Further arguments of the loader.
-    pub(super) loader: Vec<OsString>,
+    pub(crate) loader: Vec<OsString>,
     /// What of the evaluator's log is printed.
-    pub(super) echo: Echo,
+    pub(crate) echo: Echo,
 }
 
 impl More {

@@ -17,8 +17,8 @@ pub(crate) struct Verdict {
     policy: String,
     /// The reason, if there is one.
     pub(crate) message: Option<String>,
-    code: Option<u64>,
-    warnings: Vec<String>,
+    pub(crate) code: Option<u64>,
+    pub(crate) warnings: Vec<String>,
     /// A decoded JSON Patch.
     pub(crate) patch: Option<Value>,
     /// The evaluator's response; `None` if the policy did not load.

@@ -150,11 +150,30 @@ impl Conditions {
         }
         let size = Size::of(object);
         let context = (!size.is_too_large()).then(|| context(user, asked, kind, name, object));
-        let (mut unknown, mut steps) = (None, MAX_STEPS);
-        for condition in &self.0 {
+        let mut steps = MAX_STEPS;
+        self.decide_each(|condition| {
             let is_known = user.is_some() || !condition.needs_requester;
-            let context = context.as_ref().filter(|_| is_known);
-            match context.and_then(|context| condition.holds(size, &mut steps, context)) {
+            condition.holds(size, &mut steps, context.as_ref().filter(|_| is_known)?)
+        })
+    }
+
+    /// What the conditions say about the request of an AdmissionReview, all of which is known.
+    pub fn decide_request(&self, request: &Value) -> Decision {
+        if self.0.is_empty() {
+            return Decision::Matches;
+        }
+        let (object, old) = (&request["object"], &request["oldObject"]);
+        let size = [request, object, old].map(Size::of).into_iter().fold(Size::default(), Size::and);
+        let subject = (!size.is_too_large()).then(|| Subject::new(&for_conditions(request), object, old));
+        let mut steps = MAX_STEPS;
+        self.decide_each(|condition| condition.holds(size, &mut steps, &subject.as_ref()?.context))
+    }
+
+    /// What they say together, each by whether it holds.
+    fn decide_each(&self, mut holds: impl FnMut(&Condition) -> Option<bool>) -> Decision {
+        let mut unknown = None;
+        for condition in &self.0 {
+            match holds(condition) {
                 Some(true) => {}
                 Some(false) => return Decision::Excluded,
                 None => unknown = unknown.or(Some(&condition.name)),
@@ -162,6 +181,20 @@ impl Conditions {
         }
         unknown.map_or(Decision::Matches, |name| Decision::Unknown(name.clone()))
     }
+}
+
+/// The variable `request` of match conditions. The objects are variables of their own. Where an API server converted the object to the version
+/// of a rule, its kind is the converted one as in the AdmissionReview, and its resource is the one that was requested.
+pub(crate) fn for_conditions(request: &Value) -> Value {
+    let Value::Object(fields) = request else { return Value::Null };
+    let is_kept = |name: &str| !["object", "oldObject"].contains(&name);
+    let kept =
+        fields.iter().filter(|(name, _)| is_kept(name.as_str())).map(|(name, field)| (name.clone(), field.clone()));
+    let mut request = Value::Object(kept.collect());
+    if let Some(requested) = fields.get("requestResource").filter(|requested| requested.is_object()) {
+        request["resource"] = requested.clone();
+    }
+    request
 }
 
 /// Whether an expression looks at nothing of `object` and `oldObject` but their metadata and whether they are null.
@@ -317,6 +350,25 @@ mod tests {
         for bad in ["false", "object.metadata.name != 'web'", "object.spec.containers.exists(c, c.name == 'z')"] {
             assert_eq!(decide("CREATE", &[bad], &pod()), Decision::Excluded, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_whole_request_has_its_user_and_its_options() {
+        let request = json!({
+            "operation": "UPDATE", "userInfo": {"username": "ada"}, "options": {"fieldManager": "kubectl"},
+            "resource": {"resource": "pods"}, "object": pod(), "oldObject": {"metadata": {"name": "old"}},
+        });
+        let decide = |text: &str| {
+            Conditions::of(&[MatchCondition { name: "c".into(), expression: text.into() }]).decide_request(&request)
+        };
+        for good in [
+            "request.userInfo.username == 'ada' && request.options.fieldManager == 'kubectl'",
+            "object.spec.hostNetwork && oldObject.metadata.name == 'old'",
+        ] {
+            assert_eq!(decide(good), Decision::Matches, "{good}");
+        }
+        assert_eq!(decide("request.userInfo.username == 'bob'"), Decision::Excluded);
+        assert_eq!(decide("request.object.metadata.name == 'web'"), Decision::Unknown("c".to_owned()));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::conditions::{Conditions, Decision, Pace, Subject};
+use crate::conditions::{Conditions, Decision, Pace, Subject, for_conditions};
 use crate::request::Asked;
 use crate::rules;
 use crate::selector::{Labels, Selector, labels};
@@ -150,16 +150,6 @@ impl AdmissionRequest {
         });
         subject.as_ref()
     }
-}
-
-/// The variable `request` of match conditions. Where an API server converted the object to the version of a rule, its kind is the converted
-/// one as in the AdmissionReview, and its resource is the one that was requested.
-fn for_conditions(request: &Value) -> Value {
-    let mut request = request.clone();
-    if let Some(requested) = request.get("requestResource").filter(|requested| requested.is_object()) {
-        request["resource"] = requested.clone();
-    }
-    request
 }
 
 impl Metadata {

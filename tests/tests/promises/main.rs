@@ -17,6 +17,7 @@ mod metrics;
 mod migrate;
 mod policies_yml;
 mod policy_groups;
+mod policy_tests;
 mod rebuilt;
 mod registries;
 mod registry_tool;

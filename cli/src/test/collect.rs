@@ -1,0 +1,113 @@
+//! From files and folders to tests, with their policies and requests.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use portcullis_matching::Asked;
+use serde_json::Value;
+
+use super::expectation::Expectation;
+use super::suite::{API_VERSION, Case, Input, KIND, PolicyTest};
+use crate::eval::manifest::{Chosen, Given};
+use crate::eval::policy_of;
+use crate::eval::request::Review;
+use crate::files::{Found, manifests, names};
+use crate::kind::{objects, shown};
+
+/// Largest file that is read, in bytes. The evaluator takes requests of 7 MiB.
+const LARGEST: u64 = 16 << 20;
+
+/// A test that can be run.
+pub(super) struct Prepared {
+    pub(super) file: String,
+    /// The line that its document begins on, from 1.
+    pub(super) line: usize,
+    pub(super) name: String,
+    pub(super) policy: Chosen,
+    /// The folder of the policy's manifest, where its modules may be.
+    pub(super) folder: PathBuf,
+    pub(super) trials: Vec<Trial>,
+}
+
+/// A case with its request.
+pub(super) struct Trial {
+    pub(super) name: String,
+    /// The AdmissionReview, as JSON.
+    pub(super) review: Vec<u8>,
+    /// Its request.
+    pub(super) request: Value,
+    pub(super) asked: Asked,
+    pub(super) namespace_labels: BTreeMap<String, String>,
+    pub(super) expect: Expectation,
+}
+
+/// Reads the tests of these files and folders, and of the folders in them. `wanted` leaves out cases without this text in `TEST: CASE`.
+///
+/// # Errors
+/// When something cannot be read or is no test, and when there is no case at all.
+pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result<Vec<Prepared>> {
+    let group = API_VERSION.split_once('/').map_or(API_VERSION, |(group, _)| group);
+    let (mut tests, mut are_there) = (Vec::new(), false);
+    for Found { path, is_named } in manifests(paths)? {
+        let text = crate::read(&path, LARGEST)?;
+        // A folder may hold other files than tests, such as templates.
+        if !is_named && !names(&text, group) {
+            continue;
+        }
+        let text = std::str::from_utf8(&text).with_context(|| format!("{}: it is not UTF-8", path.display()))?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let documents = portcullis_yaml::documents(text).with_context(|| path.display().to_string())?;
+        for document in documents {
+            let place = || format!("{}:{}", path.display(), document.line);
+            for object in objects(document.value.clone()).into_iter().filter(PolicyTest::is) {
+                are_there = true;
+                let test = PolicyTest::read(object).with_context(place)?;
+                tests.extend(prepared(test, &path, document.line, wanted).with_context(place)?);
+            }
+        }
+    }
+    let named = paths.iter().map(|path| shown(path)).collect::<Vec<_>>().join(", ");
+    ensure!(are_there, "no {KIND} of {API_VERSION} in {named}; `portcullis test --help` shows one");
+    ensure!(!tests.is_empty(), "no case in {named} has {:?} in its name", wanted.unwrap_or_default());
+    Ok(tests)
+}
+
+/// A test with its policy and its requests; `None` if no case of it is wanted.
+fn prepared(test: PolicyTest, file: &Path, line: usize, wanted: Option<&str>) -> anyhow::Result<Option<Prepared>> {
+    let folder = std::path::absolute(file)?.parent().map(Path::to_owned).unwrap_or_default();
+    let name = test.name();
+    let is_wanted = |case: &Case| wanted.is_none_or(|text| format!("{name}: {}", case.name).contains(text));
+    let mut trials = Vec::new();
+    for case in test.cases.into_iter().filter(is_wanted) {
+        let named = format!("case {:?}", case.name);
+        trials.push(trial(case, &folder).context(named)?);
+    }
+    if trials.is_empty() {
+        return Ok(None);
+    }
+    // A policy is tested with the verdict of its own, whatever its mode makes of it.
+    let given = Given { settings: test.settings, protect: true, ..Given::default() };
+    let (policy, folder) =
+        policy_of(&folder.join(&test.policy), test.policy_name.as_deref(), given).context("policy")?;
+    Ok(Some(Prepared { file: file.display().to_string(), line, name, policy, folder, trials }))
+}
+
+fn trial(case: Case, folder: &Path) -> anyhow::Result<Trial> {
+    let review = match case.input(folder) {
+        Input::File(path) => {
+            Review::from(&crate::read(&path, LARGEST)?).with_context(|| format!("request: {}", path.display()))?
+        }
+        Input::Written(object) => Review::from(object.to_string().as_bytes()).context("object")?,
+    };
+    let mut whole: Value = serde_json::from_slice(&review.bytes).context("request")?;
+    let asked = review.asked.context("request: want one with resource and operation")?;
+    Ok(Trial {
+        name: case.name,
+        review: review.bytes,
+        request: whole["request"].take(),
+        asked,
+        namespace_labels: case.namespace_labels,
+        expect: case.expect,
+    })
+}
