@@ -27,7 +27,8 @@ portcullis-{{ .Values.policyServer }}
 {{- toYaml (merge $own (include "portcullis.labels" (index . 0) | fromYaml) (index . 2)) }}
 {{- end }}
 
-{{/* Selects the pods of a component: (list . "policy-server"). It never changes, since a Deployment's selector may not. */}}
+{{/* Selects the pods of a component: (list . "policy-server"). It never changes, since a Deployment's selector may not:
+     `refuseToRename` ends an upgrade that would. */}}
 {{- define "portcullis.selector" -}}
 app.kubernetes.io/name: portcullis-{{ index . 1 }}
 policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quote }}
@@ -291,6 +292,19 @@ livenessProbe:
   matchLabelKeys: [pod-template-hash]
   {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* Ends an upgrade to another name. Helm would change the Service first, which then selects no pod, and the API server would refuse the
+     Deployment, whose selector cannot be changed. */}}
+{{- define "portcullis.refuseToRename" -}}
+{{- $root := . -}}
+{{- range list (list "Deployment" "policy-server") (list "StatefulSet" "policy-server") (list "Deployment" "controller") -}}
+{{- $object := lookup "apps/v1" (index . 0) $root.Release.Namespace (printf "portcullis-%s" (index . 1)) | default dict -}}
+{{- $name := dig "spec" "selector" "matchLabels" "policies.portcullis.dev/policy-server" "" $object -}}
+{{- if and $name (ne $name $root.Values.policyServer) -}}
+{{- fail (printf "policyServer is %s, but the installation in the namespace %s is called %s and cannot be renamed: helm would leave its Service without a pod. Use policyServer=%s, or uninstall it and install again, or install %s in another namespace" $root.Values.policyServer $root.Release.Namespace $name $name $root.Values.policyServer) -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* Ends an upgrade that would remove every pod that serves, as helm removes what is no longer in the chart without waiting for what takes

@@ -122,6 +122,16 @@ fn fault_x08_helm_installs_into_a_strict_namespace_and_upgrades_to_everything() 
     ];
     assert_ne!(cluster.kubectl(get).expect("the policy server"), "1");
 
+    // With another name, the Service would select no pod before the API server refuses the rest.
+    let renamed =
+        at_cluster(cluster, &["upgrade", "strict", "--namespace", "strict"], &json!({ "policyServer": "other" }));
+    let words = "policyServer is other, but the installation in the namespace strict is called strict";
+    assert!(!renamed.is_ok() && renamed.stderr.contains(words), "{}", renamed.stderr);
+    let get =
+        ["get", "service", "portcullis-policy-server", "--namespace", "strict", "--output=jsonpath={.spec.selector}"];
+    let selector = cluster.kubectl(get).expect("the Service");
+    assert!(selector.contains(r#""policies.portcullis.dev/policy-server":"strict""#), "{selector}");
+
     // Another release of the same policy server is refused.
     make_namespace(cluster, "second");
     let second = json!({ "policyServer": "strict", "crds": { "install": false } });
