@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use portcullis_e2e::objects_of;
 
-use crate::{everything, helm, render};
+use crate::{everything, find, helm, render};
 
 /// Kind, namespace and name of the objects outside of the installation's own namespace.
 fn shared(objects: &[Value]) -> BTreeSet<(String, String, String)> {
@@ -56,4 +56,13 @@ fn rules_of_the_api_server_are_about_the_accounts_of_one_installation() {
             ["policy-server", "controller"].map(|name| format!("'system:serviceaccount:gate:portcullis-{name}'"));
         assert!(accounts.iter().any(|account| condition.ends_with(account)), "{condition}");
     }
+}
+
+#[test]
+fn the_controller_writes_no_webhook_of_a_policy_server_whose_name_is_longer() {
+    let objects = render(&json!({ "policyServer": "team" }));
+    let fence = find(&objects, "ValidatingAdmissionPolicy", "portcullis-team-webhooks");
+    let names = fence["spec"]["validations"][0]["expression"].as_str().unwrap();
+    // The same names as in `controller/src/world/webhook.rs`; `portcullis-team-b-check` is that of the policy server `team-b`.
+    assert!(names.ends_with(".matches('^portcullis-team-([0-9a-f]{16}|check)$')"), "{names}");
 }

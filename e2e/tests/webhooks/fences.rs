@@ -91,18 +91,28 @@ fn fault_x03_the_controller_writes_nothing_but_its_own() {
     let prefix = format!("portcullis-{}-", installation.policy_server());
     let again = create(&secret(&format!("{prefix}ca")));
     assert!(again.is_ok() || again.stderr.contains("already exists"), "{again:?}");
-    let tried = create(&webhook(&format!("{prefix}stolen"), &json!({ "url": "https://example.com/" })));
+    let group = format!("{prefix}0123456789abcdef");
+    let tried = create(&webhook(&group, &json!({ "url": "https://example.com/" })));
     assert!(is_fenced(&tried, "lead to the policy server and nowhere else"), "{tried:?}");
     let mut elsewhere = service.clone();
     elsewhere["service"]["namespace"] = json!("default");
-    let tried = create(&webhook(&format!("{prefix}stolen"), &elsewhere));
+    let tried = create(&webhook(&group, &elsewhere));
     assert!(is_fenced(&tried, "lead to the policy server and nowhere else"), "{tried:?}");
-    create(&webhook(&format!("{prefix}stolen"), &service)).expect("one of its own");
-    let path = format!("{VALIDATING}/{others}");
-    let tried = cluster().kubectl_as(&kubeconfig, ["delete", "--raw", &format!("{path}?dryRun=All")], "");
-    assert!(is_fenced(&tried, no_such_name), "{tried:?}");
-
-    installation.api().delete(&path, None).expect("an answer").expect("it goes");
+    create(&webhook(&group, &service)).expect("one of its own");
+    create(&webhook(&format!("{prefix}check"), &service)).expect("one of its own");
+    // A policy server whose name is longer by `-b` has webhooks whose names begin like these.
+    let neighbours = format!("{prefix}b-0123456789abcdef");
+    for name in [&neighbours, &format!("{prefix}b-check"), &format!("{prefix}stolen"), &format!("{group}0")] {
+        let tried = create(&webhook(name, &service));
+        assert!(is_fenced(&tried, no_such_name), "{name}: {tried:?}");
+    }
+    installation.api().create(VALIDATING, &webhook(&neighbours, &service)).expect("an answer").expect("it is made");
+    for name in [&others, &neighbours] {
+        let path = format!("{VALIDATING}/{name}");
+        let tried = cluster().kubectl_as(&kubeconfig, ["delete", "--raw", &format!("{path}?dryRun=All")], "");
+        assert!(is_fenced(&tried, no_such_name), "{name}: {tried:?}");
+        installation.api().delete(&path, None).expect("an answer").expect("it goes");
+    }
     installation.api().apply(&policy.path(), "somebody", &finalizers(&[])).expect("an answer").expect("it is free");
     canary.end();
 }
