@@ -29,18 +29,10 @@ fn every_pod_may_connect_to_what_it_needs_where_a_namespace_forbids_all_that_nob
             let policies = policies_for(&objects, labels);
             assert_eq!(policies.len(), 1, "{labels}");
             let egress = policies[0]["spec"]["egress"].as_array().unwrap();
-            for port in [53, 5353] {
-                for protocol in ["UDP", "TCP"] {
-                    assert!(
-                        egress.iter().any(|rule| rule["to"].is_null()
-                            && rule["ports"]
-                                .as_array()
-                                .unwrap()
-                                .contains(&json!({ "port": port, "protocol": protocol }))),
-                        "{labels}: {protocol} {port}"
-                    );
-                }
-            }
+            // The pods that answer DNS listen on 5353 in OpenShift, on 8053 in Gardener, and on 1053 in vcluster.
+            let dns = [53, 5353, 8053, 1053]
+                .map(|port| ["UDP", "TCP"].map(|protocol| json!({ "port": port, "protocol": protocol })));
+            assert_eq!(egress[0], json!({ "ports": dns.concat() }), "{labels}");
             let api_server = [json!({ "protocol": "TCP" }), json!({ "port": 6443, "protocol": "TCP" })];
             let ports =
                 egress.iter().filter(|rule| rule["to"].is_null()).flat_map(|rule| rule["ports"].as_array().unwrap());
@@ -52,6 +44,17 @@ fn every_pod_may_connect_to_what_it_needs_where_a_namespace_forbids_all_that_nob
         let test = find(&objects, "NetworkPolicy", "portcullis-test")["spec"]["egress"].to_string();
         assert!(test.contains(r#""ports":[{"port":8443}]"#), "{test}");
     }
+}
+
+#[test]
+fn dns_is_asked_on_the_ports_that_an_operator_names_and_on_some_port_always() {
+    let objects = render(&json!({ "networkPolicy": { "dnsPorts": [9053] } }));
+    let ports = ["UDP", "TCP"].map(|protocol| json!({ "port": 9053, "protocol": protocol }));
+    for policy in objects.iter().filter(|object| object["kind"] == "NetworkPolicy") {
+        assert_eq!(policy["spec"]["egress"][0], json!({ "ports": ports }), "{}", policy["metadata"]["name"]);
+    }
+    // A rule without ports would be one for all ports.
+    assert!(refusal(&json!({ "networkPolicy": { "dnsPorts": [] } })).contains("/networkPolicy/dnsPorts"));
 }
 
 #[test]
