@@ -161,13 +161,13 @@ fn the_notes_say_where_alerts_have_no_metrics() {
     }
 }
 
-#[test]
-fn alerts_can_be_read_by_prometheus_and_tell_good_from_bad() {
+/// Asks promtool whether the alerts of these values are right in the scenes of a file beside this one.
+fn assert_alerts(values: &Value, scenes: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let objects = render(&watched());
+    let objects = render(values);
     let groups = portcullis_yaml::write(&find(&objects, "PrometheusRule", "portcullis")["spec"]).unwrap();
     fs::write(folder.path().join("rules.yaml"), groups).unwrap();
-    let scenes = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/chart/alerts.yaml");
+    let scenes = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/chart").join(scenes);
     fs::copy(scenes, folder.path().join("alerts.yaml")).unwrap();
     let told = Command::new("promtool").args(["test", "rules", "alerts.yaml"]).current_dir(folder.path()).output();
     match told {
@@ -180,6 +180,36 @@ fn alerts_can_be_read_by_prometheus_and_tell_good_from_bad() {
             assert!(told.status.success(), "{}", String::from_utf8_lossy(&words));
         }
     }
+}
+
+#[test]
+fn alerts_can_be_read_by_prometheus_and_tell_good_from_bad() {
+    assert_alerts(&watched(), "alerts.yaml");
+}
+
+#[test]
+fn no_certificate_is_late_because_its_lifetime_is_short() {
+    let mut values = watched();
+    values["certificates"] = json!({ "servingLifetime": "5d", "caLifetime": "40d" });
+    assert_alerts(&values, "short_lives.yaml");
+    // How long certificates of others live is not known.
+    values["certificates"]["mode"] = json!("external");
+    let objects = render(&values);
+    let expression = |alert: &str| {
+        let rule = rules(&objects).iter().find(|rule| rule["alert"] == alert).unwrap();
+        rule["expr"].as_str().unwrap().to_owned()
+    };
+    let fortnight = 14 * 24 * 60 * 60;
+    let expiring = expression("PortcullisCertificateExpiring");
+    for (certificate, seconds) in
+        [("serving", fortnight), ("ca", fortnight), ("siblings", 108_000), ("siblings-ca", 864_000)]
+    {
+        assert!(
+            expiring.contains(&format!("certificate=\"{certificate}\"}}) < {seconds}")),
+            "{certificate}: {expiring}"
+        );
+    }
+    assert!(expression("PortcullisCertificateEnds").ends_with(&format!(" < {}", fortnight / 7)));
 }
 
 #[test]
