@@ -285,6 +285,8 @@ livenessProbe:
 - topologyKey: {{ $key }}
   maxSkew: 1
   whenUnsatisfiable: {{ $otherwise }}
+  # Nodes that these pods may not run on count for nothing, or a must could never be met.
+  nodeTaintsPolicy: Honor
   labelSelector:
     matchLabels: {{- include "portcullis.selector" (list $root $component) | nindent 6 }}
   {{- if $isDeployment }}

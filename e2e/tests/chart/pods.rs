@@ -178,6 +178,9 @@ fn only_the_spread_over_nodes_can_be_made_a_must_as_nodes_may_have_no_zone() {
             let spread = &find(&objects, "Deployment", name)["spec"]["template"]["spec"]["topologySpreadConstraints"];
             let found: Vec<_> = spread.as_array().unwrap().iter().map(|one| &one["whenUnsatisfiable"]).collect();
             assert_eq!(found, [otherwise, "ScheduleAnyway"], "{name}: nodes, then zones");
+            // Without this, nodes with taints that keep these pods out count as nodes without a pod: two pods never fit on the others.
+            let taints = spread.as_array().unwrap().iter().map(|one| &one["nodeTaintsPolicy"]);
+            assert!(taints.into_iter().all(|policy| policy == "Honor"), "{name}");
         }
     }
 }
