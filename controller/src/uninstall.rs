@@ -1,5 +1,5 @@
 //! Removes what would block a cluster after the installation is gone: first the controllers, then the webhooks, then the finalizers of
-//! policies.
+//! policies, and last the Lease of the reporters.
 //!
 //! The order matters: controllers would restore what is removed, and a webhook that is not answered blocks more than a policy that
 //! cannot be deleted. Policies, revisions and Secrets stay.
@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use portcullis_api::kubernetes::Outline;
 use portcullis_api::{Kind, PolicyReference};
 use portcullis_kubernetes::CONTROLLER_MANAGER;
 use portcullis_util::Backoff;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::execute::release;
@@ -30,6 +33,13 @@ const ROUNDS: u32 = 20;
 const PAGE: u32 = 20;
 /// The wait after a round that found something or failed.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(500), longest: Duration::from_secs(5) };
+
+/// The chart's RoleBinding by which reporters may write their Lease.
+const LEADERS_RIGHTS: &str = "portcullis-reporter-leader";
+/// How often to look for the Lease before leaving it.
+const LEASE_ROUNDS: u32 = 4;
+/// How long reporters may still make a Lease after they have lost the right to: until every API server has noticed.
+const LEASE_PAUSE: Duration = Duration::from_secs(3);
 
 /// What is to be uninstalled.
 pub(crate) struct Uninstall {
@@ -51,6 +61,7 @@ impl Uninstall {
             match self.round().await {
                 Ok(0) => {
                     tracing::info!("no webhook and no finalizer of this policy server is left");
+                    self.remove_lease().await;
                     return Ok(());
                 }
                 Ok(removed) => tracing::info!(removed, "removed; looking for more"),
@@ -121,6 +132,53 @@ impl Uninstall {
             }
             tokio::time::sleep(PACE).await;
         }
+    }
+
+    /// Removes the Lease of the reporters. The chart's rule that compares writers of a status with its holder stays in the cluster, and the
+    /// policy server that is installed next in this namespace has the same account, whatever its name is: it could write no status while
+    /// there is a Lease with the name of a pod that is gone.
+    ///
+    /// A failure is only logged, since the Lease blocks nothing else and can be deleted by hand.
+    async fn remove_lease(&self) {
+        let lease = format!("portcullis-{}-reporter", self.policy_server);
+        for _ in 0..LEASE_ROUNDS {
+            match self.lease_round(&lease).await {
+                Ok(false) => return,
+                Ok(true) => {}
+                Err(error) => tracing::warn!(error = format!("{error:#}"), "trying again"),
+            }
+            tokio::time::sleep(LEASE_PAUSE).await;
+        }
+        tracing::warn!(lease, "it may be left: delete it before another policy server is installed in this namespace");
+    }
+
+    /// Removes the Lease, and before it the right to make another one, which Helm removes only after this. Returns whether there was either.
+    async fn lease_round(&self, lease: &str) -> Result<bool> {
+        let had_rights = self.remove::<RoleBinding>(LEADERS_RIGHTS).await?;
+        let had_lease = self.remove::<Lease>(lease).await?;
+        Ok(had_rights || had_lease)
+    }
+
+    /// Removes an object of the installation's namespace, and returns whether it was there.
+    async fn remove<K>(&self, name: &str) -> Result<bool>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
+        let what = || format!("{} {name}", K::kind(&()));
+        match api.get_metadata(name).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(false),
+            found => drop(found.with_context(what)?),
+        }
+        match api.delete(name, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(false),
+            deleted => drop(deleted.with_context(what)?),
+        }
+        tracing::info!("removed the {}", what());
+        Ok(true)
     }
 
     async fn delete_webhook(&self, collection: Collection, name: &str) -> Result<()> {

@@ -80,6 +80,31 @@ fn the_controller_sees_the_secrets_it_keeps_and_no_others() {
 }
 
 #[test]
+fn who_uninstalls_may_remove_the_lease_of_its_own_reporters_and_their_right_to_make_another() {
+    let objects = render(&json!({ "policyServer": "edge" }));
+    let namespaced = [
+        "apps/deployments get of portcullis-controller",
+        "apps/deployments delete of portcullis-controller",
+        "rbac.authorization.k8s.io/rolebindings get of portcullis-reporter-leader",
+        "rbac.authorization.k8s.io/rolebindings delete of portcullis-reporter-leader",
+        "coordination.k8s.io/leases get of portcullis-edge-reporter",
+        "coordination.k8s.io/leases delete of portcullis-edge-reporter",
+    ];
+    assert_eq!(rights(find(&objects, "Role", "portcullis-uninstall")), set(&namespaced));
+    // This binding is the only one that lets reporters write a Lease, and its Role names the same Lease.
+    let writers = objects.iter().filter(|object| ["Role", "ClusterRole"].iter().any(|kind| object["kind"] == *kind));
+    let mut writers = writers.filter(|role| rights(role).contains("coordination.k8s.io/leases create"));
+    let names: Vec<_> = writers.by_ref().map(|role| role["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["portcullis-controller", "portcullis-reporter-leader"]);
+    let leader = find(&objects, "Role", "portcullis-reporter-leader");
+    assert!(rights(leader).contains("coordination.k8s.io/leases update of portcullis-edge-reporter"));
+    assert_eq!(
+        find(&objects, "RoleBinding", "portcullis-reporter-leader")["roleRef"]["name"],
+        "portcullis-reporter-leader"
+    );
+}
+
+#[test]
 fn no_default_role_of_kubernetes_gets_the_right_to_write_policies() {
     for values in [json!({}), everything()] {
         for object in render(&values) {

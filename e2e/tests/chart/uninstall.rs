@@ -110,6 +110,13 @@ fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
     namespaced["kind"] = "Policy".into();
     namespaced["metadata"]["namespace"] = namespace.into();
     apply(&[policy("leaving-one", "leaving"), policy("leaving-other", "others"), namespaced]);
+    let lease = |name: &str| {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": name, "namespace": namespace }, "spec": { "holderIdentity": "gone" },
+        })
+    };
+    apply(&[lease("portcullis-leaving-reporter"), lease("portcullis-others-reporter")]);
 
     let token = cluster().token_for_pod(namespace, "portcullis-uninstall", "uninstall");
     let run = || {
@@ -143,7 +150,7 @@ fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
     let account = format!("system:serviceaccount:{namespace}:portcullis-uninstall");
     let order = eventually("the audit log", || {
         let writes = writes_of(&account);
-        (writes.len() == 5).then_some(writes)
+        (writes.len() == 7).then_some(writes)
     });
     // Which kind of webhook is first, and which kind of policy, makes no difference.
     let mut order = order.into_iter();
@@ -155,8 +162,12 @@ fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
     assert_eq!(next(1), ["deployments"]);
     assert_eq!(next(2), ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]);
     assert_eq!(next(2), ["clusterpolicies", "policies"]);
+    // Reporters still run, and would make another Lease if they could.
+    assert_eq!((next(1), next(1)), (vec!["rolebindings".to_owned()], vec!["leases".to_owned()]));
+    let left = get(&["get", "leases", "--namespace", namespace]);
+    assert_eq!(left.trim(), "lease.coordination.k8s.io/portcullis-others-reporter");
 
     // A second run finds nothing to do.
     run();
-    assert_eq!(writes_of(&account).len(), 5);
+    assert_eq!(writes_of(&account).len(), 7);
 }

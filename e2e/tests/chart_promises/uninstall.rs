@@ -27,6 +27,9 @@ fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
     release.uninstall().expect("the end of the installation");
     assert!(release.webhooks().is_empty(), "{:#?}", release.webhooks());
     release.create_pod(&shop, "two", &json!({})).expect("a pod that nobody judges");
+    // With the Lease, a policy server of another name in this namespace could write no status.
+    let lease = ["get", "lease", "portcullis-second-reporter", "--ignore-not-found", "--output=name"];
+    assert_eq!(release.kubectl(lease).expect("an answer"), "");
     // The policy still exists, as the definitions do, and can be deleted without help.
     release.site().kubectl(["delete", &policy.reference(), "--timeout=180s"]).expect("a policy that goes");
     for namespace in [release.namespace(), &shop] {
