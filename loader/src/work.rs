@@ -129,8 +129,12 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
     let restored = blocking(move || {
         let manifest = volume.manifest();
         volume.number_from(manifest.as_ref());
+        let plan =
+            Plan::restore(settings, provided, manifest.as_ref(), |candidate| volume.artifact_of(candidate), Now::get());
+        // The evaluator may serve a generation that the manifest no longer names.
+        grants.remember(plan.earlier_modules(|digest| volume.execution_mode(digest)), Instant::now());
         manifest.iter().for_each(|manifest| grants.publish(manifest));
-        Plan::restore(settings, provided, manifest.as_ref(), |candidate| volume.artifact_of(candidate), Now::get())
+        plan
     });
     let Ok(plan) = restored.await else { return };
     let (events, mut incoming) = mpsc::unbounded_channel();
@@ -232,7 +236,8 @@ impl Work {
         }
         if let Some(manifest) = turn.publish {
             // The broker must know the grants before an evaluator sees the manifest: policies may call their host at once.
-            self.outside.grants.publish(&manifest);
+            let evaluator = self.outside.evaluator.borrow().clone();
+            self.outside.grants.replace(&manifest, evaluator.as_deref(), now.instant);
             self.runner.keep(self.plan.keep());
             self.publishing = true;
             let (runner, events) = (Arc::clone(&self.runner), self.events.clone());
@@ -288,6 +293,7 @@ impl Work {
                 self.publishing = false;
                 self.prune_due = true;
                 if let Ok(number) = &result {
+                    self.outside.grants.written(now.instant);
                     self.runner.metrics.manifests.inc();
                     self.runner.metrics.manifest_number.set(i64::try_from(*number).unwrap_or(i64::MAX));
                 }

@@ -1,13 +1,15 @@
 //! What policies may do, as the loader published it.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use portcullis_contract::{
-    Candidate, Capability, ContextAwareResource, ExecutionMode, Manifest, NamedModule, PolicyId, is_granted,
+    Candidate, Capability, ContextAwareResource, EvaluatorState, ExecutionMode, Manifest, NamedModule, PolicyId,
+    is_granted,
 };
-
 use portcullis_process::set_if_new;
 use tokio::sync::watch;
 
@@ -22,39 +24,102 @@ pub(crate) struct Grants {
     pub(crate) mode: ExecutionMode,
 }
 
-type Published = HashMap<PolicyId, HashMap<(i64, Option<String>), Arc<Grants>>>;
+/// Generation, and the member of a policy group.
+type Key = (i64, Option<String>);
 
-/// The grants of all generations that may serve: those of the newest manifest, and of the one before, which evaluators may still follow.
+type Published = HashMap<PolicyId, HashMap<Key, Known>>;
+
+/// How long grants count once the generation is in no manifest and no evaluator is known to serve it: an evaluator follows a new
+/// manifest within seconds, and requests that it has begun by then take at most 30 s more.
+const KEPT: Duration = Duration::from_secs(60);
+/// The size of all grants that are not in the newest manifest, in bytes.
+const MOST_EARLIER: usize = 8 << 20;
+
+/// Grants, and how long they count.
+#[derive(Debug, Clone)]
+struct Known {
+    grants: Arc<Grants>,
+    standing: Standing,
+}
+
+/// Why grants count. What is worth more comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    /// The newest manifest names the generation.
+    Newest,
+    /// An evaluator serves the generation, because it has not loaded a newer one.
+    Serves,
+    /// The newest manifest does not name the generation, but is not on the volume yet.
+    Replaced,
+    /// It was replaced on the volume then.
+    Left(Reverse<Instant>),
+}
+
+/// A module that an earlier loader published, and that an evaluator may still serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EarlierModule {
+    /// Its policy.
+    pub policy: PolicyId,
+    /// Its generation.
+    pub generation: i64,
+    /// The member of a policy group.
+    pub member: Option<String>,
+    /// The capabilities that it was granted.
+    pub host_capabilities: Vec<String>,
+    /// The kinds that it may read.
+    pub context_aware_resources: Vec<ContextAwareResource>,
+    /// How it is called.
+    pub execution_mode: ExecutionMode,
+}
+
+/// The grants of all generations that may serve: those of the newest manifest, and those that this loader has published before and that
+/// evaluators may still serve.
 #[derive(Default)]
 pub struct PublishedGrants {
-    current: ArcSwap<[Arc<Published>; 2]>,
+    current: ArcSwap<Published>,
     /// Counts what was published.
     changes: watch::Sender<u64>,
     contexts: watch::Sender<Arc<Contexts>>,
 }
 
 impl PublishedGrants {
-    /// Takes a manifest that is about to be published.
-    pub fn publish(&self, manifest: &Manifest) {
-        let grants = |generation: i64, named: NamedModule<'_>| {
+    /// Takes what an earlier loader remembered of generations that may still serve. The manifest that it published comes next.
+    pub fn remember(&self, modules: impl IntoIterator<Item = EarlierModule>, now: Instant) {
+        let mut known = Published::clone(&self.current.load());
+        for module in modules {
             let grants = Grants {
-                capabilities: named.module.host_capabilities.clone(),
-                kinds: named.module.context_aware_resources.clone(),
-                mode: named.module.execution_mode,
+                capabilities: module.host_capabilities,
+                kinds: module.context_aware_resources,
+                mode: module.execution_mode,
             };
-            ((generation, named.member.map(str::to_owned)), Arc::new(grants))
-        };
-        let newest = manifest.policies.iter().map(|policy| {
-            let of = |candidate: &Candidate| {
-                let generation = candidate.generation;
-                candidate.modules().into_iter().map(move |named| grants(generation, named)).collect::<Vec<_>>()
-            };
-            (policy.id.clone(), policy.candidates.iter().flat_map(of).collect())
-        });
-        let newest = Arc::new(newest.collect());
-        let before = Arc::clone(&self.current.load()[0]);
-        self.current.store(Arc::new([newest, before]));
+            let new = || Known { grants: Arc::new(grants), standing: Standing::Left(Reverse(now)) };
+            known.entry(module.policy).or_default().entry((module.generation, module.member)).or_insert_with(new);
+        }
+        self.current.store(Arc::new(known));
+    }
+
+    /// Takes a manifest that is on the volume, or about to be, while nothing is known of the evaluator.
+    pub fn publish(&self, manifest: &Manifest) {
+        self.replace(manifest, None, Instant::now());
+    }
+
+    /// Takes a manifest that is about to be published in place of the last. The evaluator's state says which earlier generations serve.
+    pub fn replace(&self, manifest: &Manifest, evaluator: Option<&EvaluatorState>, now: Instant) {
+        let mut newest = newest(manifest);
+        carry_over(&mut newest, &self.current.load(), evaluator, now);
+        self.current.store(Arc::new(newest));
         self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// The manifest that was taken last is on the volume.
+    pub fn written(&self, now: Instant) {
+        let mut known = Published::clone(&self.current.load());
+        for known in known.values_mut().flat_map(HashMap::values_mut) {
+            if known.standing == Standing::Replaced {
+                known.standing = Standing::Left(Reverse(now));
+            }
+        }
+        self.current.store(Arc::new(known));
     }
 
     /// What is wrong with the objects that policies read, as it changes.
@@ -72,14 +137,16 @@ impl PublishedGrants {
         self.changes.subscribe()
     }
 
-    /// The objects that the generations of the newest manifest read.
+    /// The objects that the generations of the newest manifest read, and those that serve.
     pub(crate) fn needs(&self) -> HashSet<ContextNeed> {
         let current = self.current.load();
         // A policy that is only being checked gets no objects of the cluster, so it starts no watch.
-        let each = current[0]
+        let each = current
             .iter()
             .filter(|(policy, _)| !policy.is_check())
-            .flat_map(|(policy, generations)| generations.values().map(move |grants| (policy, grants)));
+            .flat_map(|(policy, generations)| generations.values().map(move |known| (policy, known)))
+            .filter(|(_, known)| known.standing <= Standing::Serves)
+            .map(|(policy, known)| (policy, &known.grants));
         let needs =
             each.flat_map(|(policy, grants)| ContextNeed::of(policy, grants.mode, &grants.capabilities, &grants.kinds));
         needs.collect()
@@ -88,18 +155,81 @@ impl PublishedGrants {
     /// The grants of a generation of a policy, or of a member of it.
     pub(crate) fn grants(&self, policy: &PolicyId, generation: i64, member: Option<&str>) -> Option<Arc<Grants>> {
         let (current, key) = (self.current.load(), (generation, member.map(str::to_owned)));
-        current.iter().find_map(|published| published.get(policy)?.get(&key).cloned())
+        Some(Arc::clone(&current.get(policy)?.get(&key)?.grants))
     }
 
     /// The kinds that any policy may read, for what need not be watched any longer.
     pub(crate) fn reads(&self, kind: &ContextAwareResource) -> bool {
         let current = self.current.load();
-        let mut all = current.iter().flat_map(|published| published.values()).flat_map(HashMap::values);
-        all.any(|grants| grants.kinds.contains(kind))
+        let mut all = current.values().flat_map(HashMap::values);
+        all.any(|known| known.grants.kinds.contains(kind))
     }
 }
 
+/// The grants of a manifest.
+fn newest(manifest: &Manifest) -> Published {
+    let known = |generation: i64, named: NamedModule<'_>| {
+        let grants = Grants {
+            capabilities: named.module.host_capabilities.clone(),
+            kinds: named.module.context_aware_resources.clone(),
+            mode: named.module.execution_mode,
+        };
+        let known = Known { grants: Arc::new(grants), standing: Standing::Newest };
+        ((generation, named.member.map(str::to_owned)), known)
+    };
+    let entries = manifest.policies.iter().map(|policy| {
+        let of = |candidate: &Candidate| {
+            let generation = candidate.generation;
+            candidate.modules().into_iter().map(move |named| known(generation, named)).collect::<Vec<_>>()
+        };
+        (policy.id.clone(), policy.candidates.iter().flat_map(of).collect())
+    });
+    entries.collect()
+}
+
+/// Adds the grants that have been published before and may still be needed.
+fn carry_over(newest: &mut Published, earlier: &Published, evaluator: Option<&EvaluatorState>, now: Instant) {
+    let serving = evaluator.map(serving).unwrap_or_default();
+    let is_kept = |standing: &Standing| match standing {
+        Standing::Left(Reverse(left)) => now.saturating_duration_since(*left) < KEPT,
+        _ => true,
+    };
+    let each = earlier.iter().flat_map(|(policy, known)| known.iter().map(move |(key, known)| (policy, key, known)));
+    let mut each: Vec<_> = each
+        .filter(|(policy, key, _)| newest.get(*policy).is_none_or(|known| !known.contains_key(*key)))
+        .map(|(policy, key, known)| {
+            let standing = match known.standing {
+                _ if serving.get(policy) == Some(&key.0) => Standing::Serves,
+                Standing::Newest | Standing::Serves => Standing::Replaced,
+                other => other,
+            };
+            (policy, key, Known { standing, grants: Arc::clone(&known.grants) })
+        })
+        .filter(|(_, _, known)| is_kept(&known.standing))
+        .collect();
+    each.sort_by_key(|(_, _, known)| known.standing);
+    let mut room = MOST_EARLIER;
+    for (policy, key, known) in each {
+        let Some(left) = room.checked_sub(known.grants.size() + policy.as_str().len() + 64) else { return };
+        room = left;
+        newest.entry(policy.clone()).or_default().insert(key.clone(), known);
+    }
+}
+
+/// The generations that an evaluator serves.
+fn serving(state: &EvaluatorState) -> HashMap<&PolicyId, i64> {
+    let deviations = state.deviations.iter().map(|deviation| (&deviation.id, deviation.serving));
+    deviations.chain(state.current.iter().map(|(id, current)| (id, current.generation))).collect()
+}
+
 impl Grants {
+    /// About how much memory they take, in bytes.
+    fn size(&self) -> usize {
+        let capabilities = self.capabilities.iter().map(|path| path.len() + size_of::<String>());
+        let kinds = self.kinds.iter().map(|kind| kind.api_version.len() + kind.kind.len() + 2 * size_of::<String>());
+        capabilities.chain(kinds).sum::<usize>() + size_of::<Self>()
+    }
+
     /// Checks that the policy has the grant for a capability, and that the operator allows the grant to policies of a namespace.
     ///
     /// # Errors
@@ -169,19 +299,90 @@ pub(crate) mod tests {
         text.parse().expect("an id")
     }
 
-    #[test]
-    fn a_generation_has_its_own_grants_as_long_as_it_may_serve() {
-        let published = PublishedGrants::default();
-        let check = |generation| {
+    /// The state of an evaluator that serves this generation of `cluster/a` although there is a newer one.
+    fn serves(generation: i64) -> EvaluatorState {
+        let deviation = json!({"id": "cluster/a", "uid": "u", "generation": 2, "serving": generation, "state": "Previous",
+            "since": "2026-01-01T00:00:00Z"});
+        let deviations = vec![serde_json::from_value(deviation).expect("a deviation")];
+        EvaluatorState { deviations, ..EvaluatorState::default() }
+    }
+
+    /// Whether each of these generations of `cluster/a` has a capability; `None` where its grants are not known.
+    fn known<const N: usize>(published: &PublishedGrants, generations: [i64; N]) -> [Option<bool>; N] {
+        generations.map(|generation| {
             let grants = published.grants(&id("cluster/a"), generation, None)?;
             Some(grants.check(&id("cluster/a"), Capability::CanI, &[]).is_ok())
+        })
+    }
+
+    const FIRST: (&str, i64, &[&str], &[&str]) = ("cluster/a", 1, &["kubernetes/*"], &["Pod"]);
+    const SECOND: (&str, i64, &[&str], &[&str]) = ("cluster/a", 2, &["oci/*"], &[]);
+
+    #[test]
+    fn a_generation_has_its_own_grants_as_long_as_it_may_serve() {
+        let (published, begun) = (PublishedGrants::default(), Instant::now());
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        published.replace(&manifest(&[FIRST]), None, at(0));
+        assert_eq!(known(&published, [1, 2]), [Some(true), None]);
+        // The newest generation cannot be loaded, for long, and the volume takes no manifest for a while.
+        for second in 1..1000 {
+            published.replace(&manifest(&[SECOND]), Some(&serves(1)), at(second));
+        }
+        published.written(at(1000));
+        published.replace(&manifest(&[SECOND]), Some(&serves(1)), at(2000));
+        assert_eq!(known(&published, [1, 2]), [Some(true), Some(false)], "it still serves");
+        assert_eq!(published.needs().len(), 1, "its objects are still watched");
+        // Once it no longer serves, requests may be under way.
+        published.replace(&manifest(&[SECOND]), Some(&serves(2)), at(3000));
+        published.written(at(3001));
+        published.replace(&manifest(&[SECOND]), Some(&serves(2)), at(3060));
+        assert_eq!(known(&published, [1, 2]), [Some(true), Some(false)], "requests may be under way");
+        assert!(published.needs().is_empty());
+        published.replace(&manifest(&[SECOND]), Some(&serves(2)), at(3062));
+        assert_eq!(known(&published, [1, 2]), [None, Some(false)]);
+    }
+
+    #[test]
+    fn what_was_never_published_is_not_known_whatever_the_evaluator_says() {
+        let (published, now) = (PublishedGrants::default(), Instant::now());
+        published.replace(&manifest(&[SECOND]), Some(&serves(1)), now);
+        assert_eq!(known(&published, [1, 2]), [None, Some(false)]);
+    }
+
+    #[test]
+    fn a_restarted_loader_knows_the_generation_that_serves() {
+        let (published, now) = (PublishedGrants::default(), Instant::now());
+        let remembered = EarlierModule {
+            policy: id("cluster/a"),
+            generation: 1,
+            member: None,
+            host_capabilities: vec!["kubernetes/*".to_owned()],
+            context_aware_resources: Vec::new(),
+            execution_mode: ExecutionMode::Wasi,
         };
-        published.publish(&manifest(&[("cluster/a", 1, &["kubernetes/*"], &[])]));
-        assert_eq!((check(1), check(2)), (Some(true), None));
-        published.publish(&manifest(&[("cluster/a", 2, &["oci/*"], &[])]));
-        assert_eq!((check(1), check(2)), (Some(true), Some(false)), "evaluators may still follow the one before");
-        published.publish(&manifest(&[("cluster/a", 2, &["oci/*"], &[])]));
-        assert_eq!((check(1), check(2)), (None, Some(false)));
+        let in_the_manifest = EarlierModule { generation: 2, ..remembered.clone() };
+        published.remember([remembered, in_the_manifest], now);
+        published.replace(&manifest(&[SECOND]), None, now);
+        assert_eq!(known(&published, [1, 2]), [Some(true), Some(false)], "the manifest counts more");
+        published.replace(&manifest(&[SECOND]), Some(&serves(1)), now + 2 * KEPT);
+        assert_eq!(known(&published, [1, 2]), [Some(true), Some(false)]);
+        published.replace(&manifest(&[SECOND]), Some(&serves(2)), now + 3 * KEPT);
+        published.written(now + 3 * KEPT);
+        published.replace(&manifest(&[SECOND]), Some(&serves(2)), now + 4 * KEPT);
+        assert_eq!(known(&published, [1, 2]), [None, Some(false)]);
+    }
+
+    #[test]
+    fn what_is_kept_of_earlier_generations_has_a_limit_and_what_serves_comes_first() {
+        let (published, now) = (PublishedGrants::default(), Instant::now());
+        let long = "x".repeat(MOST_EARLIER / 4);
+        let (long, none): ([&str; 1], [&str; 0]) = ([&long], []);
+        let policies = ["cluster/a", "cluster/b", "cluster/c", "cluster/d", "cluster/e"];
+        published.replace(&manifest(&policies.map(|policy| (policy, 1, &long[..], &none[..]))), None, now);
+        published.replace(&manifest(&[]), Some(&serves(1)), now);
+        let kept = policies.map(|policy| published.grants(&id(policy), 1, None).is_some());
+        assert!(kept[0], "it serves");
+        assert_eq!(kept.iter().filter(|kept| **kept).count(), 3);
     }
 
     #[test]

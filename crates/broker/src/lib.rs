@@ -46,7 +46,7 @@ use crate::connection::Handlers;
 pub use crate::context::{ContextNeed, Contexts};
 pub use crate::error::ProvideError;
 use crate::exports::Exports;
-pub use crate::grants::PublishedGrants;
+pub use crate::grants::{EarlierModule, PublishedGrants};
 pub use crate::metrics::Metrics;
 pub use crate::session::{Session, SessionError};
 

@@ -1,6 +1,7 @@
 //! Generations other than the newest one, which may serve while that one does not.
 
-use portcullis_contract::Digest;
+use portcullis_broker::EarlierModule;
+use portcullis_contract::{Digest, ExecutionMode, PolicyId};
 
 use crate::content::Body;
 use crate::pins::Pins;
@@ -28,6 +29,25 @@ impl Generation {
     /// Its parts, each with its module.
     pub(super) fn parts(&self) -> Vec<(&Body, Digest)> {
         self.body.pinned_parts(&self.pins)
+    }
+
+    /// Its modules, with what they were granted. `mode` gives the mode of a module that is still on the volume.
+    pub(super) fn granted(
+        &self,
+        policy: &PolicyId,
+        mode: impl Fn(&Digest) -> Option<ExecutionMode>,
+    ) -> Vec<EarlierModule> {
+        let module = |(name, part): (&str, &Body)| {
+            Some(EarlierModule {
+                policy: policy.clone(),
+                generation: self.number,
+                member: Some(name.to_owned()).filter(|name| !name.is_empty()),
+                host_capabilities: part.host_capabilities.clone(),
+                context_aware_resources: part.context_aware_resources.clone(),
+                execution_mode: mode(&self.pins.get(name)?)?,
+            })
+        };
+        self.body.parts().into_iter().filter_map(module).collect()
     }
 }
 

@@ -27,7 +27,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use portcullis_contract::{Candidate, Digest, EvaluatorState, Manifest, NamedModule, PolicyId, Reason, Stage};
+use portcullis_broker::EarlierModule;
+use portcullis_contract::{
+    Candidate, Digest, EvaluatorState, ExecutionMode, Manifest, NamedModule, PolicyId, Reason, Stage,
+};
 
 use self::admission::Admissions;
 pub(crate) use self::attempts::AttemptError;
@@ -456,6 +459,13 @@ impl Plan {
     /// How often something has happened that may have changed the state. Progress of jobs does not count.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// The modules of generations that have been published, with what they were granted: an evaluator may still serve them. `mode` gives the
+    /// mode of a module that is still on the volume.
+    pub(crate) fn earlier_modules(&self, mode: impl Fn(&Digest) -> Option<ExecutionMode>) -> Vec<EarlierModule> {
+        let known = self.policies.iter().flat_map(|(id, policy)| policy.remembered().map(move |known| (id, known)));
+        known.flat_map(|(id, known)| known.granted(id, &mode)).collect()
     }
 
     /// What pruning must leave on the volume.

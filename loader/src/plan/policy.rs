@@ -364,6 +364,11 @@ impl Policy {
         self.last_served.as_ref().and_then(LastServed::ready)
     }
 
+    /// The generations that were published on this volume, as far as they are remembered.
+    pub(super) fn remembered(&self) -> impl Iterator<Item = &Generation> {
+        self.recent.iter().chain(&self.last_good)
+    }
+
     /// Whether a generation is newer than the last good one, so that no evaluator has reported yet that it loads.
     pub(super) fn is_unproven(&self, recent: &Generation) -> bool {
         self.last_good.as_ref().is_some_and(|good| recent.number > good.number)

@@ -60,6 +60,11 @@ impl Volume {
         (found == sha256).then_some(ArtifactRecord { artifact, execution_mode, declared })
     }
 
+    /// How a module is called, if its artifact has a record for this engine.
+    pub(crate) fn execution_mode(&self, digest: &Digest) -> Option<ExecutionMode> {
+        Some(self.compiled(digest)?.execution_mode)
+    }
+
     fn compiled(&self, digest: &Digest) -> Option<Compiled> {
         let record = files::read_regular(&self.artifact_path(&self.artifact_name(digest, "json")), MAX_RECORD).ok()?;
         serde_json::from_slice(&record).ok()
@@ -148,6 +153,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (volume, record) = published(folder.path());
         assert_eq!(volume.artifact(&Digest::of(DIGEST)), Some(record));
+        assert_eq!(volume.execution_mode(&Digest::of(DIGEST)), Some(ExecutionMode::KubewardenWapc));
         assert_eq!(fs::read_dir(folder.path().join("tmp")).expect("lists").count(), 0);
     }
 

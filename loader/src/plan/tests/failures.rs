@@ -51,6 +51,30 @@ fn a_restart_with_a_broken_newest_version_serves_the_last_good_one() {
 }
 
 #[test]
+fn a_restart_remembers_what_a_generation_was_granted_that_may_still_serve() {
+    let mut table = Table::new();
+    let mut granted = wants("a", URL, "{}");
+    granted.body.as_mut().expect("a body").host_capabilities = vec!["oci/*".to_owned()];
+    table.want(vec![granted]);
+    table.settle();
+    table.loads("a", 1, digest(URL));
+    table.want(vec![wants("a", URL, "{\"x\":2}")]);
+    table.pass(Duration::from_secs(2));
+    table.jobs();
+    assert_eq!(table.candidates("a"), [2]);
+    let table = Table::restored(table.manifest.take());
+    let modules = table.plan.earlier_modules(|module| (*module == digest(URL)).then_some(ExecutionMode::Wasi));
+    let first: Vec<_> = modules.iter().filter(|module| module.generation == 1).collect();
+    assert_eq!(first.len(), 1, "{modules:?}");
+    assert_eq!((first[0].policy.as_str(), first[0].member.as_deref()), ("a", None));
+    assert_eq!(
+        (&*first[0].host_capabilities, first[0].execution_mode),
+        (&["oci/*".to_owned()][..], ExecutionMode::Wasi)
+    );
+    assert!(table.plan.earlier_modules(|_| None).is_empty(), "the mode must be known");
+}
+
+#[test]
 fn a_restart_with_nothing_new_publishes_nothing() {
     let mut table = Table::new();
     table.want(vec![wants("a", URL, "{}"), wants("b", "https://example.com/b", "{}")]);
