@@ -13,6 +13,7 @@ use portcullis_util::lock;
 use tokio::time::{Instant, timeout};
 use url::{Host, Url};
 
+use crate::oci::with_one_name_of_hub;
 use crate::proxies::{Proxies, hosts_of_environment};
 use crate::resolve::GuardedResolver;
 use crate::tls::{self, Trust};
@@ -166,9 +167,13 @@ impl Web {
     /// `SourceNotAllowed`.
     pub fn check_allowed(&self, address: &str, host: &str) -> Result<(), FetchError> {
         let sources = self.sources();
-        let matches = |pattern: &String| match pattern.strip_suffix('*') {
-            Some(prefix) => address.starts_with(prefix),
-            None => address == *pattern,
+        let address = with_one_name_of_hub(address);
+        let matches = |pattern: &String| {
+            let pattern = with_one_name_of_hub(pattern);
+            match pattern.strip_suffix('*') {
+                Some(prefix) => address.starts_with(prefix),
+                None => address == pattern,
+            }
         };
         for (patterns, setting) in [(&self.settings.allowed, "--allow-source"), (&sources.allowed, "sources.yml")] {
             if !patterns.is_empty() && !patterns.iter().any(matches) {

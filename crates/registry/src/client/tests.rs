@@ -1,4 +1,5 @@
 use super::*;
+use crate::oci::Image;
 
 fn web(change: impl FnOnce(&mut WebSettings)) -> Web {
     let mut settings = WebSettings {
@@ -46,6 +47,26 @@ fn l23_a_list_of_sources_limits_them() {
     assert_eq!(allowed("https://example.com/policies/a.wasm"), Ok(()));
     assert_eq!(allowed("https://example.com.evil.org/policies/a"), Err(Reason::SourceNotAllowed));
     assert_eq!(allowed("https://example.com/other"), Err(Reason::SourceNotAllowed));
+}
+
+#[test]
+fn docker_hub_is_one_registry_by_either_name() {
+    let allows = |pattern: &str, name: &str| {
+        let web = web(|settings| settings.allowed = vec![pattern.into()]);
+        let image: Image = name.parse().expect("a name");
+        web.check_allowed(&image.address(), &image.host).is_ok()
+    };
+    for pattern in ["registry://docker.io/org/*", "registry://index.docker.io/org/*"] {
+        for name in ["org/a", "docker.io/org/a", "index.docker.io/org/a:v1"] {
+            assert!(allows(pattern, name), "{pattern} {name}");
+        }
+        assert!(!allows(pattern, "docker.io/other/a"));
+        assert!(!allows(pattern, "docker.io/a"));
+    }
+    for name in ["busybox", "docker.io/busybox", "index.docker.io/busybox"] {
+        assert!(allows("registry://docker.io/library/busybox", name), "{name}");
+        assert!(!allows("registry://docker.io/busybox", name), "{name}");
+    }
 }
 
 #[test]

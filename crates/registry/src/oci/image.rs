@@ -1,14 +1,18 @@
 //! The name of an artifact: `host[:port]/repository[:tag][@digest]`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use portcullis_contract::Digest;
 use serde::{Deserialize, Serialize};
 
-/// The host of names without a host, and the host that answers for it.
+/// The host of names without a host, its earlier name, and the host that answers for it.
 const HUB: &str = "docker.io";
+const HUB_EARLIER: &str = "index.docker.io";
 const HUB_API: &str = "registry-1.docker.io";
+/// Where the hub has the repositories that are named without a folder.
+const HUB_FOLDER: &str = "library";
 /// Longest repository, in bytes, according to the specification.
 const LONGEST: usize = 255;
 
@@ -90,7 +94,8 @@ impl TryFrom<String> for Image {
 impl FromStr for Image {
     type Err = ImageError;
 
-    /// Parses a name, with or without `registry://` before it. Short names are expanded like those of container images.
+    /// Parses a name, with or without `registry://` before it. Short names, and names with a host of Docker Hub, are expanded as Docker and
+    /// containerd do, since the names of images come from pods.
     fn from_str(text: &str) -> Result<Self, ImageError> {
         let text = text.strip_prefix("registry://").or_else(|| text.strip_prefix("oci://")).unwrap_or(text);
         let (name, digest) = match text.split_once('@') {
@@ -115,9 +120,11 @@ impl FromStr for Image {
             Some((host, rest)) if host == "localhost" || host.contains(['.', ':']) => {
                 (host.to_ascii_lowercase(), rest.to_owned())
             }
-            Some(_) => (HUB.to_owned(), name.to_owned()),
-            None => (HUB.to_owned(), format!("library/{name}")),
+            Some(_) | None => (HUB.to_owned(), name.to_owned()),
         };
+        let host = if host == HUB_EARLIER { HUB.to_owned() } else { host };
+        let repository =
+            if host == HUB && !repository.contains('/') { format!("{HUB_FOLDER}/{repository}") } else { repository };
         if !is_host(&host) {
             return Err(ImageError("the host is missing or not valid: want for instance registry.example:5000"));
         }
@@ -136,6 +143,12 @@ impl FromStr for Image {
         };
         Ok(Self { host, repository, tag, digest })
     }
+}
+
+/// An address of a list, or one that is compared with it, in which Docker Hub has the name that it has in [`Image::address`].
+pub(crate) fn with_one_name_of_hub(address: &str) -> Cow<'_, str> {
+    let rest = address.strip_prefix("registry://").and_then(|name| name.strip_prefix(HUB_EARLIER)?.strip_prefix('/'));
+    rest.map_or(Cow::Borrowed(address), |rest| Cow::Owned(format!("registry://{HUB}/{rest}")))
 }
 
 fn is_tag(tag: &str) -> bool {
@@ -171,6 +184,12 @@ mod tests {
             ("[::1]:5000/a:v1", "[::1]:5000/a:v1"),
             ("busybox", "docker.io/library/busybox:latest"),
             ("a/b:v1", "docker.io/a/b:v1"),
+            ("docker.io/busybox", "docker.io/library/busybox:latest"),
+            ("docker.io/a/b:v1", "docker.io/a/b:v1"),
+            ("index.docker.io/busybox", "docker.io/library/busybox:latest"),
+            ("index.docker.io/a/b:v1", "docker.io/a/b:v1"),
+            ("registry://Index.Docker.IO/busybox:1", "docker.io/library/busybox:1"),
+            ("registry-1.docker.io/busybox", "registry-1.docker.io/busybox:latest"),
         ] {
             assert_eq!(name.parse::<Image>().map(|image| image.to_string()).as_deref(), Ok(full), "{name}");
         }
@@ -178,7 +197,23 @@ mod tests {
         assert_eq!((pinned.pointer().as_str(), pinned.tag.as_deref()), (DIGEST, Some("v1")));
         let image: Image = format!("ghcr.io/a/b@{DIGEST}").parse().expect("parses");
         assert_eq!((image.tag, image.host.as_str()), (None, "ghcr.io"));
-        assert_eq!("busybox".parse::<Image>().expect("parses").api_host(), HUB_API);
+        for name in ["busybox", "docker.io/busybox", "index.docker.io/a/b"] {
+            assert_eq!(name.parse::<Image>().expect("parses").api_host(), HUB_API, "{name}");
+        }
+        let pinned: Image = format!("docker.io/busybox@{DIGEST}").parse().expect("parses");
+        assert_eq!(pinned.to_string(), format!("docker.io/library/busybox@{DIGEST}"));
+    }
+
+    #[test]
+    fn lists_may_name_the_hub_either_way() {
+        for (address, same) in [
+            ("registry://index.docker.io/a/*", "registry://docker.io/a/*"),
+            ("registry://docker.io/a/*", "registry://docker.io/a/*"),
+            ("registry://index.docker.io.evil.org/a", "registry://index.docker.io.evil.org/a"),
+            ("https://index.docker.io/a", "https://index.docker.io/a"),
+        ] {
+            assert_eq!(with_one_name_of_hub(address), same);
+        }
     }
 
     #[test]
@@ -186,6 +221,8 @@ mod tests {
         for name in [
             "",
             "ghcr.io/",
+            "docker.io/",
+            "index.docker.io/:v1",
             "ghcr.io/A",
             "ghcr.io/a:",
             "ghcr.io/a:-x",
