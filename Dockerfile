@@ -81,6 +81,8 @@ LABEL org.opencontainers.image.title="portcullis-reporter" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.source="https://github.com/portcullis-dev/portcullis" \
       org.opencontainers.image.revision="${REVISION}"
+COPY --from=source /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
 COPY --from=build-reporter /out/portcullis-reporter /portcullis-reporter
 USER 65533:65530
 ENTRYPOINT ["/portcullis-reporter"]
@@ -94,6 +96,8 @@ LABEL org.opencontainers.image.title="portcullis-controller" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.source="https://github.com/portcullis-dev/portcullis" \
       org.opencontainers.image.revision="${REVISION}"
+COPY --from=source /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
 COPY --from=build-controller /out/portcullis-controller /portcullis-controller
 USER 65534:65530
 ENTRYPOINT ["/portcullis-controller"]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use portcullis_e2e::{Helm, LOADER_MEMORY};
 
-use crate::{args, container, everything, find, helm, pods, refusal, render};
+use crate::{args, container, containers, everything, find, helm, pods, refusal, render};
 
 #[test]
 fn helm_lint_has_nothing_to_say_of_the_chart() {
@@ -194,6 +194,26 @@ fn spans_go_to_the_collector_by_the_loader_and_its_headers_to_nobody_else() {
     assert!(!find(&objects, "NetworkPolicy", "portcullis-policy-server").to_string().contains("4318"));
     let said = refusal(&json!({"telemetry": {"otlp": {"endpoint": "collector:4318"}}}));
     assert!(said.contains("endpoint"), "{said}");
+}
+
+#[test]
+fn who_connects_to_a_collector_can_be_given_its_authority() {
+    let objects = render(&everything());
+    for (program, name, path) in [
+        ("loader", "authorities", "/authorities"),
+        ("reporter", "authorities", "/authorities"),
+        ("controller", "collector", "/collector"),
+    ] {
+        let is_it = |container: &Value| container["name"] == program;
+        let (_, pod) = pods(&objects).into_iter().find(|(_, pod)| containers(pod).iter().any(is_it)).unwrap();
+        let mounts = container(&objects, program)["volumeMounts"].as_array().unwrap();
+        assert!(
+            mounts.iter().any(|mount| mount["name"] == name && mount["mountPath"] == path),
+            "{program}: {mounts:?}"
+        );
+        let volumes = pod["volumes"].as_array().unwrap();
+        assert_eq!(volumes.iter().filter(|volume| volume["name"] == name).count(), 1, "{program}: {volumes:?}");
+    }
 }
 
 #[test]

@@ -44,7 +44,7 @@ const REPLICA: [Expected; 3] = [
         has_token: true,
         reads: &[TOKEN],
         writes: &[],
-        files: &["/portcullis-reporter"],
+        files: &["/etc/ssl/certs/ca-certificates.crt", "/portcullis-reporter"],
     },
 ];
 
@@ -57,7 +57,7 @@ const CONTROLLER: Expected = Expected {
     has_token: true,
     reads: &[TOKEN],
     writes: &[],
-    files: &["/portcullis-controller"],
+    files: &["/etc/ssl/certs/ca-certificates.crt", "/portcullis-controller"],
 };
 
 #[test]

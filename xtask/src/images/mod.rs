@@ -42,15 +42,16 @@ struct Image {
     package: &'static str,
     /// The user id that it runs as; each program of a pod has its own.
     user: u32,
-    /// Whether it connects to public servers, so that it needs certificate authorities.
+    /// Whether it connects to servers with public certificates, so that it needs certificate authorities: sources of modules, or a collector
+    /// of telemetry. The evaluator opens no connection.
     has_authorities: bool,
 }
 
 const IMAGES: [Image; 5] = [
     Image { name: "loader", package: "portcullis-loader", user: 65531, has_authorities: true },
     Image { name: "evaluator", package: "portcullis-evaluator", user: 65532, has_authorities: false },
-    Image { name: "reporter", package: "portcullis-reporter", user: 65533, has_authorities: false },
-    Image { name: "controller", package: "portcullis-controller", user: 65534, has_authorities: false },
+    Image { name: "reporter", package: "portcullis-reporter", user: 65533, has_authorities: true },
+    Image { name: "controller", package: "portcullis-controller", user: 65534, has_authorities: true },
     Image { name: "portcullis", package: "portcullis", user: 65530, has_authorities: true },
 ];
 
@@ -201,6 +202,12 @@ mod tests {
             }
             assert_eq!(stage.contains(&format!("ENV SSL_CERT_FILE=/{}\n", authorities::PATH)), image.has_authorities);
         }
+    }
+
+    #[test]
+    fn programs_that_connect_to_a_collector_can_check_its_certificate() {
+        let with: Vec<_> = IMAGES.iter().filter(|image| image.has_authorities).map(|image| image.name).collect();
+        assert_eq!(with, ["loader", "reporter", "controller", "portcullis"]);
     }
 
     #[test]
