@@ -105,10 +105,10 @@ async fn of_all(cluster: &Cluster, args: &AuditArgs) -> anyhow::Result<(String, 
     let all_namespaces = args.scope.all_namespaces;
     let read = cluster.policies(all_namespaces, args.scope.source.namespace.is_none()).await?;
     for error in &read.hidden {
-        eprintln!("Not all policies are shown: {error}");
+        crate::note(&format!("Not all policies are shown: {error}"));
     }
     if read.items.is_empty() {
-        eprintln!("No policies; -A looks at all namespaces.");
+        crate::note("No policies; -A looks at all namespaces.");
     } else if read.items.iter().all(|item| item.audit().is_none()) {
         return Err(AuditError::NotAudited("these policies".to_owned()).into());
     }
@@ -157,7 +157,7 @@ async fn of_one(cluster: &Cluster, policy: &str, args: &AuditArgs) -> anyhow::Re
 async fn wait(cluster: &Cluster, before: &Item, asked: Timestamp, patience: Duration) -> anyhow::Result<Item> {
     let deadline = Instant::now() + patience;
     let earlier = before.audit().and_then(|audit| audit.scanned_at);
-    eprintln!("{}: waiting for the scan", before.id);
+    crate::note(&format!("{}: waiting for the scan", before.id));
     loop {
         match cluster.policy(&before.id).await {
             Ok(item) => {

@@ -64,7 +64,7 @@ async fn load(args: &CheckArgs, collected: &mut Collected) -> anyhow::Result<()>
         report.add(*place, findings);
         done[number] = true;
         if shows {
-            eprintln!("{} of {}: {}", done.iter().filter(|done| **done).count(), ids.len(), chosen.id);
+            crate::note(&format!("{} of {}: {}", done.iter().filter(|done| **done).count(), ids.len(), chosen.id));
         }
     });
     let settled = settled.await;

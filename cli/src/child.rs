@@ -116,8 +116,11 @@ impl StartError {
 }
 
 /// The last lines of a log as a text, each on a line of its own.
+/// What is before each of the last lines of a log, in the text of an error.
+pub(crate) const NEXT_LINE: &str = "\n  ";
+
 pub fn quoted(tail: &[String]) -> String {
-    tail.iter().fold(String::new(), |text, line| format!("{text}\n  {line}"))
+    tail.iter().fold(String::new(), |text, line| format!("{text}{NEXT_LINE}{line}"))
 }
 
 impl Running {
@@ -242,11 +245,11 @@ async fn read(
         }
         let line = Line::parse(text);
         match (echo, &line) {
-            (Echo::Policies, Line::Policy { level, said, .. }) => eprintln!("{level}: {said}"),
+            (Echo::Policies, Line::Policy { level, said, .. }) => crate::note(&format!("{level}: {said}")),
             (Echo::Nothing | Echo::Policies, _) => {}
-            (Echo::All, Line::Listening(port, address)) => eprintln!("{program}: {port} on {address}"),
+            (Echo::All, Line::Listening(port, address)) => crate::note(&format!("{program}: {port} on {address}")),
             (Echo::All, Line::Record { text, .. } | Line::Policy { text, .. } | Line::Plain(text)) => {
-                eprintln!("{program}: {text}");
+                crate::note(&format!("{program}: {text}"));
             }
         }
         lock(&tail).add(&line);

@@ -151,7 +151,10 @@ fn pairs(lines: &mut Vec<Line>, label: &str, pairs: Option<&Value>) {
     }
     for (index, (key, value)) in pairs.into_iter().enumerate() {
         let label = if index == 0 { format!("{label}:") } else { String::new() };
-        lines.push(Line { label, value: Some(format!("{key}: {}", text(value))) });
+        lines.push(Line {
+            label,
+            value: Some(format!("{}: {}", portcullis_contract::clean(key, usize::MAX), text(value))),
+        });
     }
 }
 
@@ -208,7 +211,8 @@ fn label(field: &str) -> String {
         let mut letters = word.chars();
         letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
     };
-    words.into_iter().map(capital).collect::<Vec<String>>().join(" ")
+    // The names of fields in settings are as untrusted as their values.
+    portcullis_contract::clean(&words.into_iter().map(capital).collect::<Vec<String>>().join(" "), usize::MAX)
 }
 
 /// Aligns values two spaces after the longest label of their run; a line without a value ends a run.
@@ -301,6 +305,21 @@ Events:  <not shown: no right>
         ] {
             assert!(text.contains(line), "{text}");
         }
+    }
+
+    #[test]
+    fn names_of_fields_write_no_codes_and_no_lines_to_a_terminal() {
+        let mut item = crate::item::tests::failing();
+        let hostile = "a\u{1b}[2J\nName: other";
+        item.object["spec"]["settings"] = serde_json::json!({hostile: {"x\u{9b}1m": [{"\r\ny": 1}]}});
+        item.object["metadata"]["annotations"] = serde_json::json!({hostile: "x"});
+        let text = describe(&item, &Events::Known(vec![]), Timestamp::UNIX_EPOCH);
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("Name: other")), "{text}");
+        assert!(
+            text.contains("    A [2 J Name: other:\n      X 1m:\n") && text.contains("a [2J Name: other: x\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -86,7 +86,7 @@ fn evaluate(args: &EvalArgs) -> anyhow::Result<Verdict> {
         session.stop(evaluated.as_ref().ok().and_then(Evaluated::module)).await;
         // Below the lines that are there.
         if dropped > 0 {
-            eprintln!("{dropped} lines that the policy logged are missing: more than its share");
+            crate::note(&format!("{dropped} lines that the policy logged are missing: more than its share"));
         }
         evaluated
     })?;

@@ -11,7 +11,7 @@ mod list;
 mod report;
 
 use std::collections::BTreeSet;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -235,6 +235,7 @@ impl Asking<'_> {
 /// Shows progress in the last line of a terminal; an empty text clears the line.
 fn show(text: &str) {
     if std::io::stderr().is_terminal() {
-        eprint!("\r\u{1b}[K{text}");
+        // It is not a failure if the reader has gone away.
+        let _ = write!(std::io::stderr().lock(), "\r\u{1b}[K{text}");
     }
 }

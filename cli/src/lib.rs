@@ -84,20 +84,36 @@ pub fn run(args: Args) -> ExitCode {
 
 /// Prints the error of a command whose exit status 1 is an answer: 64 for a setting that cannot be used, otherwise 2.
 fn refuse(error: &anyhow::Error) -> ExitCode {
-    eprintln!("error: {}", causes(error.as_ref()));
+    note(&format!("error: {}", safe(&causes(error.as_ref()))));
     ExitCode::from(if error.is::<SettingError>() { 64 } else { 2 })
 }
 
 /// Runs a command that has no exit statuses of its own. Some errors have their cause in their text, and it is printed only once.
 fn synchronous(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
-    let once = |error: anyhow::Error| match error.is::<SettingError>() {
-        true => error,
-        false => anyhow::Error::msg(causes(error.as_ref())),
+    let once = |error: anyhow::Error| {
+        let text = safe(&causes(error.as_ref()));
+        match text.split_once(": ").filter(|_| error.is::<SettingError>()) {
+            Some((setting, problem)) => SettingError::new(setting, problem).into(),
+            None => anyhow::Error::msg(text),
+        }
     };
     portcullis_process::run(|| command().map_err(once))
 }
 
 /// Runs a command that asks a cluster.
+/// The text of an error, made safe to show: it may quote manifests, archives and answers of servers. The last lines of a program that has
+/// ended stay lines of their own ([`child::quoted`]).
+fn safe(text: &str) -> String {
+    let lines: Vec<String> =
+        text.split(child::NEXT_LINE).map(|line| portcullis_contract::clean(line, usize::MAX)).collect();
+    lines.join(child::NEXT_LINE)
+}
+
+/// Writes a line to standard error. It is not a failure if the reader has gone away.
+fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 fn asynchronous(command: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
     synchronous(|| {
         // One thread is enough, as requests are sent one after the other.
@@ -132,7 +148,7 @@ fn limited(reader: impl Read, largest: u64) -> anyhow::Result<Vec<u8>> {
 async fn diff(args: &DiffArgs) -> anyhow::Result<()> {
     let text = diff::diff(&cluster_of(&args.target.source).await?, args).await?;
     if text.is_empty() {
-        eprintln!("There is no difference.");
+        note("There is no difference.");
     }
     print(text.as_bytes())
 }
@@ -158,5 +174,17 @@ fn print(bytes: &[u8]) -> anyhow::Result<()> {
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_writes_no_codes_and_no_lines_to_a_terminal_but_those_of_a_program_that_ended() {
+        let tail = child::quoted(&["one".to_owned(), "two".to_owned()]);
+        let hostile = format!("no field \u{1b}[2J`x\n0 failed\r`{tail}");
+        assert_eq!(safe(&hostile), "no field [2J`x 0 failed `\n  one\n  two");
     }
 }

@@ -106,7 +106,7 @@ pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
         match args.output {
             ResultForm::Json => crate::print(format!("{:#}\n", serde_json::to_value(&migrated)?).as_bytes())?,
             ResultForm::Text => {
-                eprint!("{}", migrated.account());
+                migrated.account().lines().for_each(crate::note);
                 crate::print(migrated.manifests(args.values)?.as_bytes())?;
             }
         }

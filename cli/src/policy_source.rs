@@ -174,7 +174,7 @@ pub async fn history(args: &HistoryArgs) -> anyhow::Result<()> {
 fn print_with_notes(text: &str, notes: &[String]) -> anyhow::Result<()> {
     crate::print(text.as_bytes())?;
     for note in notes {
-        eprintln!("{note}");
+        crate::note(note);
     }
     Ok(())
 }

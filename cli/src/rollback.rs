@@ -53,7 +53,7 @@ pub async fn rollback(cluster: &Cluster, args: &RollbackArgs) -> anyhow::Result<
         return Err(RollbackError::Gone { id: item.id, to, namespace }.into());
     }
     if let Some(warning) = warning(&item, &change) {
-        eprintln!("{warning}");
+        crate::note(&warning);
     }
     let changed = match cluster.set_rollback(&item, to, args.dry_run).await {
         Err(error @ ClusterError::Refused { code: 422, .. }) => {
@@ -93,7 +93,7 @@ async fn wait(cluster: &Cluster, changed: &Item, patience: Duration) -> Result<P
             Err(error) => return Err(error),
         };
         if words != told {
-            eprintln!("{}: {words}", changed.id);
+            crate::note(&format!("{}: {words}", changed.id));
             told = words;
         }
         if Instant::now() >= deadline {

@@ -104,7 +104,7 @@ async fn try_all(
         .settle(ids, |number, settled| {
             loaded.insert(ids[number], settled);
             if shows {
-                eprintln!("{} of {} policies: {}", loaded.len(), ids.len(), ids[number]);
+                crate::note(&format!("{} of {} policies: {}", loaded.len(), ids.len(), ids[number]));
             }
         })
         .await?;

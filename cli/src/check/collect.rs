@@ -227,6 +227,29 @@ mod tests {
         fs::write(folder.path().join("kw.yaml"), theirs.to_string()).expect("writes");
         fs::write(folder.path().join("template.yaml"), format!("# {KUBEWARDEN}\n{{{{ if .x }}}}: ]")).expect("writes");
         let file = folder.path().join("kw.yaml");
+    #[test]
+    fn a_manifest_writes_no_codes_and_no_lines_to_a_terminal() {
+        let hostile = "x\u{1b}[2J\na.yaml:1: cluster/a: ok";
+        let mut field = policy("field");
+        field["spec"][hostile] = json!(1);
+        let mut unknown = policy(hostile);
+        unknown["kind"] = json!("ClusterPolciy");
+        let (lines, _) = told(&[
+            ("field.yaml", &field.to_string()),
+            ("name.yaml", &policy(hostile).to_string()),
+            ("unknown.yaml", &unknown.to_string()),
+        ]);
+        let text = lines.join("\n");
+        assert!(!text.contains('\u{1b}') && !text.contains("\na.yaml:1: "), "{text:?}");
+        for words in [
+            "field.yaml:1: field: error SpecInvalid: ",
+            "name.yaml:1: x [2J a.yaml:1: cluster/a: ok: error SpecInvalid: ",
+            "unknown.yaml:1: x [2J a.yaml:1: cluster/a: ok: error SpecInvalid: kind: ",
+        ] {
+            assert!(text.contains(words), "{words} in {text}");
+        }
+    }
+
         for path in [folder.path().to_owned(), file.clone()] {
             let hint = format!(
                 " in {}; it has manifests of Kubewarden: `portcullis migrate kubewarden {}` translates them",

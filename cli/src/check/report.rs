@@ -65,7 +65,8 @@ pub(super) struct Finding {
 
 impl Finding {
     pub(super) fn new(level: Level, reason: &str, message: String) -> Self {
-        Self { level, reason: reason.to_owned(), message }
+        // It may quote the manifest, whose author need not be the reader.
+        Self { level, reason: reason.to_owned(), message: safe(&message) }
     }
 
     /// A manifest that every API server would refuse.
@@ -83,6 +84,11 @@ impl Finding {
         let level = if failure.class() == Class::Retry { Level::Unknown } else { Level::Error };
         Self::new(level, failure.reason.as_str(), failure.message.clone())
     }
+}
+
+/// A text of a manifest, made safe for terminals and logs.
+fn safe(text: &str) -> String {
+    portcullis_contract::clean(text, usize::MAX)
 }
 
 impl Level {
@@ -106,7 +112,7 @@ impl Report {
         self.policies.push(Checked {
             file: file.to_owned(),
             line,
-            policy,
+            policy: policy.map(|policy| safe(&policy)),
             outcome: Outcome::Passed,
             findings: Vec::new(),
         });
@@ -164,6 +170,7 @@ impl Report {
     fn text(&self) -> String {
         let mut text = String::new();
         for Checked { file, line, policy, outcome, findings } in &self.policies {
+            let file = safe(file);
             let place = format!("{file}:{line}: {}", policy.as_ref().map(|id| format!("{id}: ")).unwrap_or_default());
             if findings.is_empty() && *outcome == Outcome::Passed {
                 let _ = writeln!(text, "{place}ok");
@@ -329,7 +336,7 @@ mod tests {
         let junit = report.in_form(CheckForm::Junit);
         assert!(junit.contains("tests=\"3\" failures=\"1\" errors=\"0\""), "{junit}");
         assert!(
-            junit.contains("<failure type=\"Reason\" message=\"Reason: 5 &lt; 6 &amp; &quot;x&quot; \"/>"),
+            junit.contains("<failure type=\"Reason\" message=\"Reason: 5 &lt; 6 &amp; &quot;x&quot;\"/>"),
             "{junit}"
         );
         let strict = report.strict().in_form(CheckForm::Junit);

@@ -182,7 +182,7 @@ pub(crate) fn names(text: &[u8]) -> Vec<String> {
 
 /// The policy `wanted` of these, or the only one.
 fn one_of(mut policies: Vec<Value>, wanted: Option<&str>) -> anyhow::Result<Value> {
-    let names = policies.iter().map(name_of).collect::<Vec<_>>().join(", ");
+    let names = portcullis_contract::clean(&policies.iter().map(name_of).collect::<Vec<_>>().join(", "), 1000);
     if let Some(wanted) = wanted {
         policies.retain(|policy| name_of(policy) == wanted || id_of(policy) == wanted);
     }

@@ -96,7 +96,8 @@ impl Verdict {
     pub(super) fn text(&self) -> String {
         let mut text = format!("{}: {}\n", self.policy, self.outcome.as_str());
         let mut line = |label: &str, words: &str| {
-            let _ = writeln!(text, "  {label:<9}{words}");
+            // Patches and notes may quote the request.
+            let _ = writeln!(text, "  {label:<9}{}", portcullis_contract::clean(words, usize::MAX));
         };
         if let Some(message) = &self.message {
             line("message:", message);

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::eval::verdict::Outcome;
 
-/// Longest message of an object that is kept, in bytes.
+/// Longest name, message or note that is kept, in bytes.
 const LONGEST: usize = 1000;
 /// Length of the progress bar, in characters.
 const BAR: u64 = 20;
@@ -183,8 +183,14 @@ impl Impact {
             self.namespaces += 1;
         }
         if self.objects.len() < self.most {
-            let message = message.map(|message| portcullis_contract::clean(&message, LONGEST));
-            self.objects.push(Affected { kind: of, namespace, name, effect: kind, message });
+            let safe = |text: String| portcullis_contract::clean(&text, LONGEST);
+            self.objects.push(Affected {
+                kind: safe(of),
+                namespace: safe(namespace),
+                name: safe(name),
+                effect: kind,
+                message: message.map(safe),
+            });
         }
     }
 
@@ -212,12 +218,12 @@ impl Impact {
 
     /// Adds a reason why something could not be read.
     pub(super) fn hide(&mut self, why: String) {
-        self.hidden.push(why);
+        self.hidden.push(portcullis_contract::clean(&why, LONGEST));
     }
 
     /// Adds a note about the figures.
     pub(super) fn note(&mut self, text: String) {
-        self.notes.push(text);
+        self.notes.push(portcullis_contract::clean(&text, LONGEST));
     }
 
     /// The progress as a line: how many objects of the current resource were read, and of how many if that is known.
@@ -336,6 +342,20 @@ mod tests {
         assert_eq!((&json["denied"], &json["notEvaluated"], &json["namespaces"]), (&json!(2), &json!(1), &json!(2)));
         assert_eq!(json["resources"][0]["checked"], 5);
         assert_eq!(json["objects"][1], json!({"kind": "Pod", "namespace": "b", "name": "web", "effect": "changed"}));
+    }
+
+    #[test]
+    fn objects_write_no_codes_and_no_lines_to_a_terminal() {
+        let hostile = |text: &str| format!("{text}\u{1b}[2J\nnote: x");
+        let mut rejected = effect(&hostile("ns"), Outcome::Rejected, false);
+        rejected.kind = hostile("Kind");
+        rejected.name = hostile("name");
+        let mut impact = impact(vec![rejected]);
+        impact.note(hostile("note"));
+        impact.hide(hostile("hidden"));
+        let text = impact.text();
+        assert!(text.contains("\nKind [2J note: x ns [2J note: x/name [2J note: x: denied: no way\n"), "{text}");
+        assert!(!text.contains('\u{1b}') && !text.contains("\nnote: x"), "{text:?}");
     }
 
     #[test]

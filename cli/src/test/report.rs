@@ -44,8 +44,17 @@ pub(super) enum Outcome {
     Failed,
 }
 
+fn safe(text: &str) -> String {
+    portcullis_contract::clean(text, usize::MAX)
+}
+
 impl Report {
-    pub(super) fn add(&mut self, tried: Tried) {
+    /// Adds a case. Its texts come from tests, manifests and policies, and are made safe for terminals and logs.
+    pub(super) fn add(&mut self, mut tried: Tried) {
+        let texts = [&mut tried.test, &mut tried.policy, &mut tried.case].into_iter();
+        for text in texts.chain(&mut tried.messages).chain(&mut tried.notes) {
+            *text = safe(text);
+        }
         self.cases.push(tried);
     }
 
@@ -79,6 +88,7 @@ impl Report {
                 Outcome::Failed => "FAILED",
                 Outcome::Unknown => "NOT EVALUATED",
             };
+            let file = safe(file);
             let _ = writeln!(text, "{file}:{line}: {test}: {case}: {result}");
             for message in messages {
                 let _ = writeln!(text, "  {message}");
@@ -148,6 +158,30 @@ mod tests {
         {
             assert_eq!(report(outcomes).status(), status, "{outcomes:?}");
         }
+    }
+
+    #[test]
+    fn names_and_messages_write_no_codes_and_no_lines_to_a_terminal() {
+        let hostile = |text: &str| format!("{text}\u{1b}[2J\n9 passed");
+        let mut report = Report::default();
+        report.add(Tried {
+            file: hostile("a.yaml"),
+            line: 2,
+            test: hostile("test"),
+            policy: "cluster/a".to_owned(),
+            case: hostile("case"),
+            outcome: Outcome::Failed,
+            messages: vec![hostile("message")],
+            notes: vec![hostile("note")],
+        });
+        let safe = |text: &str| format!("{text} [2J 9 passed");
+        let [file, test, case, message, note] = ["a.yaml", "test", "case", "message", "note"].map(safe);
+        assert_eq!(
+            report.in_form(TestForm::Text),
+            format!(
+                "{file}:2: {test}: {case}: FAILED\n  {message}\n  note: {note}\n\n0 passed, 1 failed, 0 not evaluated\n"
+            )
+        );
     }
 
     #[test]
