@@ -108,6 +108,23 @@ impl From<DiscoveryError> for ProvideError {
     }
 }
 
+/// Why there is no watch of objects that policies need.
+enum NoWatch {
+    /// There are too many of them, and it is too early to try again.
+    Refused(ContextProblem),
+    /// Their kind could not be looked up, or there are too many watches.
+    Undiscovered(DiscoveryError),
+}
+
+impl From<NoWatch> for ProvideError {
+    fn from(no_watch: NoWatch) -> Self {
+        match no_watch {
+            NoWatch::Refused(problem) => Self::failed(format!("failed to list {}", problem.message)),
+            NoWatch::Undiscovered(error) => error.into(),
+        }
+    }
+}
+
 struct DiscoveryLifetime;
 
 impl Expiry<ContextAwareResource, Result<Discovered, DiscoveryError>> for DiscoveryLifetime {
@@ -204,9 +221,9 @@ impl Cluster {
         Watches::wait(self.watch(policy, query).await?, &kind, SELECT_LESS).await?.list(&kind)
     }
 
-    /// The watch of what a query selects. A running watch is used even while discovery fails.
+    /// The watch of what a guest's query selects. A running watch is used even while discovery fails.
     async fn watch(&self, policy: &PolicyId, query: ListQuery) -> Result<Arc<Watched>, ProvideError> {
-        match self.watches.find(&query) {
+        match self.watches.find(&query, Some(policy)) {
             Some(found) => Ok(found),
             None => self.watches.begin(Some(policy), self.collection(query).await?),
         }
@@ -228,25 +245,38 @@ impl Cluster {
 
     /// Begins the watches that policies need, keeps them in use, and returns what is wrong with each.
     pub(crate) async fn keep(&self, needs: &HashSet<ContextNeed>) -> Contexts {
-        lock(&self.refusals).retain(needs);
+        let tried = {
+            let (mut refusals, now) = (lock(&self.refusals), Instant::now());
+            refusals.retain(needs);
+            // What is too large for now is in no collection that ends others, should a guest try to read it meanwhile.
+            needs.iter().filter(|need| refusals.standing(need, now).is_none()).map(query_of).collect()
+        };
+        self.watches.note_needs(&tried);
         let kept = needs.iter().map(async |need| (need.clone(), self.problem(need).await));
         Contexts(join_all(kept).await.into_iter().collect())
     }
 
     async fn problem(&self, need: &ContextNeed) -> Option<ContextProblem> {
         let kind = &need.kind;
-        let query = if need.whole { ListQuery::whole(kind.clone()) } else { ListQuery::probe(kind.clone()) };
-        let standing = lock(&self.refusals).standing(need, Instant::now());
-        let watched = match (self.watches.find(&query), standing) {
-            (Some(found), _) => Ok(found),
-            (None, Some(problem)) => return Some(problem),
-            (None, None) => self.begin(query).await,
-        };
-        let problem = match watched {
+        let problem = match self.needed(need, None).await {
             Ok(watched) => watched.problem(kind),
-            Err(no_watch) => Some(no_watch.problem(kind)),
+            Err(NoWatch::Refused(problem)) => return Some(problem),
+            Err(NoWatch::Undiscovered(error)) => Some(error.problem(kind)),
         };
         lock(&self.refusals).report(need, problem, Instant::now())
+    }
+
+    /// The watch of objects that published policies need. It begins unless it is too early to try again to read them. `asker` is the policy that
+    /// asks for them now, if one does.
+    async fn needed(&self, need: &ContextNeed, asker: Option<&PolicyId>) -> Result<Arc<Watched>, NoWatch> {
+        let query = query_of(need);
+        if let Some(found) = self.watches.find(&query, asker) {
+            return Ok(found);
+        }
+        if let Some(problem) = lock(&self.refusals).standing(need, Instant::now()) {
+            return Err(NoWatch::Refused(problem));
+        }
+        self.begin(query).await.map_err(NoWatch::Undiscovered)
     }
 
     async fn begin(&self, query: ListQuery) -> Result<Arc<Watched>, DiscoveryError> {
@@ -257,13 +287,13 @@ impl Cluster {
         self.watches.begin(None, collection).map_err(DiscoveryError::not_synced)
     }
 
-    /// The watch of all objects of a kind, once it is complete.
+    /// The watch of all objects of a kind, which a policy in Rego needs, once it is complete.
     async fn watched<'a>(
         &self,
         policy: &PolicyId,
         kind: &'a ContextAwareResource,
     ) -> Result<(&'a ContextAwareResource, Arc<Watched>), ProvideError> {
-        let watched = self.watch(policy, ListQuery::whole(kind.clone())).await?;
+        let watched = self.needed(&ContextNeed { kind: kind.clone(), whole: true }, Some(policy)).await?;
         Ok((kind, Watches::wait(watched, kind, data::READ_LESS).await?))
     }
 
@@ -343,6 +373,12 @@ impl Cluster {
     }
 }
 
+/// What is watched for a need.
+fn query_of(need: &ContextNeed) -> ListQuery {
+    let kind = need.kind.clone();
+    if need.whole { ListQuery::whole(kind) } else { ListQuery::probe(kind) }
+}
+
 /// The error for guests when a call of the API server failed.
 pub(super) fn failed(error: kube::Error) -> ProvideError {
     ProvideError::failed(CallError::from(error))
@@ -364,7 +400,64 @@ fn review_reply(status: SubjectAccessReviewStatus) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
+    use kube::Config;
+    use kube::config::KubeconfigError;
+    use kube::discovery::ApiResource;
+
     use super::*;
+
+    /// An API server at an address where none listens, of which it is known which pods it has.
+    async fn cluster(pods: &ContextAwareResource) -> Cluster {
+        let config = Config::new("http://127.0.0.1:9".parse().expect("an address"));
+        let client = Client::try_from(config).expect("a client");
+        let no_server =
+            AccessError::File { file: "config".into(), source: Box::new(KubeconfigError::CurrentContextNotSet) };
+        let metrics = Metrics::new(&prometheus::Registry::new()).expect("registers");
+        let clients = Ok(Clients { whole: client.clone(), metadata: client });
+        let cluster = Cluster { clients, ..Cluster::new(Err(no_server), Arc::default(), metrics) };
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
+        cluster.discovered.insert(pods.clone(), Ok(Discovered { resource, is_namespaced: true })).await;
+        cluster
+    }
+
+    #[tokio::test]
+    async fn what_policies_need_is_in_no_policys_share_though_a_guest_asked_first() {
+        let pods = ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
+        let (cluster, guest) = (cluster(&pods).await, "cluster/guest".parse().expect("an id"));
+        let needs = HashSet::from([ContextNeed { kind: pods.clone(), whole: true }]);
+        let watched = cluster.watch(&guest, ListQuery::whole(pods)).await.expect("a watch");
+        assert_eq!(watched.charged_to(), Some(&guest));
+        cluster.keep(&needs).await;
+        assert_eq!(watched.charged_to(), None);
+        cluster.keep(&HashSet::new()).await;
+        assert_eq!(watched.charged_to(), Some(&guest), "once the others are gone");
+    }
+
+    #[tokio::test]
+    async fn what_was_too_large_is_not_read_again_for_rules_before_its_pause_is_over() {
+        let pods = ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
+        let need = ContextNeed { kind: pods.clone(), whole: true };
+        let cluster = cluster(&pods).await;
+        let document = async || {
+            let answer =
+                cluster.document(&"cluster/a".parse().expect("an id"), Form::Opa, slice::from_ref(&pods)).await;
+            answer.expect_err("no objects").to_string()
+        };
+        // The second refusal was 61 seconds ago, and the pause after it is two minutes.
+        let second = Instant::now().checked_sub(Duration::from_secs(61)).expect("a time");
+        for time in [second.checked_sub(Duration::from_secs(60)).expect("a time"), second] {
+            let problem = ContextProblem::new(ContextReason::ContextTooLarge, "v1/Pod: more than 1 byte");
+            lock(&cluster.refusals).report(&need, Some(problem), time);
+        }
+        assert_eq!(document().await, "Callback evaluation failure: failed to list v1/Pod: more than 1 byte");
+        assert!(cluster.watches.find(&query_of(&need), None).is_none(), "it is not read");
+        *lock(&cluster.refusals) = Refusals::default();
+        let failed = document().await;
+        assert!(failed.contains("failed to list v1/Pod: ") && !failed.contains("more than 1 byte"), "{failed}");
+        assert!(cluster.watches.find(&query_of(&need), None).is_some(), "it is tried again after the pause");
+    }
 
     #[test]
     fn a_verdict_leaves_out_what_is_absent() {

@@ -9,24 +9,24 @@ use portcullis_contract::{PolicyId, Tenant};
 pub(super) const MOST: usize = 256;
 /// The most collections that one policy may begin, besides whole ones.
 const MOST_OF_ONE: usize = 32;
-/// What the collections of a tenant may take without being ended for one that began before a guest asked, in bytes.
+/// What the collections of a tenant may take without being ended for one that published policies need, in bytes.
 const SMALL: u64 = 8 << 20;
 
 /// A collection, and what it takes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Held<'a, T> {
     pub(super) collection: T,
-    /// The policy that asked first; none if it began before a guest asked.
-    pub(super) begun_by: Option<&'a PolicyId>,
+    /// The policy in whose share it counts; none if published policies need it.
+    pub(super) charged_to: Option<&'a PolicyId>,
     pub(super) bytes: u64,
 }
 
-/// The collection that ends, as one that `taker` began grew: the largest one of the policy that has the most, in the tenant that has the
-/// most by its weight. So nobody gives way to one that has more. Those that began before a guest asked are for all policies and stay; none if
+/// The collection that ends, as one in the share of `taker` grew: the largest one of the policy that has the most, in the tenant that has the
+/// most by its weight. So nobody gives way to one that has more. Those that published policies need are for all policies and stay; none if
 /// there are only such.
 pub(super) fn in_the_way<T: Copy>(held: &[Held<'_, T>], taker: Option<&PolicyId>) -> Option<T> {
     let (mut tenants, mut policies) = (HashMap::<Tenant, u64>::new(), HashMap::<&PolicyId, u64>::new());
-    let asked = || held.iter().filter_map(|one| Some((one.begun_by?, one))).filter(|(_, one)| one.bytes > 0);
+    let asked = || held.iter().filter_map(|one| Some((one.charged_to?, one))).filter(|(_, one)| one.bytes > 0);
     for (policy, one) in asked() {
         *tenants.entry(Tenant::of(policy)).or_default() += one.bytes;
         *policies.entry(policy).or_default() += one.bytes;
@@ -41,28 +41,28 @@ pub(super) fn in_the_way<T: Copy>(held: &[Held<'_, T>], taker: Option<&PolicyId>
         .iter()
         .filter(|(policy, _)| Tenant::of(policy) == *tenant)
         .max_by_key(|(policy, bytes)| (**bytes, taker == Some(**policy)))?;
-    let largest = asked().filter(|(begun_by, _)| begun_by == policy).max_by_key(|(_, one)| one.bytes);
+    let largest = asked().filter(|(charged_to, _)| charged_to == policy).max_by_key(|(_, one)| one.bytes);
     largest.map(|(_, one)| one.collection)
 }
 
-/// A watch, and who began it.
+/// A watch, and in whose share it counts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Begun<'a, T> {
     pub(super) watch: T,
-    /// The policy that asked first; none if it began before a guest asked.
-    pub(super) begun_by: Option<&'a PolicyId>,
+    /// The policy in whose share it counts; none if published policies need it.
+    pub(super) charged_to: Option<&'a PolicyId>,
     /// Whether it is of all objects of a kind, whole. Others may need it as well, and there are only as many as kinds.
     pub(super) is_whole: bool,
     pub(super) last_use: Instant,
 }
 
-/// The watch that ends before `asker` begins another one; none if there is room, or if none gives way. A policy that builds selectors from
+/// The watch that ends before another one begins in the share of `asker`; none if there is room, or if none gives way. A policy that builds selectors from
 /// requests begins one watch after the other: where it has as many as it may, the one of its own that was not used for longest ends. Where all
 /// together are as many as may be, that of the policy that began the most does: nobody is refused for what others have, and nobody gives way to
-/// one that has as many. Whole collections and those that began before a guest asked stay.
+/// one that has as many. Whole collections and those that published policies need stay.
 pub(super) fn ends_for<T: Copy>(begun: &[Begun<'_, T>], asker: Option<&PolicyId>) -> Option<T> {
     let mut counts = HashMap::<&PolicyId, usize>::new();
-    let may_end = || begun.iter().filter(|one| !one.is_whole).filter_map(|one| Some((one.begun_by?, one)));
+    let may_end = || begun.iter().filter(|one| !one.is_whole).filter_map(|one| Some((one.charged_to?, one)));
     for (policy, _) in may_end() {
         *counts.entry(policy).or_default() += 1;
     }
@@ -75,7 +75,7 @@ pub(super) fn ends_for<T: Copy>(begun: &[Begun<'_, T>], asker: Option<&PolicyId>
     } else {
         return None;
     };
-    let oldest = may_end().filter(|(begun_by, _)| *begun_by == policy).min_by_key(|(_, one)| one.last_use);
+    let oldest = may_end().filter(|(charged_to, _)| *charged_to == policy).min_by_key(|(_, one)| one.last_use);
     oldest.map(|(_, one)| one.watch)
 }
 
@@ -90,7 +90,7 @@ mod tests {
         let ids: Vec<_> = held.iter().map(|(_, policy, _)| id(policy)).collect();
         let held = held.iter().zip(&ids).map(|((collection, _, mib), policy)| Held {
             collection: *collection,
-            begun_by: policy.as_ref(),
+            charged_to: policy.as_ref(),
             bytes: mib << 20,
         });
         in_the_way(&held.collect::<Vec<_>>(), id(taker).as_ref())
@@ -141,9 +141,9 @@ mod tests {
         /// The number of the watch that ends.
         fn ends_for(&self, asker: &str) -> Option<usize> {
             let start = Instant::now();
-            let begun = self.0.iter().enumerate().map(|(watch, (begun_by, is_whole))| Begun {
+            let begun = self.0.iter().enumerate().map(|(watch, (charged_to, is_whole))| Begun {
                 watch,
-                begun_by: begun_by.as_ref(),
+                charged_to: charged_to.as_ref(),
                 is_whole: *is_whole,
                 last_use: start + Duration::from_secs(u64::try_from(watch).expect("a number")),
             });

@@ -1,14 +1,14 @@
 //! Collections that are watched, so that a list costs no call of the API server.
 //!
-//! A watch begins with the first list, or earlier for the objects that a policy is known to read, and serves all policies that ask the
+//! A watch begins with the first list, or earlier for the objects that published policies need, and serves all policies that ask the
 //! same. A list waits until the watch has all objects: no guest sees only some of them. A watch that was not asked for in a while, or
 //! that no policy may read any longer, ends.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -36,8 +36,8 @@ const ALL: u64 = 192 << 20;
 /// How far above `ALL` complete collections may grow by changes, in bytes, so that the new list of another one does not
 /// end them.
 const GROWTH: u64 = 16 << 20;
-/// The most collections that begin before a guest asks for them. The others are kept free for guests that ask.
-const MOST_UNASKED: usize = MOST * 3 / 4;
+/// The most collections that published policies need. The others are kept free for what guests ask for.
+const MOST_NEEDED: usize = MOST * 3 / 4;
 /// How long a watch goes on without being asked for.
 const UNUSED: Duration = Duration::from_secs(600);
 /// The same for a watch that failed before it was complete.
@@ -66,8 +66,11 @@ pub(super) struct Watched {
     used: Mutex<Instant>,
     task: Mutex<Option<AbortHandle>>,
     bytes: Arc<AtomicU64>,
-    /// The policy that asked first; `None` if the watch began before a guest asked.
-    begun_by: Option<PolicyId>,
+    /// The policy that asked first; empty if none did.
+    asked_by: OnceLock<PolicyId>,
+    /// Whether published policies need the objects, by their `contextAwareResources`. Then the watch counts in no policy's share, is not
+    /// ended for others, and goes on while it fails. That changes as policies come and go.
+    is_needed: AtomicBool,
     /// Whether the watch only shows that the objects can be watched. It keeps none of them.
     is_probe: bool,
 }
@@ -98,24 +101,24 @@ impl Watches {
         }
     }
 
-    /// The running watch of these objects, if there is one. It counts as used.
-    pub(super) fn find(&self, query: &ListQuery) -> Option<Arc<Watched>> {
+    /// The running watch of these objects, if there is one. It counts as used. `asker` is the policy that asks, if one does.
+    pub(super) fn find(&self, query: &ListQuery, asker: Option<&PolicyId>) -> Option<Arc<Watched>> {
         let running = lock(&self.running);
         let found = running.get(query).filter(|found| !found.has_expired())?;
         found.note_use();
+        if let Some(asker) = asker {
+            found.asked_by.get_or_init(|| asker.clone());
+        }
         Some(Arc::clone(found))
     }
 
-    /// The watch of these objects, which begins now unless it is running already.
+    /// The watch of these objects, which begins now unless it is running already: for the policy `asker`, whose guest asks, or because
+    /// published policies need it if `asker` is `None`.
     ///
     /// # Errors
     /// When there are too many watches, and none of them gives way.
-    pub(super) fn begin(
-        &self,
-        policy: Option<&PolicyId>,
-        collection: Collection,
-    ) -> Result<Arc<Watched>, ProvideError> {
-        if let Some(found) = self.find(&collection.query) {
+    pub(super) fn begin(&self, asker: Option<&PolicyId>, collection: Collection) -> Result<Arc<Watched>, ProvideError> {
+        if let Some(found) = self.find(&collection.query, asker) {
             return Ok(found);
         }
         // Only for a new watch and not for each list, as it looks at the grants of all policies.
@@ -127,17 +130,17 @@ impl Watches {
         }
         let too_many =
             |limit: usize| ProvideError::failed(format!("{limit} collections are watched already, which is the limit"));
-        let unasked = running.values().filter(|watched| watched.begun_by.is_none()).count();
-        if policy.is_none() && unasked >= MOST_UNASKED {
-            return Err(too_many(MOST_UNASKED));
+        let needed = running.values().filter(|watched| watched.charged_to().is_none()).count();
+        if asker.is_none() && needed >= MOST_NEEDED {
+            return Err(too_many(MOST_NEEDED));
         }
         let begun = running.iter().map(|(query, watched)| Begun {
             watch: query,
-            begun_by: watched.begun_by.as_ref(),
+            charged_to: watched.charged_to(),
             is_whole: query.is_whole(),
             last_use: watched.last_use(),
         });
-        let ends = ends_for(&begun.collect::<Vec<_>>(), policy).cloned();
+        let ends = ends_for(&begun.collect::<Vec<_>>(), asker).cloned();
         if let Some(ended) = ends.and_then(|query| running.remove(&query)) {
             ended.end();
         }
@@ -152,7 +155,8 @@ impl Watches {
             used: Mutex::new(Instant::now()),
             task: Mutex::default(),
             bytes: Arc::clone(&self.bytes),
-            begun_by: policy.cloned(),
+            asked_by: asker.cloned().map(OnceLock::from).unwrap_or_default(),
+            is_needed: AtomicBool::new(asker.is_none()),
             is_probe: collection.query.is_probe(),
         });
         let query = collection.query.clone();
@@ -160,6 +164,13 @@ impl Watches {
         *lock(&watched.task) = Some(task.abort_handle());
         running.insert(query, Arc::clone(&watched));
         Ok(watched)
+    }
+
+    /// Notes which objects published policies need now, whoever asked for them first.
+    pub(super) fn note_needs(&self, needed: &HashSet<ListQuery>) {
+        for (query, watched) in lock(&self.running).iter() {
+            watched.is_needed.store(needed.contains(query), Ordering::Relaxed);
+        }
     }
 
     /// Ends the watches that are no longer wanted.
@@ -210,11 +221,11 @@ fn make_room(running: &Running, taker: &Watched, most: u64) -> Result<(), Collec
     while taker.bytes.load(Ordering::Relaxed) > most {
         let held = running.values().map(|watched| Held {
             collection: &**watched,
-            begun_by: watched.begun_by.as_ref(),
+            charged_to: watched.charged_to(),
             bytes: lock(&watched.objects).bytes,
         });
         let why = CollectionError::AllTooLarge(ALL);
-        match in_the_way(&held.collect::<Vec<_>>(), taker.begun_by.as_ref()) {
+        match in_the_way(&held.collect::<Vec<_>>(), taker.charged_to()) {
             Some(other) if !ptr::eq(other, taker) => other.refuse(&why),
             _ => return Err(why),
         }
@@ -227,12 +238,21 @@ impl Watched {
     fn has_expired(&self) -> bool {
         let limit = match *self.state.borrow() {
             State::Complete | State::Incomplete(None) => UNUSED,
-            // A watch that began before a guest asked keeps the pauses between its own tries.
-            State::Incomplete(Some(_)) if self.begun_by.is_none() => UNUSED,
+            // A watch that is needed anyway keeps the pauses between its own tries.
+            State::Incomplete(Some(_)) if self.is_needed() => UNUSED,
             State::Incomplete(Some(_)) => FAILED,
             State::Refused(_) => REFUSED,
         };
         self.last_use().elapsed() >= limit
+    }
+
+    fn is_needed(&self) -> bool {
+        self.is_needed.load(Ordering::Relaxed)
+    }
+
+    /// The policy in whose share the watch counts; `None` while published policies need it.
+    pub(super) fn charged_to(&self) -> Option<&PolicyId> {
+        self.asked_by.get().filter(|_| !self.is_needed())
     }
 
     fn last_use(&self) -> Instant {

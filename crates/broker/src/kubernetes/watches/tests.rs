@@ -34,9 +34,14 @@ fn watched() -> Watched {
         used: Mutex::new(Instant::now()),
         task: Mutex::default(),
         bytes: Arc::default(),
-        begun_by: None,
+        asked_by: OnceLock::new(),
+        is_needed: AtomicBool::new(false),
         is_probe: false,
     }
+}
+
+fn watches(published: Arc<PublishedGrants>) -> Watches {
+    Watches::new(published, Metrics::new(&prometheus::Registry::new()).expect("registers"))
 }
 
 fn take(watched: &Watched, event: Event<ObjectText>) -> Result<(), CollectionError> {
@@ -121,37 +126,60 @@ fn a_collection_above_its_limit_is_refused() {
 
 #[test]
 fn where_there_is_no_room_the_largest_of_who_has_the_most_ends_and_not_the_one_that_grew() {
-    let bytes: Arc<AtomicU64> = Arc::default();
-    let running = Running::default();
+    let watches = watches(Arc::default());
+    let (bytes, running) = (&watches.bytes, &*watches.running);
+    let query = |name: &str| ListQuery { label_selector: Some(name.to_owned()), ..ListQuery::whole(pods()) };
     let begin = |id: Option<&str>, name: &str, mib: usize| {
-        let begun_by = id.map(|id| id.parse().expect("an id"));
-        let watched = Arc::new(Watched { bytes: Arc::clone(&bytes), begun_by, ..watched() });
+        let asked_by = id.map(|id| OnceLock::from(id.parse::<PolicyId>().expect("an id"))).unwrap_or_default();
+        let watched = Arc::new(Watched { bytes: Arc::clone(bytes), asked_by, ..watched() });
         take(&watched, Event::Init).expect("room");
         for n in 0..mib {
             take(&watched, Event::InitApply(pod(&n.to_string(), &"x".repeat(1 << 20)))).expect("room");
         }
         take(&watched, Event::InitDone).expect("room");
-        let query = ListQuery { label_selector: Some(name.to_owned()), ..ListQuery::whole(pods()) };
-        lock(&running).insert(query, Arc::clone(&watched));
+        lock(running).insert(query(name), Arc::clone(&watched));
         watched
     };
     let victim = begin(Some("namespaced/b/x"), "victim", 3);
     let (small, large) = (begin(Some("namespaced/a/x"), "small", 3), begin(Some("namespaced/a/x"), "large", 9));
-    let shared = begin(None, "shared", 1);
+    // Published policies need these two, and a guest has begun one of them.
+    let (shared, found) = (begin(None, "shared", 1), begin(Some("namespaced/c/x"), "found", 13));
+    watches.note_needs(&["shared", "found"].map(query).into());
     let all = bytes.load(Ordering::Relaxed);
-    assert_eq!(make_room(&running, &victim, all), Ok(()), "there is room");
+    assert_eq!(make_room(running, &victim, all), Ok(()), "there is room");
     take(&victim, Event::Apply(pod("new", "x"))).expect("room");
-    assert_eq!(make_room(&running, &victim, all), Ok(()));
+    assert_eq!(make_room(running, &victim, all), Ok(()));
     assert_eq!(*large.state.borrow(), State::Refused(CollectionError::AllTooLarge(ALL).to_string()));
-    assert_eq!((names(&victim).len(), names(&small).len(), names(&shared).len()), (4, 3, 1));
+    assert_eq!([&victim, &small, &shared].map(|watched| names(watched).len()), [4, 3, 1]);
+    assert_eq!(*found.state.borrow(), State::Complete);
     // An event that came at the same time changes nothing any more.
     take(&large, Event::Apply(pod("late", "x"))).expect("nothing");
-    let kept: u64 = lock(&running).values().map(|watched| lock(&watched.objects).bytes).sum();
+    let kept: u64 = lock(running).values().map(|watched| lock(&watched.objects).bytes).sum();
     assert_eq!((kept, lock(&large.objects).bytes), (bytes.load(Ordering::Relaxed), 0));
     // Now the victim has the most.
-    assert_eq!(make_room(&running, &victim, kept - 1), Err(CollectionError::AllTooLarge(ALL)));
-    // Those that began before a guest asked end nothing small, and end themselves.
-    assert_eq!(make_room(&running, &shared, kept - 1), Err(CollectionError::AllTooLarge(ALL)));
+    assert_eq!(make_room(running, &victim, kept - 1), Err(CollectionError::AllTooLarge(ALL)));
+    // Those that published policies need end nothing small, and end themselves.
+    assert_eq!(make_room(running, &shared, kept - 1), Err(CollectionError::AllTooLarge(ALL)));
+    // Once no policy needs it any longer, it counts as that of who asked for it.
+    watches.note_needs(&[query("shared")].into());
+    assert_eq!(make_room(running, &victim, kept - 1), Ok(()));
+    assert_eq!(*found.state.borrow(), State::Refused(CollectionError::AllTooLarge(ALL).to_string()));
+}
+
+#[test]
+fn a_watch_that_fails_goes_on_while_policies_need_it() {
+    let watched = Arc::new(watched());
+    watched.failed(Failed::ended());
+    *lock(&watched.used) = Instant::now().checked_sub(FAILED).expect("a time");
+    let watches = watches(Arc::default());
+    let (query, guest) = (ListQuery::whole(pods()), "cluster/guest".parse().expect("an id"));
+    lock(&watches.running).insert(query.clone(), Arc::clone(&watched));
+    assert!(watches.find(&query, None).is_none());
+    watches.note_needs(&[query.clone()].into());
+    assert!(watches.find(&query, Some(&guest)).is_some());
+    assert_eq!(watched.charged_to(), None);
+    watches.note_needs(&HashSet::new());
+    assert_eq!(watched.charged_to(), Some(&guest), "who used it first");
 }
 
 #[test]
@@ -174,7 +202,7 @@ fn what_comes_after_the_end_of_a_watch_changes_nothing() {
 async fn eight_policies_that_watch_all_they_may_keep_nobody_from_watching() {
     let published = Arc::new(PublishedGrants::default());
     published.publish(&manifest(&[("cluster/a", 1, &["*"], &["Pod"])]));
-    let watches = Watches::new(published, Metrics::new(&prometheus::Registry::new()).expect("registers"));
+    let watches = watches(published);
     // No server listens on this address.
     let client = Client::try_from(Config::new("http://127.0.0.1:9".parse().expect("an address"))).expect("a client");
     let begin = |policy: Option<&str>, query: ListQuery| {
@@ -185,7 +213,7 @@ async fn eight_policies_that_watch_all_they_may_keep_nobody_from_watching() {
     let selecting = |text: String| ListQuery { label_selector: Some(text), ..ListQuery::whole(pods()) };
     let began = |id: &str| {
         let id: PolicyId = id.parse().expect("an id");
-        lock(&watches.running).values().filter(|watched| watched.begun_by.as_ref() == Some(&id)).count()
+        lock(&watches.running).values().filter(|watched| watched.asked_by.get() == Some(&id)).count()
     };
     for policy in 0..8 {
         for number in 0..40 {
