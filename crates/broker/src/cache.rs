@@ -16,8 +16,10 @@ const CAPACITY: u64 = 32 << 20;
 const OVERHEAD: usize = 256;
 /// How long an answer of a registry is reused.
 const REGISTRY: Duration = Duration::from_secs(60);
-/// How long an answer of the API server, or any failure, is reused.
+/// How long an answer of the API server, or a failure of a registry, is reused.
 const SHORT: Duration = Duration::from_secs(5);
+/// How long a failure of the API server is reused: the object may be there a moment later, and the API server is close by.
+const API_SERVER_FAILURE: Duration = Duration::from_secs(1);
 
 /// The answer to a call, or the error that the guest gets.
 pub(crate) type Answer = Result<Bytes, ProvideError>;
@@ -40,6 +42,7 @@ fn lifetime(capability: Capability, is_ok: bool) -> Duration {
     use Capability::{OciManifest, OciManifestConfig, OciManifestDigest, OciVerifyV1, OciVerifyV2};
     match capability {
         OciVerifyV1 | OciVerifyV2 | OciManifest | OciManifestConfig | OciManifestDigest if is_ok => REGISTRY,
+        _ if capability.is_of_cluster() && !is_ok => API_SERVER_FAILURE,
         _ => SHORT,
     }
 }
@@ -94,6 +97,8 @@ mod tests {
     fn failures_count_for_a_short_time_only() {
         assert_eq!(lifetime(Capability::OciVerifyV2, true), REGISTRY);
         assert_eq!(lifetime(Capability::OciVerifyV2, false), SHORT);
-        assert_eq!(lifetime(Capability::CanI, true), SHORT);
+        for of_cluster in [Capability::GetResource, Capability::CanI] {
+            assert_eq!((lifetime(of_cluster, true), lifetime(of_cluster, false)), (SHORT, API_SERVER_FAILURE));
+        }
     }
 }
