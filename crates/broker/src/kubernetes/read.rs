@@ -75,6 +75,8 @@ pub(crate) struct GetQuery {
 /// A question about the rights of a user.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct ReviewQuery {
+    /// The SDK for Go has another name for it, that of the API server.
+    #[serde(alias = "spec")]
     pub subject_access_review: SubjectAccess,
     #[serde(default)]
     pub disable_cache: bool,
@@ -86,6 +88,8 @@ pub(crate) struct SubjectAccess {
     pub user: String,
     #[serde(default)]
     pub groups: Option<Vec<String>>,
+    /// Here, too, the SDK for Go has the API server's name.
+    #[serde(alias = "resourceAttributes")]
     pub resource_attributes: ResourceAttributes,
 }
 
@@ -225,6 +229,18 @@ mod tests {
         assert!(!pods.metadata_only);
         assert!(list(r#"{"api_version": "v1", "kind": "Pod", "field_masks": ["metadata.name"]}"#).metadata_only);
         assert_eq!(pods.namespace, None);
+    }
+
+    #[test]
+    fn questions_about_rights_have_the_names_of_either_sdk() {
+        let rust = r#"{"subject_access_review": {"user": "alice", "groups": ["team"], "resource_attributes":
+            {"namespace": "team", "verb": "get", "group": "", "resource": "pods"}}, "disable_cache": true}"#;
+        let go = r#"{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {"resourceAttributes":
+            {"namespace": "team", "verb": "get", "group": "", "resource": "pods"}, "user": "alice", "groups": ["team"]},
+            "disable_cache": true}"#;
+        let review = parse(Capability::CanI, rust).expect("a question");
+        assert_eq!(review.namespace_of_review(), Some("team"));
+        assert_eq!(parse(Capability::CanI, go), Ok(review));
     }
 
     #[test]
