@@ -13,15 +13,13 @@ use super::material::Layer;
 use super::referrers::{BUNDLE, MAX_BUNDLE};
 use super::refusal::Refusal;
 use super::signed::{Certificate, Entry, Signed};
-use super::trust::{Logged, TrustRoot};
+use super::trust::{Logged, MOST_CERTIFICATES, TrustRoot};
 
 /// The type of a statement that is a signature, and not another attestation, for instance of a test, a build or a
 /// vulnerability.
 const SIGNATURE: &str = "https://sigstore.dev/cosign/sign/v1";
 /// The form of such statements.
 const STATEMENT: &str = "https://in-toto.io/Statement/v1";
-/// Most certificates in one signature.
-const MOST: usize = 8;
 
 /// The fields of a statement that are used here.
 #[derive(Deserialize)]
@@ -50,8 +48,10 @@ pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) 
     let annotations = said(envelope.payload.as_bytes(), manifest)?;
     let certificate = match (&bundle.verification_material.content, trust) {
         (VerificationMaterialContent::PublicKey(_), _) | (_, None) => Certificate::None,
-        (VerificationMaterialContent::X509CertificateChain { certificates }, _) if certificates.len() > MOST => {
-            Certificate::Refused(Refusal::LongChain(MOST))
+        (VerificationMaterialContent::X509CertificateChain { certificates }, _)
+            if certificates.len() > MOST_CERTIFICATES =>
+        {
+            Certificate::Refused(Refusal::LongChain(MOST_CERTIFICATES))
         }
         (_, Some(trust)) => Certificate::of(check(&bundle, manifest, trust)),
     };

@@ -14,13 +14,11 @@ use sigstore_verify::types::Bundle;
 
 use super::PublicKey;
 use super::refusal::Refusal;
-use super::trust::TrustRoot;
+use super::trust::{MOST_CERTIFICATES, TrustRoot};
 use crate::oci::{CERTIFICATE, CHAIN, LOG_ENTRY};
 
 /// Longest of these texts, in bytes.
 const LONGEST: usize = 64 << 10;
-/// Most certificates in a chain.
-const MOST: usize = 8;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -110,8 +108,8 @@ pub(super) fn bundle(
     if let Some(chain) = text(annotations, CHAIN)? {
         certificates.extend(self::certificates(chain)?);
     }
-    if certificates.len() > MOST {
-        return Err(Refusal::LongChain(MOST));
+    if certificates.len() > MOST_CERTIFICATES {
+        return Err(Refusal::LongChain(MOST_CERTIFICATES));
     }
     let Some(entry) = text(annotations, LOG_ENTRY)? else {
         return Err(Refusal::NotLogged);

@@ -22,8 +22,11 @@ use super::{PublicKey, crypto, explain};
 
 /// Largest file, in bytes.
 const LARGEST: u64 = 1 << 20;
-/// Most log entries, timestamps or certificates with one signature. Each may cost the check of a signature.
-const MOST: usize = 8;
+/// Most certificates with one signature: the signer's, a root, and as many in between as webpki follows. That is one more than
+/// `portcullis_certificate::MAX_CHAIN`, which leaves out the certificate that a chain is for.
+pub(super) const MOST_CERTIFICATES: usize = 8;
+/// Most log entries, and most timestamps, with one signature. Each may cost the check of a signature.
+const MOST_ENTRIES: usize = 8;
 
 /// The authorities and logs that are trusted.
 pub struct TrustRoot {
@@ -145,8 +148,8 @@ impl TrustRoot {
     ) -> Result<Identity, Refusal> {
         let material = &bundle.verification_material;
         let timestamps = material.timestamp_verification_data.rfc3161_timestamps.len();
-        if material.tlog_entries.len() > MOST || timestamps > MOST {
-            return Err(Refusal::ManyEntries(MOST));
+        if material.tlog_entries.len() > MOST_ENTRIES || timestamps > MOST_ENTRIES {
+            return Err(Refusal::ManyEntries(MOST_ENTRIES));
         }
         // The caller compares the identity with each signer of a requirement.
         let policy = VerificationPolicy::any_identity();
