@@ -5,12 +5,15 @@
 use std::io::IsTerminal as _;
 
 use clap::{Args, ValueEnum};
+use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::{FilterExt as _, filter_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::SettingError;
+use crate::exit::EXIT_WITH_PARENT;
 use crate::standard_error::LogWriter;
 use crate::telemetry::Traces;
 
@@ -60,6 +63,13 @@ impl LogArgs {
         // The client of the API server logs each failed call as an error. Its callers log what matters, and only once.
         let filter = filter.add_directive("kube_client=off".parse().expect("it is a directive"));
         let filter = filter.add_directive("kube_runtime=off".parse().expect("it is a directive"));
+        // A program that starts others reads their ports from their logs, whatever the level is.
+        let has_reader = std::env::var_os(EXIT_WITH_PARENT).is_some();
+        let ports = filter_fn(move |event| has_reader && tells_port(event)).with_max_level_hint(match has_reader {
+            true => LevelFilter::INFO,
+            false => LevelFilter::OFF,
+        });
+        let filter = filter.or(ports);
         let log = tracing_subscriber::fmt::layer().with_writer(LogWriter);
         // The program must not panic when its log can no longer be written.
         let log = log.log_internal_errors(false);
@@ -77,6 +87,12 @@ impl LogArgs {
         let result = tracing_subscriber::registry().with(layers).try_init();
         result.map_err(|error| SettingError::new("--log-format", error.to_string()))
     }
+}
+
+/// Whether an event of a program says that it listens on a port.
+fn tells_port(event: &Metadata<'_>) -> bool {
+    let has = |field: &str| event.fields().field(field).is_some();
+    event.is_event() && event.target().starts_with("portcullis") && has("port") && has("address")
 }
 
 /// The filter of `--log-level`.
