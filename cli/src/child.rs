@@ -13,7 +13,7 @@ use portcullis_util::lock;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::log::{Line, LogFile, Tail};
@@ -62,7 +62,8 @@ pub enum Echo {
 /// A program that runs.
 #[derive(Debug)]
 pub struct Running {
-    child: Child,
+    /// Locked while somebody waits for its end.
+    child: AsyncMutex<Child>,
     /// Reads its log; `None` if it has none.
     reader: Option<JoinHandle<()>>,
     tail: Arc<Mutex<Tail>>,
@@ -115,10 +116,10 @@ impl StartError {
     }
 }
 
-/// The last lines of a log as a text, each on a line of its own.
 /// What is before each of the last lines of a log, in the text of an error.
 pub(crate) const NEXT_LINE: &str = "\n  ";
 
+/// The last lines of a log as a text, each on a line of its own.
 pub fn quoted(tail: &[String]) -> String {
     tail.iter().fold(String::new(), |text, line| format!("{text}{NEXT_LINE}{line}"))
 }
@@ -187,27 +188,41 @@ impl Running {
         }
         // Later ports are not waited for, but the lines must still be read.
         tokio::spawn(async move { while listening.recv().await.is_some() {} });
-        Ok(Self { child, reader, tail, addresses, input })
+        Ok(Self { child: AsyncMutex::new(child), reader, tail, addresses, input })
     }
 
     /// Waits until the program ends, which is unexpected. Returns its status and the last lines of its log.
     pub async fn ended(&mut self) -> (String, Vec<String>) {
-        let status = self.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let status = self.child.get_mut().wait().await;
+        self.last_words(&status).await
+    }
+
+    /// The same for a program that does not answer; `None` if it still runs after a moment.
+    pub async fn has_ended(&self) -> Option<(String, Vec<String>)> {
+        let mut child = self.child.lock().await;
+        let status = tokio::time::timeout(LAST_LINES, child.wait()).await.ok()?;
+        Some(self.last_words(&status).await)
+    }
+
+    async fn last_words(&self, status: &std::io::Result<ExitStatus>) -> (String, Vec<String>) {
+        let status = status.as_ref().map_or_else(ToString::to_string, ToString::to_string);
+        // The last lines of its log may not have been read yet.
         tokio::time::sleep(Duration::from_millis(50)).await;
         (status, lock(&self.tail).lines())
     }
 
     /// Asks the program to end, waits for `patience`, then ends it. Its log is read to the end.
     pub async fn stop(mut self, patience: Duration) {
-        let id = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        let child = self.child.get_mut();
+        let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(id) = id {
             // It may have ended by itself just now.
             let _ = kill_process(id, Signal::TERM);
         }
         // The reporter reads its input to the end before it ends.
         drop(self.input.take());
-        if tokio::time::timeout(patience, self.child.wait()).await.is_err() {
-            let _ = self.child.kill().await;
+        if tokio::time::timeout(patience, child.wait()).await.is_err() {
+            let _ = child.kill().await;
         }
         if let Some(reader) = self.reader {
             // A process that it left behind may keep its standard error open.
@@ -263,6 +278,25 @@ async fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_ends_is_told_with_its_status_and_its_last_words() {
+        let listening = r#"{"level":"INFO","message":"listening","port":"state","address":"127.0.0.1:9"}"#;
+        let script = format!("echo '{listening}' >&2; sleep 0.5; echo 'error: no room' >&2; exit 7");
+        let spec = ChildSpec {
+            program: Program::Loader,
+            path: "/bin/sh".into(),
+            arguments: vec!["-c".into(), script.into()],
+            unset: &[],
+            ports: &["state"],
+            log: None,
+            echo: Echo::Nothing,
+            speaks: false,
+        };
+        let running = Running::start(&spec).await.expect("it tells its port");
+        let (status, tail) = running.has_ended().await.expect("it ends");
+        assert_eq!((status.as_str(), tail), ("exit status: 7", vec!["error: no room".to_owned()]));
+    }
 
     #[test]
     fn variables_are_unset_by_name_or_by_what_they_begin_with() {

@@ -40,14 +40,24 @@ pub struct Layout {
 /// The longest path of a socket, in bytes (unix(7)).
 const LONGEST_SOCKET: usize = 107;
 
-/// The path of a socket: the given one, or one in the folder for temporary files if that is too long for a socket.
-fn socket(path: PathBuf) -> PathBuf {
-    let real = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
-    if real.as_os_str().len() <= LONGEST_SOCKET {
+/// The folder for temporary files of every Unix, for where `TMPDIR` is too long.
+pub(crate) const TEMPORARY: &str = "/tmp";
+
+/// Whether a path is short enough for a socket.
+pub(crate) fn fits_socket(path: &Path) -> bool {
+    std::path::absolute(path).is_ok_and(|path| path.as_os_str().len() <= LONGEST_SOCKET)
+}
+
+/// The path of a socket: the given one, or one in a folder for temporary files if that is too long for a socket.
+fn socket(path: PathBuf, temporary: &Path) -> PathBuf {
+    if fits_socket(&path) {
         return path;
     }
+    let real = std::path::absolute(&path).unwrap_or(path);
     let name = Digest::of(real.as_os_str().as_encoded_bytes()).to_string();
-    std::env::temp_dir().join(format!("portcullis-{}.sock", &name["sha256:".len()..][..32]))
+    let name = format!("portcullis-{}.sock", &name["sha256:".len()..][..32]);
+    let short = temporary.join(&name);
+    if fits_socket(&short) { short } else { Path::new(TEMPORARY).join(name) }
 }
 
 /// Held while a pod runs on a folder.
@@ -68,7 +78,7 @@ impl Layout {
             tls: below("tls"),
             authority: below("authority"),
             logs: below("logs"),
-            broker: socket(below("broker.sock")),
+            broker: socket(below("broker.sock"), &std::env::temp_dir()),
             lock: below("lock"),
             state,
         }
@@ -149,6 +159,15 @@ mod tests {
             let mode = fs::metadata(folder).expect("is there").permissions().mode();
             assert_eq!(mode & 0o777, 0o700, "{}", folder.display());
         }
+    }
+
+    #[test]
+    fn a_socket_is_where_its_path_is_short_enough() {
+        let long = |start: &str| PathBuf::from(format!("{start}/{}", "x".repeat(120)));
+        assert_eq!(socket("/a/broker.sock".into(), Path::new("/t")), Path::new("/a/broker.sock"));
+        let names = ["/t".into(), long("/t")].map(|temporary| socket(long("/a"), &temporary));
+        assert!(names[0].starts_with("/t") && fits_socket(&names[0]), "{names:?}");
+        assert!(names[1].starts_with(TEMPORARY) && fits_socket(&names[1]), "{names:?}");
     }
 
     #[test]

@@ -6,7 +6,8 @@
 use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -18,8 +19,9 @@ use super::cache::{self, Cache, Given};
 use super::manifest::Chosen;
 use super::request::Review;
 use super::state::{Settled, settled};
-use crate::child::{ChildSpec, Echo, Running, StartError};
+use crate::child::{ChildSpec, Echo, Running, StartError, quoted};
 use crate::http::Http;
+use crate::layout::{TEMPORARY, fits_socket};
 use crate::program::{Program, find};
 
 /// Longest time until the policy is loaded or has failed, without its compilation. A download is limited to a minute.
@@ -30,6 +32,8 @@ const COMPILING: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Longest text of a refusal, in bytes. No real one is as long, so it is shown in full.
 const LONGEST_TEXT: usize = 1 << 20;
+/// The name of the socket between evaluator and loader.
+const SOCKET: &str = "broker.sock";
 /// How often the states are read.
 const ASK: Duration = Duration::from_millis(10);
 /// Environment variables with settings of a pod that make no sense here. Traces and metrics of a single request are not exported.
@@ -47,8 +51,10 @@ pub(crate) struct Session {
     /// Longest time until a policy, or the next one of several, is loaded or has failed.
     limit: Duration,
     cache: Option<(Cache, Given)>,
-    // The last field, so that the folder is removed after the programs have ended.
+    // The last fields, so that the folders are removed after the programs have ended.
     folder: TempDir,
+    /// The folder of the socket, where the path of the other is too long for one.
+    _short: Option<TempDir>,
 }
 
 /// Further arguments of the programs, and what they print.
@@ -111,7 +117,8 @@ impl Session {
 
         let mut arguments: Vec<OsString> = vec!["--volume".into(), volume.clone().into()];
         arguments.extend(["--private-dir".into(), folder.path().join("private").into()]);
-        let socket = folder.path().join("broker.sock");
+        let short = short(folder.path())?;
+        let socket = short.as_ref().unwrap_or(&folder).path().join(SOCKET);
         arguments.extend(["--broker-socket".into(), socket.clone().into()]);
         for flag in ["--address", "--probe-address", "--state-address"] {
             arguments.extend([flag.into(), any.clone()]);
@@ -156,6 +163,7 @@ impl Session {
             limit: LONGEST + compiling.unwrap_or(COMPILING),
             cache,
             folder,
+            _short: short,
         })
     }
 
@@ -191,9 +199,10 @@ impl Session {
         while let Some(first) = pending.first() {
             let limit = self.limit.as_secs();
             ensure!(since.elapsed() < self.limit, "the policy {} was not loaded within {limit} s", ids[*first]);
-            let loader: LoaderState = self.http.state(self.loader_state).await.context("the loader is gone")?;
-            let evaluator: EvaluatorState =
-                self.http.state(self.evaluator_state).await.context("the evaluator is gone")?;
+            let loader = self.http.state(self.loader_state).await;
+            let loader: LoaderState = answered(Program::Loader, &self.loader, loader).await?;
+            let evaluator = self.http.state(self.evaluator_state).await;
+            let evaluator: EvaluatorState = answered(Program::Evaluator, &self.evaluator, evaluator).await?;
             let before = pending.len();
             pending.retain(|number| match settled(ids[*number], &file(*number), &loader, &evaluator) {
                 None => true,
@@ -225,7 +234,8 @@ impl Session {
         id: &PolicyId,
         review: Vec<u8>,
     ) -> anyhow::Result<Result<Vec<u8>, Refusal>> {
-        let (status, body) = self.http.post(self.admission, &format!("/{path}/{id}"), review).await?;
+        let answer = self.http.post(self.admission, &format!("/{path}/{id}"), review).await;
+        let (status, body) = answered(Program::Evaluator, &self.evaluator, answer).await?;
         if status == 200 {
             return Ok(Ok(body));
         }
@@ -275,6 +285,32 @@ pub(crate) fn until_signal<T>(work: impl Future<Output = anyhow::Result<T>>) -> 
             () = shutdown.begun() => bail!("interrupted by a signal"),
         }
     })
+}
+
+/// What a program answered. If it has ended, the error has its exit status and the last lines of its log.
+async fn answered<T>(program: Program, running: &Running, answer: anyhow::Result<T>) -> anyhow::Result<T> {
+    match answer {
+        Ok(answer) => Ok(answer),
+        Err(error) => match running.has_ended().await {
+            Some((status, tail)) => bail!("the {program} has ended ({status}){}", quoted(&tail)),
+            None => Err(error.context(format!("the {program} does not answer"))),
+        },
+    }
+}
+
+/// A folder of this user for the socket, if its path in `folder` would be too long for one; otherwise none.
+fn short(folder: &Path) -> anyhow::Result<Option<TempDir>> {
+    if fits_socket(&folder.join(SOCKET)) {
+        return Ok(None);
+    }
+    let private = fs::Permissions::from_mode(0o700);
+    let made = tempfile::Builder::new().prefix("portcullis-").permissions(private).tempdir_in(TEMPORARY);
+    let failed = || {
+        format!(
+            "TMPDIR is too long for the path of a socket, and no folder can be made in {TEMPORARY}; set a shorter one"
+        )
+    };
+    made.map(Some).with_context(failed)
 }
 
 /// The sum over all policies in the text of the evaluator's metrics: a policy group has one for each member.

@@ -376,6 +376,29 @@ fn promise_eval_needs_no_cache() {
     assert!(cached(small.path()).is_empty(), "{:?}", cached(small.path()));
 }
 
+/// What is in the environment of a shell or a pipeline does not keep `eval` from answering.
+#[test]
+fn promise_eval_answers_whatever_is_logged_and_wherever_temporary_files_are() {
+    let folder = Folder::empty();
+    let [question, ..] = <[Question; 3]>::try_from(edited(&folder)).ok().expect("three");
+    let cache = folder.path("cache");
+    let ask = |name: &str, value: &str| {
+        let mut command = command(["eval".as_ref(), question.manifest.as_os_str(), question.request.as_os_str()]);
+        let output = command.env("XDG_CACHE_HOME", &cache).env(name, value).output().expect("it starts");
+        let text = written(&output);
+        assert_eq!(output.status.code(), Some(question.status), "{name}={value}: {text}");
+        assert!(text.contains(question.words), "{name}={value}: {text}");
+    };
+    for level in ["warn", "error", "off", "portcullis_loader=error"] {
+        ask("PORTCULLIS_LOG_LEVEL", level);
+    }
+    // Too long for the path of a socket in it.
+    let temporary = folder.path(&"x".repeat(100));
+    fs::create_dir(&temporary).expect("makes");
+    ask("TMPDIR", temporary.to_str().expect("UTF-8"));
+    assert_eq!(fs::read_dir(&temporary).expect("is there").count(), 0, "nothing is left behind");
+}
+
 /// A call of the guest `host-capabilities`, in the form of its settings.
 pub(crate) fn raw(capability: &str, payload: &Value) -> Value {
     let (namespace, operation) = capability.split_once('/').expect("a path");
