@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
@@ -17,25 +17,34 @@ use super::archive::Archive;
 use super::output::{self, Artifact};
 use super::{MAX_MODULE, ensure_no_absent_file, explain, image, registry};
 use crate::args::{LoadArgs, SaveArgs};
+use crate::files::{Found, manifests, names};
+use crate::kind::{Kind, objects};
 
 /// Largest file of policies, in bytes.
 const MAX_POLICIES: u64 = 16 << 20;
 
 /// Writes the artifacts that are named, or that policies name, into one archive. Signatures beside them come along.
 pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
-    let mut images = BTreeSet::new();
+    let mut named = Named::default();
     for item in &args.items {
         if Path::new(item).exists() {
-            images.extend(named_below(Path::new(item))?);
+            named.add_below(Path::new(item))?;
         } else {
             ensure_no_absent_file(item)?;
-            images.insert(image(item)?);
+            named.images.insert(image(item)?);
         }
     }
-    ensure!(!images.is_empty(), "no policy in {} names a module in a registry", args.items.join(", "));
+    let elsewhere = named.elsewhere();
+    ensure!(!named.images.is_empty(), "no policy in {} names a module in a registry{elsewhere}", args.items.join(", "));
+    named.summary().iter().for_each(|line| crate::note(line));
+    let temporary = files::temporary_beside(&args.output_file);
+    let failed = || format!("failed to write {}", args.output_file.display());
+    // Found out before anything is downloaded.
+    ensure!(!args.output_file.is_dir(), "{} is a folder; name the archive's file", args.output_file.display());
+    File::create(&temporary).and_then(|_| fs::remove_file(&temporary)).with_context(failed)?;
     let registry = registry(&args.common.access)?;
     let (mut archive, mut saved) = (Archive::default(), Vec::new());
-    for image in images {
+    for image in named.images {
         let digest = take(&registry, &image, &mut archive).await?;
         saved.push(Artifact::new(&image, digest));
         for bundle in signature::bundles(&registry, &image, &digest).await.map_err(explain)? {
@@ -49,12 +58,12 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
             Err(error) => return Err(explain(error)),
         }
     }
-    let temporary = files::temporary_beside(&args.output_file);
     let written = File::create(&temporary).map_err(anyhow::Error::from).and_then(|file| archive.write(file));
-    written.and_then(|()| Ok(fs::rename(&temporary, &args.output_file)?)).inspect_err(|_| {
+    let written = written.and_then(|()| Ok(fs::rename(&temporary, &args.output_file)?)).inspect_err(|_| {
         // Half an archive is useless.
         let _ = fs::remove_file(&temporary);
-    })?;
+    });
+    written.with_context(failed)?;
     output::list(args.common.output, &saved)
 }
 
@@ -138,41 +147,87 @@ async fn take(registry: &Registry, image: &Image, archive: &mut Archive) -> anyh
     Ok(digest)
 }
 
-/// The artifacts that the policies in a file, or in the files of a folder, name.
-fn named_below(path: &Path) -> anyhow::Result<Vec<Image>> {
-    let mut files: Vec<PathBuf> = vec![path.to_owned()];
-    if path.is_dir() {
-        let is_policy = |path: &PathBuf| {
-            path.extension().is_some_and(|found| ["yaml", "yml", "json"].iter().any(|known| found == *known))
-        };
-        files = fs::read_dir(path)?.flatten().map(|item| item.path()).filter(is_policy).collect();
-        files.sort();
-    }
-    let mut images = Vec::new();
-    for file in files {
-        let real = file.canonicalize().with_context(|| format!("failed to find {}", file.display()))?;
-        let bytes = files::read_regular(&real, MAX_POLICIES)?;
-        let text = String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", file.display()))?;
-        images.extend(named_in(&text).with_context(|| format!("failed to read {}", file.display()))?);
-    }
-    Ok(images)
+/// The modules that policies name.
+#[derive(Debug, Default)]
+struct Named {
+    /// How many policies there are; members of a group count as one.
+    policies: usize,
+    /// The artifacts in registries.
+    images: BTreeSet<Image>,
+    /// Modules that are files or web addresses, and cannot be in an archive of artifacts.
+    elsewhere: BTreeSet<String>,
 }
 
-/// The artifacts that the policies of a text name: manifests, or a Kubewarden policies.yml.
-fn named_in(text: &str) -> anyhow::Result<Vec<Image>> {
-    let mut modules = Vec::new();
-    for document in portcullis_yaml::read_documents(text)? {
-        let entries = document.as_object().into_iter().flat_map(|entries| entries.values());
-        let of_entry = |entry: &Value| entry["module"].as_str().map(str::to_owned);
-        modules.extend(entries.filter_map(of_entry));
-        let members = document["spec"]["policies"].as_object().into_iter().flat_map(|members| members.values());
-        modules.extend(members.filter_map(of_entry));
+impl Named {
+    /// Adds what the policies of a file name, or those of the files in a folder and in the folders in it.
+    fn add_below(&mut self, path: &Path) -> anyhow::Result<()> {
+        for Found { path, is_named } in manifests(&[path.to_owned()])? {
+            let bytes = crate::read(&path, MAX_POLICIES)?;
+            // A folder may hold other files than policies, such as templates.
+            if is_named || names(&bytes, "module") {
+                self.add(&bytes).with_context(|| format!("failed to read {}", path.display()))?;
+            }
+        }
+        Ok(())
     }
-    let is_elsewhere = |module: &String| {
-        let is_path = module.starts_with(['.', '/']) || module.ends_with(".wasm");
-        module.starts_with("http://") || module.starts_with("https://") || module.starts_with("file:") || is_path
-    };
-    modules.into_iter().filter(|module| !is_elsewhere(module)).map(|module| image(&module)).collect()
+
+    /// Adds what the policies of a text name: manifests, lists of them, or a Kubewarden policies.yml.
+    fn add(&mut self, text: &[u8]) -> anyhow::Result<()> {
+        for object in portcullis_yaml::read_documents(text)?.into_iter().flat_map(objects) {
+            match Kind::of(&object) {
+                Kind::Policy | Kind::Unknown(_) | Kind::Kubewarden => self.add_policy(&object["spec"])?,
+                // The entries of a policies.yml have names of their own.
+                Kind::Other if object.get("apiVersion").is_none() => {
+                    for entry in object.as_object().into_iter().flat_map(|entries| entries.values()) {
+                        self.add_policy(entry)?;
+                    }
+                }
+                Kind::Other => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the module of a policy, or those of the members of a group.
+    fn add_policy(&mut self, spec: &Value) -> anyhow::Result<()> {
+        let members = spec["policies"].as_object().into_iter().flat_map(|members| members.values());
+        let modules: Vec<&str> = [spec].into_iter().chain(members).filter_map(|part| part["module"].as_str()).collect();
+        self.policies += usize::from(!modules.is_empty());
+        for module in modules {
+            let is_path = module.starts_with(['.', '/']) || module.ends_with(".wasm") || module.starts_with("file:");
+            if is_path || module.starts_with("http://") || module.starts_with("https://") {
+                self.elsewhere.insert(module.to_owned());
+            } else {
+                self.images.insert(image(module)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// What will be in the archive, and what will not, as lines for people. Nothing where only artifacts were named.
+    fn summary(&self) -> Vec<String> {
+        let count = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
+        let policies = (self.policies > 0).then(|| {
+            let modules = count(self.images.len(), "module", "modules");
+            format!("{} read; {modules} in registries to save", count(self.policies, "policy", "policies"))
+        });
+        let elsewhere = self.elsewhere.iter().map(|module| {
+            let shown = portcullis_contract::clean(module, 300);
+            format!("not saved: {shown}, which is a file or a web address; push it to a registry, and name that in the policy")
+        });
+        policies.into_iter().chain(elsewhere).collect()
+    }
+
+    /// The modules that are not in registries, as the end of a sentence.
+    fn elsewhere(&self) -> String {
+        let names: Vec<&str> = self.elsewhere.iter().map(String::as_str).collect();
+        let names = portcullis_contract::clean(&names.join(", "), 1000);
+        if names.is_empty() {
+            names
+        } else {
+            format!("; these are files or web addresses, which are not saved: {names}")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -212,14 +267,56 @@ mod tests {
         targets(&archive(&[("a.example/b:v1", b"one"), ("c.example/b:v1", b"one")]), "r.example").expect("the same");
     }
 
+    fn named(text: &str) -> anyhow::Result<Vec<String>> {
+        let mut named = Named::default();
+        named.add(text.as_bytes())?;
+        Ok(named.images.iter().map(Image::to_string).collect())
+    }
+
     #[test]
     fn policies_name_modules() {
         let text = "kind: Policy\nspec: {module: 'registry://a.example/b:v1'}\n---\nkind: ConfigMap\n---\nspec: {module: modules/x.wasm}\n";
-        let names: Vec<String> = named_in(text).expect("reads").iter().map(Image::to_string).collect();
-        assert_eq!(names, ["a.example/b:v1"]);
+        assert_eq!(named(text).expect("reads"), ["a.example/b:v1"]);
         let text = "one: {module: 'registry://a.example/b:v1'}\ntwo: {module: 'https://a.example/b.wasm'}\n";
-        assert_eq!(named_in(text).expect("reads").len(), 1);
+        assert_eq!(named(text).expect("reads").len(), 1);
         let text = "spec: {policies: {m: {module: 'a.example/c@sha256:1'}}}";
-        named_in(text).expect_err("no digest");
+        named(text).expect_err("no digest");
+        let text = "{apiVersion: v1, kind: ConfigMap, data: {module: a.example/b}}";
+        assert_eq!(named(text).expect("reads"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn policies_in_lists_and_in_folders_of_a_folder_are_saved_too_and_what_is_not_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let put = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("makes");
+            fs::write(path, text).expect("writes");
+        };
+        let policy = |module: &str| {
+            format!(
+                "{{apiVersion: {}, kind: ClusterPolicy, spec: {{module: '{module}'}}}}",
+                portcullis_api::API_VERSION
+            )
+        };
+        put("list.yaml", &format!("kind: List\nitems: [{}, {}]", policy("a.example/a:v1"), policy("b.wasm")));
+        put("deeper/still/one.yaml", &policy("a.example/c:v1"));
+        put("deeper/web.yml", &policy("https://a.example/d.wasm"));
+        put("template.yaml", "{{ if .Values.x }}: ]");
+        let mut named = Named::default();
+        named.add_below(folder.path()).expect("reads");
+        assert_eq!(named.images.iter().map(Image::to_string).collect::<Vec<_>>(), ["a.example/a:v1", "a.example/c:v1"]);
+        let elsewhere = "which is a file or a web address; push it to a registry, and name that in the policy";
+        assert_eq!(
+            named.summary(),
+            [
+                "4 policies read; 2 modules in registries to save".to_owned(),
+                format!("not saved: b.wasm, {elsewhere}"),
+                format!("not saved: https://a.example/d.wasm, {elsewhere}"),
+            ]
+        );
+        assert_eq!(Named::default().summary(), Vec::<String>::new(), "only artifacts were named");
+        put("deeper/broken.yaml", "module: [");
+        Named::default().add_below(folder.path()).expect_err("a file that may be a policy cannot be read");
     }
 }
