@@ -47,9 +47,7 @@ impl Given {
         ensure!(!path.contains("://"), "--allow-context-aware: {module} is not a file; pull it first");
         let bytes = std::fs::read(path).with_context(|| format!("failed to read {path}"))?;
         let (capabilities, kinds) = crate::registry::declared(&bytes)?;
-        // Older metadata names only the kinds, not the capabilities that read them, so these are granted whenever there are kinds.
-        let reads = (!kinds.is_empty()).then(|| "kubernetes/*".to_owned());
-        self.capabilities.extend(capabilities.into_iter().chain(reads));
+        self.capabilities.extend(capabilities);
         self.kinds = kinds;
         Ok(())
     }

@@ -13,13 +13,13 @@ const MOST: usize = 10_000;
 /// Longest text of a module that is shown, in bytes.
 const LONGEST: usize = 500;
 
-/// What the metadata of a module declares: the host capabilities that it calls, and the kinds of objects that it reads.
+/// What the metadata of a module declares: the host capabilities that it needs, and the kinds of objects that it reads.
 ///
 /// # Errors
 /// When it is not a module.
 pub(crate) fn declared(module: &[u8]) -> anyhow::Result<(Vec<String>, Vec<serde_json::Value>)> {
     let metadata = Inspected::of(module)?.metadata.unwrap_or_default();
-    Ok((metadata.host_capabilities, metadata.context_aware_resources))
+    Ok((metadata.capabilities(), metadata.context_aware_resources))
 }
 
 /// A module that was looked at.
@@ -102,7 +102,13 @@ impl Inspected {
                 line("Mutating", if metadata.mutating { "yes" } else { "no" });
                 line("Minimum host", metadata.minimum_kubewarden_version.as_deref().unwrap_or("none"));
                 line("Reads", &joined(metadata.context_aware_resources.iter().map(kind)));
-                line("Host calls", &joined(metadata.host_capabilities.iter().cloned()));
+                line(
+                    "Host calls",
+                    &match &metadata.host_capabilities {
+                        Some(capabilities) => joined(capabilities.iter().cloned()),
+                        None => "not declared (older metadata)".to_owned(),
+                    },
+                );
                 for rule in &metadata.rules {
                     line("Rule", &rule_text(rule));
                 }
@@ -171,6 +177,9 @@ mod tests {
         assert!(text.contains("Mutating:         yes\n") && text.contains("Protocol version: v1\n"), "{text}");
         let json = inspected.json("a.wasm", &Digest::of(b""), None);
         assert_eq!(json["metadata"]["mutating"], true);
+        assert!(text.contains("Host calls:       not declared (older metadata)\n"), "{text}");
+        let told = Inspected::of(&module(r#"{"rules":[],"hostCapabilities":[]}"#)).expect("a module");
+        assert!(told.text("a.wasm", &Digest::of(b""), None).contains("Host calls:       none\n"));
     }
 
     #[test]

@@ -18,8 +18,9 @@ pub(super) fn manifest(module: &str, metadata: &Metadata) -> anyhow::Result<Stri
     if !metadata.context_aware_resources.is_empty() {
         spec.insert("contextAwareResources".into(), metadata.context_aware_resources.clone().into());
     }
-    if !metadata.host_capabilities.is_empty() {
-        spec.insert("hostCapabilities".into(), metadata.host_capabilities.clone().into());
+    let capabilities = metadata.capabilities();
+    if !capabilities.is_empty() {
+        spec.insert("hostCapabilities".into(), capabilities.clone().into());
     }
     spec.insert("settings".into(), json!({}));
     let policy = json!({
@@ -38,7 +39,16 @@ pub(super) fn manifest(module: &str, metadata: &Metadata) -> anyhow::Result<Stri
     if metadata.rules.is_empty() {
         text.push_str("# The module suggests no rules: say what it should be asked about.\n");
     }
-    if !metadata.context_aware_resources.is_empty() || !metadata.host_capabilities.is_empty() {
+    if metadata.host_capabilities.is_none() {
+        text.push_str("# The module's metadata is older and names no host capabilities: ");
+        text.push_str(match capabilities.is_empty() {
+            true => "should calls of the policy be refused, grant them in hostCapabilities.\n",
+            false => {
+                "those to read the cluster follow from the kinds; should other calls be refused, grant them too.\n"
+            }
+        });
+    }
+    if !metadata.context_aware_resources.is_empty() || !capabilities.is_empty() {
         text.push_str("# The module asks for what contextAwareResources and hostCapabilities grant; take away what it should not have.\n");
     }
     let told = ["url", "source"].iter().find_map(|name| metadata.annotation(name));
@@ -65,6 +75,20 @@ fn name(module: &str, metadata: &Metadata) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_policy_of_older_metadata_may_read_the_kinds_that_it_names() {
+        let metadata: Metadata =
+            serde_json::from_value(json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "Namespace"}]}))
+                .expect("metadata");
+        let text = manifest("registry://ghcr.io/a/b:v1", &metadata).expect("a manifest");
+        assert!(
+            text.contains("# The module's metadata is older and names no host capabilities: those to read"),
+            "{text}"
+        );
+        let policy: Value = portcullis_yaml::read(&text).expect("YAML");
+        assert_eq!(policy["spec"]["hostCapabilities"], json!(["kubernetes/*"]));
+    }
 
     #[test]
     fn a_policy_is_made_from_the_metadata() {

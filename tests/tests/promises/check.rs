@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use portcullis_tests::{Folder, Policy, Registry, guest};
+use portcullis_tests::{Folder, Policy, Registry, guest, guest_with};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 
@@ -53,6 +53,52 @@ fn promise_what_a_pod_would_refuse_is_told_before_anybody_applies_it() {
     assert_eq!(sarif["runs"][0]["results"].as_array().map(Vec::len), Some(3), "{text}");
     let (_, text) = check(&folder, &["-o", "junit"]);
     assert!(text.contains("tests=\"4\" failures=\"3\" errors=\"0\""), "{text}");
+}
+
+/// A module with other metadata than it was built with.
+fn with_metadata(mut module: Vec<u8>, metadata: &str) -> Vec<u8> {
+    const SECTION: &[u8] = b"io.kubewarden.metadata";
+    let section = module.windows(SECTION.len()).rposition(|window| window == SECTION).expect("it has metadata");
+    module[section] = b'x';
+    // A custom section: its number, its length as LEB128 in two bytes, its name, its content.
+    let content = [&[u8::try_from(SECTION.len()).expect("short")], SECTION, metadata.as_bytes()].concat();
+    assert!(content.len() < 1 << 14, "two bytes tell the length");
+    let length =
+        [(content.len() & 0x7f) | 0x80, content.len() >> 7].map(|part| u8::try_from(part).expect("seven bits"));
+    [module, vec![0], length.to_vec(), content].concat()
+}
+
+#[test]
+fn promise_the_manifest_of_a_module_with_older_metadata_passes_a_strict_check() {
+    let folder = Folder::empty();
+    let metadata = json!({
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+        "mutating": false, "executionMode": "kubewarden-wapc", "protocolVersion": "v1",
+        "contextAwareResources": [{"apiVersion": "v1", "kind": "Namespace"}],
+    });
+    folder.write("policies/old.wasm", with_metadata(guest_with("deny_text", b"no"), &metadata.to_string()));
+    let module = folder.path("policies/old.wasm").display().to_string();
+    let inspected = run(["inspect", &module]);
+    assert!(
+        written(&inspected).contains("Host calls:       not declared (older metadata)\n"),
+        "{}",
+        written(&inspected)
+    );
+    let manifest = run(["inspect", &module, "--manifest"]);
+    folder.write("policies/old.yaml", manifest.stdout);
+    let (status, text) = check(&folder, &["--strict"]);
+    assert_eq!(status, Some(0), "{text}");
+}
+
+#[test]
+fn promise_what_a_template_or_a_cluster_wrote_passes_the_check() {
+    let folder = Folder::empty();
+    let policy = Policy::cluster("good").example("no-privileged");
+    let policy = policy.spec("hostCapabilities", Value::Null).spec("settings", Value::Null);
+    folder.put(&policy.spec("rollbackTo", json!(1)));
+    let (status, text) = check(&folder, &[]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("cluster/good: warning RolledBack: spec.rollbackTo: "), "{text}");
 }
 
 #[test]
