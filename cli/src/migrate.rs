@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use portcullis_api::SpecError;
+use portcullis_api::kubernetes::DecodeError;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -73,7 +74,7 @@ enum MigrateError {
     OtherKind,
     /// A cluster would refuse the policy because of the type of a field.
     #[error("the policy would be refused: {0}")]
-    Malformed(#[from] serde_json::Error),
+    Malformed(#[from] DecodeError),
     /// A cluster would refuse the policy because of what it says.
     #[error("the policy would be refused: {0}")]
     Refused(#[from] SpecError),

@@ -9,7 +9,7 @@ use portcullis_contract::PolicyId;
 use portcullis_expression::match_condition;
 use serde_json::Value;
 
-use super::report::{Finding, Report};
+use super::report::{Finding, Level, Report};
 use crate::eval::manifest::{Chosen, Given};
 use crate::files::{Found, manifests, names};
 use crate::kind::{KUBEWARDEN, Kind, NoPolicy, objects};
@@ -105,6 +105,7 @@ impl Collected {
             }
         };
         let mut findings = conditions;
+        findings.extend(chosen.rollback().map(|note| Finding::new(Level::Warning, "RolledBack", note)));
         let place = format!("{file}:{line}");
         let is_double = match owners.get(&chosen.id) {
             Some(other) => {
@@ -189,6 +190,12 @@ mod tests {
             {"name": "y", "expression": "object.metadata.name == 'a'"},
             {"name": "z", "expression": "request.object.metadata.name == 'a'"},
         ]);
+        let mut kept = policy("kept");
+        kept["spec"]["rollbackTo"] = json!(3);
+        kept["spec"]["settings"] = json!(null);
+        let mut typed = policy("typed");
+        typed["spec"]["mutating"] = json!("true");
+        typed["spec"]["settings"] = json!({"password": "hunter2"});
         let twice = format!("# two\n{}\n---\n{}", policy("a"), policy("a"));
         let mut wrong = policy("wrong");
         wrong["spec"]["modul"] = json!("x");
@@ -196,13 +203,18 @@ mod tests {
             ("a.yaml", &twice),
             ("odd.yaml", &odd.to_string()),
             ("wrong.yaml", &wrong.to_string()),
+            ("typed.yaml", &typed.to_string()),
+            ("kept.yaml", &kept.to_string()),
             ("broken.yaml", &format!("apiVersion: {API_VERSION}\nkind: [")),
             ("version.yaml", &policy("later").to_string().replace(API_VERSION, &format!("{GROUP}/v7"))),
             ("kind.yaml", &policy("typo").to_string().replace("ClusterPolicy", "ClusterPolciy")),
         ]);
         let text = lines.join("\n");
-        assert_eq!(ready, 2, "{text}");
+        assert_eq!(ready, 3, "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
         for words in [
+            "typed.yaml:1: typed: error SpecInvalid: spec.mutating: invalid type: ",
+            "kept.yaml:1: cluster/kept: warning RolledBack: spec.rollbackTo: a cluster serves the content of generation 3",
             "a.yaml:3: cluster/a: error SpecInvalid: a.yaml:2 has a policy of the same name",
             "broken.yaml:1: error SpecInvalid: ",
             "odd.yaml:1: cluster/odd: error SpecInvalid: spec.matchConditions[0].expression: it is not a CEL expression",
@@ -215,18 +227,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn nothing_to_check_is_an_error() {
-        let folder = tempfile::tempdir().expect("a folder");
-        fs::write(folder.path().join("pod.yaml"), "kind: Pod").expect("writes");
-        let told = |path: PathBuf| collect(&[path]).err().map(|error| format!("{error:#}")).unwrap_or_default();
-        let nothing = format!("no Policy or ClusterPolicy of {API_VERSION} in {}", folder.path().display());
-        assert_eq!(told(folder.path().to_owned()), nothing);
-        assert!(told(folder.path().join("absent.yaml")).contains("absent.yaml"));
-        let theirs = json!({"apiVersion": format!("{KUBEWARDEN}/v1"), "kind": "ClusterAdmissionPolicy"});
-        fs::write(folder.path().join("kw.yaml"), theirs.to_string()).expect("writes");
-        fs::write(folder.path().join("template.yaml"), format!("# {KUBEWARDEN}\n{{{{ if .x }}}}: ]")).expect("writes");
-        let file = folder.path().join("kw.yaml");
     #[test]
     fn a_manifest_writes_no_codes_and_no_lines_to_a_terminal() {
         let hostile = "x\u{1b}[2J\na.yaml:1: cluster/a: ok";
@@ -250,6 +250,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn nothing_to_check_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("pod.yaml"), "kind: Pod").expect("writes");
+        let told = |path: PathBuf| collect(&[path]).err().map(|error| format!("{error:#}")).unwrap_or_default();
+        let nothing = format!("no Policy or ClusterPolicy of {API_VERSION} in {}", folder.path().display());
+        assert_eq!(told(folder.path().to_owned()), nothing);
+        assert!(told(folder.path().join("absent.yaml")).contains("absent.yaml"));
+        let theirs = json!({"apiVersion": format!("{KUBEWARDEN}/v1"), "kind": "ClusterAdmissionPolicy"});
+        fs::write(folder.path().join("kw.yaml"), theirs.to_string()).expect("writes");
+        fs::write(folder.path().join("template.yaml"), format!("# {KUBEWARDEN}\n{{{{ if .x }}}}: ]")).expect("writes");
+        let file = folder.path().join("kw.yaml");
         for path in [folder.path().to_owned(), file.clone()] {
             let hint = format!(
                 " in {}; it has manifests of Kubewarden: `portcullis migrate kubewarden {}` translates them",

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
-use portcullis_api::{API_VERSION, Policy, PolicySpec};
+use portcullis_api::{API_VERSION, PolicySpec, decode_manifest, without_nulls};
 use portcullis_contract::{Mismatch, MismatchReason, PolicyId};
 use portcullis_matching::matches_rule;
 use serde_json::{Value, json};
@@ -94,10 +94,13 @@ impl Chosen {
     /// # Errors
     /// When the document breaks a rule of the schema.
     pub(crate) fn of(mut document: Value, folder: &Path, given: Given) -> anyhow::Result<Self> {
-        let policy: Policy = serde_json::from_value(document.clone())?;
+        without_nulls(&mut document);
+        let policy = decode_manifest(document.clone())?;
         let id = policy.check()?;
         let spec = document.get_mut("spec").and_then(Value::as_object_mut);
         let spec = spec.context("spec: want a mapping")?;
+        // A folder has no revisions to go back to ([`Self::rollback`]).
+        spec.shift_remove("rollbackTo");
         spec.insert("suspend".to_owned(), Value::from(false));
         spec.insert("failurePolicy".to_owned(), Value::from("Ignore"));
         if given.protect {
@@ -152,7 +155,15 @@ impl Chosen {
         found.into_iter().filter(move |one| !is_alone || !invented.contains(&one.reason)).map(|one| one.message)
     }
 
-    /// What a user should know about the verdict: why a real API server would not have asked the policy.
+    /// What a user should know where the content of another generation is served.
+    pub(crate) fn rollback(&self) -> Option<String> {
+        let to = self.spec.rollback_to?;
+        Some(format!(
+            "spec.rollbackTo: a cluster serves the content of generation {to}, and this is about the content of the manifest"
+        ))
+    }
+
+    /// What a user should know about the verdict: why an API server would not have asked the policy, or may not have.
     pub(super) fn notes(&self, review: &Review) -> Vec<String> {
         let mut notes = Vec::new();
         if self.spec.suspend {
@@ -351,6 +362,20 @@ spec:
         let module = "https://example.com/a.wasm";
         let group = |member: Value| json!({"policies": {"x": {"module": module}, "y": member}, "expression": "x() && y()", "message": "no"});
         assert!(reads(json!({"module": module, "contextAwareResources": kinds})));
+    #[test]
+    fn what_a_cluster_or_a_template_wrote_is_read() {
+        let written = TWO.replace("  suspend: true\n", "  suspend:\n  hostCapabilities:\n  rollbackTo: 3\n");
+        let chosen = of(&written, Some("a"), Given::default()).expect("a policy");
+        let document: Value = serde_json::from_str(&chosen.manifest).expect("JSON");
+        assert!(document["spec"].get("rollbackTo").is_none() && document["spec"].get("hostCapabilities").is_none());
+        let review = Review::from(b"{apiVersion: v1, kind: Pod}").expect("a request");
+        assert!(chosen.notes(&review)[0].starts_with("spec.rollbackTo: a cluster serves the content of generation 3"));
+        let slip =
+            TWO.replace("  suspend: true\n", "  mutating: 'true'\n").replace("large:", "password: hunter2, large:");
+        let told = of(&slip, Some("a"), Given::default()).expect_err("a slip");
+        assert!(told.contains("a.yaml: spec.mutating: invalid type: ") && !told.contains("hunter2"), "{told}");
+    }
+
         assert!(!reads(json!({"module": module, "contextAwareResources": []})));
         assert!(reads(group(json!({"module": module, "contextAwareResources": kinds}))));
         assert!(!reads(group(json!({"module": module}))));

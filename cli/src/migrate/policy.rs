@@ -1,6 +1,6 @@
 //! AdmissionPolicy, ClusterAdmissionPolicy and the groups of both. Pure.
 
-use portcullis_api::{API_VERSION, Policy};
+use portcullis_api::{API_VERSION, decode_manifest};
 use serde_json::{Map, Value, json};
 
 use super::{Fields, MigrateError, Outcome};
@@ -56,7 +56,7 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
         fields.note(field, Outcome::Noted(note));
     }
     let policy = json!({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec});
-    serde_json::from_value::<Policy>(policy.clone())?.check()?;
+    decode_manifest(policy.clone())?.check()?;
     Ok(policy)
 }
 

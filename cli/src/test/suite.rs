@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
+use portcullis_api::decode_value;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -80,7 +81,7 @@ impl PolicyTest {
         ensure!(kind == KIND, "kind: it is {kind:?}; want {KIND}");
         // One after the other, so that an error can name the case.
         let PolicyTest { _api_version, _kind, metadata, policy, policy_name, settings, cases } =
-            serde_json::from_value::<PolicyTest<Value>>(document)?;
+            decode_value::<PolicyTest<Value>>(document)?;
         ensure!(!cases.is_empty(), "cases: want at least one");
         let named = |(number, case): (usize, Value)| {
             let name = case["name"].as_str().map(|name| format!(" ({name})")).unwrap_or_default();
@@ -98,7 +99,7 @@ impl PolicyTest {
 
 impl Case {
     fn read(case: Value) -> anyhow::Result<Self> {
-        let case: Self = serde_json::from_value(case)?;
+        let case: Self = decode_value(case)?;
         ensure!(case.request.is_some() != case.object.is_some(), "want either request, a file, or object");
         case.expect.check()?;
         Ok(case)
@@ -150,8 +151,9 @@ mod tests {
         for (change, words) in [
             ((|it| it["apiVersion"] = json!("test.portcullis.dev/v7")) as fn(&mut Value), "apiVersion: it is "),
             (|it| it["kind"] = json!("Test"), "kind: it is \"Test\"; want PolicyTest"),
+            (|it| it["cases"][0]["expect"]["allowed"] = json!(1), "cases[0] (a pod): expect.allowed: invalid type"),
             (|it| it["cases"] = json!([]), "cases: want at least one"),
-            (|it| it["cases"][0]["expects"] = json!(1), "cases[0] (a pod): unknown field `expects`"),
+            (|it| it["cases"][0]["expects"] = json!(1), "cases[0] (a pod): expects: unknown field `expects`"),
             (|it| it["cases"][0]["object"] = json!({}), "cases[0] (a pod): want either request, a file, or object"),
             (|it| it["cases"][0]["expect"] = json!({}), "cases[0] (a pod): expect: want allowed"),
         ] {

@@ -6,6 +6,7 @@
 pub mod column;
 mod event;
 pub mod kubernetes;
+mod manifest;
 mod observed;
 mod part;
 mod policy;
@@ -16,6 +17,7 @@ mod schema;
 mod status;
 
 pub use event::{EventType, PolicyEvent};
+pub use manifest::{decode_manifest, decode_value, without_nulls};
 pub use observed::{ID_ANNOTATION, ObservedPolicy, ObservedSpec};
 pub use part::{LabelOperator, LabelRequirement, LabelSelector, PolicyGroupMember, RawSettings};
 pub use policy::{API_VERSION, Kind, Metadata, Policy, PolicySpec, SpecError};

@@ -8,9 +8,5 @@ use crate::problem::Problem;
 
 /// Decodes a value. An error begins with the path of the field that does not fit.
 pub(crate) fn decode<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner().to_string();
-        Problem::new(Reason::SpecInvalid, if path == "." { inner } else { format!("{path}: {inner}") })
-    })
+    portcullis_api::decode_value(value).map_err(|error| Problem::new(Reason::SpecInvalid, error.to_string()))
 }

@@ -99,6 +99,7 @@ pub(super) fn kind(object: &Value) -> Result<Kind, KindError> {
 }
 
 fn content(mut value: Value, too_deep: Option<&[String]>, folder: &Path) -> (Option<Head>, Result<Body, Problem>) {
+    portcullis_api::without_nulls(&mut value);
     // Settings are taken out first, so that no error text of the decoder can quote them.
     let taken = value.get_mut("spec").and_then(Value::as_object_mut).and_then(|spec| spec.shift_remove("settings"));
     let lenient = lenient_head(&value);

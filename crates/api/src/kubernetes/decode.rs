@@ -4,6 +4,7 @@ use kube_core::DynamicObject;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::manifest::decode_value as read;
 use crate::{API_VERSION, Metadata, Policy, PolicyReference, PolicySpec, schema};
 
 /// The fields that [`decode_match`] reads: those of [`Policy::match_part`], and the time limits.
@@ -20,11 +21,12 @@ const MATCH_FIELDS: [&str; 10] = [
     "timeoutEvalSeconds",
 ];
 
-/// An object, or a part of it, that this release cannot read. Usually a newer release, which knows more values, accepted it.
+/// An object, or a part of it, that this release cannot read. Usually a newer release, which knows more values, accepted it, or its author
+/// has made a slip.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {problem}")]
+#[error("{}{problem}", if path == "." { String::new() } else { format!("{path}: ") })]
 pub struct DecodeError {
-    /// The path of the field, for instance `spec.mode`.
+    /// The path of the field, for instance `spec.mode`; `.` for the whole.
     pub path: String,
     /// What is wrong there.
     pub problem: String,
@@ -63,13 +65,6 @@ pub fn decode_match(policy: &PolicyReference, spec: &Value) -> Result<Policy, De
     let spec = decode_spec(fields.map(|(name, value)| (name.clone(), value.clone())).collect())?;
     let metadata = Metadata { name: policy.name.clone(), namespace: policy.namespace.clone(), ..Metadata::default() };
     Ok(Policy { api_version: API_VERSION.to_owned(), kind: policy.kind, metadata, spec, status: None })
-}
-
-fn read<T: DeserializeOwned>(value: Value) -> Result<T, DecodeError> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        DecodeError { path, problem: error.into_inner().to_string() }
-    })
 }
 
 #[cfg(test)]

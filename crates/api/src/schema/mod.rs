@@ -102,6 +102,30 @@ pub(crate) fn prune(schema: &Value, value: &mut Value) {
     }
 }
 
+/// Removes the nulls of a schema's fields, as the API server does before it applies defaults. Free-form parts keep theirs.
+pub(crate) fn prune_nulls(schema: &Value, value: &mut Value) {
+    match value {
+        Value::Object(fields) if schema.get(ANY).is_none() => {
+            let below = |name: &str| {
+                let property = schema.get("properties").and_then(|known| known.get(name));
+                property.or_else(|| schema.get("additionalProperties"))
+            };
+            fields.retain(|name, inner| !inner.is_null() || below(name).is_none());
+            for (name, inner) in fields {
+                if let Some(below) = below(name) {
+                    prune_nulls(below, inner);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(below) = schema.get("items") {
+                items.iter_mut().for_each(|item| prune_nulls(below, item));
+            }
+        }
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
