@@ -27,6 +27,7 @@ mod junit;
 mod kind;
 pub mod layout;
 pub mod log;
+mod matching;
 mod migrate;
 pub mod moment;
 pub mod name;
@@ -100,7 +101,6 @@ fn synchronous(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     portcullis_process::run(|| command().map_err(once))
 }
 
-/// Runs a command that asks a cluster.
 /// The text of an error, made safe to show: it may quote manifests, archives and answers of servers. The last lines of a program that has
 /// ended stay lines of their own ([`child::quoted`]).
 fn safe(text: &str) -> String {
@@ -114,6 +114,7 @@ fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// Runs a command that asks a cluster.
 fn asynchronous(command: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
     synchronous(|| {
         // One thread is enough, as requests are sent one after the other.

@@ -6,7 +6,6 @@
 
 mod collect;
 mod expectation;
-mod matching;
 mod report;
 mod suite;
 
@@ -22,8 +21,8 @@ use crate::child::Echo;
 use crate::eval::session::{More, Session, until_signal};
 use crate::eval::state::Settled;
 use crate::eval::verdict::{Outcome as Answer, Verdict};
+use crate::matching::{Match, NamespaceLabels, matching};
 use collect::{Prepared, Trial, collect};
-use matching::matching;
 use report::{Outcome, Report, Tried};
 
 /// Tests and prints. Exit status: 0 all passed, 1 a case failed, 2 a case could not be evaluated, 64 for a bad argument.
@@ -129,11 +128,12 @@ async fn try_all(
 /// Tries one case. `unserved` says why the policy cannot answer.
 async fn one(session: &Session, test: &Prepared, trial: &Trial, unserved: Option<&str>) -> anyhow::Result<Tried> {
     let policy = &test.policy;
-    let found = matching(&policy.id, &policy.spec, &trial.asked, &trial.request, &trial.namespace_labels);
-    let mut notes = Vec::new();
-    if let matching::Match::Unknown(what) = &found {
-        notes.push(format!("only an API server can judge whether it asks the policy: {what}"));
-    }
+    let labels = NamespaceLabels::All(&trial.namespace_labels);
+    let found = matching(&policy.id, &policy.spec, &trial.asked, &trial.request, labels);
+    let notes = match &found {
+        Match::Unknown(_) => Vec::from_iter(found.note()),
+        Match::Yes | Match::No(_) => Vec::new(),
+    };
     let (outcome, messages) = match (trial.expect.of_match(&found), unserved) {
         (Some(difference), _) => (Outcome::Failed, vec![difference]),
         (None, _) if !trial.expect.asks() => (Outcome::Passed, Vec::new()),

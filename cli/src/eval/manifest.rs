@@ -5,11 +5,11 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use portcullis_api::{API_VERSION, PolicySpec, decode_manifest, without_nulls};
 use portcullis_contract::{Mismatch, MismatchReason, PolicyId};
-use portcullis_matching::matches_rule;
 use serde_json::{Value, json};
 
 use super::request::Review;
 use crate::kind::{Kind, NoPolicy, objects};
+use crate::matching::{NamespaceLabels, matching};
 
 /// The chosen policy.
 #[derive(Debug)]
@@ -169,16 +169,11 @@ impl Chosen {
         if self.spec.suspend {
             notes.push("the policy is suspended; it was evaluated as if it were not".to_owned());
         }
-        let Some(asked) = &review.asked else { return notes };
-        if !self.spec.rules.iter().any(|rule| matches_rule(rule, asked)) {
-            notes.push("the policy's rules do not match this request, so an API server would not ask it".to_owned());
-        }
-        if self.id.namespace().is_some_and(|namespace| namespace != asked.namespace) {
-            notes.push(format!(
-                "the policy applies to its own namespace only, and this request is for {:?}",
-                asked.namespace
-            ));
-        }
+        notes.extend(self.rollback());
+        // A module alone has no rules of its own.
+        let Some(asked) = review.asked.as_ref().filter(|_| !self.is_alone) else { return notes };
+        let request = serde_json::from_slice::<Value>(&review.bytes).unwrap_or_default()["request"].take();
+        notes.extend(matching(&self.id, &self.spec, asked, &request, NamespaceLabels::NotKnown).note());
         notes
     }
 }
@@ -362,6 +357,11 @@ spec:
         let module = "https://example.com/a.wasm";
         let group = |member: Value| json!({"policies": {"x": {"module": module}, "y": member}, "expression": "x() && y()", "message": "no"});
         assert!(reads(json!({"module": module, "contextAwareResources": kinds})));
+        assert!(!reads(json!({"module": module, "contextAwareResources": []})));
+        assert!(reads(group(json!({"module": module, "contextAwareResources": kinds}))));
+        assert!(!reads(group(json!({"module": module}))));
+    }
+
     #[test]
     fn what_a_cluster_or_a_template_wrote_is_read() {
         let written = TWO.replace("  suspend: true\n", "  suspend:\n  hostCapabilities:\n  rollbackTo: 3\n");
@@ -374,11 +374,6 @@ spec:
             TWO.replace("  suspend: true\n", "  mutating: 'true'\n").replace("large:", "password: hunter2, large:");
         let told = of(&slip, Some("a"), Given::default()).expect_err("a slip");
         assert!(told.contains("a.yaml: spec.mutating: invalid type: ") && !told.contains("hunter2"), "{told}");
-    }
-
-        assert!(!reads(json!({"module": module, "contextAwareResources": []})));
-        assert!(reads(group(json!({"module": module, "contextAwareResources": kinds}))));
-        assert!(!reads(group(json!({"module": module}))));
     }
 
     #[test]
@@ -411,6 +406,14 @@ spec:
         assert_eq!(a.notes(&asked("pods", "", "x")).len(), 1, "suspended");
         assert_eq!(a.notes(&asked("pods", "status", "x")).len(), 2, "and no match");
         assert!(b.notes(&asked("pods", "", "team")).is_empty());
-        assert!(b.notes(&asked("pods", "", "x"))[0].contains("its own namespace only"));
+        assert!(b.notes(&asked("pods", "", "x"))[0].contains("its own namespace \"team\" only"));
+        let system = b"{apiVersion: v1, kind: Pod, metadata: {name: x, namespace: kube-system}}";
+        let notes = a.notes(&Review::from(system).expect("a request"));
+        assert!(notes[1].starts_with("an API server would not ask the policy: "), "{notes:?}");
+        let mut spec: Value = serde_json::from_str(&a.manifest).expect("JSON");
+        spec["spec"]["namespaceSelector"] = json!({"matchLabels": {"team": "a"}});
+        let selecting = Chosen::of(spec, Path::new("/"), Given::default()).expect("a policy");
+        let notes = selecting.notes(&asked("pods", "", "x"));
+        assert!(notes[0].starts_with("only an API server can judge whether it asks the policy: "), "{notes:?}");
     }
 }

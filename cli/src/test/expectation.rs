@@ -4,8 +4,8 @@ use anyhow::ensure;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::matching::Match;
 use crate::eval::verdict::{Outcome, Verdict};
+use crate::matching::Match;
 
 /// What a policy is expected to answer. What is absent may be anything.
 #[derive(Debug, Default, Deserialize)]
@@ -52,7 +52,7 @@ impl Expectation {
     /// Where it differs from what matches; nothing if it does not.
     pub(super) fn of_match(&self, found: &Match) -> Option<String> {
         match (self.asks(), found) {
-            (true, Match::No(why)) => Some(format!("an API server would not ask the policy: {why}")),
+            (true, Match::No(_)) => found.note(),
             (false, Match::Yes) => Some("matched: want false, got true".to_owned()),
             (false, Match::Unknown(what)) => {
                 Some(format!("matched: want false, and {what} can only be judged by an API server"))

@@ -10,9 +10,9 @@ use crate::resource::Resource;
 use crate::selector::{Labels, Selector, SelectorError, labels};
 
 /// Namespaces about which no ClusterPolicy is asked, besides that of the installation.
-const SYSTEM: [&str; 2] = ["kube-node-lease", "kube-system"];
+pub const SYSTEM: [&str; 2] = ["kube-node-lease", "kube-system"];
 /// API groups about which no policy is asked.
-const LEFT_OUT: [&str; 3] = ["authentication.k8s.io", "authorization.k8s.io", "policies.portcullis.dev"];
+pub const LEFT_OUT: [&str; 3] = ["authentication.k8s.io", "authorization.k8s.io", "policies.portcullis.dev"];
 /// The operations for which an existing object can be judged, the preferred one first.
 const OPERATIONS: [&str; 2] = ["CREATE", "UPDATE"];
 
