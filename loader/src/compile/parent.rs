@@ -20,6 +20,9 @@ use crate::volume::{Compiled, Reservation};
 const PIECE: usize = 256 << 10;
 /// Most bytes of a child's standard error that are read.
 const MAX_STDERR: u64 = 64 << 10;
+/// Most threads of a child's compiler. Each has a stack and the function that it compiles within the child's memory limit, so there must not be
+/// one for each core of a large node. More would hardly help: most modules are compiled in less than a second, and the largest in a few.
+const MAX_THREADS: usize = 4;
 /// How often a module is tried in all, if each child dies.
 const TRIES: u32 = 2;
 
@@ -87,18 +90,9 @@ impl Compilers {
 
     async fn once(&self, module: File, mut artifact: Sink) -> Result<(Compiled, Reservation), ChildFailure> {
         let limits = &self.limits;
-        // Not the program's path: the file there may have been replaced since this process started.
-        let mut command = Command::new("/proc/self/exe");
-        command
-            .arg(SUBCOMMAND)
-            .arg(format!("--memory={}", limits.memory))
-            .arg(format!("--cpu-seconds={}", limits.cpu_time.as_secs().max(1)))
-            .arg(format!("--max-module-size={}", limits.max_module_size))
-            .env_clear()
-            .stdin(Stdio::from(module))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut command = command(limits, cores);
+        command.stdin(Stdio::from(module)).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         #[cfg(debug_assertions)]
         if let Some(points) = std::env::var_os("PORTCULLIS_FAILPOINTS") {
             command.env("PORTCULLIS_FAILPOINTS", points);
@@ -130,6 +124,20 @@ impl Compilers {
         let ended = write_time.timeout(limits.time, run).await;
         ended.unwrap_or_else(|| Err(too_slow(child.id().and_then(processor_time::of), limits)))
     }
+}
+
+/// The command of a child, on a machine with so many cores. Of the loader's environment it gets nothing.
+fn command(limits: &CompileLimits, cores: usize) -> Command {
+    // Not the program's path: the file there may have been replaced since this process started.
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg(SUBCOMMAND)
+        .arg(format!("--memory={}", limits.memory))
+        .arg(format!("--cpu-seconds={}", limits.cpu_time.as_secs().max(1)))
+        .arg(format!("--max-module-size={}", limits.max_module_size))
+        .env_clear()
+        .env("RAYON_NUM_THREADS", cores.min(MAX_THREADS).to_string());
+    command
 }
 
 /// Receives what the child writes. Stops when it is too much, or when there is no room for it.
@@ -238,6 +246,15 @@ mod tests {
             Err(ChildFailure::Judged(failure)) => Some(failure.reason),
             Err(ChildFailure::Died(_)) => None,
             Ok(_) => panic!("no artifact"),
+        }
+    }
+
+    #[test]
+    fn a_node_with_many_cores_does_not_use_up_the_memory_for_stacks() {
+        for (cores, threads) in [(1, "1"), (2, "2"), (4, "4"), (256, "4")] {
+            let command = command(&LIMITS, cores);
+            let set: Vec<_> = command.as_std().get_envs().collect();
+            assert_eq!(set, [("RAYON_NUM_THREADS".as_ref(), Some(threads.as_ref()))], "{cores}");
         }
     }
 
