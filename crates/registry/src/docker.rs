@@ -105,11 +105,11 @@ impl DockerConfig {
         Some((metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec()))
     }
 
-    /// The login for a registry (`host` or `host:port`); `None` if the file has none.
+    /// The login for a repository of a registry (`host` or `host:port`); `None` if the file has none.
     ///
     /// # Errors
     /// `CredentialsMissing` when the file is absent or malformed.
-    pub async fn credential(&self, host: &str) -> Result<Option<Credential>, FetchError> {
+    pub async fn credential(&self, host: &str, repository: &str) -> Result<Option<Credential>, FetchError> {
         let path = self.path();
         let missing = |text: String| FetchError::new(Reason::CredentialsMissing, text);
         // Mounted secrets are symbolic links.
@@ -124,7 +124,7 @@ impl DockerConfig {
         // serde would read a JSON list as the fields in their order, so it must be a map.
         let file: serde_json::Map<_, _> = serde_json::from_slice(&bytes).map_err(|_| no_json())?;
         let file: File = serde_json::from_value(file.into()).map_err(|_| no_json())?;
-        match file.find(host) {
+        match file.find(host, repository) {
             None => Ok(None),
             Some(LoginSource::Entry(entry)) => {
                 entry.credential(|what| malformed(&format!("has an entry for {host} {what}")))
@@ -135,13 +135,13 @@ impl DockerConfig {
 }
 
 impl File {
-    fn find(&self, host: &str) -> Option<LoginSource> {
-        let own = |key: &String| is_for(key, host);
-        if let Some((_, helper)) = self.cred_helpers.iter().find(|(key, _)| own(key)) {
+    fn find(&self, host: &str, repository: &str) -> Option<LoginSource> {
+        let fits = |key: &String| fit(key, host, repository);
+        if let Some((_, helper)) = best(self.cred_helpers.iter(), fits) {
             return Some(LoginSource::Helper(helper.clone()));
         }
         // An empty entry means that the credential store has the login.
-        let entry = self.auths.iter().find(|(key, entry)| own(key) && !entry.is_empty());
+        let entry = best(self.auths.iter().filter(|(_, entry)| !entry.is_empty()), fits);
         match (entry, &self.creds_store) {
             (Some((_, entry)), _) => Some(LoginSource::Entry(entry.clone())),
             (None, Some(store)) if !store.is_empty() => Some(LoginSource::Helper(store.clone())),
@@ -178,11 +178,69 @@ impl Entry {
     }
 }
 
-/// Whether a key of the file (`host`, `https://host/v1/`) names this registry.
-fn is_for(key: &str, host: &str) -> bool {
+/// How well a key of the file fits a repository. The longest path is the best; of keys with the same path, one without patterns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Fit {
+    path: usize,
+    is_exact: bool,
+}
+
+/// The entry whose key fits best; of those that fit equally well the first.
+fn best<'f, T>(
+    entries: impl Iterator<Item = (&'f String, T)>,
+    fit: impl Fn(&String) -> Option<Fit>,
+) -> Option<(&'f String, T)> {
+    let mut best = None;
+    for (key, entry) in entries {
+        if let Some(found) = fit(key)
+            && best.as_ref().is_none_or(|(known, _)| found > *known)
+        {
+            best = Some((found, (key, entry)));
+        }
+    }
+    best.map(|(_, entry)| entry)
+}
+
+/// How well a key of the file (`host`, `host/path`, `*.host/path`, `https://host/v1/`) fits a repository, as kubelets match the keys of pull
+/// secrets; `None` if it is for others. A path is the beginning of the repository, in whole parts. A `*` stands for letters within one label of
+/// the host, also for a part of it.
+fn fit(key: &str, host: &str, repository: &str) -> Option<Fit> {
     let bare = key.trim_start_matches("https://").trim_start_matches("http://");
-    let bare = bare.split('/').next().unwrap_or_default();
-    bare.eq_ignore_ascii_case(host) || (HUB.contains(&bare) && HUB.contains(&host))
+    let (pattern, path) = bare.split_once('/').unwrap_or((bare, ""));
+    // Docker writes the version of the API after the host.
+    let path = path.trim_end_matches('/');
+    let path = if matches!(path, "v1" | "v2") { "" } else { path };
+    let is_within = || repository.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if !path.is_empty() && !is_within() {
+        return None;
+    }
+    let is_exact = pattern.eq_ignore_ascii_case(host) || (HUB.contains(&pattern) && HUB.contains(&host));
+    (is_exact || globs(pattern, host)).then_some(Fit { path: path.len(), is_exact })
+}
+
+/// Whether a pattern of a host stands for this host: as many labels, the same port, and each label as its pattern says.
+fn globs(pattern: &str, host: &str) -> bool {
+    let parts = |text: &str| {
+        text.rsplit_once(':').map_or((text.to_owned(), None), |(name, port)| (name.to_owned(), Some(port.to_owned())))
+    };
+    let ((pattern, wanted), (host, port)) = (parts(&pattern.to_ascii_lowercase()), parts(&host.to_ascii_lowercase()));
+    let (patterns, labels): (Vec<_>, Vec<_>) = (pattern.split('.').collect(), host.split('.').collect());
+    wanted == port
+        && patterns.len() == labels.len()
+        && patterns.iter().zip(&labels).all(|(pattern, label)| is_label(pattern, label))
+}
+
+/// Whether a label is what a pattern stands for, in which each `*` stands for any letters.
+fn is_label(pattern: &str, label: &str) -> bool {
+    let mut pieces = pattern.split('*');
+    let first = pieces.next().unwrap_or_default();
+    let Some(mut rest) = label.strip_prefix(first) else { return false };
+    let Some(last) = pieces.next_back() else { return rest.is_empty() };
+    for piece in pieces {
+        let Some(at) = rest.find(piece) else { return false };
+        rest = &rest[at + piece.len()..];
+    }
+    rest.ends_with(last)
 }
 
 /// Asks the credential helper of this name.
@@ -208,7 +266,8 @@ mod tests {
     async fn credential(text: &str, host: &str) -> Result<Option<Credential>, FetchError> {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("config.json"), text).expect("writes");
-        DockerConfig::new(folder.path().to_owned()).credential(host).await
+        let (host, repository) = host.split_once('/').unwrap_or((host, "org/policy"));
+        DockerConfig::new(folder.path().to_owned()).credential(host, repository).await
     }
 
     fn basic(user: &str, password: &str) -> Option<Credential> {
@@ -228,6 +287,48 @@ mod tests {
         assert_eq!(credential(text, "d.example").await, Ok(Some(Credential::Bearer("r".into()))));
         assert_eq!(credential(text, "docker.io").await, Ok(basic("u", "p")));
         assert_eq!(credential(text, "e.example").await, Ok(None));
+        // Docker writes the version of the API after the host, which is no path.
+        assert_eq!(credential(text, "b.example/v1/policy").await, Ok(basic("u", "p")));
+        // As kubelets match the keys of pull secrets: by the longest path in whole parts, and by patterns in the labels of a host.
+        let of = |user: &str| format!(r#"{{"username": "{user}", "password": "p"}}"#);
+        let keys = [
+            "a.example",
+            "a.example/team",
+            "a.example/team/one",
+            "*.cloud.example",
+            "reg*.b.example:5000/x",
+            "https://c.example/team/",
+            "*.d.example",
+            "one.d.example",
+            "d*.e*e.example",
+        ];
+        let entries: Vec<_> = keys.map(|key| format!("\"{key}\": {}", of(key))).into_iter().collect();
+        let text = format!(r#"{{"auths": {{{}}}}}"#, entries.join(", "));
+        for (image, key) in [
+            ("a.example/other/policy", Some("a.example")),
+            ("a.example/team", Some("a.example/team")),
+            ("a.example/team/policy", Some("a.example/team")),
+            ("a.example/teams/policy", Some("a.example")),
+            ("a.example/team/one/policy", Some("a.example/team/one")),
+            ("eu.cloud.example/policy", Some("*.cloud.example")),
+            ("a.eu.cloud.example/policy", None),
+            ("cloud.example/policy", None),
+            ("eu.cloud.example:5000/policy", None),
+            ("registry.B.example:5000/x/policy", Some("reg*.b.example:5000/x")),
+            ("registry.b.example:5000/y/policy", None),
+            ("c.example/team/policy", Some("https://c.example/team/")),
+            ("c.example/policy", None),
+            ("one.d.example/policy", Some("one.d.example")),
+            ("two.d.example/policy", Some("*.d.example")),
+            ("dd.ee.example/policy", Some("d*.e*e.example")),
+            ("dd.e.example/policy", None),
+        ] {
+            assert_eq!(credential(&text, image).await, Ok(key.and_then(|key| basic(key, "p"))), "{image}");
+        }
+        let helpers = r#"{"credHelpers": {"*.example/a": "portcullis-no-such", "b.example": "portcullis-other"}}"#;
+        let error = credential(helpers, "a.example/a/policy").await.expect_err("no such helper");
+        assert!(error.message.contains("docker-credential-portcullis-no-such"), "{error}");
+        assert_eq!(credential(helpers, "a.example/b").await, Ok(None));
     }
 
     #[tokio::test]
@@ -242,7 +343,7 @@ mod tests {
             assert_eq!(error.reason, Reason::CredentialsMissing, "{text}");
             assert!(error.message.contains("config.json") && !error.message.contains("sekret"), "{error}");
         }
-        let error = DockerConfig::new("/nowhere".into()).credential("h").await.expect_err("absent");
+        let error = DockerConfig::new("/nowhere".into()).credential("h", "a").await.expect_err("absent");
         assert!(error.message.contains("/nowhere/config.json"), "{error}");
         let error = credential(r#"{"credsStore": "portcullis-no-such"}"#, "h").await.expect_err("no such helper");
         assert!(error.message.contains("docker-credential-portcullis-no-such"), "{error}");

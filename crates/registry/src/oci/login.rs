@@ -80,7 +80,7 @@ impl Logins {
         // Taken before the file is read, so that a file that changes in between is read again.
         let file = docker.and_then(DockerConfig::stamp);
         let login = match docker {
-            Some(docker) => docker.credential(&image.host).await,
+            Some(docker) => docker.credential(&image.host, &image.repository).await,
             None => Ok(None),
         };
         let mut without_login = None;
