@@ -21,6 +21,8 @@ mod receive;
 mod resolve;
 pub mod signature;
 mod sources;
+#[cfg(test)]
+mod test_server;
 mod tls;
 mod write_time;
 
@@ -29,7 +31,7 @@ pub use client::{Redirects, Request, Web, WebSettings, address_of, host_of};
 pub use docker::{Credential, DockerConfig};
 pub use error::FetchError;
 pub use peers::{PEER_NAME, PeerAddress, PeerAddressError, PeerContent, PeerKeys, PeerNameError, PeerTls, Peers};
-pub use receive::{Receive, Whole};
+pub use receive::{BodyMemory, Receive, Whole};
 pub use resolve::resolver;
 pub use sources::{Sources, SourcesError, SourcesFile};
 pub use write_time::WriteTime;

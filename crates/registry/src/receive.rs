@@ -1,6 +1,8 @@
 //! Receivers of the bytes of a body, as they come.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 
 use portcullis_contract::{Digest, Hasher, Reason};
 use portcullis_process::format_bytes;
@@ -27,6 +29,12 @@ pub trait Receive: Send {
     }
 }
 
+/// Counts the bytes of bodies that are kept in memory, and lets them wait while there is too little of it.
+pub trait BodyMemory: Send + Sync {
+    /// Waits until so many more bytes may be kept.
+    fn take(&self, bytes: usize) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+}
+
 /// Keeps a body in memory, for small bodies and for commands that work on one module.
 pub struct Whole {
     bytes: Vec<u8>,
@@ -34,12 +42,37 @@ pub struct Whole {
     limit: u64,
     /// What the body is, for the error.
     what: &'static str,
+    /// The reason of the error for a body above the limit.
+    reason: Reason,
+    /// What counts the bytes; `None` where nothing does.
+    memory: Option<Arc<dyn BodyMemory>>,
+    write_time: WriteTime,
 }
 
 impl Whole {
     /// A receiver of at most `limit` bytes of `what`.
     pub fn new(what: &'static str, limit: u64) -> Self {
-        Self { bytes: Vec::new(), hasher: Hasher::default(), limit, what }
+        Self {
+            bytes: Vec::new(),
+            hasher: Hasher::default(),
+            limit,
+            what,
+            reason: Reason::ModuleTooLarge,
+            memory: None,
+            write_time: WriteTime::default(),
+        }
+    }
+
+    /// The same for a body that is no module or manifest: one above the limit fails with this reason.
+    #[must_use]
+    pub fn refused_as(self, reason: Reason) -> Self {
+        Self { reason, ..self }
+    }
+
+    /// The same with something that counts the bytes.
+    #[must_use]
+    pub fn within(self, memory: Option<Arc<dyn BodyMemory>>) -> Self {
+        Self { memory, ..self }
     }
 
     /// The bytes and their digest.
@@ -51,7 +84,7 @@ impl Whole {
 
     fn too_large(&self) -> FetchError {
         let text = format!("{} is above the limit of {}", self.what, format_bytes(self.limit));
-        FetchError::new(Reason::ModuleTooLarge, text)
+        FetchError::new(self.reason, text)
     }
 }
 
@@ -64,8 +97,16 @@ impl Receive for Whole {
         if self.bytes.len() as u64 + bytes.len() as u64 > self.limit {
             return Err(self.too_large());
         }
+        if let Some(memory) = &self.memory {
+            // Waiting is no fault of the source, so it counts like a write.
+            self.write_time.count(memory.take(bytes.len())).await;
+        }
         self.hasher.update(bytes);
         self.bytes.extend_from_slice(bytes);
         Ok(())
+    }
+
+    fn write_time(&self) -> WriteTime {
+        self.write_time.clone()
     }
 }

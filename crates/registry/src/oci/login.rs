@@ -17,8 +17,8 @@ use super::Image;
 use super::challenge::Challenge;
 use crate::{Credential, DockerConfig, FetchError, Redirects, Request, Web, Whole, client, host_of};
 
-/// Largest answer of a token service, in bytes.
-const LARGEST: u64 = 256 << 10;
+/// Largest answer of a token service, in bytes. A token is sent in a header, and servers take much smaller ones than this.
+const LARGEST: u64 = 64 << 10;
 /// How long a token is valid if its service does not say.
 const DEFAULT_LIFE: Duration = Duration::from_secs(60);
 /// Most tokens that are kept.
@@ -187,7 +187,7 @@ impl TokenRequest<'_> {
             error.message = format!("the token service of {}: {}", image.host, error.message);
             return Err(error);
         }
-        let mut body = Whole::new("the answer of the token service", LARGEST);
+        let mut body = Whole::new("the answer of the token service", LARGEST).refused_as(Reason::Unauthorized);
         web.body(&host, answer, &mut body).await?;
         let not_a_token = || no_service(format!("the token service {host} gives something that is not a token"));
         let answer: TokenAnswer = serde_json::from_slice(&body.finish().0).map_err(|_| not_a_token())?;
@@ -233,4 +233,25 @@ fn secret(text: &str) -> Result<HeaderValue, FetchError> {
     let mut value = HeaderValue::from_str(text).map_err(unusable)?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_server::{serve, web};
+
+    #[tokio::test]
+    async fn a_token_service_that_gives_too_much_is_not_a_module_that_is_too_large() {
+        let answers = [("large", vec![b' '; (64 << 10) + 1]), ("token", br#"{"token": "t"}"#.to_vec())];
+        let (host, _) = serve(answers.map(|(path, body)| (path.to_owned(), body)).into()).await;
+        let (web, image) = (web(&host), format!("{host}/a:v1").parse().expect("a name"));
+        let token = async |path: &str| {
+            let realm = format!("http://{host}/{path}");
+            TokenRequest { realm, service: None, scope: String::new(), login: None }.token(&web, &image).await
+        };
+        let error = token("large").await.expect_err("refused");
+        assert_eq!(error.reason, Reason::Unauthorized);
+        assert!(error.message.contains("the answer of the token service"), "{error}");
+        assert_eq!(token("token").await.map(|(header, _)| header), bearer("t"));
+    }
 }

@@ -1,7 +1,7 @@
 //! Fetches a manifest or a blob from a registry.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use http::header::{ACCEPT, AUTHORIZATION};
 use http::{HeaderValue, Method, StatusCode};
@@ -12,26 +12,40 @@ use url::Url;
 use super::challenge::Challenge;
 use super::login::Logins;
 use super::{Image, MAX_MANIFEST, Manifest};
-use crate::{DockerConfig, FetchError, Receive, Redirects, Request, Web, Whole, client, host_of};
+use crate::{BodyMemory, DockerConfig, FetchError, Receive, Redirects, Request, Web, Whole, client, host_of};
 
 /// The media types to accept for a manifest. Indexes are included, so that an index is refused as such and not by a
 /// 404.
 const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json, \
      application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json";
 
-/// Talks to registries.
+/// Talks to registries. Clones share what they have learned.
+#[derive(Clone)]
 pub struct Registry {
-    pub(super) web: Web,
+    pub(super) web: Arc<Web>,
     docker: Option<DockerConfig>,
-    logins: Logins,
+    logins: Arc<Logins>,
     /// Whether each known host speaks plain HTTP.
-    plain: Mutex<HashMap<String, bool>>,
+    plain: Arc<Mutex<HashMap<String, bool>>>,
+    /// What counts the bytes of manifests, lists and signatures; `None` where nothing does.
+    memory: Option<Arc<dyn BodyMemory>>,
 }
 
 impl Registry {
     /// A client that logs in with the logins of `docker`.
     pub fn new(web: Web, docker: Option<DockerConfig>) -> Self {
-        Self { web, docker, logins: Logins::default(), plain: Mutex::default() }
+        Self { web: Arc::new(web), docker, logins: Arc::default(), plain: Arc::default(), memory: None }
+    }
+
+    /// The same client, where something counts the bytes of manifests, lists and signatures.
+    #[must_use]
+    pub fn within(&self, memory: Arc<dyn BodyMemory>) -> Self {
+        Self { memory: Some(memory), ..self.clone() }
+    }
+
+    /// A receiver of at most `limit` bytes of `what`.
+    pub(crate) fn whole(&self, what: &'static str, limit: u64) -> Whole {
+        Whole::new(what, limit).within(self.memory.clone())
     }
 
     /// The HTTP client.
@@ -60,7 +74,7 @@ impl Registry {
         // What a tag refers to, only the registry says; a digest is checked below.
         let redirects = if image.digest.is_some() { Redirects::Anywhere } else { Redirects::Allowed };
         let answer = self.get(image, &format!("manifests/{}", image.pointer()), MANIFESTS, redirects).await?;
-        let mut body = Whole::new("the manifest", limit);
+        let mut body = self.whole("the manifest", limit);
         self.web.body(&image.host, answer, &mut body).await?;
         let (bytes, digest) = body.finish();
         match image.digest {

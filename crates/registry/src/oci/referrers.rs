@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{INDEX_TYPE, Image, MANIFEST_TYPE, MAX_MANIFEST, Manifest, Registry};
-use crate::{FetchError, Redirects, Whole};
+use crate::{FetchError, Redirects};
 
 /// The media type of an empty configuration. Some clients put it where the type of the artifact belongs.
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
@@ -69,7 +69,7 @@ impl Registry {
             Err(error) if error.reason == Reason::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mut body = Whole::new("the list of signatures", MAX_MANIFEST);
+        let mut body = self.whole("the list of signatures", MAX_MANIFEST).refused_as(Reason::SignatureInvalid);
         self.web.body(&image.host, answer, &mut body).await?;
         Ok(Some(body.finish().0))
     }

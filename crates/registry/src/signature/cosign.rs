@@ -13,8 +13,8 @@ use super::material::Layer;
 use super::refusal::Refusal;
 use super::signed::{Certificate, Entry, Signed};
 use super::trust::{Logged, NoTrustRoot, TrustRoot};
+use crate::FetchError;
 use crate::oci::{Descriptor, Image, Manifest, Registry, SIGNATURE};
-use crate::{FetchError, Whole};
 
 /// The media type of a statement.
 pub(super) const STATEMENT_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
@@ -78,7 +78,7 @@ async fn statement(registry: &Registry, place: &Image, layer: Descriptor) -> Res
     if !layer.annotations.contains_key(SIGNATURE) || layer.size > MAX_STATEMENT {
         return Ok(None);
     }
-    let mut receive = Whole::new("a signature", MAX_STATEMENT);
+    let mut receive = registry.whole("a signature", MAX_STATEMENT).refused_as(Reason::SignatureInvalid);
     registry.blob(place, &layer.digest, &mut receive).await?;
     let (body, digest) = receive.finish();
     let Descriptor { media_type, annotations, digest: wanted, .. } = layer;

@@ -57,7 +57,7 @@ fn unavailable(image: &Image, error: FetchError) -> FetchError {
 /// The error when the list of signatures cannot be read, or is something else.
 fn unlisted(image: &Image, error: FetchError) -> FetchError {
     match error.reason {
-        Reason::ManifestUnsupported => {
+        Reason::ManifestUnsupported | Reason::ModuleTooLarge => {
             FetchError::new(Reason::SignatureInvalid, format!("the signatures of {image}: {}", error.message))
         }
         _ => unavailable(image, error),

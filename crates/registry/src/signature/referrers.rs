@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use portcullis_contract::{Digest, Reason};
 
 use super::material::Layer;
+use crate::FetchError;
 use crate::oci::{Descriptor, Image, Manifest, Registry};
-use crate::{FetchError, Whole};
 
 /// The prefix of the media types of bundles, in all their versions.
 pub(super) const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
@@ -68,7 +68,7 @@ async fn layer_of(registry: &Registry, artifact: &Image) -> Result<Option<Descri
 }
 
 async fn bundle(registry: &Registry, artifact: &Image, layer: Descriptor) -> Result<Option<Layer>, FetchError> {
-    let mut receive = Whole::new("a signature", MAX_BUNDLE);
+    let mut receive = registry.whole("a signature", MAX_BUNDLE).refused_as(Reason::SignatureInvalid);
     registry.blob(artifact, &layer.digest, &mut receive).await?;
     let (body, found) = receive.finish();
     // A bundle contains all that is said about it, so the annotations are not read.
@@ -83,59 +83,31 @@ fn only_bundle(mut manifest: Manifest) -> Option<Descriptor> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeSet, HashMap};
-    use std::sync::{Arc, Mutex};
-    use std::time::Duration;
+    use std::collections::HashMap;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use portcullis_util::lock;
     use serde_json::{Value, json};
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
 
     use super::*;
-    use crate::{Guard, SourcesFile, Web, WebSettings};
+    use crate::BodyMemory;
+    use crate::test_server::{serve, web};
 
-    /// A registry without TLS that gives these answers, by the last part of the path. Returns its host, and the parts that it was asked for.
-    async fn serve(answers: HashMap<String, Vec<u8>>) -> (String, Arc<Mutex<Vec<String>>>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-        let host = listener.local_addr().expect("is bound").to_string();
-        let asked = Arc::<Mutex<Vec<String>>>::default();
-        let noted = Arc::clone(&asked);
-        tokio::spawn(async move {
-            while let Ok((mut connection, _)) = listener.accept().await {
-                let mut request = vec![0; 16 << 10];
-                let length = connection.read(&mut request).await.unwrap_or(0);
-                let text = String::from_utf8_lossy(&request[..length]);
-                // What does not begin like this is TLS, which is tried first.
-                let Some(path) = text.strip_prefix("GET ").and_then(|rest| rest.split(' ').next()) else { continue };
-                let last = path.rsplit('/').next().unwrap_or_default().to_owned();
-                let (status, body) = answers.get(&last).map_or(("404 Not Found", &[][..]), |body| ("200 OK", body));
-                lock(&noted).push(last);
-                let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
-                let answer = [head.as_bytes(), body].concat();
-                connection.write_all(&answer).await.expect("writes");
-            }
-        });
-        (host, asked)
+    fn registry(host: &str) -> Registry {
+        Registry::new(web(host), None)
     }
 
-    /// A client that asks this host without TLS and without a proxy, whatever the environment says.
-    fn registry(host: &str) -> Registry {
-        let sources = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(&sources, format!("insecure_sources: ['{host}']\nproxies: {{}}\n")).expect("writes");
-        let web = Web::new(WebSettings {
-            header: Duration::from_secs(30),
-            total: Duration::from_secs(30),
-            lowest_rate: 1,
-            authorities: None,
-            plain_hosts: BTreeSet::new(),
-            allowed: Vec::new(),
-            guard: Guard::new(vec!["127.0.0.0/8".parse().expect("a network")]),
-            sources: Some(SourcesFile::read(sources.path()).expect("good")),
-            name_server: None,
-            user_agent: "tests",
-        });
-        Registry::new(web, None)
+    /// Counts all that is kept.
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl BodyMemory for Count {
+        fn take(&self, bytes: usize) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+            self.0.fetch_add(bytes, Ordering::Relaxed);
+            Box::pin(std::future::ready(()))
+        }
     }
 
     /// The manifest of an artifact with a bundle, whose annotations have this many bytes.
@@ -169,5 +141,36 @@ mod tests {
         assert_eq!(*lock(&asked), order);
         let found = bundles(&registry, &image, &signed).await.expect("fetches");
         assert_eq!(found, [Digest::of(&first), Digest::of(&second)]);
+    }
+
+    #[tokio::test]
+    async fn all_that_is_kept_of_a_source_is_counted() {
+        let signed = Digest::of(b"signed");
+        let bundled = artifact(b"1", 0);
+        let list = json!({"schemaVersion": 2, "manifests": [{"digest": Digest::of(&bundled)}]}).to_string();
+        let sizes = list.len() + bundled.len() + 1;
+        let answers = [
+            (signed.to_string(), list.into_bytes()),
+            (Digest::of(&bundled).to_string(), bundled),
+            (Digest::of(b"1").to_string(), b"1".to_vec()),
+        ];
+        let (host, _) = serve(HashMap::from(answers)).await;
+        let (count, image) = (Arc::<Count>::default(), format!("{host}/a:v1").parse().expect("a name"));
+        let layers = fetch(&registry(&host).within(count.clone()), &image, &signed).await.expect("fetches");
+        assert_eq!((layers.len(), count.0.load(Ordering::Relaxed)), (1, sizes));
+    }
+
+    #[tokio::test]
+    async fn what_is_too_large_beside_a_module_is_not_the_module() {
+        let signed = Digest::of(b"signed");
+        let large = vec![b' '; (4 << 20) + 1];
+        let (host, _) = serve(HashMap::from([(signed.to_string(), large.clone())])).await;
+        let (of, image) = (registry(&host), format!("{host}/a:v1").parse().expect("a name"));
+        let error = fetch(&of, &image, &signed).await.expect_err("refused");
+        assert!(error.reason == Reason::SignatureInvalid && error.message.contains("list of signatures"), "{error}");
+        let (host, _) = serve(HashMap::from([(format!("sha256-{}.sig", signed.hex()), large)])).await;
+        let (of, image) = (registry(&host), format!("{host}/a:v1").parse().expect("a name"));
+        let error = super::super::cosign::fetch(&of, &image, &signed).await.map(|layers| layers.len());
+        assert_eq!(error.map_err(|error| error.reason), Err(Reason::SignatureInvalid));
     }
 }
