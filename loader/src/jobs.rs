@@ -3,6 +3,7 @@
 mod admit;
 mod artifact;
 mod in_use;
+mod memory;
 mod pace;
 mod preempt;
 mod queue;
@@ -17,6 +18,7 @@ use portcullis_contract::{Digest, Manifest, Reason, Stage};
 use portcullis_util::lock;
 
 use self::in_use::InUse;
+use self::memory::{GiveBack, JobMemory, Kept};
 use self::pace::{Hosts, Turns};
 use self::slots::Slots;
 use crate::claims::Claims;
@@ -52,6 +54,8 @@ pub(crate) struct JobRunner {
     children: Arc<Slots>,
     /// Slots for hashing whole files and for checking signatures; more at a time would only wait for the disk or a processor.
     readers: Arc<Slots>,
+    /// Slots for jobs that keep much of answers in memory.
+    large: Arc<Slots>,
     /// What stays when the volume is full.
     keep: Mutex<Keep>,
     /// Known sizes of artifacts that did not fit on the volume, so that they are not compiled again before there is room.
@@ -69,6 +73,8 @@ pub(crate) struct JobContext {
     pub(crate) bytes: Arc<Progress>,
     /// The tenants that need the job at present.
     claims: Mutex<Arc<Claims>>,
+    /// What the job keeps of answers.
+    kept: Kept,
 }
 
 impl JobContext {
@@ -148,6 +154,7 @@ impl JobRunner {
             pins,
             children: Slots::preempting(limits.jobs),
             readers: Slots::new(limits.jobs),
+            large: memory::slots(),
             keep: Mutex::default(),
             in_use: InUse::default(),
             too_large: Mutex::default(),
@@ -167,10 +174,17 @@ impl JobRunner {
         self.hosts.renew();
         self.children.renew();
         self.readers.renew();
+        self.large.renew();
+    }
+
+    /// What counts the memory of a job.
+    fn memory(&self, context: &Arc<JobContext>) -> Arc<JobMemory> {
+        Arc::new(JobMemory::new(&self.large, context))
     }
 
     /// Runs a job. Dropping the future ends it. `pins` are the digests under which policies want the module of a fetch, if they are known.
     pub(crate) async fn run(self: Arc<Self>, job: Job, pins: Vec<Digest>, context: Arc<JobContext>) -> Outcome {
+        let _memory = GiveBack(Arc::clone(&context));
         match job {
             Job::Fetch(reference) => {
                 if let Some(image) = reference.image().filter(|_| !pins.is_empty()) {

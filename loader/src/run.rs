@@ -15,7 +15,7 @@ use portcullis_kubernetes::{AnswerLimits, ApiServer};
 use portcullis_process::telemetry::Collectors;
 use portcullis_process::{
     Beat, Follower, Liveness, PolicyChecks, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed,
-    state_route, supervised, write_log_in_background,
+    raise_descriptors, state_route, supervised, write_log_in_background,
 };
 use portcullis_registry::oci::Registry;
 use portcullis_registry::{PeerKeys, Web};
@@ -37,6 +37,9 @@ use crate::work::{Outside, work};
 
 /// Longest time between two turns of a loop that is alive.
 const ALIVE: Duration = Duration::from_secs(30);
+/// Descriptors that are wanted. Each module that is being fetched has one for its connection and one for its file, and there may be thousands of
+/// them: downloads are limited for each host only.
+const DESCRIPTORS: u64 = 16 << 10;
 /// How long the shutdown waits for the end of the loop.
 const LAST_TURN: Duration = Duration::from_secs(2);
 /// The largest answer of the API server for checks of policies, in bytes. A page of objects that is larger is asked for in smaller ones.
@@ -49,6 +52,7 @@ const LARGEST_CHECK_ANSWER: usize = 16 << 20;
 pub fn run(args: &Args) -> anyhow::Result<()> {
     args.log.init()?;
     let settings = args.settings()?;
+    raise_descriptors(DESCRIPTORS);
     let key = Compiler::new().context("failed to start")?.key();
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -9,6 +9,7 @@
 mod confine;
 mod connections;
 mod crypto;
+mod descriptors;
 pub mod eviction;
 mod exit;
 pub mod failpoint;
@@ -36,6 +37,7 @@ pub mod telemetry;
 
 pub use confine::{Confinement, ConfinementReport};
 pub use crypto::install_crypto;
+pub use descriptors::raise_descriptors;
 pub use exit::{
     EXIT_WITH_PARENT, ParseError, PolicyChecks, SettingError, Switch, format_bytes, parse_args, parse_bytes,
     parse_duration, run,

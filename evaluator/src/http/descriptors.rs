@@ -1,6 +1,6 @@
 //! File descriptors: raises their limit to what connections need, and limits connections to the descriptors that are available.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use portcullis_process::raise_descriptors;
 
 /// Descriptors for files, and for the probe and state ports, which must answer when the admission port is full.
 const RESERVE: u64 = 320;
@@ -8,16 +8,10 @@ const RESERVE: u64 = 320;
 const LEAST: u64 = 16;
 
 /// Raises this process's limit of descriptors to what `connections` need, as far as it may, and returns how many connections there
-/// can be. Container runtimes begin with a limit of 1024 that every process may raise.
+/// can be.
 pub(crate) fn make_room_for(connections: u32) -> u32 {
     let wanted = u64::from(connections) + RESERVE;
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_some_and(|current| current < wanted) {
-        let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-        // If this is refused, the limit stays what it was, and it is read again below.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
-    }
-    let descriptors = getrlimit(Resource::Nofile).current;
+    let descriptors = raise_descriptors(wanted);
     let possible = possible(connections, descriptors);
     if possible < connections {
         tracing::warn!(

@@ -51,7 +51,7 @@ impl JobRunner {
         if matches!(error.reason, Reason::SignatureInvalid | Reason::SourceNotAllowed) {
             return Err(error);
         }
-        let others = self.sources.signed_of_others(module).await;
+        let others = self.sources.signed_of_others(module, self.memory(context)).await;
         match self.first_signed(others, image, module, &wanted, context).await? {
             Some((manifest, signatures)) => self.keep_signed(image, manifest, digest, Some(signatures), context).await,
             None => Err(error),
@@ -222,16 +222,17 @@ impl JobRunner {
                 return Ok(Some(signatures).filter(|_| !places.contains(&place)));
             }
         }
-        let fetched = match self.sources.signatures(image, &manifest.digest).await {
+        let memory = self.memory(context);
+        let fetched = match self.sources.signatures(image, &manifest.digest, memory.clone()).await {
             Ok(signatures) => judged(signatures).await?,
-            Err(error) => Err(error),
+            Err(error) => Err(memory.explain(error)),
         };
         let error = match fetched {
             Ok(signatures) => return Ok(Some(signatures)),
             Err(error) => error,
         };
         if error.reason.class().is_retryable() {
-            for signed in self.sources.signed_of_others(module).await {
+            for signed in self.sources.signed_of_others(module, memory).await {
                 let other = signed.manifest_of(module, &place);
                 let is_it = other.is_some_and(|other| other.digest == manifest.digest);
                 if is_it && let Ok(signatures) = judged(signed.kept.signatures).await? {

@@ -76,7 +76,7 @@ impl JobRunner {
         {
             return Ok(manifest);
         }
-        self.fetch_manifest(image).await
+        self.fetch_manifest(image, context).await
     }
 
     pub(super) async fn kept_manifest(
@@ -88,10 +88,16 @@ impl JobRunner {
     }
 
     /// The manifest from the registry or, if that fails and the image names a digest, from another loader.
-    pub(super) async fn fetch_manifest(&self, image: &Image) -> Result<Manifest, AttemptError> {
-        match (self.sources.manifest(image).await, image.digest) {
+    pub(super) async fn fetch_manifest(
+        &self,
+        image: &Image,
+        context: &Arc<JobContext>,
+    ) -> Result<Manifest, AttemptError> {
+        let memory = self.memory(context);
+        let fetched = self.sources.manifest(image, memory.clone()).await.map_err(|error| memory.explain(error));
+        match (fetched, image.digest) {
             (Err(error), Some(digest)) if error.reason.class().is_retryable() => {
-                Ok(self.sources.manifest_of_others(&digest).await.ok_or(error)?)
+                Ok(self.sources.manifest_of_others(&digest, memory).await.ok_or(error)?)
             }
             (result, _) => Ok(result?),
         }

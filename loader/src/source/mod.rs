@@ -5,12 +5,13 @@ mod reference;
 mod sink;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use portcullis_contract::{Digest, Reason};
 use portcullis_registry::oci::{Image, MAX_MANIFEST, Manifest, Registry};
 use portcullis_registry::signature::{self, Material, Requirement, RequirementError};
 use portcullis_registry::{
-    DockerConfig, PeerContent, Peers, Receive as _, Web, WebSettings, Whole, address_of, host_of,
+    BodyMemory, DockerConfig, PeerContent, Peers, Receive as _, Web, WebSettings, Whole, address_of, host_of,
 };
 use url::Url;
 
@@ -108,8 +109,9 @@ impl Sources {
     ///
     /// # Errors
     /// When it cannot be fetched, or is not the manifest of a module.
-    pub(crate) async fn manifest(&self, image: &Image) -> Result<Manifest, SourceError> {
-        self.registry.web().in_time(&image.host, self.registry.manifest(image)).await
+    pub(crate) async fn manifest(&self, image: &Image, memory: Arc<dyn BodyMemory>) -> Result<Manifest, SourceError> {
+        let registry = self.registry.within(memory);
+        registry.web().in_time(&image.host, registry.manifest(image)).await
     }
 
     /// The module of an artifact, by its digest, which the sink computes and the caller checks.
@@ -130,8 +132,8 @@ impl Sources {
     }
 
     /// The manifest with this digest, from another loader; `None` if there are no others, or none has it.
-    pub(crate) async fn manifest_of_others(&self, digest: &Digest) -> Option<Manifest> {
-        let receive = || Ok(Whole::new("the manifest", MAX_MANIFEST));
+    pub(crate) async fn manifest_of_others(&self, digest: &Digest, memory: Arc<dyn BodyMemory>) -> Option<Manifest> {
+        let receive = || Ok(Whole::new("the manifest", MAX_MANIFEST).within(Some(Arc::clone(&memory))));
         let body =
             self.peers.as_ref()?.fetch(self.registry.web(), PeerContent::Manifest, digest, receive).await.ok()?;
         let (bytes, found) = body.finish();
@@ -148,8 +150,8 @@ impl Sources {
     }
 
     /// Manifests that name the module with this digest, and their signatures, from another loader. Empty if there are no others, or none has any.
-    pub(crate) async fn signed_of_others(&self, module: &Digest) -> Vec<SignedManifest> {
-        let receive = || Ok(Whole::new("signatures", MAX_SIGNATURES));
+    pub(crate) async fn signed_of_others(&self, module: &Digest, memory: Arc<dyn BodyMemory>) -> Vec<SignedManifest> {
+        let receive = || Ok(Whole::new("signatures", MAX_SIGNATURES).within(Some(Arc::clone(&memory))));
         let Some(peers) = &self.peers else { return Vec::new() };
         let body = peers.fetch(self.registry.web(), PeerContent::Signatures, module, receive).await;
         let read = |body: Whole| serde_json::from_slice(&body.finish().0).ok();
@@ -160,9 +162,14 @@ impl Sources {
     ///
     /// # Errors
     /// `SignatureUnavailable` when they cannot be had now.
-    pub(crate) async fn signatures(&self, image: &Image, manifest: &Digest) -> Result<Material, SourceError> {
-        let fetch = signature::fetch(&self.registry, image, manifest);
-        let fetched = self.registry.web().in_time(&image.host, fetch).await;
+    pub(crate) async fn signatures(
+        &self,
+        image: &Image,
+        manifest: &Digest,
+        memory: Arc<dyn BodyMemory>,
+    ) -> Result<Material, SourceError> {
+        let registry = self.registry.within(memory);
+        let fetched = registry.web().in_time(&image.host, signature::fetch(&registry, image, manifest)).await;
         fetched.map_err(|error| match error.reason {
             Reason::RegistryTimeout => SourceError { reason: Reason::SignatureUnavailable, ..error },
             _ => error,
