@@ -1,6 +1,8 @@
 //! What a policy asks for: the head, which always acts from the newest generation, and the body, which belongs to the generation that serves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use portcullis_api::Resolved;
@@ -8,7 +10,7 @@ use portcullis_contract::{
     Candidate, CandidateContent, CandidateMember, CandidateModule, CandidatePolicyGroup, ContextAwareResource, Digest,
     FailurePolicy, GroupId, MatchPart, MemberMatch, Mode, PolicyId, WebhookKind, group_id,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -127,7 +129,7 @@ pub(crate) struct Body {
     // Left out of a record beside a candidate that has them. A loader of an earlier release then ignores the record, instead of
     // taking `null` for the settings.
     #[serde(skip_serializing_if = "is_left_out", default = "left_out")]
-    pub settings: Box<RawValue>,
+    pub settings: SharedSettings,
     /// Whether a patch by the policy is sent.
     pub mutating: bool,
     /// Replaces the policy's message in a denial.
@@ -157,9 +159,46 @@ pub(crate) struct Body {
     pub resources: Vec<String>,
 }
 
+/// Settings. Clones share them: they may be large, and several generations of each policy are known in several places.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedSettings(Arc<RawValue>);
+
+impl SharedSettings {
+    /// A copy for a manifest.
+    fn copy(&self) -> Box<RawValue> {
+        (*self.0).to_owned()
+    }
+}
+
+impl From<Box<RawValue>> for SharedSettings {
+    fn from(settings: Box<RawValue>) -> Self {
+        Self(settings.into())
+    }
+}
+
+impl Deref for SharedSettings {
+    type Target = RawValue;
+
+    fn deref(&self) -> &RawValue {
+        &self.0
+    }
+}
+
+impl Serialize for SharedSettings {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SharedSettings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(Self::from)
+    }
+}
+
 /// Stands for settings that were left out; real settings are never `null`.
-fn left_out() -> Box<RawValue> {
-    RawValue::NULL.to_owned()
+fn left_out() -> SharedSettings {
+    RawValue::NULL.to_owned().into()
 }
 
 fn is_left_out(settings: &RawValue) -> bool {
@@ -215,7 +254,7 @@ impl Body {
         Self {
             module,
             reference,
-            settings,
+            settings: settings.into(),
             mutating: false,
             message: None,
             timeout_eval_seconds: None,
@@ -273,7 +312,7 @@ impl Body {
             Some(CandidateModule {
                 artifact: record.artifact.clone(),
                 execution_mode: record.execution_mode,
-                settings: part.settings.clone(),
+                settings: part.settings.copy(),
                 host_capabilities: part.host_capabilities.clone(),
                 context_aware_resources: part.context_aware_resources.clone(),
             })
@@ -350,20 +389,31 @@ impl Body {
         }
     }
 
+    /// Leaves the settings out, as [`Body::without_settings`] does.
+    pub(crate) fn drop_settings(&mut self) {
+        self.settings = left_out();
+        self.members.values_mut().for_each(Self::drop_settings);
+    }
+
+    /// Whether the settings were left out.
+    pub(crate) fn lacks_settings(&self) -> bool {
+        is_left_out(&self.settings)
+    }
+
     /// Undoes [`Body::without_settings`] with the settings of the candidate.
     pub(crate) fn with_settings_of(self, candidate: Option<&Candidate>) -> Option<Self> {
         if !is_left_out(&self.settings) {
             return Some(self);
         }
         match &candidate?.content {
-            CandidateContent::Module(module) => Some(Self { settings: module.settings.clone(), ..self }),
+            CandidateContent::Module(module) => Some(Self { settings: module.settings.clone().into(), ..self }),
             CandidateContent::Group(group) => {
                 let with_settings = |(name, member): (String, Self)| {
-                    let settings = group.members.get(&name)?.module.settings.clone();
+                    let settings = group.members.get(&name)?.module.settings.clone().into();
                     Some((name, Self { settings, ..member }))
                 };
                 let members = self.members.into_iter().map(with_settings).collect::<Option<_>>()?;
-                Some(Self { settings: no_settings(), members, ..self })
+                Some(Self { settings: no_settings().into(), members, ..self })
             }
         }
     }

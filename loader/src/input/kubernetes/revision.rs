@@ -159,7 +159,7 @@ fn content(policy: &PolicyReference, document: Document, name: &str) -> Result<B
     judge(policy, taken, too_deep.as_deref(), Origin::Cluster).1
 }
 
-fn damaged(name: &str, text: &str) -> Problem {
+pub(super) fn damaged(name: &str, text: &str) -> Problem {
     let text =
         format!("revision {name} is damaged: {text}; delete it, and the controller makes it again from the policy");
     Problem::new(Reason::SpecInvalid, text)

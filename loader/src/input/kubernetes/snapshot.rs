@@ -5,13 +5,35 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use portcullis_contract::{GroupId, MemberMatch, PolicyId};
 
-use super::revision::Revision;
+use super::revision::{Revision, damaged};
 use crate::content::{Body, DesiredPolicy, Object, Served};
 use crate::input::Snapshot;
 use crate::pins::Pins;
+use crate::problem::Problem;
 
 /// One policy for each id that has revisions. One that is being deleted does not count.
 pub(super) fn snapshot<'r>(revisions: impl Iterator<Item = &'r Revision>) -> Snapshot {
+    let policies = by_policy(revisions);
+    let matched = policies.iter().filter_map(|(id, revisions)| {
+        let newest = revisions.iter().min_by(|one, other| order(one).cmp(&order(other)))?;
+        Some((PolicyId::clone(id), newest.matched.clone()?))
+    });
+    let matched = matched.collect();
+    Snapshot { policies: policies.into_values().filter_map(policy).collect(), matched, ..Snapshot::default() }
+}
+
+/// The names of the revisions whose settings are used: the newest one of each policy, and the newest older one that served.
+pub(super) fn with_settings<'r>(revisions: impl Iterator<Item = &'r Revision>) -> HashSet<String> {
+    let used = |mut revisions: Vec<&'r Revision>| {
+        revisions.sort_by(|one, other| order(one).cmp(&order(other)));
+        let served = revisions.iter().skip(1).find(|revision| revision.marks.served && revision.body.is_ok());
+        revisions.first().into_iter().chain(served).map(|revision| revision.name.clone()).collect::<Vec<_>>()
+    };
+    by_policy(revisions).into_values().flat_map(used).collect()
+}
+
+/// The revisions of each policy.
+fn by_policy<'r>(revisions: impl Iterator<Item = &'r Revision>) -> BTreeMap<&'r PolicyId, Vec<&'r Revision>> {
     let mut objects: HashMap<&str, Vec<&Revision>> = HashMap::new();
     let mut deleted = HashSet::new();
     for revision in revisions {
@@ -33,12 +55,7 @@ pub(super) fn snapshot<'r>(revisions: impl Iterator<Item = &'r Revision>) -> Sna
             None => drop(policies.insert(&revisions[0].id, revisions)),
         }
     }
-    let matched = policies.iter().filter_map(|(id, revisions)| {
-        let newest = revisions.iter().min_by(|one, other| order(one).cmp(&order(other)))?;
-        Some((PolicyId::clone(id), newest.matched.clone()?))
-    });
-    let matched = matched.collect();
-    Snapshot { policies: policies.into_values().filter_map(policy).collect(), matched, ..Snapshot::default() }
+    policies
 }
 
 fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
@@ -48,7 +65,7 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
     let older_groups = in_force.flat_map(|revision| revision.head.group.iter().chain(&revision.other_group));
     let older_groups: BTreeSet<_> = older_groups.chain(&newest.other_group).cloned().collect();
     let last_served = older.iter().find_map(|revision| {
-        let body = revision.body.as_ref().ok().filter(|_| revision.marks.served)?;
+        let body = revision.body.as_ref().ok().filter(|body| revision.marks.served && !body.lacks_settings())?;
         Some(Served { generation: revision.generation, body: body.clone(), pins: pins_of(revision) })
     });
     Some(DesiredPolicy {
@@ -57,7 +74,7 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
         created: revisions.iter().filter_map(|revision| revision.created).min(),
         hash: newest.hash,
         head: Some(newest.head.clone()),
-        body: newest.body.clone(),
+        body: body_of(newest),
         object: Some(Object {
             uid: newest.uid.clone(),
             generation: newest.generation,
@@ -71,6 +88,14 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
             fingerprint: newest.fingerprint,
         }),
     })
+}
+
+/// What a revision serves. The settings of one that was deleted by hand may be gone: it serves nothing until the controller has made it again.
+fn body_of(revision: &Revision) -> Result<Body, Problem> {
+    match &revision.body {
+        Ok(body) if body.lacks_settings() => Err(damaged(&revision.name, "its settings are gone")),
+        body => body.clone(),
+    }
 }
 
 /// Which requests of shared webhooks the policy is asked about: those of each revision in force. If a revision of a group has no shared

@@ -75,8 +75,12 @@ impl Follow {
     async fn watch(self) {
         let Self { api, config, errors, beat, sender } = self;
         let mut store = Store::default();
-        let failures = Failures::new("watch the revisions", move |_| errors.inc());
-        let mut events = pin!(watch_collection(api, config, failures));
+        let list_and_watch = || {
+            let errors = errors.clone();
+            let failures = Failures::new("watch the revisions", move |_| errors.inc());
+            watch_collection(api.clone(), config.clone(), failures)
+        };
+        let mut events = pin!(list_and_watch());
         let mut tell_at: Option<Instant> = None;
         loop {
             beat.now();
@@ -96,6 +100,9 @@ impl Follow {
                     tell_at = None;
                     if let Some(snapshot) = store.snapshot() {
                         sender.send_replace(Some(Arc::new(snapshot)));
+                    }
+                    if store.take_list_wish() {
+                        events.set(list_and_watch());
                     }
                 }
                 event = events.next() => {
