@@ -140,7 +140,7 @@ impl JobRunner {
             return leads_to(&kept);
         }
         let _turn = self.hosts.turn(image.host.clone(), context).await;
-        let manifest = self.fetch_manifest(image).await?;
+        let manifest = self.fetch_manifest(image, context).await?;
         leads_to(&manifest)?;
         self.keep_signed(image, manifest, *module, None, context).await
     }
