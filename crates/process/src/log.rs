@@ -98,6 +98,9 @@ fn tells_port(event: &Metadata<'_>) -> bool {
 /// The filter of `--log-level`.
 fn filter(text: &str) -> Result<EnvFilter, SettingError> {
     let refuse = |problem: String| Err(SettingError::new("--log-level", problem));
+    // An empty part says nothing, as in `info,` or in a variable that is set to nothing.
+    let parts: Vec<&str> = text.split(',').filter(|part| !part.trim().is_empty()).collect();
+    let text = if parts.is_empty() { "info".to_owned() } else { parts.join(",") };
     // A word that is no level would be a module with all of its lines, and with the level of nothing else: the log would be silent.
     let is_module_alone = |one: &&str| !one.contains('=') && one.trim().parse::<LevelFilter>().is_err();
     if let Some(one) = text.split(',').find(is_module_alone) {
@@ -106,7 +109,7 @@ fn filter(text: &str) -> Result<EnvFilter, SettingError> {
              info,portcullis_evaluator=debug"
         ));
     }
-    EnvFilter::try_new(text).or_else(|error| refuse(format!("{text:?} is not a level or filter: {error}")))
+    EnvFilter::try_new(&text).or_else(|error| refuse(format!("{text:?} is not a level or filter: {error}")))
 }
 
 #[cfg(test)]
@@ -119,6 +122,10 @@ mod tests {
             ["error", "warn", "info", "debug", "trace", "off", "INFO", "info,portcullis_loader=debug", "a[b{c=d}]=info"]
         {
             assert!(filter(good).is_ok(), "{good}");
+        }
+        for (same, as_text) in [("info,", "info"), (",warn, ,", "warn"), ("", "info"), (" ", "info"), (",", "info")] {
+            let shown = |text: &str| filter(text).map(|filter| filter.to_string()).expect("a filter");
+            assert_eq!(shown(same), shown(as_text), "{same:?}");
         }
         for (bad, named) in [
             ("warning", "\"warning\" is no level"),

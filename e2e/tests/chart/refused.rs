@@ -94,6 +94,14 @@ fn what_the_programs_accept_is_not_refused() {
             "proxies": { "http_proxy": "http://proxy:3128", "https_proxy": "http://proxy:3128", "no_proxy": "registry.internal" },
         } } }),
         json!({ "modules": { "verification": { "anyOf": { "minimumMatches": 1, "signatures": [signer] } } } }),
+        // As `kwctl scaffold verification-config` writes it.
+        json!({ "modules": { "verification": {
+            "apiVersion": "v1", "anyOf": null,
+            "allOf": [{ "kind": "githubAction", "owner": "kubewarden", "repo": null, "annotations": null }],
+        } } }),
+        json!({ "modules": { "sources": { "proxies": { "https_proxy": "http://proxy:3128", "http_proxy": null, "no_proxy": null } } } }),
+        json!({ "logs": { "level": "INFO" } }),
+        json!({ "logs": { "level": "Info,portcullis_loader=DEBUG" } }),
         json!({ "webhooks": { "pathKeyAge": "10m1s" }, "certificates": { "caLifetime": "18m1s", "servingLifetime": "10s" } }),
         // Shorter lifetimes are allowed where the controller is given other pauses.
         json!({

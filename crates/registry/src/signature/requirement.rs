@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use portcullis_process::files;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use url::Url;
 
@@ -54,7 +54,7 @@ pub enum Signer {
         /// The public key, in PEM.
         key: String,
         /// Annotations that the signature must have too.
-        #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+        #[serde(skip_serializing_if = "BTreeMap::is_empty", default, deserialize_with = "or_null")]
         annotations: BTreeMap<String, String>,
     },
     /// The holder of a certificate that was checked before. Files and policies cannot name such a signer.
@@ -78,7 +78,7 @@ pub enum Signer {
         /// The identity, or its prefix.
         subject: Subject,
         /// Annotations that the signature must have too.
-        #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+        #[serde(skip_serializing_if = "BTreeMap::is_empty", default, deserialize_with = "or_null")]
         annotations: BTreeMap<String, String>,
     },
     /// A workflow of a repository.
@@ -89,7 +89,7 @@ pub enum Signer {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         repo: Option<String>,
         /// Annotations that the signature must have too.
-        #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+        #[serde(skip_serializing_if = "BTreeMap::is_empty", default, deserialize_with = "or_null")]
         annotations: BTreeMap<String, String>,
     },
 }
@@ -163,6 +163,11 @@ pub(super) enum Found {
 
 fn one() -> u32 {
     1
+}
+
+/// `null` stands for none, as `kwctl scaffold verification-config` writes it.
+fn or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 impl Requirement {
@@ -401,6 +406,22 @@ mod tests {
             parse(text).expect_err(text);
         }
         parse("apiVersion: v1\nallOf: [{kind: pubKey, key: KEY, annotations: {env: prod}}]").expect("good");
+    }
+
+    /// The text that `kwctl scaffold verification-config` writes.
+    #[test]
+    fn what_kwctl_writes_is_read() {
+        let scaffold = "# Default Kubewarden verification config\n#\n# With this config, the only valid policies are those signed by Kubewarden\n\
+             # infrastructure.\n---\napiVersion: v1\nallOf:\n- kind: githubAction\n  owner: kubewarden\n  repo: null\n  annotations: null\n\
+             anyOf: null\n";
+        let plain = "apiVersion: v1\nallOf: [{kind: githubAction, owner: kubewarden}]";
+        for text in [scaffold.to_owned(), scaffold.replace("null", "~"), scaffold.replace("null", "")] {
+            assert_eq!(parse(&text), parse(plain), "{text}");
+        }
+        for signer in ["kind: pubKey, owner: null, key: KEY", "kind: genericIssuer, issuer: a, subject: {equal: b}"] {
+            parse(&format!("allOf: null\nanyOf: {{signatures: [{{{signer}, annotations: null}}]}}")).expect(signer);
+        }
+        parse("allOf: null\nanyOf: null").expect_err("nobody is named");
     }
 
     #[test]
