@@ -17,8 +17,8 @@ use webpki::{
 use x509_parser::error::X509Error;
 use x509_parser::{nom, parse_x509_certificate};
 
-/// The most certificates in a chain, besides the one that it is for: a root, and as many below it as webpki follows. Where they all have one name, each order of them is a
-/// path that is tried: some thousands with this limit, and millions with twice as many.
+/// The most certificates in a chain, besides the one that it is for: a root, and as many below it as webpki follows. Where they all have one
+/// name, each order of them is a path that is tried: some thousands with this limit, and millions with twice as many.
 pub const MAX_CHAIN: usize = 7;
 
 /// The largest certificate, in bytes of DER: each one of a chain is read again for each path.

@@ -266,8 +266,8 @@ impl Cluster {
         lock(&self.refusals).report(need, problem, Instant::now())
     }
 
-    /// The watch of objects that published policies need. It begins unless it is too early to try again to read them. `asker` is the policy that
-    /// asks for them now, if one does.
+    /// The watch of objects that published policies need. It begins unless it is too early to try again to read them. `asker` is the policy
+    /// that asks for them now, if one does.
     async fn needed(&self, need: &ContextNeed, asker: Option<&PolicyId>) -> Result<Arc<Watched>, NoWatch> {
         let query = query_of(need);
         if let Some(found) = self.watches.find(&query, asker) {

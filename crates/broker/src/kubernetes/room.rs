@@ -56,10 +56,10 @@ pub(super) struct Begun<'a, T> {
     pub(super) last_use: Instant,
 }
 
-/// The watch that ends before another one begins in the share of `asker`; none if there is room, or if none gives way. A policy that builds selectors from
-/// requests begins one watch after the other: where it has as many as it may, the one of its own that was not used for longest ends. Where all
-/// together are as many as may be, that of the policy that began the most does: nobody is refused for what others have, and nobody gives way to
-/// one that has as many. Whole collections and those that published policies need stay.
+/// The watch that ends before another one begins in the share of `asker`; none if there is room, or if none gives way. A policy that builds
+/// selectors from requests begins one watch after the other: where it has as many as it may, the one of its own that was not used for longest
+/// ends. Where all together are as many as may be, that of the policy that has the most does: nobody is refused for what others have, and
+/// nobody gives way to one that has as many. Whole collections and those that published policies need stay.
 pub(super) fn ends_for<T: Copy>(begun: &[Begun<'_, T>], asker: Option<&PolicyId>) -> Option<T> {
     let mut counts = HashMap::<&PolicyId, usize>::new();
     let may_end = || begun.iter().filter(|one| !one.is_whole).filter_map(|one| Some((one.charged_to?, one)));
