@@ -129,7 +129,8 @@ fn fault_x08_helm_installs_into_a_strict_namespace_and_upgrades_to_everything() 
     assert!(!renamed.is_ok() && renamed.stderr.contains(words), "{}", renamed.stderr);
     let get =
         ["get", "service", "portcullis-policy-server", "--namespace", "strict", "--output=jsonpath={.spec.selector}"];
-    let selector = cluster.kubectl(get).expect("the Service");
+    let service = cluster.kubectl(get);
+    let selector = service.expect("the Service");
     assert!(selector.contains(r#""policies.portcullis.dev/policy-server":"strict""#), "{selector}");
 
     // Another release of the same policy server is refused.
