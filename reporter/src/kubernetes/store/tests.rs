@@ -61,6 +61,10 @@ fn id() -> PolicyId {
 fn a_heartbeat_concerns_nobody_and_a_change_only_whom_it_is_about() {
     let now = Instant::now();
     let mut store = listed(now);
+    let mut other = policy("0d4a77c1-b2e0-4e17-8000-000000000002", 5, 1);
+    other["metadata"]["name"] = "b".into();
+    store.apply(Collection::ClusterPolicies, Change::Put(other), now, clock());
+    assert_eq!(store.take_dirty(), BTreeSet::from(["cluster/b".parse().expect("an id")]), "the other policy");
     store.apply(Collection::Reports, Change::Put(report(6, "2026-01-01T00:01:00Z", 2)), now, clock());
     assert!(store.take_dirty().is_empty());
     store.apply(Collection::Reports, Change::Put(report(7, "2026-01-01T00:02:00Z", 1)), now, clock());
@@ -73,11 +77,13 @@ fn a_heartbeat_concerns_nobody_and_a_change_only_whom_it_is_about() {
     let mut counted = report(9, "2026-01-01T00:04:00Z", 1);
     counted["spec"]["failing"] = json!([entry]);
     counted["spec"]["impacts"] = json!([{ "policyUID": UID, "impact": {
-        "generation": 2, "checkedAt": "2026-01-01T00:00:00Z", "judged": 5, "denied": 1, "changed": 0, "failed": 0,
+        "generation": 2, "checkedAt": "2026-01-01T00:00:00Z", "evaluated": 5, "denied": 1, "changed": 0, "failed": 0,
         "namespaces": 1, "sample": false, "complete": true,
     } }]);
     store.apply(Collection::Reports, Change::Put(counted), now, clock());
     assert_eq!(store.take_dirty(), BTreeSet::from([id()]));
+    let heard = store.replicas()[0].report.map(|heard| heard.report.impacts.len());
+    assert_eq!(heard, Some(1), "the report was read");
 }
 
 #[test]
