@@ -2,7 +2,7 @@
 //!
 //! Notes hold reasons and counts. A guest's message about its settings may quote them, so it stays in the status.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,14 +18,18 @@ const KEPT: usize = 256;
 
 /// The newest events of all policies, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EventLog(VecDeque<PolicyEvent>);
+pub struct EventLog {
+    events: VecDeque<PolicyEvent>,
+    /// The policies that have failed since they were last well ([`events`]).
+    failed: BTreeSet<PolicyId>,
+}
 
 impl EventLog {
     /// A log with the events that were kept before a restart.
     pub fn new(events: impl IntoIterator<Item = PolicyEvent>) -> Self {
-        let mut log = Self(events.into_iter().collect());
-        log.0.drain(..log.0.len().saturating_sub(KEPT));
-        log
+        let mut events: VecDeque<_> = events.into_iter().collect();
+        events.drain(..events.len().saturating_sub(KEPT));
+        Self { events, failed: BTreeSet::new() }
     }
 
     /// Adds the events of one change of status. True if there are any.
@@ -36,12 +40,23 @@ impl EventLog {
         next: &PolicyStatus,
         now: Timestamp,
     ) -> bool {
-        let drafts = events(previous, next);
+        let mut has_failed = self.failed.contains(policy);
+        let drafts = events(previous, next, &mut has_failed);
+        if has_failed {
+            self.failed.insert(policy.clone());
+        } else {
+            self.failed.remove(policy);
+        }
         let any = !drafts.is_empty();
         for (r#type, reason, note) in drafts {
             self.add(policy, r#type, reason, note, now);
         }
         any
+    }
+
+    /// Forgets a policy that is gone. Its events stay.
+    pub(crate) fn forget(&mut self, policy: &PolicyId) {
+        self.failed.remove(policy);
     }
 
     /// Adds an event, or raises the count of an equal one.
@@ -52,30 +67,37 @@ impl EventLog {
                 && (event.r#type, &event.reason, &event.note) == (r#type, &reason, &note)
                 && now.duration_since(event.last_time).unsigned_abs() <= SERIES
         };
-        if let Some(event) = self.0.iter_mut().rev().find(equal) {
+        if let Some(event) = self.events.iter_mut().rev().find(equal) {
             event.count += 1;
             event.last_time = now;
             return;
         }
-        if self.0.len() == KEPT {
-            self.0.pop_front();
+        if self.events.len() == KEPT {
+            self.events.pop_front();
         }
         let policy = policy.clone();
-        self.0.push_back(PolicyEvent { policy, r#type, reason, note, count: 1, first_time: now, last_time: now });
+        self.events.push_back(PolicyEvent { policy, r#type, reason, note, count: 1, first_time: now, last_time: now });
     }
 
     /// The events, oldest first.
     pub fn events(&self) -> impl Iterator<Item = &PolicyEvent> {
-        self.0.iter()
+        self.events.iter()
     }
 }
 
-/// Type, reason and note of each event that the change from `previous` to `next` makes.
-pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Vec<(EventType, String, String)> {
+/// Type, reason and note of each event that the change from `previous` to `next` makes. `has_failed` is whether the generation of `previous`
+/// has failed since it was last well, and becomes that of `next`: one that failed may load for a while before it is well, and no status tells
+/// of both. After a restart only the last status is known.
+pub(crate) fn events(
+    previous: Option<&PolicyStatus>,
+    next: &PolicyStatus,
+    has_failed: &mut bool,
+) -> Vec<(EventType, String, String)> {
     let generation = next.observed_generation;
     let is_new = previous.is_none_or(|previous| previous.observed_generation < generation);
     let degraded = next.condition(ConditionType::Degraded).filter(|_| next.is_true(ConditionType::Degraded));
     let was_degraded = previous.filter(|previous| previous.is_true(ConditionType::Degraded));
+    *has_failed = degraded.is_some() || !is_new && (*has_failed || was_degraded.is_some());
     let before = |word: &str| !is_new && previous.is_some_and(|previous| previous.word() == word);
 
     let mut events = Vec::new();
@@ -88,7 +110,8 @@ pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Ve
         if is_new || same.is_none_or(|same| same.reason != degraded.reason) {
             event(EventType::Warning, &degraded.reason, failed_on(next, &degraded.reason));
         }
-    } else if was_degraded.is_some() && !is_new && is_well(next) {
+    } else if *has_failed && is_well(next) {
+        *has_failed = false;
         event(EventType::Normal, "Recovered", format!("generation {generation} has recovered"));
     }
     if next.word() == "ServingPrevious" && !before("ServingPrevious") {
@@ -174,7 +197,20 @@ mod tests {
     }
 
     fn reasons(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Vec<String> {
-        events(previous, next).into_iter().map(|(_, reason, _)| reason).collect()
+        reasons_after(&mut false, previous, next)
+    }
+
+    fn reasons_after(has_failed: &mut bool, previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Vec<String> {
+        events(previous, next, has_failed).into_iter().map(|(_, reason, _)| reason).collect()
+    }
+
+    /// A generation that is being loaded.
+    fn loading(generation: i64) -> PolicyStatus {
+        let mut loading = status(generation, "Progressing", None);
+        let reconciling =
+            Condition { r#type: ConditionType::Reconciling, status: Truth::True, ..loading.conditions[0].clone() };
+        loading.conditions.push(reconciling);
+        loading
     }
 
     fn replica(pod: &str, reason: Option<&str>) -> ReplicaStatus {
@@ -196,7 +232,7 @@ mod tests {
         let mut failing = status(1, "Progressing", Some("TLSFailed"));
         failing.replica_counts = ReplicaCounts { expected: 3, pending: 2, failed: 1, ..ReplicaCounts::default() };
         failing.replicas = vec![replica("a", None), replica("b", Some("TLSFailed")), replica("c", None)];
-        let note = |status: &PolicyStatus| events(None, status).into_iter().nth(1).map(|(.., note)| note);
+        let note = |status: &PolicyStatus| events(None, status, &mut false).into_iter().nth(1).map(|(.., note)| note);
         assert_eq!(note(&failing).as_deref(), Some("generation 1 fails on 1 of 3 replicas"));
         failing.replica_counts.expected = 40;
         failing.replicas_omitted = 37;
@@ -228,13 +264,38 @@ mod tests {
         // Its last pod is not ready any longer, or is loading again.
         let nobody = PolicyStatus { replica_counts: ReplicaCounts::default(), ..status(1, "NoReplicas", None) };
         assert_eq!(reasons(Some(&failing), &nobody), Vec::<String>::new());
-        let mut loading = status(1, "Progressing", None);
-        let reconciling =
-            Condition { r#type: ConditionType::Reconciling, status: Truth::True, ..loading.conditions[0].clone() };
-        loading.conditions.push(reconciling);
-        assert_eq!(reasons(Some(&failing), &loading), Vec::<String>::new());
+        assert_eq!(reasons(Some(&failing), &loading(1)), Vec::<String>::new());
         // An edit does not mend the generation before it.
         assert_eq!(reasons(Some(&failing), &status(2, "Progressing", None)), ["Progressing"]);
+    }
+
+    #[test]
+    fn a_generation_that_loads_between_its_failure_and_its_recovery_has_recovered() {
+        let steps = |steps: &[&PolicyStatus]| -> Vec<Vec<String>> {
+            let mut has_failed = false;
+            let pairs = steps.iter().enumerate().skip(1);
+            pairs.map(|(at, next)| reasons_after(&mut has_failed, Some(steps[at - 1]), next)).collect()
+        };
+        let (failing, loading, well) = (status(1, "Error", Some("NotFound")), loading(1), status(1, "Active", None));
+        let again = status(1, "WebhookPending", None);
+        let told = steps(&[&well, &failing, &loading, &loading, &well, &loading, &again]);
+        assert_eq!(told, [&["NotFound"][..], &[], &[], &["Recovered", "Active"], &[], &[]]);
+        // An edit does not mend the generation before it, and what it failed with is no failure of the next one.
+        let next = [self::loading(2), status(2, "Active", None)];
+        let told = steps(&[&failing, &loading, &next[0], &next[1]]);
+        assert_eq!(told, [&[][..], &["Progressing"], &["Active"]]);
+        // After a restart the last status tells.
+        assert_eq!(steps(&[&failing, &loading, &again]), [&[][..], &["Recovered"]]);
+        // In a folder.
+        let (policy, mut log) = ("cluster/a".parse().expect("an id"), EventLog::default());
+        let now = Timestamp::UNIX_EPOCH;
+        let mut reasons = || {
+            for (before, after) in [(&well, &failing), (&failing, &loading), (&loading, &again)] {
+                log.record(&policy, Some(before), after, now);
+            }
+            log.events().map(|event| (event.reason.clone(), event.count)).collect::<Vec<_>>()
+        };
+        assert_eq!(reasons(), [("NotFound".to_owned(), 1), ("Recovered".to_owned(), 1)]);
     }
 
     #[test]

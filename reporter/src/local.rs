@@ -89,6 +89,9 @@ impl Local {
                 let lines = line(change, &self.describe, now).into_iter().chain(warning(change, now));
                 lines.for_each(|line| self.output.say(&line));
             }
+            if change.after.is_none() {
+                self.events.forget(&change.id);
+            }
             if let Some(after) = &change.after {
                 let before = change.before.as_ref().filter(|before| before.metadata.uid == after.metadata.uid);
                 let before = before.map(|before| &before.status);

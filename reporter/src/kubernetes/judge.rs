@@ -97,7 +97,7 @@ mod tests {
             "status": {"conditions": conditions},
         });
         let object = PolicyObject::of(Kind::ClusterPolicy, &object).expect("a policy");
-        TrackedPolicy { object, last: None, tried: None, given_up: None, audit: None, audit_answered: String::new() }
+        TrackedPolicy { object, last: None, tried: None, given_up: None, has_failed: false, audit: None, audit_answered: String::new() }
     }
 
     fn now() -> Timestamp {

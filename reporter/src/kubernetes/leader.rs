@@ -280,7 +280,10 @@ impl<'a> Leader<'a> {
 
     /// Adds the events of one change of status.
     fn announce(&mut self, object: &PolicyObject, before: Option<&PolicyStatus>, after: &PolicyStatus) {
-        for (r#type, reason, note) in event::events(before, after) {
+        let mut none = false;
+        let policy = self.store.policy_mut(&object.id).filter(|policy| policy.object.meta.uid == object.meta.uid);
+        let has_failed = policy.map_or(&mut none, |policy| &mut policy.has_failed);
+        for (r#type, reason, note) in event::events(before, after, has_failed) {
             let notice = Notice { policy: object.id.clone(), uid: object.meta.uid.clone(), r#type, reason, note };
             self.announcer.add(notice, Timestamp::now(), Instant::now());
         }

@@ -49,6 +49,8 @@ pub(crate) struct TrackedPolicy {
     pub(crate) tried: Option<PolicyStatus>,
     /// The wanted status and the one that the API server made of it, if they differ. It is not written again while both stay the same.
     pub(crate) given_up: Option<(Value, Value)>,
+    /// Whether the generation has failed since it was last well, as the events tell it.
+    pub(crate) has_failed: bool,
     /// The summary of this leader's audit; none before its first scan.
     pub(crate) audit: Option<AuditSummary>,
     /// The last request for an immediate audit that a summary has answered.
@@ -310,6 +312,7 @@ impl Store {
                         last,
                         tried: None,
                         given_up: None,
+                        has_failed: false,
                         audit: None,
                         audit_answered: String::new(),
                     },

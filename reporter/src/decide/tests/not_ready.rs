@@ -40,7 +40,7 @@ fn pods_that_do_not_count_never_take_the_place_of_one_that_counts_and_fails() {
     let status = decide(&facts(), &replicas, Webhook::Confirmed, None, now());
     let listed: Vec<_> = status.replicas.iter().map(|replica| replica.pod.as_str()).collect();
     assert_eq!((&listed[..3], listed.len()), (&["pod-zz", "pod-zy", "pod-00"][..], 16));
-    let events = crate::event::events(None, &status);
+    let events = crate::event::events(None, &status, &mut false);
     let note = events.iter().find(|(_, reason, _)| reason == "NotFound").map(|(.., note)| note.as_str());
     assert_eq!(note, Some("generation 7 fails on at least 1 of 2 replicas"));
 }
