@@ -19,7 +19,7 @@ use kube::{Api, Client};
 use portcullis_api::kubernetes::BoundedObject;
 use portcullis_api::{EventType, PolicyStatus};
 use portcullis_contract::PolicyId;
-use portcullis_kubernetes::{CallError, Failures, Leadership, Retry};
+use portcullis_kubernetes::{CallError, Failures, Leadership};
 use portcullis_process::set_if_new;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -35,6 +35,7 @@ use super::object::{Meta, PolicyObject};
 use super::outdated::Outdated;
 use super::pace::{Next, Pace};
 use super::store::{Change, Collection, Store, TrackedPolicy};
+use super::tries::Tries;
 use super::urgency::{Urgency, urgency};
 use super::write::{self, Outcome};
 use crate::audit::Audit;
@@ -146,7 +147,7 @@ struct Leader<'a> {
     store: Store,
     pace: Pace,
     announcer: Announcer,
-    retries: BTreeMap<PolicyId, Retry>,
+    tries: Tries,
     /// Policies of which a write met a newer version. The watch brings that version.
     conflicts: BTreeSet<PolicyId>,
     /// Policies of which too many evaluations fail, and for which an event was made.
@@ -173,7 +174,7 @@ impl<'a> Leader<'a> {
             ),
             pace: Pace::new(settings.status_writes, Instant::now()),
             announcer: Announcer::new(&settings.identity.pod),
-            retries: BTreeMap::new(),
+            tries: Tries::default(),
             conflicts: BTreeSet::new(),
             failing: BTreeSet::new(),
             failures: metrics.failures_to("write status"),
@@ -219,13 +220,14 @@ impl<'a> Leader<'a> {
                 } else if failing.is_none() {
                     self.failing.remove(&id);
                 }
-                if self.conflicts.remove(&id) {
+                let is_outdated = policy.is_some_and(|policy| self.tries.is_outdated(&policy.object));
+                if self.conflicts.remove(&id) || is_outdated {
                     self.pace.expedite(&id, now);
                 }
             }
             let store = &self.store;
             self.pace.forget(|id| store.policy(id).is_some());
-            self.retries.retain(|id, _| store.policy(id).is_some());
+            self.tries.retain(|id| store.policy(id).is_some());
             self.failing.retain(|id| store.policy(id).is_some());
             let policies = self.store.policies();
             self.metrics
@@ -262,7 +264,8 @@ impl<'a> Leader<'a> {
             if let Some(policy) = self.store.policy_mut(&id) {
                 policy.tried = Some(status.clone());
             }
-            self.writes.spawn(write::status(self.client.clone(), self.leadership.clone(), object, status));
+            let may_ask = self.tries.may_ask(&object);
+            self.writes.spawn(write::status(self.client.clone(), self.leadership.clone(), object, status, may_ask));
         }
     }
 
@@ -291,17 +294,28 @@ impl<'a> Leader<'a> {
 
     fn written(&mut self, outcome: Outcome) {
         let now = Instant::now();
-        let Outcome { object, status, answer } = outcome;
+        let Outcome { object, status, answer, has_asked } = outcome;
         let id = object.id.clone();
         match answer {
             Ok(found) => {
                 self.failures.over();
-                self.retries.remove(&id);
+                if self.tries.succeeded(&id) {
+                    tracing::info!(policy = %id, "able to write the status again");
+                }
                 self.metrics.writes.inc();
                 self.pace.done(&id, None);
                 self.settle(&object, status, found);
             }
             Err(error) => {
+                let mut failed = || {
+                    let verdict = self.tries.failed(&object, &error, has_asked, fastrand::f64(), now);
+                    if verdict.is_news {
+                        // One line of each policy: that others are written says nothing of this one.
+                        tracing::warn!(policy = %id, %error, "failed to write the status, though others can be written; the object may \
+                            be too large. It is tried again when the policy changes, and every few minutes");
+                    }
+                    Some(now + verdict.pause)
+                };
                 let again = match error.code() {
                     // The policy is gone, so there is nothing to try again. The watch brings a later policy of the same name.
                     Some(404) => {
@@ -311,11 +325,11 @@ impl<'a> Leader<'a> {
                     Some(409) => {
                         self.metrics.conflicts.inc();
                         self.conflicts.insert(id.clone());
-                        Some(now + self.retries.entry(id.clone()).or_default().pause(&error, fastrand::f64()))
+                        failed()
                     }
                     _ => {
                         self.failures.failed(&error);
-                        Some(now + self.retries.entry(id.clone()).or_default().pause(&error, fastrand::f64()))
+                        failed()
                     }
                 };
                 self.pace.done(&id, again);
@@ -323,8 +337,8 @@ impl<'a> Leader<'a> {
         }
         // If the watch brought a newer version before this answer, the policy is decided again at once, also after a conflict.
         if let Some(policy) = self.store.policy(&id) {
-            let is_stale = policy.object.meta.version == object.meta.version;
-            if !is_stale || !self.conflicts.contains(&id) {
+            let is_unchanged = policy.object.meta.version == object.meta.version;
+            if !is_unchanged || !self.conflicts.contains(&id) {
                 self.store.touch(&id);
             } else {
                 let replicas = self.store.replicas();

@@ -27,6 +27,7 @@ mod own;
 mod pace;
 mod store;
 mod tally;
+mod tries;
 mod urgency;
 mod write;
 

@@ -17,6 +17,8 @@ pub(crate) struct Outcome {
     pub(crate) status: PolicyStatus,
     /// The object that came back.
     pub(crate) answer: Result<Value, CallError>,
+    /// Whether the API server has told which fields of the status it knows.
+    pub(crate) has_asked: bool,
 }
 
 /// Makes a call, unless this reporter does not lead any more: it may have stood still since the call was due. `point` is the fail point before
@@ -26,17 +28,19 @@ async fn if_leading<T>(leadership: &Leadership, point: &str, call: impl Future<O
     if leadership.is_held() { Some(call.await) } else { None }
 }
 
-/// Applies the status. Values of other managers that stay beside ours are removed. `None`, without a call, if this reporter does not lead any
-/// more.
+/// Applies the status. Values of other managers that stay beside ours are removed. `may_ask` is whether the API server may be asked which fields
+/// it knows, if it refuses all. `None`, without a call, if this reporter does not lead any more.
 pub(crate) async fn status(
     client: Client,
     leadership: Leadership,
     object: PolicyObject,
     status: PolicyStatus,
+    may_ask: bool,
 ) -> Option<Outcome> {
-    let call = write(&client, &leadership, &object, &status);
+    let mut has_asked = false;
+    let call = write(&client, &leadership, &object, &status, may_ask, &mut has_asked);
     let answer = if_leading(&leadership, "reporter.before_status_write", call).await?;
-    Some(Outcome { object, status, answer })
+    Some(Outcome { object, status, answer, has_asked })
 }
 
 /// A write may take several calls. After the first one, a reporter that does not lead any more makes none: what is left to do, the next leader
@@ -46,11 +50,15 @@ async fn write(
     leadership: &Leadership,
     object: &PolicyObject,
     status: &PolicyStatus,
+    may_ask: bool,
+    has_asked: &mut bool,
 ) -> Result<Value, CallError> {
     let found = match apply(client, object, fields::apply(object, status)).await {
         Ok(found) => found,
-        Err(error) if error.code() == Some(500) && leadership.is_held() => {
-            match without_unknown(client, object, status).await {
+        Err(error) if error.code() == Some(500) && may_ask && leadership.is_held() => {
+            let Ok(known) = without_unknown(client, object, status).await else { return Err(error) };
+            *has_asked = true;
+            match known {
                 Some(body) if leadership.is_held() => apply(client, object, body).await?,
                 _ => return Err(error),
             }
@@ -90,10 +98,14 @@ async fn patch(
 
 /// The body of an apply with the fields that the API server's schema knows; `None` if it knows all of them. An apply with unknown
 /// fields is refused with code 500, so a dry-run merge finds out which they are.
-async fn without_unknown(client: &Client, object: &PolicyObject, status: &PolicyStatus) -> Option<Value> {
-    let kept = merge(client, object, fields::trial(object, status), true).await.ok()?;
+async fn without_unknown(
+    client: &Client,
+    object: &PolicyObject,
+    status: &PolicyStatus,
+) -> Result<Option<Value>, CallError> {
+    let kept = merge(client, object, fields::trial(object, status), true).await?;
     let fit = fields::fit(&fields::ours(&json!(status)), &fields::ours(&kept["status"]));
-    matches!(fit, Fit::Dropped(_)).then(|| fields::apply_known(object, status, &kept["status"]))
+    Ok(matches!(fit, Fit::Dropped(_)).then(|| fields::apply_known(object, status, &kept["status"])))
 }
 
 /// Makes or changes an event by this call. `None`, without the call, if this reporter does not lead any more.
