@@ -15,6 +15,8 @@ use crate::world::Entries;
 pub enum Action {
     /// Adds our finalizer to a policy.
     Hold(PolicyReference),
+    /// Asks the API server whether a policy that has revisions, and that no watch has reported, exists.
+    FindPolicy(PolicyReference),
     /// Removes our finalizer from a policy that is being deleted. The others stay: they are read just before.
     Release(PolicyReference),
     /// Creates a revision.
@@ -139,7 +141,7 @@ impl Action {
     /// The object of this action.
     pub fn key(&self) -> Key {
         match self {
-            Self::Hold(policy) | Self::Release(policy) => Key::Policy(policy.uid.clone()),
+            Self::Hold(policy) | Self::FindPolicy(policy) | Self::Release(policy) => Key::Policy(policy.uid.clone()),
             Self::SetCondition { policy, .. } => Key::Status(policy.uid.clone()),
             Self::CreateRevision { name, .. } | Self::Mark { name, .. } | Self::DeleteRevision { name, .. } => {
                 Key::Revision(name.clone())
@@ -175,10 +177,39 @@ impl Action {
         }
     }
 
+    /// Whether it creates a webhook that something else has deleted.
+    pub fn restores(&self) -> bool {
+        matches!(self, Self::CreateWebhook { .. } | Self::CreateCheckWebhook { .. }) && self.is_repair()
+    }
+
+    /// The name of its object, for logs.
+    pub fn object(&self) -> String {
+        let of = |policy: &PolicyReference| match &policy.namespace {
+            Some(namespace) => format!("policy {namespace}/{}", policy.name),
+            None => format!("clusterpolicy {}", policy.name),
+        };
+        match self {
+            Self::Hold(policy) | Self::FindPolicy(policy) | Self::Release(policy) => of(policy),
+            Self::SetCondition { policy, .. } => of(policy),
+            Self::Warn(warning) => of(&warning.policy),
+            Self::CreateRevision { name, .. } | Self::Mark { name, .. } | Self::DeleteRevision { name, .. } => {
+                format!("controllerrevision {name}")
+            }
+            Self::TryWebhook { desired, .. }
+            | Self::CreateWebhook { desired, .. }
+            | Self::ChangeWebhook { desired, .. }
+            | Self::CreateCheckWebhook { desired, .. }
+            | Self::ChangeCheckWebhook { desired, .. } => format!("webhook {}", desired.name),
+            Self::DeleteWebhook { name, .. } => format!("webhook {name}"),
+            Self::Prove { group, .. } => format!("match group {group}"),
+        }
+    }
+
     /// The action's name in metrics and logs.
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Hold(_) => "add_finalizer",
+            Self::FindPolicy(_) => "find_policy",
             Self::Release(_) => "remove_finalizer",
             Self::CreateRevision { .. } => "create_revision",
             Self::Mark { .. } => "mark_revision",

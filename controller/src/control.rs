@@ -8,15 +8,15 @@ use jiff::Timestamp;
 use portcullis_contract::PathKey;
 use portcullis_kubernetes::{Leadership, OfTerm};
 use portcullis_process::{Beat, Now, Shutdown};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::action::{Action, Key};
 use crate::certificates::CaBundle;
 use crate::decide::{Rules, decide};
 use crate::desired::Installation;
-use crate::execute::{Executor, Failed, Outcome};
-use crate::failures::{FailingActions, Line};
+use crate::execute::{Cause, Executor, Failed, Outcome};
+use crate::failures::FailingActions;
 use crate::identity::Identity;
 use crate::memory::{ConditionValue, Memory};
 use crate::metrics::Metrics;
@@ -46,6 +46,8 @@ pub(crate) struct Control {
     /// The name and port of the Service that webhooks call.
     pub(crate) service: (String, u16),
     pub(crate) executor: Arc<Executor>,
+    /// Asks for the identity again.
+    pub(crate) identity_again: Arc<Notify>,
     pub(crate) metrics: Metrics,
     pub(crate) parallel: usize,
     pub(crate) memory: Memory,
@@ -167,6 +169,9 @@ impl Control {
                 continue;
             }
             *count += 1;
+            if action.restores() {
+                self.identity_again.notify_one();
+            }
             self.metrics.actions.with_label_values(&[action.verb()]).inc();
             self.running.insert(key);
             let executor = Arc::clone(&self.executor);
@@ -184,10 +189,10 @@ impl Control {
         self.running.remove(&key);
         let outcome = match result {
             Ok(outcome) => outcome,
-            Err(failed) => return self.failed(action, failed),
+            Err(failed) => return self.failed(action, &failed),
         };
         let is_proven = !matches!(&outcome, Outcome::Proven(_, _, Some(_)));
-        if is_proven && self.failures.pass(&key, verb) == Some(Line::Ends) {
+        if is_proven && self.failures.pass(&key, verb) {
             tracing::info!(action = verb, "works again");
         }
         if action.is_repair() {
@@ -196,8 +201,10 @@ impl Control {
         if let Some(webhook) = action.written() {
             self.rewrites.wrote(webhook, Instant::now(), fastrand::f64());
         }
+        self.memory.succeeded(action);
         match outcome {
             Outcome::Done => {}
+            Outcome::Gone(uid) => drop(self.memory.gone.insert(uid)),
             Outcome::Wrote(change) => {
                 if let Action::DeleteWebhook { name, uid, .. } = action {
                     self.memory.unregistered(name, uid);
@@ -220,29 +227,26 @@ impl Control {
                     Some(value) => {
                         let text = value.message.clone();
                         remembered.unproven = Some(value);
-                        self.failed(action, Failed { text, is_overtaken: false, is_forbidden: false });
+                        self.failed(action, &Failed::other(text));
                     }
                 }
             }
         }
     }
 
-    fn failed(&mut self, action: &Action, failed: Failed) {
-        let verb = action.verb();
+    fn failed(&mut self, action: &Action, failed: &Failed) {
+        let (verb, object, problem) = (action.verb(), action.object(), failed.text.as_str());
         self.metrics.failures.with_label_values(&[verb]).inc();
-        if let Action::TryWebhook { group, .. }
-        | Action::CreateWebhook { group, .. }
-        | Action::ChangeWebhook { group, .. } = action
-            && failed.is_forbidden
-        {
-            let refused = ConditionValue::not_configured("Forbidden", failed.text.clone());
-            self.memory.groups.entry(group.clone()).or_default().refused = Some(refused);
+        self.memory.failed(action, failed, &self.world);
+        if failed.cause == Cause::Forbidden && action.written().is_some() {
+            self.identity_again.notify_one();
         }
-        let line = self.failures.fail(action.key(), verb, failed.is_overtaken, Instant::now(), fastrand::f64());
-        if line == Some(Line::Begins) {
-            tracing::warn!(action = verb, problem = failed.text, "failed, trying again");
+        // If the object has changed meanwhile, it is simply decided again.
+        let told = (failed.cause != Cause::Overtaken).then_some(problem);
+        if self.failures.fail(action.key(), verb, told, Instant::now(), fastrand::f64()) {
+            tracing::warn!(action = verb, object, problem, "failed, trying again");
         } else {
-            tracing::debug!(action = verb, problem = failed.text, "failed");
+            tracing::debug!(action = verb, object, problem, "failed");
         }
     }
 

@@ -47,7 +47,9 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
     }
     deletion::decide(world, &groups, memory, rules, &mut decision);
     policy_checks::decide(world, memory, rules, &mut decision);
-    memory.waiting.retain(|uid, _| world.policies.get(uid).is_some_and(|policy| !policy.is_deleting));
+    let is_living = |uid: &String| world.policies.get(uid).is_some_and(|policy| !policy.is_deleting);
+    memory.waiting.retain(|uid, _| is_living(uid));
+    memory.refused.retain(|uid, _| is_living(uid));
     memory.groups.retain(|group, _| groups.holds(group));
     decision
 }

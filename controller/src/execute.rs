@@ -1,17 +1,18 @@
 //! Executes the actions that were decided on: one write, or one question, each.
 
+mod failed;
 mod finalizer;
 mod revision;
 mod webhook;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
 use portcullis_api::kubernetes::{BoundedObject, FINALIZER, Outline};
 use portcullis_api::revision::{DELETED_ANNOTATION, WITHDRAWN_ANNOTATION};
 use portcullis_api::{API_VERSION, PolicyReference};
-use portcullis_contract::{GroupId, WebhookKind, clean};
+use portcullis_contract::{GroupId, WebhookKind};
 use portcullis_kubernetes::{CONTROLLER_MANAGER, Leadership};
 use portcullis_process::failpoint;
 use serde_json::{Value, json};
@@ -24,14 +25,13 @@ use crate::memory::{ConditionValue, WebhookRejection};
 use crate::watch::resource;
 use crate::world::{Change, Collection, Entries};
 
+pub(crate) use failed::{Cause, Failed};
 pub(crate) use finalizer::release;
 
 /// How long one write may take.
 const LIMIT: Duration = Duration::from_secs(20);
 /// How long a proof may take before it counts as failed for now.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The longest text of the API server that is shown, in bytes.
-const TEXT: usize = 800;
 
 /// The result of an action.
 #[derive(Debug)]
@@ -42,19 +42,10 @@ pub(crate) enum Outcome {
     Done,
     /// Whether an API server accepts a webhook.
     Tried(GroupId, Result<(), WebhookRejection>),
+    /// The policy with this uid does not exist.
+    Gone(String),
     /// Every API server calls a webhook; or the condition that says why that is not known.
     Proven(GroupId, (String, Entries), Option<ConditionValue>),
-}
-
-/// Why an action failed.
-#[derive(Debug)]
-pub(crate) struct Failed {
-    /// The failure, for people to read.
-    pub(crate) text: String,
-    /// Whether the object was changed or deleted meanwhile, so that the next decision will be another one.
-    pub(crate) is_overtaken: bool,
-    /// Whether rights are missing.
-    pub(crate) is_forbidden: bool,
 }
 
 /// Executes actions.
@@ -100,6 +91,7 @@ impl Executor {
                 passes("controller.before_finalizer_removal").await?;
                 self.release(policy).await
             }
+            Action::FindPolicy(policy) => Ok(found(policy, self.policies(policy).get_opt(&policy.name).await?)),
             Action::CreateRevision { policy, source, object, .. } => {
                 let written = self.create_revision(policy, source.as_deref(), object).await?;
                 passes("controller.after_revision_create").await?;
@@ -184,29 +176,6 @@ impl Executor {
     }
 }
 
-impl Failed {
-    fn other(text: String) -> Self {
-        Self { text, is_overtaken: false, is_forbidden: false }
-    }
-
-    fn overtaken(text: &str) -> Self {
-        Self { text: text.to_owned(), is_overtaken: true, is_forbidden: false }
-    }
-}
-
-impl From<kube::Error> for Failed {
-    fn from(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) => Self {
-                text: clean(&status.message, TEXT),
-                is_overtaken: status.is_conflict() || status.is_not_found() || status.is_already_exists(),
-                is_forbidden: status.is_forbidden(),
-            },
-            error => Self::other(clean(&error.to_string(), TEXT)),
-        }
-    }
-}
-
 /// Fails if this fail point is armed.
 async fn passes(point: &'static str) -> Result<(), Failed> {
     if failpoint::hit_async(point).await { Err(Failed::other(format!("fail point {point}"))) } else { Ok(()) }
@@ -237,12 +206,35 @@ fn applied(collection: Collection, object: impl Into<Outline>) -> Outcome {
     Outcome::Wrote(Change::Applied(collection, Box::new(object.into())))
 }
 
+/// What an API server says about a policy that no watch has reported. Another object may have its name by now.
+fn found(policy: &PolicyReference, object: Option<Outline>) -> Outcome {
+    match object.filter(|object| object.metadata.uid.as_ref() == Some(&policy.uid)) {
+        Some(object) => applied(Collection::Policies(policy.kind), object),
+        None => Outcome::Gone(policy.uid.clone()),
+    }
+}
+
 fn deleted(collection: Collection, uid: &str) -> Outcome {
     let mut object = DynamicObject::new("", &resource(collection));
     object.metadata.uid = Some(uid.to_owned());
     Outcome::Wrote(Change::Deleted(collection, Box::new(object.into())))
 }
 
-fn refusal(message: &str) -> WebhookRejection {
-    WebhookRejection { message: clean(message, TEXT), at: Instant::now() }
+#[cfg(test)]
+mod tests {
+    use portcullis_api::Kind;
+
+    use super::*;
+
+    #[test]
+    fn a_policy_is_gone_only_if_no_object_has_its_name_and_uid() {
+        let policy = PolicyReference { kind: Kind::ClusterPolicy, namespace: None, name: "a".into(), uid: "u".into() };
+        let object =
+            |uid: &str| serde_json::from_value(json!({"metadata": {"name": "a", "uid": uid}})).expect("an object");
+        for gone in [None, Some(object("later"))] {
+            assert!(matches!(found(&policy, gone), Outcome::Gone(uid) if uid == "u"));
+        }
+        let there = found(&policy, Some(object("u")));
+        assert!(matches!(there, Outcome::Wrote(Change::Applied(Collection::Policies(Kind::ClusterPolicy), _))));
+    }
 }

@@ -1,6 +1,7 @@
-//! Actions that fail at the moment: when to try them again, and one line in the log when failures begin and when they end.
+//! Actions that fail at the moment: when to try them again, and what the log says. It has a line for each problem when it begins, with the
+//! object that has it, and a line when all actions of this kind work again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use portcullis_util::Backoff;
@@ -9,12 +10,20 @@ use crate::action::Key;
 
 /// The wait after failures.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(200), longest: Duration::from_secs(30) };
+/// How many problems are logged in a minute. The others are logged later, if they last. Users can cause failures, and their number is not
+/// limited.
+const LINES: usize = 6;
+const MINUTE: Duration = Duration::from_secs(60);
+/// How many problems of one verb are remembered. After that many they may be logged again.
+const PROBLEMS: usize = 64;
 
-/// Failing actions, by object, and the verbs whose failures were logged.
+/// Failing actions, by object, and the problems that were logged, by verb.
 #[derive(Debug, Default)]
 pub(crate) struct FailingActions {
     failing: BTreeMap<Key, Failing>,
-    logged: BTreeSet<&'static str>,
+    logged: BTreeMap<&'static str, BTreeSet<String>>,
+    /// When the last lines were logged.
+    lines: VecDeque<Instant>,
 }
 
 #[derive(Debug)]
@@ -24,50 +33,60 @@ struct Failing {
     until: Instant,
 }
 
-/// A line to log.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Line {
-    Begins,
-    Ends,
-}
-
 impl FailingActions {
     /// When an action may be tried again; `None` if it may now.
     pub(crate) fn waits(&self, key: &Key, now: Instant) -> Option<Instant> {
         self.failing.get(key).map(|failing| failing.until).filter(|until| *until > now)
     }
 
-    /// Notes a failure. An `expected` one, because the object has changed meanwhile, is tried again but not logged. `random`, from 0 to 1,
-    /// is the jitter of the wait.
+    /// Notes a failure, and returns whether to log it. One without a `problem`, because the object has changed meanwhile, is tried again
+    /// but not logged. `random`, from 0 to 1, is the jitter of the wait.
     pub(crate) fn fail(
         &mut self,
         key: Key,
         verb: &'static str,
-        expected: bool,
+        problem: Option<&str>,
         now: Instant,
         random: f64,
-    ) -> Option<Line> {
+    ) -> bool {
         let failing = self.failing.entry(key).or_insert(Failing { verb, failures: 0, until: now });
         failing.failures = failing.failures.saturating_add(1);
         failing.verb = verb;
         failing.until = now + BACKOFF.wait(failing.failures, random);
-        (!expected && self.logged.insert(verb)).then_some(Line::Begins)
+        let Some(problem) = problem else { return false };
+        if self.logged.get(verb).is_some_and(|logged| logged.contains(problem)) || !self.has_line(now) {
+            return false;
+        }
+        let logged = self.logged.entry(verb).or_default();
+        if logged.len() >= PROBLEMS {
+            logged.clear();
+        }
+        logged.insert(problem.to_owned());
+        self.lines.push_back(now);
+        true
     }
 
-    /// Notes a success.
-    pub(crate) fn pass(&mut self, key: &Key, verb: &'static str) -> Option<Line> {
+    /// Notes a success, and returns whether to log that all actions with this verb work again.
+    pub(crate) fn pass(&mut self, key: &Key, verb: &'static str) -> bool {
         self.failing.remove(key);
         let others = self.failing.values().any(|failing| failing.verb == verb);
-        (!others && self.logged.remove(verb)).then_some(Line::Ends)
+        !others && self.logged.remove(verb).is_some()
     }
 
     /// Drops failures of actions that are no longer `wanted`, and returns the verbs whose failures have ended with that.
     pub(crate) fn retain(&mut self, wanted: &BTreeSet<Key>, now: Instant) -> Vec<&'static str> {
         self.failing.retain(|key, failing| wanted.contains(key) || failing.until > now);
         let is_over = |verb: &&str| !self.failing.values().any(|failing| failing.verb == *verb);
-        let ended: Vec<_> = self.logged.iter().copied().filter(is_over).collect();
-        self.logged.retain(|verb| !ended.contains(verb));
+        let ended: Vec<_> = self.logged.keys().copied().filter(is_over).collect();
+        self.logged.retain(|verb, _| !ended.contains(verb));
         ended
+    }
+
+    fn has_line(&mut self, now: Instant) -> bool {
+        while self.lines.front().is_some_and(|line| now.duration_since(*line) >= MINUTE) {
+            self.lines.pop_front();
+        }
+        self.lines.len() < LINES
     }
 }
 
@@ -82,26 +101,57 @@ mod tests {
     #[test]
     fn a_trouble_is_told_when_it_begins_and_when_it_ends() {
         let (mut failures, now) = (FailingActions::default(), Instant::now());
-        assert_eq!(failures.fail(key("a"), "create", false, now, 0.5), Some(Line::Begins));
-        assert_eq!(failures.fail(key("b"), "create", false, now, 0.5), None);
+        assert!(failures.fail(key("a"), "create", Some("down"), now, 0.5));
+        assert!(!failures.fail(key("b"), "create", Some("down"), now, 0.5));
         assert!(failures.waits(&key("a"), now).is_some());
-        assert_eq!(failures.pass(&key("a"), "create"), None);
-        assert_eq!(failures.pass(&key("b"), "create"), Some(Line::Ends));
+        assert!(!failures.pass(&key("a"), "create"));
+        assert!(failures.pass(&key("b"), "create"));
         assert_eq!(failures.waits(&key("a"), now), None);
+        assert!(failures.fail(key("a"), "create", Some("down"), now, 0.5), "it is back");
+    }
+
+    #[test]
+    fn one_that_lasts_hides_no_other() {
+        let (mut failures, now) = (FailingActions::default(), Instant::now());
+        assert!(failures.fail(key("a"), "create", Some("a is forbidden"), now, 0.5));
+        assert!(failures.fail(key("b"), "create", Some("b is forbidden"), now, 0.5));
+        assert!(failures.fail(key("c"), "change", Some("a is forbidden"), now, 0.5));
+        assert!(!failures.pass(&key("b"), "create"));
+        assert!(!failures.fail(key("a"), "create", Some("a is forbidden"), now + MINUTE, 0.5), "once");
+    }
+
+    #[test]
+    fn of_many_problems_a_few_are_told_in_a_minute_and_the_others_later() {
+        let (mut failures, mut now) = (FailingActions::default(), Instant::now());
+        let mut told = |now: Instant| {
+            let fails = |number: &usize| {
+                failures.fail(key(&format!("{number}")), "create", Some(&format!("{number}")), now, 0.5)
+            };
+            (0..PROBLEMS).filter(fails).collect::<Vec<_>>()
+        };
+        let mut all = BTreeSet::new();
+        for _ in 0..PROBLEMS.div_ceil(LINES) {
+            let lines = told(now);
+            assert!((1..=LINES).contains(&lines.len()), "{lines:?}");
+            assert!(lines.into_iter().all(|line| all.insert(line)), "none twice");
+            assert_eq!(told(now), [0; 0]);
+            now += MINUTE;
+        }
+        assert_eq!(all.len(), PROBLEMS);
     }
 
     #[test]
     fn a_write_that_somebody_else_overtook_is_no_trouble() {
         let (mut failures, now) = (FailingActions::default(), Instant::now());
-        assert_eq!(failures.fail(key("a"), "create", true, now, 0.5), None);
+        assert!(!failures.fail(key("a"), "create", None, now, 0.5));
         assert!(failures.waits(&key("a"), now).is_some());
-        assert_eq!(failures.pass(&key("a"), "create"), None);
+        assert!(!failures.pass(&key("a"), "create"));
     }
 
     #[test]
     fn what_nobody_wants_any_more_is_over() {
         let (mut failures, now) = (FailingActions::default(), Instant::now());
-        failures.fail(key("a"), "create", false, now, 0.5);
+        failures.fail(key("a"), "create", Some("down"), now, 0.5);
         assert_eq!(failures.retain(&BTreeSet::new(), now + Duration::from_secs(60)), ["create"]);
     }
 }

@@ -1,5 +1,6 @@
 //! What only the API server knows about this installation: the controller's username, and the uid of the owner of webhooks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -9,12 +10,14 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use portcullis_process::set_if_new;
 use portcullis_util::Backoff;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::memory::ConditionValue;
 
 /// How often to ask again: after a new installation, the owner has changed.
 const AGAIN: Duration = Duration::from_secs(60);
+/// The shortest time between two questions, however often somebody wants to know.
+const SOONEST: Duration = Duration::from_secs(1);
 /// The wait after failures.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(500), longest: Duration::from_secs(15) };
 
@@ -35,6 +38,9 @@ pub(crate) struct IdentityQuery {
     pub(crate) username: Option<String>,
     /// The name of the ClusterRole that owns webhooks.
     pub(crate) owner: Option<String>,
+    /// Notified when the answer may have changed. Webhooks of an owner that is gone are collected as garbage, and again each time they are
+    /// restored for that owner.
+    pub(crate) again: Arc<Notify>,
 }
 
 impl IdentityQuery {
@@ -55,7 +61,7 @@ impl IdentityQuery {
                 Err((false, _)) => {}
             }
             let wait = if failures == 0 { AGAIN } else { BACKOFF.wait(failures, fastrand::f64()) };
-            tokio::time::sleep(wait).await;
+            pause(wait, SOONEST.min(wait), &self.again).await;
         }
     }
 
@@ -90,6 +96,15 @@ impl IdentityQuery {
     }
 }
 
+/// Waits, but only for the `soonest` time if it is notified.
+async fn pause(wait: Duration, soonest: Duration, again: &Notify) {
+    tokio::time::sleep(soonest).await;
+    tokio::select! {
+        () = tokio::time::sleep(wait.saturating_sub(soonest)) => {}
+        () = again.notified() => {}
+    }
+}
+
 fn failed(what: &str, error: &kube::Error) -> (bool, ConditionValue) {
     match error {
         kube::Error::Api(status) => {
@@ -100,5 +115,21 @@ fn failed(what: &str, error: &kube::Error) -> (bool, ConditionValue) {
             )
         }
         error => (false, ConditionValue::not_configured("Unknown", format!("{what}: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_webhook_that_is_gone_makes_it_ask_at_once_but_not_all_the_time() {
+        let (again, start, soonest) = (Notify::new(), Instant::now(), Duration::from_millis(20));
+        again.notify_one();
+        pause(AGAIN, soonest, &again).await;
+        let passed = start.elapsed();
+        assert!(passed >= soonest && passed < AGAIN, "{passed:?}");
     }
 }

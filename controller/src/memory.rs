@@ -1,7 +1,7 @@
 //! What a leading controller remembers between decisions. All of it may be lost: a controller that starts without it waits a little
 //! longer and asks once more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,7 +9,8 @@ use portcullis_api::Truth;
 use portcullis_contract::GroupId;
 
 use crate::action::Action;
-use crate::world::{Change, Collection, Entries};
+use crate::execute::Failed;
+use crate::world::{Change, Collection, Entries, PolicyView, World};
 
 /// The memory.
 #[derive(Debug)]
@@ -28,6 +29,10 @@ pub struct Memory {
     pub forgotten: BTreeMap<String, Instant>,
     /// Since when there are revisions of an unknown policy, by the policy's uid.
     pub orphans: BTreeMap<String, Instant>,
+    /// Unknown policies of which an API server said that they do not exist, by uid.
+    pub gone: BTreeSet<String>,
+    /// Why the API server refused our finalizer or a revision, by the policy's uid, with the generation that it was for.
+    pub refused: BTreeMap<String, (i64, ConditionValue)>,
     /// The policies that wait for their replicas, by uid.
     pub waiting: BTreeMap<String, Waiting>,
 }
@@ -73,6 +78,13 @@ pub struct ConditionValue {
     pub message: String,
 }
 
+impl WebhookRejection {
+    /// A refusal that has just come, in the API server's words.
+    pub fn now(message: &str) -> Self {
+        Self { message: message.to_owned(), at: Instant::now() }
+    }
+}
+
 impl ConditionValue {
     /// The webhook is not configured, for this reason.
     pub fn not_configured(reason: &'static str, message: impl Into<String>) -> Self {
@@ -102,7 +114,45 @@ impl Memory {
             moved: BTreeMap::new(),
             forgotten: BTreeMap::new(),
             orphans: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            refused: BTreeMap::new(),
             waiting: BTreeMap::new(),
+        }
+    }
+
+    /// Why the API server refused what a policy needs first, its finalizer or the revision of its newest generation.
+    pub fn refusal(&self, policy: &PolicyView) -> Option<&ConditionValue> {
+        let refused =
+            self.refused.get(&policy.reference.uid).filter(|(generation, _)| *generation == policy.generation);
+        refused.map(|(_, value)| value)
+    }
+
+    /// Notes that an action has succeeded.
+    pub fn succeeded(&mut self, action: &Action) {
+        if let Action::Hold(policy) | Action::CreateRevision { policy, .. } = action {
+            self.refused.remove(&policy.uid);
+        }
+    }
+
+    /// Notes why an action has failed, if somebody has to act: policies say so until it succeeds.
+    pub(crate) fn failed(&mut self, action: &Action, failed: &Failed, world: &World) {
+        let Some(value) = failed.condition() else { return };
+        match action {
+            Action::Hold(policy) | Action::CreateRevision { policy, .. } => {
+                if let Some(known) = world.policies.get(&policy.uid) {
+                    self.refused.insert(policy.uid.clone(), (known.generation, value));
+                }
+            }
+            Action::TryWebhook { group, .. }
+            | Action::CreateWebhook { group, .. }
+            | Action::ChangeWebhook { group, .. } => {
+                let remembered = self.groups.entry(group.clone()).or_default();
+                if failed.is_refusal() && matches!(action, Action::CreateWebhook { .. }) {
+                    remembered.tried = Some(Err(WebhookRejection::now(&failed.text)));
+                }
+                remembered.refused = Some(value);
+            }
+            _ => {}
         }
     }
 

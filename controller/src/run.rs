@@ -10,7 +10,7 @@ use portcullis_process::telemetry::Collectors;
 use portcullis_process::{
     PolicyChecks, ProbeServer, ProbeSources, SettingError, Shutdown, supervised, write_log_in_background,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::args::Args;
@@ -108,16 +108,18 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     }));
     let (sender, identity) =
         watch::channel(Err(ConditionValue::not_configured("Unknown", "the API server has not been asked yet")));
+    let identity_again = Arc::new(Notify::new());
     let question = IdentityQuery {
         client: server.client.clone(),
         username: args.username.clone(),
         owner: args.owner_cluster_role.clone(),
+        again: Arc::clone(&identity_again),
     };
     helpers.push(supervised("the identity", &shutdown, move || question.clone().ask(sender.clone())));
 
     started.release();
     let inputs = Inputs { changes, bundle, path_key, identity, leadership: leadership.clone() };
-    control(&args, &server, metrics, leadership).run(inputs, beat, shutdown).await;
+    control(&args, &server, metrics, leadership, identity_again).run(inputs, beat, shutdown).await;
     readiness.drain();
     for helper in &helpers {
         helper.abort();
@@ -143,7 +145,13 @@ fn whole_seconds(timeout: Duration) -> u32 {
     u32::try_from(timeout.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1)
 }
 
-fn control(args: &Args, server: &ApiServer, metrics: Metrics, leadership: Leadership) -> Control {
+fn control(
+    args: &Args,
+    server: &ApiServer,
+    metrics: Metrics,
+    leadership: Leadership,
+    identity_again: Arc<Notify>,
+) -> Control {
     let executor = Executor {
         client: server.client.clone(),
         namespace: args.namespace.clone(),
@@ -169,6 +177,7 @@ fn control(args: &Args, server: &ApiServer, metrics: Metrics, leadership: Leader
         },
         service: (args.service.clone(), args.service_port),
         executor: Arc::new(executor),
+        identity_again,
         metrics,
         parallel: args.parallel_writes,
         memory: Memory::new(Instant::now()),

@@ -27,7 +27,7 @@ pub enum Collection {
     Policies(Kind),
     /// The revisions in the installation's namespace.
     Revisions,
-    /// The webhook configurations of a kind; those with our labels or our name are kept.
+    /// The webhook configurations of a kind; those with a name of ours are kept.
     Webhooks(WebhookKind),
 }
 

@@ -1,7 +1,8 @@
 //! Decides what to do with a policy that is being deleted, and with revisions whose policy is gone.
 //!
 //! First its webhooks are deleted, unless other policies need them, followed by a pause in which API servers notice. Then replicas drop
-//! the policy, then its revisions are deleted, and last its finalizer is removed.
+//! the policy, then its revisions are deleted, and last its finalizer is removed. Before anything of a policy that no watch has reported is
+//! deleted, an API server is asked whether it exists.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +25,20 @@ pub(super) fn decide(world: &World, groups: &Groups<'_>, memory: &mut Memory, ru
             decision.act(Action::Release(policy.reference.clone()));
         }
     }
-    memory.orphans.retain(|uid, _| world.revisions.contains_key(uid) && !world.policies.contains_key(uid));
-    for (uid, revisions) in &world.revisions {
-        let is_gone = world.policies.get(uid).is_none_or(|policy| policy.is_deleting && !policy.is_held);
-        if is_gone {
-            let since = *memory.orphans.entry(uid.clone()).or_insert(decision.now.instant);
-            if decision.has_passed(since, UNKNOWN_FOR) {
-                forget(uid, revisions, groups, memory, rules, decision);
+    // It is not known, or somebody else has removed our finalizer while it is being deleted.
+    let is_orphan = |uid: &str| world.policies.get(uid).is_none_or(|policy| policy.is_deleting && !policy.is_held);
+    memory.orphans.retain(|uid, _| world.revisions.contains_key(uid) && is_orphan(uid));
+    memory.gone.retain(|uid| world.revisions.contains_key(uid));
+    for (uid, revisions) in world.revisions.iter().filter(|(uid, _)| is_orphan(uid)) {
+        let since = *memory.orphans.entry(uid.clone()).or_insert(decision.now.instant);
+        if !decision.has_passed(since, UNKNOWN_FOR) {
+            continue;
+        }
+        match revisions.values().next() {
+            Some(revision) if !world.policies.contains_key(uid) && !memory.gone.contains(uid) => {
+                decision.act(Action::FindPolicy(revision.policy.clone()));
             }
+            _ => forget(uid, revisions, groups, memory, rules, decision),
         }
     }
     memory.forgotten.retain(|uid, _| world.revisions.contains_key(uid));

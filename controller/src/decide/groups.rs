@@ -19,7 +19,7 @@ use super::webhook_quota::WebhookQuota;
 use crate::action::Action;
 use crate::desired::{self, Desired, desired, kept, waits};
 use crate::memory::{ConditionValue, GroupMemory, Memory};
-use crate::world::{Content, PolicyView, RevisionView, WebhookView, World, webhook_name, webhook_prefix};
+use crate::world::{Content, PolicyView, RevisionView, WebhookView, World, webhook_name};
 
 /// The most resources in the rules of a shared webhook, which an API server compares with every request.
 const MOST_RESOURCES: usize = 256;
@@ -155,11 +155,7 @@ impl<'w> Groups<'w> {
             };
             group.first.get_or_insert(&policy.reference);
             group.marker.get_or_insert(&revision.name);
-            let condition = policy.status.webhook.as_ref();
-            let is_configured = condition
-                .is_some_and(|one| one.status == Truth::True && one.observed_generation == revision.generation);
-            // The condition may be about a later generation by now.
-            let was_registered = is_configured || revision.marks.served && !policy.is_suspended;
+            let (is_configured, was_registered) = (is_configured(policy, revision), was_registered(policy, revision));
             let is_newest = revision.generation == policy.generation;
             let may_register = is_newest && !policy.is_suspended && policy.status.everywhere >= policy.generation;
             group.was_registered |= was_registered;
@@ -203,8 +199,7 @@ impl<'w> Groups<'w> {
             let shard = *memory.placed.entry(place).or_insert_with(|| self.place(uid, &content, revisions, rules));
             content.in_shard(shard)
         });
-        let group = planned.content.as_ref().map(|content| &content.group);
-        if let Some(refusal) = revisions.and_then(|revisions| revision::refusal(revisions, group)) {
+        if let Some(refusal) = revisions.and_then(|revisions| revision::refusal(revisions, &planned)) {
             memory.placed.remove(&(uid.to_owned(), policy.generation));
             self.refused.insert(uid, refusal);
             return;
@@ -315,7 +310,7 @@ impl<'w> Groups<'w> {
             if let Ok(installation) = &rules.installation {
                 let known = remembered.right.as_ref().or(group.found.map(|found| &found.entries));
                 let registered = group.found.map(|found| &found.entries).or(remembered.right.as_ref());
-                group.desired = match group.webhook_part(registered) {
+                group.desired = match group.webhook_part(registered, known) {
                     Some(part) => Some(desired(installation, id, &part, group.turns.seconds(group.kind))),
                     None => known.map(|entries| kept(installation, group.kind, id, entries)),
                 };
@@ -450,12 +445,13 @@ impl<'w> Groups<'w> {
                 None => group.create(id, desired, remembered, decision),
             }
         }
-        // The other webhooks are not needed: their last member is gone, or their origin is unknown.
-        for ((kind, name), found) in world.webhooks.iter().filter(|(_, one)| !one.is_check(&rules.policy_server)) {
-            let group = name.strip_prefix(&webhook_prefix(&rules.policy_server));
-            let may_be_needed = self.has_unknown && group.is_none_or(|group| !self.groups.contains_key(group));
+        // The other webhooks are not needed: their last member is gone, or their origin is unknown. One with another name than that of a group
+        // is somebody's copy, even if it has our labels.
+        for ((kind, name), found) in &world.webhooks {
+            let Some(group) = found.group(&rules.policy_server) else { continue };
+            let may_be_needed = self.has_unknown && !self.groups.contains_key(&group);
             // One that has lost its labels is still that of a group which is known, as it would be if it were needed.
-            let known = group.and_then(|group| self.groups.get(group)?.found);
+            let known = self.groups.get(&group).and_then(|group| group.found);
             let is_ours = found.is_ours(&rules.policy_server) || known.is_some_and(|known| known.uid == found.uid);
             if is_ours && !kept.contains(&(*kind, name)) && !may_be_needed {
                 decision.act(Action::DeleteWebhook { kind: *kind, name: name.clone(), uid: found.uid.clone() });
@@ -479,6 +475,17 @@ pub(super) fn newest_content<'w>(
     revisions: &'w BTreeMap<i64, RevisionView>,
 ) -> Option<&'w Content> {
     revisions.get(&policy.generation)?.content.as_ref().ok()
+}
+
+/// Whether API servers call the policy because of this revision, as its condition says.
+fn is_configured(policy: &PolicyView, revision: &RevisionView) -> bool {
+    let condition = policy.status.webhook.as_ref();
+    condition.is_some_and(|one| one.status == Truth::True && one.observed_generation == revision.generation)
+}
+
+/// Whether API servers may have called the policy because of this revision. The condition may be about a later generation by now.
+pub(super) fn was_registered(policy: &PolicyView, revision: &RevisionView) -> bool {
+    is_configured(policy, revision) || revision.marks.served && !policy.is_suspended
 }
 
 /// Whether the match part of the newest generation does not follow from the policy itself.

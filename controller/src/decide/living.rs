@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use portcullis_api::PolicyReference;
 use portcullis_api::revision::{DELETED_ANNOTATION, PINNED_DIGEST_ANNOTATION, SERVED_ANNOTATION, WITHDRAWN_ANNOTATION};
 
-use super::groups::{Groups, newest_content};
+use super::groups::{Groups, newest_content, was_registered};
 use super::rules::{Decision, Rules};
 use super::{condition, revision, unreadable};
 use crate::action::Action;
 use crate::event::PolicyWarning;
 use crate::memory::{ConditionValue, Memory, Waiting};
-use crate::world::{PolicyView, RevisionView, World};
+use crate::world::{Content, PolicyView, RevisionView, World};
 
 /// How long the condition does not mention that a new policy waits for its replicas.
 const UNREPORTED_WAIT: Duration = Duration::from_secs(5);
@@ -27,6 +27,8 @@ pub(super) fn decide(
 ) {
     if !policy.is_held {
         decision.act(Action::Hold(policy.reference.clone()));
+        let refusal = memory.refusal(policy).cloned();
+        decision.actions.extend(refusal.and_then(|refusal| condition::write(policy, refusal, decision.now)));
         return;
     }
     let revisions = world.revisions.get(&policy.reference.uid);
@@ -38,7 +40,7 @@ pub(super) fn decide(
             let planned = groups.planned(&policy.reference.uid);
             let planned = planned.filter(|planned| groups.has_time(planned, memory));
             decision.actions.extend(planned.map(|planned| revision::create(policy, planned, rules)));
-            None
+            memory.refusal(policy).cloned()
         }
         Some(newest) => condition::value(policy, newest, groups, memory, rules),
     };
@@ -87,16 +89,9 @@ fn mark(
         if generation < policy.generation
             && !marks.withdrawn
             && let Some(newest) = newest
+            && may_withdraw(policy, revision, newest, groups, memory, rules, decision)
         {
-            let uid = &policy.reference.uid;
-            // Every group is asked, even if one keeps the revision, because asking starts its wait.
-            let mut keep_it = revision.groups().collect::<Vec<_>>();
-            keep_it.retain(|group| **group != newest.group && !groups.may_leave(group, uid, memory, rules, decision));
-            // A revision whose group is unknown may be called in any, until the policy is called in its newest group.
-            let is_clear = revision.groups().next().is_some() || groups.is_settled(newest, policy);
-            if is_clear && keep_it.is_empty() {
-                more.insert(WITHDRAWN_ANNOTATION, "true".to_owned());
-            }
+            more.insert(WITHDRAWN_ANNOTATION, "true".to_owned());
         }
         let labels = unreadable::labels(policy, revision, groups, |group| {
             groups.may_leave(group, &policy.reference.uid, memory, rules, decision)
@@ -105,6 +100,32 @@ fn mark(
             decision.act(Action::Mark { name: revision.name.clone(), labels, annotations: more });
         }
     }
+}
+
+/// Whether an older revision may be withdrawn. Then loaders forget its rules, and its policy is no longer asked because of them. So one that
+/// API servers call stays until they call the newest instead: in another group until the policy may leave that one, and in a webhook that
+/// policies share, where edits change no group, until the webhook is called for the newest. Generations that were never called go at once, so
+/// that edits of a policy that never loads leave none behind.
+fn may_withdraw(
+    policy: &PolicyView,
+    revision: &RevisionView,
+    newest: &Content,
+    groups: &Groups<'_>,
+    memory: &Memory,
+    rules: &Rules,
+    decision: &mut Decision,
+) -> bool {
+    let uid = &policy.reference.uid;
+    // Every group is asked, even if one keeps the revision, because asking starts its wait.
+    let mut others: Vec<_> = revision.groups().filter(|group| **group != newest.group).collect();
+    others.retain(|group| !groups.may_leave(group, uid, memory, rules, decision));
+    let had_moved = !policy.is_suspended && memory.moved.get(uid) == Some(&revision.generation);
+    let is_called = was_registered(policy, revision) || had_moved;
+    let is_in_it = revision.groups().any(|group| *group == newest.group);
+    let is_called_there = is_in_it && newest.shared && is_called && !revision.has_part_of(newest);
+    // A revision whose group is unknown may be called in any.
+    let is_unknown = revision.groups().next().is_none();
+    others.is_empty() && (!is_called_there && !is_unknown || groups.is_settled(newest, policy))
 }
 
 /// Whether it is too early to report that a new policy waits for its replicas, as that usually takes a moment only. It is reported after

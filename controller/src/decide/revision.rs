@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use portcullis_api::revision::{PINNED_DIGEST_ANNOTATION, ROLLED_BACK_TO_ANNOTATION, SERVED_ANNOTATION, group_labels};
 use portcullis_api::{Resolved, RevisionData};
-use portcullis_contract::{GroupId, Reason};
+use portcullis_contract::Reason;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
@@ -32,6 +32,8 @@ pub(super) struct Planned {
     pub(super) content: Option<Content>,
     /// Whether its policy needs more of its group's time than before.
     pub(super) needs_time: bool,
+    /// The size of its spec as JSON, in bytes.
+    spec_bytes: usize,
     /// The name of the revision that the policy is rolled back to.
     source: Option<String>,
     problem: Option<String>,
@@ -43,6 +45,7 @@ pub(super) struct Planned {
 pub(super) fn plan(policy: &PolicyView, revisions: Option<&BTreeMap<i64, RevisionView>>) -> Planned {
     let mut annotations = BTreeMap::new();
     let newest = policy.content.as_ref().ok().map(|content| content.in_shard(0));
+    let mut spec_bytes = policy.spec_bytes;
     let (content, from, problem) =
         match policy.rollback_to.map(|generation| (generation, source(generation, revisions))) {
             None => (newest, None, None),
@@ -53,23 +56,35 @@ pub(super) fn plan(policy: &PolicyView, revisions: Option<&BTreeMap<i64, Revisio
                 }
                 let content = source.content.as_ref().ok().zip(policy.failure_policy);
                 let content = content.map(|(content, failure_policy)| content.with(failure_policy));
+                spec_bytes = source.spec_bytes;
                 (content, Some(source.name.clone()), None)
             }
             Some((generation, None)) => (newest, None, Some(missing(generation, revisions))),
         };
-    Planned { content, needs_time: false, source: from, problem, annotations }
+    Planned { content, needs_time: false, spec_bytes, source: from, problem, annotations }
 }
 
-/// Why a new generation, which joins this group, is not accepted: too much would stay in force because of it. Those in the same group do not,
-/// so an edit that leaves the match part of the newest generation as it is, for instance one that mends the module, is always accepted.
-pub(super) fn refusal(revisions: &BTreeMap<i64, RevisionView>, group: Option<&GroupId>) -> Option<ConditionValue> {
-    let stays = |one: &&RevisionView| one.is_in_force() && one.groups().all(|other| Some(other) != group);
+/// Why a new generation is not accepted: too much would stay in force because of it. Those with the same match part do not, so an edit that
+/// leaves the match part of the newest generation as it is, for instance one that mends the module, is always accepted. So is one that goes
+/// back to an older generation: it takes that one's place, and is how a user gives up the others. It may only be larger than the generation
+/// that served last.
+pub(super) fn refusal(revisions: &BTreeMap<i64, RevisionView>, planned: &Planned) -> Option<ConditionValue> {
+    let content = planned.content.as_ref();
+    let gives_way = |one: &RevisionView| content.is_some_and(|content| one.gives_way_to(content));
+    let stays = |one: &&RevisionView| one.is_in_force() && !gives_way(one);
     let bytes = revisions.values().filter(stays).map(RevisionView::bytes).sum::<usize>();
     let (newest, _) = revisions.last_key_value().filter(|_| bytes > IN_FORCE_BYTES)?;
+    let in_force = || revisions.values().filter(|one| one.is_in_force());
+    let served = in_force().rev().find(|one| one.marks.served).map(|one| one.generation);
+    let fits = |one: &RevisionView| planned.spec_bytes <= one.bytes() || Some(one.generation) == served;
+    if in_force().any(|one| gives_way(one) && fits(one)) {
+        return None;
+    }
     let generations: Vec<_> = revisions.values().filter(stays).map(|one| one.generation.to_string()).collect();
     let text = format!(
         "generations {} stay in force until a newer one is called, and take {bytes} bytes of at most {IN_FORCE_BYTES}; wait until generation \
-         {newest} is Ready, keep its rules, selectors and matchConditions in this edit, or delete the policy and apply it again",
+         {newest} is Ready, keep its rules, selectors and matchConditions in this edit, apply one of these generations again or set \
+         spec.rollbackTo to it, or delete the policy and apply it again",
         generations.join(", ")
     );
     Some(ConditionValue::not_configured(Reason::QuotaExceeded.as_str(), text))

@@ -266,6 +266,11 @@ impl Stage {
         self.elapsed += Duration::from_secs(seconds);
     }
 
+    /// Records that an API server said that this policy does not exist.
+    fn gone(&mut self, policy: &P) {
+        self.memory.gone.insert(policy.0["metadata"]["uid"].as_str().expect("a uid").to_owned());
+    }
+
     /// The actions in short: `verb object`, and for conditions and marks their content.
     fn actions(&mut self) -> Vec<String> {
         self.decide().iter().map(short).collect()
@@ -281,6 +286,7 @@ impl Stage {
 fn short(action: &Action) -> String {
     match action {
         Action::Hold(policy) => format!("hold {}", policy.name),
+        Action::FindPolicy(policy) => format!("find {}", policy.name),
         Action::Release(policy) => format!("release {}", policy.name),
         Action::CreateRevision { object, .. } => format!("revision {}", object["revision"]),
         Action::Mark { name, labels, annotations } => {

@@ -10,11 +10,12 @@ use crate::world::World;
 /// How long a policy must have been missing before its webhook and its revisions are deleted, as one watch may lag behind another.
 pub(super) const UNKNOWN_FOR: Duration = Duration::from_secs(30);
 
-/// Whether a policy that has revisions is not known, and for so short a time that it may only not have been reported yet.
+/// Whether a policy that has revisions is not known, and may only not have been reported: it is unknown for a short time, or no API server
+/// has said yet that it does not exist. A watch that leaves it out must not be enough to end its enforcement.
 pub(super) fn may_exist(uid: &str, world: &World, memory: &mut Memory, now: Now) -> bool {
     if world.policies.contains_key(uid) {
         return false;
     }
     let since = *memory.orphans.entry(uid.to_owned()).or_insert(now.instant);
-    now.instant < since + UNKNOWN_FOR
+    now.instant < since + UNKNOWN_FOR || !memory.gone.contains(uid)
 }

@@ -22,6 +22,8 @@ struct Groups<'w> {
     newest: BTreeMap<&'w str, GroupId>,
     /// What the match part of that generation takes in memory, in bytes, by the policy's uid.
     newest_bytes: BTreeMap<&'w str, usize>,
+    /// What the match parts of all generations in force take in memory, in bytes, by the policy's uid and their group.
+    parts: BTreeMap<(&'w str, GroupId), usize>,
     /// All groups with a webhook, including those that a policy is leaving.
     in_force: BTreeSet<GroupId>,
     /// What the match parts that policies are leaving take in memory, in bytes.
@@ -39,6 +41,8 @@ impl<'w> WebhookQuota<'w> {
                 groups.in_force.extend(revision.groups().cloned());
                 groups.newest.extend(RevisionView::groups(revision).next().map(|group| (uid.as_str(), group.clone())));
                 groups.leaving += groups.newest_bytes.insert(uid, revision.match_bytes).unwrap_or_default();
+                let own = revision.content.as_ref().ok().map(|content| content.group.clone());
+                groups.parts.extend(own.map(|group| ((uid.as_str(), group), revision.match_bytes)));
             }
         }
         Self { namespaces, limit }
@@ -46,13 +50,14 @@ impl<'w> WebhookQuota<'w> {
 
     /// Accepts a generation whose policy joins this group, or says why not. An existing group can always be joined. While policies move
     /// from one group to another there may be twice as many: both are called until the new one is proven. A policy that stays in its group
-    /// leaves none.
+    /// leaves none, and one that goes back to a group that it is leaving takes no more memory.
     pub(super) fn take(&mut self, uid: &'w str, policy: &'w PolicyView, group: &GroupId) -> Result<(), ConditionValue> {
         let Some(namespace) = policy.reference.namespace.as_deref() else { return Ok(()) };
         let groups = self.namespaces.entry(namespace).or_default();
         let is_moving = groups.newest.get(uid).is_some_and(|newest| newest != group);
         let left = groups.newest_bytes.get(uid).copied().filter(|_| is_moving).unwrap_or_default();
-        if is_moving && groups.leaving + left > MATCH_BYTES {
+        let returns = groups.parts.get(&(uid, group.clone())).copied().filter(|_| is_moving);
+        if is_moving && returns.is_none() && groups.leaving + left > MATCH_BYTES {
             return Err(too_much(namespace));
         }
         if !groups.in_force.contains(group) {
@@ -63,7 +68,7 @@ impl<'w> WebhookQuota<'w> {
                 return Err(too_many(namespace, others.len().max(moving), self.limit));
             }
         }
-        groups.leaving += left;
+        groups.leaving = (groups.leaving + left).saturating_sub(returns.unwrap_or_default());
         groups.in_force.insert(group.clone());
         groups.newest.insert(uid, group.clone());
         Ok(())
@@ -72,7 +77,7 @@ impl<'w> WebhookQuota<'w> {
 
 fn too_much(namespace: &str) -> ConditionValue {
     let text = format!(
-        "the rules, selectors and matchConditions that policies of namespace {namespace} are leaving take more than {MATCH_BYTES} bytes of memory; wait until these policies are Ready, keep those of the newest accepted generation in this edit, or delete policies"
+        "the rules, selectors and matchConditions that policies of namespace {namespace} are leaving take more than {MATCH_BYTES} bytes of memory; wait until these policies are Ready, keep those of the newest accepted generation in this edit, go back to an earlier generation, or delete policies"
     );
     ConditionValue::not_configured(Reason::QuotaExceeded.as_str(), text)
 }

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::{Executor, Failed, manager, posts};
+use super::{Cause, Executor, Failed, manager, posts};
 use crate::decide::rolled_back;
 use crate::watch::resource;
 use crate::world::{Collection, RevisionView};
@@ -91,7 +91,8 @@ impl Executor {
                 let problem = format!(
                     "revision {name} exists, but for another policy or generation: delete it, and it is created again"
                 );
-                if is_it { Ok(found) } else { Err(Failed::other(problem)) }
+                // Only somebody else can mend it.
+                if is_it { Ok(found) } else { Err(Failed { text: problem, cause: Cause::Refused }) }
             }
             created => Ok(created?),
         }

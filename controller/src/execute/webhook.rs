@@ -4,10 +4,11 @@ use kube::api::{Patch, PostParams};
 use portcullis_api::kubernetes::BoundedObject;
 use serde_json::json;
 
-use super::{Executor, Failed, Outcome, applied, manager, passes, posts, refusal};
+use super::{Executor, Failed, Outcome, applied, manager, passes, posts};
 use crate::action::Action;
 use crate::desired::Desired;
 use crate::event::PolicyWarning;
+use crate::memory::WebhookRejection;
 use crate::world::Collection;
 
 impl Executor {
@@ -21,22 +22,18 @@ impl Executor {
                     Err(kube::Error::Api(status)) if status.is_already_exists() => {
                         Ok(Outcome::Tried(group.clone(), Ok(())))
                     }
-                    Err(kube::Error::Api(status)) if is_refusal(&status) => {
-                        Ok(Outcome::Tried(group.clone(), Err(refusal(&status.message))))
+                    Err(error) => {
+                        let failed = Failed::from(error);
+                        // It is a user's to mend, so it is no failure of this action.
+                        let refusal = failed.is_refusal().then(|| WebhookRejection::now(&failed.text));
+                        refusal.map(|refusal| Outcome::Tried(group.clone(), Err(refusal))).ok_or(failed)
                     }
-                    Err(error) => Err(error.into()),
                 }
             }
-            Action::CreateWebhook { group, desired, repaired } => {
+            Action::CreateWebhook { desired, repaired, .. } => {
                 passes("controller.before_webhook_write").await?;
                 let collection = Collection::Webhooks(desired.kind);
-                let written = match self.webhooks(desired.kind).create(&posts(), &object(desired)?).await {
-                    Ok(written) => written,
-                    Err(kube::Error::Api(status)) if is_refusal(&status) => {
-                        return Ok(Outcome::Tried(group.clone(), Err(refusal(&status.message))));
-                    }
-                    Err(error) => return Err(error.into()),
-                };
+                let written = self.webhooks(desired.kind).create(&posts(), &object(desired)?).await?;
                 passes("controller.after_webhook_write").await?;
                 tracing::info!(webhook = desired.name, "registered");
                 self.repaired(repaired.as_ref()).await;
@@ -106,11 +103,6 @@ fn repaired_check(desired: &Desired, is_repair: bool) {
             "somebody else had changed or deleted a webhook, which has been repaired"
         );
     }
-}
-
-/// Whether the API server refused the object for its content.
-fn is_refusal(status: &kube::core::Status) -> bool {
-    status.is_invalid() || status.code == 400
 }
 
 fn object(desired: &Desired) -> Result<BoundedObject, Failed> {

@@ -92,6 +92,18 @@ impl RevisionView {
         own.into_iter().chain(label)
     }
 
+    /// Whether its match part is that of this content.
+    pub fn has_part_of(&self, content: &Content) -> bool {
+        self.content.as_ref().is_ok_and(|own| own.own.is_same(&content.own))
+    }
+
+    /// Whether it is withdrawn as soon as there is a newer revision with this content: it is in the same group, and the policy is asked about
+    /// the same requests, or was never asked because of it. In a webhook that policies share, match parts of one group differ.
+    pub fn gives_way_to(&self, content: &Content) -> bool {
+        let is_member = self.groups().any(|group| *group == content.group);
+        is_member && (!content.shared || !self.marks.served || self.has_part_of(content))
+    }
+
     /// Whether it has the name that the controller gives; a copy with another name does not count.
     pub fn is_named_well(&self) -> bool {
         self.name == self.policy.revision_name(self.generation)

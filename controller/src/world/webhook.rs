@@ -48,11 +48,15 @@ impl WebhookView {
         })
     }
 
-    /// Whether it has our labels or our name: if it loses one, it is found by the other.
+    /// Whether it has a name of ours. It keeps its name when somebody removes its labels. One with our labels and another name is a copy that
+    /// somebody made, for instance to keep it: it does not concern us.
     pub fn concerns(&self, policy_server: &str) -> bool {
-        let group = self.name.strip_prefix(&webhook_prefix(policy_server));
-        let is_known = self.is_ours(policy_server) || self.is_check(policy_server);
-        is_known || group.is_some_and(|group| group.parse::<GroupId>().is_ok())
+        self.is_check(policy_server) || self.group(policy_server).is_some()
+    }
+
+    /// The match group whose name it has.
+    pub fn group(&self, policy_server: &str) -> Option<GroupId> {
+        self.name.strip_prefix(&webhook_prefix(policy_server))?.parse().ok()
     }
 
     /// Whether it is the one with which API servers ask about policies that users apply, and not that of a match group.
@@ -117,11 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_labels_or_name_is_found_by_the_other() {
+    fn who_loses_its_labels_is_found_by_its_name_and_a_copy_under_another_name_is_not_ours() {
         let ours = json!({MANAGED_BY_LABEL: CONTROLLER_MANAGER, POLICY_SERVER_LABEL: "one"});
         assert!(webhook("portcullis-one-0123456789abcdef", json!({})).concerns("one"));
-        assert!(webhook("renamed", ours.clone()).concerns("one"));
-        assert!(webhook("renamed", ours).is_ours("one"));
+        assert!(webhook("portcullis-one-0123456789abcdef", ours.clone()).is_ours("one"));
+        for copy in ["renamed", "portcullis-one-0123456789abcdef-copy", "portcullis-one-0123", "portcullis-one-check-2"]
+        {
+            assert!(!webhook(copy, ours.clone()).concerns("one"), "{copy}");
+        }
         assert!(!webhook("portcullis-one-two-0123456789abcdef", json!({})).concerns("one"));
         assert!(!webhook("theirs", json!({POLICY_SERVER_LABEL: "one"})).concerns("one"));
     }

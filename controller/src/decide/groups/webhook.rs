@@ -26,9 +26,8 @@ impl<'w> Group<'w> {
     }
 
     /// The match part of the webhook; `None` if no member's revision can be read. Where members share the webhook, it has the rules of those
-    /// that should be called. An edit of rules leaves no gap: what the new rules and the registered ones both match stays until all replicas
-    /// serve the edit.
-    pub(super) fn webhook_part(&self, registered: Option<&Entries>) -> Option<Arc<MatchPart>> {
+    /// that should be called, and what is `registered` of the others' rules stays. `known` are the entries that it should have had, or has.
+    pub(super) fn webhook_part(&self, registered: Option<&Entries>, known: Option<&Entries>) -> Option<Arc<MatchPart>> {
         let part = self.part.as_ref()?;
         if self.sharing.is_empty() {
             return Some(Arc::clone(part));
@@ -41,8 +40,13 @@ impl<'w> Group<'w> {
         let registered = registered.map(desired::registered).unwrap_or_default();
         let kept = intersection(&registered, &others);
         let together = union(called.iter().chain(&kept));
-        // A webhook that is not called for any member yet is tried with the rules that it will have.
-        let rules = if together.is_empty() { others } else { together };
+        let rules = match known {
+            _ if !together.is_empty() => together,
+            // No member may be called for its rules yet, and the webhook stays for them.
+            Some(known) => union(&desired::registered(known)),
+            // One that is still to be registered is tried with the rules that it will have.
+            None => others,
+        };
         Some(Arc::new(MatchPart { rules, ..(**part).clone() }))
     }
 
@@ -60,6 +64,7 @@ impl<'w> Group<'w> {
                 if self.is_right {
                     remembered.right = Some(Arc::clone(&found.entries));
                     remembered.refused = None;
+                    remembered.tried = remembered.tried.take().filter(Result::is_ok);
                 }
             }
             None => {

@@ -267,6 +267,26 @@ fn webhooks_of_unknown_groups_and_of_nobody_go() {
 }
 
 #[test]
+fn a_copy_of_a_webhook_under_another_name_is_left_alone() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere().condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &["served"]);
+    stage.proven(&policy("a"));
+    let name = crate::world::webhook_name("default", &stage.group(&policy("a")));
+    let installation = stage.rules.installation.clone().expect("an installation");
+    let content = stage.content(&policy("a")).expect("a content");
+    let mut copy = crate::desired::desired(&installation, &content.group, &content.part, 10).object;
+    for kind in [WebhookKind::Validating, WebhookKind::Mutating] {
+        for name in [format!("{name}-copy"), "portcullis-default-copy".to_owned(), "copy".to_owned()] {
+            copy["metadata"]["name"] = json!(name);
+            copy["metadata"]["uid"] = json!(format!("uid-of-{name}"));
+            stage.take(Collection::Webhooks(kind), copy.clone());
+        }
+    }
+    assert_eq!(stage.actions(), ["a True Registered at 1"]);
+}
+
+#[test]
 fn a_group_waits_as_long_as_its_most_patient_member() {
     let mut stage = Stage::new();
     let slow = policy("b").spec("timeoutSeconds", json!(25));

@@ -162,6 +162,8 @@ fn the_webhook_of_a_policy_that_is_not_reported_yet_stays_as_long_as_its_revisio
     stage.pass(29);
     assert_eq!(stage.actions(), NOTHING);
     stage.pass(1);
+    assert_eq!(stage.actions(), ["find a"], "it may be the watch that lags");
+    stage.gone(&patient);
     assert_eq!(stage.actions(), ["unregister"], "the policy does not exist");
     stage.world.webhooks.clear();
     assert_eq!(stage.actions(), NOTHING, "API servers may call it still");
@@ -205,10 +207,134 @@ fn revisions_of_nobody_go_after_a_while() {
     stage.revision(&policy("a"), &[]);
     assert_eq!(stage.actions(), NOTHING, "a watch may lag");
     stage.pass(30);
+    assert_eq!(stage.actions(), ["find a"]);
+    stage.gone(&policy("a"));
     assert_eq!(stage.actions(), ["mark a-1 deleted=true"]);
     stage.put(policy("a"));
     stage.revision(&policy("a"), &["deleted"]);
     assert!(stage.actions().contains(&"mark a-1 deleted=false".to_owned()), "it is there after all");
+}
+
+#[test]
+fn a_policy_that_only_an_api_server_knows_keeps_webhook_and_revisions() {
+    let mut stage = Stage::new();
+    stage.revision(&policy("a"), &["served"]);
+    stage.proven(&policy("a"));
+    stage.pass(600);
+    assert_eq!(stage.actions(), ["find a"]);
+    // The executor finds it.
+    stage.put(policy("a").everywhere().condition("True", "Registered", 1));
+    assert_eq!(stage.actions(), ["a True Registered at 1"]);
+    // The watch, when it lists again, still says nothing.
+    stage.world.take(Change::Listed(POLICIES, BTreeSet::new()));
+    assert_eq!(stage.actions(), NOTHING);
+    stage.pass(600);
+    assert_eq!(stage.actions(), ["find a"]);
+}
+
+#[test]
+fn a_policy_that_lost_our_finalizer_while_it_is_deleted_is_forgotten() {
+    let mut stage = Stage::new();
+    let mut deleted = policy("a").deleting();
+    deleted.0["metadata"]["finalizers"] = json!(["example.com/other"]);
+    stage.put(deleted);
+    stage.revision(&policy("a"), &["served"]);
+    assert_eq!(stage.actions(), NOTHING);
+    stage.pass(29);
+    assert_eq!(stage.actions(), NOTHING);
+    stage.pass(1);
+    assert_eq!(stage.actions(), ["mark a-1 deleted=true"]);
+    stage.revision(&policy("a"), &["served", "deleted"]);
+    stage.decide();
+    stage.pass(2);
+    assert_eq!(stage.actions(), ["remove a-1"]);
+}
+
+/// What the API server answers to these actions.
+fn answer(stage: &mut Stage, actions: &[Action], cause: crate::execute::Cause) {
+    for action in actions {
+        let failed = crate::execute::Failed { text: "its words".to_owned(), cause };
+        stage.memory.failed(action, &failed, &stage.world);
+    }
+}
+
+/// The conditions that are to be written, with their messages.
+fn said(actions: &[Action]) -> Vec<(String, String)> {
+    let conditions = actions.iter().filter_map(|action| match action {
+        Action::SetCondition { condition, .. } => Some((short(action), condition.message.clone())),
+        _ => None,
+    });
+    conditions.collect()
+}
+
+#[test]
+fn a_finalizer_or_a_revision_that_the_api_server_refuses_is_told_in_its_words() {
+    use crate::execute::Cause;
+    for first in [policy("a").without_finalizer(), policy("a")] {
+        for (cause, reason) in [(Cause::Forbidden, "Forbidden"), (Cause::Refused, "SpecInvalid")] {
+            let mut stage = Stage::new();
+            stage.put(first.clone());
+            let actions = stage.decide();
+            assert_eq!(said(&actions), []);
+            answer(&mut stage, &actions[1..], cause);
+            let actions = stage.decide();
+            assert_eq!(said(&actions), [(format!("a False {reason} at 1"), "its words".to_owned())]);
+            assert_eq!(actions.len(), 3, "it is tried again: {actions:?}");
+            // What is said of one generation is not said of the next.
+            stage.put(first.clone().generation(2));
+            assert_eq!(said(&stage.decide()), []);
+            stage.memory.succeeded(&actions[1]);
+            assert!(stage.memory.refused.is_empty());
+        }
+    }
+    let mut stage = Stage::new();
+    stage.put(policy("a"));
+    let actions = stage.decide();
+    answer(&mut stage, &actions, Cause::Other);
+    assert_eq!(said(&stage.decide()), [], "waiting helps");
+    answer(&mut stage, &actions[1..], Cause::Forbidden);
+    stage.put(policy("a").deleting());
+    stage.decide();
+    assert!(stage.memory.refused.is_empty(), "nothing is kept of a policy that goes");
+}
+
+#[test]
+fn a_change_of_a_webhook_that_the_api_server_refuses_is_told_in_its_words() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere().condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &["served"]);
+    stage.proven(&policy("a"));
+    stage.decide();
+    let right = stage.rules.installation.clone();
+    if let Ok(installation) = &mut stage.rules.installation {
+        installation.path_key = PathKey::Secret([7; 32]);
+    }
+    let actions = stage.decide();
+    assert!(matches!(actions[..], [Action::ChangeWebhook { .. }]), "{actions:?}");
+    answer(&mut stage, &actions, crate::execute::Cause::Refused);
+    let actions = stage.decide();
+    assert_eq!(said(&actions), [("a False SpecInvalid at 1".to_owned(), "its words".to_owned())]);
+    stage.rules.installation = right;
+    assert_eq!(said(&stage.decide())[0].0, "a True Registered at 1", "it is over");
+}
+
+#[test]
+fn a_webhook_that_the_api_server_does_not_let_come_back_is_told_and_forgotten_when_it_is_back() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere().condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &["served"]);
+    stage.proven(&policy("a"));
+    stage.decide();
+    let webhooks = std::mem::take(&mut stage.world.webhooks);
+    let actions = stage.decide();
+    assert_eq!(short(&actions[0]), "register again");
+    answer(&mut stage, &actions, crate::execute::Cause::Refused);
+    let actions = stage.decide();
+    assert_eq!(short(&actions[0]), "register again");
+    assert_eq!(said(&actions), [("a False SpecInvalid at 1".to_owned(), "its words".to_owned())]);
+    stage.world.webhooks = webhooks;
+    stage.decide();
+    assert!(stage.memory.groups.values().all(|group| group.tried.is_none() && group.refused.is_none()));
 }
 
 #[test]

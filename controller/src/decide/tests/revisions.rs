@@ -199,8 +199,36 @@ fn fault_z10_edits_of_a_policy_that_never_serves_are_refused_when_too_much_stays
     // An edit of something else is accepted, so that the module can be mended.
     stage.put(at(6, 5));
     assert!(begins(&stage.actions(), "revision 6"));
+    // So is one that goes back to an older generation, in whose place it stays.
+    for (generation, back) in [(6, at(6, 2)), (6, at(6, 5).spec("rollbackTo", json!(2)))] {
+        stage.put(back);
+        assert!(begins(&stage.actions(), &format!("revision {generation}")), "{:?}", stage.actions());
+    }
     // So is any edit, once the others are withdrawn.
     (1..=4).for_each(|generation| stage.revision(&at(generation, generation), &["withdrawn"]));
     stage.put(at(6, 6));
     assert!(begins(&stage.actions(), "revision 6"));
+}
+
+#[test]
+fn z10_an_edit_may_go_back_to_a_small_generation_and_not_make_it_large() {
+    let mut stage = Stage::new();
+    let at = |generation: i64, part: i64, kib: usize| {
+        let condition = json!([{"name": "n", "expression": format!("object.metadata.name != '{part}'")}]);
+        let text = "x".repeat(kib << 10);
+        policy("a").generation(generation).spec("settings", json!({"text": text})).spec("matchConditions", condition)
+    };
+    stage.revision(&at(1, 1, 1), &[]);
+    (2..=6).for_each(|generation| stage.revision(&at(generation, generation, 750), &[]));
+    let mut makes_one = |policy: P| {
+        stage.put(policy);
+        stage.actions().iter().any(|action| action == "revision 7")
+    };
+    assert!(!makes_one(at(7, 7, 1)), "it leaves all of them");
+    assert!(makes_one(at(7, 1, 1)));
+    assert!(!makes_one(at(7, 1, 750)), "more would be in force than before");
+    // Of the one that served, it may be an edit.
+    stage.revision(&at(1, 1, 1), &["served"]);
+    stage.put(at(7, 1, 2));
+    assert!(stage.actions().contains(&"revision 7".to_owned()));
 }

@@ -63,6 +63,8 @@ fn a_shared_webhook_keeps_the_rules_of_a_member_that_is_not_reported_yet() {
     stage.world.policies.remove("uid-services");
     assert!(stage.written().is_none(), "the rules stay");
     stage.pass(30);
+    assert!(stage.written().is_none(), "it is asked whether that member exists");
+    stage.gone(&members[1]);
     let (_, words) = stage.written().expect("a webhook to write");
     assert_eq!(words, "pods");
 }
@@ -154,4 +156,116 @@ fn a_policy_for_which_a_shared_webhook_has_no_room_has_its_own() {
     };
     assert!(shares(many(50, 256)));
     assert!(!shares(many(50, 257)));
+}
+
+impl Stage {
+    fn marks(&mut self) -> Vec<String> {
+        self.actions().into_iter().filter(|action| action.starts_with("mark")).collect()
+    }
+}
+
+#[test]
+fn an_edit_of_rules_ends_the_old_ones_only_when_api_servers_call_for_the_new_ones() {
+    let mut stage = Stage::sharing();
+    let (old, new) = (policy("a").everywhere(), policy("a").on("services").generation(2));
+    let group = stage.shared_group(&old);
+    stage.share(&old, &["served"]);
+    assert_eq!(stage.write(&group, true), "pods");
+    stage.share(&new, &[]);
+    // Nothing happens while one replica has failed and another one has not answered.
+    for counts in [json!({"expected": 2, "current": 1}), json!({"expected": 2}), json!({})] {
+        stage.put(new.clone().status("replicaCounts", counts).condition("True", "Registered", 1));
+        assert_eq!(stage.marks(), NOTHING);
+        assert!(stage.written().is_none());
+        stage.pass(600);
+    }
+    stage.put(new.clone().everywhere().condition("False", "WaitingForReplicas", 2));
+    assert_eq!(stage.write(&group, false), "pods services");
+    assert_eq!(stage.marks(), NOTHING, "API servers may not know it yet");
+    stage.prove(group.clone());
+    assert_eq!(stage.marks(), ["mark a-1 withdrawn=true"]);
+    stage.put(new.clone().everywhere().condition("True", "Registered", 2));
+    stage.share(&old, &["served", "withdrawn"]);
+    stage.put(new.everywhere().condition("True", "Registered", 2));
+    assert_eq!(stage.write(&group, true), "services");
+}
+
+#[test]
+fn an_edit_of_a_selector_ends_the_old_one_when_every_replica_has_the_new_one() {
+    let mut stage = Stage::sharing();
+    let on = |app: &str| policy("a").spec("objectSelector", json!({"matchLabels": {"app": app}}));
+    let (old, new) = (on("shop").everywhere(), on("bank").generation(2));
+    let group = stage.shared_group(&old);
+    stage.share(&old, &["served"]);
+    assert_eq!(stage.write(&group, true), "pods");
+    stage.share(&new, &[]);
+    assert_eq!(stage.marks(), NOTHING);
+    stage.put(new.everywhere());
+    assert_eq!(stage.marks(), ["mark a-1 withdrawn=true"]);
+    assert!(stage.written().is_none());
+}
+
+#[test]
+fn generations_that_were_never_called_and_edits_of_a_suspended_policy_leave_nothing_behind() {
+    let mut stage = Stage::sharing();
+    let on = |resource: &str, generation: i64| policy("a").on(resource).generation(generation);
+    let first = on("pods", 1).everywhere();
+    let group = stage.shared_group(&first);
+    stage.share(&first, &["served"]);
+    assert_eq!(stage.write(&group, true), "pods");
+    stage.share(&on("services", 2), &[]);
+    stage.share(&on("secrets", 3), &[]);
+    assert_eq!(stage.marks(), ["mark a-2 withdrawn=true"]);
+    let suspended = on("secrets", 3).spec("suspend", json!(true));
+    stage.share(&suspended, &[]);
+    assert_eq!(stage.marks(), ["mark a-1 withdrawn=true", "mark a-2 withdrawn=true"]);
+}
+
+#[test]
+fn a_generation_that_was_called_stays_although_no_replica_could_load_it() {
+    let mut stage = Stage::sharing();
+    let on = |resource: &str, generation: i64| policy("a").on(resource).generation(generation);
+    let group = stage.shared_group(&on("pods", 1));
+    stage.share(&on("pods", 1), &["served", "withdrawn"]);
+    stage.share(&on("services", 2).everywhere(), &[]);
+    assert_eq!(stage.write(&group, true), "services");
+    stage.decide();
+    // The condition is already about the edit.
+    stage.share(&on("secrets", 3).condition("False", "WaitingForReplicas", 3), &[]);
+    assert_eq!(stage.marks(), NOTHING);
+}
+
+#[test]
+fn a_registered_webhook_gets_no_rules_of_a_member_that_may_not_be_called() {
+    let mut stage = Stage::sharing();
+    let (old, new) = (policy("a").everywhere(), policy("a").on("services").generation(2));
+    let group = stage.shared_group(&old);
+    stage.share(&old, &["served"]);
+    assert_eq!(stage.write(&group, true), "pods");
+    // An earlier release has withdrawn it at once.
+    stage.share(&old, &["served", "withdrawn"]);
+    stage.share(&new, &[]);
+    assert!(stage.written().is_none(), "the webhook stays as it is");
+    stage.memory = Memory::new(stage.start);
+    assert!(stage.written().is_none(), "also for a new controller");
+    stage.put(new.everywhere());
+    assert_eq!(stage.write(&group, true), "services");
+}
+
+#[test]
+fn z10_generations_that_a_shared_webhook_may_call_have_a_size_together() {
+    let mut stage = Stage::sharing();
+    let text = "x".repeat(750 << 10);
+    let at = |generation: i64| {
+        let on = policy("a").on(&format!("r{generation}")).generation(generation);
+        on.spec("settings", json!({"text": text}))
+    };
+    (1..=5).for_each(|generation| stage.share(&at(generation), &["served"]));
+    stage.put(at(6));
+    let actions = stage.actions();
+    assert!(actions.contains(&"a False QuotaExceeded at 6".to_owned()), "{actions:?}");
+    (1..=5).for_each(|generation| stage.share(&at(generation), &[]));
+    stage.put(at(6));
+    let actions = stage.actions();
+    assert!(actions.contains(&"revision 6".to_owned()), "they were never called: {actions:?}");
 }

@@ -135,4 +135,7 @@ fn fault_z11_match_parts_that_policies_are_leaving_have_a_size_together() {
     // An edit that leaves no further one is accepted.
     stage.put_tenant(&at("f", 5, 4));
     assert_eq!(stage.made(), names);
+    // So is one that goes back to a part that the policy is leaving.
+    stage.put_tenant(&at("f", 5, 1));
+    assert_eq!(stage.made(), names);
 }

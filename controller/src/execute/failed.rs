@@ -1,0 +1,104 @@
+//! Why actions fail.
+
+use portcullis_contract::clean;
+
+use crate::memory::ConditionValue;
+
+/// The longest text of the API server that is shown, in bytes.
+pub(super) const TEXT: usize = 800;
+
+/// Why an action failed.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// The failure, for people to read.
+    pub(crate) text: String,
+    /// What kind of failure it is.
+    pub(crate) cause: Cause,
+}
+
+/// A kind of failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The object was changed or deleted meanwhile, so that the next decision will be another one.
+    Overtaken,
+    /// Rights are missing, or an admission plugin forbids it.
+    Forbidden,
+    /// The API server refuses the content.
+    Refused,
+    /// Everything else, such as an API server that does not answer.
+    Other,
+}
+
+impl Failed {
+    pub(crate) fn other(text: String) -> Self {
+        Self { text, cause: Cause::Other }
+    }
+
+    pub(super) fn overtaken(text: &str) -> Self {
+        Self { text: text.to_owned(), cause: Cause::Overtaken }
+    }
+
+    /// Whether the API server refuses the content.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.cause == Cause::Refused
+    }
+
+    /// What the policies that wait for the action should say, if somebody has to act.
+    pub(crate) fn condition(&self) -> Option<ConditionValue> {
+        let reason = match self.cause {
+            Cause::Forbidden => "Forbidden",
+            Cause::Refused => "SpecInvalid",
+            Cause::Overtaken | Cause::Other => return None,
+        };
+        Some(ConditionValue::not_configured(reason, self.text.clone()))
+    }
+}
+
+impl From<kube::Error> for Failed {
+    fn from(error: kube::Error) -> Self {
+        let kube::Error::Api(status) = error else { return Self::other(clean(&error.to_string(), TEXT)) };
+        let cause = if status.is_conflict() || status.is_not_found() || status.is_already_exists() {
+            Cause::Overtaken
+        } else if status.is_forbidden() {
+            Cause::Forbidden
+        } else if status.is_invalid() || status.code == 400 {
+            Cause::Refused
+        } else {
+            Cause::Other
+        };
+        Self { text: clean(&status.message, TEXT), cause }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    /// The answer of an API server.
+    fn answer(code: u16, reason: &str) -> Failed {
+        kube::Error::Api(Box::new(Status::failure("its words", reason).with_code(code))).into()
+    }
+
+    #[test]
+    fn a_refusal_of_the_api_server_is_a_failure_that_somebody_has_to_mend() {
+        for (code, reason, cause) in [
+            (409, "Conflict", Cause::Overtaken),
+            (409, "AlreadyExists", Cause::Overtaken),
+            (404, "NotFound", Cause::Overtaken),
+            (403, "Forbidden", Cause::Forbidden),
+            (422, "Invalid", Cause::Refused),
+            (400, "BadRequest", Cause::Refused),
+            (500, "InternalError", Cause::Other),
+        ] {
+            let failed = answer(code, reason);
+            assert_eq!((failed.cause, failed.text.as_str()), (cause, "its words"), "{code}");
+        }
+        let said =
+            |code: u16, reason: &str| answer(code, reason).condition().map(|value| (value.reason, value.message));
+        assert_eq!(said(403, "Forbidden"), Some(("Forbidden", "its words".to_owned())));
+        assert_eq!(said(422, "Invalid"), Some(("SpecInvalid", "its words".to_owned())));
+        assert_eq!((said(409, "Conflict"), said(500, "InternalError")), (None, None));
+    }
+}
