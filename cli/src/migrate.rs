@@ -107,7 +107,11 @@ pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
         match args.output {
             ResultForm::Json => crate::print(format!("{:#}\n", serde_json::to_value(&migrated)?).as_bytes())?,
             ResultForm::Text => {
+                if let Some(problem) = migrated.other_output(args.values) {
+                    anyhow::bail!("{}: {problem}", shown(&args.path));
+                }
                 migrated.account().lines().for_each(crate::note);
+                migrated.beside(args.values).iter().for_each(|line| crate::note(line));
                 crate::print(migrated.manifests(args.values)?.as_bytes())?;
             }
         }
@@ -197,11 +201,54 @@ impl Migrated {
         text
     }
 
+    /// Why nothing would be printed, where the other form of the output has something.
+    fn other_output(&self, values: bool) -> Option<String> {
+        match (values, self.policies.len(), self.values.len()) {
+            (false, 0, servers @ 1..) => Some(format!("it has {}: add --values", counted(servers, "PolicyServer"))),
+            (true, policies @ 1.., 0) => {
+                Some(format!("it has {} and no PolicyServer: leave out --values", counted(policies, "policy")))
+            }
+            _ => None,
+        }
+    }
+
+    /// What a reader should know of the output, as lines: what the other form has, and which PolicyServer each document is for.
+    fn beside(&self, values: bool) -> Vec<String> {
+        let (policies, servers) = (self.policies.len(), self.values.len());
+        let other = match values {
+            false if servers > 0 => {
+                Some(format!("it also has {}: --values prints the Helm values", counted(servers, "PolicyServer")))
+            }
+            true if policies > 0 => {
+                Some(format!("it also has {}, printed without --values", counted(policies, "policy")))
+            }
+            _ => None,
+        };
+        let is_several = values && servers > 1;
+        let names = self.values.iter().enumerate().filter(|_| is_several).map(|(number, values)| {
+            let name = portcullis_contract::clean(values["policyServer"].as_str().unwrap_or_default(), 253);
+            format!(
+                "document {} of {servers}: the values of PolicyServer/{name}, for an installation of its own",
+                number + 1
+            )
+        });
+        names.chain(other).collect()
+    }
+
     /// The policies, or the values, as YAML.
     fn manifests(&self, values: bool) -> anyhow::Result<String> {
         let chosen = if values { &self.values } else { &self.policies };
         let documents = chosen.iter().map(portcullis_yaml::write).collect::<Result<Vec<_>, _>>()?;
         Ok(documents.join("---\n"))
+    }
+}
+
+/// `1 policy`, `2 policies`.
+fn counted(number: usize, word: &str) -> String {
+    match (number, word.strip_suffix('y')) {
+        (1, _) => format!("1 {word}"),
+        (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) => format!("{number} {word}s"),
     }
 }
 
@@ -227,6 +274,33 @@ mod tests {
 
     fn migrated(text: &str) -> Migrated {
         Migrated::of(portcullis_yaml::read_documents(text).expect("YAML"))
+    }
+
+    #[test]
+    fn an_output_without_content_is_no_success_and_several_documents_are_told_apart() {
+        let server = |name: &str| {
+            format!("apiVersion: policies.kubewarden.io/v1\nkind: PolicyServer\nmetadata: {{name: {name}}}\n---\n")
+        };
+        let policy = "apiVersion: policies.kubewarden.io/v1\nkind: ClusterAdmissionPolicy\nmetadata: {name: a}\nspec:\n  module: registry://a.example/b:v1\n  \
+                      rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]\n";
+        let (servers, both) = (server("x") + &server("y"), server("x") + policy);
+        let other = |text: &str, values| migrated(text).other_output(values);
+        assert_eq!(other(&servers, false).as_deref(), Some("it has 2 PolicyServers: add --values"));
+        assert_eq!(other(policy, true).as_deref(), Some("it has 1 policy and no PolicyServer: leave out --values"));
+        for (text, values) in [(servers.as_str(), true), (policy, false), (&both, true), (&both, false)] {
+            assert_eq!(other(text, values), None, "{values}: {text}");
+        }
+        let own = "for an installation of its own";
+        assert_eq!(
+            migrated(&servers).beside(true),
+            [
+                format!("document 1 of 2: the values of PolicyServer/x, {own}"),
+                format!("document 2 of 2: the values of PolicyServer/y, {own}"),
+            ]
+        );
+        assert_eq!(migrated(&both).beside(false), ["it also has 1 PolicyServer: --values prints the Helm values"]);
+        assert_eq!(migrated(&both).beside(true), ["it also has 1 policy, printed without --values"]);
+        assert_eq!(migrated(policy).beside(false), Vec::<String>::new());
     }
 
     #[test]

@@ -106,6 +106,21 @@ fn nothing_to_evaluate_is_status_2() {
 }
 
 #[test]
+fn a_reader_of_notes_that_goes_away_is_no_failure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let policy = "apiVersion: policies.kubewarden.io/v1\nkind: ClusterAdmissionPolicy\nmetadata: {name: a}\nspec:\n  module: registry://a.example/b:v1\n  \
+                  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]\n";
+    fs::write(folder.path().join("a.yaml"), policy).expect("writes");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    let output = command.current_dir(folder.path()).args(["migrate", "kubewarden", "a.yaml"]).stderr(writer).output();
+    let output = output.expect("it starts");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("kind: ClusterPolicy"));
+}
+
+#[test]
 fn files_that_cannot_be_used_are_named_once_with_the_cause() {
     let folder = tempfile::tempdir().expect("a folder");
     let made = |name: &str, length: u64| {
