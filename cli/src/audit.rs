@@ -59,8 +59,8 @@ enum AuditError {
     NotAudited(String),
     /// The scan that was asked for has not ended.
     #[error(
-        "{id} has not been scanned after {patience}{before}; the audit may be switched off (`audit.enabled` of the chart), or have \
-         much to look at: `portcullis audit {id}` shows when it is done"
+        "{id} has not been scanned after {patience}{before}; the audit may be switched off (`audit.enabled` of the chart), still rest \
+         after the last scan (`audit.interval` at most), or have much to look at: `portcullis audit {id}` shows when it is done"
     )]
     NotInTime {
         /// The policy.
@@ -129,7 +129,8 @@ async fn of_one(cluster: &Cluster, policy: &str, args: &AuditArgs) -> anyhow::Re
             let text = match args.output {
                 ResultForm::Text => {
                     format!(
-                        "{id} will be scanned now; `portcullis audit {id}` shows what is found, --wait waits for it\n"
+                        "{id} will be scanned in a few seconds, or when the rest after the last scan is over, if the audit is on; \
+                         `portcullis audit {id}` shows what is found, --wait waits for it\n"
                     )
                 }
                 ResultForm::Json => format!("{:#}\n", json!({"policy": id, "requestedAt": asked})),

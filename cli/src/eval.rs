@@ -59,6 +59,10 @@ fn evaluate(args: &EvalArgs) -> anyhow::Result<Verdict> {
         Given { settings: settings(args)?, capabilities: args.host.host_capabilities.clone(), ..Given::default() };
     let (chosen, folder) = match module(&args.policy_file)? {
         Some((module, folder)) => {
+            if args.policy.is_some() {
+                let problem = format!("{module} is a module; only a manifest has policies to choose from");
+                return Err(SettingError::new("--policy", problem).into());
+            }
             if args.host.allow_context_aware {
                 given.add_declared(&module)?;
             }
@@ -66,6 +70,12 @@ fn evaluate(args: &EvalArgs) -> anyhow::Result<Verdict> {
             (Chosen::alone(&module, given).with_context(named)?, folder)
         }
         None => {
+            if args.host.allow_context_aware {
+                let problem = "it is for a module alone; a manifest grants what its policies may read by contextAwareResources and \
+                               hostCapabilities";
+                return Err(SettingError::new("--allow-context-aware", problem).into());
+            }
+            ensure_no_artifact(&args.policy_file)?;
             let (chosen, folder) = policy_of(&args.policy_file, args.policy.as_deref(), given)?;
             (chosen, Some(folder))
         }
@@ -113,6 +123,19 @@ pub(crate) fn policy_of(file: &Path, wanted: Option<&str>, given: Given) -> anyh
     Ok((Chosen::from(&text, file, &folder, wanted, given)?, folder))
 }
 
+/// Refuses the name of an artifact without its scheme, which would be looked for as a manifest.
+fn ensure_no_artifact(named: &Path) -> anyhow::Result<()> {
+    let text = named.to_str().unwrap_or_default();
+    let host = text.split_once('/').map_or("", |(host, _)| host);
+    let is_host = !host.starts_with('.') && (host.contains(['.', ':']) || host == "localhost");
+    ensure!(
+        !is_host || crate::is_manifest(named) || named.exists(),
+        "there is no file {0}; the module of that name in a registry is registry://{0}",
+        portcullis_contract::clean(text, 300)
+    );
+    Ok(())
+}
+
 /// The module that is named instead of a manifest: an address, or the absolute path of a file with its folder. `None` for a manifest.
 fn module(named: &Path) -> anyhow::Result<Option<(String, Option<PathBuf>)>> {
     let text = named.to_str().unwrap_or_default();
@@ -146,6 +169,20 @@ fn settings(args: &EvalArgs) -> anyhow::Result<Option<Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_an_artifact_is_told_with_its_scheme() {
+        for artifact in ["ghcr.io/a/b:v1", "localhost:5000/b", "localhost/b@sha256:11"] {
+            let told = ensure_no_artifact(Path::new(artifact)).expect_err(artifact).to_string();
+            assert_eq!(
+                told,
+                format!("there is no file {artifact}; the module of that name in a registry is registry://{artifact}")
+            );
+        }
+        for other in ["policies/a", "./a.b/c", "../a", "/a.b/c", "v1.2/policy.yaml", "a.yaml", "-"] {
+            assert!(ensure_no_artifact(Path::new(other)).is_ok(), "{other}");
+        }
+    }
 
     #[test]
     fn a_folder_is_no_manifest() {

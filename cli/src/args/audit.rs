@@ -18,7 +18,7 @@ pub struct AuditArgs {
     #[command(flatten)]
     pub scope: ScopeArgs,
 
-    /// Ask for a scan now, by an annotation of the policy. This needs the right to patch it.
+    /// Ask for a scan as soon as the rest after the last one is over, by an annotation of the policy. This needs the right to patch it.
     #[arg(long, requires = "policy")]
     pub now: bool,
 

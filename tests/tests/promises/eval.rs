@@ -76,7 +76,8 @@ fn promise_eval_takes_a_module_in_the_place_of_a_manifest() {
         (module, ["--settings-json", "labels"], 64, "--settings-json: it is not JSON"),
         (module, ["--max-module-size", "1KiB"], 2, "(--max-module-size)"),
         (&fresh, ["--max-artifact-size", "1KiB"], 2, "(--max-artifact-size)"),
-        ("absent.wasm", ["--policy", "a"], 2, "absent.wasm"),
+        ("absent.wasm", ["--settings-json", "{}"], 2, "absent.wasm"),
+        (module, ["--policy", "a"], 64, "--policy: "),
     ] {
         let (code, text) = eval(module, &request, &more);
         assert_eq!(code, Some(status), "{module} {more:?}: {text}");
@@ -85,6 +86,8 @@ fn promise_eval_takes_a_module_in_the_place_of_a_manifest() {
     let manifest = examples().join("required-labels.yaml").display().to_string();
     let (code, text) = eval(&manifest, &request, &["--settings-json", r#"{"labels": ["owner"]}"#]);
     assert!(code == Some(1) && text.contains("missing labels: owner"), "{text}");
+    let (code, text) = eval(&manifest, &request, &["--allow-context-aware"]);
+    assert!(code == Some(64) && text.contains("--allow-context-aware: it is for a module alone"), "{text}");
 }
 
 #[test]
