@@ -7,6 +7,7 @@ use anyhow::ensure;
 use portcullis_api::kubernetes::GROUP;
 use portcullis_contract::PolicyId;
 use portcullis_expression::match_condition;
+use portcullis_yaml::ReadOtherwise;
 use serde_json::Value;
 
 use super::report::{Finding, Level, Report};
@@ -66,8 +67,11 @@ impl Collected {
             }
         };
         let folder = std::path::absolute(file)?.parent().map(Path::to_owned).unwrap_or_default();
-        for document in documents {
+        let otherwise = if is_json { Vec::new() } else { portcullis_yaml::read_otherwise(text) };
+        let ends: Vec<usize> = documents.iter().skip(1).map(|next| next.line).chain([usize::MAX]).collect();
+        for (document, end) in documents.into_iter().zip(ends) {
             let line = document.line;
+            let before = self.report.len();
             for object in objects(document.value) {
                 match Kind::of(&object) {
                     Kind::Policy => self.document(&name, line, object, &folder, owners),
@@ -77,6 +81,11 @@ impl Collected {
                     }
                     Kind::Kubewarden | Kind::Other => {}
                 }
+            }
+            // The lines of a list are those of its first policy.
+            if self.report.len() > before {
+                let found = otherwise.iter().filter(|one| (line..end).contains(&one.line));
+                self.report.add(before, found.map(read_otherwise).collect());
             }
             if let Some(path) = document.too_deep {
                 let text = format!("it is nested too deep below {}", path.join("."));
@@ -125,6 +134,17 @@ impl Collected {
 fn is_of_kubewarden(text: &[u8]) -> bool {
     let documents = portcullis_yaml::read_documents(text).unwrap_or_default();
     documents.into_iter().flat_map(objects).any(|object| Kind::of(&object) == Kind::Kubewarden)
+}
+
+/// A scalar that kubectl gives to the API server as something else than a pod reads here.
+fn read_otherwise(one: &ReadOtherwise) -> Finding {
+    let ReadOtherwise { line, word, meant } = one;
+    let word = word.as_ref().map_or_else(|| "a plain scalar".to_owned(), |word| format!("`{word}`"));
+    Finding::new(
+        Level::Warning,
+        "ReadOtherwise",
+        format!("line {line}: kubectl reads {word} as {meant}: quote it if it is a text"),
+    )
 }
 
 /// Findings about match conditions that an API server would certainly refuse. Doubtful ones pass.
@@ -225,6 +245,29 @@ mod tests {
         ] {
             assert!(text.contains(words), "{words} in {text}");
         }
+    }
+
+    #[test]
+    fn what_kubectl_reads_otherwise_is_told_with_its_line() {
+        let text = |name: &str, setting: &str| {
+            format!(
+                "apiVersion: {API_VERSION}\nkind: ClusterPolicy\nmetadata: {{name: {name}}}\nspec:\n  module: a.wasm\n  rules:\n  \
+                 - {{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}}\n  settings:\n    a: {setting}\n"
+            )
+        };
+        let other = "kind: ConfigMap\ndata: {a: yes}\n";
+        let (lines, _) = told(&[
+            ("a.yaml", &[text("a", "on").as_str(), other, &text("b", "'on'")].join("---\n")),
+            ("c.yaml", &text("c", "0644")),
+        ]);
+        assert_eq!(
+            lines[..3],
+            [
+                "a.yaml:1: cluster/a: warning ReadOtherwise: line 9: kubectl reads `on` as true: quote it if it is a text",
+                "a.yaml:13: cluster/b: ok",
+                "c.yaml:1: cluster/c: warning ReadOtherwise: line 9: kubectl reads a plain scalar as a number: quote it if it is a text",
+            ]
+        );
     }
 
     #[test]

@@ -107,6 +107,11 @@ impl Report {
         self.policies.is_empty()
     }
 
+    /// How many policies were found.
+    pub(super) fn len(&self) -> usize {
+        self.policies.len()
+    }
+
     /// Adds a policy and returns its place in the report.
     pub(super) fn policy(&mut self, file: &str, line: usize, policy: Option<String>, findings: Vec<Finding>) -> usize {
         self.policies.push(Checked {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod json;
+mod kubectl;
 mod tree;
 mod write;
 mod yaml;
@@ -13,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use json::documents as json_documents;
+pub use kubectl::{ReadOtherwise, read_otherwise};
 pub use tree::{Document, MAX_DEPTH, TreeError};
 pub use write::{WriteError, write, write_within};
 pub use yaml::{Limits, SyntaxError, documents, documents_within};
