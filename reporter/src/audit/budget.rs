@@ -49,6 +49,8 @@ struct Account {
     generation: i64,
     spent: Duration,
     questions: u32,
+    /// What its match conditions took.
+    matching: Duration,
     is_over: bool,
     /// Whether it was over in the previous period.
     was_over: bool,
@@ -69,6 +71,8 @@ pub(super) struct Over {
     pub(super) spent: Duration,
     /// For how many questions.
     pub(super) questions: u32,
+    /// Whether its match conditions took too much, and not the answers.
+    pub(super) of_conditions: bool,
     /// When there is a new budget.
     pub(super) until: Instant,
 }
@@ -157,13 +161,32 @@ impl Budgets {
         ends
     }
 
+    /// Whether the match conditions of a policy may be evaluated. They have a budget of their own, as large as that for questions whatever they are: a
+    /// policy that is slow to answer keeps the verdicts that are remembered.
+    pub(super) fn may_match(&self, subject: &Subject) -> bool {
+        self.of(subject).all(|(payer, account)| account.matching < payer.base())
+    }
+
+    /// Notes what the match conditions of a policy took for an object. True if it was the object by which this budget is used up.
+    pub(super) fn matched(&mut self, subject: &Subject, time: Duration) -> bool {
+        let could = self.may_match(subject);
+        for payer in payers(subject).into_iter().flatten() {
+            if let Some(account) = self.accounts.get_mut(&payer) {
+                account.matching = account.matching.saturating_add(time);
+            }
+        }
+        could && !self.may_match(subject)
+    }
+
     /// Why a policy is not asked any further; none if it may be asked.
     pub(super) fn over(&self, subject: &Subject) -> Option<Over> {
-        let over = || self.of(subject).filter(|(_, account)| account.is_over);
+        let over = || self.of(subject).filter(|(payer, account)| account.is_over || account.matching >= payer.base());
         let until = over().map(|(_, account)| account.since + self.period).max()?;
         let (payer, account) = over().next()?;
         let of_namespace = matches!(payer, Payer::Namespace(_));
-        Some(Over { of_namespace, spent: account.spent, questions: account.questions, until })
+        let of_conditions = account.matching >= payer.base();
+        let spent = if of_conditions { account.matching } else { account.spent };
+        Some(Over { of_namespace, spent, questions: account.questions, of_conditions, until })
     }
 
     fn of(&self, subject: &Subject) -> impl Iterator<Item = (Payer, &Account)> {
@@ -189,7 +212,16 @@ impl Budgets {
 
 impl Account {
     fn new(generation: i64, since: Instant) -> Self {
-        Self { since, generation, spent: Duration::ZERO, questions: 0, is_over: false, was_over: false, round: 0 }
+        Self {
+            since,
+            generation,
+            spent: Duration::ZERO,
+            questions: 0,
+            matching: Duration::ZERO,
+            is_over: false,
+            was_over: false,
+            round: 0,
+        }
     }
 
     /// The account of the next period. `is_unfinished` says whether this one was not enough, be it for the policy or for its namespace.
@@ -274,6 +306,26 @@ mod tests {
         assert!(budgets.over(&all[1]).is_none() && budgets.over(&all[2]).is_none());
         let over = budgets.over(&all[0]).expect("it has used up its budget");
         assert_eq!((over.of_namespace, over.spent, over.questions), (false, DEADLINE * 4, 4));
+    }
+
+    #[test]
+    fn slow_match_conditions_have_a_budget_of_their_own() {
+        let all = [subject(Some("a"), "slow", 1), subject(Some("a"), "other", 1), subject(Some("b"), "fine", 1)];
+        let mut budgets = begun(&all, Instant::now());
+        let matched = |budgets: &mut Budgets, subject: &Subject| {
+            let mut count = 0;
+            while count < 1000 && budgets.may_match(subject) {
+                budgets.matched(subject, DEADLINE);
+                count += 1;
+            }
+            count
+        };
+        assert_eq!(matched(&mut budgets, &all[0]), 3, "30 s, however many objects there are");
+        assert_eq!(matched(&mut budgets, &all[1]), 3, "the rest of the 60 s of their namespace");
+        assert!(budgets.may_match(&all[2]));
+        let over = budgets.over(&all[0]).expect("its conditions have used up their budget");
+        assert_eq!((over.of_conditions, over.spent), (true, DEADLINE * 3));
+        assert!(budgets.may_ask(&all[0]), "answers have another budget");
     }
 
     #[test]

@@ -86,6 +86,13 @@ impl Known {
         }
     }
 
+    /// Notes that the object of a report was judged, and the report is left as it is.
+    pub(super) fn seen(&mut self, key: &ObjectKey) {
+        if let Some(existing) = self.0.get_mut(key) {
+            existing.is_seen = true;
+        }
+    }
+
     /// Notes that a report was written.
     pub(super) fn written(&mut self, report: &Value) {
         self.found(report);

@@ -1,6 +1,6 @@
 //! Which resources are listed, and which policies are asked about the objects of each. Pure.
 
-use portcullis_matching::{Asked, Decision, Namespaces, Resource};
+use portcullis_matching::{Asked, Decision, Namespaces, Resource, labels};
 use serde_json::Value;
 
 use super::subject::Subject;
@@ -48,8 +48,18 @@ pub(super) struct Matching {
     pub(super) unknown: Vec<usize>,
     /// The indices of subjects that may match and are not asked, as the object takes too much memory.
     pub(super) too_large: Vec<usize>,
-    /// The indices of subjects that cannot be asked, as this pod's evaluator does not serve them.
-    pub(super) unserved: Vec<usize>,
+    /// The indices of subjects that cannot be asked now: this pod's evaluator does not serve them, or the labels of the object's namespace are not known.
+    pub(super) unasked: Vec<usize>,
+    /// The indices of subjects that have used up their budget, whose match conditions were not evaluated.
+    pub(super) left_out: Vec<usize>,
+}
+
+/// The labels of the namespaces.
+#[derive(Debug, Default)]
+pub(super) struct KnownNamespaces {
+    pub(super) labels: Namespaces,
+    /// Whether the list of namespaces ended early, so that there are others.
+    pub(super) is_cut: bool,
 }
 
 impl Plan {
@@ -78,21 +88,44 @@ impl Plan {
         Self { subjects, lists }
     }
 
-    /// Which policies match an object of a list.
-    pub(super) fn matching(&self, list: &List, object: &Value, namespaces: &Namespaces) -> Matching {
+    /// Which policies match an object of a list. `evaluated` evaluates the match conditions of a policy, or does not, where the policy has used up its
+    /// budget.
+    pub(super) fn matching(
+        &self,
+        list: &List,
+        object: &Value,
+        namespaces: &KnownNamespaces,
+        mut evaluated: impl FnMut(&Subject, &dyn Fn() -> Decision) -> Option<Decision>,
+    ) -> Matching {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let namespace = text("namespace");
+        let is_unknown = namespaces.is_cut && !namespace.is_empty() && !namespaces.labels.contains_key(namespace);
         let mut matching = Matching::default();
         for asking in &list.asking {
             let subject = &self.subjects[asking.subject];
-            if !subject.scope.selects(&list.resource, object, namespaces) {
+            let by_namespace = is_unknown && subject.scope.namespaces().is_some();
+            let is_selected = match by_namespace {
+                true => {
+                    subject.scope.namespace().is_none_or(|own| own == namespace)
+                        && subject.scope.objects().selects(&labels(&object["metadata"]))
+                }
+                false => subject.scope.selects(&list.resource, object, &namespaces.labels),
+            };
+            if !is_selected {
                 continue;
             }
-            let asked = Asked::of(&list.resource, asking.operation, text("namespace"));
-            match subject.conditions.decide(USER, &asked, &list.resource.kind, text("name"), object) {
-                Decision::Excluded => {}
-                Decision::Unknown(_) => matching.unknown.push(asking.subject),
-                Decision::Matches if subject.generation == 0 => matching.unserved.push(asking.subject),
-                Decision::Matches => matching.asking.push(*asking),
+            let decide = || {
+                let asked = Asked::of(&list.resource, asking.operation, namespace);
+                subject.conditions.decide(USER, &asked, &list.resource.kind, text("name"), object)
+            };
+            match evaluated(subject, &decide) {
+                None => matching.left_out.push(asking.subject),
+                Some(Decision::Excluded) => {}
+                Some(Decision::Unknown(_)) => matching.unknown.push(asking.subject),
+                Some(Decision::Matches) if subject.generation == 0 || by_namespace => {
+                    matching.unasked.push(asking.subject);
+                }
+                Some(Decision::Matches) => matching.asking.push(*asking),
             }
         }
         matching
@@ -226,18 +259,31 @@ mod tests {
             &known(),
         );
         assert!(plan.needs_namespaces());
-        let namespaces = Namespaces::from([
+        let labels = Namespaces::from([
             ("prod".to_owned(), Labels::from([("env".to_owned(), "prod".to_owned())])),
             ("test".to_owned(), Labels::new()),
         ]);
-        let matching = |name: &str, namespace: &str, app: &str| {
+        let mut namespaces = KnownNamespaces { labels, is_cut: false };
+        let matching = |namespaces: &KnownNamespaces, name: &str, namespace: &str, app: &str| {
             let object = json!({"metadata": {"name": name, "namespace": namespace, "labels": {"app": app}}});
-            let matching = plan.matching(&plan.lists[0], &object, &namespaces);
-            assert_eq!((matching.unknown, matching.unserved), (vec![3], vec![4]));
-            matching.asking.iter().map(|asking| asking.subject).collect::<Vec<_>>()
+            let matching = plan.matching(&plan.lists[0], &object, namespaces, |_, decide| Some(decide()));
+            assert_eq!(matching.unknown, [3]);
+            (matching.asking.iter().map(|asking| asking.subject).collect::<Vec<_>>(), matching.unasked)
         };
-        assert_eq!(matching("web", "prod", "shop"), [0, 1, 2]);
-        assert_eq!(matching("web", "test", "other"), [2]);
-        assert_eq!(matching("other", "prod", "other"), [1]);
+        assert_eq!(matching(&namespaces, "web", "prod", "shop"), (vec![0, 1, 2], vec![4]));
+        assert_eq!(matching(&namespaces, "web", "test", "other"), (vec![2], vec![4]));
+        assert_eq!(matching(&namespaces, "other", "prod", "other"), (vec![1], vec![4]));
+        assert_eq!(matching(&namespaces, "other", "elsewhere", "other"), (vec![], vec![4]));
+
+        // Where the list of namespaces was cut, nothing is known of those that it lacks.
+        namespaces.is_cut = true;
+        assert_eq!(matching(&namespaces, "other", "elsewhere", "other"), (vec![], vec![1, 4]));
+        assert_eq!(matching(&namespaces, "other", "test", "other"), (vec![], vec![4]));
+
+        // The conditions of a policy that has used up its budget are not evaluated.
+        let object = json!({"metadata": {"name": "other", "namespace": "test"}});
+        let evaluated = |subject: &Subject, decide: &dyn Fn() -> Decision| (subject.id.name() != "name").then(decide);
+        let matching = plan.matching(&plan.lists[0], &object, &namespaces, evaluated);
+        assert_eq!((matching.left_out, matching.asking), (vec![2], vec![]));
     }
 }

@@ -10,13 +10,13 @@ use portcullis_api::kubernetes::{BoundedValue, ClusterPolicy, Outline, Policy};
 use portcullis_api::{AuditSummary, Kind};
 use portcullis_contract::PolicyId;
 use portcullis_kubernetes::{CallError, Discovery, Failures, discover};
-use portcullis_matching::{Namespaces, Resource, labels};
+use portcullis_matching::{Resource, labels};
 use portcullis_process::Now;
 use portcullis_util::lock;
 
 use super::metrics::AuditMetrics;
 use super::pages::Pages;
-use super::plan::{List, Plan};
+use super::plan::{KnownNamespaces, List, Plan};
 use super::subject::{Read, Served, Site, Subject, read};
 use super::tally::{Tally, left};
 use super::worker::{Current, Worker};
@@ -157,8 +157,8 @@ impl Scanner {
     }
 
     /// The namespaces with their labels, if a policy selects by them.
-    async fn namespaces(&mut self, plan: &Plan, tallies: &mut [Tally]) -> Namespaces {
-        let mut namespaces = Namespaces::new();
+    async fn namespaces(&mut self, plan: &Plan, tallies: &mut [Tally]) -> KnownNamespaces {
+        let mut namespaces = KnownNamespaces::default();
         if !plan.needs_namespaces() {
             return namespaces;
         }
@@ -166,7 +166,7 @@ impl Scanner {
         let mut pages = Pages::of(&self.client, &resource, &mut self.failures);
         loop {
             match pages.next().await {
-                Ok(Some(objects)) => namespaces.extend(objects.into_iter().filter_map(|object| {
+                Ok(Some(objects)) => namespaces.labels.extend(objects.into_iter().filter_map(|object| {
                     let object = BoundedValue::read(object.json())?;
                     let metadata = &object["metadata"];
                     Some((metadata["name"].as_str()?.to_owned(), labels(metadata)))
@@ -177,6 +177,7 @@ impl Scanner {
                     let selecting = plan.subjects.iter().zip(tallies);
                     let selecting = selecting.filter(|(subject, _)| subject.scope.namespaces().is_some());
                     selecting.for_each(|(_, tally)| tally.unreadable(&resource.title()));
+                    namespaces.is_cut = true;
                     return namespaces;
                 }
             }

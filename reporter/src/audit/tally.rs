@@ -37,6 +37,8 @@ pub(super) struct Tally {
     left_out: i64,
     /// Some of them.
     left_out_examples: Vec<String>,
+    /// Why a report with results of the policy is missing or old: the first problem.
+    report_problem: Option<String>,
 }
 
 impl Tally {
@@ -81,6 +83,11 @@ impl Tally {
         }
     }
 
+    /// Notes why a report with results of the policy is missing or old.
+    pub(super) fn no_report(&mut self, problem: &str) {
+        self.report_problem.get_or_insert_with(|| problem.to_owned());
+    }
+
     /// Notes a resource that could not be listed.
     pub(super) fn unreadable(&mut self, resource: &str) {
         self.unreadable.insert(clean(resource, AuditSummary::MAX_RESOURCE));
@@ -92,7 +99,7 @@ impl Tally {
     }
 
     /// The summary. `lists` is the number of resources that the policy's rules name; `over` says why it was not asked about all objects, and
-    /// `reports` why reports are missing.
+    /// `reports` why the reports of all policies are missing.
     pub(super) fn summary(
         &self,
         generation: i64,
@@ -125,7 +132,7 @@ impl Tally {
         if self.unasked > 0 {
             sentences.push(format!("the evaluator could not be asked about {}", counted(self.unasked, "object")));
         }
-        sentences.extend(reports.map(str::to_owned));
+        sentences.extend(reports.or(self.report_problem.as_deref()).map(str::to_owned));
         AuditSummary {
             scanned_at: now.wall,
             generation,
@@ -158,7 +165,11 @@ impl Tally {
                 many => format!("{many} objects were"),
             },
             over.spent.as_secs(),
-            counted(i64::from(over.questions), "question"),
+            if over.of_conditions {
+                "match conditions".to_owned()
+            } else {
+                counted(i64::from(over.questions), "question")
+            },
         )
     }
 }
@@ -238,7 +249,13 @@ mod tests {
         tally.left_out("ConfigMap a/one");
         let now = now();
         let until = now.instant + Duration::from_secs(3600);
-        let over = |of_namespace| Over { of_namespace, spent: Duration::from_millis(40_020), questions: 4, until };
+        let over = |of_namespace| Over {
+            of_namespace,
+            spent: Duration::from_millis(40_020),
+            questions: 4,
+            of_conditions: false,
+            until,
+        };
         assert_eq!(
             tally.summary(1, 1, Some(&over(false)), None, now).message,
             "1 object was not audited (ConfigMap a/one), as the policy took 40 s for 4 questions, which is too long for the audit of others; \

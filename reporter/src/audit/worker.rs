@@ -11,7 +11,7 @@ use kube::Resource as _;
 use portcullis_api::kubernetes::BoundedValue;
 use portcullis_contract::{AuditVerdict, Reason};
 use portcullis_kubernetes::ObjectText;
-use portcullis_matching::{Asked, Namespaces, about};
+use portcullis_matching::{Asked, Decision, about};
 use portcullis_util::lock;
 use serde_json::value::RawValue;
 
@@ -21,7 +21,7 @@ use super::finding::{Finding, Problem};
 use super::known::ObjectKey;
 use super::memory::{Memory, Open, Remembered, fingerprint, key};
 use super::metrics::AuditMetrics;
-use super::plan::{Asking, List, Matching, Plan, USER};
+use super::plan::{Asking, KnownNamespaces, List, Matching, Plan, USER};
 use super::report::{AuditFormat, Judgement, Target, report};
 use super::rest::Reading;
 use super::subject::Subject;
@@ -49,7 +49,7 @@ pub(super) struct Worker {
 pub(super) struct Current<'p> {
     pub(super) plan: &'p Plan,
     pub(super) list: &'p List,
-    pub(super) namespaces: &'p Namespaces,
+    pub(super) namespaces: &'p KnownNamespaces,
     /// The numbers of each subject of the plan.
     pub(super) tallies: &'p mut [Tally],
     /// The keys of the objects that were judged.
@@ -111,12 +111,14 @@ impl Worker {
         let version = object.meta().resource_version.clone().unwrap_or_default();
         let text = object.whole(&list.resource.api_version(), &list.resource.kind).ok()?;
         let matching = match BoundedValue::read(&text) {
-            Some(object) => plan.matching(list, &object, current.namespaces),
+            Some(object) => {
+                plan.matching(list, &object, current.namespaces, |subject, decide| self.evaluated(subject, decide))
+            }
             None => Plan::too_large(list),
         };
         let stable =
             || matching.asking.iter().map(move |one| &plan.subjects[one.subject]).filter(|one| !one.reads_context);
-        let labels = target.namespace.as_ref().and_then(|namespace| current.namespaces.get(namespace));
+        let labels = target.namespace.as_ref().and_then(|namespace| current.namespaces.labels.get(namespace));
         let fingerprint = fingerprint(&version, labels, stable());
         let remembered = self.memory.recall(key, fingerprint);
         let remembered = if stable().next().is_none() { Some(remembered.unwrap_or_default()) } else { remembered };
@@ -132,6 +134,25 @@ impl Worker {
         let questions: Vec<Asking> = matching.asking.iter().filter(is_asked).copied().collect();
         let raw = (!questions.is_empty()).then_some(text);
         Some(Work { target, key, fingerprint, matching, remembered, questions, raw })
+    }
+
+    /// What the match conditions of a policy say, at the expense of its budget; none if that is used up.
+    fn evaluated(&self, subject: &Subject, decide: &dyn Fn() -> Decision) -> Option<Decision> {
+        if subject.conditions.is_empty() {
+            return Some(decide());
+        }
+        if !lock(&self.budgets).may_match(subject) {
+            return None;
+        }
+        let begin = Instant::now();
+        let decision = decide();
+        if lock(&self.budgets).matched(subject, begin.elapsed()) {
+            tracing::warn!(
+                policy = %subject.id,
+                "the audit leaves out further objects of a policy whose match conditions take too long"
+            );
+        }
+        Some(decision)
     }
 
     /// Asks the policies about an object, one after the other. Each answer comes with the index of its subject.
@@ -165,7 +186,14 @@ impl Worker {
         let mut passed = 0;
         // The findings of policies that are not asked again, and the policies that are.
         let mut remembered = Remembered::default();
-        let mut unasked = work.matching.unserved.clone();
+        let mut unasked = work.matching.unasked.clone();
+        for number in &work.matching.unasked {
+            current.tallies[*number].unasked();
+        }
+        for number in &work.matching.left_out {
+            current.tallies[*number].left_out(&title);
+            unasked.push(*number);
+        }
         for asking in &work.matching.asking {
             let subject = &subjects[asking.subject];
             let tally = &mut current.tallies[asking.subject];
@@ -223,22 +251,35 @@ impl Worker {
         if work.remembered.as_ref() != Some(&remembered) {
             self.memory.put(work.key, work.fingerprint, remembered);
         }
-        let findings = findings.iter().map(|(number, finding)| (&subjects[*number], finding)).collect();
-        let unasked: Vec<&str> = unasked.iter().map(|number| subjects[*number].id.as_str()).collect();
-        self.report(&work.target, findings, passed, &unasked).await;
+        let of_report = || findings.iter().map(|(number, _)| *number).chain(unasked.iter().copied());
+        let findings_of = findings.iter().map(|(number, finding)| (&subjects[*number], finding)).collect();
+        let unasked_ids: Vec<&str> = unasked.iter().map(|number| subjects[*number].id.as_str()).collect();
+        if let Err(problem) = self.report(&work.target, findings_of, passed, &unasked_ids).await {
+            // Only those whose results are missing hear of it: it may quote the quota of a namespace.
+            of_report().for_each(|number| current.tallies[number].no_report(&problem));
+        }
     }
 
     /// Writes the report on an object. Of the policies that could not be asked, it keeps what the last report says.
-    async fn report(&mut self, target: &Target, findings: Vec<(&Subject, &Finding)>, passed: usize, unasked: &[&str]) {
+    ///
+    /// # Errors
+    /// When the report is missing or old, with the reason.
+    async fn report(
+        &mut self,
+        target: &Target,
+        findings: Vec<(&Subject, &Finding)>,
+        passed: usize,
+        unasked: &[&str],
+    ) -> Result<(), String> {
         let name = target.report_name(&self.policy_server);
         let key = ObjectKey { namespace: target.namespace.clone(), name };
         let kept = match unasked {
             [] => Vec::new(),
-            unasked => self.writer.results(&key, |policy| unasked.contains(&policy)).await,
+            unasked => self.writer.results(&key, |policy| unasked.contains(&policy)).await?,
         };
         let judgement = Judgement { findings, kept, passed };
         let wanted = report(self.format, &self.policy_server, target, &judgement, Timestamp::now());
-        self.writer.put(&key, wanted).await;
+        self.writer.put(&key, wanted).await
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Writer {
     known: Known,
     /// Whether reports on objects in no namespace, and those on objects in namespaces, could be listed. If not, none of them is changed.
     is_listed: [bool; 2],
-    /// Why reports are missing: the first problem of this scan.
+    /// Why all reports of a kind are missing: the first problem of this scan.
     problem: Option<String>,
     last: Instant,
 }
@@ -109,38 +109,48 @@ impl Writer {
         }
     }
 
-    /// Why reports are missing.
+    /// Why all reports of a kind are missing.
     pub(super) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
     /// The results of the report with a key, of the policies for which `is_wanted` is true. Empty if there is no report.
-    pub(super) async fn results(&mut self, key: &ObjectKey, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
+    ///
+    /// # Errors
+    /// When the report cannot be read: the report is then left as it is in this scan, and the text says why.
+    pub(super) async fn results(
+        &mut self,
+        key: &ObjectKey,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Value>, String> {
         if !self.known.has(key) {
-            return Vec::new();
+            return Ok(Vec::new());
         }
-        let found = match self.api(key).get_opt(&key.name).await.map_err(CallError::from) {
-            Ok(found) => found,
-            Err(error) => {
-                self.failures.failed(&error);
-                None
-            }
-        };
+        let found = self.api(key).get_opt(&key.name).await.map_err(|error| {
+            let error = CallError::from(error);
+            self.failures.failed(&error);
+            self.known.seen(key);
+            format!("not all reports could be read: {}", clean(&error.to_string(), MAX_QUOTE))
+        })?;
         let mut report = json!(found);
         let results = report["results"].as_array_mut().map(std::mem::take).unwrap_or_default();
-        results.into_iter().filter(|result| result["policy"].as_str().is_some_and(&is_wanted)).collect()
+        Ok(results.into_iter().filter(|result| result["policy"].as_str().is_some_and(&is_wanted)).collect())
     }
 
     /// Writes or deletes the report with a key, so that it is as wanted.
-    pub(super) async fn put(&mut self, key: &ObjectKey, wanted: Option<Value>) {
+    ///
+    /// # Errors
+    /// When the API server does not take it, with the reason.
+    pub(super) async fn put(&mut self, key: &ObjectKey, wanted: Option<Value>) -> Result<(), String> {
         match self.known.action(key, wanted.as_ref()) {
-            Action::Nothing => {}
+            Action::Nothing => Ok(()),
             Action::Delete => self.delete(key).await,
             Action::Write => {
-                let Some(report) = &wanted else { return };
-                if self.write(key, Write::Apply(report)).await {
+                let Some(report) = &wanted else { return Ok(()) };
+                if self.write(key, Write::Apply(report)).await? {
                     self.known.written(report);
                 }
+                Ok(())
             }
         }
     }
@@ -148,7 +158,7 @@ impl Writer {
     /// Deletes the reports on objects of a kind that was listed to its end and did not have these objects.
     pub(super) async fn delete_stale(&mut self, api_version: &str, kind: &str) {
         for key in self.known.stale(api_version, kind) {
-            self.delete(&key).await;
+            self.delete_superfluous(&key).await;
         }
     }
 
@@ -156,20 +166,30 @@ impl Writer {
     pub(super) async fn delete_others(&mut self, listed: &[(String, String)]) {
         let listed = listed.iter().map(|(api_version, kind)| (api_version.as_str(), kind.as_str()));
         for key in self.known.others(listed) {
-            self.delete(&key).await;
+            self.delete_superfluous(&key).await;
         }
     }
 
-    async fn delete(&mut self, key: &ObjectKey) {
-        if self.write(key, Write::Delete).await {
+    /// Deletes a report that is about no policy's result. A failure is in the log and in the metric only.
+    async fn delete_superfluous(&mut self, key: &ObjectKey) {
+        let _ = self.delete(key).await;
+    }
+
+    async fn delete(&mut self, key: &ObjectKey) -> Result<(), String> {
+        if self.write(key, Write::Delete).await? {
             self.known.deleted(key);
         }
+        Ok(())
     }
 
-    /// Does a write. True if it succeeded, or if its object, its namespace or the report is gone.
-    async fn write(&mut self, key: &ObjectKey, write: Write<'_>) -> bool {
+    /// Does a write. True if it succeeded, or if its object, its namespace or the report is gone; false if this reporter does not write such reports
+    /// now.
+    ///
+    /// # Errors
+    /// When the API server does not take it, with the reason.
+    async fn write(&mut self, key: &ObjectKey, write: Write<'_>) -> Result<bool, String> {
         if !self.is_listed[usize::from(key.namespace.is_some())] {
-            return false;
+            return Ok(false);
         }
         let api = self.api(key);
         let (mut retry, mut tries) = (Retry::default(), 0);
@@ -178,7 +198,7 @@ impl Writer {
             self.last = Instant::now();
             if !self.leadership.is_held() {
                 // Another reporter writes now, and the task of this scan is about to be aborted.
-                return false;
+                return Ok(false);
             }
             let answer = match write {
                 Write::Apply(report) => {
@@ -187,17 +207,19 @@ impl Writer {
                 }
                 Write::Delete => api.delete(&key.name, &DeleteParams::default()).await.map(|_| "deleted"),
             };
-            let error = match answer.map_err(CallError::from) {
+            let error = match answer {
                 Ok(result) => {
                     self.failures.over();
                     self.metrics.write(result);
-                    return true;
+                    return Ok(true);
                 }
-                Err(error) => error,
+                // The object and its reports are about to be gone.
+                Err(error) if is_of_ending_namespace(&error) => return Ok(true),
+                Err(error) => CallError::from(error),
             };
             // The object, its namespace or the report is gone.
             if error.code() == Some(404) {
-                return true;
+                return Ok(true);
             }
             self.failures.failed(&error);
             tries += 1;
@@ -205,8 +227,7 @@ impl Writer {
             if is_final || tries >= TRIES {
                 self.metrics.write("failed");
                 let why = clean(&error.to_string(), MAX_QUOTE);
-                self.problem.get_or_insert_with(|| format!("not all reports could be written: {why}"));
-                return false;
+                return Err(format!("not all reports could be written: {why}"));
             }
             tokio::time::sleep(retry.pause(&error, fastrand::f64())).await;
         }
@@ -228,5 +249,68 @@ impl Writer {
             kind: self.format.kind(is_namespaced).to_owned(),
             plural: self.format.plural(is_namespaced),
         }
+    }
+}
+
+/// Whether the API server refuses a write because it is deleting the namespace, with all that is in it.
+fn is_of_ending_namespace(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::http::StatusCode;
+    use axum::http::header::CONTENT_TYPE;
+    use axum::routing::get;
+    use portcullis_process::ProbeServer;
+    use prometheus::Registry;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_report_that_cannot_be_read_stays_as_it_is() {
+        portcullis_process::install_crypto();
+        let metadata = json!({"name": "portcullis-default-uid", "namespace": "a"});
+        let scope = json!({"apiVersion": "v1", "kind": "Pod"});
+        let report = json!({"metadata": metadata, "scope": scope, "results": [{"policy": "cluster/a"}]});
+        let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": [report]}).to_string();
+        let routes = Router::new()
+            .route(
+                "/apis/openreports.io/v1alpha1/reports",
+                get(|| async { ([(CONTENT_TYPE, "application/json")], list) }),
+            )
+            .fallback(|| async { StatusCode::INTERNAL_SERVER_ERROR });
+        let mut servers = ProbeServer::new();
+        let address = servers.port(([127, 0, 0, 1], 0).into(), routes).expect("binds");
+        servers.start().expect("starts");
+        let client = Client::try_from(kube::Config::new(format!("http://{address}").parse().expect("an address")));
+        let metrics = AuditMetrics::new(&Registry::new()).expect("registers");
+        let (failures, (_, leadership)) = (Failures::new("ask", |_| ()), Leadership::new());
+        let format = AuditFormat::Openreports;
+        let mut writer =
+            Writer::new(client.expect("a client"), format, "default".into(), leadership, metrics, failures);
+        writer.list_kind(true).await.expect("a list");
+
+        let key = ObjectKey { namespace: Some("a".into()), name: "portcullis-default-uid".into() };
+        assert_eq!(writer.known.stale("v1", "Pod"), [key.clone()], "its object was not judged yet");
+        let problem = writer.results(&key, |_| true).await.expect_err("the server is broken");
+        assert!(problem.starts_with("not all reports could be read: "), "{problem}");
+        assert_eq!(writer.known.stale("v1", "Pod"), [], "it is not deleted");
+    }
+
+    #[test]
+    fn a_namespace_that_is_being_deleted_is_known_by_its_cause() {
+        let refused = |cause: &str| {
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 403, "reason": "Forbidden",
+                "message": "reports.openreports.io is forbidden", "details": {"causes": [{"reason": cause, "field": "metadata.namespace"}]},
+            });
+            kube::Error::Api(Box::new(serde_json::from_value(status).expect("a status")))
+        };
+        assert!(is_of_ending_namespace(&refused("NamespaceTerminating")));
+        assert!(!is_of_ending_namespace(&refused("FieldValueInvalid")));
     }
 }

@@ -240,3 +240,16 @@ async fn asked_once_about_each(slow: Value) -> Stage {
     }
     panic!("only {judged:?}");
 }
+
+#[tokio::test]
+async fn where_the_namespaces_cannot_be_listed_a_policy_that_selects_by_them_is_not_said_to_reject_nothing() {
+    let selector = json!({"namespaceSelector": {"matchLabels": {"env": "prod"}}});
+    let mut stage = Stage::with_slow(INTERVAL, selector);
+    let found = stage.scan().await;
+    assert!(is_complete(&found["cluster/all"], 2 * OBJECTS), "{found:?}");
+    let selecting = &found["namespaced/a/slow"];
+    assert_eq!((selecting.checked, selecting.unreadable.as_slice()), (0, &["namespaces".to_owned()][..]));
+    let words = format!("the evaluator could not be asked about {OBJECTS} objects");
+    assert!(selecting.message.contains(&words), "{}", selecting.message);
+    assert!(stage.asked("namespaced/a/slow").is_empty());
+}
