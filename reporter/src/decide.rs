@@ -308,6 +308,8 @@ fn entries(assessments: &[Assessment<'_>]) -> (Vec<ReplicaStatus>, u32) {
 
 fn entry(assessment: &Assessment<'_>) -> ReplicaStatus {
     let problem = assessment.problem.as_ref();
+    // To the controller, a failure of a replica that serves an older generation shows that it knows the newest one.
+    let reason = problem.filter(|_| !assessment.is_left_out()).map(|problem| problem.reason.clone());
     let context =
         assessment.context.as_ref().filter(|_| problem.is_none() && assessment.state == ReplicaState::Current);
     let message = problem.map(|problem| problem.message.as_str());
@@ -317,9 +319,7 @@ fn entry(assessment: &Assessment<'_>) -> ReplicaStatus {
         pod_uid: assessment.pod_uid.to_owned(),
         state: assessment.state,
         generation: assessment.serving,
-        reason: problem
-            .map(|problem| problem.reason.clone())
-            .or(context.map(|context| context.reason.as_str().to_owned())),
+        reason: reason.or(context.map(|context| context.reason.as_str().to_owned())),
         retryable: problem.map(|problem| problem.class.is_retryable()),
         next_retry_time: problem.and_then(|problem| problem.next_retry).map(to_second),
         since: assessment.since.map(to_second),

@@ -15,6 +15,8 @@ use portcullis_contract::{
 
 use crate::{context, impact, mismatch};
 
+mod shorten;
+
 /// This pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
@@ -96,30 +98,8 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
     report.mismatches = mismatch::reported(loader);
     report.context = context::reported(loader);
     report.impacts = impact::reported(loader);
-    shorten(&mut report);
+    shorten::shorten(&mut report, loader);
     report
-}
-
-/// Cuts the deviations at their limit. The report is read mainly for failures, so they come first. Only failures that are cut are counted:
-/// what merely loads reads the same without its entry, but for how far it has come and whether requests pass without it.
-fn shorten(report: &mut ReplicaReportSpec) {
-    report.deviations.sort_by_key(|deviation| match &deviation.reason {
-        Some(_) => 0,
-        None if deviation.serving == 0 => 1,
-        None => 2,
-    });
-    let kept = report.deviations.len().min(ReplicaReportSpec::MAX_DEVIATIONS);
-    for cut in report.deviations.split_off(kept) {
-        match (cut.reason, cut.serving) {
-            (Some(_), _) => report.deviations_omitted = report.deviations_omitted.saturating_add(1),
-            // An older generation that answers, without a failure.
-            (None, 1..) => {
-                report.current.insert(PolicyKey::of(&cut.policy_uid), cut.serving);
-            }
-            // A policy that is nowhere in the report is Pending.
-            (None, _) => {}
-        }
-    }
 }
 
 /// The keys of webhook paths that the evaluator accepts.

@@ -85,7 +85,13 @@ impl Assessment<'_> {
     /// Whether this replica serves an older generation and may not know the newest one, nor its match group.
     pub(crate) fn is_behind(&self) -> bool {
         let knows = |problem: &Problem| problem.reason != Reason::QuotaExceeded.as_str();
-        self.state == ReplicaState::Previous && !self.problem.as_ref().is_some_and(knows)
+        self.state == ReplicaState::Previous && (self.is_left_out() || !self.problem.as_ref().is_some_and(knows))
+    }
+
+    /// Whether this replica serves an older generation, and its report has no room to say whether the newest one failed.
+    pub(crate) fn is_left_out(&self) -> bool {
+        let is_stale = |problem: &Problem| problem.reason == Reason::ReportStale.as_str();
+        self.state == ReplicaState::Previous && self.problem.as_ref().is_some_and(is_stale)
     }
 
     /// Whether this replica works on the newest generation.
@@ -104,7 +110,7 @@ pub(crate) fn examine<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &R
     let assessment = reported(facts, resolution, replica);
     match facts.refusal {
         // Otherwise the replica would count as loading for ever, since it never gets a refused policy.
-        Some(words) if assessment.is_working() => Assessment {
+        Some(words) if assessment.is_working() || assessment.is_left_out() => Assessment {
             state: if assessment.serving > 0 { ReplicaState::Previous } else { ReplicaState::Failed },
             problem: Some(Problem::of(Reason::QuotaExceeded, words)),
             note: None,
@@ -146,6 +152,13 @@ fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>
     if is_stale {
         return stale("its reports have stopped");
     }
+    // A report of an earlier release also counts what merely loads. As failures come first in it, none of them is left out while an entry
+    // without a failure is there.
+    let is_full = report.deviations_omitted > 0 && report.deviations.iter().all(|entry| entry.reason.is_some());
+    let left_out = || {
+        let text = "the pod has more failures than its report holds; /healthz/policies on its loopback, ports 9081 and 9082, tells all";
+        Some(Problem::of(Reason::ReportStale, text))
+    };
     let key = PolicyKey::of(facts.uid);
     if let Some(serving) = report.current.get(&key).copied() {
         let differs =
@@ -158,18 +171,15 @@ fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>
                 "generation {serving} is {found} here and other bytes elsewhere, and most replicas agree on none"
             )),
             _ if serving == facts.generation => assessment(ReplicaState::Current, serving, None),
+            // The newest generation may have failed. Of one that merely loads, nothing else is known either.
+            _ if is_full && serving < facts.generation => assessment(ReplicaState::Previous, serving, left_out()),
             // The pod does not know the newest generation yet, or knows a newer one than this reporter.
             _ => assessment(ReplicaState::Previous, serving, None),
         };
     }
     match report.deviations.iter().find(|deviation| deviation.policy_uid == facts.uid) {
         Some(deviation) => deviating(facts, deviation, assessment),
-        // A report of an earlier release also counts what merely loads. As failures come first in it, none of them is left out while an entry
-        // without a failure is there.
-        None if report.deviations_omitted > 0 && report.deviations.iter().all(|entry| entry.reason.is_some()) => {
-            let text = "the pod has more failures than its report holds; /healthz/policies on its loopback, ports 9081 and 9082, tells all";
-            assessment(ReplicaState::Failed, 0, Some(Problem::of(Reason::ReportStale, text)))
-        }
+        None if is_full => assessment(ReplicaState::Failed, 0, left_out()),
         None => assessment(ReplicaState::Pending, 0, None),
     }
 }
@@ -191,7 +201,12 @@ fn deviating<'a>(
     let note = deviation.message.as_deref().filter(|_| !outdated && problem.is_none());
     let note = note.map(|note| clean(note, Failure::MAX_MESSAGE));
     let passed_over = deviation.passed_over && matches!(state, ReplicaState::Failed | ReplicaState::Pending);
-    Assessment { note, since: Some(deviation.since), passed_over, ..assessment(state, deviation.serving, problem) }
+    Assessment {
+        note,
+        since: Some(deviation.since),
+        passed_over,
+        ..assessment(state, deviation.serving, problem)
+    }
 }
 
 #[cfg(test)]
@@ -283,6 +298,28 @@ mod tests {
         assert_eq!(examined(&ReplicaReportSpec { deviations_omitted: 3, ..failing }).0, ReplicaState::Failed);
         let loading = with(other(ReplicaState::Pending, None));
         assert_eq!(examined(&ReplicaReportSpec { deviations_omitted: 3, ..loading }).0, ReplicaState::Pending);
+    }
+
+    #[test]
+    fn a_policy_left_out_of_a_report_full_of_failures_goes_on_with_the_older_generation_and_may_not_know_the_newest() {
+        let other =
+            |reason| ReportDeviation { policy_uid: "another".into(), ..deviation(7, 0, ReplicaState::Failed, reason) };
+        let report =
+            |reason| ReplicaReportSpec { deviations: vec![other(reason)], deviations_omitted: 3, ..serving(6) };
+        let failing = report(Some("NotFound"));
+        assert_eq!(examined(&failing), (ReplicaState::Previous, 6, Some("ReportStale".into())));
+        assert_eq!(examined(&report(None)), (ReplicaState::Previous, 6, None));
+        assert_eq!(
+            examined(&ReplicaReportSpec { current: serving(7).current, ..failing.clone() }).0,
+            ReplicaState::Current
+        );
+        let heard = LastReport { report: &failing, is_stale: false };
+        let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
+        let assessment = examine(&facts(7), Resolution::Open, &replica);
+        assert!(assessment.is_bad() && assessment.is_behind(), "{assessment:?}");
+        let refused = Facts { refusal: Some("too many"), ..facts(7) };
+        let refused = examine(&refused, Resolution::Open, &replica).problem.expect("a failure");
+        assert_eq!(refused.reason, "QuotaExceeded", "which is known for certain");
     }
 
     #[test]

@@ -238,7 +238,10 @@ fn at_most_500_deviations_are_kept_and_failures_first() {
     assert_eq!(report.deviations[0].reason.as_deref(), Some("NotFound"));
     let failed = (0..600).map(|_| policy(Phase::Failed, Some(failure(2, Reason::NotFound))));
     let report = report_on(failed);
-    assert_eq!((report.deviations.len(), report.deviations_omitted, report.current.len()), (500, 100, 0));
+    assert_eq!((report.deviations.len(), report.deviations_omitted, report.current.len()), (500, 100, 100));
+    // Those where nothing answers have their entries, and the others show as their older generation.
+    assert_eq!(report.deviations.iter().filter(|deviation| deviation.serving == 0).count(), 300);
+    assert!(report.current.values().all(|serving| *serving == 1));
 }
 
 #[test]

@@ -54,3 +54,20 @@ fn who_was_given_nothing_because_of_a_limit_is_behind() {
     let first = &status.replicas[0];
     assert_eq!((first.pod.as_str(), first.reason.as_deref()), ("pod-19", Some("QuotaExceeded")));
 }
+
+#[test]
+fn a_replica_whose_report_has_no_room_for_the_policy_may_have_failed_and_may_be_behind() {
+    let mut full = report("pod-a", Failed(Reason::NotFound));
+    full.deviations[0].policy_uid = "another".into();
+    full.deviations_omitted = 1;
+    full.current.insert(PolicyKey::of(UID), 6);
+    let heard = LastReport { report: &full, is_stale: false };
+    let replica = Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: Some(heard) };
+    let status = decide(&facts(), &[replica], Webhook::Confirmed, None, now());
+    let wanted = "False/ServingPrevious True/ServingPrevious True/ReportStale True/Retrying False/Retrying";
+    assert_eq!(row(&status), wanted);
+    let entry = &status.replicas[0];
+    assert_eq!((entry.state, entry.generation), (ReplicaState::Previous, 6));
+    assert_eq!(entry.reason, None, "to the controller, a reason shows that the pod knows the newest generation");
+    assert!(entry.message.as_ref().is_some_and(|message| message.starts_with("the pod has more failures")));
+}
