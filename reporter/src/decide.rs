@@ -102,7 +102,14 @@ fn served_everywhere(
     let serving = first.serving;
     let is_same = others.iter().all(|assessment| assessment.serving == serving);
     let is_known = previous?.last_served.as_ref().is_some_and(|known| known.generation >= serving);
-    if enforced != Truth::True || !is_same || is_known || !(1..aggregate.facts.generation).contains(&serving) {
+    // The mark also says that its webhook was registered, and where an older one is called its own may never have been.
+    let is_called = match aggregate.webhook {
+        Webhook::Confirmed => true,
+        Webhook::Older(why) => why.confirmed.is_some_and(|confirmed| serving <= confirmed),
+        Webhook::Pending(_) => false,
+    };
+    let is_older = (1..aggregate.facts.generation).contains(&serving);
+    if enforced != Truth::True || !is_called || !is_same || is_known || !is_older {
         return None;
     }
     let entry = previous?.history.iter().flatten().find(|entry| entry.generation == serving)?;
@@ -189,6 +196,9 @@ fn stalled(aggregate: &Aggregate<'_>) -> Finding {
     }
     if let Some((reason, words)) = aggregate.context_needs_a_change() {
         return finding(Truth::True, reason.as_str(), words);
+    }
+    if let Some((reason, words)) = aggregate.webhook_needs_a_change() {
+        return finding(Truth::True, reason, words);
     }
     finding(Truth::False, if aggregate.bad.is_empty() { "AsExpected" } else { "Retrying" }, "")
 }

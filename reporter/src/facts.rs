@@ -30,10 +30,28 @@ pub struct Facts<'a> {
 pub enum Webhook<'a> {
     /// They do, or there are no API servers, as in a folder.
     Confirmed,
-    /// They do, by the match rules of an older generation. The text explains it.
-    Older(&'a str),
-    /// Not yet. The text says why.
-    Pending(&'a str),
+    /// They do, by the match rules of an older generation.
+    Older(Unconfirmed<'a>),
+    /// Not yet.
+    Pending(Unconfirmed<'a>),
+}
+
+/// Why API servers do not call the newest generation by its own match rules yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unconfirmed<'a> {
+    /// Why, for people to read.
+    pub words: &'a str,
+    /// The reason, if waiting does not help: somebody has to change something.
+    pub stuck: Option<&'a str>,
+    /// The generation whose match rules are confirmed, if that is known.
+    pub confirmed: Option<i64>,
+}
+
+impl<'a> From<&'a str> for Unconfirmed<'a> {
+    /// What passes by itself.
+    fn from(words: &'a str) -> Self {
+        Self { words, stuck: None, confirmed: None }
+    }
 }
 
 /// A replica that API servers call, or may call soon.

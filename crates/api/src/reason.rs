@@ -82,6 +82,7 @@ impl ConditionType {
                 "ContextForbidden",
                 "ContextKindUnknown",
                 "ContextTooLarge",
+                "Forbidden",
             ],
             Self::MetadataMatched => &[
                 "AsExpected",

@@ -3,7 +3,7 @@
 use portcullis_api::ReplicaCounts;
 use portcullis_contract::{Class, ContextReason, ReplicaState};
 
-use crate::facts::{Facts, Webhook};
+use crate::facts::{Facts, Unconfirmed, Webhook};
 use crate::message;
 use crate::replica::Assessment;
 
@@ -103,6 +103,16 @@ impl<'a> Aggregate<'a> {
         self.context().filter(|(reason, _)| self.case == Case::ContextNotSynced && reason.needs_a_change())
     }
 
+    /// Why API servers will not call the newest generation, which every replica has loaded, before somebody changes something.
+    pub(super) fn webhook_needs_a_change(&self) -> Option<(&'a str, &'a str)> {
+        match self.webhook {
+            Webhook::Older(why) | Webhook::Pending(why) if self.case == Case::WebhookPending => {
+                Some((why.stuck?, why.words))
+            }
+            _ => None,
+        }
+    }
+
     /// What the replicas do, in a sentence.
     pub(super) fn sentence(&self) -> String {
         let Self { facts, counts, bad, .. } = self;
@@ -129,10 +139,12 @@ impl<'a> Aggregate<'a> {
                 format!("generation {generation} is loaded and lacks objects that it reads: {words}")
             }
             Case::WebhookPending => match self.webhook {
-                Webhook::Older(words) => {
+                Webhook::Older(Unconfirmed { words, .. }) => {
                     format!("generation {generation} is loaded and its match rules are not confirmed yet: {words}")
                 }
-                Webhook::Pending(words) => format!("generation {generation} is loaded and not called yet: {words}"),
+                Webhook::Pending(Unconfirmed { words, .. }) => {
+                    format!("generation {generation} is loaded and not called yet: {words}")
+                }
                 Webhook::Confirmed => String::new(),
             },
             Case::OlderMayAnswer => {

@@ -6,12 +6,13 @@ mod impact;
 mod mismatch;
 mod not_ready;
 mod resolution;
+mod webhook;
 
 use portcullis_api::{HistoryEntry, PolicyKey, ReplicaCounts, ReplicaReportSpec, ReportDeviation};
 use portcullis_contract::Digest;
 
 use super::*;
-use crate::facts::LastReport;
+use crate::facts::{LastReport, Unconfirmed};
 
 const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
 const PODS: [&str; 3] = ["pod-a", "pod-b", "pod-c"];
@@ -233,13 +234,17 @@ fn w04_a_policy_that_was_never_enforced_is_not_yet_where_it_is_not_loaded() {
 #[test]
 fn w04_an_older_generation_that_came_to_serve_everywhere_is_known_as_served() {
     let six = Facts { generation: 6, digest: Some(Digest::of(b"six")), ..facts() };
-    let first = decided_with(&six, &[PassedOver(None), PassedOver(None)], Webhook::Pending("soon"), None, now());
+    let first = decided_with(&six, &[PassedOver(None), PassedOver(None)], Webhook::Pending("soon".into()), None, now());
     let kept = OlderBecause(Reason::NotFound);
     let decided = |says: &[Says], webhook| decided_with(&facts(), says, webhook, Some(&first), later());
-    assert_eq!(decided(&[kept, kept], Webhook::Pending("soon")).last_served, None, "nobody calls it");
+    assert_eq!(decided(&[kept, kept], Webhook::Pending("soon".into())).last_served, None, "nobody calls it");
     assert_eq!(decided(&[kept, Failed(Reason::NotFound)], Webhook::Confirmed).last_served, None);
     assert_eq!(decided(&[kept, Current], Webhook::Confirmed).last_served, None, "each on another generation");
-    let status = decided(&[kept, kept], Webhook::Older("soon"));
+    let older = |confirmed| Webhook::Older(Unconfirmed { confirmed, ..Unconfirmed::from("soon") });
+    for confirmed in [None, Some(5)] {
+        assert_eq!(decided(&[kept, kept], older(confirmed)).last_served, None, "called by other match rules");
+    }
+    let status = decided(&[kept, kept], older(Some(6)));
     assert_eq!(status.last_served, Some(Resolved::module(6, Digest::of(b"six"))));
     let told: Vec<_> = status.history.iter().flatten().map(|one| (one.generation, one.served)).collect();
     assert_eq!(told, [(7, false), (6, true)]);
@@ -253,7 +258,7 @@ fn w04_an_older_generation_that_came_to_serve_everywhere_is_known_as_served() {
 #[test]
 fn suspended() {
     let suspended = Facts { suspend: true, ..facts() };
-    let status = decided_with(&suspended, &[Current], Webhook::Pending("not yet"), None, now());
+    let status = decided_with(&suspended, &[Current], Webhook::Pending("not yet".into()), None, now());
     assert_eq!(row(&status), "True/Suspended False/Suspended False/AsExpected False/Idle False/AsExpected");
     let older = decided_with(&suspended, &[Older], Webhook::Confirmed, None, now());
     assert_eq!(row(&older), "False/Progressing False/Suspended False/AsExpected True/Loading False/AsExpected");
@@ -269,16 +274,16 @@ fn a_rollback_is_told() {
 
 #[test]
 fn the_webhook_is_not_confirmed() {
-    let status = decided_with(&facts(), &[Current], Webhook::Pending("WaitingForReplicas"), None, now());
+    let status = decided_with(&facts(), &[Current], Webhook::Pending("WaitingForReplicas".into()), None, now());
     assert_eq!(row(&status), "False/WebhookPending False/WebhookPending False/AsExpected False/Idle False/AsExpected");
     assert_eq!(sentence(&status), "generation 7 is loaded and not called yet: WaitingForReplicas");
 }
 
 #[test]
 fn the_webhook_is_confirmed_for_an_older_generation() {
-    let status = decided_with(&facts(), &[Current], Webhook::Older("soon"), None, now());
+    let status = decided_with(&facts(), &[Current], Webhook::Older("soon".into()), None, now());
     assert_eq!(row(&status), "False/WebhookPending True/ServingPrevious False/AsExpected False/Idle False/AsExpected");
-    let older = decided_with(&facts(), &[OlderBecause(Reason::NotFound)], Webhook::Older("soon"), None, now());
+    let older = decided_with(&facts(), &[OlderBecause(Reason::NotFound)], Webhook::Older("soon".into()), None, now());
     assert_eq!(row(&older).split(' ').nth(1), Some("True/ServingPrevious"));
 }
 
@@ -442,7 +447,7 @@ fn accepted_stands_until_the_new_generation_is_judged() {
 #[test]
 fn a_policy_that_is_not_taken_says_so_and_waits_for_nobody() {
     let refused = Facts { refusal: Some("too many"), ..facts() };
-    let decided = |says: &[Says]| decided_with(&refused, says, Webhook::Pending("w"), None, now());
+    let decided = |says: &[Says]| decided_with(&refused, says, Webhook::Pending("w".into()), None, now());
     let said = |status: &PolicyStatus, condition: ConditionType| {
         let condition = status.condition(condition).expect("it is there");
         (condition.status, condition.reason.clone())

@@ -1,15 +1,14 @@
 //! What a policy's status should be, and whether it has to be written. Pure.
 
 use jiff::Timestamp;
-use portcullis_api::{ConditionType, PolicyStatus, Truth};
-use portcullis_contract::Reason;
+use portcullis_api::{Condition, ConditionType, PolicyStatus, Truth};
 use serde_json::json;
 
 use super::fields;
 use super::object::PolicyObject;
 use super::store::TrackedPolicy;
 use crate::decide::decide;
-use crate::facts::{Facts, Replica, Webhook};
+use crate::facts::{Facts, Replica, Unconfirmed, Webhook};
 
 /// The status to write; `None` if the present one is right or cannot be corrected, or the policy is being deleted.
 pub(crate) fn wanted(policy: &TrackedPolicy, replicas: &[Replica<'_>], now: Timestamp) -> Option<PolicyStatus> {
@@ -17,6 +16,7 @@ pub(crate) fn wanted(policy: &TrackedPolicy, replicas: &[Replica<'_>], now: Time
     if object.meta.deleting {
         return None;
     }
+    let told = Told::of(object);
     let facts = Facts {
         uid: &object.meta.uid,
         generation: object.meta.generation,
@@ -25,10 +25,10 @@ pub(crate) fn wanted(policy: &TrackedPolicy, replicas: &[Replica<'_>], now: Time
         digest: None,
         members: None,
         rollback_to: object.rollback_to,
-        refusal: refusal(object),
+        refusal: told.refusal(object.meta.generation),
     };
-    let words = webhook_words(object);
-    let webhook = webhook(object, &words);
+    let words = told.words();
+    let webhook = webhook(policy, &told, &words);
     let mut status = decide(&facts, replicas, webhook, policy.last.as_ref(), now);
     if policy.audit.is_some() {
         status.audit.clone_from(&policy.audit);
@@ -38,49 +38,116 @@ pub(crate) fn wanted(policy: &TrackedPolicy, replicas: &[Replica<'_>], now: Time
     (wanted != found && !is_given_up).then_some(status)
 }
 
-/// The controller's message if it refuses this generation, which is beyond a limit.
-fn refusal(object: &PolicyObject) -> Option<&str> {
-    let condition = object.status.as_ref()?.condition(ConditionType::WebhookConfigured)?;
-    let is_refused = condition.status == Truth::False
-        && condition.reason == Reason::QuotaExceeded.as_str()
-        && condition.observed_generation >= object.meta.generation;
-    is_refused.then_some(condition.message.as_str())
+/// What the controller says in the condition `WebhookConfigured`.
+#[derive(Debug, Clone, Copy)]
+enum Told<'a> {
+    /// Nothing yet.
+    Nothing,
+    /// API servers call the policy by the match rules of this generation.
+    Confirmed(i64),
+    /// A generation is beyond a limit, so that no replica gets it.
+    Refused(&'a Condition),
+    /// The webhook for the match rules of a generation is not registered, or API servers are not called by them yet. It says nothing of older match
+    /// rules.
+    NotRegistered(&'a Condition),
+    /// There is trouble with the webhook or with the API servers, and older match rules may have the same.
+    Trouble(&'a Condition),
 }
 
-/// The controller's message about the webhook.
-fn webhook_words(object: &PolicyObject) -> String {
-    let condition = object.status.as_ref().and_then(|status| status.condition(ConditionType::WebhookConfigured));
-    match condition {
-        None => "the controller has not looked at it yet".to_owned(),
-        Some(condition) if condition.status == Truth::True => {
-            format!("the webhook is confirmed for generation {}", condition.observed_generation)
+impl<'a> Told<'a> {
+    fn of(object: &'a PolicyObject) -> Self {
+        let status = object.status.as_ref();
+        let Some(condition) = status.and_then(|status| status.condition(ConditionType::WebhookConfigured)) else {
+            return Self::Nothing;
+        };
+        match (condition.status, condition.reason.as_str()) {
+            (Truth::True, _) => Self::Confirmed(condition.observed_generation),
+            (Truth::False, "QuotaExceeded") => Self::Refused(condition),
+            (Truth::False, "WaitingForReplicas" | "SpecInvalid") => Self::NotRegistered(condition),
+            (Truth::False | Truth::Unknown, _) => Self::Trouble(condition),
         }
-        Some(condition) if condition.message.is_empty() => condition.reason.clone(),
-        Some(condition) => format!("{}: {}", condition.reason, condition.message),
+    }
+
+    /// The message if this generation is refused.
+    fn refusal(self, generation: i64) -> Option<&'a str> {
+        match self {
+            Self::Refused(condition) if condition.observed_generation >= generation => Some(&condition.message),
+            _ => None,
+        }
+    }
+
+    /// Why the newest generation is not called, for people to read.
+    fn words(self) -> String {
+        match self {
+            Self::Nothing => "the controller has not looked at it yet".to_owned(),
+            Self::Confirmed(generation) => format!("the webhook is confirmed for generation {generation}"),
+            Self::Refused(condition) | Self::NotRegistered(condition) | Self::Trouble(condition) => {
+                match condition.message.as_str() {
+                    "" => condition.reason.clone(),
+                    message => format!("{}: {message}", condition.reason),
+                }
+            }
+        }
+    }
+
+    /// The reason why this generation is not called, if waiting does not help: the API server refuses its match rules, or the controller
+    /// lacks a right. That of a generation that is refused is known without the webhook.
+    fn stuck(self, generation: i64) -> Option<&'a str> {
+        match self {
+            Self::NotRegistered(condition) | Self::Trouble(condition) => {
+                let is_stuck = matches!(condition.reason.as_str(), "SpecInvalid" | "Forbidden")
+                    && condition.observed_generation >= generation;
+                is_stuck.then_some(condition.reason.as_str())
+            }
+            Self::Nothing | Self::Confirmed(_) | Self::Refused(_) => None,
+        }
     }
 }
 
-fn webhook<'a>(object: &PolicyObject, words: &'a str) -> Webhook<'a> {
-    let condition = object.status.as_ref().and_then(|status| status.condition(ConditionType::WebhookConfigured));
-    match condition.filter(|condition| condition.status == Truth::True) {
-        Some(condition) if condition.observed_generation >= object.meta.generation => Webhook::Confirmed,
-        Some(_) => Webhook::Older(words),
-        // A refused generation changes nothing: API servers go on calling the generation that served.
-        None if refusal(object).is_some() && has_served(object) => Webhook::Older(words),
-        None => Webhook::Pending(words),
+fn webhook<'a>(policy: &TrackedPolicy, told: &Told<'a>, words: &'a str) -> Webhook<'a> {
+    let generation = policy.object.meta.generation;
+    let confirmed = match told {
+        Told::Confirmed(confirmed) => Some(*confirmed),
+        _ => None,
+    };
+    let why = Unconfirmed { words, stuck: told.stuck(generation), confirmed };
+    match told {
+        Told::Confirmed(confirmed) if *confirmed >= generation => Webhook::Confirmed,
+        Told::Confirmed(_) => Webhook::Older(why),
+        Told::Refused(_) | Told::NotRegistered(_) if is_older_called(policy) => Webhook::Older(why),
+        Told::Nothing | Told::Refused(_) | Told::NotRegistered(_) | Told::Trouble(_) => Webhook::Pending(why),
     }
 }
 
-fn has_served(object: &PolicyObject) -> bool {
-    object.status.as_ref().is_some_and(|status| status.last_served.is_some())
+/// Whether API servers go on calling the policy by the match rules of an older generation, where those of the newest one were never
+/// confirmed. The controller keeps the older webhook until then, so it is enough that they called it before. By the policy's status they did
+/// if it was enforced, or if a generation was served everywhere and only replicas have failed since.
+fn is_older_called(policy: &TrackedPolicy) -> bool {
+    let generation = policy.object.meta.generation;
+    let Some(last) = &policy.last else { return false };
+    let served = last.last_served.as_ref().map(|served| served.generation);
+    if served.is_some_and(|served| served >= generation) {
+        // It was called, so it is its own webhook that is gone.
+        return false;
+    }
+    let Some(enforced) = last.condition(ConditionType::Enforced) else { return served.is_some() };
+    match (enforced.status, enforced.reason.as_str()) {
+        (Truth::True, reason) => reason == "ServingPrevious" || enforced.observed_generation < generation,
+        (_, "WebhookPending" | "Suspended") => false,
+        _ => served.is_some(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use portcullis_api::{AuditSummary, Kind, Resolved};
+    use portcullis_api::{AuditSummary, Kind, PolicyKey, ReplicaReportSpec, Resolved};
+    use portcullis_contract::{Digest, Reason};
     use serde_json::Value;
 
     use super::*;
+    use crate::facts::LastReport;
+
+    const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
 
     fn policy(generation: i64, webhook: Option<(&str, i64)>) -> TrackedPolicy {
         let conditions: Vec<Value> = webhook
@@ -91,13 +158,20 @@ mod tests {
             })
             .collect();
         let object = json!({
-            "metadata": {"name": "a", "uid": "9b2c41d2-a1f0-4e17-8000-000000000001", "resourceVersion": "1",
-                "generation": generation},
+            "metadata": {"name": "a", "uid": UID, "resourceVersion": "1", "generation": generation},
             "spec": {},
             "status": {"conditions": conditions},
         });
         let object = PolicyObject::of(Kind::ClusterPolicy, &object).expect("a policy");
-        TrackedPolicy { object, last: None, tried: None, given_up: None, has_failed: false, audit: None, audit_answered: String::new() }
+        TrackedPolicy {
+            object,
+            last: None,
+            tried: None,
+            given_up: None,
+            has_failed: false,
+            audit: None,
+            audit_answered: String::new(),
+        }
     }
 
     fn now() -> Timestamp {
@@ -177,28 +251,126 @@ mod tests {
         assert_eq!(wanted(&policy, &[], now()), None);
     }
 
+    /// What the webhook does, without words.
+    fn told(policy: &TrackedPolicy) -> &'static str {
+        match webhook(policy, &Told::of(&policy.object), "w") {
+            Webhook::Confirmed => "Confirmed",
+            Webhook::Older(_) => "Older",
+            Webhook::Pending(_) => "Pending",
+        }
+    }
+
+    fn refusal(policy: &TrackedPolicy) -> Option<&str> {
+        Told::of(&policy.object).refusal(policy.object.meta.generation)
+    }
+
+    fn set_reason(policy: &mut TrackedPolicy, reason: &str) {
+        policy.object.status.as_mut().expect("a status").conditions[0].reason = reason.into();
+    }
+
     #[test]
     fn the_controllers_refusal_counts_for_the_generation_that_it_is_about() {
         let mut policy = policy(2, Some(("False", 2)));
-        assert_eq!(refusal(&policy.object), None);
-        let condition = &mut policy.object.status.as_mut().expect("a status").conditions[0];
-        condition.reason = "QuotaExceeded".into();
-        condition.message = "too many".into();
-        assert_eq!(refusal(&policy.object), Some("too many"));
-        assert_eq!(webhook(&policy.object, "w"), Webhook::Pending("w"));
-        let digest = portcullis_contract::Digest::of(b"");
-        policy.object.status.as_mut().expect("a status").last_served = Some(Resolved::module(1, digest));
-        assert_eq!(webhook(&policy.object, "w"), Webhook::Older("w"), "the older generation is still called");
+        assert_eq!(refusal(&policy), None);
+        set_reason(&mut policy, Reason::QuotaExceeded.as_str());
+        policy.object.status.as_mut().expect("a status").conditions[0].message = "too many".into();
+        assert_eq!(refusal(&policy), Some("too many"));
+        assert_eq!(told(&policy), "Pending");
+        let served = Some(Resolved::module(1, Digest::of(b"")));
+        policy.last = Some(PolicyStatus { last_served: served, ..PolicyStatus::default() });
+        assert_eq!(told(&policy), "Older", "the older generation is still called");
         policy.object.meta.generation = 3;
-        assert_eq!(refusal(&policy.object), None);
+        assert_eq!(refusal(&policy), None);
     }
 
     #[test]
     fn the_webhook_counts_when_it_is_confirmed_for_this_generation() {
-        let told = |policy: &TrackedPolicy| webhook(&policy.object, "w");
-        assert_eq!(told(&policy(2, Some(("True", 2)))), Webhook::Confirmed);
-        assert_eq!(told(&policy(2, Some(("True", 1)))), Webhook::Older("w"));
-        assert_eq!(told(&policy(2, Some(("False", 2)))), Webhook::Pending("w"));
-        assert_eq!(told(&policy(2, None)), Webhook::Pending("w"));
+        assert_eq!(told(&policy(2, Some(("True", 2)))), "Confirmed");
+        assert_eq!(told(&policy(2, Some(("True", 1)))), "Older");
+        assert_eq!(told(&policy(2, Some(("False", 2)))), "Pending");
+        assert_eq!(told(&policy(2, None)), "Pending");
+    }
+
+    /// The policy as the controller has told of it since: its generation, and status, reason and generation of `WebhookConfigured`.
+    fn edited(before: &TrackedPolicy, generation: i64, condition: (&str, &str, i64)) -> TrackedPolicy {
+        let mut next = policy(generation, Some((condition.0, condition.2)));
+        set_reason(&mut next, condition.1);
+        next.last.clone_from(&before.last);
+        next
+    }
+
+    /// Decides when the only replica serves this generation, or none if it is 0. Returns the policy with its new status, and `Ready` and
+    /// `Enforced`.
+    fn decided(policy: &TrackedPolicy, serving: i64) -> (TrackedPolicy, [String; 2]) {
+        let mut report = ReplicaReportSpec { pod_uid: "pod-uid".into(), ..ReplicaReportSpec::default() };
+        report.current.extend((serving > 0).then(|| (PolicyKey::of(UID), serving)));
+        report.digests.extend((serving > 0).then(|| (PolicyKey::of(UID), Digest::of(b"module"))));
+        let heard = LastReport { report: &report, is_stale: false };
+        let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
+        let status = wanted(policy, &[replica], now()).or_else(|| policy.last.clone()).expect("a status");
+        let words = [ConditionType::Ready, ConditionType::Enforced].map(|r#type| {
+            let condition = status.condition(r#type).expect("it is there");
+            format!("{}/{}", condition.status.as_str(), condition.reason)
+        });
+        (after(policy, &status), words)
+    }
+
+    /// The policy whose generation 1 answers and is called.
+    fn active() -> TrackedPolicy {
+        let (active, words) = decided(&policy(1, Some(("True", 1))), 1);
+        assert_eq!(words, ["True/Active", "True/Active"]);
+        active
+    }
+
+    #[test]
+    fn an_edit_of_match_rules_leaves_the_policy_enforced_by_the_older_webhook_also_where_it_is_refused() {
+        for reason in ["WaitingForReplicas", "SpecInvalid", "QuotaExceeded"] {
+            let edit = edited(&active(), 2, ("True", "Registered", 1));
+            let (before, words) = decided(&edit, 1);
+            assert_eq!(words[1], "True/ServingPrevious", "the controller has not looked at it yet");
+            let (loading, words) = decided(&edited(&before, 2, ("False", reason, 2)), 1);
+            assert_eq!(words[1], "True/ServingPrevious", "{reason}");
+            let (loaded, words) = decided(&edited(&loading, 2, ("False", reason, 2)), 2);
+            assert_eq!(words, ["False/WebhookPending", "True/ServingPrevious"], "{reason}");
+            // A replica restarts meanwhile, which says nothing of the webhook.
+            let (restarted, words) = decided(&edited(&loaded, 2, ("False", reason, 2)), 0);
+            assert_eq!(words[1].split('/').next(), Some("False"), "{reason}");
+            let (back, words) = decided(&edited(&restarted, 2, ("False", reason, 2)), 2);
+            assert_eq!(words, ["False/WebhookPending", "True/ServingPrevious"], "{reason}");
+            let (_, words) = decided(&edited(&back, 3, ("False", reason, 2)), 2);
+            assert_eq!(words[1], "True/ServingPrevious", "{reason}: another edit");
+        }
+    }
+
+    #[test]
+    fn without_an_older_webhook_that_was_called_nothing_is_enforced() {
+        for reason in ["WaitingForReplicas", "SpecInvalid", "QuotaExceeded"] {
+            let (mut new, words) = decided(&policy(1, None), 1);
+            assert_eq!(words[1], "False/WebhookPending");
+            for generation in [1, 2, 2] {
+                let words;
+                (new, words) = decided(&edited(&new, generation, ("False", reason, generation)), 1);
+                assert_eq!(words[1], "False/WebhookPending", "{reason}");
+            }
+            // The webhook of the generation that was called is gone.
+            let gone = edited(&active(), 1, ("False", reason, 1));
+            assert_eq!(told(&gone), "Pending", "{reason}");
+        }
+        for reason in ["CABundleInvalid", "Unknown", "Forbidden"] {
+            assert_eq!(told(&edited(&active(), 2, ("False", reason, 2))), "Pending", "{reason}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_mends_by_waiting_is_told_of_the_generation_that_it_is_about() {
+        let stuck = |reason: &str, generation| {
+            Told::of(&edited(&active(), 2, ("False", reason, generation)).object).stuck(2).map(str::to_owned)
+        };
+        for reason in ["SpecInvalid", "Forbidden"] {
+            assert_eq!((stuck(reason, 2).as_deref(), stuck(reason, 1)), (Some(reason), None));
+        }
+        for reason in ["WaitingForReplicas", "QuotaExceeded", "CABundleInvalid", "Unknown"] {
+            assert_eq!(stuck(reason, 2), None, "{reason}");
+        }
     }
 }
