@@ -49,7 +49,7 @@ pub fn decide(
     let assessments: Vec<Assessment<'_>> = replicas.iter().map(|replica| examine(facts, resolution, replica)).collect();
     let aggregate = Aggregate::new(facts, webhook, &assessments);
 
-    let enforced = enforced(&aggregate);
+    let enforced = enforced(&aggregate, previous);
     let of_older = |generation, digest| resolution::resolved(generation, digest, facts, replicas, previous);
     let served = served_everywhere(&aggregate, enforced.status, resolved.as_ref(), previous, of_older);
     let last_served = served.or_else(|| previous.and_then(|previous| previous.last_served.clone()));
@@ -131,13 +131,19 @@ fn ready(aggregate: &Aggregate<'_>) -> Finding {
 
 /// The condition `Enforced`: true only if some generation answers on each replica and API servers call it. So a replica without an answer,
 /// a suspended policy and an unconfirmed webhook count also where an older generation serves. A policy that was never enforced and is not
-/// loaded on some replica has a reason of its own, as requests there pass without it instead of being rejected.
-fn enforced(aggregate: &Aggregate<'_>) -> Finding {
+/// loaded on some replica has a reason of its own, as requests there pass without it instead of being rejected. A policy that was suspended
+/// is not enforced before each replica knows that it is resumed.
+fn enforced(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>) -> Finding {
     let sentence = aggregate.sentence();
     let passing = aggregate.assessments.iter().filter(|assessment| assessment.passed_over).count();
     if passing > 0 {
         let words = message::passed_over(passing, aggregate.counts.expected, aggregate.is_stuck());
         return finding(Truth::False, "NotYetEnforced", format!("{words}; {sentence}"));
+    }
+    if aggregate.is_suspended_still(previous) {
+        let generation = aggregate.facts.generation;
+        let words = format!("the policy is suspended on replicas that do not know generation {generation} yet");
+        return finding(Truth::False, "Suspended", format!("{words}; {sentence}"));
     }
     let older = || match (aggregate.facts.suspend, aggregate.webhook) {
         _ if aggregate.counts.pending > 0 => finding(Truth::False, "NotLoaded", sentence.clone()),

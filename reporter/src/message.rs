@@ -197,6 +197,7 @@ mod tests {
             expected: true,
             state: ReplicaState::Failed,
             serving: 0,
+            knows_newest: true,
             problem: Some(problem),
             note: None,
             since: None,

@@ -17,6 +17,8 @@ pub(crate) struct Assessment<'a> {
     pub(crate) state: ReplicaState,
     /// The generation that answers here; 0 if none.
     pub(crate) serving: i64,
+    /// Whether the report shows that the replica knows the newest generation.
+    pub(crate) knows_newest: bool,
     /// Why the newest generation does not serve here, if it failed.
     pub(crate) problem: Option<Problem>,
     /// What the replica is doing with the newest generation, if nothing failed.
@@ -128,6 +130,7 @@ fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>
         expected: replica.expected,
         state,
         serving,
+        knows_newest: serving >= facts.generation,
         problem,
         note: None,
         since: None,
@@ -202,6 +205,7 @@ fn deviating<'a>(
     let note = note.map(|note| clean(note, Failure::MAX_MESSAGE));
     let passed_over = deviation.passed_over && matches!(state, ReplicaState::Failed | ReplicaState::Pending);
     Assessment {
+        knows_newest: deviation.generation >= facts.generation,
         note,
         since: Some(deviation.since),
         passed_over,
@@ -316,7 +320,7 @@ mod tests {
         let heard = LastReport { report: &failing, is_stale: false };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
         let assessment = examine(&facts(7), Resolution::Open, &replica);
-        assert!(assessment.is_bad() && assessment.is_behind(), "{assessment:?}");
+        assert!(assessment.is_bad() && assessment.is_behind() && !assessment.knows_newest, "{assessment:?}");
         let refused = Facts { refusal: Some("too many"), ..facts(7) };
         let refused = examine(&refused, Resolution::Open, &replica).problem.expect("a failure");
         assert_eq!(refused.reason, "QuotaExceeded", "which is known for certain");

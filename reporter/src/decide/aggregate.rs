@@ -1,6 +1,6 @@
 //! What all replicas together do for a policy. Pure.
 
-use portcullis_api::ReplicaCounts;
+use portcullis_api::{ConditionType, PolicyStatus, ReplicaCounts, Truth};
 use portcullis_contract::{Class, ContextReason, ReplicaState};
 
 use crate::facts::{Facts, Unconfirmed, Webhook};
@@ -111,6 +111,15 @@ impl<'a> Aggregate<'a> {
             }
             _ => None,
         }
+    }
+
+    /// Whether requests pass on some replica because it goes on with a suspended generation: `suspend` acts by the newest generation that a
+    /// replica knows, so that the policy is suspended there until the replica knows the one that resumes it.
+    pub(super) fn is_suspended_still(&self, previous: Option<&PolicyStatus>) -> bool {
+        let last = previous.and_then(|previous| previous.condition(ConditionType::Enforced));
+        let was_suspended = last.is_some_and(|last| last.status == Truth::False && last.reason == "Suspended");
+        let goes_on = |one: &&Assessment<'_>| one.state == ReplicaState::Previous && !one.knows_newest;
+        was_suspended && !self.facts.suspend && self.assessments.iter().any(goes_on)
     }
 
     /// What the replicas do, in a sentence.

@@ -6,6 +6,7 @@ mod impact;
 mod mismatch;
 mod not_ready;
 mod resolution;
+mod resumed;
 mod webhook;
 
 use portcullis_api::{HistoryEntry, PolicyKey, ReplicaCounts, ReplicaReportSpec, ReportDeviation};
