@@ -76,8 +76,12 @@ async fn config(args: &SourceArgs) -> anyhow::Result<Config> {
         }
     }
     let options = KubeConfigOptions { context: args.cluster.context.clone(), ..KubeConfigOptions::default() };
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-    Ok(config.map_err(|error| ClusterError::Kubeconfig(causes(&error)))?)
+    let config = Config::from_custom_kubeconfig(kubeconfig.clone(), &options).await;
+    let mut config = config.map_err(|error| ClusterError::Kubeconfig(causes(&error)))?;
+    let context = args.cluster.context.as_deref();
+    portcullis_kubernetes::set_proxy(&mut config, &kubeconfig, context)
+        .map_err(|error| ClusterError::Kubeconfig(error.to_string()))?;
+    Ok(config)
 }
 
 fn has_default() -> bool {

@@ -1,8 +1,12 @@
 //! Reaching a cluster: kubeconfigs that lead nowhere, and the plugin's names.
 
 use std::fs;
+use std::io::Read as _;
+use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
 
 use crate::portcullis;
 
@@ -52,6 +56,49 @@ fn a_kubeconfig_that_cannot_be_used_is_told() {
     let (code, err) = refused(&["rollback", "labels", "--kubeconfig", "config"]);
     assert_eq!(code, Some(1));
     assert_eq!(err, "error: failed to ask the API server at https://127.0.0.1:1: Connection refused (os error 111)\n");
+}
+
+/// `HTTPS_PROXY` and a cluster's `proxy-url` are followed, and `NO_PROXY` is about the API server.
+#[test]
+fn a_cluster_behind_a_proxy_is_asked_by_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let asked = |proxy_url: bool, variables: &[(&str, &str)]| {
+        let proxy = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let address = format!("http://{}", proxy.local_addr().expect("an address"));
+        let config = NOWHERE.replace("https://127.0.0.1:1", "https://api.invalid:6443");
+        let field = format!("\", proxy-url: \"{address}\"}}");
+        let config = if proxy_url { config.replace("\"}", &field) } else { config };
+        fs::write(folder.path().join("config"), config).expect("writes");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        for name in ["HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"] {
+            command.env_remove(name);
+        }
+        for (name, value) in variables {
+            command.env(name, if value.is_empty() { &address } else { *value });
+        }
+        command.current_dir(folder.path()).args(["rollback", "labels", "--kubeconfig", "config"]);
+        let (sender, first) = mpsc::channel();
+        // Where the proxy is not asked, nobody waits for the thread.
+        thread::spawn(move || {
+            let (mut client, _) = proxy.accept().expect("a connection");
+            let mut bytes = [0; 64];
+            let length = client.read(&mut bytes).expect("reads");
+            let line = String::from_utf8_lossy(&bytes[..length]).lines().next().unwrap_or_default().to_owned();
+            let _ = sender.send(line);
+        });
+        let output = command.output().expect("starts");
+        (first.try_recv().ok(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let connect = Some("CONNECT api.invalid:6443 HTTP/1.1".to_owned());
+    for (of_cluster, variables) in
+        [(false, &[("HTTPS_PROXY", "")][..]), (false, &[("https_proxy", ""), ("NO_PROXY", "127.0.0.1")]), (true, &[])]
+    {
+        let (first, said) = asked(of_cluster, variables);
+        assert_eq!(first, connect, "{variables:?}: {said}");
+    }
+    let (first, said) = asked(false, &[("HTTPS_PROXY", ""), ("NO_PROXY", ".invalid")]);
+    assert_eq!(first, None, "{said}");
+    assert!(said.starts_with("error: failed to ask the API server at https://api.invalid:6443: "), "{said}");
 }
 
 #[test]

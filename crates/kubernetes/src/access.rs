@@ -8,6 +8,8 @@ use http::header::USER_AGENT;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+use crate::proxy::{ProxyError, set_proxy};
+
 /// Longest time for a connection to an API server, and for sending a request.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -33,6 +35,9 @@ pub enum AccessError {
     /// There is neither a kubeconfig nor a service account.
     #[error("found neither a kubeconfig nor a Pod's service account: {0}; name a file with --kubeconfig")]
     Nothing(#[from] Box<kube::config::InferConfigError>),
+    /// The kubeconfig or the environment names a proxy by what is not an address.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
     /// No client can be made from the configuration, for instance because of its certificates.
     #[error("failed to make a client of the API server: {0}")]
     Client(#[from] Box<kube::Error>),
@@ -51,9 +56,19 @@ impl Access {
             Some(file) if !file.to_string_lossy().contains(':') => {
                 let named = |source| AccessError::File { file: file.clone(), source: Box::new(source) };
                 let read = Kubeconfig::read_from(file).map_err(named)?;
-                Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.map_err(named)?
+                let config = Config::from_custom_kubeconfig(read.clone(), &KubeConfigOptions::default()).await;
+                let mut config = config.map_err(named)?;
+                set_proxy(&mut config, &read, None)?;
+                config
             }
-            _ => Config::infer().await.map_err(Box::new)?,
+            _ => {
+                let mut config = Config::infer().await.map_err(Box::new)?;
+                // Of a service account, no kubeconfig can be read.
+                if let Ok(read) = Kubeconfig::read() {
+                    set_proxy(&mut config, &read, None)?;
+                }
+                config
+            }
         };
         let agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
         if let Ok(agent) = HeaderValue::from_str(&agent) {

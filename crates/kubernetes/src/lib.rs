@@ -13,6 +13,7 @@ mod failures;
 mod lease;
 mod names;
 mod object_text;
+mod proxy;
 mod selection;
 mod watch;
 
@@ -28,5 +29,6 @@ pub use names::{
     STATUS_MANAGER, is_object_name, siblings_name,
 };
 pub use object_text::ObjectText;
+pub use proxy::{ProxyError, set_proxy};
 pub use selection::Selection;
 pub use watch::watch;
