@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use portcullis_contract::MANIFEST_MAX_BYTES;
-use portcullis_process::{LogArgs, SettingError, Switch, parse_bytes, parse_duration};
+use portcullis_process::{EXIT_WITH_PARENT, LogArgs, SettingError, Switch, parse_bytes, parse_duration};
 use portcullis_registry::{PeerKeys, WebSettings};
 
 pub(crate) use self::broker::BrokerArgs;
@@ -227,8 +227,10 @@ impl Args {
         if let Some(file) = self.source_ca.as_ref().filter(|file| !file.exists()) {
             return Err(SettingError::new("--source-ca", format!("there is no file {}", file.display())));
         }
-        let sources = self.registry.sources()?;
-        self.registry.check()?;
+        // A program of ours that starts this one ends with it; a kubelet starts it again and again.
+        let is_supervised = std::env::var_os(EXIT_WITH_PARENT).is_none();
+        let sources = self.registry.sources(is_supervised)?;
+        self.registry.check(is_supervised)?;
         self.broker.check()?;
         let siblings = self.siblings.siblings(&input, self.registry.name_server)?;
         let mut allowed = self.allow_source.clone();
@@ -379,6 +381,23 @@ mod tests {
         {
             let error = args(more).settings().expect_err(setting).to_string();
             assert!(error.starts_with(setting), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_read_again_may_be_broken_at_the_start_unless_somebody_waits() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("broken");
+        std::fs::write(&file, "]").expect("writes");
+        let file = file.to_str().expect("text");
+        let path = folder.path().to_str().expect("text").to_owned();
+        for setting in ["--sources", "--verification", "--trust-root"] {
+            let args = args(&["--dir", &path, setting, file]);
+            let settings = args.settings().expect("it is read again");
+            assert!(settings.fetching.files().iter().any(|watched| watched.ends_with("broken")));
+            let registry = &args.registry;
+            let error = registry.sources(false).map(drop).and_then(|()| registry.check(false)).expect_err(setting);
+            assert!(error.to_string().starts_with(setting), "{error}");
         }
     }
 

@@ -17,7 +17,7 @@ use crate::oci::with_one_name_of_hub;
 use crate::proxies::{Proxies, hosts_of_environment};
 use crate::resolve::GuardedResolver;
 use crate::tls::{self, Trust};
-use crate::{FetchError, Guard, Receive, Sources, SourcesFile, WriteTime};
+use crate::{FetchError, Guard, Receive, Sources, SourcesError, SourcesFile, WriteTime};
 
 mod answer;
 
@@ -60,8 +60,8 @@ pub struct Web {
     settings: WebSettings,
     resolver: GuardedResolver,
     clients: Mutex<Vec<(ClientKey, reqwest::Client)>>,
-    /// The last usable content of `sources.yml`, and whether the file could be read at the last attempt.
-    sources: Mutex<(Arc<Sources>, bool)>,
+    /// The last usable content of `sources.yml`, or why there is none yet, and whether the file could be read at the last attempt.
+    sources: Mutex<(Result<Arc<Sources>, SourcesError>, bool)>,
 }
 
 /// The settings that a client was made with.
@@ -126,8 +126,10 @@ impl Web {
     /// A client with these settings. The first attempt makes its first HTTP client.
     pub fn new(settings: WebSettings) -> Self {
         let resolver = GuardedResolver::new(Arc::new(settings.guard.clone()), settings.name_server);
-        let first = settings.sources.as_ref().map(SourcesFile::first).unwrap_or_default();
-        Self { settings, resolver, clients: Mutex::default(), sources: Mutex::new((first, true)) }
+        let first = settings.sources.as_ref().map_or_else(|| Ok(Arc::default()), SourcesFile::first);
+        // Who made the settings has said what is wrong with a file that cannot be used yet.
+        let could_be_read = first.is_ok();
+        Self { settings, resolver, clients: Mutex::default(), sources: Mutex::new((first, could_be_read)) }
     }
 
     /// The settings.
@@ -136,14 +138,17 @@ impl Web {
     }
 
     /// The current content of `sources.yml`. While the file cannot be read, the last content stays in use, at first that of the settings.
-    pub fn sources(&self) -> Arc<Sources> {
-        let Some(file) = &self.settings.sources else { return Arc::default() };
+    ///
+    /// # Errors
+    /// `SourceNotAllowed` while the file could never be used: it is not known what it allows.
+    pub fn sources(&self) -> Result<Arc<Sources>, FetchError> {
+        let Some(file) = &self.settings.sources else { return Ok(Arc::default()) };
         let read = Sources::read(file.path());
         let mut known = lock(&self.sources);
         match read {
             Ok(sources) => {
-                if *known.0 != sources {
-                    known.0 = Arc::new(sources);
+                if !known.0.as_ref().is_ok_and(|known| **known == sources) {
+                    known.0 = Ok(Arc::new(sources));
                 }
                 known.1 = true;
             }
@@ -151,14 +156,20 @@ impl Web {
                 if std::mem::replace(&mut known.1, false) {
                     tracing::warn!(%error, "the file of sources cannot be used; what it said before still counts");
                 }
+                if let Err(known) = &mut known.0 {
+                    *known = error;
+                }
             }
         }
-        Arc::clone(&known.0)
+        known.0.clone().map_err(|error| {
+            let text = format!("--sources: {error}; nothing is fetched until this file can be used");
+            FetchError::new(Reason::SourceNotAllowed, text)
+        })
     }
 
     /// Whether a host may be asked over plain HTTP.
     pub fn is_plain(&self, host: &str) -> bool {
-        self.settings.plain_hosts.contains(host) || self.sources().insecure.contains(host)
+        self.settings.plain_hosts.contains(host) || self.sources().is_ok_and(|sources| sources.insecure.contains(host))
     }
 
     /// Checks whether modules may come from this address (`https://host/path`, `registry://host/repository`).
@@ -166,7 +177,7 @@ impl Web {
     /// # Errors
     /// `SourceNotAllowed`.
     pub fn check_allowed(&self, address: &str, host: &str) -> Result<(), FetchError> {
-        let sources = self.sources();
+        let sources = self.sources()?;
         let address = with_one_name_of_hub(address);
         let matches = |pattern: &String| {
             let pattern = with_one_name_of_hub(pattern);
@@ -356,7 +367,7 @@ impl Web {
 
     /// The client for a host.
     fn client(&self, host: &str) -> Result<reqwest::Client, FetchError> {
-        let sources = self.sources();
+        let sources = self.sources()?;
         let trust = match sources.authorities.get(host) {
             _ if sources.insecure.contains(host) => Trust::Anybody,
             Some(authorities) => Trust::Only(authorities.clone()),

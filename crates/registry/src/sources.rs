@@ -30,11 +30,12 @@ pub struct Sources {
     pub allowed: Vec<String>,
 }
 
-/// A `sources.yml` that was read. What it said then counts until it is read again, so that nothing more is allowed while it is away.
+/// A `sources.yml` that was read. What it said then counts until it is read again, so that nothing more is allowed while it is away. If it could
+/// not be used then, nothing may be fetched until it can.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SourcesFile {
     path: PathBuf,
-    first: Arc<Sources>,
+    first: Result<Arc<Sources>, SourcesError>,
 }
 
 /// A file of sources that cannot be used.
@@ -126,7 +127,12 @@ impl SourcesFile {
     /// # Errors
     /// When one of them cannot be read or is malformed.
     pub fn read(path: &Path) -> Result<Self, SourcesError> {
-        Ok(Self { path: path.to_owned(), first: Arc::new(Sources::read(path)?) })
+        Ok(Self { path: path.to_owned(), first: Ok(Arc::new(Sources::read(path)?)) })
+    }
+
+    /// A file that cannot be used yet, and why.
+    pub fn unusable(path: &Path, error: SourcesError) -> Self {
+        Self { path: path.to_owned(), first: Err(error) }
     }
 
     /// Where it is.
@@ -135,8 +141,8 @@ impl SourcesFile {
     }
 
     /// What it said when it was read.
-    pub(crate) fn first(&self) -> Arc<Sources> {
-        Arc::clone(&self.first)
+    pub(crate) fn first(&self) -> Result<Arc<Sources>, SourcesError> {
+        self.first.clone()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Settings for the network: which hosts the loader asks, and with which logins.
 
+use std::error::Error;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use portcullis_process::SettingError;
@@ -55,22 +56,40 @@ impl RegistryArgs {
     }
 
     /// The `sources.yml` with what it says now.
-    pub(super) fn sources(&self) -> Result<Option<SourcesFile>, SettingError> {
-        let read = self.sources.as_deref().map(SourcesFile::read).transpose();
-        read.map_err(|error| SettingError::new("--sources", error.to_string()))
+    pub(super) fn sources(&self, is_supervised: bool) -> Result<Option<SourcesFile>, SettingError> {
+        let Some(path) = self.sources.as_deref() else { return Ok(None) };
+        let read = SourcesFile::read(path).or_else(|error| {
+            unusable("--sources", path, &error, is_supervised)?;
+            Ok(SourcesFile::unusable(path, error))
+        });
+        read.map(Some)
     }
 
     /// Checks the other settings against this machine.
-    pub(super) fn check(&self) -> Result<(), SettingError> {
+    pub(super) fn check(&self, is_supervised: bool) -> Result<(), SettingError> {
         if let Some(path) = &self.verification {
-            Requirement::read(path).map_err(|error| SettingError::new("--verification", error.to_string()))?;
+            Requirement::read(path)
+                .map(drop)
+                .or_else(|error| unusable("--verification", path, &error, is_supervised))?;
         }
         if let Some(path) = &self.trust_root {
-            TrustRoot::read(path).map_err(|error| SettingError::new("--trust-root", error.to_string()))?;
+            TrustRoot::read(path).map(drop).or_else(|error| unusable("--trust-root", path, &error, is_supervised))?;
         }
         if self.fetch_attempts == 0 {
             return Err(SettingError::new("--fetch-attempts", "want at least 1"));
         }
         Ok(())
     }
+}
+
+/// What happens at the start with a file that cannot be used. It is read again for each module, as it may change at any time, and no module is
+/// loaded without it. So a loader starts with it where nobody waits for an answer: otherwise a mistake in a ConfigMap, which a running loader
+/// bears, would keep its pod from becoming ready again after a restart. A program that started the loader for somebody gets the error, and so
+/// does everybody if there is no such file, which is a mistake in the flag.
+fn unusable(setting: &str, path: &Path, error: &dyn Error, is_supervised: bool) -> Result<(), SettingError> {
+    if !is_supervised || !path.exists() {
+        return Err(SettingError::new(setting, error.to_string()));
+    }
+    tracing::error!(setting, %error, "a file of settings cannot be used: no module that depends on it is loaded until it can");
+    Ok(())
 }

@@ -28,6 +28,11 @@ impl JobRunner {
         again: bool,
         context: &Arc<JobContext>,
     ) -> Result<(), AttemptError> {
+        if again && !self.sources.rules_are_known() {
+            // No refusal: what was admitted before the file of the rules broke stays.
+            let text = "the module is checked again when sources.yml can be used";
+            return Err(SourceError::new(Reason::SignatureUnavailable, text).into());
+        }
         let is_found = again || self.pins == PinSource::Loader;
         let (image, wanted) = match reference {
             Reference::File(_) => return Ok(()),

@@ -181,9 +181,11 @@ impl<T> Attempts<T> {
 
     /// [`Attempts::retry_now`], for failures that a change outside the policy can mend.
     pub(crate) fn retry_outside(&mut self) {
-        // `SourceNotAllowed` is final for a policy, but the installation's rules may have changed.
+        // `SourceNotAllowed` is final for a policy, but the installation's rules may have changed. A signature may have been unavailable only
+        // because the file of the required signers could not be used.
         let may_help = |reason: Reason| {
-            reason.class() == portcullis_contract::Class::Outside || reason == Reason::SourceNotAllowed
+            reason.class() == portcullis_contract::Class::Outside
+                || matches!(reason, Reason::SourceNotAllowed | Reason::SignatureUnavailable)
         };
         if self.last_failure.as_ref().is_some_and(|last_failure| may_help(last_failure.reason)) {
             self.retry_now();

@@ -206,6 +206,11 @@ impl Sources {
         web.check(url)
     }
 
+    /// Whether it is known where modules may come from. It is not while `sources.yml` could never be used.
+    pub(crate) fn rules_are_known(&self) -> bool {
+        self.registry.web().sources().is_ok()
+    }
+
     /// Checks whether modules may come from an image's repository. That is also checked for modules that are already on the volume.
     ///
     /// # Errors

@@ -116,6 +116,30 @@ fn fault_l21_signatures_that_the_installation_wants() {
     assert_eq!(pod.volume().artifacts(), [good], "the file was not compiled");
 }
 
+/// A loader starts with a list that it cannot read, and loads nothing meanwhile.
+#[test]
+fn a_list_of_signers_that_is_broken_at_the_start_counts_once_it_is_right() {
+    let source = Source::https();
+    let ours = KeyPair::generate().expect("a key");
+    let folder = Folder::empty();
+    let digests = ["good", "absent"].map(|name| publish(&source, name));
+    sign(&source, "good", &digests[0], &digests[0], &ours);
+    folder.write("verification.yml", "allOf: [");
+    for name in ["good", "absent"] {
+        folder.put(&Policy::cluster(name).module(&format!("registry://{}/{name}:v1", source.host())));
+    }
+    let setup = pod_with(&folder, &source).without_canary("its module is a file, which nobody can sign");
+    let setup = setup.loader("--retry-initial", "10m").loader("--retry-cap", "10m");
+    let pod = setup.loader("--verification", folder.path("verification.yml").display()).start();
+    for name in ["good", "absent"] {
+        let failure = pod.assert_unserved(&format!("cluster/{name}"), Reason::SignatureUnavailable);
+        assert!(failure.message.contains("verification.yml"), "{}", failure.message);
+    }
+    folder.write("verification.yml", by(&ours).to_string());
+    pod.assert_recovered("cluster/good", 1);
+    pod.assert_unserved("cluster/absent", Reason::SignatureInvalid);
+}
+
 #[test]
 fn fault_l22_signature_that_cannot_be_checked() {
     let source = Source::https();

@@ -37,6 +37,22 @@ fn fault_l16_sources_that_nobody_checks() {
     pod.assert_recovered("cluster/plain", 1);
 }
 
+/// A loader starts with a file that it cannot use, and opens nothing meanwhile.
+#[test]
+fn sources_that_are_broken_at_the_start_count_once_they_are_right() {
+    let source = Source::https();
+    source.answer("/m.wasm", [Reply::module_named("from a source")]);
+    let folder = Folder::with_canary();
+    folder.write("sources.yml", "insecure_sources: [");
+    folder.put(&Policy::cluster("remote").module(&source.url("/m.wasm")));
+    let pod = pod_with(&folder).loader("--source-ca", source.ca_file(&folder)).start();
+
+    let failure = pod.assert_unserved(REMOTE, Reason::SourceNotAllowed);
+    assert!(failure.message.contains("sources.yml") && failure.message.contains("--sources"), "{}", failure.message);
+    write_sources(&folder, json!({}));
+    pod.assert_recovered(REMOTE, 1);
+}
+
 #[test]
 fn fault_l16_authorities_of_one_host_count_for_that_host_only() {
     let (first, second) = (Registry::tls(), Registry::tls());
