@@ -47,9 +47,9 @@ pub struct Desired {
     pub kind: WebhookKind,
     /// Its name.
     pub name: String,
-    /// The complete object.
-    pub object: Value,
-    /// Its entries in canonical form.
+    /// Its metadata.
+    pub metadata: Value,
+    /// Its entries in canonical form. The object is made when it is written: entries can be large, and this one is made for each decision.
     pub entries: Entries,
 }
 
@@ -153,25 +153,36 @@ fn client_config(installation: &Installation, path: &str) -> Value {
 }
 
 fn whole(installation: &Installation, kind: WebhookKind, name: String, entries: Value) -> Desired {
-    let entries = canonical(kind, entries);
-    let word = match kind {
-        WebhookKind::Validating => "ValidatingWebhookConfiguration",
-        WebhookKind::Mutating => "MutatingWebhookConfiguration",
-    };
-    let object = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": word,
-        "metadata": {
-            "name": name,
-            "labels": {POLICY_SERVER_LABEL: installation.policy_server, MANAGED_BY_LABEL: CONTROLLER_MANAGER},
-            "ownerReferences": installation.owner.iter().collect::<Vec<_>>(),
-        },
-        "webhooks": *entries,
+    let metadata = json!({
+        "name": name,
+        "labels": {POLICY_SERVER_LABEL: installation.policy_server, MANAGED_BY_LABEL: CONTROLLER_MANAGER},
+        "ownerReferences": installation.owner.iter().collect::<Vec<_>>(),
     });
-    Desired { kind, name, object, entries }
+    Desired { kind, name, metadata, entries: canonical(kind, entries) }
 }
 
 impl Desired {
+    /// The complete object.
+    pub fn object(&self) -> Value {
+        let kind = match self.kind {
+            WebhookKind::Validating => "ValidatingWebhookConfiguration",
+            WebhookKind::Mutating => "MutatingWebhookConfiguration",
+        };
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": kind,
+            "metadata": self.metadata,
+            "webhooks": *self.entries,
+        })
+    }
+
+    /// Keeps the entries of the webhook that was found in place of equal ones of its own, so that they are in memory once.
+    pub fn share_entries(&mut self, found: &WebhookView) {
+        if self.entries == found.entries {
+            self.entries = Arc::clone(&found.entries);
+        }
+    }
+
     /// Whether the webhook that was found is as desired.
     pub fn is(&self, found: &WebhookView, installation: &Installation) -> bool {
         let owned = installation.owner.iter().all(|owner| found.owners.iter().any(|found| found.uid == owner.uid));
@@ -264,16 +275,16 @@ mod tests {
             let path = wanted.entries[entry]["clientConfig"]["service"]["path"].as_str().expect("a path");
             assert_eq!(path_key.opened(path), Some((root, group.as_str())));
             let code = path.rsplit('/').next().expect("a code");
-            assert_eq!(wanted.object.to_string().matches(code).count(), 1);
+            assert_eq!(wanted.object().to_string().matches(code).count(), 1);
         }
-        assert!(!wanted.object.to_string().contains("0707"));
+        assert!(!wanted.object().to_string().contains("0707"));
     }
 
     #[test]
     fn a_webhook_that_changes_objects_is_asked_once() {
         let part = MatchPart { kind: WebhookKind::Mutating, ..part() };
         let desired = desired(&installation(), &group_id(&part), &part, 10);
-        assert_eq!(desired.object["kind"], "MutatingWebhookConfiguration");
+        assert_eq!(desired.object()["kind"], "MutatingWebhookConfiguration");
         assert_eq!(desired.entries[0]["reinvocationPolicy"], "Never");
     }
 
@@ -294,7 +305,7 @@ mod tests {
     fn what_an_api_server_gives_back_is_what_was_written() {
         let group = group_id(&part());
         let wanted = desired(&installation(), &group, &part(), 10);
-        let mut object = wanted.object.clone();
+        let mut object = wanted.object();
         object["metadata"]["uid"] = json!("u");
         let found = serde_json::from_value(object.clone()).expect("an object");
         let found = WebhookView::read(WebhookKind::Validating, &found).expect("a webhook");

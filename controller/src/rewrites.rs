@@ -49,7 +49,7 @@ impl Rewrites {
 
 fn content(webhook: &Desired) -> u64 {
     let mut hasher = DefaultHasher::new();
-    webhook.object.hash(&mut hasher);
+    (&webhook.metadata, &*webhook.entries).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -63,8 +63,8 @@ mod tests {
     use super::*;
 
     fn webhook(name: &str, rules: u32) -> Desired {
-        let object = json!({ "metadata": { "name": name }, "webhooks": [rules] });
-        Desired { name: name.to_owned(), kind: WebhookKind::Validating, object, entries: Arc::default() }
+        let (kind, metadata) = (WebhookKind::Validating, json!({ "name": name }));
+        Desired { name: name.to_owned(), kind, metadata, entries: Arc::new(json!([rules])) }
     }
 
     #[test]

@@ -14,18 +14,21 @@ use serde::de::DeserializeOwned;
 
 use crate::world::{check_webhook_name, webhook_prefix};
 
+/// How many configurations one answer has at most.
+const PAGE: u32 = 20;
 /// How many names a text has at most.
 const NAMED: usize = 5;
 
 /// A webhook's `clientConfig`, with the name of the configuration that it is in.
 pub(crate) type OwnWebhook = (String, WebhookClientConfig);
 
-/// Lists the webhooks of this policy server.
+/// Lists the webhooks of this policy server. One configuration can take megabytes, of which a `clientConfig` is the smallest part.
 pub(crate) async fn list_own(client: &Client, policy_server: &str) -> Result<Vec<OwnWebhook>, kube::Error> {
-    let params = ListParams::default().labels(&format!("{POLICY_SERVER_LABEL}={policy_server}"));
-    let validating = all::<ValidatingWebhookConfiguration>(client, &params).await?;
-    let mutating = all::<MutatingWebhookConfiguration>(client, &params).await?;
-    Ok(own(policy_server, validating, mutating))
+    let params = ListParams::default().labels(&format!("{POLICY_SERVER_LABEL}={policy_server}")).limit(PAGE);
+    let mut webhooks = Vec::new();
+    each_page(client, &params, |page| webhooks.extend(own(policy_server, page, Vec::new()))).await?;
+    each_page(client, &params, |page| webhooks.extend(own(policy_server, Vec::new(), page))).await?;
+    Ok(webhooks)
 }
 
 /// The first few of these names, for people to read.
@@ -37,11 +40,22 @@ pub(crate) fn few(names: &[&str]) -> String {
     }
 }
 
-async fn all<K>(client: &Client, params: &ListParams) -> Result<Vec<K>, kube::Error>
+/// Hands over all objects, one page at a time.
+async fn each_page<K>(client: &Client, params: &ListParams, mut take: impl FnMut(Vec<K>)) -> Result<(), kube::Error>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
 {
-    Ok(Api::<K>::all(client.clone()).list(params).await?.items)
+    let api = Api::<K>::all(client.clone());
+    let mut params = params.clone();
+    loop {
+        let page = api.list(&params).await?;
+        let next = page.metadata.continue_.filter(|token| !token.is_empty());
+        take(page.items);
+        match next {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(()),
+        }
+    }
 }
 
 /// The webhooks of the configurations with names of our own: that of a match group, or the validating one for checks of policies.
@@ -111,5 +125,29 @@ mod tests {
         assert_eq!(few(&["a"]), "a");
         assert_eq!(few(&["a", "b", "c", "d", "e"]), "a, b, c, d, e");
         assert_eq!(few(&["a", "b", "c", "d", "e", "f", "g"]), "a, b, c, d, e and 2 more");
+    }
+
+    #[tokio::test]
+    async fn configurations_are_read_page_by_page() {
+        use axum::extract::Query;
+        use std::collections::HashMap;
+
+        let answer = |Query(query): Query<HashMap<String, String>>| async move {
+            let (number, next) = match query.get("continue").map(String::as_str) {
+                None => (0, "one"),
+                Some("one") => (1, "two"),
+                _ => (2, ""),
+            };
+            assert_eq!(query.get("limit").map(String::as_str), Some("20"));
+            let items = [configuration(&format!("portcullis-default-000000000000000{number}"))];
+            json!({ "metadata": { "continue": next }, "items": items }).to_string()
+        };
+        let paths = ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"];
+        let router = paths.iter().fold(axum::Router::new(), |router, path| {
+            router.route(&format!("/apis/admissionregistration.k8s.io/v1/{path}"), axum::routing::get(answer))
+        });
+        let found = list_own(&Client::new(router, "default"), "default").await.expect("a list");
+        let numbers: Vec<_> = found.iter().map(|(name, _)| name.chars().last()).collect();
+        assert_eq!(numbers, ['0', '1', '2', '0', '1', '2'].map(Some));
     }
 }

@@ -314,9 +314,10 @@ impl<'w> Groups<'w> {
                     Some(part) => Some(desired(installation, id, &part, group.turns.seconds(group.kind))),
                     None => known.map(|entries| kept(installation, group.kind, id, entries)),
                 };
-                let desired = group.desired.as_ref();
-                group.is_right =
-                    desired.is_some_and(|desired| group.found.is_some_and(|found| desired.is(found, installation)));
+                if let (Some(desired), Some(found)) = (&mut group.desired, group.found) {
+                    desired.share_entries(found);
+                    group.is_right = desired.is(found, installation);
+                }
             }
             group.is_proven = remembered.proven.is_some() && remembered.unproven.is_none();
             if let Some((_, entries)) = remembered.proven.as_ref().filter(|_| !group.sharing.is_empty()) {

@@ -197,7 +197,7 @@ impl Stage {
     fn webhook_of(&mut self, content: &crate::world::Content, seconds: u32) -> String {
         let installation = self.rules.installation.clone().expect("a installation");
         let desired = crate::desired::desired(&installation, &content.group, &content.part, seconds);
-        let mut object = desired.object.clone();
+        let mut object = desired.object();
         object["metadata"]["uid"] = json!(format!("uid-of-{}", desired.name));
         self.take(Collection::Webhooks(content.part.kind), object);
         desired.name
@@ -229,7 +229,7 @@ impl Stage {
         for (action, desired) in writes {
             self.version += 1;
             count += 1;
-            let mut object = desired.object.clone();
+            let mut object = desired.object();
             object["metadata"]["uid"] = json!(format!("uid-of-{}", desired.name));
             object["metadata"]["resourceVersion"] = json!(self.version.to_string());
             plugin(&mut object);

@@ -105,14 +105,14 @@ mod tests {
         let path = desired.entries[0]["clientConfig"]["service"]["path"].as_str().expect("a path");
         assert!(path_key.opens_check(path));
         let code = path.rsplit('/').next().expect("a code");
-        assert_eq!(desired.object.to_string().matches(code).count(), 1);
-        assert!(!desired.object.to_string().contains("0707"));
+        assert_eq!(desired.object().to_string().matches(code).count(), 1);
+        assert!(!desired.object().to_string().contains("0707"));
     }
 
     #[test]
     fn what_an_api_server_gives_back_is_right_until_the_installation_changes() {
         let desired = check_webhook(&installation(), 10);
-        let mut object = desired.object.clone();
+        let mut object = desired.object();
         object["metadata"]["uid"] = json!("u");
         let found = serde_json::from_value(object).expect("an object");
         let found = WebhookView::read(WebhookKind::Validating, &found).expect("a webhook");

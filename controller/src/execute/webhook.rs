@@ -75,10 +75,10 @@ impl Executor {
         let patch = json!({
             "metadata": {
                 "resourceVersion": version,
-                "labels": desired.object["metadata"]["labels"],
-                "ownerReferences": desired.object["metadata"]["ownerReferences"],
+                "labels": desired.metadata["labels"],
+                "ownerReferences": desired.metadata["ownerReferences"],
             },
-            "webhooks": desired.object["webhooks"],
+            "webhooks": *desired.entries,
         });
         let written = self.webhooks(desired.kind).patch(&desired.name, &manager(), &Patch::Merge(patch)).await?;
         passes("controller.after_webhook_write").await?;
@@ -106,6 +106,6 @@ fn repaired_check(desired: &Desired, is_repair: bool) {
 }
 
 fn object(desired: &Desired) -> Result<BoundedObject, Failed> {
-    serde_json::from_value(desired.object.clone())
+    serde_json::from_value(desired.object())
         .map_err(|error| Failed::other(format!("failed to make an object: {error}")))
 }

@@ -275,7 +275,7 @@ fn a_copy_of_a_webhook_under_another_name_is_left_alone() {
     let name = crate::world::webhook_name("default", &stage.group(&policy("a")));
     let installation = stage.rules.installation.clone().expect("an installation");
     let content = stage.content(&policy("a")).expect("a content");
-    let mut copy = crate::desired::desired(&installation, &content.group, &content.part, 10).object;
+    let mut copy = crate::desired::desired(&installation, &content.group, &content.part, 10).object();
     for kind in [WebhookKind::Validating, WebhookKind::Mutating] {
         for name in [format!("{name}-copy"), "portcullis-default-copy".to_owned(), "copy".to_owned()] {
             copy["metadata"]["name"] = json!(name);
@@ -388,4 +388,18 @@ fn policies_of_different_selectors_and_conditions_share_a_webhook_where_evaluato
         let object = planned_for(shares, alone);
         assert!(object["data"]["shared"].is_null() && group_of(&object) != json!(plain.as_str()), "{object}");
     }
+}
+
+#[test]
+fn the_entries_of_a_webhook_are_in_memory_once() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere());
+    stage.revision(&policy("a"), &[]);
+    stage.proven(&policy("a"));
+    stage.memory.groups.values_mut().for_each(|group| (group.right, group.proven) = (None, None));
+    let actions = stage.decide();
+    let [Action::Prove { webhook, .. }] = &actions[..] else { panic!("{actions:?}") };
+    let found = stage.world.webhooks.values().next().expect("a webhook");
+    let right = stage.memory.groups.values().next().and_then(|group| group.right.as_ref()).expect("it is right");
+    assert!(Arc::ptr_eq(&webhook.1, &found.entries) && Arc::ptr_eq(right, &found.entries));
 }

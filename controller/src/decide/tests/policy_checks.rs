@@ -15,7 +15,7 @@ impl Stage {
     /// Adds the webhook as it should be now.
     fn check_webhook(&mut self) {
         let installation = self.rules.installation.clone().expect("an installation");
-        let mut object = check_webhook(&installation, 10).object;
+        let mut object = check_webhook(&installation, 10).object();
         object["metadata"]["uid"] = json!("uid-of-checks");
         self.take(Collection::Webhooks(WebhookKind::Validating), object);
     }

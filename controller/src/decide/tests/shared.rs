@@ -37,7 +37,7 @@ impl Stage {
     /// Writes that webhook, and proves it if `is_proven`.
     fn write(&mut self, group: &GroupId, is_proven: bool) -> String {
         let (desired, words) = self.written().expect("a webhook to write");
-        let mut object = desired.object.clone();
+        let mut object = desired.object();
         object["metadata"]["uid"] = json!("uid-of-webhook");
         self.take(Collection::Webhooks(WebhookKind::Validating), object);
         if is_proven {
