@@ -9,17 +9,14 @@ use prometheus::IntGauge;
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::cache::{Answer, Answers};
+use crate::cache::{Answer, Answers, PATIENCE, Question};
 use crate::dns::Names;
 use crate::grants::{Grants, PublishedGrants};
 use crate::kubernetes::{Cluster, Form, Read};
-use crate::oci::Images;
-use crate::share::{CALLS, Shares};
+use crate::oci::{self, Images};
+use crate::share::{Askers, CALLS, Share, Shares};
 use crate::work::Work;
 use crate::{Contexts, Metrics, ProvideError, Services, Session};
-
-/// The longest time for a call, even if the evaluator allows more.
-const LONGEST: Duration = Duration::from_secs(30);
 
 /// The interval at which watches that no policy needs any longer are ended.
 const SWEEP: Duration = Duration::from_secs(30);
@@ -34,9 +31,9 @@ pub(crate) struct Admission {
     shares: Shares,
     work: Arc<Work>,
     answers: Answers,
-    images: Images,
+    images: Arc<Images>,
     names: Names,
-    cluster: Cluster,
+    cluster: Arc<Cluster>,
     session: Session,
     metrics: Metrics,
 }
@@ -45,12 +42,12 @@ impl Admission {
     pub(crate) fn new(services: Services, published: Arc<PublishedGrants>, metrics: Metrics) -> Self {
         let work = Arc::<Work>::default();
         Self {
-            cluster: Cluster::new(services.cluster, Arc::clone(&published), metrics.clone()),
+            cluster: Arc::new(Cluster::new(services.cluster, Arc::clone(&published), metrics.clone())),
             published,
             namespaced: services.namespaced,
             shares: Shares::new(CALLS),
             answers: Answers::default(),
-            images: Images::new(services.registry, services.trust_root, Arc::clone(&work)),
+            images: Arc::new(Images::new(services.registry, services.trust_root, Arc::clone(&work))),
             work,
             names: Names::new(services.name_server),
             session: services.session,
@@ -61,9 +58,7 @@ impl Admission {
     /// Answers a call within its time limit.
     pub(crate) async fn answer(&self, call: &BrokerCall, payload: Bytes) -> Answer {
         let _running = Running::new(&self.metrics.running);
-        let late = || ProvideError::failed(format!("'{}' took longer than the policy's time allows", call.request));
-        let limit = Duration::from_millis(call.millis).min(LONGEST);
-        let answer = timeout(limit, self.provide(call, payload)).await.unwrap_or_else(|_| Err(late()));
+        let answer = timeout(limit(call), self.provide(call, payload)).await.unwrap_or_else(|_| Err(late(call)));
         let outcome = match answer.as_ref().map_err(ProvideError::outcome) {
             Ok(_) => "done",
             Err(BrokerOutcome::Denied) => "denied",
@@ -111,7 +106,7 @@ impl Admission {
         if let Some(answer) = self.session.recorded(call.request, &payload) {
             return answer;
         }
-        let answer = self.ask(&call.policy, capability, read, payload.clone()).await;
+        let answer = self.ask(call, capability, read, payload.clone()).await;
         self.session.note(call.request, &payload, &answer);
         answer
     }
@@ -126,31 +121,58 @@ impl Admission {
         if let Some(answer) = self.session.recorded(call.request, payload.as_bytes()) {
             return answer;
         }
-        let _share = self.shares.take(&call.policy).await;
         let answer = Box::pin(self.cluster.document(&call.policy, form, kinds)).await;
         self.session.note(call.request, payload.as_bytes(), &answer);
         answer
     }
 
-    /// Asks the network, or the cache.
-    async fn ask(&self, policy: &PolicyId, capability: Capability, read: Option<Read>, payload: Bytes) -> Answer {
-        let _share = self.shares.take(policy).await;
+    /// Asks the network, or the cache. Only what goes to the network needs a share.
+    async fn ask(&self, call: &BrokerCall, capability: Capability, read: Option<Read>, payload: Bytes) -> Answer {
+        let policy = &call.policy;
         match (capability, read) {
-            (_, Some(read)) if read.skips_cache() => Box::pin(self.cluster.read(policy, read)).await,
-            (_, Some(read)) => self.answers.get(capability, payload, Box::pin(self.cluster.read(policy, read))).await,
+            // Lists come from watches, which have limits of their own, and are begun once for all that want the same.
+            (_, Some(read @ Read::List(_))) => Box::pin(self.cluster.read(policy, read)).await,
+            (_, Some(read)) if read.skips_cache() => {
+                let _share = self.shares.take(policy, None).await;
+                Box::pin(self.cluster.read(policy, read)).await
+            }
+            (_, Some(read)) => {
+                let (cluster, policy) = (Arc::clone(&self.cluster), policy.clone());
+                let find = |_| async move { Box::pin(cluster.read(&policy, read)).await };
+                self.find(call, (capability, payload), self.shares.take(&call.policy, None), find).await
+            }
             // The evaluator answers this itself unless calls are recorded.
             (Capability::CertificateTrusted, _) => {
                 let check =
                     move || portcullis_certificate::is_trusted(&payload).map(Bytes::from).map_err(ProvideError::failed);
-                self.work.run(policy, check).await
+                self.work.run(&Askers::only(policy), check).await
             }
-            (Capability::DnsLookupHost, _) => Box::pin(self.names.look_up(&payload)).await,
+            (Capability::DnsLookupHost, _) => {
+                let _share = self.shares.take(policy, None).await;
+                Box::pin(self.names.look_up(&payload)).await
+            }
             (_, None) => {
-                let images = &self.images;
-                let answer = Box::pin(images.provide(policy, capability, &payload));
-                self.answers.get(capability, payload.clone(), answer).await
+                let (images, asked) = (Arc::clone(&self.images), payload.clone());
+                let find = move |askers| async move { Box::pin(images.provide(&askers, capability, &asked)).await };
+                let share = async {
+                    let registry = oci::registry(capability, &payload);
+                    self.shares.take(policy, registry.as_deref()).await
+                };
+                self.find(call, (capability, payload.clone()), share, find).await
             }
         }
+    }
+
+    /// Asks for an answer that the cache may have, and will have.
+    async fn find<F: Future<Output = Answer> + Send + 'static>(
+        &self,
+        call: &BrokerCall,
+        question: Question,
+        share: impl Future<Output = Share>,
+        find: impl FnOnce(Askers) -> F,
+    ) -> Answer {
+        let answer = self.answers.get(&call.policy, limit(call), question, share, find).await;
+        answer.unwrap_or_else(|| Err(late(call)))
     }
 
     /// Parses what is asked of the API server, and checks that the policy may read it.
@@ -175,6 +197,15 @@ impl Admission {
     }
 }
 
+/// The time that a call may take.
+fn limit(call: &BrokerCall) -> Duration {
+    Duration::from_millis(call.millis).min(PATIENCE.asked)
+}
+
+fn late(call: &BrokerCall) -> ProvideError {
+    ProvideError::failed(format!("'{}' took longer than the policy's time allows", call.request))
+}
+
 /// Counts a call in the gauge until it is dropped, however the call ends.
 struct Running<'a>(&'a IntGauge);
 
@@ -192,147 +223,4 @@ impl Drop for Running<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use kube::config::KubeconfigError;
-    use portcullis_kubernetes::AccessError;
-    use portcullis_registry::oci::Registry;
-    use portcullis_registry::{Guard, Web, WebSettings};
-
-    use super::*;
-    use crate::grants::tests::manifest;
-    use portcullis_process::telemetry::Collectors;
-
-    /// A broker without a network, for one policy.
-    fn admission(policy: &str, grants: &[&str], kinds: &[&str], namespaced: &[&str]) -> Admission {
-        let published = Arc::new(PublishedGrants::default());
-        published.publish(&manifest(&[(policy, 1, grants, kinds)]));
-        let second = Duration::from_secs(1);
-        let web = Web::new(WebSettings {
-            header: second,
-            total: second,
-            lowest_rate: 1,
-            authorities: None,
-            plain_hosts: Default::default(),
-            allowed: Vec::new(),
-            guard: Guard::new(Vec::new()),
-            sources: None,
-            name_server: Some(([127, 0, 0, 1], 9).into()),
-            user_agent: "test",
-        });
-        let source = Box::new(KubeconfigError::CurrentContextNotSet);
-        let services = Services {
-            registry: Registry::new(web, None),
-            trust_root: None,
-            name_server: Some(([127, 0, 0, 1], 9).into()),
-            cluster: Err(AccessError::File { file: "config".into(), source }),
-            namespaced: namespaced.iter().map(|&pattern| pattern.to_owned()).collect(),
-            session: Session::Live,
-            collectors: Collectors::default(),
-            checks: None,
-        };
-        let metrics = Metrics::new(&prometheus::Registry::new()).expect("registers");
-        Admission::new(services, published, metrics)
-    }
-
-    async fn ask(
-        admission: &Admission,
-        policy: &str,
-        request: impl Into<BrokerRequest>,
-        payload: &'static str,
-    ) -> Answer {
-        let (policy, request) = (policy.parse().expect("an id"), request.into());
-        let call = BrokerCall { number: 1, policy, generation: 1, member: None, request, millis: 2000 };
-        admission.answer(&call, Bytes::from_static(payload.as_bytes())).await
-    }
-
-    const LIST_PODS: &str = r#"{"api_version": "v1", "kind": "Pod"}"#;
-
-    #[tokio::test]
-    async fn fault_x10_nothing_is_asked_without_both_grants() {
-        let all = admission("cluster/a", &["*"], &["Namespace"], &[]);
-        let denied = ask(&all, "cluster/a", Capability::ListAll, LIST_PODS).await.expect_err("denied");
-        assert_eq!(
-            denied.to_string(),
-            "Policy has not been granted access to Kubernetes v1/Pod resources. The violation has been reported."
-        );
-        let none = admission("cluster/a", &[], &["Pod"], &[]);
-        let denied = ask(&none, "cluster/a", Capability::ListAll, LIST_PODS).await.expect_err("denied");
-        assert_eq!(denied, ProvideError::NotGranted("kubernetes/list_resources_all"));
-        let error = ask(&all, "cluster/b", Capability::ListAll, LIST_PODS).await.expect_err("unknown");
-        assert_eq!(error.outcome(), BrokerOutcome::Failed, "{error}");
-    }
-
-    #[tokio::test]
-    async fn without_a_cluster_the_guest_learns_why() {
-        let all = admission("cluster/a", &["*"], &["Pod"], &[]);
-        let error = ask(&all, "cluster/a", Capability::ListAll, LIST_PODS).await.expect_err("no cluster").to_string();
-        assert!(error.contains("was not initialized properly: failed to read the kubeconfig config"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn fault_x07_x10_a_namespace_asks_about_itself_only() {
-        let policy = "namespaced/team/a";
-        let admission = admission(policy, &["*"], &["Pod"], &["kubernetes/*"]);
-        let denied = ask(&admission, policy, Capability::ListAll, LIST_PODS).await.expect_err("denied");
-        assert!(matches!(denied, ProvideError::KindNotGranted(_)), "{denied}");
-        let review = r#"{"subject_access_review": {"user": "u", "resource_attributes":
-            {"namespace": "other", "resource": "pods", "verb": "get"}}, "disable_cache": true}"#;
-        assert_eq!(ask(&admission, policy, Capability::CanI, review).await, Err(ProvideError::OtherNamespace));
-        let cluster_wide = r#"{"subject_access_review": {"user": "u", "resource_attributes":
-            {"resource": "nodes", "verb": "get"}}, "disable_cache": true}"#;
-        assert_eq!(ask(&admission, policy, Capability::CanI, cluster_wide).await, Err(ProvideError::OtherNamespace));
-        let own = r#"{"subject_access_review": {"user": "u", "resource_attributes":
-            {"namespace": "team", "resource": "pods", "verb": "get"}}, "disable_cache": true}"#;
-        let error = ask(&admission, policy, Capability::CanI, own).await.expect_err("no cluster");
-        assert_eq!(error.outcome(), BrokerOutcome::Failed);
-    }
-
-    #[tokio::test]
-    async fn objects_are_for_rules_in_rego_that_may_read_their_kinds() {
-        let objects = BrokerRequest::ContextObjects;
-        let other = admission("cluster/a", &["*"], &["Pod"], &[]);
-        let error = ask(&other, "cluster/a", objects, "").await.expect_err("no Rego").to_string();
-        assert!(error.contains("lists objects itself"), "{error}");
-        let rego = |policy: &str| {
-            let admission = admission(policy, &[], &["Pod"], &["*"]);
-            let mut manifest = manifest(&[(policy, 1, &[], &["Pod"])]);
-            let content = &mut manifest.policies[0].candidates[0].content;
-            let portcullis_contract::CandidateContent::Module(module) = content else { panic!("it is not a module") };
-            module.execution_mode = portcullis_contract::ExecutionMode::Opa;
-            admission.published.publish(&manifest);
-            admission
-        };
-        let error = ask(&rego("cluster/a"), "cluster/a", objects, "").await.expect_err("no cluster").to_string();
-        assert!(error.contains("failed to read the kubeconfig"), "{error}");
-        let policy = "namespaced/team/a";
-        let denied = ask(&rego(policy), policy, objects, "").await.expect_err("denied");
-        assert!(matches!(denied, ProvideError::KindNotGranted(_)), "{denied}");
-    }
-
-    #[tokio::test]
-    async fn certificates_are_checked_in_the_threads_for_checks() {
-        let all = admission("cluster/a", &["*"], &[], &[]);
-        let signer =
-            r#"{"type": "SigstoreCertificateVerify", "image": "a", "certificate": [0], "require_rekor_bundle": false}"#;
-        let trusted = r#"{"cert": {"encoding": "Der", "data": [0]}}"#;
-        for (capability, payload, text) in
-            [(Capability::OciVerifyV2, signer, "certificate: "), (Capability::CertificateTrusted, trusted, "cert: ")]
-        {
-            let taken = all.work.0.take(&"cluster/a".parse().expect("an id")).await;
-            let waits = timeout(Duration::from_millis(50), ask(&all, "cluster/a", capability, payload));
-            assert!(waits.await.is_err(), "{capability} waits for a thread");
-            drop(taken);
-            let error = ask(&all, "cluster/a", capability, payload).await.expect_err("nonsense").to_string();
-            assert!(error.contains(text), "{capability}: {error}");
-        }
-    }
-
-    #[tokio::test]
-    async fn what_cannot_be_read_is_said() {
-        let all = admission("cluster/a", &["*"], &["Pod"], &[]);
-        for capability in Capability::ALL.iter().filter(|capability| capability.needs_broker()) {
-            let error = ask(&all, "cluster/a", *capability, "{nonsense").await.expect_err("nonsense");
-            assert_eq!(error.outcome(), BrokerOutcome::Failed, "{capability}: {error}");
-        }
-    }
-}
+mod tests;

@@ -1,14 +1,18 @@
 //! Answers that are reused for a while, so that a policy which asks the same for each request costs one call.
 
+mod search;
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use moka::Expiry;
 use moka::future::Cache;
-use portcullis_contract::Capability;
+use portcullis_contract::{Capability, PolicyId};
 
+use self::search::Searches;
+pub(crate) use self::search::{PATIENCE, Patience, Question};
 use crate::ProvideError;
+use crate::share::{Askers, Share};
 
 /// The size of all answers together, in bytes.
 const CAPACITY: u64 = 32 << 20;
@@ -24,11 +28,12 @@ const API_SERVER_FAILURE: Duration = Duration::from_secs(1);
 /// The answer to a call, or the error that the guest gets.
 pub(crate) type Answer = Result<Bytes, ProvideError>;
 
-/// A question: the capability and the payload.
-type Question = (Capability, Bytes);
-
 /// Answers by question.
-pub(crate) struct Answers(Cache<Question, Answer>);
+pub(crate) struct Answers {
+    known: Cache<Question, Answer>,
+    searches: Searches,
+    patience: Patience,
+}
 
 struct Lifetime;
 
@@ -49,40 +54,79 @@ fn lifetime(capability: Capability, is_ok: bool) -> Duration {
 
 impl Default for Answers {
     fn default() -> Self {
-        let weigh = |(_, payload): &Question, answer: &Answer| {
-            let bytes = answer.as_ref().map_or(1024, Bytes::len);
-            u32::try_from(payload.len() + bytes + OVERHEAD).unwrap_or(u32::MAX)
-        };
-        Self(Cache::builder().max_capacity(CAPACITY).weigher(weigh).expire_after(Lifetime).build())
+        Self::new(PATIENCE)
     }
 }
 
 impl Answers {
-    /// The answer to a question: a cached one that is not too old, or the result of `find`. The same question is asked
-    /// only once at a time.
-    pub(crate) async fn get(&self, capability: Capability, payload: Bytes, find: BoxFuture<'_, Answer>) -> Answer {
-        self.0.get_with((capability, payload), find).await
+    pub(crate) fn new(patience: Patience) -> Self {
+        let weigh = |(_, payload): &Question, answer: &Answer| {
+            let bytes = answer.as_ref().map_or(1024, Bytes::len);
+            u32::try_from(payload.len() + bytes + OVERHEAD).unwrap_or(u32::MAX)
+        };
+        let known = Cache::builder().max_capacity(CAPACITY).weigher(weigh).expire_after(Lifetime).build();
+        Self { known, searches: Searches::default(), patience }
+    }
+
+    /// The answer to a question of a policy whose call may take as long as `limit`: a cached one that is not too old, or the result of `find`,
+    /// which goes on when the call ends early. The same question is asked only once at a time, and only who begins takes a share. `None` if
+    /// waiting for the answer is of no use.
+    pub(crate) async fn get<F: Future<Output = Answer> + Send + 'static>(
+        &self,
+        policy: &PolicyId,
+        limit: Duration,
+        question: Question,
+        share: impl Future<Output = Share>,
+        find: impl FnOnce(Askers) -> F,
+    ) -> Option<Answer> {
+        if let Some(answer) = self.known.get(&question).await {
+            return Some(answer);
+        }
+        let search = self.searches.join(question);
+        let begin = |share| {
+            let (known, patience, begun) = (self.known.clone(), self.patience, search.begun());
+            let find = find(begun.askers());
+            tokio::spawn(async move {
+                let _share = share;
+                // Another search may have ended between the look above and this one.
+                let answer = match known.get(begun.question()).await {
+                    Some(answer) => answer,
+                    None => {
+                        let answer = begun.find(patience, find).await;
+                        known.insert(begun.question().clone(), answer.clone()).await;
+                        answer
+                    }
+                };
+                begun.answer(answer);
+            });
+        };
+        search.wait(policy, limit, self.patience, share, begin).await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::share::{CALLS, Shares};
 
     #[tokio::test]
     async fn the_same_question_is_asked_once() {
-        let (answers, asked) = (Answers::default(), AtomicUsize::new(0));
+        let (answers, shares, asked) = (Answers::default(), Shares::new(CALLS), Arc::new(AtomicUsize::new(0)));
+        let policy: PolicyId = "cluster/a".parse().expect("an id");
         let ask = |payload: &'static str| {
-            let (answers, asked) = (&answers, &asked);
+            let (answers, shares, policy, asked) = (&answers, &shares, &policy, Arc::clone(&asked));
             async move {
-                let find = async {
+                let find = |_| async move {
                     asked.fetch_add(1, Ordering::Relaxed);
                     tokio::task::yield_now().await;
                     Ok(Bytes::from_static(b"answer"))
                 };
-                answers.get(Capability::OciManifest, Bytes::from_static(payload.as_bytes()), Box::pin(find)).await
+                let question = (Capability::OciManifest, Bytes::from_static(payload.as_bytes()));
+                let limit = Duration::from_secs(30);
+                answers.get(policy, limit, question, shares.take(policy, None), find).await.expect("it is not in vain")
             }
         };
         let (one, other) = tokio::join!(ask("a"), ask("a"));

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The evaluator is the program that runs strangers' code, so the broker believes nothing that it says except the bytes of a call:
-//! grants are checked again here, against what the loader published. A call has a share of its policy and of its namespace, a time
-//! limit, and a limit of bytes.
+//! grants are checked again here, against what the loader published. A call has a time limit and a limit of bytes, and a share of its
+//! policy and of its namespace for what it asks of the network.
 #![forbid(unsafe_code)]
 
 mod admission;

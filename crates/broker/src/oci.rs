@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use portcullis_contract::{Capability, Digest, PolicyId};
+use portcullis_contract::{Capability, Digest};
 use portcullis_registry::Whole;
 use portcullis_registry::oci::{Image, Registry};
 use portcullis_registry::signature::{self, Requirement, Signer, Subject};
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::ProvideError;
 use crate::cache::Answer;
 use crate::certificate::Certificate;
+use crate::share::Askers;
 use crate::work::Work;
 
 /// The largest configuration of an image, in bytes.
@@ -165,10 +166,10 @@ impl Images {
     ///
     /// # Errors
     /// When the call cannot be parsed, or the registry does not answer it; a missing signature is an error too.
-    pub(crate) async fn provide(&self, policy: &PolicyId, capability: Capability, payload: &[u8]) -> Answer {
+    pub(crate) async fn provide(&self, askers: &Askers, capability: Capability, payload: &[u8]) -> Answer {
         let reply = match capability {
             Capability::OciVerifyV1 | Capability::OciVerifyV2 => {
-                self.verify(policy, Verify::parse(capability, payload)?).await?
+                self.verify(askers, Verify::parse(capability, payload)?).await?
             }
             Capability::OciManifestDigest => {
                 let (_, digest) = self.manifest(&image(payload)?).await?;
@@ -183,12 +184,12 @@ impl Images {
         Ok(Bytes::from(reply.to_string()))
     }
 
-    async fn verify(&self, policy: &PolicyId, verify: Verify) -> Result<Value, ProvideError> {
+    async fn verify(&self, askers: &Askers, verify: Verify) -> Result<Value, ProvideError> {
         let read = move || {
             let (name, signers) = verify.wanted()?;
             Ok((parse(&name)?, Requirement::all_of(signers).map_err(ProvideError::failed)?))
         };
-        let (image, requirement) = self.work.run(policy, read).await?;
+        let (image, requirement) = self.work.run(askers, read).await?;
         let (_, digest) = self.manifest(&image).await?;
         let fetched = signature::fetch(&self.registry, &image, &digest).await;
         let signatures = fetched.map_err(|error| ProvideError::failed(error.message))?;
@@ -197,7 +198,7 @@ impl Images {
             let judged = signatures.judge(&image, &digest, &requirement, trust_root.as_deref());
             judged.map(|_| digest).map_err(|error| ProvideError::failed(error.message))
         };
-        let digest = self.work.run(policy, judge).await?;
+        let digest = self.work.run(askers, judge).await?;
         Ok(json!({ "is_trusted": true, "digest": digest }))
     }
 
@@ -236,6 +237,23 @@ impl Images {
         let config: Value = serde_json::from_slice(&bytes).map_err(ProvideError::failed)?;
         Ok(json!({ "manifest": manifest, "digest": digest, "config": config }))
     }
+}
+
+/// The registry that a call asks; `None` for a payload that cannot be parsed, which asks none.
+pub(crate) fn registry(capability: Capability, payload: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        image: String,
+    }
+    let image = match capability {
+        Capability::OciVerifyV2 => parse(&serde_json::from_slice::<Named>(payload).ok()?.image),
+        Capability::OciVerifyV1 => {
+            let tagged: BTreeMap<String, Named> = serde_json::from_slice(payload).ok()?;
+            parse(&tagged.into_values().next()?.image)
+        }
+        _ => image(payload),
+    };
+    Some(image.ok()?.api_host().to_owned())
 }
 
 /// The image that a payload names, which is a JSON string.
@@ -294,6 +312,18 @@ mod tests {
         let github = json!({"type": "SigstoreGithubActionsVerify", "image": "a", "owner": "o"});
         let (_, signers) = wanted(Capability::OciVerifyV2, &github).expect("can be read");
         assert!(matches!(&signers[..], [Signer::GithubAction { repo: None, .. }]), "{signers:?}");
+    }
+
+    #[test]
+    fn a_call_says_which_registry_it_asks() {
+        let asked = |capability, payload: Value| registry(capability, payload.to_string().as_bytes());
+        let verify = json!({"type": "SigstorePubKeyVerify", "image": "ghcr.io/a/b:1", "pub_keys": ["k"]});
+        assert_eq!(asked(Capability::OciVerifyV2, verify.clone()).as_deref(), Some("ghcr.io"));
+        let verify = json!({"SigstorePubKeyVerify": verify});
+        assert_eq!(asked(Capability::OciVerifyV1, verify).as_deref(), Some("ghcr.io"));
+        assert_eq!(asked(Capability::OciManifest, json!("localhost:5000/a:1")).as_deref(), Some("localhost:5000"));
+        assert_eq!(asked(Capability::OciManifest, json!({})), None);
+        assert_eq!(asked(Capability::OciVerifyV2, json!({})), None);
     }
 
     #[test]

@@ -1,13 +1,17 @@
-//! How policies share the broker: there is a limit of calls at the same time for a policy, for a namespace, and for all
-//! together. The same goes for the part of a call that takes a processor.
+//! How policies share the broker: there is a limit of questions that go to the network at the same time for a policy, for a namespace, and for
+//! all together, and half of each for one registry. What is in memory needs no share. The same goes, without registries, for the part of a call
+//! that takes a processor.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::hash::Hash;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use portcullis_contract::{PolicyId, Tenant};
 use portcullis_process::KeyedPermits;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
-/// The most calls at the same time.
+/// The most questions that go to the network at the same time.
 pub(crate) const CALLS: Limits = Limits { policy: 8, tenant: 24, all: 96 };
 
 /// How many there may be at the same time.
@@ -21,34 +25,98 @@ pub(crate) struct Limits {
     pub(crate) all: usize,
 }
 
-/// The shares.
-pub(crate) struct Shares {
-    policies: KeyedPermits<PolicyId>,
-    tenants: KeyedPermits<Tenant>,
-    all: Arc<Semaphore>,
+impl Limits {
+    /// The part of them for what goes to one registry: one that never answers leaves the rest to others.
+    pub(crate) const fn of_host(self) -> Self {
+        Self { policy: self.policy.div_ceil(2), tenant: self.tenant.div_ceil(2), all: self.all.div_ceil(2) }
+    }
 }
 
-/// The right to work on one call, or on a part of it.
+/// The shares.
+pub(crate) struct Shares {
+    whole: Permits<()>,
+    of_hosts: Permits<String>,
+}
+
+/// The right to work on one question, or on a part of it.
 pub(crate) struct Share {
-    _permits: [OwnedSemaphorePermit; 3],
+    _permits: Vec<OwnedSemaphorePermit>,
+}
+
+/// The permits for each of something.
+struct Permits<K> {
+    policies: KeyedPermits<(PolicyId, K)>,
+    tenants: KeyedPermits<(Tenant, K)>,
+    all: KeyedPermits<K>,
+}
+
+impl<K: Clone + Eq + Hash> Permits<K> {
+    fn new(limits: Limits) -> Self {
+        Self {
+            policies: KeyedPermits::new(limits.policy),
+            tenants: KeyedPermits::new(limits.tenant),
+            all: KeyedPermits::new(limits.all),
+        }
+    }
+
+    /// Waits for permits. Who waits for the permit of a policy or namespace holds none of the common ones, so it does not hold up the others.
+    async fn take(&self, policy: &PolicyId, key: K) -> [OwnedSemaphorePermit; 3] {
+        [
+            self.policies.take(&(policy.clone(), key.clone())).await,
+            self.tenants.take(&(Tenant::of(policy), key.clone())).await,
+            self.all.take(&key).await,
+        ]
+    }
 }
 
 impl Shares {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self {
-            policies: KeyedPermits::new(limits.policy),
-            tenants: KeyedPermits::new(limits.tenant),
-            all: Arc::new(Semaphore::new(limits.all)),
-        }
+        Self { whole: Permits::new(limits), of_hosts: Permits::new(limits.of_host()) }
     }
 
-    /// Waits for a share. A call that waits for the share of its policy or namespace holds none of the common share, so
-    /// it does not hold up the others.
-    pub(crate) async fn take(&self, policy: &PolicyId) -> Share {
-        let own = [self.policies.take(policy).await, self.tenants.take(&Tenant::of(policy)).await];
-        let all = Arc::clone(&self.all).acquire_owned().await.expect("it is never closed");
-        let [policy, tenant] = own;
-        Share { _permits: [policy, tenant, all] }
+    /// Waits for a share, for a question to a registry or to something else. What waits for a registry holds none of the share of its policy.
+    pub(crate) async fn take(&self, policy: &PolicyId, registry: Option<&str>) -> Share {
+        let mut permits = Vec::with_capacity(6);
+        if let Some(registry) = registry {
+            permits.extend(self.of_hosts.take(policy, registry.to_owned()).await);
+        }
+        permits.extend(self.whole.take(policy, ()).await);
+        Share { _permits: permits }
+    }
+
+    /// Waits for a share of any of the policies that ask, including those that begin to ask meanwhile.
+    pub(crate) async fn take_of_any(&self, askers: &Askers) -> Share {
+        let mut askers = askers.0.clone();
+        let (mut known, mut shares) = (HashSet::new(), FuturesUnordered::new());
+        loop {
+            for policy in askers.borrow_and_update().iter() {
+                if known.insert(policy.clone()) {
+                    let policy = policy.clone();
+                    shares.push(async move { self.take(&policy, None).await });
+                }
+            }
+            tokio::select! {
+                Some(share) = shares.next() => return share,
+                // Who asked last may be gone. There is always somebody who asked.
+                Ok(()) = askers.changed() => {}
+            }
+        }
+    }
+}
+
+/// The policies that ask the same question: at least one.
+#[derive(Debug, Clone)]
+pub(crate) struct Askers(watch::Receiver<Vec<PolicyId>>);
+
+impl Askers {
+    /// A list that may grow.
+    pub(crate) fn of(policies: watch::Receiver<Vec<PolicyId>>) -> Self {
+        Self(policies)
+    }
+
+    /// One policy alone.
+    pub(crate) fn only(policy: &PolicyId) -> Self {
+        Self(watch::channel(vec![policy.clone()]).1)
     }
 }
 
@@ -63,7 +131,38 @@ mod tests {
     }
 
     fn take(shares: &Shares, policy: &str) -> Option<Share> {
-        shares.take(&id(policy)).now_or_never()
+        shares.take(&id(policy), None).now_or_never()
+    }
+
+    fn take_of(shares: &Shares, policy: &str, registry: &str) -> Option<Share> {
+        shares.take(&id(policy), Some(registry)).now_or_never()
+    }
+
+    #[test]
+    fn a_registry_that_never_answers_leaves_shares_to_others() {
+        let shares = Shares::new(CALLS);
+        let silent: Vec<_> = (0..CALLS.policy).filter_map(|_| take_of(&shares, "cluster/a", "silent")).collect();
+        assert_eq!(silent.len(), CALLS.policy / 2);
+        assert!(take_of(&shares, "cluster/a", "healthy").is_some() && take(&shares, "cluster/a").is_some());
+        let more: Vec<_> = (0..100).filter_map(|n| take_of(&shares, &format!("cluster/p{n}"), "silent")).collect();
+        assert_eq!(silent.len() + more.len(), CALLS.tenant / 2, "and leaves shares to other ClusterPolicies");
+        assert!(take_of(&shares, "cluster/new", "healthy").is_some() && take(&shares, "cluster/new").is_some());
+        drop(silent);
+        assert!(take_of(&shares, "cluster/a", "silent").is_some());
+    }
+
+    #[test]
+    fn a_share_of_any_who_asks_will_do() {
+        let shares = Shares::new(Limits { policy: 1, tenant: 1, all: 2 });
+        let taken = take(&shares, "namespaced/a/x").expect("free");
+        let (asking, asked) = watch::channel(vec![id("namespaced/a/x"), id("namespaced/a/y")]);
+        let askers = Askers::of(asked);
+        let mut share = Box::pin(shares.take_of_any(&askers));
+        assert!(share.as_mut().now_or_never().is_none(), "the namespace has one");
+        asking.send_modify(|askers| askers.push(id("namespaced/b/z")));
+        assert!(share.now_or_never().is_some(), "another namespace asks the same");
+        drop(taken);
+        assert!(shares.take_of_any(&Askers::only(&id("namespaced/a/y"))).now_or_never().is_some());
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! Checks of signatures and certificates, which take a processor and cannot be interrupted by a time limit. They run in threads of their own, so
 //! that they hold up no other call, and few at the same time.
 
-use portcullis_contract::PolicyId;
 use tokio::task::spawn_blocking;
 
 use crate::ProvideError;
-use crate::share::{Limits, Shares};
+use crate::share::{Askers, Limits, Shares};
 
 /// The most checks at the same time.
 const LIMITS: Limits = Limits { policy: 1, tenant: 2, all: 4 };
@@ -20,16 +19,17 @@ impl Default for Work {
 }
 
 impl Work {
-    /// Waits for a thread, and for the result of a check. A check that nobody waits for any longer counts until it ends.
+    /// Waits for a thread that any of the policies that ask may have, and for the result of a check: who asks the same as a policy without a
+    /// thread does not wait for that one's. A check that nobody waits for any longer counts until it ends.
     ///
     /// # Errors
     /// That of the check, or that it did not end, which happens only when the program stops or the check panics.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        policy: &PolicyId,
+        askers: &Askers,
         check: impl FnOnce() -> Result<T, ProvideError> + Send + 'static,
     ) -> Result<T, ProvideError> {
-        let share = self.0.take(policy).await;
+        let share = self.0.take_of_any(askers).await;
         let checked = spawn_blocking(move || {
             let _share = share;
             check()
@@ -43,7 +43,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
 
-    use portcullis_contract::BrokerOutcome;
+    use portcullis_contract::{BrokerOutcome, PolicyId};
     use tokio::time::timeout;
 
     use super::*;
@@ -64,8 +64,8 @@ mod tests {
         end
     }
 
-    fn id(text: &str) -> PolicyId {
-        text.parse().expect("an id")
+    fn id(text: &str) -> Askers {
+        Askers::only(&text.parse::<PolicyId>().expect("an id"))
     }
 
     #[tokio::test]
