@@ -66,7 +66,7 @@ fn fault_x01_x10_z19_code_in_the_evaluator_of_an_installed_pod_reaches_nothing()
     let attempts = eventually("the end of the attempts", || attempts(release));
     canary.end();
 
-    let mounts = ["mount", "open a file system"];
+    let mounts = ["mount", "open a file system", "connect while sending"];
     let others =
         ["connect", "connect to the API server", "listen", "datagram", "exec", "exec itself", "handle of a process"];
     for call in others.into_iter().chain(mounts) {

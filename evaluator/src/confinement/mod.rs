@@ -22,12 +22,13 @@ pub(crate) fn confine(args: &Args, metrics: &Metrics) {
     }
     let paths = [Some(&args.volume), args.tls_dir.as_ref(), args.client_ca.as_ref(), args.path_keys.as_ref()];
     let read = paths.into_iter().flatten().flat_map(|path| readable(path)).collect();
+    let probe = failpoint::hit("evaluator.probe_inside").then(probe_inside::listener);
     let report = Confinement { read, write: vec![args.private_dir.clone()] }.apply();
     metrics.landlock.set(i64::from(report.landlock == "full"));
     metrics.seccomp.set(i64::from(report.seccomp == "on"));
     log(&report);
-    if failpoint::hit("evaluator.probe_inside") {
-        probe_inside::run(&args.volume, &args.private_dir);
+    if let Some(listener) = probe {
+        probe_inside::run(&args.volume, &args.private_dir, listener);
     }
 }
 

@@ -5,11 +5,13 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 
 use rustix::mount::{FsOpenFlags, MountFlags, fsopen, mount};
+use rustix::net::{SendFlags, Shutdown, sendto, shutdown};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 /// Parts of the names of variables that this program must not have.
@@ -18,14 +20,23 @@ const SECRETS: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "KUBECONFIG", "CREDEN
 /// A folder that every user may write to on most machines, even in a container with a read-only root.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Makes all attempts, some of them on these folders.
-pub(crate) fn run(volume: &Path, private: &Path) {
+/// The flag by which a TCP socket connects while it sends: `MSG_FASTOPEN` of the kernel's `linux/socket.h`.
+const FAST_OPEN: SendFlags = SendFlags::from_bits_retain(0x2000_0000);
+
+/// A listener from before the confinement, as the program has some.
+pub(super) fn listener() -> io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+}
+
+/// Makes all attempts, some of them on these folders and with this listener.
+pub(super) fn run(volume: &Path, private: &Path, listener: io::Result<TcpListener>) {
     log_attempt("connect", TcpStream::connect(("127.0.0.1", 9)).map(|_| "connected"));
     if let Some(server) = api_server() {
         log_attempt("connect to the API server", TcpStream::connect(server).map(|_| "connected"));
     }
     log_attempt("listen", TcpListener::bind(("127.0.0.1", 0)).map(|_| "listening"));
     log_attempt("datagram", UdpSocket::bind(("127.0.0.1", 0)).map(|_| "bound"));
+    log_attempt("connect while sending", listener.and_then(connect_while_sending));
     log_attempt("exec", Command::new("/bin/true").status().map(|status| status.to_string()));
     // Unlike `/bin/true`, this program exists in every image.
     log_attempt(
@@ -61,7 +72,14 @@ pub(crate) fn run(volume: &Path, private: &Path) {
         .filter(|name| SECRETS.iter().any(|secret| name.to_uppercase().contains(secret)))
         .collect();
     let outcome = if found.is_empty() { "nothing".to_owned() } else { found.join(" ") };
-    log_attempt("environment", Ok::<_, std::io::Error>(outcome));
+    log_attempt("environment", Ok::<_, io::Error>(outcome));
+}
+
+/// Once it listens no longer, a socket is as good as a new one, which the filter would not give.
+fn connect_while_sending(listener: TcpListener) -> io::Result<&'static str> {
+    shutdown(&listener, Shutdown::Read)?;
+    sendto(&listener, b"probe", FAST_OPEN, &SocketAddr::from((Ipv4Addr::LOCALHOST, 9)))?;
+    Ok("connected")
 }
 
 /// The address of the API server, as Kubernetes gives it to every container of a pod.

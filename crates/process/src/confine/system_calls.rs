@@ -111,8 +111,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_getsockopt,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
-    libc::SYS_sendmsg,
-    libc::SYS_sendto,
+    // `sendmsg` and `sendto` are below.
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
 ];
@@ -175,6 +174,12 @@ fn only_allowed() -> Result<BpfProgram, Box<dyn Error>> {
     let unix = u64::try_from(libc::AF_UNIX)?;
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
         rules.insert(call, vec![argument(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, unix)?]);
+    }
+    // Not with the flag that makes a TCP socket connect while it sends: a listener that was shut down would do.
+    let fast_open = u64::try_from(libc::MSG_FASTOPEN)?;
+    for (call, flags) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2)] {
+        let without = argument(flags, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(fast_open), 0)?;
+        rules.insert(call, vec![without]);
     }
     // Limits of this process only.
     rules.insert(libc::SYS_prlimit64, vec![argument(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, 0)?]);

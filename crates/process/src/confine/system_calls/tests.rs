@@ -1,5 +1,5 @@
 use std::fmt::Write as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::*;
 
@@ -7,6 +7,7 @@ use super::*;
 const X32: i64 = 0x4000_0000;
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
+const ENOTSOCK: u32 = 88;
 
 /// The answer of a filter to a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,8 @@ fn what_is_not_on_the_list_is_refused_whatever_its_arguments() {
         libc::SYS_prlimit64,
         libc::SYS_prctl,
         libc::SYS_ioctl,
+        libc::SYS_sendto,
+        libc::SYS_sendmsg,
     ];
     let refused = |call: i64| {
         for arguments in [[0; 6], [u64::MAX; 6], [1; 6]] {
@@ -128,6 +131,19 @@ fn arguments_decide_where_they_must() {
     assert_eq!(answer(libc::SYS_ioctl, [0, libc::TIOCSTI, 0, 0, 0, 0]), Answer::Refused(EPERM));
     assert_eq!(answer(libc::SYS_prctl, with(libc::PR_SET_NAME, 0)), Answer::Allowed);
     assert_eq!(answer(libc::SYS_prctl, with(libc::PR_SET_DUMPABLE, 1)), Answer::Refused(EPERM));
+    for (flags, allowed) in [
+        (0, Answer::Allowed),
+        (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE, Answer::Allowed),
+        (libc::MSG_FASTOPEN, Answer::Refused(EPERM)),
+        (libc::MSG_FASTOPEN | libc::MSG_NOSIGNAL, Answer::Refused(EPERM)),
+    ] {
+        // The kernel does not look at the upper half.
+        for upper in [0, u64::from(u32::MAX) << 32] {
+            let flags = upper | u64::try_from(flags).expect("a flag");
+            assert_eq!(answer(libc::SYS_sendto, [7, 0, 0, flags, 0, 0]), allowed, "{flags:#x}");
+            assert_eq!(answer(libc::SYS_sendmsg, [7, 0, flags, 0, 0, 0]), allowed, "{flags:#x}");
+        }
+    }
     assert_eq!(answer(libc::SYS_prlimit64, with(0, 7)), Answer::Allowed);
     assert_eq!(answer(libc::SYS_prlimit64, with(1, 7)), Answer::Refused(EPERM));
 }
@@ -192,17 +208,27 @@ fn fault_z19_the_kernel_refuses_what_is_not_on_the_list() {
         ("read_in_x32", libc::SYS_read | X32),
         ("execve_in_x32", 520 | X32),
     ];
+    // Neither connects, as the kernel would for a TCP socket; without the flag it only says that this is no socket.
+    let fast_open = libc::MSG_FASTOPEN;
+    let connecting = [
+        format!("sendto_that_connects:{},0,0,0,{fast_open}", libc::SYS_sendto),
+        format!("sendmsg_that_connects:{},0,0,{fast_open}", libc::SYS_sendmsg),
+        format!("sendto:{},0,0,0,0", libc::SYS_sendto),
+    ];
     let call = |(name, number): (&str, i64)| format!("{name}:{number}");
     let output = Command::new("perl")
         .args(["-e", SCRIPT])
         .args(refused.map(call))
+        .args(connecting)
         .args([call(("clone3", libc::SYS_clone3)), call(("getpid", libc::SYS_getpid))])
+        .stdin(Stdio::null())
         .env("CALLS", format!("{},{}", libc::SYS_prctl, libc::SYS_seccomp))
         .env("FILTERS", filters.join(","))
         .output()
         .expect("perl runs");
     let told = String::from_utf8_lossy(&output.stdout);
     let mut expected: Vec<String> = refused.iter().map(|(name, _)| format!("{name} {EPERM}")).collect();
-    expected.extend([format!("clone3 {ENOSYS}"), "getpid 0".to_owned()]);
+    expected.extend(["sendto", "sendmsg"].map(|name| format!("{name}_that_connects {EPERM}")));
+    expected.extend([format!("sendto {ENOTSOCK}"), format!("clone3 {ENOSYS}"), "getpid 0".to_owned()]);
     assert_eq!(told.lines().collect::<Vec<_>>(), expected, "{}", String::from_utf8_lossy(&output.stderr));
 }
