@@ -58,8 +58,15 @@ type Reply = Result<BrokerAnswer, LinkFailure>;
 /// A message that waits for its reply.
 struct WaitingMessage {
     sender: oneshot::Sender<Reply>,
-    /// The policy that the reply is for; none where it is for this program itself, which keeps it for a moment only.
-    who: Option<Arc<Claimant>>,
+    /// Whose share the reply counts in; none where it is for this program itself, which keeps it for a moment only.
+    account: Option<ReplyAccount>,
+}
+
+/// The policy that a reply is for.
+struct ReplyAccount {
+    who: Arc<Claimant>,
+    /// What was taken for the reply before it was asked for; none if it must find room when it comes.
+    room: Option<PolicyPermit>,
 }
 
 /// A reply that the guest gets.
@@ -94,6 +101,11 @@ impl LinkFailure {
     }
 }
 
+/// There is no room for a reply at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("too many large replies of the loader wait for this policy or its namespace on this replica")]
+pub(crate) struct NoRoom;
+
 /// Who calls, and for how long.
 pub(crate) struct Caller<'a> {
     /// The policy.
@@ -125,7 +137,8 @@ impl BrokerLink {
             numbers: AtomicU64::new(0),
             writer: watch::Sender::new(None),
             waiting: Mutex::default(),
-            unclaimed: PolicyPool::new(UNCLAIMED, UNCLAIMED / 8, 0),
+            // Each evaluation waits for one reply at a time, so the number of instances limits the queue.
+            unclaimed: PolicyPool::new(UNCLAIMED, UNCLAIMED / 8, usize::MAX),
             takes_certificates,
             metrics: metrics.clone(),
         })
@@ -206,28 +219,68 @@ impl BrokerLink {
         let _ = waiting.sender.send(match reply.outcome {
             BrokerOutcome::Denied => Err(LinkFailure::Denied(text())),
             BrokerOutcome::Failed => Err(LinkFailure::Failed(text())),
-            BrokerOutcome::Done => self.answer(body, waiting.who),
+            BrokerOutcome::Done => self.answer(body, waiting.account),
         });
         Ok(())
     }
 
-    fn answer(&self, bytes: Bytes, who: Option<Arc<Claimant>>) -> Reply {
-        let amount = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        let Some(who) = who.filter(|_| amount > 0) else { return Ok(BrokerAnswer { bytes, _unclaimed: None }) };
-        match self.unclaimed.try_take(&Claim { who, amount, has: 0 }) {
-            Some(permit) => Ok(BrokerAnswer { bytes, _unclaimed: Some(permit) }),
-            None => Err(LinkFailure::failed(
-                "too many large replies wait for this policy or its namespace on this replica; the policy can be asked again",
-            )),
+    fn answer(&self, bytes: Bytes, account: Option<ReplyAccount>) -> Reply {
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let Some(ReplyAccount { who, mut room }) = account.filter(|_| length > 0) else {
+            return Ok(BrokerAnswer { bytes, _unclaimed: None });
+        };
+        let has = room.as_ref().map_or(0, PolicyPermit::amount);
+        if length > has {
+            let more = self.unclaimed.try_take(&Claim { who, amount: length - has, has });
+            let more = more.ok_or_else(|| {
+                LinkFailure::failed(
+                    "too many large replies wait for this policy or its namespace on this replica; the policy can be asked again",
+                )
+            })?;
+            match &mut room {
+                Some(room) => room.merge(more),
+                None => room = Some(more),
+            }
+        } else if let Some(room) = &mut room {
+            room.reduce_to(length);
         }
+        Ok(BrokerAnswer { bytes, _unclaimed: room })
     }
 
-    /// Asks the broker. The reply comes some time before the deadline, or a failure does.
+    /// Takes room for a reply of `amount` bytes that is asked for next, or waits for it.
+    ///
+    /// # Errors
+    /// When there is none in time.
+    pub(crate) async fn room(
+        &self,
+        who: &Arc<Claimant>,
+        amount: u64,
+        deadline: Instant,
+    ) -> Result<PolicyPermit, NoRoom> {
+        let claim = Claim { who: Arc::clone(who), amount: amount.min(UNCLAIMED), has: 0 };
+        if let Some(room) = self.unclaimed.try_take(&claim) {
+            return Ok(room);
+        }
+        let until = Instant::now() + without_way_back(left_until(deadline));
+        self.unclaimed.take(&claim, Some(until)).await.map_err(|_| {
+            self.metrics.overloaded.inc();
+            NoRoom
+        })
+    }
+
+    /// Asks the broker. The reply comes some time before the deadline, or a failure does. It needs no more room than `room` if it is not
+    /// longer than that.
     ///
     /// # Errors
     /// When the policy may not ask for this, or the broker cannot answer.
-    pub(crate) async fn call(&self, caller: &Caller<'_>, request: BrokerRequest, payload: &[u8]) -> Reply {
-        let result = self.ask(caller, request, payload).await;
+    pub(crate) async fn call(
+        &self,
+        caller: &Caller<'_>,
+        request: BrokerRequest,
+        payload: &[u8],
+        room: Option<PolicyPermit>,
+    ) -> Reply {
+        let result = self.ask(caller, request, payload, room).await;
         let outcome = match &result {
             Ok(_) => "done",
             Err(LinkFailure::Denied(_)) => "denied",
@@ -237,7 +290,13 @@ impl BrokerLink {
         result
     }
 
-    async fn ask(&self, caller: &Caller<'_>, request: BrokerRequest, payload: &[u8]) -> Reply {
+    async fn ask(
+        &self,
+        caller: &Caller<'_>,
+        request: BrokerRequest,
+        payload: &[u8],
+        room: Option<PolicyPermit>,
+    ) -> Reply {
         let left = left_until(caller.deadline);
         let until = Instant::now() + without_way_back(left);
         let Some(sender) = self.connected(left).await else {
@@ -252,7 +311,8 @@ impl BrokerLink {
             millis: millis(left_until(until)),
         };
         let late = || format!("'{request}' took longer than the policy's time allows");
-        self.exchange(sender, call, Some(caller.who), payload, until, late).await
+        let account = ReplyAccount { who: Arc::clone(caller.who), room };
+        self.exchange(sender, call, Some(account), payload, until, late).await
     }
 
     /// Asks the loader about a policy that somebody applies, whose JSON is `object`. The verdict, or a failure, comes by the deadline.
@@ -307,7 +367,7 @@ impl BrokerLink {
         &self,
         sender: mpsc::Sender<Bytes>,
         header: impl FnOnce(u64) -> H,
-        who: Option<&Arc<Claimant>>,
+        account: Option<ReplyAccount>,
         body: &[u8],
         until: Instant,
         late: impl FnOnce() -> String,
@@ -315,7 +375,7 @@ impl BrokerLink {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let frame = encode_frame(&header(number), body).map_err(|error| LinkFailure::failed(&error.to_string()))?;
         let (reply, replied) = oneshot::channel();
-        self.waiting().insert(number, WaitingMessage { sender: reply, who: who.cloned() });
+        self.waiting().insert(number, WaitingMessage { sender: reply, account });
         let _waiting = Waiting(self, number);
         let ended = || LinkFailure::failed("the loader of this pod ended the connection");
         let exchange = async {

@@ -34,8 +34,8 @@ pub(crate) trait Rule {
     /// When the queue is full.
     fn wait(&mut self, claim: &Self::Claim, waiter: Self::Waiter) -> Result<Self::Ticket, Self::Waiter>;
 
-    /// Takes a claim out of the queue, if it still waits.
-    fn leave(&mut self, claim: &Self::Claim, ticket: Self::Ticket);
+    /// Takes a claim out of the queue; says whether it still waited.
+    fn leave(&mut self, claim: &Self::Claim, ticket: Self::Ticket) -> bool;
 
     /// Takes back what was held.
     fn give_back(&mut self, owner: &Self::Owner, amount: u64);

@@ -253,8 +253,8 @@ impl<W> Rule for ByPolicy<W> {
         Self::wait(self, claim, waiter)
     }
 
-    fn leave(&mut self, claim: &Claim, ticket: u64) {
-        Self::leave(self, &claim.who, ticket);
+    fn leave(&mut self, claim: &Claim, ticket: u64) -> bool {
+        Self::leave(self, &claim.who, ticket).is_some()
     }
 
     fn give_back(&mut self, owner: &Arc<Claimant>, amount: u64) {

@@ -54,8 +54,12 @@ trait GiveBack<O>: Send + Sync {
 }
 
 /// A claim in the queue; dropping it takes it out.
-struct Queued<'a, R: Rule> {
-    pool: &'a Pool<R>,
+struct Queued<'a, O, R>
+where
+    O: Send + Sync + 'static,
+    R: Rule<Owner = O, Waiter = oneshot::Sender<Permit<O>>> + Send + 'static,
+{
+    pool: &'a Arc<Pool<R>>,
     claim: &'a R::Claim,
     ticket: R::Ticket,
 }
@@ -161,6 +165,15 @@ impl<O> Permit<O> {
         self.amount
     }
 
+    /// Gives back what is above `amount`.
+    pub(crate) fn reduce_to(&mut self, amount: u64) {
+        let more = self.amount.saturating_sub(amount);
+        if more > 0 {
+            self.amount -= more;
+            Arc::clone(&self.pool).give_back(&self.owner, more);
+        }
+    }
+
     /// Adds another permit of the same owner and pool.
     pub(crate) fn merge(&mut self, mut other: Self) {
         self.amount += std::mem::take(&mut other.amount);
@@ -175,9 +188,17 @@ impl<O> Drop for Permit<O> {
     }
 }
 
-impl<R: Rule> Drop for Queued<'_, R> {
+impl<O, R> Drop for Queued<'_, O, R>
+where
+    O: Send + Sync + 'static,
+    R: Rule<Owner = O, Waiter = oneshot::Sender<Permit<O>>> + Send + 'static,
+{
     fn drop(&mut self) {
-        lock(&self.pool.rule).leave(self.claim, self.ticket);
+        let waited = lock(&self.pool.rule).leave(self.claim, self.ticket);
+        if waited {
+            // What was behind it may need less than it did.
+            self.pool.serve();
+        }
     }
 }
 
@@ -272,6 +293,19 @@ mod tests {
         assert!(!pool.is_waited_for());
         drop(turn);
         assert!(pool.take(&claim, None).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn who_waits_behind_a_large_claim_goes_on_when_that_gives_up() {
+        let pool = PeerPool::new(10, 10);
+        let claim = |last, amount| TurnClaim { owner: Peer::of([10, 0, 0, last].into()), is_preferred: false, amount };
+        let (nine, five, one) = (claim(1, 9), claim(2, 5), claim(3, 1));
+        let _held = pool.take(&nine, None).await;
+        let mut large = Box::pin(pool.take(&five, None));
+        let mut small = Box::pin(pool.take(&one, None));
+        assert!((&mut large).now_or_never().is_none() && (&mut small).now_or_never().is_none());
+        drop(large);
+        assert!(small.now_or_never().is_some_and(|permit| permit.is_ok()), "nothing else wakes it");
     }
 
     #[tokio::test]

@@ -66,12 +66,11 @@ impl<K: Clone + Eq + Hash, T> ByTurn<K, T> {
         number
     }
 
-    /// Takes a claim out of its queue, if it still waits.
-    pub(super) fn take_back(&mut self, claim: &TurnClaim<K>, ticket: u64) {
+    /// Takes a claim out of its queue; says whether it still waited.
+    pub(super) fn take_back(&mut self, claim: &TurnClaim<K>, ticket: u64) -> bool {
         // An owner without claims is forgotten when its turn comes.
-        if let Some(waiting) = self.queues[usize::from(claim.is_preferred)].waiting.get_mut(&claim.owner) {
-            waiting.remove(&ticket);
-        }
+        let waiting = self.queues[usize::from(claim.is_preferred)].waiting.get_mut(&claim.owner);
+        waiting.is_some_and(|waiting| waiting.remove(&ticket).is_some())
     }
 
     /// Takes back what an owner held.
@@ -161,8 +160,8 @@ impl<K: Clone + Eq + Hash, T> Rule for ByTurn<K, T> {
         Ok(self.ask(claim, waiter))
     }
 
-    fn leave(&mut self, claim: &TurnClaim<K>, ticket: u64) {
-        self.take_back(claim, ticket);
+    fn leave(&mut self, claim: &TurnClaim<K>, ticket: u64) -> bool {
+        self.take_back(claim, ticket)
     }
 
     fn give_back(&mut self, owner: &K, amount: u64) {

@@ -54,6 +54,7 @@ use crate::capability::BrokerLink;
 use crate::capability::cache::PolicyCache;
 use crate::capability::link::{BrokerAnswer, Caller, LinkFailure};
 use crate::fair::claimant::Claimant;
+use crate::fair::pool::PolicyPermit;
 use crate::memory::{GuestMemory, InstanceMemory, MemoryHold};
 
 /// Largest reply of a guest, in bytes.
@@ -131,10 +132,37 @@ impl Host {
         payload: &[u8],
         deadline: Instant,
     ) -> Result<BrokerAnswer, LinkFailure> {
+        self.ask_with_room(request, payload, deadline, None).await
+    }
+
+    /// Asks the broker for the objects of the cluster that this policy may read. There is room for a reply of `length` bytes before they are
+    /// asked for.
+    pub(crate) async fn ask_for_objects(&self, length: u64, deadline: Instant) -> Result<BrokerAnswer, CallError> {
+        let room = match &self.broker {
+            Some(broker) => Some(broker.room(&self.who, length, deadline).await),
+            None => None,
+        };
+        let room = room.transpose().map_err(|error| CallError::Overloaded(error.to_string()))?;
+        self.ask_with_room(BrokerRequest::ContextObjects, b"", deadline, room).await.map_err(|failure| match failure {
+            LinkFailure::Denied(text) => CallError::Denied(text),
+            // Rules make no calls, so the text for guests, that a call failed, does not fit.
+            failed @ LinkFailure::Failed(_) => {
+                CallError::Unprovided(format!("objects of the cluster are missing: {}", failed.cause()))
+            }
+        })
+    }
+
+    async fn ask_with_room(
+        &self,
+        request: BrokerRequest,
+        payload: &[u8],
+        deadline: Instant,
+        room: Option<PolicyPermit>,
+    ) -> Result<BrokerAnswer, LinkFailure> {
         let Some(broker) = &self.broker else { return Err(LinkFailure::failed(NO_BROKER)) };
         let (policy, who, member) = (&self.policy, &self.who, self.member.as_deref());
         let caller = Caller { policy, who, generation: self.generation, member, deadline };
-        broker.call(&caller, request, payload).await
+        broker.call(&caller, request, payload, room).await
     }
 
     /// Whether the broker is asked about certificates too, as it records calls or answers them from a recording.

@@ -37,7 +37,7 @@ impl Rig {
         tokio::spawn(async move {
             let deadline = Instant::now() + Duration::from_millis(millis);
             let caller = Caller { policy: &who.policy, who: &who, generation: 1, member: None, deadline };
-            link.call(&caller, LOOKUP, payload.as_bytes()).await.map(|answer| answer.bytes)
+            link.call(&caller, LOOKUP, payload.as_bytes(), None).await.map(|answer| answer.bytes)
         })
     }
 
@@ -93,7 +93,7 @@ async fn replies_come_in_any_order() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_logged_from_a_failure() {
+async fn a_refusal_is_told_from_a_failure() {
     let rig = Rig::new(None);
     let mut broker = rig.connect().await;
     for outcome in [BrokerOutcome::Denied, BrokerOutcome::Failed] {
@@ -182,7 +182,7 @@ async fn replies_for_nobody_and_large_ones_in_number_have_a_limit() {
 async fn a_namespace_that_holds_all_the_replies_it_may_leaves_room_for_those_of_others() {
     let link = BrokerLink::new(&Metrics::new().expect("registers"), false);
     let largest = Bytes::from(vec![b'x'; 8 << 20]);
-    let answer = |id: &str| link.answer(largest.clone(), Some(who(id)));
+    let answer = |id: &str| link.answer(largest.clone(), Some(ReplyAccount { who: who(id), room: None }));
     let hoard = |name: &str| -> Vec<BrokerAnswer> {
         (0..10).map_while(|number| answer(&format!("namespaced/{name}/{number}")).ok()).collect()
     };
@@ -194,6 +194,57 @@ async fn a_namespace_that_holds_all_the_replies_it_may_leaves_room_for_those_of_
     assert!(answer("namespaced/c/x").is_ok());
     drop(held);
     assert!(answer("namespaced/a/x").is_ok(), "what was taken came back");
+}
+
+#[tokio::test]
+async fn large_replies_that_are_asked_for_at_the_same_time_wait_for_each_other() {
+    const LENGTH: usize = 4 << 20;
+    let rig = Rig::new(None);
+    let mut broker = rig.connect().await;
+    let ask = |_| {
+        let (link, who) = (Arc::clone(&rig.link), who("cluster/a"));
+        tokio::spawn(async move {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let room =
+                link.room(&who, 8 << 20, deadline).await.map_err(|error| LinkFailure::failed(&error.to_string()))?;
+            let caller = Caller { policy: &who.policy, who: &who, generation: 1, member: None, deadline };
+            let answer = link.call(&caller, BrokerRequest::ContextObjects, b"", Some(room)).await?;
+            // As long as it takes to copy it for the guest.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Ok::<_, LinkFailure>(answer.bytes.len())
+        })
+    };
+    let asked: Vec<_> = (0..12).map(ask).collect();
+    let body = vec![b'x'; LENGTH];
+    for _ in 0..asked.len() {
+        let (header, _) = next(&mut broker).await;
+        reply(&mut broker, header.number, BrokerOutcome::Done, &body).await;
+    }
+    for judged in asked {
+        assert_eq!(judged.await.expect("ends"), Ok(LENGTH));
+    }
+    drop(
+        rig.link
+            .unclaimed
+            .try_take(&Claim { who: who("cluster/a"), amount: UNCLAIMED, has: 0 })
+            .expect("all came back"),
+    );
+}
+
+#[tokio::test]
+async fn a_reply_may_be_shorter_or_longer_than_its_room() {
+    let link = BrokerLink::new(&Metrics::new().expect("registers"), false);
+    let a = who("cluster/a");
+    let deadline = Instant::now() + Duration::from_millis(50);
+    for (room, length) in [(100, 40), (100, 100), (100, 300), (0, 300)] {
+        let room = if room > 0 { Some(link.room(&a, room, deadline).await.expect("free")) } else { None };
+        let answer = link.answer(vec![b'x'; length].into(), Some(ReplyAccount { who: Arc::clone(&a), room }));
+        let answer = answer.unwrap_or_else(|failure| panic!("{failure}"));
+        let held = answer._unclaimed.as_ref().map(PolicyPermit::amount);
+        assert_eq!(held, Some(length as u64));
+    }
+    let _all = link.room(&a, UNCLAIMED, deadline).await.expect("free");
+    assert_eq!(link.room(&who("cluster/b"), 1, deadline).await.err(), Some(NoRoom));
 }
 
 #[tokio::test]

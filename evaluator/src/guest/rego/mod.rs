@@ -10,23 +10,26 @@ mod abi;
 mod data;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
-use portcullis_contract::{BrokerRequest, CALLBACK_FAILURE, ExecutionMode};
+use portcullis_contract::{BROKER_MAX_REPLY, ExecutionMode};
 use wasmtime::{InstancePre, Store};
 
 use super::builtins::{self, Builtin};
 use super::context::Limits;
 use super::{CallError, Context, Host, Operation, Parts, Reply, instantiate, store};
-use crate::capability::link::{BrokerAnswer, LinkFailure};
+use crate::capability::link::BrokerAnswer;
 use crate::memory::InstanceMemory;
 
 pub(super) use self::abi::{add_to_linker, check};
 
 /// The number of the rule or package that `opa build -e` names first.
 const ENTRYPOINT: i32 = 0;
+/// How much longer than before the objects may be at least and still find room, in bytes.
+const MORE: u64 = 64 << 10;
 /// The error of a module that gives no result.
 const NO_RESULT: &str = "the policy gave no result";
 
@@ -37,11 +40,13 @@ pub(crate) struct RegoGuest {
     mode: ExecutionMode,
     /// The builtins that the module asks its host for; empty until the first instance has named them.
     builtins: OnceLock<Arc<HashMap<i32, Builtin>>>,
+    /// The length of the objects that the broker gave last, in bytes; 0 before that.
+    objects: AtomicU64,
 }
 
 impl RegoGuest {
     pub(super) fn new(pre: InstancePre<Context>, limits: Limits, mode: ExecutionMode) -> Self {
-        Self { pre, limits, mode, builtins: OnceLock::new() }
+        Self { pre, limits, mode, builtins: OnceLock::new(), objects: AtomicU64::new(0) }
     }
 
     pub(super) async fn call(
@@ -53,7 +58,7 @@ impl RegoGuest {
         account: InstanceMemory,
     ) -> Result<Reply, CallError> {
         let objects = match operation {
-            Operation::Validate if host.needs_objects => Some(objects(host, deadline).await?),
+            Operation::Validate if host.needs_objects => Some(self.objects(host, deadline).await?),
             _ => None,
         };
         let mut store = store(self.pre.module().engine(), Context::new(host, self.limits, deadline, account));
@@ -71,6 +76,13 @@ impl RegoGuest {
         };
         let account = Some(store.into_data().growth.into_account());
         Ok(Reply { bytes, failed_capability: None, account })
+    }
+
+    /// The objects that the policy may read, as the broker has them.
+    async fn objects(&self, host: &Host, deadline: Instant) -> Result<BrokerAnswer, CallError> {
+        let objects = host.ask_for_objects(room(self.objects.load(Ordering::Relaxed)), deadline).await?;
+        self.objects.store(u64::try_from(objects.bytes.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        Ok(objects)
     }
 
     /// Makes the instance and finds out which builtins it asks the host for.
@@ -114,14 +126,20 @@ impl RegoGuest {
     }
 }
 
-/// The objects that the policy may read, as the broker has them.
-async fn objects(host: &Host, deadline: Instant) -> Result<BrokerAnswer, CallError> {
-    host.ask_broker(BrokerRequest::ContextObjects, b"", deadline).await.map_err(|failure| match failure {
-        LinkFailure::Denied(text) => CallError::Denied(text),
-        LinkFailure::Failed(text) => {
-            // The prefix says that a call of the guest failed, but rules make no calls.
-            let cause = text.strip_prefix(CALLBACK_FAILURE).unwrap_or(&text);
-            CallError::Unprovided(format!("objects of the cluster are missing: {cause}"))
-        }
-    })
+/// The room for objects, in bytes, where the last ones took this much: some more, as there may be a few objects more now. The first time, as
+/// much as a reply may take.
+fn room(last: u64) -> u64 {
+    let most = u64::try_from(BROKER_MAX_REPLY).unwrap_or(u64::MAX);
+    if last == 0 { most } else { (last + last / 8 + MORE).min(most) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_a_few_objects_more() {
+        assert_eq!((room(0), room(8 << 20), room(7 << 20)), (8 << 20, 8 << 20, (7 << 20) + (7 << 17) + MORE));
+        assert_eq!(room(1), 1 + MORE);
+    }
 }
