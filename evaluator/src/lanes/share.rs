@@ -4,9 +4,9 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use portcullis_contract::PolicyId;
@@ -17,10 +17,16 @@ use super::{InstancePermit, LaneError, Lanes, Scheduled, first_turn, panicked};
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
 use crate::fair::pool::PolicyPool;
+use crate::memory::GuestMemory;
 use crate::metrics::PolicyMetrics;
 
 /// How many requests of one policy may wait for each one that may run.
-const QUEUE_FACTOR: usize = 8;
+const QUEUE_FACTOR: u32 = 8;
+/// The part of its time, as a divisor, that a request may spend in the queue: the rest is for its own evaluation and for those that take
+/// longer than the latest ones did.
+const IN_QUEUE: u32 = 2;
+/// How much of the mean one evaluation is, as a divisor.
+const WEIGHT: u64 = 8;
 
 /// The share of one policy: a limit on its evaluations, not a reservation.
 pub struct Share {
@@ -30,7 +36,9 @@ pub struct Share {
     waiting: AtomicUsize,
     /// Whether the policy's latest evaluations took long: the next one then starts in the slow lane.
     is_long: Arc<AtomicBool>,
-    /// The same of the work of this program for its requests.
+    /// How long the policy's evaluations take, in microseconds: a moving average, and 0 before the first one has ended.
+    mean: AtomicU64,
+    /// Whether the latest work of this program for its requests took long.
     is_own_work_long: Arc<AtomicBool>,
     metrics: Arc<PolicyMetrics>,
 }
@@ -61,7 +69,13 @@ impl Share {
         let who = Claimant::new(policy);
         let running = Arc::new(Semaphore::new(lanes.limits.running));
         let (is_long, is_own_work_long) = (Arc::default(), Arc::default());
-        Self { lanes, who, running, waiting: AtomicUsize::new(0), is_long, is_own_work_long, metrics }
+        let (waiting, mean) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Self { lanes, who, running, waiting, is_long, mean, is_own_work_long, metrics }
+    }
+
+    /// The memory of guests.
+    pub(crate) fn memory(&self) -> &GuestMemory {
+        self.lanes.memory()
     }
 
     /// The policy, as one that asks for shares.
@@ -89,7 +103,14 @@ impl Share {
             let started = Instant::now();
             self.metrics.wait_seconds.observe((started - arrived).as_secs_f64());
             let result = self.run_admitted(deadline, permits, future).await;
-            self.metrics.seconds.observe(started.elapsed().as_secs_f64());
+            let took = started.elapsed();
+            self.metrics.seconds.observe(took.as_secs_f64());
+            let before = self.mean.load(Ordering::Relaxed);
+            // One that had no time left would have taken longer.
+            let mean =
+                if started + took < deadline { mean_with(before, took) } else { before.max(mean_with(before, took)) };
+            // Evaluations that end at the same time may overwrite each other; then one counts less.
+            self.mean.store(mean, Ordering::Relaxed);
             result
         }
     }
@@ -120,13 +141,7 @@ impl Share {
             let instance = take(&self.lanes.instances).map(|permit| self.lanes.in_use(permit));
             let instance = instance.ok_or(Needed::Instances)?;
             let long = take(&self.lanes.long).ok_or(Needed::Long)?;
-            let turns = Scheduled::new(future, Arc::clone(&self.lanes.order), Arc::clone(&self.who), None);
-            let turns = async move {
-                let output = turns.await;
-                drop((long, instance));
-                output
-            };
-            Ok(self.lanes.slow_turns(deadline, turns).await)
+            Ok(self.in_turns(deadline, future, None, (long, instance)).await)
         }
     }
 
@@ -146,9 +161,7 @@ impl Share {
         {
             return output.map_err(panicked);
         }
-        let is_long = Some(Arc::clone(&self.is_own_work_long));
-        let turns = Scheduled::new(future, Arc::clone(&self.lanes.order), Arc::clone(&self.who), is_long);
-        self.lanes.slow_turns(deadline, turns).await
+        self.in_turns(deadline, future, Some(&self.is_own_work_long), ()).await
     }
 
     async fn run_admitted<T, F>(
@@ -173,11 +186,25 @@ impl Share {
                 "this policy or its namespace has its share of the {limit} long evaluations of this replica"
             ))
         })?;
-        let is_long = Some(Arc::clone(&self.is_long));
-        let turns = Scheduled::new(future, Arc::clone(&self.lanes.order), Arc::clone(&self.who), is_long);
+        self.in_turns(deadline, future, Some(&self.is_long), (long, permits)).await
+    }
+
+    /// Runs `future` in turns of the policy in the slow lane, and drops `held` at its end. It sets `is_long`.
+    async fn in_turns<T, F>(
+        &self,
+        deadline: Instant,
+        future: Pin<Box<F>>,
+        is_long: Option<&Arc<AtomicBool>>,
+        held: impl Send + 'static,
+    ) -> Result<T, LaneError>
+    where
+        F: Future<Output = std::thread::Result<T>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let turns = Scheduled::new(future, Arc::clone(&self.lanes.order), Arc::clone(&self.who), is_long.cloned());
         let turns = async move {
             let output = turns.await;
-            drop((long, permits));
+            drop(held);
             output
         };
         self.lanes.slow_turns(deadline, turns).await
@@ -209,13 +236,41 @@ impl Share {
     /// Waits for one of the running evaluations to end, if the queue is not full.
     async fn queue(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, LaneError> {
         let limit = self.lanes.limits.running;
-        // Behind long evaluations hardly any request is served in time, so few may wait there.
-        let room = if self.is_long.load(Ordering::Relaxed) { limit } else { limit * QUEUE_FACTOR };
+        let mean = Some(self.mean.load(Ordering::Relaxed)).filter(|_| self.is_long.load(Ordering::Relaxed));
+        let room = limit * queue_factor(deadline.saturating_duration_since(Instant::now()), mean);
         let waiting = Waiting::new(&self.waiting);
-        let permit = if waiting.place > room { None } else { wait(&self.running, deadline).await };
-        permit.ok_or_else(|| {
-            self.lanes.overloaded(format!("{limit} evaluations of this policy, its limit, are under way already"))
-        })
+        let overloaded = |queue: &str| {
+            let text = format!("{limit} evaluations of this policy, its limit, are under way already, and {queue}");
+            self.lanes.overloaded(text)
+        };
+        if waiting.place > room {
+            return Err(overloaded(&format!("its queue of {room} requests is full")));
+        }
+        wait(&self.running, deadline).await.ok_or_else(|| overloaded("this request waited in its queue for too long"))
+    }
+}
+
+/// How many requests may wait for each one that may run, where one has this much time left, and evaluations take `mean` microseconds; none if
+/// the latest ones were short. Behind long evaluations only so many may wait as can be served in time; before it is known how long they
+/// take, few.
+fn queue_factor(left: Duration, mean: Option<u64>) -> usize {
+    let factor = match mean {
+        None => QUEUE_FACTOR,
+        Some(0) => 1,
+        Some(mean) => {
+            let rounds = (left / IN_QUEUE).as_micros() / u128::from(mean);
+            u32::try_from(rounds).unwrap_or(u32::MAX).clamp(1, QUEUE_FACTOR)
+        }
+    };
+    usize::try_from(factor).expect("it is small")
+}
+
+/// The mean in microseconds after one more evaluation.
+fn mean_with(mean: u64, took: Duration) -> u64 {
+    let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+    match mean {
+        0 => took,
+        mean => (mean - mean / WEIGHT).saturating_add(took / WEIGHT).max(1),
     }
 }
 
@@ -244,8 +299,6 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use rustix::time::{ClockId, clock_gettime};
 
     use super::*;
@@ -307,16 +360,58 @@ mod tests {
     async fn beyond_bound_and_queue_requests_are_refused_at_once() {
         let share = share(LaneLimits { instances: 8, threads: 1, running: 1 });
         let mut running = Vec::new();
-        for _ in 0..1 + QUEUE_FACTOR {
+        for _ in 0..=QUEUE_FACTOR {
             let share = Arc::clone(&share);
             running.push(tokio::spawn(async move { share.run(soon(), std::future::pending::<()>()).await }));
             tokio::task::yield_now().await;
         }
         let before = Instant::now();
         let refusal = share.run(soon(), async {}).await.expect_err("refused");
-        assert!(matches!(refusal, LaneError::Overloaded { .. }));
+        let text =
+            "1 evaluations of this policy, its limit, are under way already, and its queue of 8 requests is full";
+        assert_eq!(refusal, LaneError::Overloaded { text: text.to_owned() });
         assert!(before.elapsed() < Duration::from_secs(30));
         running.iter().for_each(|task| task.abort());
+    }
+
+    #[test]
+    fn the_queue_has_room_for_what_can_be_in_time() {
+        let of = |left, mean: u64| queue_factor(Duration::from_millis(left), Some(mean * 1000));
+        assert_eq!(queue_factor(Duration::ZERO, None), 8, "the latest evaluations were short");
+        assert_eq!((of(2000, 15), of(2000, 50), of(2000, 125)), (8, 8, 8));
+        assert_eq!((of(2000, 200), of(2000, 400), of(2000, 2000)), (5, 2, 1));
+        assert_eq!((of(100, 15), of(0, 15)), (3, 1));
+        assert_eq!((of(2000, 0), of(u64::MAX / 1000, 1)), (1, 8));
+    }
+
+    #[test]
+    fn the_mean_follows_the_latest_evaluations() {
+        let after =
+            |mean, millis, times| (0..times).fold(mean, |mean, _| mean_with(mean, Duration::from_millis(millis)));
+        assert_eq!((after(0, 15, 1), after(0, 15, 100)), (15_000, 15_000));
+        assert_eq!(after(15_000, 2000, 1), 13_125 + 250_000);
+        assert!(after(15_000, 2000, 20) > 1_800_000, "one that loops is known soon");
+        assert!(after(2_000_000, 15, 40) < 30_000, "and forgotten after a while");
+        assert!(
+            mean_with(0, Duration::ZERO) > 0
+                && mean_with(1, Duration::ZERO) > 0
+                && mean_with(u64::MAX, Duration::MAX) > 0
+        );
+    }
+
+    #[tokio::test]
+    async fn a_burst_for_a_policy_that_takes_a_few_ticks_waits_and_is_answered() {
+        let share = share(LaneLimits { instances: 8, threads: 1, running: 1 });
+        let evaluation = || async {
+            let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("it is not negative");
+            tokio::task::yield_now().await;
+            let end = used() + portcullis_engine::TICK;
+            while used() < end {}
+        };
+        assert_eq!(share.run(soon(), evaluation()).await, Ok(()));
+        assert!(share.is_long.load(Ordering::Relaxed));
+        let burst = (0..=QUEUE_FACTOR).map(|_| share.run(soon(), evaluation()));
+        assert_eq!(futures::future::join_all(burst).await, vec![Ok(()); 9]);
     }
 
     #[tokio::test]
