@@ -9,7 +9,7 @@ use std::time::Instant;
 use portcullis_process::format_bytes;
 use wasmtime::{Instance, Memory, ResourceLimiterAsync};
 
-use super::builtins::{Builtin, Seed};
+use super::builtins::{Builtin, Drawn};
 use super::failed_calls::FailedCalls;
 use super::streams::Streams;
 use super::{CallError, Host, Parts};
@@ -63,8 +63,8 @@ pub(super) struct Rego {
     pub(super) builtins: Arc<HashMap<i32, Builtin>>,
     /// Whether a builtin runs, which calls functions of the module for its arguments and its result.
     pub(super) in_builtin: bool,
-    /// The seed of random builtins.
-    pub(super) seed: Seed,
+    /// What is the same for all builtins of the call.
+    pub(super) drawn: Drawn,
 }
 
 /// What a waPC guest and its host hand to each other in one call.

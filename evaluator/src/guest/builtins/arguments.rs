@@ -1,19 +1,20 @@
 //! The arguments of a builtin, taken by place and type.
 
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::{BuiltinError, Work};
+use super::{BuiltinError, Once, Work};
 
 /// As many arguments as the module gave; the builtin may expect more or fewer.
 pub(in super::super) struct Arguments {
     values: Vec<Value>,
-    seed: u64,
+    once: Once,
     work: Work,
 }
 
 impl Arguments {
-    pub(in super::super) fn new(values: Vec<Value>, seed: u64, work: Work) -> Self {
-        Self { values, seed, work }
+    pub(in super::super) fn new(values: Vec<Value>, once: Once, work: Work) -> Self {
+        Self { values, once, work }
     }
 
     /// What the builtin may do with them.
@@ -23,7 +24,12 @@ impl Arguments {
 
     /// A number that is the same for all builtins of one call.
     pub(super) fn seed(&self) -> u64 {
-        self.seed
+        self.once.seed
+    }
+
+    /// The time, which is the same for all builtins of one call.
+    pub(super) fn now(&self) -> Timestamp {
+        self.once.now
     }
 
     pub(super) fn value(&self, place: usize) -> Result<&Value, BuiltinError> {

@@ -1,5 +1,5 @@
-//! Builtins of Rego that OPA leaves to its host. Each is a pure function of its arguments; random ones also depend on a seed, drawn once a
-//! call.
+//! Builtins of Rego that OPA leaves to its host. Each is a pure function of its arguments; random ones also depend on a seed, and one on the
+//! time, both of which are the same throughout one call.
 //!
 //! If a builtin fails, the evaluation ends with an error, and the request is rejected. Outside of strict mode OPA returns `undefined`
 //! instead, which could silently disable a rule that denies.
@@ -23,6 +23,7 @@ mod work;
 
 use std::collections::{BTreeMap, HashMap};
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 pub(super) use self::arguments::Arguments;
@@ -45,16 +46,24 @@ pub(super) struct Builtin {
     pub(super) log_line: fn(&[u8]) -> Option<String>,
 }
 
-/// The seed of builtins that are random, drawn when the first of them runs.
-#[derive(Default)]
-pub(super) struct Seed(Option<u64>);
+/// What is the same for all builtins of one call, and different for the next.
+#[derive(Clone, Copy)]
+pub(super) struct Once {
+    /// The seed of builtins that are random.
+    seed: u64,
+    /// The time that it is.
+    now: Timestamp,
+}
 
-impl Seed {
-    /// A number that is the same for the whole call, and another one for the next.
-    pub(super) fn get(&mut self) -> u64 {
+/// Made when the first builtin runs.
+#[derive(Default)]
+pub(super) struct Drawn(Option<Once>);
+
+impl Drawn {
+    pub(super) fn get(&mut self) -> Once {
         *self.0.get_or_insert_with(|| {
             use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-            RandomState::new().build_hasher().finish()
+            Once { seed: RandomState::new().build_hasher().finish(), now: Timestamp::now() }
         })
     }
 }
@@ -172,7 +181,12 @@ const ALL: &[(&str, Run)] = &[
 fn run_with(name: &str, arguments: Value, work: Work) -> Outcome {
     let (_, run) = ALL.iter().find(|(known, _)| *known == name).expect("a builtin");
     let Value::Array(values) = arguments else { panic!("a list of arguments") };
-    run(&Arguments::new(values, 7, work))
+    run(&Arguments::new(values, once(7), work))
+}
+
+#[cfg(test)]
+fn once(seed: u64) -> Once {
+    Once { seed, now: Timestamp::UNIX_EPOCH }
 }
 
 /// With all the effort that there is, and no deadline.
@@ -185,6 +199,16 @@ pub(super) fn run(name: &str, arguments: Value) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_is_the_same_throughout_a_call() {
+        let mut drawn = Drawn::default();
+        let first = drawn.get();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert_eq!(drawn.get().now, first.now);
+        assert_ne!(Drawn::default().get().now, first.now);
+        assert_eq!(run("time.now_ns", serde_json::json!([])), Ok(0.into()), "the time that it was given");
+    }
 
     #[test]
     fn what_this_host_does_not_have_is_named() {

@@ -14,8 +14,8 @@ use super::{Arguments, BuiltinError, Outcome};
 /// The layout of [`format`] where none is given.
 const RFC3339_NANO: &str = "2006-01-02T15:04:05.999999999Z07:00";
 
-pub(super) fn now(_: &Arguments) -> Outcome {
-    nanoseconds(Timestamp::now())
+pub(super) fn now(arguments: &Arguments) -> Outcome {
+    nanoseconds(arguments.now())
 }
 
 pub(super) fn parse_rfc3339(arguments: &Arguments) -> Outcome {

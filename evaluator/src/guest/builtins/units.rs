@@ -1,4 +1,6 @@
 //! Quantities, ranges, and random values.
+//!
+//! Quantities are decimal numbers, and stay exact: `700m` is 0.7, as in OPA, and not what 700 times the nearest number to 0.001 is.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -11,14 +13,17 @@ use super::{Arguments, BuiltinError, Outcome};
 pub(super) fn parse(arguments: &Arguments) -> Outcome {
     let (number, unit) = split(arguments.text(0)?)?;
     let factor = match unit.as_str() {
-        "" => 1.0,
-        "m" => 0.001,
+        "" => Factor::ONE,
+        "m" => Factor { tens: -3, ..Factor::ONE },
         // Here, unlike below, case matters: milli and mega.
         unit => factor(&if unit.ends_with('i') { unit.to_lowercase() } else { unit.replace('M', "m") })
             .filter(|_| unit != "m")
             .ok_or_else(|| unknown(unit, "unit"))?,
     };
-    number_of(number * factor)
+    if let Some(number) = Decimal::of(number).and_then(|number| number.times(factor).number()) {
+        return Ok(Value::Number(number));
+    }
+    number_of(float(number)? * factor.float())
 }
 
 /// A number of bytes: `10KB`, `1.5Gi`, `200`. Case does not matter.
@@ -26,16 +31,24 @@ pub(super) fn parse_bytes(arguments: &Arguments) -> Outcome {
     let (number, unit) = split(arguments.text(0)?)?;
     let unit = unit.to_lowercase();
     let unit = unit.strip_suffix('b').unwrap_or(&unit);
-    let factor = if unit.is_empty() { Some(1.0) } else { factor(unit) };
-    number_of((number * factor.ok_or_else(|| unknown(unit, "unit of bytes"))?).trunc())
+    let factor = if unit.is_empty() { Some(Factor::ONE) } else { factor(unit) };
+    let factor = factor.ok_or_else(|| unknown(unit, "unit of bytes"))?;
+    if let Some(number) = Decimal::of(number).and_then(|number| number.times(factor).whole().number()) {
+        return Ok(Value::Number(number));
+    }
+    number_of((float(number)? * factor.float()).trunc())
 }
 
 fn unknown(word: &str, expected: &'static str) -> BuiltinError {
     BuiltinError::Unknown { word: clean(word, 64), expected }
 }
 
-fn split(text: &str) -> Result<(f64, String), BuiltinError> {
-    let odd = || BuiltinError::Form("it is not a number with a unit");
+fn odd() -> BuiltinError {
+    BuiltinError::Form("it is not a number with a unit")
+}
+
+/// The number, which Rust can read, and the unit.
+fn split(text: &str) -> Result<(&str, String), BuiltinError> {
     let text = text.trim_matches('"');
     let is_unit = |character: char| character.is_ascii_alphabetic() && !matches!(character, 'e' | 'E');
     // An exponent is a part of the number, if a number follows: `1e3` and `1E`.
@@ -48,13 +61,91 @@ fn split(text: &str) -> Result<(f64, String), BuiltinError> {
     if unit.contains(char::is_whitespace) || number.is_empty() {
         return Err(odd());
     }
-    Ok((number.parse().map_err(|_| odd())?, unit))
+    float(number).map(|_| (number, unit))
 }
 
-fn factor(unit: &str) -> Option<f64> {
-    let (unit, base) = unit.strip_suffix('i').map_or((unit, 1000.0_f64), |unit| (unit, 1024.0));
+fn float(number: &str) -> Result<f64, BuiltinError> {
+    number.parse().map_err(|_| odd())
+}
+
+fn factor(unit: &str) -> Option<Factor> {
+    let (unit, is_binary) = unit.strip_suffix('i').map_or((unit, false), |unit| (unit, true));
     let power = ["", "k", "m", "g", "t", "p", "e"].iter().position(|known| unit.eq_ignore_ascii_case(known))?;
-    Some(base.powi(i32::try_from(power).ok().filter(|power| *power > 0)?))
+    let power = i32::try_from(power).ok().filter(|power| *power > 0)?;
+    Some(if is_binary { Factor { twos: 10 * power, tens: 0 } } else { Factor { tens: 3 * power, twos: 0 } })
+}
+
+/// What a unit stands for: a power of ten, or of two.
+#[derive(Clone, Copy)]
+struct Factor {
+    tens: i32,
+    twos: i32,
+}
+
+impl Factor {
+    const ONE: Self = Self { tens: 0, twos: 0 };
+
+    /// For numbers that are too long for [`Decimal`].
+    fn float(self) -> f64 {
+        10_f64.powi(self.tens) * 2_f64.powi(self.twos)
+    }
+}
+
+/// `digits` × 10^`exponent`, below zero or not.
+struct Decimal {
+    is_negative: bool,
+    digits: u128,
+    exponent: i32,
+}
+
+impl Decimal {
+    /// Most digits: with the largest power of two there are 124 bits of them.
+    const MOST: usize = 19;
+
+    /// The number in a text that Rust can read; none if it has too many digits.
+    fn of(text: &str) -> Option<Self> {
+        let (number, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+        let (is_negative, number) = match number.strip_prefix('-') {
+            Some(number) => (true, number),
+            None => (false, number.strip_prefix('+').unwrap_or(number)),
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if whole.len() + fraction.len() > Self::MOST {
+            return None;
+        }
+        let exponent: i32 = exponent.parse().ok().filter(|exponent: &i32| exponent.abs() < 1000)?;
+        let exponent = exponent - i32::try_from(fraction.len()).ok()?;
+        Some(Self { is_negative, digits: format!("{whole}{fraction}").parse().ok()?, exponent })
+    }
+
+    fn times(self, factor: Factor) -> Self {
+        Self { digits: self.digits << factor.twos, exponent: self.exponent + factor.tens, ..self }
+    }
+
+    /// Without what comes after the point.
+    fn whole(self) -> Self {
+        if self.exponent >= 0 {
+            return self;
+        }
+        let digits = 10_u128.checked_pow(self.exponent.unsigned_abs()).map_or(0, |below| self.digits / below);
+        Self { digits, exponent: 0, ..self }
+    }
+
+    /// As JSON; a whole number is an integer. None if it is too large for a number.
+    fn number(self) -> Option<Number> {
+        let Self { is_negative, mut digits, mut exponent } = self;
+        while exponent < 0 && digits.is_multiple_of(10) && digits > 0 {
+            (digits, exponent) = (digits / 10, exponent + 1);
+        }
+        let sign = if is_negative { "-" } else { "" };
+        let tens = u32::try_from(exponent).ok().and_then(|exponent| 10_u128.checked_pow(exponent));
+        let whole = if digits == 0 { Some(0) } else { tens.and_then(|tens| digits.checked_mul(tens)) };
+        let integer = whole.and_then(|whole| i64::try_from(whole).ok());
+        match integer {
+            Some(integer) => Some(Number::from(if is_negative { -integer } else { integer })),
+            None => Number::from_f64(format!("{sign}{digits}e{exponent}").parse().ok()?),
+        }
+    }
 }
 
 /// A number as JSON; a whole one is an integer.
@@ -105,7 +196,7 @@ fn hash(arguments: &Arguments, name: &str, round: u8) -> u64 {
 mod tests {
     use serde_json::json;
 
-    use super::super::{Arguments, Effort, Work, run};
+    use super::super::{Arguments, Effort, Work, once, run};
 
     #[test]
     fn quantities() {
@@ -131,6 +222,27 @@ mod tests {
         ] {
             assert_eq!(run("units.parse_bytes", json!([text])), Ok(expected), "{text}");
         }
+        for milli in 1..=2000 {
+            let expected = match milli % 1000 {
+                0 => json!(milli / 1000),
+                _ => json!(format!("{}.{:03}", milli / 1000, milli % 1000).parse::<f64>().expect("a number")),
+            };
+            assert_eq!(run("units.parse", json!([format!("{milli}m")])), Ok(expected), "{milli}");
+        }
+        for (text, expected) in [
+            ("700m", json!(0.7)),
+            ("-700m", json!(-0.7)),
+            ("0m", json!(0)),
+            ("1.001k", json!(1001)),
+            ("0.0015k", json!(1.5)),
+            ("1e400m", json!(null)),
+        ] {
+            let found = run("units.parse", json!([text]));
+            assert_eq!(found.ok(), Some(expected).filter(|number| !number.is_null()), "{text}");
+        }
+        for (text, expected) in [("1.001KB", json!(1001)), ("1.0019KB", json!(1001)), ("0.3Ki", json!(307))] {
+            assert_eq!(run("units.parse_bytes", json!([text])), Ok(expected), "{text}");
+        }
         for odd in ["", "k", "1 k", "1x", "1..2", "0x10"] {
             assert!(run("units.parse", json!([odd])).is_err(), "{odd}");
             assert!(run("units.parse_bytes", json!([odd])).is_err(), "{odd}");
@@ -149,7 +261,8 @@ mod tests {
     fn random_is_the_same_throughout_a_request() {
         let of = |name: &str, seed| {
             let work = Work::new(Effort::Little, std::time::Instant::now());
-            super::rand_intn(&Arguments::new(vec![json!(name), json!(1_000_000_007)], seed, work)).expect("a number")
+            super::rand_intn(&Arguments::new(vec![json!(name), json!(1_000_000_007)], once(seed), work))
+                .expect("a number")
         };
         assert_eq!(of("a", 1), of("a", 1));
         assert!(of("a", 1) != of("b", 1) && of("a", 1) != of("a", 2));

@@ -168,13 +168,13 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
         values.push(text);
     }
     let context = caller.data_mut();
-    let (seed, deadline, memory) = (context.rego.seed.get(), context.deadline, builtins::memory_for(&values));
+    let (once, deadline, memory) = (context.rego.drawn.get(), context.deadline, builtins::memory_for(&values));
     let run = move |effort| -> Result<Option<Vec<u8>>, BuiltinError> {
         let work = Work::new(effort, deadline);
         // It may have waited for its thread.
         work.in_time()?;
         let values = values.iter().map(|text| decode_any(text)).collect::<Result<Vec<Value>, _>>()?;
-        encoded(&(builtin.run)(&builtins::Arguments::new(values, seed, work))?)
+        encoded(&(builtin.run)(&builtins::Arguments::new(values, once, work))?)
     };
     let little = if size <= offload::SMALL {
         context.growth.reserve(memory + Effort::Little.memory()).await?;

@@ -1,5 +1,8 @@
 //! A compiled regular expression, and what it may take to compile it and to search with it.
+//!
+//! As in OPA, whose expressions are those of RE2, `\d`, `\s`, `\w` and `\b` know ASCII only; all else is Unicode.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -8,7 +11,9 @@ use regex_automata::meta::{self, Regex};
 use regex_automata::nfa::thompson::{self, Compiler, WhichCaptures};
 use regex_automata::util::captures::Captures;
 use regex_syntax::ast::parse::ParserBuilder;
-use regex_syntax::ast::{self, Ast, ClassSetBinaryOp, ClassSetItem, Flag, Visitor};
+use regex_syntax::ast::{
+    self, AssertionKind, Ast, ClassPerl, ClassPerlKind, ClassSetBinaryOp, ClassSetItem, Flag, Span, Visitor,
+};
 use regex_syntax::hir::translate::Translator;
 
 use super::super::work::used;
@@ -78,16 +83,24 @@ impl<'w> Pattern<'w> {
         if pattern.len() > MAX_PATTERN {
             return Err(BuiltinError::LongPattern(MAX_PATTERN));
         }
-        let ast = ParserBuilder::new().nest_limit(MAX_NESTING).build().parse(pattern);
-        let ast = ast.map_err(|error| match error.kind() {
-            ast::ErrorKind::NestLimitExceeded(_) => large(),
-            _ => odd(),
-        })?;
+        let parse = |pattern: &str, nesting| {
+            let ast = ParserBuilder::new().nest_limit(nesting).build().parse(pattern);
+            ast.map_err(|error| match error.kind() {
+                ast::ErrorKind::NestLimitExceeded(_) => large(),
+                _ => odd(),
+            })
+        };
+        let mut ast = parse(pattern, MAX_NESTING)?;
         let Ok(classes) = ast::visit(&ast, Classes::default());
         if classes.all > limits.classes || (classes.fold && classes.wide > limits.folded) {
             return Err(BuiltinError::TooMuchWork("the regular expression has too many classes of characters"));
         }
-        let hir = Translator::new().translate(pattern, &ast).map_err(|_| odd())?;
+        let mut pattern = Cow::Borrowed(pattern);
+        if !classes.unicode.is_empty() {
+            pattern = classes.in_ascii(&pattern).into();
+            ast = parse(&pattern, MAX_NESTING + 1)?;
+        }
+        let hir = Translator::new().translate(&pattern, &ast).map_err(|_| odd())?;
         let config = thompson::Config::new().nfa_size_limit(Some(limits.size)).which_captures(groups);
         let nfa = Compiler::new().configure(config).build_from_hir(&hir).map_err(|_| large())?;
         let (states, places) = (nfa.states().len(), nfa.group_info().slot_len());
@@ -170,6 +183,8 @@ struct Classes {
     wide: usize,
     /// Whether some part is matched in either case.
     fold: bool,
+    /// The places of what would be Unicode and is ASCII in OPA, in order, and what says the same in ASCII.
+    unicode: Vec<(Span, &'static str)>,
 }
 
 impl Classes {
@@ -177,13 +192,38 @@ impl Classes {
         self.all += 1;
         self.wide += wide;
     }
+
+    /// Notes a class such as `\d`. The same in brackets may be a part of another class.
+    fn perl(&mut self, class: &ClassPerl) {
+        let ascii = match (&class.kind, class.negated) {
+            (ClassPerlKind::Digit, false) => "[0-9]",
+            (ClassPerlKind::Digit, true) => "[^0-9]",
+            (ClassPerlKind::Space, false) => r"[\t\n\f\r\x20]",
+            (ClassPerlKind::Space, true) => r"[^\t\n\f\r\x20]",
+            (ClassPerlKind::Word, false) => "[0-9A-Za-z_]",
+            (ClassPerlKind::Word, true) => "[^0-9A-Za-z_]",
+        };
+        self.unicode.push((class.span, ascii));
+    }
+
+    /// The expression with the classes of ASCII in their places.
+    fn in_ascii(&self, pattern: &str) -> String {
+        let (mut text, mut done) = (String::new(), 0);
+        for (span, ascii) in &self.unicode {
+            text.push_str(&pattern[done..span.start.offset]);
+            text.push_str(ascii);
+            done = span.end.offset;
+        }
+        text + &pattern[done..]
+    }
 }
 
 impl Visitor for Classes {
     type Output = Self;
     type Err = Infallible;
 
-    fn finish(self) -> Result<Self, Infallible> {
+    fn finish(mut self) -> Result<Self, Infallible> {
+        self.unicode.sort_by_key(|(place, _)| place.start.offset);
         Ok(self)
     }
 
@@ -193,8 +233,18 @@ impl Visitor for Classes {
                 self.count(1);
                 None
             }
-            Ast::ClassPerl(_) => {
+            Ast::ClassPerl(class) => {
                 self.count(0);
+                self.perl(class);
+                None
+            }
+            Ast::Assertion(assertion) => {
+                let ascii = match assertion.kind {
+                    AssertionKind::WordBoundary => Some(r"(?-u:\b)"),
+                    AssertionKind::NotWordBoundary => Some(r"(?-u:\B)"),
+                    _ => None,
+                };
+                self.unicode.extend(ascii.map(|ascii| (assertion.span, ascii)));
                 None
             }
             Ast::Flags(set) => Some(&set.flags),
@@ -208,7 +258,10 @@ impl Visitor for Classes {
     fn visit_class_set_item_pre(&mut self, item: &ClassSetItem) -> Result<(), Infallible> {
         match item {
             ClassSetItem::Unicode(_) => self.count(1),
-            ClassSetItem::Perl(class) => self.count(usize::from(class.negated)),
+            ClassSetItem::Perl(class) => {
+                self.count(usize::from(class.negated));
+                self.perl(class);
+            }
             ClassSetItem::Ascii(class) => self.wide += usize::from(class.negated),
             ClassSetItem::Range(range) => {
                 self.wide += usize::from(u32::from(range.end.c).abs_diff(range.start.c.into()) > NARROW);
