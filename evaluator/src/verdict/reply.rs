@@ -1,5 +1,7 @@
 //! Decodes what a guest replied, within limits.
 
+use std::ops::RangeInclusive;
+
 use portcullis_contract::{ExecutionMode, Reason, clean};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -10,6 +12,8 @@ use crate::verdict::{EvaluationError, Verdict};
 
 /// Deepest nesting of a reply.
 pub(super) const MAX_DEPTH: usize = 128;
+/// The HTTP codes that a denial may have.
+const DENIALS: RangeInclusive<u16> = 400..=599;
 /// Longest denial text or warning, in bytes.
 const MAX_TEXT: usize = 1024;
 /// Longest values of all audit annotations together, in bytes.
@@ -51,8 +55,10 @@ pub(crate) fn verdict(reply: &[u8], mode: ExecutionMode) -> Result<Verdict, Eval
     Ok(cleaned(verdict))
 }
 
-/// The verdict with texts that can be shown.
+/// The verdict with texts that can be shown, and a code that an API server can answer with: HTTP libraries refuse some others, Go's with
+/// a panic, and a denial must not look like a success.
 pub(super) fn cleaned(mut verdict: Verdict) -> Verdict {
+    verdict.code = verdict.code.filter(|code| verdict.accepted || DENIALS.contains(code));
     verdict.message = verdict.message.map(|text| clean(&text, MAX_TEXT));
     if let Some(warnings) = &mut verdict.warnings {
         warnings.iter_mut().for_each(|text| *text = clean(text, MAX_TEXT));
@@ -132,6 +138,31 @@ mod tests {
         let many = annotations(vec!["x".repeat(8 << 10); 64]);
         assert_eq!(many.len(), 64);
         assert!(many.iter().map(String::len).sum::<usize>() <= (64 << 10) + 64 * "…".len());
+    }
+
+    #[test]
+    fn a_denial_has_the_code_of_an_error_or_none() {
+        for (code, kept) in [
+            (0, None),
+            (1, None),
+            (200, None),
+            (302, None),
+            (399, None),
+            (400, Some(400)),
+            (418, Some(418)),
+            (599, Some(599)),
+            (600, None),
+            (999, None),
+            (1000, None),
+            (65535, None),
+        ] {
+            let of = |accepted| {
+                let reply = serde_json::json!({"accepted": accepted, "code": code}).to_string();
+                verdict(reply.as_bytes(), ExecutionMode::KubewardenWapc).expect("a verdict").code
+            };
+            assert_eq!(of(false), kept, "{code}");
+            assert_eq!(of(true), Some(code), "it does not count");
+        }
     }
 
     #[test]
