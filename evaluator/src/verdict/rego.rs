@@ -11,15 +11,13 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::apply::{PatchError, apply_patch};
-use super::bounded;
+use super::bounded::{self, First, Violations};
 use super::reply::{cleaned, decode_any};
 use super::{EvaluationError, Verdict};
 use crate::review::json::decoded;
 
 /// The error of a request that has nothing to be patched.
 const NO_OBJECT: &str = "the request has no object";
-/// Most violations whose texts are in the answer.
-const MAX_VIOLATIONS: usize = 64;
 
 /// The result of one entrypoint.
 #[derive(Deserialize)]
@@ -60,12 +58,6 @@ struct Status {
     code: Option<u16>,
 }
 
-#[derive(Deserialize)]
-struct Violation {
-    #[serde(default)]
-    msg: Option<String>,
-}
-
 /// The part of the request that a patch needs.
 #[derive(Deserialize)]
 struct Subject<'a> {
@@ -97,9 +89,9 @@ pub(crate) fn verdict(
 }
 
 fn opa(result: &[u8], request: &[u8]) -> Result<(Verdict, Option<Patch>), EvaluationError> {
-    let entries: Vec<Entry<OpaResult>> =
-        decode_any(result).map_err(|cause| refused("cannot interpret OPA policy result", cause))?;
-    let Some(Entry { result: OpaResult { response } }) = entries.into_iter().next() else {
+    let First(entry) = decode_any::<First<Entry<OpaResult>>>(result)
+        .map_err(|cause| refused("cannot interpret OPA policy result", cause))?;
+    let Some(Entry { result: OpaResult { response } }) = entry else {
         return Err(refused("cannot interpret OPA policy result", "the rule is undefined"));
     };
     // A denial changes nothing, and counts whatever is wrong with its patch.
@@ -176,14 +168,11 @@ fn no_patch(cause: impl Display) -> EvaluationError {
 }
 
 fn gatekeeper(result: &[u8]) -> Result<Verdict, EvaluationError> {
-    let entries: Vec<Entry<Vec<Violation>>> =
-        decode_any(result).map_err(|cause| refused("cannot interpret Gatekeeper policy result", cause))?;
-    let Some(Entry { result: violations }) = entries.into_iter().next() else {
+    let First(entry) = decode_any::<First<Entry<Violations>>>(result)
+        .map_err(|cause| refused("cannot interpret Gatekeeper policy result", cause))?;
+    let Some(Entry { result: Violations { is_empty: accepted, texts } }) = entry else {
         return Err(refused("cannot interpret Gatekeeper policy result", "the rule is undefined"));
     };
-    let accepted = violations.is_empty();
-    let texts: Vec<String> =
-        violations.into_iter().filter_map(|violation| violation.msg).take(MAX_VIOLATIONS).collect();
     let message = (!accepted).then(|| texts.join(", ")).filter(|text| !text.is_empty());
     Ok(cleaned(Verdict { message, ..Verdict::plain(accepted) }))
 }
