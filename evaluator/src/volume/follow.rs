@@ -1,12 +1,11 @@
 //! The loop that follows the volume: it reads a new manifest, has its candidates loaded, and swaps the table.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use portcullis_contract::{EvaluatorState, Failure, PolicyId, Reason};
+use portcullis_contract::{EvaluatorState, Failure, Reason};
 use portcullis_engine::RunningEngine;
 use portcullis_process::{Beat, Latch, Shutdown, StateFeed};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
@@ -19,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::table::SharedTable;
 use crate::volume::artifact::Artifacts;
 use crate::volume::error_share::INTERVALS;
+use crate::volume::gate::Gate;
 use crate::volume::load::Loading;
 use crate::volume::plan;
 use crate::volume::reload::Reload;
@@ -42,7 +42,7 @@ pub struct Follow {
     pub private_size: Option<u64>,
     /// How often the volume is checked when no event comes.
     pub poll_interval: Duration,
-    /// How long after the first manifest the start gate opens, whatever is loaded.
+    /// How long after the first manifest, and each policy of it that is settled, the start gate opens, whatever else is loaded.
     pub start_gate: Duration,
     /// The time limit of a policy that sets none.
     pub policy_timeout: Duration,
@@ -187,7 +187,7 @@ impl Follower {
                 if self.overall.manifest_failure.take().is_some() {
                     tracing::info!(number = manifest.number, "the manifest can be used again");
                 }
-                self.gate.first_manifest(|| plan::awaited(&manifest.policies));
+                self.gate.first_manifest(Instant::now(), || plan::awaited(&manifest.policies));
                 self.reload.adopt(&manifest);
                 self.publish();
             }
@@ -231,79 +231,14 @@ impl Follower {
     }
 
     fn open_gate(&mut self) {
-        if self.gate.is_open(|waiting| {
-            let unsettled = self.reload.policies().filter(|policy| !policy.is_settled());
-            unsettled.map(|policy| &policy.entry.id).any(|id| waiting.contains(id))
+        let reload = &self.reload;
+        if self.gate.is_open(Instant::now(), |awaited| {
+            let unsettled = reload.policies().filter(|policy| !policy.is_settled()).map(|policy| &policy.entry.id);
+            unsettled.filter(|id| awaited.contains(*id)).collect()
         }) && !self.overall.ready
         {
             self.overall.ready = true;
             self.publish_state();
         }
-    }
-}
-
-/// The start gate, which keeps a fresh replica out of rotation until its first manifest is served as well as it can be.
-struct Gate {
-    ready: Latch,
-    limit: Duration,
-    first: Option<(HashSet<PolicyId>, Instant)>,
-}
-
-impl Gate {
-    fn new(ready: Latch, limit: Duration) -> Self {
-        Self { ready, limit, first: None }
-    }
-
-    /// Notes the policies of a manifest to wait for. Only those of the first manifest count.
-    fn first_manifest(&mut self, policies: impl FnOnce() -> HashSet<PolicyId>) {
-        let limit = self.limit;
-        self.first.get_or_insert_with(|| (policies(), Instant::now() + limit));
-    }
-
-    /// Opens the gate when its time has come, and says whether it is open. `is_waiting` says whether any of these policies may still load.
-    fn is_open(&self, is_waiting: impl FnOnce(&HashSet<PolicyId>) -> bool) -> bool {
-        if self.ready.is_released() {
-            return true;
-        }
-        let Some((policies, limit)) = &self.first else { return false };
-        if is_waiting(policies) && Instant::now() < *limit {
-            return false;
-        }
-        self.ready.release();
-        true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn gate(limit: Duration) -> Gate {
-        Gate::new(Latch::default(), limit)
-    }
-
-    fn a() -> HashSet<PolicyId> {
-        HashSet::from(["cluster/a".parse().expect("an id")])
-    }
-
-    #[test]
-    fn never_open_without_a_manifest() {
-        assert!(!gate(Duration::ZERO).is_open(|_| false));
-    }
-
-    #[test]
-    fn open_when_nothing_is_waited_for() {
-        let mut gate = gate(Duration::from_secs(60));
-        gate.first_manifest(a);
-        assert!(!gate.is_open(|_| true));
-        assert!(gate.is_open(|_| false));
-        assert!(gate.is_open(|_| true), "a gate does not close again");
-    }
-
-    #[test]
-    fn open_after_its_time_whatever_is_missing() {
-        let mut gate = gate(Duration::ZERO);
-        gate.first_manifest(a);
-        assert!(gate.is_open(|_| true));
     }
 }

@@ -7,6 +7,7 @@ mod artifact;
 mod artifact_error;
 mod error_share;
 pub(crate) mod follow;
+mod gate;
 mod load;
 mod plan;
 pub(crate) mod private_copy;
