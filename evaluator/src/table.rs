@@ -82,5 +82,5 @@ pub struct MatchGroup {
     pub members: Vec<Arc<ServedPolicy>>,
     /// Where members share a webhook: the match parts of each member, of which any one suffices. A member without an entry is asked about
     /// every request.
-    pub matchers: HashMap<PolicyId, Vec<MemberMatcher>>,
+    pub matchers: Arc<HashMap<PolicyId, Vec<MemberMatcher>>>,
 }

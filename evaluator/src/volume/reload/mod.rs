@@ -31,10 +31,13 @@ pub(crate) struct Reload {
     metrics: Metrics,
     /// The number of the newest manifest; 0 before the first.
     number: u64,
-    groups: Vec<GroupEntry>,
+    groups: Vec<(GroupEntry, Arc<Matchers>)>,
     policies: BTreeMap<PolicyId, PolicyState>,
     tasks: JoinSet<Outcome>,
 }
+
+/// The match parts of the members of a group.
+type Matchers = HashMap<PolicyId, Vec<MemberMatcher>>;
 
 /// How a load ended.
 struct Outcome {
@@ -100,7 +103,7 @@ impl Reload {
             self.metrics.forget(&policy.metrics);
         }
         self.number = manifest.number;
-        self.groups.clone_from(&manifest.groups);
+        self.groups = with_matchers(&manifest.groups, std::mem::take(&mut self.groups));
         self.loading.artifacts.need(self.artifacts());
         self.start();
     }
@@ -192,9 +195,10 @@ impl Reload {
         }
         self.metrics.loaded.set(i64::try_from(served).unwrap_or(i64::MAX));
         self.metrics.failed.set(i64::try_from(policies.len() - served).unwrap_or(i64::MAX));
-        let groups = self.groups.iter().map(|group| {
+        let groups = self.groups.iter().map(|(group, matchers)| {
             let members = group.members.iter().filter_map(|id| policies.get(id).cloned()).collect();
-            (group.id.clone(), Arc::new(MatchGroup { kind: group.kind, members, matchers: matchers(group) }))
+            let matchers = Arc::clone(matchers);
+            (group.id.clone(), Arc::new(MatchGroup { kind: group.kind, members, matchers }))
         });
         Table { manifest_number: self.number, groups: groups.collect(), policies, checks }
     }
@@ -206,9 +210,20 @@ impl Reload {
     }
 }
 
+/// The groups of a manifest with their match parts. Those that `earlier` groups had already are not parsed again: there may be thousands of
+/// conditions, and this thread answers requests too.
+fn with_matchers(groups: &[GroupEntry], earlier: Vec<(GroupEntry, Arc<Matchers>)>) -> Vec<(GroupEntry, Arc<Matchers>)> {
+    let earlier: HashMap<_, _> = earlier.into_iter().map(|(group, known)| (group.id, (group.matches, known))).collect();
+    let known = |group: &GroupEntry| {
+        let (matches, known) = earlier.get(&group.id)?;
+        (*matches == group.matches).then(|| Arc::clone(known))
+    };
+    groups.iter().map(|group| (group.clone(), known(group).unwrap_or_else(|| Arc::new(matchers(group))))).collect()
+}
+
 /// The match parts of the members of a group with a shared webhook. A member with a part that this release cannot evaluate has no entry: it
 /// is asked about every request, so that none passes without it.
-fn matchers(group: &GroupEntry) -> HashMap<PolicyId, Vec<MemberMatcher>> {
+fn matchers(group: &GroupEntry) -> Matchers {
     let read = |(id, parts): (&PolicyId, &Vec<MemberMatch>)| {
         let matchers: Option<Vec<_>> = parts.iter().map(MemberMatcher::of).collect();
         if matchers.is_none() {
@@ -217,4 +232,39 @@ fn matchers(group: &GroupEntry) -> HashMap<PolicyId, Vec<MemberMatcher>> {
         Some((id.clone(), matchers?))
     };
     group.matches.iter().filter_map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_contract::{MatchCondition, WebhookKind};
+
+    use super::*;
+
+    fn group(id: &str, expression: &str) -> GroupEntry {
+        let policy: PolicyId = "cluster/a".parse().expect("an id");
+        let condition = MatchCondition { name: "c".to_owned(), expression: expression.to_owned() };
+        let part = MemberMatch { rules: Vec::new(), object_selector: None, match_conditions: vec![condition] };
+        GroupEntry {
+            id: id.parse().expect("an id"),
+            kind: WebhookKind::Validating,
+            members: vec![policy.clone()],
+            matches: BTreeMap::from([(policy, vec![part])]),
+        }
+    }
+
+    #[test]
+    fn match_parts_are_parsed_again_only_where_they_changed() {
+        let (one, other) = ("0123456789abcdef", "fedcba9876543210");
+        let first = with_matchers(&[group(one, "true"), group(other, "true")], Vec::new());
+        let [known, _] = [0, 1].map(|place: usize| Arc::clone(&first[place].1));
+        let second = with_matchers(&[group(other, "false"), group(one, "true")], first);
+        assert!(Arc::ptr_eq(&second[1].1, &known));
+        assert_eq!(second[0].1.len(), 1);
+        let moved = GroupEntry { members: Vec::new(), ..group(one, "true") };
+        assert!(Arc::ptr_eq(&with_matchers(&[moved], second)[0].1, &known), "its members may change");
+        assert!(!Arc::ptr_eq(
+            &with_matchers(&[group(one, "false")], vec![(group(one, "true"), known.clone())])[0].1,
+            &known
+        ));
+    }
 }
