@@ -18,7 +18,7 @@ use tokio::task::yield_now;
 use super::step::{Step, step_for};
 use super::{Admission, Member, deadline};
 use crate::review::Review;
-use crate::table::MatchGroup;
+use crate::table::{MatchGroup, ServedPolicy};
 use crate::verdict::EvaluationError;
 
 /// The longest time for match conditions, where the sender says nothing: as long as an API server waits at most.
@@ -44,11 +44,7 @@ impl Admission {
         let decisions = match decide(group, request, until).await {
             Ok(decisions) => decisions,
             Err(error) => {
-                let undecided = |policy| match step_for(policy, review) {
-                    Step::Evaluate(_) => (policy, Step::Decided(Box::new(self.failed(policy, &error)))),
-                    decided @ Step::Decided(_) => (policy, decided),
-                };
-                return group.members.iter().map(undecided).collect();
+                return group.members.iter().map(|policy| (policy, self.step_or(policy, review, &error))).collect();
             }
         };
         let members = group.members.iter().zip(decisions).filter_map(|(policy, decision)| match decision {
@@ -56,14 +52,18 @@ impl Admission {
             Decision::Excluded => None,
             // As API servers do where a match condition fails: a policy with `failurePolicy: Ignore` is not asked.
             Decision::Unknown(_) if policy.failure_policy == FailurePolicy::Ignore => None,
-            Decision::Unknown(name) if !policy.suspend => {
+            Decision::Unknown(name) => {
                 let text = format!("whether the policy matches the request cannot be found out: {name} failed");
                 let error = EvaluationError::new(Reason::MatchConditionFailed, text);
-                Some((policy, Step::Decided(Box::new(self.failed(policy, &error)))))
+                Some((policy, self.step_or(policy, review, &error)))
             }
-            Decision::Unknown(_) => Some((policy, step_for(policy, review))),
         });
         members.collect()
+    }
+
+    /// The step for a member that cannot be asked because of `error`: it fails, unless it is decided without being asked.
+    fn step_or<'r>(&self, policy: &'r Arc<ServedPolicy>, review: &Review<'_>, error: &EvaluationError) -> Step<'r> {
+        Step::Decided(Box::new(self.unasked(policy, step_for(policy, review), error)))
     }
 }
 
@@ -131,5 +131,70 @@ impl Pace for Turns {
             yield_now().await;
             self.since = Instant::now();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use jiff::Timestamp;
+    use portcullis_contract::{Failure, MatchCondition, MemberMatch, Mode, WebhookKind};
+
+    use super::*;
+    use crate::admission::last_call::LastCall;
+    use crate::lanes::{LaneLimits, Lanes, Share};
+    use crate::memory::MemoryPlan;
+    use crate::metrics::Metrics;
+    use crate::review::tests::LEAST;
+    use crate::table::Serving;
+    use crate::verdict::decision::Outcome;
+
+    /// What becomes of a member that cannot be loaded, in a group whose webhook is shared, if its match condition fails.
+    async fn outcome(id: &str, enforced: bool, suspend: bool) -> Option<Outcome> {
+        let metrics = Metrics::new().expect("registers");
+        let lanes = Lanes::new(LaneLimits::new(4, 1), MemoryPlan::unlimited(), &metrics).expect("starts");
+        let id = id.parse().expect("an id");
+        let of_policy = metrics.policy(&id);
+        let policy = ServedPolicy {
+            uid: "u".to_owned(),
+            generation: 1,
+            mode: Mode::Protect,
+            failure_policy: FailurePolicy::Fail,
+            suspend,
+            is_group: false,
+            enforced,
+            serving: Serving::Unserved(Failure::new(1, Reason::ModuleUnsupported, "no", Timestamp::UNIX_EPOCH)),
+            failure: None,
+            share: Arc::new(Share::new(lanes, &id, Arc::clone(&of_policy))),
+            metrics: of_policy,
+            id: id.clone(),
+        };
+        let condition = MatchCondition { name: "odd".to_owned(), expression: "request.noSuchField == 1".to_owned() };
+        let part = MemberMatch { rules: Vec::new(), object_selector: None, match_conditions: vec![condition] };
+        let matchers = HashMap::from([(id, vec![MemberMatcher::of(&part).expect("a condition")])]);
+        let group = Arc::new(MatchGroup {
+            kind: WebhookKind::Validating,
+            members: vec![Arc::new(policy)],
+            matchers: Arc::new(matchers),
+        });
+        let admission = Admission { metrics, last_call: LastCall::default() };
+        let body = Bytes::from_static(LEAST.as_bytes());
+        let review = Review::parse(&body).expect("a review");
+        let step = admission.members(&group, &review, &body, None).await.into_iter().next()?.1;
+        match step {
+            Step::Decided(decision) => Some(decision.outcome),
+            Step::Evaluate(_) => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_member_that_is_not_asked_in_any_case_decides_nothing_where_its_condition_fails() {
+        let is_admitted = |outcome| matches!(outcome, Some(Outcome::Admitted { .. }));
+        assert!(is_admitted(outcome("cluster/a", false, false).await), "it was never loaded");
+        assert!(is_admitted(outcome("cluster/a", true, true).await), "it is suspended");
+        assert!(is_admitted(outcome("namespaced/elsewhere/a", true, false).await), "it is for another namespace");
+        let Some(Outcome::Denied(denial)) = outcome("cluster/a", true, false).await else { panic!("it is enforced") };
+        assert_eq!(denial.reason, Some(Reason::ModuleUnsupported));
     }
 }

@@ -336,10 +336,10 @@ fn checked(body: &[u8]) -> Result<&str, ReviewError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    pub(super) const LEAST: &str = r#"{"request":{"uid":"u","kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"operation":"CREATE","userInfo":{}}}"#;
+    pub(crate) const LEAST: &str = r#"{"request":{"uid":"u","kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"operation":"CREATE","userInfo":{}}}"#;
 
     /// The least request with `more` before its first field.
     pub(super) fn with(more: &str) -> String {
