@@ -37,14 +37,9 @@ impl Admission {
             }
         };
         let (generation, deadline) = (loaded.generation(), Instant::now() + loaded.timeout());
-        let evaluation = Evaluation {
-            policy: Arc::clone(policy),
-            loaded: Arc::clone(loaded),
-            request: review.payload(review.object().map(RawValue::get)),
-            edit: Draft::object(review.object()).edit(),
-            may_mutate: loaded.mutating(),
-            purpose: Purpose::Audit,
-        };
+        let (request, edit) =
+            (review.payload(review.object().map(RawValue::get)), Draft::object(review.object()).edit());
+        let evaluation = Evaluation { purpose: Purpose::Audit, ..Evaluation::new(policy, loaded, request, edit) };
         let spare = policy.share.run_spare(deadline, evaluation.run(deadline)).await;
         let result = spare.map_err(not_begun)?.unwrap_or_else(|error| {
             if error == LaneError::Panicked {

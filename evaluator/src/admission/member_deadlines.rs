@@ -50,6 +50,11 @@ impl MemberDeadlines {
         Ok(now + share.max(LEAST))
     }
 
+    /// Whether no member is still to come.
+    pub(super) fn are_over(&self) -> bool {
+        self.to_come.is_zero()
+    }
+
     /// Notes how long a member took.
     pub(super) fn took(&mut self, policy: &PolicyId, time: Duration) {
         if self.longest.as_ref().is_none_or(|(_, longest)| time > *longest) {
@@ -114,6 +119,17 @@ mod tests {
         assert_eq!(had(Some(8000), &[SLEEPER, QUICK, QUICK, QUICK]), [Some(5000), Some(1000), Some(1499), Some(2000)]);
         assert_eq!(had(Some(8000), &[QUICK, SLEEPER, QUICK, QUICK]), [Some(1000), Some(5713), Some(1142), Some(2000)]);
         assert_eq!(had(Some(8000), &[QUICK, QUICK, QUICK, SLEEPER]), [Some(1000), Some(1142), Some(1333), Some(7997)]);
+    }
+
+    #[test]
+    fn they_are_over_after_the_last_member() {
+        let (now, limit) = (Instant::now(), ms(2000));
+        let mut deadlines = MemberDeadlines::new(None, [limit; 2].into_iter());
+        assert!(!deadlines.are_over());
+        deadlines.next(now, limit).expect("there is time");
+        assert!(!deadlines.are_over());
+        deadlines.next(now, limit).expect("there is time");
+        assert!(deadlines.are_over());
     }
 
     #[test]

@@ -90,6 +90,8 @@ struct Evaluation {
     edit: Edit,
     /// Whether its change of the object may be sent.
     may_mutate: bool,
+    /// Whether other policies are asked about the object as this one leaves it.
+    is_followed: bool,
     purpose: Purpose,
 }
 
@@ -155,14 +157,7 @@ impl Admission {
                 .alone(&policy.id, None);
         }
         let deadline = deadline(until, Instant::now(), loaded.timeout());
-        let evaluation = Evaluation {
-            policy: Arc::clone(policy),
-            loaded: Arc::clone(loaded),
-            request: payload(),
-            edit: draft.edit(),
-            may_mutate: loaded.mutating(),
-            purpose,
-        };
+        let evaluation = Evaluation { purpose, ..Evaluation::new(policy, loaded, payload(), draft.edit()) };
         let result = self.evaluate(evaluation, deadline).await;
         let decision = self.conclude(policy, result, &mut draft, asked.as_ref());
         decision.alone(&policy.id, draft.into_patch())
@@ -200,14 +195,10 @@ impl Admission {
                     let begin = Instant::now();
                     let result = match deadlines.next(begin, loaded.timeout()) {
                         Ok(deadline) => {
-                            let evaluation = Evaluation {
-                                policy: Arc::clone(policy),
-                                loaded: Arc::clone(loaded),
-                                request: review.payload(draft.text()),
-                                edit: draft.edit(),
-                                may_mutate: loaded.mutating(),
-                                purpose: Purpose::Admission,
-                            };
+                            let (request, edit) = (review.payload(draft.text()), draft.edit());
+                            let is_followed = !deadlines.are_over();
+                            let evaluation =
+                                Evaluation { is_followed, ..Evaluation::new(policy, loaded, request, edit) };
                             self.evaluate(evaluation, deadline).await
                         }
                         Err(skipped) => (Err(skipped), Duration::ZERO),
@@ -232,13 +223,9 @@ impl Admission {
         let mut draft = Draft::object(review.object());
         if let Some((here, policy, loaded)) = due.pop() {
             let request = review.payload(review.object().map(RawValue::get));
-            let evaluation = |policy: &Arc<ServedPolicy>, loaded: &Arc<Loaded>| Evaluation {
-                policy: Arc::clone(policy),
-                loaded: Arc::clone(loaded),
-                request: request.clone(),
-                edit: draft.edit().leaving_out(loaded.mutating()),
-                may_mutate: false,
-                purpose: Purpose::Admission,
+            let evaluation = |policy: &Arc<ServedPolicy>, loaded: &Arc<Loaded>| {
+                let edit = draft.edit().leaving_out(loaded.mutating());
+                Evaluation { may_mutate: false, ..Evaluation::new(policy, loaded, request.clone(), edit) }
             };
             let mut tasks = JoinSet::new();
             for (place, policy, loaded) in due {
@@ -340,24 +327,37 @@ impl Admission {
 
     /// The answer where no policy was evaluated: each decides by its own `failurePolicy`.
     pub(crate) fn refused(&self, target: &Target, error: &EvaluationError) -> Answer {
-        let decision = |policy: &ServedPolicy, step: Step<'_>| match step {
-            Step::Decided(decision) => *decision,
-            Step::Evaluate(_) => self.failed(policy, error),
-        };
         match target {
-            Target::Policy(policy) => decision(policy, step(policy)).alone(&policy.id, None),
+            Target::Policy(policy) => self.unasked(policy, step(policy), error).alone(&policy.id, None),
             Target::Group(group) => {
-                let member = |policy: &Arc<ServedPolicy>| (policy.id.clone(), decision(policy, step_in_group(policy)));
+                let member = |policy: &Arc<ServedPolicy>| {
+                    (policy.id.clone(), self.unasked(policy, step_in_group(policy), error))
+                };
                 group::join(group.members.iter().map(member).collect(), None)
             }
+        }
+    }
+
+    /// The decision of a policy that cannot be asked because of `error`, where `step` would be next.
+    fn unasked(&self, policy: &ServedPolicy, step: Step<'_>, error: &EvaluationError) -> Decision {
+        match step {
+            Step::Decided(decision) => *decision,
+            Step::Evaluate(_) => self.failed(policy, error),
         }
     }
 }
 
 impl Evaluation {
+    /// The evaluation of a policy alone, to decide a request.
+    fn new(policy: &Arc<ServedPolicy>, loaded: &Arc<Loaded>, request: Bytes, edit: Edit) -> Self {
+        let (policy, loaded) = (Arc::clone(policy), Arc::clone(loaded));
+        let (may_mutate, is_followed, purpose) = (loaded.mutating(), false, Purpose::Admission);
+        Self { policy, loaded, request, edit, may_mutate, is_followed, purpose }
+    }
+
     /// Asks the guest, judges its change of the object and decides, all in the policy's own time.
     async fn run(self, deadline: Instant) -> Result<Evaluated, EvaluationError> {
-        let Self { policy, loaded, request, edit, may_mutate, purpose } = self;
+        let Self { policy, loaded, request, edit, may_mutate, is_followed, purpose } = self;
         failpoint::hit_of("evaluator.asking", &policy.id);
         failpoint::hit_async("evaluator.handler").await;
         let Judged { verdict, mutation, change } = match loaded.content() {
@@ -394,7 +394,12 @@ impl Evaluation {
             let serving = ServingSpec { generation, mutating: may_mutate, message };
             decision::judged(policy.newest(), serving, verdict, mutation)
         };
-        Ok(Evaluated { decision, count, said, kept: change.filter(|_| keeps) })
+        let mut kept = change.filter(|_| keeps);
+        if let Some(kept) = kept.as_mut().filter(|_| is_followed) {
+            let taken = kept.take_memory(policy.share.memory(), policy.share.claimant(), deadline).await;
+            taken.map_err(|error| EvaluationError::new(Reason::Overloaded, error.to_string()))?;
+        }
+        Ok(Evaluated { decision, count, said, kept })
     }
 }
 

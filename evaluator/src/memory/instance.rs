@@ -1,5 +1,6 @@
 //! The memory that one instance may use, and what all of them share above their floors.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,12 @@ pub(crate) struct MemoryHold {
     permit: Mutex<Option<PolicyPermit>>,
 }
 
+/// What a request keeps of its policies' changes; it goes back when this is dropped.
+pub(crate) struct KeptMemory {
+    used: IntGauge,
+    permit: PolicyPermit,
+}
+
 /// There is no memory left for an instance at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -55,7 +62,7 @@ impl GuestMemory {
     pub(crate) fn new(plan: MemoryPlan, metrics: &Metrics) -> Arc<Self> {
         Arc::new(Self {
             floor: plan.floor,
-            // Each instance waits for one claim at a time, so the number of instances limits the queue.
+            // Each evaluation waits for one claim at a time, so the number of instances limits the queue.
             shared: PolicyPool::new(plan.shared, plan.shared / 32, usize::MAX),
             used: metrics.guest_memory.clone(),
             waits: metrics.guest_memory_waits.clone(),
@@ -88,15 +95,7 @@ impl InstanceMemory {
             self.used = used;
             return Ok(());
         };
-        let permit = match memory.shared.try_take(&claim) {
-            Some(permit) => permit,
-            None => {
-                memory.waits.inc();
-                let left = self.deadline.saturating_duration_since(Instant::now());
-                let deadline = self.deadline - LAST_MOMENT.min(left / 8);
-                memory.shared.take(&claim, Some(deadline)).await.map_err(|_| memory.refuse())?
-            }
-        };
+        let permit = memory.take(&claim, self.deadline).await?;
         self.used = used;
         self.hold.add(permit);
         Ok(())
@@ -116,10 +115,54 @@ impl InstanceMemory {
 }
 
 impl GuestMemory {
-    fn refuse(&self) -> NoMemory {
-        self.refused.inc();
-        self.overloaded.inc();
-        NoMemory
+    /// Gives a request `amount` bytes for what it keeps of its policies' changes, now or when they become available. It holds `has` bytes
+    /// already.
+    ///
+    /// # Errors
+    /// When they do not become available until shortly before the deadline.
+    pub(crate) async fn keep(
+        &self,
+        who: &Arc<Claimant>,
+        amount: u64,
+        has: u64,
+        deadline: Instant,
+    ) -> Result<KeptMemory, NoMemory> {
+        let permit = self.take(&Claim { who: Arc::clone(who), amount, has }, deadline).await?;
+        self.used.add(gauge(permit.amount()));
+        Ok(KeptMemory { used: self.used.clone(), permit })
+    }
+
+    async fn take(&self, claim: &Claim, deadline: Instant) -> Result<PolicyPermit, NoMemory> {
+        if let Some(permit) = self.shared.try_take(claim) {
+            return Ok(permit);
+        }
+        self.waits.inc();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let until = deadline - LAST_MOMENT.min(left / 8);
+        self.shared.take(claim, Some(until)).await.map_err(|_| {
+            self.refused.inc();
+            self.overloaded.inc();
+            NoMemory
+        })
+    }
+}
+
+impl KeptMemory {
+    /// How much it is, in bytes.
+    pub(crate) fn amount(&self) -> u64 {
+        self.permit.amount()
+    }
+}
+
+impl fmt::Debug for KeptMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.amount())
+    }
+}
+
+impl Drop for KeptMemory {
+    fn drop(&mut self) {
+        self.used.sub(gauge(self.amount()));
     }
 }
 

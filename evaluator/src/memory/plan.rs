@@ -67,7 +67,7 @@ impl MemoryPlan {
 
     /// No limits but those of each instance, for tests.
     pub fn unlimited() -> Self {
-        Self { floor: 1 << 40, shared: 0, bodies: 1 << 40 }
+        Self { floor: 1 << 40, shared: 1 << 40, bodies: 1 << 40 }
     }
 }
 

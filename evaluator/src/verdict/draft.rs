@@ -1,13 +1,17 @@
 //! The object of a request on its way through the policies that may change it.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use portcullis_contract::Reason;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::fair::claimant::Claimant;
+use crate::memory::{GuestMemory, KeptMemory, NoMemory};
 use crate::verdict::decision::Mutation;
 use crate::verdict::offload;
 use crate::verdict::patch::{self, Change, PatchError, Subject};
@@ -21,7 +25,10 @@ pub(crate) struct Draft<'a> {
     /// The payload of the first policy that made a change: it contains the object as it came.
     first: Option<Bytes>,
     current: Option<Box<RawValue>>,
+    /// As JSON. It becomes base64 at the end, since that is a third longer.
     patch: Option<String>,
+    /// The memory of all that, as far as it is more than what is reserved for the request's body.
+    memory: Vec<KeptMemory>,
 }
 
 /// What an evaluation needs to judge its policy's change, in its own time and on its own thread.
@@ -30,6 +37,8 @@ pub(crate) struct Edit {
     subject: Subject,
     first: Option<Bytes>,
     is_left_out: bool,
+    /// The memory that the draft holds, in bytes.
+    held: u64,
 }
 
 /// A verdict whose change of the object has been judged.
@@ -44,7 +53,20 @@ pub(crate) struct Judged {
 }
 
 /// A change, and the payload of the policy that made it.
-pub(crate) type Kept = (Change, Bytes);
+#[derive(Debug)]
+pub(crate) struct Kept {
+    change: Change,
+    seen: Bytes,
+    /// The length of the object that the policy saw.
+    before: usize,
+    /// The memory that the draft holds already, in bytes.
+    held: u64,
+    /// Its own memory, once that was taken.
+    memory: Option<KeptMemory>,
+}
+
+/// The most bytes of a change that need no memory of their own: the number of requests limits them, as it limits small bodies.
+const SMALL: u64 = 64 << 10;
 
 /// The one field of a guest's request that can be mutated.
 #[derive(Deserialize)]
@@ -56,12 +78,16 @@ struct Seen<'a> {
 impl<'a> Draft<'a> {
     /// A draft of a review's object; none on DELETE.
     pub(crate) fn object(raw: Option<&'a RawValue>) -> Self {
-        Self { raw, subject: Subject::Object, first: None, current: None, patch: None }
+        Self::new(raw, Subject::Object)
     }
 
     /// A draft of a raw request, which is its own object.
     pub(crate) fn raw(raw: &'a RawValue) -> Self {
-        Self { raw: Some(raw), subject: Subject::Raw, first: None, current: None, patch: None }
+        Self::new(Some(raw), Subject::Raw)
+    }
+
+    fn new(raw: Option<&'a RawValue>, subject: Subject) -> Self {
+        Self { raw, subject, first: None, current: None, patch: None, memory: Vec::new() }
     }
 
     /// Whether it is a raw request rather than a Kubernetes object.
@@ -71,14 +97,16 @@ impl<'a> Draft<'a> {
 
     /// What the evaluation of the next policy needs.
     pub(crate) fn edit(&self) -> Edit {
-        Edit { subject: self.subject, first: self.first.clone(), is_left_out: false }
+        let held = self.memory.iter().map(KeptMemory::amount).sum();
+        Edit { subject: self.subject, first: self.first.clone(), is_left_out: false, held }
     }
 
     /// Takes a change: it is what the next policy sees.
-    pub(crate) fn keep(&mut self, (change, seen): Kept) {
+    pub(crate) fn keep(&mut self, Kept { change, seen, memory, .. }: Kept) {
         self.first.get_or_insert(seen);
         self.patch = change.patch;
         self.current = Some(change.object);
+        self.memory.extend(memory);
     }
 
     /// The current object's JSON.
@@ -88,7 +116,37 @@ impl<'a> Draft<'a> {
 
     /// The patch from the first object to the current one, in base64; none if they are the same.
     pub(crate) fn into_patch(self) -> Option<String> {
-        self.patch
+        let Self { first, current, patch, .. } = self;
+        drop((first, current));
+        patch.map(|patch| STANDARD.encode(patch))
+    }
+}
+
+impl Kept {
+    /// Takes the memory that it needs while other policies are asked about the changed object: for the object, for the patch, and for what
+    /// those policies see. It waits where the evaluation still counts as running, so that few changes wait for memory.
+    ///
+    /// # Errors
+    /// When there is none until shortly before the deadline.
+    pub(crate) async fn take_memory(
+        &mut self,
+        memory: &GuestMemory,
+        who: &Arc<Claimant>,
+        deadline: Instant,
+    ) -> Result<(), NoMemory> {
+        let cost = self.cost();
+        if cost > SMALL.max(self.held) {
+            self.memory = Some(memory.keep(who, cost - self.held, self.held, deadline).await?);
+        }
+        Ok(())
+    }
+
+    /// The bytes that are kept beside the request's body and the first payload, for which there is memory.
+    fn cost(&self) -> u64 {
+        let object = self.change.object.get().len();
+        let payload = (self.seen.len() + object).saturating_sub(self.before);
+        let patch = self.change.patch.as_ref().map_or(0, String::len);
+        u64::try_from(object + patch + payload).unwrap_or(u64::MAX)
     }
 }
 
@@ -119,31 +177,35 @@ impl Edit {
         let mutated = verdict.mutated_object.take();
         let mutated = mutated.filter(|object| verdict.accepted && !self.is_left_out && object.get() != "null");
         let Some(mutated) = mutated else { return Ok(Judged { verdict, mutation: Mutation::None, change: None }) };
+        let held = self.held;
         let size = mutated.get().len() + seen.len() + self.first.as_ref().map_or(0, Bytes::len);
         let result =
             offload::work(who, size, move || self.change(mutated, &seen, deadline).map(|found| (found, seen))).await;
         match result {
             Ok(((mutation, change), seen)) => {
-                Ok(Judged { verdict, mutation, change: change.map(|change| (change, seen)) })
+                let kept = |(change, before)| Kept { change, seen, before, held, memory: None };
+                Ok(Judged { verdict, mutation, change: change.map(kept) })
             }
             Err(PatchError::TooLate) => Err(EvaluationError::timed_out()),
             Err(error) => Err(EvaluationError::new(Reason::PatchInvalid, error.to_string())),
         }
     }
 
+    /// The change, with the length of the object before it.
     fn change(
         &self,
         mutated: Box<RawValue>,
         seen: &[u8],
         deadline: Instant,
-    ) -> Result<(Mutation, Option<Change>), PatchError> {
+    ) -> Result<(Mutation, Option<(Change, usize)>), PatchError> {
         let Some(current) = self.object(seen)? else { return Ok((Mutation::OfNothing, None)) };
         let first = match &self.first {
             Some(first) => self.object(first)?.unwrap_or(current),
             None => current,
         };
         let change = patch::change(first, current, mutated, self.subject, deadline)?;
-        Ok((if change.is_some() { Mutation::Changed } else { Mutation::None }, change))
+        let mutation = if change.is_some() { Mutation::Changed } else { Mutation::None };
+        Ok((mutation, change.map(|change| (change, current.get().len()))))
     }
 
     /// The object in the payload of a guest.
@@ -158,10 +220,11 @@ impl Edit {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
+    use crate::memory::MemoryPlan;
+    use crate::metrics::Metrics;
 
     fn who() -> Arc<Claimant> {
         Claimant::new(&"cluster/a".parse().expect("an id"))
@@ -172,8 +235,7 @@ mod tests {
     }
 
     fn patch(draft: Draft<'_>) -> Option<String> {
-        use base64::Engine as _;
-        let bytes = base64::engine::general_purpose::STANDARD.decode(draft.into_patch()?).expect("base64");
+        let bytes = STANDARD.decode(draft.into_patch()?).expect("base64");
         Some(String::from_utf8(bytes).expect("UTF-8"))
     }
 
@@ -232,6 +294,42 @@ mod tests {
         assert_eq!((error.reason, &*error.text), (Reason::PatchInvalid, "the mutated object is not an object"));
         assert_eq!(draft.text(), Some(r#"{"a":1}"#));
         assert_eq!(patch(draft), None);
+    }
+
+    /// Takes memory for the change to this object, and keeps the change if there is some.
+    async fn offer_for_others(draft: &mut Draft<'_>, memory: &GuestMemory, mutated: &str) -> Result<(), NoMemory> {
+        let judged = judge(draft, mutated, Duration::from_secs(60)).await.expect("it may be applied");
+        let mut kept = judged.change.expect("a change");
+        kept.take_memory(memory, &who(), Instant::now() + Duration::from_millis(50)).await?;
+        draft.keep(kept);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn what_a_policy_adds_is_taken_from_the_memory_of_guests_while_others_are_asked() {
+        const MIB: usize = 1 << 20;
+        let metrics = Metrics::new().expect("registers");
+        let memory = GuestMemory::new(MemoryPlan { floor: 0, shared: 8 << 20, bodies: 0 }, &metrics);
+        let used = || usize::try_from(metrics.guest_memory.get()).expect("it is not negative");
+        let object = raw(r#"{"a":1}"#);
+        let with = |length| format!("{{\"a\":\"{}\"}}", "x".repeat(length));
+        let [mut draft, mut other] = [0, 1].map(|_| Draft::object(Some(&object)));
+
+        offer_for_others(&mut draft, &memory, &with(10_000)).await.expect("it needs none");
+        assert_eq!(used(), 0);
+        // The object, the patch, and what the next policy sees: a mebibyte each.
+        offer_for_others(&mut draft, &memory, &with(MIB)).await.expect("there is some");
+        assert!((3 * MIB..3 * MIB + 1000).contains(&used()), "{}", used());
+        offer_for_others(&mut draft, &memory, &with(MIB / 2)).await.expect("it needs less");
+        assert!((3 * MIB..3 * MIB + 1000).contains(&used()), "{}", used());
+        offer_for_others(&mut draft, &memory, &with(2 * MIB)).await.expect("it takes the difference");
+        assert!((6 * MIB..6 * MIB + 2000).contains(&used()), "{}", used());
+
+        assert_eq!(offer_for_others(&mut other, &memory, &with(MIB)).await, Err(NoMemory));
+        assert_eq!(other.text(), Some(r#"{"a":1}"#), "the change is not kept");
+        let patch = patch(draft).expect("a patch");
+        assert_eq!((used(), patch.len() > 2 * MIB), (0, true), "all of it came back");
+        offer_for_others(&mut other, &memory, &with(MIB)).await.expect("there is some again");
     }
 
     #[tokio::test]

@@ -11,8 +11,6 @@ mod text;
 use std::borrow::Cow;
 use std::time::Instant;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -60,7 +58,7 @@ pub(super) enum PatchError {
 pub(crate) struct Change {
     /// The changed object.
     pub object: Box<RawValue>,
-    /// The patch from the first object to it, in base64; none if it is equal to the first one.
+    /// The patch from the first object to it, as JSON; none if it is equal to the first one.
     pub patch: Option<String>,
 }
 
@@ -80,7 +78,7 @@ pub(super) fn change(
     if let Some(patch) = &patch {
         leads_there(first, &mutated, patch)?;
     }
-    Ok(Some(Change { object: mutated, patch: patch.map(|patch| STANDARD.encode(patch)) }))
+    Ok(Some(Change { object: mutated, patch }))
 }
 
 /// The patch from the first object to the mutated one. None if the mutated one is equal to the current one; `Some(None)` if it is equal to
