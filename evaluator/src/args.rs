@@ -90,7 +90,7 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_INSTANCES", value_name = "N", default_value_t = 128)]
     pub instances: u32,
 
-    /// How long after the first manifest this replica becomes ready whatever is loaded.
+    /// How long this replica waits, after its first manifest and each further policy that is loaded, until it becomes ready without the rest.
     #[arg(long, env = "PORTCULLIS_START_GATE", value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub start_gate: Duration,
 
@@ -114,7 +114,8 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_MAX_BODY", value_name = "BYTES", default_value = "7MiB", value_parser = parse_bytes)]
     pub max_body: u64,
 
-    /// The most connections at the same time. Beyond it the one that has been idle the longest is closed.
+    /// The most connections at the same time. Beyond it one makes room: stalled ones go first, then those of clients that no review was
+    /// answered for. One that is being answered stays; while all are, a new one is refused.
     #[arg(long, env = "PORTCULLIS_MAX_CONNECTIONS", value_name = "N", default_value_t = 4096)]
     pub max_connections: u32,
 

@@ -2,6 +2,7 @@
 //!
 //! Grants are checked first: a guest without a grant learns that, and not whether the capability exists.
 
+use std::fmt::Display;
 use std::time::Instant;
 
 use portcullis_certificate::is_trusted;
@@ -108,7 +109,9 @@ async fn provide(
     let here = match capability {
         Capability::CacheSet => host.cache.set(&payload, Instant::now()),
         Capability::CacheGet => host.cache.get(&payload, Instant::now()),
-        Capability::CertificateTrusted if !host.hands_over_certificates() => judge(&host.who, payload).await,
+        Capability::CertificateTrusted if !host.hands_over_certificates() => {
+            judge(&host.who, payload, is_trusted).await
+        }
         _ => return host.ask_broker(capability.into(), &payload, deadline).await.map(Provided::Broker),
     };
     here.map(Provided::Here)
@@ -116,7 +119,11 @@ async fn provide(
 
 /// Whether a certificate can be trusted. A few kilobytes of certificates may ask for thousands of paths and a hundred signatures, so this is
 /// never done where the evaluation runs.
-async fn judge(who: &Claimant, payload: Vec<u8>) -> Result<Vec<u8>, LinkFailure> {
+async fn judge<E: Display + Send + 'static>(
+    who: &Claimant,
+    payload: Vec<u8>,
+    is_trusted: fn(&[u8]) -> Result<Vec<u8>, E>,
+) -> Result<Vec<u8>, LinkFailure> {
     let size = payload.len().max(offload::SMALL + 1);
     let answer = offload::work(who, size, move || is_trusted(&payload)).await;
     answer.map_err(|error| LinkFailure::failed(&error.to_string()))
@@ -163,8 +170,6 @@ fn bytes(n: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-
-    use futures::FutureExt as _;
 
     use super::*;
 
@@ -232,9 +237,11 @@ mod tests {
     #[tokio::test]
     async fn a_certificate_is_judged_beside_the_lanes() {
         let who = Claimant::new(&"cluster/a".parse().expect("an id"));
-        let judged = || judge(&who, b"{}".to_vec());
-        assert!(judged().now_or_never().is_none(), "not in the evaluation's turn");
-        assert!(judged().await.is_err(), "it is no question");
+        let thread = || format!("{:?}", std::thread::current().id());
+        let there = judge(&who, b"{}".to_vec(), |_| Err(format!("{:?}", std::thread::current().id()))).await;
+        let there = there.expect_err("as told").cause().to_owned();
+        assert!(there.starts_with("ThreadId(") && there != thread(), "{there}");
+        assert!(judge(&who, b"{}".to_vec(), is_trusted).await.is_err(), "it is no question");
     }
 
     #[test]
