@@ -136,7 +136,10 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
         manifest.iter().for_each(|manifest| grants.publish(manifest));
         plan
     });
-    let Ok(plan) = restored.await else { return };
+    let restored = restored.await;
+    // The broker waits for this before it connects to the evaluator, whatever came of it.
+    outside.grants.set_restored();
+    let Ok(plan) = restored else { return };
     let (events, mut incoming) = mpsc::unbounded_channel();
     let mut work = Work {
         runner,

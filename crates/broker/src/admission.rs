@@ -223,4 +223,4 @@ impl Drop for Running<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -12,6 +12,7 @@ use portcullis_contract::{
 };
 use portcullis_process::set_if_new;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::{ContextNeed, Contexts, ProvideError};
 
@@ -77,6 +78,8 @@ pub struct EarlierModule {
 #[derive(Default)]
 pub struct PublishedGrants {
     current: ArcSwap<Published>,
+    /// Whether what an earlier loader published is known, as far as it can be.
+    restored: watch::Sender<bool>,
     /// Counts what was published.
     changes: watch::Sender<u64>,
     contexts: watch::Sender<Arc<Contexts>>,
@@ -120,6 +123,17 @@ impl PublishedGrants {
             }
         }
         self.current.store(Arc::new(known));
+    }
+
+    /// What an earlier loader published has been taken, or cannot be had.
+    pub fn set_restored(&self) {
+        self.restored.send_replace(true);
+    }
+
+    /// Waits until what an earlier loader published is known, as far as it can be, but no longer than `limit`.
+    pub(crate) async fn restored(&self, limit: Duration) {
+        // It cannot end before the limit otherwise: the sender is here.
+        let _ = timeout(limit, self.restored.subscribe().wait_for(|restored| *restored)).await;
     }
 
     /// What is wrong with the objects that policies read, as it changes.

@@ -32,6 +32,7 @@ mod work;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use portcullis_kubernetes::{AccessError, ApiServer};
 use portcullis_process::Shutdown;
@@ -49,6 +50,10 @@ use crate::exports::Exports;
 pub use crate::grants::{EarlierModule, PublishedGrants};
 pub use crate::metrics::Metrics;
 pub use crate::session::{Session, SessionError};
+
+/// The longest wait for what an earlier loader published. A volume that hangs must not keep the broker from the evaluator for ever: telemetry
+/// and checks of policies need no grants.
+const RESTORE: Duration = Duration::from_secs(10);
 
 /// What the broker works with.
 pub struct Services {
@@ -78,7 +83,8 @@ pub struct Socket {
     pub user: Option<u32>,
 }
 
-/// Connects to the evaluator and answers its calls until the shutdown; it connects again whenever the connection ends.
+/// Connects to the evaluator and answers its calls until the shutdown; it connects again whenever the connection ends. First it waits for
+/// [`PublishedGrants::set_restored`]: the evaluator serves all the time, and calls of policies whose grants are not known yet would fail.
 pub async fn run(
     socket: Socket,
     mut services: Services,
@@ -90,11 +96,49 @@ pub async fn run(
         exports: Exports::new(std::mem::take(&mut services.collectors)),
         checks: Checks::new(services.checks.take()),
     };
-    let admission = Arc::new(Admission::new(services, published, metrics));
+    let admission = Arc::new(Admission::new(services, Arc::clone(&published), metrics));
+    let answer = async {
+        published.restored(RESTORE).await;
+        connection::answer_for_ever(socket, Arc::clone(&admission), Arc::new(handlers)).await;
+    };
     tokio::select! {
-        () = connection::answer_for_ever(socket, Arc::clone(&admission), Arc::new(handlers)) => {}
+        () = answer => {}
         () = admission.sweep() => {}
         () = admission.keep() => {}
         () = shutdown.begun() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A limit for what comes by itself.
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn the_broker_connects_once_what_was_published_before_is_known_or_cannot_be_had() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let evaluator = UnixListener::bind(&path).expect("binds");
+        let published = Arc::new(PublishedGrants::default());
+        let metrics = Metrics::new(&prometheus::Registry::new()).expect("registers");
+        let (socket, services) = (Socket { path, user: None }, admission::tests::nothing());
+        let shutdown = Shutdown::default();
+        let broker = tokio::spawn(run(socket, services, Arc::clone(&published), metrics, shutdown.clone()));
+        assert!(timeout(Duration::from_millis(100), evaluator.accept()).await.is_err(), "no grant is known");
+        published.set_restored();
+        timeout(LONG, evaluator.accept()).await.expect("in time").expect("a connection");
+        shutdown.begin();
+        timeout(LONG, broker).await.expect("in time").expect("ends");
+    }
+
+    #[tokio::test]
+    async fn a_volume_that_hangs_does_not_keep_the_broker_from_connecting() {
+        let published = PublishedGrants::default();
+        timeout(LONG, published.restored(Duration::from_millis(1))).await.expect("its own limit ends it");
     }
 }

@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(20);
 /// A broker without a network, for one policy.
 fn admission(policy: &str, grants: &[&str], kinds: &[&str], namespaced: &[&str]) -> Admission {
     let namespaced = namespaced.iter().map(|&pattern| pattern.to_owned()).collect();
-    let services = Services { namespaced, ..services(web(Duration::from_secs(1))) };
+    let services = Services { namespaced, ..nothing() };
     broker(services, &manifest(&[(policy, 1, grants, kinds)]))
 }
 
@@ -39,7 +39,12 @@ fn web(time: Duration) -> WebSettings {
     }
 }
 
-pub(crate) fn services(web: WebSettings) -> Services {
+/// Services without a network.
+pub(crate) fn nothing() -> Services {
+    services(web(Duration::from_secs(1)))
+}
+
+fn services(web: WebSettings) -> Services {
     let source = Box::new(KubeconfigError::CurrentContextNotSet);
     Services {
         registry: Registry::new(Web::new(web), None),
