@@ -14,7 +14,6 @@ mod rules;
 mod turns;
 mod unknown;
 mod unreadable;
-mod webhook_quota;
 
 #[cfg(test)]
 mod tests;

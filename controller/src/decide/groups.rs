@@ -10,12 +10,11 @@ use portcullis_contract::{GroupId, MatchPart, RuleWithOperations, WebhookKind};
 use portcullis_matching::rules::resources;
 use portcullis_process::Now;
 
-use super::quota::Quota;
+use super::quota::{self, Quota, WebhookQuota};
 use super::revision::{self, Planned};
 use super::rules::{Decision, Rules};
 use super::turns::{Turns, longest_turn};
 use super::unknown;
-use super::webhook_quota::WebhookQuota;
 use crate::action::Action;
 use crate::desired::{self, Desired, desired, kept, waits};
 use crate::memory::{ConditionValue, GroupMemory, Memory};
@@ -199,7 +198,7 @@ impl<'w> Groups<'w> {
             let shard = *memory.placed.entry(place).or_insert_with(|| self.place(uid, &content, revisions, rules));
             content.in_shard(shard)
         });
-        if let Some(refusal) = revisions.and_then(|revisions| revision::refusal(revisions, &planned)) {
+        if let Some(refusal) = revisions.and_then(|revisions| quota::refusal(revisions, &planned)) {
             memory.placed.remove(&(uid.to_owned(), policy.generation));
             self.refused.insert(uid, refusal);
             return;

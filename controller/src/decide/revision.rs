@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 
 use portcullis_api::revision::{PINNED_DIGEST_ANNOTATION, ROLLED_BACK_TO_ANNOTATION, SERVED_ANNOTATION, group_labels};
 use portcullis_api::{Resolved, RevisionData};
-use portcullis_contract::Reason;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::quota::SPEC_BYTES;
 use super::rules::Rules;
 use crate::action::Action;
-use crate::memory::ConditionValue;
 use crate::world::{Content, PolicyView, RevisionView};
 
 /// The fields that are always taken from the newest generation.
@@ -21,10 +18,6 @@ const NEWEST: [&str; 6] = ["policyServer", "mode", "suspend", "failurePolicy", "
 /// one that served last are kept in any case.
 const HISTORY_BYTES: usize = 1 << 20;
 
-/// How large the revisions may be together, in bytes, that stay in force when a policy moves to another match group: four of the largest
-/// specs. They stay until the policy is called in its newest group, which may never be: its module may not load.
-const IN_FORCE_BYTES: usize = 4 * SPEC_BYTES;
-
 /// A revision that is still to be made.
 #[derive(Debug)]
 pub(super) struct Planned {
@@ -33,7 +26,7 @@ pub(super) struct Planned {
     /// Whether its policy needs more of its group's time than before.
     pub(super) needs_time: bool,
     /// The size of its spec as JSON, in bytes.
-    spec_bytes: usize,
+    pub(super) spec_bytes: usize,
     /// The name of the revision that the policy is rolled back to.
     source: Option<String>,
     problem: Option<String>,
@@ -62,32 +55,6 @@ pub(super) fn plan(policy: &PolicyView, revisions: Option<&BTreeMap<i64, Revisio
             Some((generation, None)) => (newest, None, Some(missing(generation, revisions))),
         };
     Planned { content, needs_time: false, spec_bytes, source: from, problem, annotations }
-}
-
-/// Why a new generation is not accepted: too much would stay in force because of it. Those with the same match part do not, so an edit that
-/// leaves the match part of the newest generation as it is, for instance one that mends the module, is always accepted. So is one that goes
-/// back to an older generation: it takes that one's place, and is how a user gives up the others. It may only be larger than the generation
-/// that served last.
-pub(super) fn refusal(revisions: &BTreeMap<i64, RevisionView>, planned: &Planned) -> Option<ConditionValue> {
-    let content = planned.content.as_ref();
-    let gives_way = |one: &RevisionView| content.is_some_and(|content| one.gives_way_to(content));
-    let stays = |one: &&RevisionView| one.is_in_force() && !gives_way(one);
-    let bytes = revisions.values().filter(stays).map(RevisionView::bytes).sum::<usize>();
-    let (newest, _) = revisions.last_key_value().filter(|_| bytes > IN_FORCE_BYTES)?;
-    let in_force = || revisions.values().filter(|one| one.is_in_force());
-    let served = in_force().rev().find(|one| one.marks.served).map(|one| one.generation);
-    let fits = |one: &RevisionView| planned.spec_bytes <= one.bytes() || Some(one.generation) == served;
-    if in_force().any(|one| gives_way(one) && fits(one)) {
-        return None;
-    }
-    let generations: Vec<_> = revisions.values().filter(stays).map(|one| one.generation.to_string()).collect();
-    let text = format!(
-        "generations {} stay in force until a newer one is called, and take {bytes} bytes of at most {IN_FORCE_BYTES}; wait until generation \
-         {newest} is Ready, keep its rules, selectors and matchConditions in this edit, apply one of these generations again or set \
-         spec.rollbackTo to it, or delete the policy and apply it again",
-        generations.join(", ")
-    );
-    Some(ConditionValue::not_configured(Reason::QuotaExceeded.as_str(), text))
 }
 
 /// The action that creates it.

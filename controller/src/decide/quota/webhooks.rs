@@ -11,7 +11,7 @@ use crate::world::{MATCH_BYTES, PolicyView, RevisionView, World};
 
 /// The match groups of each namespace.
 #[derive(Debug)]
-pub(super) struct WebhookQuota<'w> {
+pub(in crate::decide) struct WebhookQuota<'w> {
     namespaces: BTreeMap<&'w str, Groups<'w>>,
     limit: usize,
 }
@@ -32,7 +32,7 @@ struct Groups<'w> {
 
 impl<'w> WebhookQuota<'w> {
     /// Counts the groups of the revisions. ClusterPolicies are not counted.
-    pub(super) fn of(world: &'w World, limit: usize) -> Self {
+    pub(in crate::decide) fn of(world: &'w World, limit: usize) -> Self {
         let mut namespaces: BTreeMap<&str, Groups<'_>> = BTreeMap::new();
         for (uid, revisions) in &world.revisions {
             for revision in revisions.values().filter(|revision| revision.is_in_force()) {
@@ -51,7 +51,12 @@ impl<'w> WebhookQuota<'w> {
     /// Accepts a generation whose policy joins this group, or says why not. An existing group can always be joined. While policies move
     /// from one group to another there may be twice as many: both are called until the new one is proven. A policy that stays in its group
     /// leaves none, and one that goes back to a group that it is leaving takes no more memory.
-    pub(super) fn take(&mut self, uid: &'w str, policy: &'w PolicyView, group: &GroupId) -> Result<(), ConditionValue> {
+    pub(in crate::decide) fn take(
+        &mut self,
+        uid: &'w str,
+        policy: &'w PolicyView,
+        group: &GroupId,
+    ) -> Result<(), ConditionValue> {
         let Some(namespace) = policy.reference.namespace.as_deref() else { return Ok(()) };
         let groups = self.namespaces.entry(namespace).or_default();
         let is_moving = groups.newest.get(uid).is_some_and(|newest| newest != group);
