@@ -17,6 +17,8 @@ pub(crate) struct Count {
     pub(crate) lines: Vec<String>,
     /// What was shown of each row of the catalogue, by its id.
     pub(crate) rows: BTreeMap<String, Shown>,
+    /// The names of the tests of these rows.
+    pub(crate) tests: BTreeSet<String>,
     /// How many tests did not run.
     pub(crate) missing: u64,
 }
@@ -57,7 +59,8 @@ pub(crate) fn count(files: &[TextFile], runs: &[Run], left_out: &[&str]) -> Coun
     let missing = tally.missing.len() as u64;
     let not_run = |test: &String| format!("NOT RUN: {test} stands for a row and did not run to its end");
     lines.extend(tally.missing.iter().map(not_run));
-    Count { lines, rows: of_catalogue.into_iter().collect(), missing }
+    let tests = of_rows.values().flatten().map(|&name| name.to_owned()).collect();
+    Count { lines, rows: of_catalogue.into_iter().collect(), tests, missing }
 }
 
 /// `fault catalogue: 2 of 4 rows shown by tests that all passed; in part: L01; no test: K01`
@@ -177,6 +180,12 @@ mod tests {
         Run { test, outcome, words: String::new(), is_skipped_inside: false }
     }
 
+    /// The tests of rows in [`files`].
+    fn tests() -> BTreeSet<String> {
+        let names = ["l01_one", "l01_l02_two", "l02_on_a_node", "l04_four"];
+        names.map(|name| format!("{}{name}", catalogue::PREFIX)).into()
+    }
+
     fn in_part(test: &str, row: &str) -> String {
         let test = format!("{}{test}", catalogue::PREFIX);
         format!("IN PART: {test} was skipped, so these rows are shown by their other tests only: {row}")
@@ -203,6 +212,7 @@ mod tests {
                     in_part("l02_on_a_node", "L02"),
                 ],
                 rows: rows.map(|(row, shown)| (row.to_owned(), shown)).into(),
+                tests: tests(),
                 missing: 0,
             },
         );
@@ -227,6 +237,7 @@ mod tests {
                     "NOT RUN: acceptance_of_all stands for a row and did not run to its end".to_owned(),
                 ],
                 rows: rows.map(|(row, shown)| (row.to_owned(), shown)).into(),
+                tests: tests(),
                 missing: 1,
             },
         );

@@ -1,7 +1,7 @@
 //! What the tests of each row of the fault catalogue did in one whole run: a run writes it, and `docs/faults.md` shows the one that was
 //! kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,14 +50,16 @@ pub(crate) struct Outcomes {
     pub(crate) day: String,
     /// Each row of the catalogue by its id.
     pub(crate) rows: BTreeMap<String, Shown>,
+    /// The tests that stood for rows then. One that was written since has shown nothing.
+    pub(crate) tests: BTreeSet<String>,
 }
 
 impl Outcomes {
     /// The outcomes of a run of what is checked out here.
-    pub(crate) fn here(root: &Path, rows: BTreeMap<String, Shown>) -> Self {
+    pub(crate) fn here(root: &Path, rows: BTreeMap<String, Shown>, tests: BTreeSet<String>) -> Self {
         let commit = git::output(root, &["describe", "--always", "--dirty", "--exclude=*"]).unwrap_or_default();
         let day = git::output(root, &["log", "-1", "--format=%cs"]).unwrap_or_default();
-        Self { commit, day, rows }
+        Self { commit, day, rows, tests }
     }
 
     /// Reads the outcomes from a file.
@@ -98,7 +100,8 @@ mod tests {
     fn outcomes_are_read_as_they_were_written() {
         let rows = [("L01", Shown::Passed), ("L02", Shown::InPart), ("K12", Shown::Skipped)];
         let rows = rows.map(|(row, shown)| (row.to_owned(), shown)).into();
-        let outcomes = Outcomes { commit: "0123abc".to_owned(), day: "2026-11-26".to_owned(), rows };
+        let tests = ["fault_l01_x".to_owned()].into();
+        let outcomes = Outcomes { commit: "0123abc".to_owned(), day: "2026-11-26".to_owned(), rows, tests };
         let path = std::env::temp_dir().join(format!("portcullis-outcomes-{}.json", std::process::id()));
         outcomes.write(&path).unwrap();
         let read = Outcomes::read(&path).unwrap();

@@ -53,7 +53,7 @@ fn text(rows: &[Row], functions: &[TestFunction], untested: &BTreeMap<String, St
     let tested = rows.iter().filter(|row| of_rows.contains_key(&row.id)).count();
     let mut text = format!(
         "{HEAD}{}\n{tested} of {} rows have a test. The last column says what a whole run of commit {} ({}) has shown: the tests of {} rows all \
-         passed.\n*In part*: some of its tests were skipped. *New*: the row was not there yet.\n",
+         passed.\n*In part*: some of its tests were skipped. *New*: the row was not there yet. *New test*: one of its tests was not.\n",
         environments::legend(),
         rows.len(),
         outcomes.commit,
@@ -73,7 +73,12 @@ fn text(rows: &[Row], functions: &[TestFunction], untested: &BTreeMap<String, St
             (None, Some(reason)) => format!("not yet: {reason}"),
             (None, None) => "not yet".to_owned(),
         };
-        let shown = outcomes.rows.get(&row.id).map_or_else(|| "new".to_owned(), ToString::to_string);
+        let is_new = |function: &&TestFunction| !outcomes.tests.contains(&function.name);
+        let shown = match outcomes.rows.get(&row.id) {
+            None => "new".to_owned(),
+            Some(_) if of_rows.get(&row.id).into_iter().flatten().any(is_new) => "new test".to_owned(),
+            Some(shown) => shown.to_string(),
+        };
         text += &format!("| {} | {} | {} | {tests} | {shown} |\n", row.id, row.fault, row.seen);
     }
     text
@@ -96,21 +101,31 @@ mod tests {
             name: format!("{}{name}", catalogue::PREFIX),
             file: format!("tests/tests/{file}"),
         };
-        let functions = [function("l01_l02_x", "a.rs"), function("l01_y", "b.rs"), function("l02_z", "a.rs")];
+        let functions = [
+            function("l01_l02_x", "a.rs"),
+            function("l01_y", "b.rs"),
+            function("l02_z", "a.rs"),
+            function("l03_x", "a.rs"),
+            function("l03_y", "a.rs"),
+        ];
         let untested = catalogue::untested("K01 There is no release.\n");
-        let rows = [("L01".to_owned(), Shown::Passed), ("L02".to_owned(), Shown::InPart)].into();
-        let outcomes = Outcomes { commit: "0123abc".to_owned(), day: "2026-11-26".to_owned(), rows };
+        let rows = [("L01", Shown::Passed), ("L02", Shown::InPart), ("L03", Shown::Passed)];
+        let rows = rows.map(|(row, shown)| (row.to_owned(), shown)).into();
+        let ran = ["l01_l02_x", "l01_y", "l02_z", "l03_x"];
+        let tests = ran.map(|name| format!("{}{name}", catalogue::PREFIX)).into();
+        let outcomes = Outcomes { commit: "0123abc".to_owned(), day: "2026-11-26".to_owned(), rows, tests };
         let text = text(
-            &[row("L01", "Fetching"), row("L02", "Fetching"), row("K01", "Life")],
+            &[row("L01", "Fetching"), row("L02", "Fetching"), row("L03", "Fetching"), row("K01", "Life")],
             &functions,
             &untested,
             &outcomes,
         );
-        let expected = "\n2 of 3 rows have a test. The last column says what a whole run of commit 0123abc (2026-11-26) has shown: the \
-            tests of 1 rows all passed.\n*In part*: some of its tests were skipped. *New*: the row was not there yet.\n\n\
+        let expected = "\n3 of 4 rows have a test. The last column says what a whole run of commit 0123abc (2026-11-26) has shown: the \
+            tests of 2 rows all passed.\n*In part*: some of its tests were skipped. *New*: the row was not there yet. *New test*: one of its tests was not.\n\n\
             ## Fetching\n\n| row | what breaks | what the user sees | tests | in that run |\n| --- | --- | --- | --- | --- |\n\
             | L01 | L01 breaks | L01 is named | `F_l01_l02_x` ([a.rs](../tests/tests/a.rs), programs); `F_l01_y` ([b.rs](../tests/tests/b.rs), programs) | passed |\n\
-            | L02 | L02 breaks | L02 is named | `F_l01_l02_x`, `F_l02_z` ([a.rs](../tests/tests/a.rs), programs) | in part |\n\n\
+            | L02 | L02 breaks | L02 is named | `F_l01_l02_x`, `F_l02_z` ([a.rs](../tests/tests/a.rs), programs) | in part |\n\
+            | L03 | L03 breaks | L03 is named | `F_l03_x`, `F_l03_y` ([a.rs](../tests/tests/a.rs), programs) | new test |\n\n\
             ## Life\n\n| row | what breaks | what the user sees | tests | in that run |\n| --- | --- | --- | --- | --- |\n\
             | K01 | K01 breaks | K01 is named | not yet: There is no release. | new |\n";
         assert_eq!(text, format!("{HEAD}{}{}", environments::legend(), expected.replace("F_", catalogue::PREFIX)));

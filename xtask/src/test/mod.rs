@@ -53,7 +53,8 @@ pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
     let done = run_all(plan.steps, &workspace.target.join("xtask"))?;
     let shown = shown(workspace, wanted, &done)?;
     if !shown.rows.is_empty() {
-        Outcomes::here(&workspace.root, shown.rows.clone()).write(&outcomes::of_last_run(&workspace.target))?;
+        Outcomes::here(&workspace.root, shown.rows.clone(), shown.tests.clone())
+            .write(&outcomes::of_last_run(&workspace.target))?;
     }
     let (text, totals) = summary(&done, &shown);
     let left_out = if wanted.no_cluster { ", without cluster tests (--no-cluster)" } else { "" };
