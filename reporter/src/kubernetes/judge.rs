@@ -47,8 +47,8 @@ enum Told<'a> {
     Confirmed(i64),
     /// A generation is beyond a limit, so that no replica gets it.
     Refused(&'a Condition),
-    /// The webhook for the match rules of a generation is not registered, or API servers are not called by them yet. It says nothing of older match
-    /// rules.
+    /// The webhook for the match rules of a generation is not registered, or API servers do not call by them yet. This says nothing of older
+    /// match rules.
     NotRegistered(&'a Condition),
     /// There is trouble with the webhook or with the API servers, and older match rules may have the same.
     Trouble(&'a Condition),
@@ -120,8 +120,8 @@ fn webhook<'a>(policy: &TrackedPolicy, told: &Told<'a>, words: &'a str) -> Webho
 }
 
 /// Whether API servers go on calling the policy by the match rules of an older generation, where those of the newest one were never
-/// confirmed. The controller keeps the older webhook until then, so it is enough that they called it before. By the policy's status they did
-/// if it was enforced, or if a generation was served everywhere and only replicas have failed since.
+/// confirmed. The controller keeps the older webhook until then, so it is enough that they called it before. By the policy's status they
+/// did if it was enforced, or if a generation was served everywhere and only replicas have failed since.
 fn is_older_called(policy: &TrackedPolicy) -> bool {
     let generation = policy.object.meta.generation;
     let Some(last) = &policy.last else { return false };

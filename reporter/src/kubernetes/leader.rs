@@ -35,7 +35,7 @@ use super::object::{Meta, PolicyObject};
 use super::outdated::Outdated;
 use super::pace::{Next, Pace};
 use super::store::{Change, Collection, Store, TrackedPolicy};
-use super::tries::Tries;
+use super::tries::{Success, Tries};
 use super::urgency::{Urgency, urgency};
 use super::write::{self, Outcome};
 use crate::audit::Audit;
@@ -299,8 +299,13 @@ impl<'a> Leader<'a> {
         match answer {
             Ok(found) => {
                 self.failures.over();
-                if self.tries.succeeded(&id) {
+                let Success { was_said, others } = self.tries.succeeded(&id);
+                if was_said {
                     tracing::info!(policy = %id, "able to write the status again");
+                }
+                for other in others {
+                    self.store.touch(&other);
+                    self.pace.expedite(&other, now);
                 }
                 self.metrics.writes.inc();
                 self.pace.done(&id, None);
@@ -312,7 +317,7 @@ impl<'a> Leader<'a> {
                     if verdict.is_news {
                         // One line of each policy: that others are written says nothing of this one.
                         tracing::warn!(policy = %id, %error, "failed to write the status, though others can be written; the object may \
-                            be too large. It is tried again when the policy changes, and every few minutes");
+                            be too large. It is tried again when the policy changes, and every minute");
                     }
                     Some(now + verdict.pause)
                 };

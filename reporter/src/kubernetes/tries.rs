@@ -1,7 +1,8 @@
 //! The writes of status that failed, by policy: how long to wait before the next try, and which policies the API server has no room for. Pure.
 //!
 //! An object that leaves no room for its status is refused with code 500, like everything else while the database has trouble. But a leader that has
-//! written nothing for a while loses its Lease. So where it goes on, the API server takes writes, and the trouble is the object's own.
+//! written nothing for a while loses its Lease. So where it goes on, the API server takes writes, and the trouble is the object's own; or that of the
+//! kind, as where somebody's webhook for it does not answer, and then it is over for all when it is over for one.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use super::object::PolicyObject;
 /// How long the same version of an object is refused with code 500 before it counts as the object's own trouble. This is two lives of a Lease.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The pause from then on, unless the object changes.
-const AGAIN: Duration = Duration::from_secs(5 * 60);
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// The policies of which the last write failed.
 #[derive(Debug, Default)]
@@ -42,6 +43,15 @@ pub(crate) struct Verdict {
     pub(crate) pause: Duration,
     /// Whether it is news that this object is the trouble.
     pub(crate) is_news: bool,
+}
+
+/// What follows from a write that succeeded.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Success {
+    /// Whether it was said that the object is the trouble.
+    pub(crate) was_said: bool,
+    /// Other policies to try again now: this one was refused like them.
+    pub(crate) others: Vec<PolicyId>,
 }
 
 impl Tries {
@@ -87,9 +97,15 @@ impl Tries {
         one.version != object.meta.version && std::mem::take(&mut one.is_rare)
     }
 
-    /// Notes that a policy was written. True if it was said that it could not be.
-    pub(crate) fn succeeded(&mut self, id: &PolicyId) -> bool {
-        self.0.remove(id).is_some_and(|one| one.is_said)
+    /// Notes that a policy was written.
+    pub(crate) fn succeeded(&mut self, id: &PolicyId) -> Success {
+        let Some(one) = self.0.remove(id) else { return Success::default() };
+        let is_over = one.refused.is_some();
+        let others = self.0.iter_mut().filter_map(|(id, other)| {
+            let is_to_try = is_over && std::mem::take(&mut other.is_rare);
+            is_to_try.then(|| id.clone())
+        });
+        Success { was_said: one.is_said, others: others.collect() }
     }
 
     /// Removes policies that are gone.
@@ -127,10 +143,10 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_room_for_its_status_is_tried_every_five_minutes_and_said_once() {
+    fn an_object_without_room_for_its_status_is_tried_every_minute_and_said_once() {
         let (mut tries, start) = (Tries::default(), Instant::now());
         let (count, news) = fail(&mut tries, "1", 500, start, 3600);
-        assert!((15..30).contains(&count) && news == 1, "{count} tries, {news} news");
+        assert!((60..75).contains(&count) && news == 1, "{count} tries, {news} news");
         assert!(!tries.is_outdated(&object("1")));
         assert!(tries.is_outdated(&object("2")), "it is tried at once when it has changed");
         assert!(!tries.is_outdated(&object("2")), "and once");
@@ -139,8 +155,23 @@ mod tests {
         assert!(verdict.pause <= Duration::from_secs(4) && !verdict.is_news, "{verdict:?}");
         assert_eq!(fail(&mut tries, "2", 500, later, 3600).1, 0, "it was said");
         let id = object("2").id;
-        assert_eq!((tries.succeeded(&id), tries.succeeded(&id)), (true, false));
+        assert_eq!([tries.succeeded(&id), tries.succeeded(&id)].map(|success| success.was_said), [true, false]);
         assert_eq!(fail(&mut tries, "3", 500, later, 60).1, 1, "it is news again");
+    }
+
+    #[test]
+    fn when_one_is_written_that_was_refused_the_others_are_tried_at_once() {
+        let (mut tries, start) = (Tries::default(), Instant::now());
+        fail(&mut tries, "1", 500, start, 60);
+        let [fine, refused_once] = ["cluster/fine", "cluster/refused"]
+            .map(|id| PolicyObject { id: id.parse().expect("an id"), ..object("1") });
+        assert_eq!(tries.succeeded(&fine.id), Success::default(), "it was never refused");
+        tries.failed(&fine, &refused(409), false, 1.0, start);
+        assert_eq!(tries.succeeded(&fine.id).others, []);
+        for others in [vec![object("1").id], vec![]] {
+            tries.failed(&refused_once, &refused(500), true, 1.0, start);
+            assert_eq!(tries.succeeded(&refused_once.id).others, others);
+        }
     }
 
     #[test]
