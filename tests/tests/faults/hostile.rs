@@ -5,10 +5,10 @@ use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use portcullis_contract::{Digest, Reason};
+use portcullis_contract::{Digest, LoaderPolicy, Reason};
 use portcullis_tests::{
-    Authority, CANARY, Folder, Pod, PodSetup, Policy, Reply, Review, Source, Tls, docker_config, eventually, guest,
-    gzip_bomb, never, stored_in_gzip, tar, zstd_bomb,
+    Authority, CANARY, Folder, Pod, PodSetup, Policy, Reply, Review, Source, Tls, docker_config, eventually,
+    eventually_within, guest, gzip_bomb, never, stored_in_gzip, tar, zstd_bomb,
 };
 use serde_json::{Value, json};
 
@@ -172,6 +172,41 @@ fn fault_l20_manifest_without_end() {
     pod.assert_recovered("cluster/c", 1);
     let failure = pod.assert_unserved("cluster/d", Reason::ModuleTooLarge);
     assert!(failure.message.contains("manifest"), "{}", failure.message);
+}
+
+/// Hosts of one namespace give manifests as large as is allowed, and slowly. Of all that came, the loader keeps a few in memory.
+#[test]
+fn manifests_that_come_slowly_from_many_hosts_use_up_no_memory() {
+    const HOSTS: usize = 48;
+    let reply = || Reply::ok(b" ".repeat(4 << 20)).header("content-type", MANIFEST).rate(256 << 10);
+    let slow: Vec<_> = (0..HOSTS).map(|_| Source::https()).collect();
+    let source = Source::https();
+    let folder = Folder::with_canary();
+    let pod = pod_with(&folder, &source).start();
+    let before = pod.loader().usage();
+    for (number, host) in slow.iter().enumerate() {
+        host.answer("/v2/a/manifests/v1", [reply()]);
+        folder.put(&Policy::namespaced("flood", &format!("p{number}")).module(&name(host, "a")));
+    }
+    eventually("all of them were asked", || {
+        slow.iter().all(|host| !host.requests("/v2/a/manifests/v1").is_empty()).then_some(())
+    });
+    // Small manifests do not wait, and of large ones those of others have their turn.
+    let module = guest("always_accept");
+    for (repository, size) in [("small", 1 << 10), ("large", 4 << 20)] {
+        let mut padded = manifest(&module, &[WASM]).to_string().into_bytes();
+        padded.resize(size, b' ');
+        serve(&source, repository, &padded, &module, Reply::ok(module.clone()));
+        folder.put(&Policy::namespaced("other", repository).module(&name(&source, repository)));
+        pod.assert_recovered(&format!("namespaced/other/{repository}"), 1);
+    }
+    let is_over =
+        |policy: &LoaderPolicy| policy.id.as_str().starts_with("namespaced/flood/") && policy.failure.is_some();
+    eventually_within(Duration::from_secs(120), "each of them has come to its end", || {
+        (pod.loader_state()?.policies.iter().filter(|policy| is_over(policy)).count() == HOSTS).then_some(())
+    });
+    let after = pod.loader().usage();
+    assert!(after.peak < before.peak + (80 << 20), "{before} became {after}");
 }
 
 #[test]
