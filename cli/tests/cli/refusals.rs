@@ -141,6 +141,9 @@ fn files_that_cannot_be_used_are_named_once_with_the_cause() {
     assert_eq!(large.matches("it is longer than 256MiB").count(), 1, "{large}");
     assert_eq!(said(&["eval", "x.wasm", "folder"]), "error: folder is a folder; name one file\n");
     assert_eq!(said(&["save", "folder", "-f", "x.tar"]), "error: no policy in folder names a module in a registry\n");
+    // Before anything is asked of the registry, which is not there.
+    let lost = said(&["save", "registry://127.0.0.1:1/a:v1", "-f", "missing/x.tar"]);
+    assert_eq!(lost, "error: failed to write missing/x.tar: No such file or directory (os error 2)\n");
     let damaged = said(&["load", "text.tar", "registry.example/mirror"]);
     assert!(
         damaged.starts_with("error: failed to read text.tar: it is not a tar archive, or it is damaged"),
