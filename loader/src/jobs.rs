@@ -9,7 +9,7 @@ mod preempt;
 mod queue;
 mod slots;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -62,6 +62,8 @@ pub(crate) struct JobRunner {
     too_large: Mutex<HashMap<Digest, u64>>,
     /// What stays in any case.
     in_use: InUse,
+    /// Modules that could not be checked for these addresses, as the log says.
+    unchecked: Mutex<HashSet<(Reference, Digest)>>,
 }
 
 /// What a running job and the loop share: progress in one direction, claims in the other.
@@ -158,6 +160,7 @@ impl JobRunner {
             keep: Mutex::default(),
             in_use: InUse::default(),
             too_large: Mutex::default(),
+            unchecked: Mutex::default(),
         }
     }
 
@@ -165,6 +168,7 @@ impl JobRunner {
     pub(crate) fn keep(&self, keep: Keep) {
         self.volume.room().own(keep.owners.clone());
         lock(&self.too_large).retain(|digest, _| keep.digests.contains(digest));
+        lock(&self.unchecked).retain(|(_, digest)| keep.digests.contains(digest));
         self.in_use.forget(&keep.digests, Instant::now());
         *lock(&self.keep) = keep;
     }

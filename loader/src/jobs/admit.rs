@@ -11,23 +11,57 @@ use portcullis_contract::{Digest, Reason};
 use portcullis_registry::oci::{Image, Manifest};
 use portcullis_registry::signature::{Material, Requirement};
 use portcullis_registry::{address_of, host_of};
+use portcullis_util::lock;
 use url::Url;
 
 use super::{JobContext, JobRunner, PinSource, mistake};
-use crate::plan::AttemptError;
+use crate::plan::{Admission, AttemptError, is_against_rules};
 use crate::source::{Reference, SourceError};
 use crate::volume::{KeptSignatures, SignedManifest};
 
 impl JobRunner {
-    /// Checks a module that a policy is pinned to against the rules of the installation and of the policy. Where it must be signed,
-    /// the signatures on the volume are tried first, then those of the registry, then those of other loaders.
+    /// [`Job::Admit`](crate::plan::Job::Admit). Logs that a check is due which could not be made, and that it was made after all.
     pub(super) async fn admit(
         &self,
         reference: &Reference,
         module: &Digest,
         again: bool,
         context: &Arc<JobContext>,
-    ) -> Result<(), AttemptError> {
+    ) -> Result<Admission, AttemptError> {
+        let result = self.check(reference, module, again, context).await;
+        let unknown = match &result {
+            Ok(Admission::Trusted(error)) => Some(error),
+            Err(error) if again && !is_against_rules(error.reason) => Some(error),
+            _ => None,
+        };
+        let check = (reference.clone(), *module);
+        let mut unchecked = lock(&self.unchecked);
+        if let Some(error) = unknown {
+            if unchecked.insert(check) {
+                tracing::warn!(
+                    module = reference.label(),
+                    digest = %module,
+                    reason = %error.reason,
+                    message = error.message,
+                    "whether a module may serve could not be checked; it stays where it is, and the check is tried again"
+                );
+            }
+        } else if unchecked.remove(&check) {
+            tracing::info!(module = reference.label(), digest = %module, "the check of a module that was due was made");
+        }
+        drop(unchecked);
+        result
+    }
+
+    /// Checks a module that a policy is pinned to against the rules of the installation and of the policy. Where it must be signed,
+    /// the signatures on the volume are tried first, then those of the registry, then those of other loaders.
+    async fn check(
+        &self,
+        reference: &Reference,
+        module: &Digest,
+        again: bool,
+        context: &Arc<JobContext>,
+    ) -> Result<Admission, AttemptError> {
         if again && !self.sources.rules_are_known() {
             // No refusal: what was admitted before the file of the rules broke stays.
             let text = "the module is checked again when sources.yml can be used";
@@ -35,8 +69,11 @@ impl JobRunner {
         }
         let is_found = again || self.pins == PinSource::Loader;
         let (image, wanted) = match reference {
-            Reference::File(_) => return Ok(()),
-            Reference::Web(url) if is_found => return Ok(self.sources.check_web(url)?),
+            Reference::File(_) => return Ok(Admission::Checked),
+            Reference::Web(url) if is_found => {
+                self.sources.check_web(url)?;
+                return Ok(Admission::Checked);
+            }
             Reference::Web(url) => return self.web_leads_to(reference, url, module, context).await,
             Reference::Registry(image) => (image, None),
             Reference::Signed { image, signatures } => (image, Some(&**signatures)),
@@ -44,23 +81,26 @@ impl JobRunner {
         self.sources.check_allowed(image)?;
         let wanted = self.sources.requirements(wanted)?;
         if wanted.is_empty() {
-            return if is_found { Ok(()) } else { self.image_leads_to(image, module, context).await };
+            return if is_found { Ok(Admission::Checked) } else { self.image_leads_to(image, module, context).await };
         }
         let digest = *module;
         let kept = self.read(context, move |volume| volume.signed_manifests(&digest)).await?;
         if self.first_signed(kept, image, module, &wanted, context).await?.is_some() {
-            return Ok(());
+            return Ok(Admission::Checked);
         }
         let _turn = self.hosts.turn(image.host.clone(), context).await;
-        let Err(error) = self.ask_registry(image, module, &wanted, context).await else { return Ok(()) };
-        if matches!(error.reason, Reason::SignatureInvalid | Reason::SourceNotAllowed) {
+        let Err(error) = self.ask_registry(image, module, &wanted, context).await else {
+            return Ok(Admission::Checked);
+        };
+        if is_against_rules(error.reason) {
             return Err(error);
         }
         let others = self.sources.signed_of_others(module, self.memory(context)).await;
-        match self.first_signed(others, image, module, &wanted, context).await? {
-            Some((manifest, signatures)) => self.keep_signed(image, manifest, digest, Some(signatures), context).await,
-            None => Err(error),
-        }
+        let Some((manifest, signatures)) = self.first_signed(others, image, module, &wanted, context).await? else {
+            return Err(error);
+        };
+        self.keep_signed(image, manifest, digest, Some(signatures), context).await?;
+        Ok(Admission::Checked)
     }
 
     /// The first of these manifests that is the module's and has the signatures of all required signers, and its signatures.
@@ -111,9 +151,10 @@ impl JobRunner {
         image: &Image,
         module: &Digest,
         context: &Arc<JobContext>,
-    ) -> Result<(), AttemptError> {
+    ) -> Result<Admission, AttemptError> {
         if let Some(named) = image.digest {
-            return self.manifest_names(image, &named, module, context).await;
+            self.manifest_names(image, &named, module, context).await?;
+            return Ok(Admission::Checked);
         }
         let _turn = self.hosts.turn(image.host.clone(), context).await;
         let is_there = if self.has_module(module, context).await? {
@@ -122,9 +163,9 @@ impl JobRunner {
             self.fetch_layer(image, module, context).await.map(|()| true)
         };
         match is_there {
-            Ok(true) => Ok(()),
+            Ok(true) => Ok(Admission::Checked),
             Ok(false) => Err(leads_elsewhere(&image.address(), "has no such module", module)),
-            Err(error) if error.may_others_help() => Ok(()),
+            Err(error) if error.may_others_help() => Ok(Admission::Trusted(error)),
             Err(error) => Err(error),
         }
     }
@@ -158,7 +199,7 @@ impl JobRunner {
         url: &Url,
         module: &Digest,
         context: &Arc<JobContext>,
-    ) -> Result<(), AttemptError> {
+    ) -> Result<Admission, AttemptError> {
         self.sources.check_web(url)?;
         let _turn = self.hosts.turn(host_of(url), context).await;
         let found = if self.has_module(module, context).await? {
@@ -167,9 +208,9 @@ impl JobRunner {
             self.fetch_making_room(reference, context).await
         };
         match found {
-            Ok(found) if found == *module => Ok(()),
+            Ok(found) if found == *module => Ok(Admission::Checked),
             Ok(found) => Err(leads_elsewhere(&address_of(url), &format!("gives the module {found}"), module)),
-            Err(error) if error.may_others_help() => Ok(()),
+            Err(error) if error.may_others_help() => Ok(Admission::Trusted(error)),
             Err(error) => Err(error),
         }
     }

@@ -21,7 +21,25 @@ use portcullis_process::Now;
 
 /// The checks, by address.
 #[derive(Debug, Default)]
-pub(super) struct Admissions(HashMap<Reference, BTreeMap<Digest, Attempts<()>>>);
+pub(super) struct Admissions(HashMap<Reference, BTreeMap<Digest, Attempts<Grant>>>);
+
+/// Why policies that name an address may have a module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Grant {
+    /// The address was found to lead to it, and the rules allowed it.
+    Checked,
+    /// The source could not say so far, and the pin is trusted until it does.
+    Trusted,
+}
+
+/// The result of [`Job::Admit`] where the module is not refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// The module is admitted.
+    Checked,
+    /// The source cannot say now, for this reason: the pin is trusted for now, and the check is still to be made.
+    Trusted(AttemptError),
+}
 
 /// The address that must be checked. `None` for a file, which each loader reads itself, and for a candidate of an earlier manifest, which was
 /// checked before it was published.
@@ -30,11 +48,11 @@ pub(super) fn asked(body: &Body) -> Option<&Reference> {
 }
 
 impl Admissions {
-    fn get(&self, body: &Body, digest: &Digest) -> Option<&Attempts<()>> {
+    fn get(&self, body: &Body, digest: &Digest) -> Option<&Attempts<Grant>> {
         self.0.get(asked(body)?)?.get(digest)
     }
 
-    pub(super) fn get_mut(&mut self, reference: &Reference, digest: &Digest) -> Option<&mut Attempts<()>> {
+    pub(super) fn get_mut(&mut self, reference: &Reference, digest: &Digest) -> Option<&mut Attempts<Grant>> {
         self.0.get_mut(reference)?.get_mut(digest)
     }
 
@@ -45,7 +63,7 @@ impl Admissions {
 
     /// Records that the module is admitted.
     pub(super) fn grant(&mut self, reference: &Reference, digest: Digest) {
-        self.0.entry(reference.clone()).or_default().insert(digest, Attempts::done(()));
+        self.0.entry(reference.clone()).or_default().insert(digest, Attempts::done(Grant::Checked));
     }
 
     /// Admits what was served before a restart at once, and has it checked again, as the rules may have changed.
@@ -81,7 +99,7 @@ impl Admissions {
     /// The checks by address, each with its failure if it fails.
     pub(super) fn failures(&self) -> impl Iterator<Item = (&Reference, Option<Failure>)> {
         let of = |(reference, digests)| {
-            let digests: &BTreeMap<Digest, Attempts<()>> = digests;
+            let digests: &BTreeMap<Digest, Attempts<Grant>> = digests;
             (reference, digests.values().find_map(|admission| admission.failure(0, None)))
         };
         self.0.iter().map(of)
@@ -102,7 +120,7 @@ impl Admissions {
                 let admission = known.entry(digest).or_default();
                 admission.wake(now);
                 if !claims.is_empty() && admission.is_due() {
-                    let again = admission.result().is_some();
+                    let again = admission.result() == Some(&Grant::Checked);
                     jobs.insert(Job::Admit { reference: reference.clone(), digest, again }, claims);
                 }
             }
@@ -115,23 +133,34 @@ impl Admissions {
         &mut self,
         reference: &Reference,
         digest: &Digest,
-        result: Result<(), AttemptError>,
+        result: Result<Admission, AttemptError>,
         retry: &Retry,
         now: Now,
         random: f64,
     ) {
         let Some(admission) = self.get_mut(reference, digest) else { return };
-        match result {
-            Ok(()) => admission.succeed(()),
-            // A module that was admitted stays admitted until a check refuses it.
-            Err(error) if admission.result().is_some() && !is_refusal(error.reason) => admission.leave(),
-            Err(error) => admission.fail(error, retry, random, now),
+        match (result, admission.result().copied()) {
+            (Ok(Admission::Checked), _) => admission.succeed(Grant::Checked),
+            (Ok(Admission::Trusted(error)), known) => {
+                admission.put_off(known.unwrap_or(Grant::Trusted), error, retry, random, now);
+            }
+            // A module that was admitted stays admitted until a check refuses it, and is checked until one can say.
+            (Err(error), Some(grant)) if !is_refusal(error.reason, grant) => {
+                admission.put_off(grant, error, retry, random, now);
+            }
+            (Err(error), _) => admission.fail(error, retry, random, now),
         }
     }
 }
 
-/// Whether the reason is a refusal. After any other failure it is not known whether the module is allowed.
-fn is_refusal(reason: Reason) -> bool {
+/// Whether the reason is a refusal. After any other failure it is not known whether the module is allowed. That an address leads elsewhere
+/// refuses only what it was never found to lead to.
+fn is_refusal(reason: Reason, grant: Grant) -> bool {
+    is_against_rules(reason) || (reason == Reason::DigestMismatch && grant == Grant::Trusted)
+}
+
+/// Whether the rules of the installation or of the policy refuse a module.
+pub(crate) fn is_against_rules(reason: Reason) -> bool {
     matches!(reason, Reason::SourceNotAllowed | Reason::SignatureInvalid)
 }
 
@@ -141,7 +170,7 @@ impl Plan {
         self.admissions.are_done(body, digest)
     }
 
-    pub(super) fn admission(&self, body: &Body, digest: &Digest) -> Option<&Attempts<()>> {
+    pub(super) fn admission(&self, body: &Body, digest: &Digest) -> Option<&Attempts<Grant>> {
         self.admissions.get(body, digest)
     }
 

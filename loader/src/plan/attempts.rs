@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use portcullis_contract::{Activity, Failure, Reason, Stage};
+use portcullis_contract::{Activity, Class, Failure, Reason, Stage};
 
 use crate::retry::Retry;
 use portcullis_process::Now;
@@ -19,14 +19,15 @@ pub(crate) struct AttemptError {
     pub retry_after: Option<Duration>,
 }
 
-/// A piece of work and its state.
+/// A piece of work and its state. Whether there is a result that counts and whether another try is due are independent.
 #[derive(Debug, Clone)]
 pub(crate) struct Attempts<T> {
-    status: Status<T>,
+    /// The newest result, as long as it counts.
+    result: Option<T>,
+    /// The next attempt.
+    next: Next,
     /// The newest failure, until an attempt works. It stays while the next attempt runs, so that a state does not flap.
     last_failure: Option<LastFailure>,
-    /// Whether the work is done and should be done again; its result counts meanwhile.
-    again: bool,
     /// Whether an attempt has begun and not ended.
     begun: bool,
     /// Whether the input has changed since the attempt began, so that another must follow.
@@ -34,12 +35,13 @@ pub(crate) struct Attempts<T> {
 }
 
 #[derive(Debug, Clone)]
-enum Status<T> {
-    /// To be done as soon as a policy needs it; with the progress of an attempt once it runs.
-    Due(Option<Activity>),
-    Done(T),
-    Waiting(Instant),
-    Stopped,
+enum Next {
+    /// There is none: the work is done, or only a change can help.
+    None,
+    /// As soon as a policy needs it; with the progress of the attempt once it runs.
+    Now(Option<Activity>),
+    /// When this time has come.
+    At(Instant),
 }
 
 #[derive(Debug, Clone)]
@@ -55,27 +57,24 @@ struct LastFailure {
 
 impl<T> Default for Attempts<T> {
     fn default() -> Self {
-        Self { status: Status::Due(None), last_failure: None, again: false, begun: false, overtaken: false }
+        Self { result: None, next: Next::Now(None), last_failure: None, begun: false, overtaken: false }
     }
 }
 
 impl<T> Attempts<T> {
     /// Work that is already done.
     pub(crate) fn done(value: T) -> Self {
-        Self { status: Status::Done(value), ..Self::default() }
+        Self { result: Some(value), next: Next::None, ..Self::default() }
     }
 
     /// The result.
     pub(crate) fn result(&self) -> Option<&T> {
-        match &self.status {
-            Status::Done(value) => Some(value),
-            _ => None,
-        }
+        self.result.as_ref()
     }
 
     /// Whether an attempt should run now.
     pub(crate) fn is_due(&self) -> bool {
-        self.again || matches!(self.status, Status::Due(_))
+        matches!(self.next, Next::Now(_))
     }
 
     /// Marks that an attempt runs. From now on [`Attempts::repeat`] asks for one more after it.
@@ -91,15 +90,15 @@ impl<T> Attempts<T> {
 
     /// The progress of the attempt that runs; `None` if none does.
     pub(crate) fn activity(&self) -> Option<&Activity> {
-        match &self.status {
-            Status::Due(activity) => activity.as_ref(),
-            _ => None,
+        match &self.next {
+            Next::Now(activity) => activity.as_ref(),
+            Next::None | Next::At(_) => None,
         }
     }
 
     /// Records the progress of the attempt that runs.
     pub(crate) fn progress(&mut self, bytes: u64, total: Option<u64>, now: Now) {
-        if let Status::Due(activity) = &mut self.status {
+        if let Next::Now(activity) = &mut self.next {
             let since = activity.as_ref().map_or(now.wall, |activity| activity.since);
             *activity = Some(Activity { bytes, total, since });
         }
@@ -107,27 +106,39 @@ impl<T> Attempts<T> {
 
     /// The attempt that ran waits for its turn again.
     pub(crate) fn wait_again(&mut self) {
-        if let Status::Due(activity) = &mut self.status {
+        if let Next::Now(activity) = &mut self.next {
             *activity = None;
         }
     }
 
     /// An attempt worked.
     pub(crate) fn succeed(&mut self, value: T) {
-        let again = self.end();
-        *self = Self { again, ..Self::done(value) };
+        let next = self.after();
+        *self = Self { next, ..Self::done(value) };
     }
 
     /// An attempt failed. An earlier result no longer counts.
     pub(crate) fn fail(&mut self, error: AttemptError, retry: &Retry, random: f64, now: Now) {
+        self.result = None;
+        self.failed(error, None, retry, random, now);
+    }
+
+    /// An attempt failed, and `value` counts until a later one says otherwise: the earlier result, or what is taken for it meanwhile. The
+    /// work is tried again, whatever the failure was.
+    pub(crate) fn put_off(&mut self, value: T, error: AttemptError, retry: &Retry, random: f64, now: Now) {
+        self.result = Some(value);
+        self.failed(error, Some(retry.outside), retry, random, now);
+    }
+
+    /// Notes a failure and when the next attempt follows: after `otherwise` where the failure itself is final.
+    fn failed(&mut self, error: AttemptError, otherwise: Option<Duration>, retry: &Retry, random: f64, now: Now) {
         let (attempts, since) = self
             .last_failure
             .as_ref()
             .map_or((1, now.wall), |last_failure| (last_failure.attempts.saturating_add(1), last_failure.since));
-        let wait = retry.wait(error.reason, attempts, error.retry_after, random);
+        let wait = retry.wait(error.reason, attempts, error.retry_after, random).or(otherwise);
         let at = wait.and_then(|wait| now.instant.checked_add(wait));
-        self.again = false;
-        self.status = at.map_or(Status::Stopped, Status::Waiting);
+        self.next = at.map_or(Next::None, Next::At);
         self.last_failure = Some(LastFailure {
             reason: error.reason,
             message: error.message,
@@ -143,23 +154,28 @@ impl<T> Attempts<T> {
 
     /// Asks for another attempt. An earlier result counts until that has ended.
     pub(crate) fn repeat(&mut self) {
-        match self.status {
-            Status::Done(_) => self.again = true,
-            Status::Waiting(_) | Status::Stopped => self.retry_now(),
-            Status::Due(_) => {}
+        match self.next {
+            Next::None if self.result.is_some() => self.next = Next::Now(None),
+            Next::None | Next::At(_) => self.retry_now(),
+            Next::Now(_) => {}
         }
         self.overtaken |= self.begun;
     }
 
     /// The attempt has ended without a result, and the earlier result still counts.
     pub(crate) fn leave(&mut self) {
-        self.again = self.end();
+        self.next = self.after();
+    }
+
+    /// Ends the attempt, and tells what follows if it needs no repetition.
+    fn after(&mut self) -> Next {
+        if self.end() { Next::Now(None) } else { Next::None }
     }
 
     /// Something changed that may help: after a failure, the next attempt is due at once, and waits grow from the start again.
     pub(crate) fn retry_now(&mut self) {
-        if matches!(self.status, Status::Waiting(_) | Status::Stopped) {
-            self.status = Status::Due(None);
+        if self.has_failed() || matches!(self.next, Next::At(_)) {
+            self.next = Next::Now(None);
             if let Some(last_failure) = &mut self.last_failure {
                 last_failure.attempts = 0;
             }
@@ -181,12 +197,9 @@ impl<T> Attempts<T> {
 
     /// [`Attempts::retry_now`], for failures that a change outside the policy can mend.
     pub(crate) fn retry_outside(&mut self) {
-        // `SourceNotAllowed` is final for a policy, but the installation's rules may have changed. A signature may have been unavailable only
-        // because the file of the required signers could not be used.
-        let may_help = |reason: Reason| {
-            reason.class() == portcullis_contract::Class::Outside
-                || matches!(reason, Reason::SourceNotAllowed | Reason::SignatureUnavailable)
-        };
+        // The files that are watched decide how modules are fetched and checked, so any failure of that may be over: a signature that could
+        // not be checked without a trust root, a host that was not reached by the wrong proxy, a source that was not allowed.
+        let may_help = |reason: Reason| reason.class() == Class::Outside || reason.stage() == Stage::Fetch;
         if self.last_failure.as_ref().is_some_and(|last_failure| may_help(last_failure.reason)) {
             self.retry_now();
         }
@@ -194,16 +207,16 @@ impl<T> Attempts<T> {
 
     /// Makes an attempt due whose wait is over.
     pub(crate) fn wake(&mut self, now: Now) {
-        if matches!(self.status, Status::Waiting(at) if at <= now.instant) {
-            self.status = Status::Due(None);
+        if matches!(self.next, Next::At(at) if at <= now.instant) {
+            self.next = Next::Now(None);
         }
     }
 
     /// When the wait ends; `None` if nothing waits.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
-        match self.status {
-            Status::Waiting(at) => Some(at),
-            _ => None,
+        match self.next {
+            Next::At(at) => Some(at),
+            Next::None | Next::Now(_) => None,
         }
     }
 
@@ -222,9 +235,9 @@ impl<T> Attempts<T> {
         })
     }
 
-    /// Whether the newest attempt failed and none runs now.
+    /// Whether the newest attempt failed, no result counts, and no attempt runs now.
     pub(crate) fn has_failed(&self) -> bool {
-        matches!(self.status, Status::Waiting(_) | Status::Stopped)
+        self.result.is_none() && !self.is_due()
     }
 }
 
@@ -329,5 +342,54 @@ mod tests {
         assert!(attempts.is_due() && attempts.result() == Some(&1));
         attempts.leave();
         assert!(!attempts.is_due());
+    }
+
+    #[test]
+    fn what_counts_meanwhile_is_tried_again_until_it_is_known() {
+        let start = Now::get();
+        let mut attempts = Attempts::done(1);
+        attempts.repeat();
+        attempts.put_off(1, error(Reason::SignatureUnavailable), &RETRY, 0.5, start);
+        assert!(!attempts.is_due() && !attempts.has_failed() && attempts.result() == Some(&1));
+        assert_eq!(attempts.failure(0, None).map(|failure| failure.reason), Some(Reason::SignatureUnavailable));
+        let waits = |attempts: &Attempts<u32>| attempts.wakes_at().map(|at| at - start.instant);
+        assert_eq!(waits(&attempts), Some(RETRY.initial / 2));
+        attempts.wake(later(start, 1));
+        attempts.put_off(1, error(Reason::SignatureUnavailable), &RETRY, 0.5, start);
+        assert_eq!(waits(&attempts), Some(RETRY.initial), "waits grow");
+        attempts.put_off(1, error(Reason::ModuleInvalid), &RETRY, 0.5, start);
+        assert_eq!(waits(&attempts), Some(RETRY.outside), "no failure is the end of it");
+        attempts.retry_now();
+        assert!(attempts.is_due() && attempts.result() == Some(&1));
+        attempts.succeed(2);
+        assert!(!attempts.is_due() && attempts.wakes_at().is_none() && attempts.failure(0, None).is_none());
+        attempts.fail(error(Reason::SignatureInvalid), &RETRY, 0.5, start);
+        assert!(attempts.has_failed() && attempts.result().is_none());
+    }
+
+    #[test]
+    fn a_change_of_the_watched_files_ends_the_wait_after_each_failure_of_a_fetch() {
+        let now = Now::get();
+        let is_due_after = |reason: Reason| {
+            let mut attempts = Attempts::<u32>::default();
+            attempts.fail(error(reason), &RETRY, 0.999, now);
+            assert!(!attempts.is_due());
+            attempts.retry_outside();
+            attempts.is_due()
+        };
+        for reason in [
+            Reason::SourceNotAllowed,
+            Reason::SignatureUnavailable,
+            Reason::SignatureInvalid,
+            Reason::RegistryUnreachable,
+            Reason::RegistryTimeout,
+            Reason::TLSFailed,
+            Reason::Unauthorized,
+        ] {
+            assert!(is_due_after(reason), "{reason}");
+        }
+        for reason in [Reason::VolumeFull, Reason::CompileLimit] {
+            assert!(!is_due_after(reason), "{reason}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use portcullis_contract::Digest;
 
+use super::admission::Admission;
 use super::attempts::AttemptError;
 use crate::source::Reference;
 use crate::volume::ArtifactRecord;
@@ -37,7 +38,7 @@ pub(crate) enum Outcome {
     /// The modules that policies are pinned to, fetched by their digests.
     Brought(Reference, Vec<Digest>, Result<(), AttemptError>),
     /// Whether policies that name the address may have the module.
-    Admitted(Reference, Digest, Result<(), AttemptError>),
+    Admitted(Reference, Digest, Result<Admission, AttemptError>),
     /// The artifact of the module.
     Prepared(Digest, Result<Prepared, AttemptError>),
 }

@@ -33,6 +33,7 @@ use portcullis_contract::{
 };
 
 use self::admission::Admissions;
+pub(crate) use self::admission::{Admission, is_against_rules};
 pub(crate) use self::attempts::AttemptError;
 use self::attempts::Attempts;
 use self::compilation::Compilation;

@@ -7,7 +7,8 @@ const OTHER: &str = "https://example.com/b";
 
 fn answer(table: &mut Table, module: &str, pin: &str, result: Result<(), Reason>) {
     let reference = Reference::parse(module, std::path::Path::new("/policies")).expect("an address");
-    table.ended(Outcome::Admitted(reference.clone(), digest(pin), result.map_err(error)));
+    let result = result.map(|()| Admission::Checked).map_err(error);
+    table.ended(Outcome::Admitted(reference, digest(pin), result));
 }
 
 /// A plan in which another policy has the module `a`, and the policy `b` is pinned to the same bytes.
@@ -91,5 +92,57 @@ fn k05_what_served_before_a_restart_goes_on_unless_the_rules_say_no() {
         answer(&mut table, URL, URL, result);
         table.compiled(URL);
         assert_eq!(table.candidates_with(false, "a"), left, "{result:?}");
+        let told = table.plan.state(&Program::default(), &Contexts::default()).sources;
+        assert_eq!(told[0].failure.as_ref().map(|failure| failure.reason), result.err(), "the host is told of");
+        if left.is_empty() || result.is_ok() {
+            continue;
+        }
+        // What could not be checked is checked again, while it serves and until the check can be made.
+        assert_eq!(table.state("a").failure, None);
+        assert_eq!(table.jobs_with(false), Vec::<String>::new());
+        table.pass(SETTINGS.retry.outside);
+        assert_eq!(table.jobs_with(false), ["admit"], "after {result:?}");
+        answer(&mut table, URL, URL, result);
+        assert_eq!(table.candidates_with(false, "a"), left);
+        table.take(Event::OutsideChanged);
+        assert_eq!(table.jobs_with(false), ["admit"], "at once when a watched file has changed");
+        answer(&mut table, URL, URL, Err(Reason::SignatureInvalid));
+        assert_eq!(table.candidates_with(false, "a"), Vec::<i64>::new());
+    }
+}
+
+#[test]
+fn a_pin_that_is_trusted_while_its_source_is_away_is_asked_about_until_the_source_is_back() {
+    let reference = || Reference::parse(URL, std::path::Path::new("/policies")).expect("an address");
+    let asks = |table: &mut Table| {
+        let turn = table.plan.turn(table.now);
+        let admit = |job: &Job| matches!(job, Job::Admit { again: false, .. });
+        turn.jobs.keys().any(admit)
+    };
+    let trusts = |table: &mut Table| {
+        let trusted = Ok(Admission::Trusted(error(Reason::RegistryUnreachable)));
+        table.ended(Outcome::Admitted(reference(), digest(URL), trusted));
+    };
+    for (found, left) in
+        [(Ok(()), vec![1]), (Err(Reason::Unauthorized), vec![1]), (Err(Reason::DigestMismatch), vec![])]
+    {
+        let mut table = Table::new();
+        table.want(vec![pinned(object(wants("a", URL, "{}"), "u", 1), URL)]);
+        assert!(asks(&mut table));
+        trusts(&mut table);
+        table.compiled(URL);
+        assert_eq!(table.candidates_with(false, "a"), [1], "it serves meanwhile");
+        assert!(!asks(&mut table));
+        for _ in 0..2 {
+            table.pass(SETTINGS.retry.cap);
+            assert!(asks(&mut table), "whether the address leads to it");
+            trusts(&mut table);
+        }
+        assert_eq!(table.state("a").failure, None);
+        table.pass(SETTINGS.retry.cap);
+        assert!(asks(&mut table));
+        answer(&mut table, URL, URL, found);
+        assert_eq!(table.candidates_with(false, "a"), left, "{found:?}");
+        assert!(!asks(&mut table), "not at once");
     }
 }

@@ -119,7 +119,7 @@ impl Table {
             let asked: Vec<_> = turn.jobs.keys().filter_map(asked).collect();
             if grants && !asked.is_empty() {
                 for (reference, digest) in asked {
-                    self.ended(Outcome::Admitted(reference.clone(), digest, Ok(())));
+                    self.ended(Outcome::Admitted(reference.clone(), digest, Ok(Admission::Checked)));
                 }
                 if let Some(manifest) = turn.publish {
                     self.publish(manifest);
@@ -168,7 +168,7 @@ impl Table {
                         ));
                     }
                     Job::Admit { reference, digest, .. } => {
-                        self.ended(Outcome::Admitted(reference.clone(), digest, Ok(())))
+                        self.ended(Outcome::Admitted(reference.clone(), digest, Ok(Admission::Checked)))
                     }
                     Job::Prepare { digest, .. } => {
                         let record = ArtifactRecord {
