@@ -324,6 +324,7 @@ impl Work {
             // The evaluator follows a manifest that this volume has lost, and would take ours for an older one.
             self.take(plan::Event::ManifestLost, Now::get());
         }
+        self.outside.grants.follow(&state, Instant::now());
         self.take(plan::Event::Evaluator(state), Now::get());
     }
 

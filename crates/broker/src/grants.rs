@@ -56,6 +56,16 @@ enum Standing {
     Left(Reverse<Instant>),
 }
 
+impl Standing {
+    /// Whether grants of this standing still count.
+    fn counts(self, now: Instant) -> bool {
+        match self {
+            Self::Left(Reverse(left)) => now.saturating_duration_since(left) < KEPT,
+            _ => true,
+        }
+    }
+}
+
 /// A module that an earlier loader published, and that an evaluator may still serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlierModule {
@@ -111,6 +121,29 @@ impl PublishedGrants {
         let mut newest = newest(manifest);
         carry_over(&mut newest, &self.current.load(), evaluator, now);
         self.current.store(Arc::new(newest));
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Takes in which generations the evaluator serves. Without this, what a deleted policy read would be watched until the next manifest.
+    pub fn follow(&self, evaluator: &EvaluatorState, now: Instant) {
+        let current = self.current.load();
+        if current.values().flat_map(HashMap::values).all(|known| known.standing == Standing::Newest) {
+            return;
+        }
+        let (serving, mut known) = (serving(evaluator), Published::clone(&current));
+        known.retain(|policy, generations| {
+            generations.retain(|(generation, _), known| {
+                known.standing = match known.standing {
+                    Standing::Newest => Standing::Newest,
+                    _ if serving.get(policy) == Some(generation) => Standing::Serves,
+                    Standing::Serves => Standing::Left(Reverse(now)),
+                    other => other,
+                };
+                known.standing.counts(now)
+            });
+            !generations.is_empty()
+        });
+        self.current.store(Arc::new(known));
         self.changes.send_modify(|changes| *changes += 1);
     }
 
@@ -172,11 +205,12 @@ impl PublishedGrants {
         Some(Arc::clone(&current.get(policy)?.get(&key)?.grants))
     }
 
-    /// The kinds that any policy may read, for what need not be watched any longer.
+    /// Whether any policy may read a kind, for what need not be watched any longer. Requests of generations that have left get a watch, but do
+    /// not keep it.
     pub(crate) fn reads(&self, kind: &ContextAwareResource) -> bool {
         let current = self.current.load();
         let mut all = current.values().flat_map(HashMap::values);
-        all.any(|known| known.grants.kinds.contains(kind))
+        all.any(|known| known.standing <= Standing::Replaced && known.grants.kinds.contains(kind))
     }
 }
 
@@ -204,10 +238,6 @@ fn newest(manifest: &Manifest) -> Published {
 /// Adds the grants that have been published before and may still be needed.
 fn carry_over(newest: &mut Published, earlier: &Published, evaluator: Option<&EvaluatorState>, now: Instant) {
     let serving = evaluator.map(serving).unwrap_or_default();
-    let is_kept = |standing: &Standing| match standing {
-        Standing::Left(Reverse(left)) => now.saturating_duration_since(*left) < KEPT,
-        _ => true,
-    };
     let each = earlier.iter().flat_map(|(policy, known)| known.iter().map(move |(key, known)| (policy, key, known)));
     let mut each: Vec<_> = each
         .filter(|(policy, key, _)| newest.get(*policy).is_none_or(|known| !known.contains_key(*key)))
@@ -219,7 +249,7 @@ fn carry_over(newest: &mut Published, earlier: &Published, evaluator: Option<&Ev
             };
             (policy, key, Known { standing, grants: Arc::clone(&known.grants) })
         })
-        .filter(|(_, _, known)| is_kept(&known.standing))
+        .filter(|(_, _, known)| known.standing.counts(now))
         .collect();
     each.sort_by_key(|(_, _, known)| known.standing);
     let mut room = MOST_EARLIER;
@@ -345,15 +375,30 @@ pub(crate) mod tests {
         published.written(at(1000));
         published.replace(&manifest(&[SECOND]), Some(&serves(1)), at(2000));
         assert_eq!(known(&published, [1, 2]), [Some(true), Some(false)], "it still serves");
-        assert_eq!(published.needs().len(), 1, "its objects are still watched");
+        let pod = ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
+        assert!(published.needs().len() == 1 && published.reads(&pod), "its objects are still watched");
         // Once it no longer serves, requests may be under way.
         published.replace(&manifest(&[SECOND]), Some(&serves(2)), at(3000));
         published.written(at(3001));
         published.replace(&manifest(&[SECOND]), Some(&serves(2)), at(3060));
         assert_eq!(known(&published, [1, 2]), [Some(true), Some(false)], "requests may be under way");
-        assert!(published.needs().is_empty());
+        assert!(published.needs().is_empty() && !published.reads(&pod));
         published.replace(&manifest(&[SECOND]), Some(&serves(2)), at(3062));
         assert_eq!(known(&published, [1, 2]), [None, Some(false)]);
+    }
+
+    #[test]
+    fn what_a_deleted_policy_read_is_watched_until_the_evaluator_no_longer_serves_it() {
+        let (published, begun) = (PublishedGrants::default(), Instant::now());
+        published.publish(&manifest(&[FIRST]));
+        published.replace(&manifest(&[]), Some(&serves(1)), begun);
+        published.written(begun);
+        published.follow(&serves(1), begun + 2 * KEPT);
+        assert_eq!((known(&published, [1]), published.needs().len()), ([Some(true)], 1), "it still serves");
+        published.follow(&EvaluatorState::default(), begun + 3 * KEPT);
+        assert_eq!((known(&published, [1]), published.needs().len()), ([Some(true)], 0), "requests may be under way");
+        published.follow(&EvaluatorState::default(), begun + 4 * KEPT);
+        assert_eq!(known(&published, [1]), [None]);
     }
 
     #[test]
