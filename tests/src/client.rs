@@ -125,7 +125,12 @@ impl Client {
 
     /// Sends `count` requests to policy `id` at the same moment, and waits for all answers.
     pub fn ask_at_once(&self, count: usize, id: &str, review: &Review) -> Vec<Result<Answer, String>> {
-        let (path, body) = (format!("/validate/{id}"), review.bytes());
+        self.post_at_once(count, &format!("/validate/{id}"), review)
+    }
+
+    /// The same with any path, such as that of a match group.
+    pub fn post_at_once(&self, count: usize, path: &str, review: &Review) -> Vec<Result<Answer, String>> {
+        let (path, body) = (path.to_owned(), review.bytes());
         runtime().block_on(async {
             let mut calls = JoinSet::new();
             for _ in 0..count {

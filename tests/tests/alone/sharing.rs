@@ -10,6 +10,7 @@ use portcullis_tests::{
     Answer, Cage, FLOODED, Folder, Pod, Policy, Program, Review, StopOnDrop, allow_many_connections, eventually, note,
     wat,
 };
+use serde_json::json;
 
 const MIB: u64 = 1 << 20;
 
@@ -348,6 +349,35 @@ fn fault_z05_policies_touch_all_memory() {
     assert!(usage.peak < LIMIT, "{usage}");
     assert_eq!(cage.as_ref().map_or(0, Cage::killed), 0, "the kernel killed it for memory");
     eventually("all of it to come back", || (pod.metric("portcullis_instances") < 2.0).then_some(()));
+}
+
+/// The object that a mutating policy makes is kept while the policies after it are asked, and so is the patch that leads to it.
+#[test]
+fn what_mutating_policies_add_to_an_object_has_its_part_of_the_memory() {
+    const LIMIT: u64 = 512 * MIB;
+    let added = "x".repeat(3_900_000);
+    let metadata = json!({"name": "web", "namespace": "default", "annotations": {"added": added}});
+    let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata});
+    let reply = json!({"accepted": true, "mutated_object": object}).to_string();
+    let adds = Policy::cluster("adds").answering("answer", reply).timeout(8).mutating();
+    let folder = Folder::with_canary();
+    folder.put(&adds);
+    folder.put(&Policy::cluster("then-sleeps").guest("clock_sleep").timeout(8).mutating());
+    let setup = Pod::on(&folder).evaluator("--total-memory", LIMIT).evaluator("--memory-limit", 32 * MIB);
+    let setup = setup.evaluator("--instances", 64).evaluator("--cores", 2).without(Program::Reporter).plain_http();
+    let pod = setup.canary_within(FLOODED, "a hundred large objects are made at once").start();
+    for id in ["cluster/adds", "cluster/then-sleeps"] {
+        pod.wait_current(id, 1);
+    }
+    let path = format!("/admit/{}?timeout=20s", adds.group());
+    let answers = pod.new_client().post_at_once(100, &path, &Review::pod());
+    let verdicts: Vec<_> = answers.into_iter().map(|answer| answer.expect("answers").verdict()).collect();
+    assert!(verdicts.iter().all(|verdict| !verdict.allowed), "the second policy never answers");
+    let without_memory = verdicts.iter().filter(|verdict| verdict.message.contains(NO_MEMORY)).count();
+    let usage = pod.evaluator().usage();
+    note(&format!("{without_memory} of 100 found no memory; {usage}"));
+    assert!(usage.peak < LIMIT, "{usage}");
+    eventually("all of it to come back", || (pod.metric("portcullis_guest_memory_bytes") < 1.0).then_some(()));
 }
 
 #[test]
