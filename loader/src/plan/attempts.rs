@@ -198,8 +198,11 @@ impl<T> Attempts<T> {
     /// [`Attempts::retry_now`], for failures that a change outside the policy can mend.
     pub(crate) fn retry_outside(&mut self) {
         // The files that are watched decide how modules are fetched and checked, so any failure of that may be over: a signature that could
-        // not be checked without a trust root, a host that was not reached by the wrong proxy, a source that was not allowed.
-        let may_help = |reason: Reason| reason.class() == Class::Outside || reason.stage() == Stage::Fetch;
+        // not be checked without a trust root, a host that was not reached by the wrong proxy, a source that was not allowed. Only a source
+        // that asked not to be asked again so soon is not.
+        let may_help = |reason: Reason| {
+            (reason.class() == Class::Outside || reason.stage() == Stage::Fetch) && reason != Reason::RegistryThrottled
+        };
         if self.last_failure.as_ref().is_some_and(|last_failure| may_help(last_failure.reason)) {
             self.retry_now();
         }
@@ -388,7 +391,7 @@ mod tests {
         ] {
             assert!(is_due_after(reason), "{reason}");
         }
-        for reason in [Reason::VolumeFull, Reason::CompileLimit] {
+        for reason in [Reason::VolumeFull, Reason::CompileLimit, Reason::RegistryThrottled] {
             assert!(!is_due_after(reason), "{reason}");
         }
     }
