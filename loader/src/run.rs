@@ -107,11 +107,12 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         tokio::spawn(Arc::clone(&checks).serve(requests));
         sender
     });
-    let grants = Arc::new(PublishedGrants::default());
+    let (grants, contexts) = (Arc::new(PublishedGrants::default()), watch::Sender::default());
     let mut provided = Provided { namespaced: args.broker.namespaced_capability.clone(), ..Provided::default() };
     if let Some(path) = &args.broker.broker_socket {
         let socket = Socket { path: path.clone(), user: args.broker.evaluator_user };
-        let services = Services { checks: asked, ..services(args, &settings, cluster, collectors).await? };
+        let services = services(args, &settings, cluster, collectors).await?;
+        let services = Services { checks: asked, contexts: watch::Sender::clone(&contexts), ..services };
         provided.broker = true;
         provided.cluster = services.cluster.is_ok() || args.broker.replay_capabilities.is_some();
         let metrics = portcullis_broker::Metrics::new(&metrics.registry).context("failed to set up metrics")?;
@@ -128,6 +129,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         beat,
         shutdown: shutdown.clone(),
         grants,
+        contexts,
         provided: Arc::new(provided),
         checks,
     };
@@ -198,6 +200,7 @@ async fn services(
         namespaced: args.broker.namespaced_capability.clone(),
         session: args.broker.session()?,
         collectors,
+        contexts: watch::Sender::default(),
         checks: None,
     })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use portcullis_broker::PublishedGrants;
+use portcullis_broker::{Contexts, PublishedGrants};
 use portcullis_contract::{EvaluatorState, LoaderState, Phase, PolicyId, Program, Reason};
 use portcullis_process::{Beat, Shutdown, StateFeed};
 use tokio::sync::{mpsc, watch};
@@ -45,6 +45,8 @@ pub(crate) struct Outside {
     pub(crate) shutdown: Shutdown,
     /// What the broker may do for policies.
     pub(crate) grants: Arc<PublishedGrants>,
+    /// What the broker says is wrong with the objects that policies read.
+    pub(crate) contexts: watch::Sender<Arc<Contexts>>,
     /// What the installation provides to policies.
     pub(crate) provided: Arc<Provided>,
     /// Tries policies that users apply.
@@ -159,7 +161,7 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
     };
     outside.desired.mark_changed();
     outside.evaluator.mark_changed();
-    let mut contexts = outside.grants.contexts();
+    let mut contexts = outside.contexts.subscribe();
     let mut trials = outside.checks.trials();
     trials.mark_changed();
     let mut counted = outside.checks.counted();
@@ -200,7 +202,7 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
             }
             // This cannot fail either: `checks` holds the sender.
             _ = counted.changed() => work.publish_state(),
-            // This cannot fail: `grants` holds the sender, and outlives the loop.
+            // This cannot fail: `outside` holds the sender.
             _ = contexts.changed() => work.publish_state(),
             () = tokio::time::sleep(wake) => {}
         }
@@ -351,7 +353,7 @@ impl Work {
     /// Publishes the state, and logs failures that began or ended.
     fn publish_state(&mut self) {
         self.shown = Some(self.plan.changes());
-        let mut state = self.plan.state(&self.outside.program, &self.outside.grants.contexts().borrow());
+        let mut state = self.plan.state(&self.outside.program, &self.outside.contexts.borrow());
         // Candidates of checks are left out of the state; only the checks need them.
         let (tried, policies) = state.policies.into_iter().partition(|policy| policy.id.is_check());
         state.policies = policies;

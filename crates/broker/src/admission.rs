@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use portcullis_contract::{BrokerCall, BrokerOutcome, BrokerRequest, Capability, PolicyId};
+use portcullis_process::set_if_new;
 use prometheus::IntGauge;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::cache::{Answer, Answers, PATIENCE, Question};
@@ -27,6 +29,7 @@ const KEEP: Duration = Duration::from_millis(250);
 /// Everything that is needed to answer a call.
 pub(crate) struct Admission {
     published: Arc<PublishedGrants>,
+    contexts: watch::Sender<Arc<Contexts>>,
     namespaced: Vec<String>,
     shares: Shares,
     work: Arc<Work>,
@@ -44,6 +47,7 @@ impl Admission {
         Self {
             cluster: Arc::new(Cluster::new(services.cluster, Arc::clone(&published), metrics.clone())),
             published,
+            contexts: services.contexts,
             namespaced: services.namespaced,
             shares: Shares::new(CALLS),
             answers: Answers::default(),
@@ -85,7 +89,7 @@ impl Admission {
                 Session::Replay(_) => Contexts(needs.iter().map(|need| (need.clone(), None)).collect()),
                 Session::Live | Session::Record { .. } => Box::pin(self.cluster.keep(&needs)).await,
             };
-            self.published.set_contexts(contexts);
+            set_if_new(&self.contexts, Arc::new(contexts));
             if timeout(KEEP, changes.changed()).await.is_ok() {
                 needs = self.published.needs();
             }

@@ -10,11 +10,10 @@ use portcullis_contract::{
     Candidate, Capability, ContextAwareResource, EvaluatorState, ExecutionMode, Manifest, NamedModule, PolicyId,
     is_granted,
 };
-use portcullis_process::set_if_new;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::{ContextNeed, Contexts, ProvideError};
+use crate::{ContextNeed, ProvideError};
 
 /// The grants of one generation, or of one member of a policy group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +91,6 @@ pub struct PublishedGrants {
     restored: watch::Sender<bool>,
     /// Counts what was published.
     changes: watch::Sender<u64>,
-    contexts: watch::Sender<Arc<Contexts>>,
 }
 
 impl PublishedGrants {
@@ -167,16 +165,6 @@ impl PublishedGrants {
     pub(crate) async fn restored(&self, limit: Duration) {
         // It cannot end before the limit otherwise: the sender is here.
         let _ = timeout(limit, self.restored.subscribe().wait_for(|restored| *restored)).await;
-    }
-
-    /// What is wrong with the objects that policies read, as it changes.
-    pub fn contexts(&self) -> watch::Receiver<Arc<Contexts>> {
-        self.contexts.subscribe()
-    }
-
-    /// Says what is wrong with the objects that policies read.
-    pub(crate) fn set_contexts(&self, contexts: Contexts) {
-        set_if_new(&self.contexts, Arc::new(contexts));
     }
 
     /// What was published, as it changes.

@@ -38,7 +38,7 @@ use portcullis_kubernetes::{AccessError, ApiServer};
 use portcullis_process::Shutdown;
 use portcullis_process::telemetry::Collectors;
 use portcullis_registry::oci::Registry;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::admission::Admission;
 pub use crate::check::CheckRequest;
@@ -71,6 +71,8 @@ pub struct Services {
     pub session: Session,
     /// Where the evaluator's spans and metrics are posted.
     pub collectors: Collectors,
+    /// Where the broker says what is wrong with the objects that policies read.
+    pub contexts: watch::Sender<Arc<Contexts>>,
     /// The channel for questions about policies that are applied; `None` where the installation does not check them.
     pub checks: Option<mpsc::Sender<CheckRequest>>,
 }

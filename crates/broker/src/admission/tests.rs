@@ -8,7 +8,6 @@ use portcullis_registry::oci::Registry;
 use portcullis_registry::{Guard, Web, WebSettings};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 use super::*;
 use crate::grants::tests::manifest;
@@ -54,6 +53,7 @@ fn services(web: WebSettings) -> Services {
         namespaced: Vec::new(),
         session: Session::Live,
         collectors: Collectors::default(),
+        contexts: watch::Sender::default(),
         checks: None,
     }
 }
