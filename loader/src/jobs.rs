@@ -193,22 +193,23 @@ impl JobRunner {
             Job::Fetch(reference) => {
                 if let Some(image) = reference.image().filter(|_| !pins.is_empty()) {
                     let _turn = self.hosts.turn(image.host.clone(), &context).await;
-                    let result = self.fetch_pinned(image, &pins, &context).await;
-                    self.metrics.fetch(result.as_ref().err().map(|error| error.reason));
-                    return Outcome::Brought(reference, pins, result);
+                    let brought = self.fetch_pinned(image, &pins, &context).await;
+                    let failed = brought.iter().find_map(|(_, result)| result.as_ref().err());
+                    self.metrics.fetch(failed.map(|error| error.reason));
+                    return Outcome::Brought(reference, brought);
                 }
                 let result = self.fetch(&reference, &context).await;
                 self.metrics.fetch(result.as_ref().err().map(|error| error.reason));
                 match result {
                     Err(error) if error.may_others_help() && !pins.is_empty() => {
                         for pin in &pins {
-                            match self.others_onto_volume(pin, &context).await {
+                            match self.making_room(|| self.others_onto_volume(pin, &context)).await {
                                 Ok(true) => {}
                                 Ok(false) => return Outcome::Fetched(reference, Err(error)),
                                 Err(other) => return Outcome::Fetched(reference, Err(other)),
                             }
                         }
-                        Outcome::Brought(reference, pins, Ok(()))
+                        Outcome::Brought(reference, pins.into_iter().map(|pin| (pin, Ok(()))).collect())
                     }
                     result => Outcome::Fetched(reference, result),
                 }

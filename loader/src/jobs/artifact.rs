@@ -36,18 +36,23 @@ impl JobRunner {
         Ok(digest)
     }
 
-    /// Fetches modules that policies are pinned to, by their digests. It does not matter where the tag points now.
+    /// Fetches modules that policies are pinned to, by their digests. It does not matter where the tag points now, nor whether the others can
+    /// be had.
     pub(super) async fn fetch_pinned(
         &self,
         image: &Image,
         pins: &[Digest],
         context: &Arc<JobContext>,
-    ) -> Result<(), AttemptError> {
-        self.sources.check_allowed(image)?;
+    ) -> Vec<(Digest, Result<(), AttemptError>)> {
+        let mut results = Vec::new();
         for pin in pins {
-            self.fetch_layer(image, pin, context).await?;
+            let result = match self.sources.check_allowed(image) {
+                Ok(()) => self.fetch_layer(image, pin, context).await,
+                Err(error) => Err(error.into()),
+            };
+            results.push((*pin, result));
         }
-        Ok(())
+        results
     }
 
     /// Keeps a module's manifest and signatures, so that the registry need not be asked again for the next policy that names it.
@@ -136,10 +141,11 @@ impl JobRunner {
         self.keep_fetched(temporary, sink, digest, &image.host).await
     }
 
-    /// Fetches a module from another loader, for when its source cannot give it now. False if no other loader has it.
+    /// Fetches a module from another loader, for when its source cannot give it now. False if no other loader has it. Fails only where the
+    /// module cannot be written, or is another one.
     pub(super) async fn others_onto_volume(&self, digest: &Digest, context: &JobContext) -> Result<bool, AttemptError> {
         let temporary = self.volume.temporary();
-        let sink = self.sources.blob_of_others(digest, || self.sink(&temporary, context)).await;
+        let sink = self.sources.blob_of_others(digest, || self.sink(&temporary, context)).await?;
         match sink {
             Some(sink) => self.keep_fetched(temporary, sink, digest, "another loader").await.map(|()| true),
             None => Ok(false),

@@ -35,8 +35,8 @@ pub(crate) enum Job {
 pub(crate) enum Outcome {
     /// The digest of the module at the address.
     Fetched(Reference, Result<Digest, AttemptError>),
-    /// The modules that policies are pinned to, fetched by their digests.
-    Brought(Reference, Vec<Digest>, Result<(), AttemptError>),
+    /// The modules that policies are pinned to, each fetched by its digest.
+    Brought(Reference, Vec<(Digest, Result<(), AttemptError>)>),
     /// Whether policies that name the address may have the module.
     Admitted(Reference, Digest, Result<Admission, AttemptError>),
     /// The artifact of the module.

@@ -41,6 +41,7 @@ pub(crate) use self::event::Event;
 use self::generation::Generation;
 use self::groups::Groups;
 pub(crate) use self::job::{Job, Outcome, Prepared};
+use self::pins::Resolved;
 use self::policy::Policy;
 use self::want::Wanted;
 use crate::claims::Claims;
@@ -86,7 +87,7 @@ pub(crate) struct Plan {
     /// What the installation provides to policies.
     provided: Arc<Provided>,
     policies: BTreeMap<PolicyId, Policy>,
-    modules: HashMap<Reference, Attempts<Digest>>,
+    modules: HashMap<Reference, Attempts<Resolved>>,
     admissions: Admissions,
     artifacts: HashMap<Digest, Compilation>,
     groups: Groups,
@@ -154,9 +155,7 @@ impl Plan {
             Event::Desired(snapshot) => self.desire(&snapshot, now),
             Event::Tried(trials) => self.try_out(&trials, now),
             Event::Ended(Outcome::Fetched(reference, result)) => self.fetched(&reference, result, now, random),
-            Event::Ended(Outcome::Brought(reference, pins, result)) => {
-                self.brought(&reference, &pins, result, now, random);
-            }
+            Event::Ended(Outcome::Brought(reference, brought)) => self.brought(&reference, brought, now, random),
             Event::Ended(Outcome::Admitted(reference, digest, result)) => {
                 self.admissions.end(&reference, &digest, result, &self.settings.retry, now, random);
             }
@@ -193,7 +192,7 @@ impl Plan {
                 }
             };
             if is_new {
-                self.begin(&desired.id);
+                self.begin(&desired.id, now);
             }
         }
         let is_gone = |id: &&PolicyId| !seen.contains(*id) && !id.is_check();
@@ -231,29 +230,6 @@ impl Plan {
         }
     }
 
-    /// Prepares for a new generation: what failed is tried at once, and a module that never worked is fetched again.
-    fn begin(&mut self, id: &PolicyId) {
-        let Some(policy) = self.policies.get_mut(id) else { return };
-        let references = policy.body.as_ref().map(Body::references).unwrap_or_default();
-        for (part, reference) in references {
-            if let Some(pin) = policy.pins.get(&part) {
-                self.admissions.retry_now(&reference, &pin);
-                if let Some(compilation) = self.artifacts.get_mut(&pin) {
-                    compilation.attempts.retry_now();
-                }
-                continue;
-            }
-            let Some(module) = self.modules.get_mut(&reference) else { continue };
-            match module.result().copied() {
-                Some(digest) if self.artifacts.get(&digest).is_some_and(|m| m.attempts.has_failed()) => module.repeat(),
-                // It was fetched for another policy: an address stands for the same bytes for all policies that name it.
-                Some(digest) if !module.is_due() => policy.pins.set(&part, Some(digest)),
-                Some(_) => {}
-                None => module.retry_now(),
-            }
-        }
-    }
-
     /// Takes in how many bytes a running job has got so far, of how many if that is known. This is only shown, and changes no manifest.
     pub(crate) fn progress(&mut self, job: &Job, bytes: u64, total: Option<u64>, now: Now) {
         match job {
@@ -288,13 +264,17 @@ impl Plan {
     fn fetched(&mut self, reference: &Reference, result: Result<Digest, AttemptError>, now: Now, random: f64) {
         let Some(module) = self.modules.get_mut(reference) else { return };
         let is_file = matches!(reference, Reference::File(_));
-        if let Ok(digest) = result {
+        // Where a tag leads says nothing about the modules that policies are pinned to: those are fetched by their digests.
+        let is_image = reference.image().is_some();
+        // After a mistake of this program nothing is tried again at once.
+        let may_go_on = result.as_ref().map_or_else(|error| error.reason != Reason::InternalError, |_| true);
+        if let Ok(digest) = result.as_ref().copied() {
             for policy in self.policies.values_mut() {
                 if let Some(served) = &mut policy.last_served {
                     served.resolve(reference, digest);
                 }
                 let others = policy.fallbacks().flat_map(Generation::parts);
-                for (_, pin) in others.filter(|(part, _)| part.reference.as_ref() == Some(reference)) {
+                for (_, pin) in others.filter(|(part, _)| !is_image && part.reference.as_ref() == Some(reference)) {
                     if let Some(compilation) = self.artifacts.get_mut(&pin) {
                         compilation.got(pin, digest, &self.settings.retry, now, random);
                     }
@@ -308,7 +288,7 @@ impl Plan {
         let users = users.filter(|(_, parts)| !parts.is_empty());
         match result {
             Ok(digest) => {
-                self.publication.note_success(module, digest);
+                self.publication.note_success(module, Resolved::now(digest, now));
                 // The fetch has checked that the module is allowed.
                 self.admissions.grant(reference, digest);
                 for (policy, parts) in users {
@@ -317,6 +297,7 @@ impl Plan {
                         match pin {
                             None => policy.pins.set(&part, Some(digest)),
                             Some(pin) if pin != digest && is_file => rebuilt.push(part),
+                            Some(_) if is_image => {}
                             Some(pin) => {
                                 let compilation = self.artifacts.entry(pin).or_default();
                                 compilation.got(pin, digest, &self.settings.retry, now, random);
@@ -347,6 +328,12 @@ impl Plan {
                         policy.rebuild(&gone, None, now);
                     }
                 }
+            }
+        }
+        if is_image && may_go_on && !self.pins_missing_at(reference).is_empty() {
+            // They were found missing while this fetch ran.
+            if let Some(module) = self.modules.get_mut(reference) {
+                module.repeat();
             }
         }
     }

@@ -14,7 +14,7 @@ impl Plan {
         for trial in trials {
             if !self.policies.contains_key(&trial.id) {
                 self.policies.insert(trial.id.clone(), Policy::new(DesiredPolicy::clone(trial), 1, now));
-                self.begin(&trial.id);
+                self.begin(&trial.id, now);
             }
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use portcullis_contract::Digest;
 
 use super::generation::{Generation, LastServed};
+use super::pins::Resolved;
 use super::policy::Policy;
 use super::{Attempts, Plan, admission};
 use crate::claims::{Claims, Need};
@@ -29,8 +30,8 @@ impl Plan {
         for served in self.policies.values_mut().filter_map(|policy| policy.last_served.as_mut()) {
             let unresolved: Vec<Reference> = served.unresolved().into_iter().cloned().collect();
             for reference in unresolved {
-                if let Some(digest) = self.modules.get(&reference).and_then(Attempts::result) {
-                    served.resolve(&reference, *digest);
+                if let Some(found) = self.modules.get(&reference).and_then(Attempts::result) {
+                    served.resolve(&reference, found.digest);
                 }
             }
         }
@@ -67,7 +68,7 @@ impl Plan {
                     if matches!(reference, Reference::File(_)) {
                         // A file that was pinned before a restart may have changed since. The pin counts, and the file is read again.
                         self.modules.entry(reference.clone()).or_insert_with(|| {
-                            let mut module = Attempts::done(digest);
+                            let mut module = Attempts::done(Resolved::before(digest));
                             module.repeat();
                             module
                         });

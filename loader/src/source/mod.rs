@@ -7,7 +7,7 @@ mod sink;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use portcullis_contract::{Digest, Reason};
+use portcullis_contract::{Digest, Reason, Stage};
 use portcullis_registry::oci::{Image, MAX_MANIFEST, Manifest, Registry};
 use portcullis_registry::signature::{self, Material, Requirement, RequirementError};
 use portcullis_registry::{
@@ -140,13 +140,22 @@ impl Sources {
         if found == *digest { Manifest::parse(bytes).ok() } else { None }
     }
 
-    /// The module with this digest, from another loader, into a sink that `receive` makes; the caller checks the digest.
+    /// The module with this digest, from another loader, into a sink that `receive` makes; the caller checks the digest. `None` if there are
+    /// no others, or none has it.
+    ///
+    /// # Errors
+    /// When it cannot be written here: that is no failure of the others.
     pub(crate) async fn blob_of_others(
         &self,
         digest: &Digest,
         receive: impl Fn() -> Result<Sink, SourceError>,
-    ) -> Option<Sink> {
-        self.peers.as_ref()?.fetch(self.registry.web(), PeerContent::Module, digest, receive).await.ok()
+    ) -> Result<Option<Sink>, SourceError> {
+        let Some(peers) = &self.peers else { return Ok(None) };
+        match peers.fetch(self.registry.web(), PeerContent::Module, digest, receive).await {
+            Ok(sink) => Ok(Some(sink)),
+            Err(error) if error.reason.stage() == Stage::Volume => Err(error),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Manifests that name the module with this digest, and their signatures, from another loader. Empty if there are no others, or none has any.
@@ -236,4 +245,44 @@ impl Judge {
 fn nobody_signs() -> SourceError {
     let text = "--verification wants signatures, and only a module in a registry can be signed";
     SourceError::new(Reason::SignatureInvalid, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use portcullis_registry::{Guard, PEER_NAME, PeerAddress, PeerKeys};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn that_a_module_has_no_room_here_is_not_taken_for_a_failure_of_other_loaders() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let keys = PeerKeys::new(folder.path().to_owned(), PEER_NAME).expect("a name");
+        let place = PeerAddress::Address(([127, 0, 0, 1], 1).into());
+        let web = WebSettings {
+            header: Duration::from_secs(5),
+            total: Duration::from_secs(5),
+            lowest_rate: 1,
+            authorities: None,
+            plain_hosts: BTreeSet::new(),
+            allowed: Vec::new(),
+            guard: Guard::new(Vec::new()),
+            sources: None,
+            name_server: None,
+            user_agent: "tests",
+        };
+        let peers = Some(Peers::new(vec![place], BTreeSet::new(), keys, None));
+        let fetching = Fetching { web, docker: None, verification: None, trust_root: None, peers, attempts: 1 };
+        let (sources, digest) = (Sources::new(Vec::new(), fetching), Digest::of(b"module"));
+        let asked = async |failure: Option<Reason>| {
+            let sink = || Ok(Sink::new(None, 10, Arc::default()));
+            let receive = || failure.map_or_else(sink, |reason| Err(SourceError::new(reason, "no")));
+            let found = sources.blob_of_others(&digest, receive).await;
+            found.map(|sink| sink.is_some()).map_err(|error| error.reason)
+        };
+        assert_eq!(asked(None).await, Ok(false), "there are no certificates");
+        assert_eq!(asked(Some(Reason::VolumeFull)).await, Err(Reason::VolumeFull));
+    }
 }

@@ -5,6 +5,7 @@ mod cluster;
 mod failures;
 mod members;
 mod order;
+mod pins;
 mod publishing;
 mod room;
 mod tried;
