@@ -227,4 +227,4 @@ impl ClientCertVerifier for Named {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -2,14 +2,16 @@
 
 mod address;
 mod keys;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use portcullis_contract::{Digest, Reason};
+use portcullis_contract::{Digest, Reason, Stage};
 use url::Url;
 
 pub use self::address::{PeerAddress, PeerAddressError};
@@ -70,11 +72,12 @@ impl Peers {
         Self { places, own, keys, resolver }
     }
 
-    /// Fetches the content of a digest from the first loader that has it, within the time limit of one download. `receive` makes a
-    /// receiver for one attempt. The caller checks the digest, as with any other source.
+    /// Fetches the content of a digest from the first loader that has it, within the time limit of one download, for which the time of
+    /// writes does not count. `receive` makes a receiver for one attempt. The caller checks the digest, as with any other source.
     ///
     /// # Errors
-    /// The error of the last loader. `NotFound` if there is no loader to ask.
+    /// The error of the last loader; `NotFound` if there is no loader to ask. A failure of the receiver's own volume, which no other loader
+    /// can help with, ends the search.
     pub async fn fetch<R: Receive>(
         &self,
         web: &Web,
@@ -83,24 +86,24 @@ impl Peers {
         receive: impl Fn() -> Result<R, FetchError>,
     ) -> Result<R, FetchError> {
         let total = web.settings().total;
-        let search = tokio::time::timeout(total, self.search(web, content, digest, receive)).await;
-        search.map_err(|_| client::slow("other loaders", "no answer", total))?
-    }
-
-    async fn search<R: Receive>(
-        &self,
-        web: &Web,
-        content: PeerContent,
-        digest: &Digest,
-        receive: impl Fn() -> Result<R, FetchError>,
-    ) -> Result<R, FetchError> {
+        let slow = || client::slow("other loaders", "no answer", total);
         let mut last = FetchError::new(Reason::NotFound, "no other loader is known");
-        for address in self.others().await {
-            match self.ask(web, address, &format!("/v1/{}/{digest}", content.path()), receive()?).await {
+        let path = format!("/v1/{}/{digest}", content.path());
+        let begun = Instant::now();
+        let others = tokio::time::timeout(total, self.others()).await.map_err(|_| slow())?;
+        let mut left = total.saturating_sub(begun.elapsed());
+        for address in others {
+            let receiver = receive()?;
+            let (begun, written) = (Instant::now(), receiver.write_time());
+            let ask = self.ask(web, address, &path, receiver);
+            let answer = written.timeout(left, ask).await.ok_or_else(slow)?;
+            left = left.saturating_sub(begun.elapsed().saturating_sub(written.so_far()));
+            match answer {
                 Ok(received) => {
                     tracing::info!(%address, %digest, kind = content.path(), "another loader helped");
                     return Ok(received);
                 }
+                Err(error) if error.reason.stage() == Stage::Volume => return Err(error),
                 Err(error) => {
                     tracing::debug!(%address, %error, "another loader does not help");
                     last = error;

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-const NAME: &str = "siblings.default.portcullis.portcullis";
+pub(in crate::peers) const NAME: &str = "siblings.default.portcullis.portcullis";
 
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -44,6 +44,13 @@ fn write(folder: &Path, files: &[String; 3]) {
     for (name, text) in FILES.iter().zip(files) {
         fs::write(folder.join(name), text).expect("writes");
     }
+}
+
+/// A folder with the files of a loader.
+pub(in crate::peers) fn sibling_folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), &Authority::new("loaders").sibling());
+    folder
 }
 
 fn keys(folder: &Path) -> PeerKeys {
