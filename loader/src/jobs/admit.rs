@@ -217,7 +217,7 @@ impl JobRunner {
 
     pub(super) async fn has_module(&self, module: &Digest, context: &Arc<JobContext>) -> Result<bool, AttemptError> {
         let (limit, digest) = (self.max_module_size, *module);
-        self.read(context, move |volume| volume.has_module(&digest, limit)).await
+        Ok(self.read(context, move |volume| volume.has_module(&digest, limit)).await??)
     }
 
     async fn ask_registry(

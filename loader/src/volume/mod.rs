@@ -6,11 +6,13 @@
 //! modules/<digest>.wasm             what was fetched, so that nothing is fetched twice
 //! manifests/<digest>-<module>.json  manifests of OCI artifacts, so that a digest needs no registry
 //!                     ….signatures  their signatures, where some were required: one file for each repository
+//! keepers/<module>.json             the tenants that these are kept for
 //! tmp/                              what is being written
 //! lock                              held by the one loader; holds the newest manifest's number
 //! ```
 
 mod artifact;
+mod keepers;
 mod lock;
 mod oci;
 mod prune;
@@ -31,8 +33,8 @@ use portcullis_process::{failpoint, files};
 use portcullis_util::lock;
 
 pub(crate) use self::artifact::{ArtifactRecord, Compiled};
+use self::keepers::Keepers;
 use self::lock::Lock;
-use self::oci::Keepers;
 pub(crate) use self::prune::Keep;
 pub(crate) use self::room::{Owners, Reservation, Room};
 pub(crate) use self::signed::{KeptSignatures, MAX_SIGNATURES, SignedManifest};
@@ -41,6 +43,10 @@ use crate::volume_error::VolumeError;
 /// The folders of artifacts and of modules.
 const ARTIFACTS: &str = "artifacts";
 const MODULES: &str = "modules";
+/// The folder that tells for which tenants manifests and signatures are kept.
+const KEEPERS: &str = "keepers";
+/// Size of a block of the volume's file system, in bytes. Small files take a whole one.
+const BLOCK: u64 = 4096;
 
 /// The volume. All its functions block.
 pub(crate) struct Volume {
@@ -116,7 +122,7 @@ impl Volume {
             counter: AtomicU64::new(0),
             written: Mutex::new(None),
             room: Room::new(None),
-            keepers: Mutex::default(),
+            keepers: Mutex::new(keepers::read(root)),
         };
         volume.remove_temporaries()?;
         Ok(Some(volume))
@@ -141,8 +147,12 @@ impl Volume {
     fn measure(&self) -> Result<(), VolumeError> {
         self.room.measure(|| {
             let mut files = HashMap::new();
-            for folder in [ARTIFACTS, MODULES, "manifests"] {
+            for folder in [ARTIFACTS, MODULES, "manifests", KEEPERS] {
                 let path = self.root.join(folder);
+                if folder == KEEPERS && !path.exists() {
+                    // It is made with its first file.
+                    continue;
+                }
                 for item in fs::read_dir(&path).map_err(files::FileError::new("list", &path))?.flatten() {
                     // A file that was removed meanwhile takes no room.
                     let Ok(metadata) = item.metadata() else { continue };
@@ -203,7 +213,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes a module that has no artifact.
+    /// Removes a module.
     pub(crate) fn remove_module(&self, digest: &Digest) {
         let path = self.module(digest);
         // A file that cannot be removed stays, and its bytes go on counting.
@@ -217,15 +227,23 @@ impl Volume {
         fs::symlink_metadata(self.module(digest)).is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
     }
 
-    /// Whether a module is on the volume and its bytes match its digest. If they do not, it is removed.
-    pub(crate) fn has_module(&self, digest: &Digest, limit: u64) -> bool {
+    /// Whether a module is on the volume and its bytes match its digest. What has its name and cannot be it is removed.
+    ///
+    /// # Errors
+    /// When it cannot be read. It may be good, so it stays.
+    pub(crate) fn has_module(&self, digest: &Digest, limit: u64) -> Result<bool, VolumeError> {
         let path = self.module(digest);
-        let whole = files::read_regular(&path, limit).is_ok_and(|bytes| Digest::of(&bytes) == *digest);
-        if !whole {
-            // There may be no such file at all.
-            let _ = fs::remove_file(&path);
+        match files::read_regular(&path, limit) {
+            Ok(bytes) if Digest::of(&bytes) == *digest => return Ok(true),
+            Ok(_) => {}
+            Err(error) => match fs::symlink_metadata(&path) {
+                Err(gone) if gone.kind() == io::ErrorKind::NotFound => return Ok(false),
+                Ok(metadata) if !metadata.is_file() || metadata.len() > limit => {}
+                _ => return Err(error.into()),
+            },
         }
-        whole
+        self.remove_module(digest);
+        Ok(false)
     }
 
     /// The manifest on the volume; `None` if there is none, or it cannot be used.
@@ -315,7 +333,7 @@ fn module_name(digest: &Digest) -> String {
 }
 
 /// The module that a file belongs to: `<module>.wasm`, `<module>-<key>.cwasm`, `<manifest>-<module>.json`,
-/// `<manifest>-<module>.<digest>.signatures`.
+/// `<manifest>-<module>.<digest>.signatures`, and the keepers' `<module>.json`.
 fn module_of(folder: &str, name: &str) -> Option<Digest> {
     let stem = name.split('.').next()?;
     let (first, second) = stem.split_once('-').unwrap_or((stem, ""));
@@ -331,7 +349,12 @@ fn examine(path: &Path, number: u64) -> Option<Written> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use portcullis_contract::Tenant;
+
     use super::*;
+    use crate::claims::{Claims, Need};
 
     fn empty() -> Manifest {
         Manifest { number: 0, policies: Vec::new(), groups: Vec::new() }
@@ -408,6 +431,54 @@ mod tests {
         assert!(volume.is_manifest_foreign());
         fs::create_dir(folder.path().join(MANIFEST_FILE)).expect("makes");
         assert_eq!(volume.publish(empty()), Ok(72));
+    }
+
+    #[test]
+    fn only_what_cannot_be_a_module_is_removed_for_it() {
+        const LIMIT: u64 = 10;
+        let folder = tempfile::tempdir().expect("a folder");
+        let volume = open(folder.path()).with_room(Some(LIMIT)).expect("counts");
+        let digest = Digest::of(b"module");
+        let path = volume.module(&digest);
+        let mut claims = Claims::default();
+        claims.add(&Tenant::Cluster, Need::New);
+        let claims = Arc::new(claims);
+        let room = || volume.room().reserve(Arc::clone(&claims));
+        let keep = |bytes: &[u8]| {
+            let temporary = volume.temporary();
+            temporary.open().expect("opens").write_all(bytes).expect("writes");
+            volume.keep_module(temporary, &digest, room()).expect("keeps");
+            assert_eq!(room().check(LIMIT).map_err(|error| error.reason), Err(Reason::VolumeFull));
+        };
+        let has = || volume.has_module(&digest, LIMIT);
+        assert_eq!(has(), Ok(false), "there is none");
+        keep(b"module");
+        assert_eq!(has(), Ok(true));
+
+        // It cannot be read, and is still there when it can be.
+        let (modules, aside) = (folder.path().join(MODULES), folder.path().join("aside"));
+        fs::rename(&modules, &aside).expect("renames");
+        fs::write(&modules, "").expect("writes");
+        let error = has().expect_err("it is not known");
+        assert!(error.reason == Reason::VolumeReadOnly && error.message.contains("Not a directory"), "{error}");
+        fs::remove_file(&modules).expect("removes");
+        fs::rename(&aside, &modules).expect("renames");
+        assert_eq!(has(), Ok(true));
+        if !rustix::process::geteuid().is_root() {
+            let allow = |mode: u32| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("changes");
+            allow(0);
+            assert_eq!(has().map_err(|error| error.reason), Err(Reason::VolumeReadOnly));
+            allow(0o600);
+            assert_eq!(has(), Ok(true));
+        }
+
+        for bytes in [&b"molude"[..], b"a long module"] {
+            keep(bytes);
+            assert_eq!((has(), path.exists()), (Ok(false), false), "it is something else");
+            assert_eq!(room().check(LIMIT), Ok(()), "it takes no room any longer");
+        }
+        std::os::unix::fs::symlink(&aside, &path).expect("links");
+        assert_eq!((has(), path.is_symlink()), (Ok(false), false));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Manifests of artifacts whose modules are on the volume, so that a digest needs no registry. Their signatures are beside them.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,8 +10,9 @@ use portcullis_process::files;
 use portcullis_registry::oci::{MAX_MANIFEST, Manifest};
 use portcullis_util::lock;
 
-use super::Volume;
+use super::keepers::Keepers;
 use super::signed::KeptSignatures;
+use super::{BLOCK, Volume};
 use crate::claims::Claims;
 use crate::volume_error::VolumeError;
 
@@ -20,11 +21,6 @@ use crate::volume_error::VolumeError;
 const MOST_OF_MODULE: u64 = 4 << 20;
 /// What a file of signatures counts for at least, so that there are at most 64 for one module.
 const LEAST_SIGNATURES: u64 = MOST_OF_MODULE / 64;
-/// Size of a block of the volume's file system, in bytes. Small files take a whole one.
-const BLOCK: u64 = 4096;
-
-/// The tenants that files of manifests and signatures are kept for, by the file's name. Files from before a restart are not among them.
-pub(super) type Keepers = HashMap<String, BTreeSet<Tenant>>;
 
 impl Volume {
     /// The manifest with this digest, if it is kept and its bytes match.
@@ -74,13 +70,16 @@ impl Volume {
         let on_disk = |bytes: &[u8]| (bytes.len() as u64).next_multiple_of(BLOCK);
         let reserve = || self.room.reserve(Arc::clone(claims));
         reserve().check(files.iter().map(|(_, bytes)| on_disk(bytes)).sum())?;
+        let name_of = |path: &Path| path.file_name().expect("it has a name").to_string_lossy().into_owned();
+        let tenants: BTreeSet<Tenant> = claims.iter().map(|(tenant, _)| tenant.clone()).collect();
+        keepers.extend(files.iter().map(|(path, _)| (name_of(path), tenants.clone())));
+        // Before the files: those of which it is not known whom they are kept for would be nobody's after a restart.
+        self.save_keepers(module, &keepers, reserve())?;
         for (path, bytes) in files {
             let mut reservation = reserve();
             reservation.grow_to(on_disk(&bytes))?;
             self.put(&path, &bytes)?;
-            let name = path.file_name().expect("it has a name").to_string_lossy().into_owned();
-            reservation.settle(format!("manifests/{name}"), *module, on_disk(&bytes));
-            keepers.insert(name, claims.iter().map(|(tenant, _)| tenant.clone()).collect());
+            reservation.settle(format!("manifests/{}", name_of(&path)), *module, on_disk(&bytes));
         }
         Ok(())
     }
@@ -111,7 +110,7 @@ impl Volume {
                 let _ = fs::remove_file(item.path());
             }
         }
-        lock(&self.keepers).retain(|name, _| fs::symlink_metadata(self.root.join("manifests").join(name)).is_ok());
+        self.prune_keepers(&mut lock(&self.keepers));
     }
 
     /// The path of a file that belongs to a manifest: the manifest itself (`json`) or its `signatures`.
@@ -206,7 +205,10 @@ mod tests {
         volume.keep_beside(&manifest, &module, None, &claims(&Tenant::Cluster)).expect("keeps");
         assert_eq!(volume.oci_manifest(&manifest.digest).as_ref(), Some(&manifest));
         assert_eq!(volume.oci_manifest(&module), None);
+        let keepers = || fs::read_dir(folder.path().join("keepers")).expect("lists").count();
+        volume.prune(&Keep { digests: HashSet::from([module]), ..Keep::default() }).expect("prunes");
+        assert_eq!((volume.oci_manifest(&manifest.digest), keepers()), (Some(manifest.clone()), 1));
         volume.prune(&Keep::default()).expect("prunes");
-        assert_eq!(volume.oci_manifest(&manifest.digest), None);
+        assert_eq!((volume.oci_manifest(&manifest.digest), keepers()), (None, 0));
     }
 }

@@ -258,6 +258,28 @@ mod tests {
     }
 
     #[test]
+    fn z08_a_restart_gives_no_namespace_more_room_beside_a_module_that_cluster_policies_use() {
+        let Signed { _folder: folder, mut volume, manifest, module } = Signed::new();
+        let (greedy, mut both) = (claims(&Tenant::Namespace("greedy".into())), Claims::default());
+        both.add(&Tenant::Cluster, Need::New);
+        both.add(&Tenant::Namespace("greedy".into()), Need::New);
+        let keep = |volume: &Volume, place: &str, claims: &Arc<Claims>| {
+            let signed = KeptSignatures::at(place.to_owned(), by(place, 0));
+            volume.keep_beside(&manifest, &module, Some(&signed), claims).is_ok()
+        };
+        assert!(keep(&volume, "registry://vendor/m", &Arc::new(both)));
+        let mut kept = Vec::new();
+        for flood in 0..4 {
+            let places = (0..200).map(|number| format!("registry://greedy/{flood}/{number}"));
+            kept.push(places.filter(|place| keep(&volume, place, &greedy)).count());
+            drop(volume);
+            volume = Volume::open(folder.path(), "00000000000000aa").expect("opens").expect("is free");
+        }
+        assert!(kept[0] > 20 && kept[0] <= 32 && kept[1..].iter().all(|more| *more == 0), "{kept:?}");
+        assert!(keep(&volume, "registry://other/m", &claims(&Tenant::Namespace("other".into()))), "others have room");
+    }
+
+    #[test]
     fn files_of_an_earlier_release_are_read_and_stay_and_it_reads_the_first_of_this_one() {
         let signed = Signed::new();
         assert!(signed.keep("registry://first/m", by("first", 0), &Tenant::Cluster));
