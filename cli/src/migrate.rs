@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use portcullis_api::SpecError;
-use portcullis_api::kubernetes::DecodeError;
+use portcullis_api::DecodeError;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 

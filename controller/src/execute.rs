@@ -1,6 +1,5 @@
 //! Executes the actions that were decided on: one write, or one question, each.
 
-mod failed;
 mod finalizer;
 mod revision;
 mod webhook;
@@ -20,12 +19,12 @@ use serde_json::{Value, json};
 use crate::action::Action;
 use crate::desired::marker_value;
 use crate::event::{Events, kind};
+use crate::failed::Failed;
 use crate::marker::Prover;
 use crate::memory::{ConditionValue, WebhookRejection};
 use crate::watch::resource;
 use crate::world::{Change, Collection, Entries};
 
-pub(crate) use failed::{Cause, Failed};
 pub(crate) use finalizer::release;
 
 /// How long one write may take.

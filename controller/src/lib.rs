@@ -22,6 +22,7 @@ pub mod decide;
 pub mod desired;
 pub mod event;
 mod execute;
+mod failed;
 mod failures;
 mod identity;
 mod keep;

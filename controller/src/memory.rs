@@ -9,7 +9,7 @@ use portcullis_api::Truth;
 use portcullis_contract::GroupId;
 
 use crate::action::Action;
-use crate::execute::Failed;
+use crate::failed::Failed;
 use crate::world::{Change, Collection, Entries, PolicyView, World};
 
 /// The memory.
@@ -136,7 +136,8 @@ impl Memory {
 
     /// Notes why an action has failed, if somebody has to act: policies say so until it succeeds.
     pub(crate) fn failed(&mut self, action: &Action, failed: &Failed, world: &World) {
-        let Some(value) = failed.condition() else { return };
+        let Some(reason) = failed.reason() else { return };
+        let value = ConditionValue::not_configured(reason, failed.text.clone());
         match action {
             Action::Hold(policy) | Action::CreateRevision { policy, .. } => {
                 if let Some(known) = world.policies.get(&policy.uid) {

@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::{Cause, Executor, Failed, manager, posts};
+use super::{Executor, manager, posts};
 use crate::decide::rolled_back;
+use crate::failed::{Cause, Failed};
 use crate::watch::resource;
 use crate::world::{Collection, RevisionView};
 

@@ -4,10 +4,11 @@ use kube::api::{Patch, PostParams};
 use portcullis_api::kubernetes::BoundedObject;
 use serde_json::json;
 
-use super::{Executor, Failed, Outcome, applied, manager, passes, posts};
+use super::{Executor, Outcome, applied, manager, passes, posts};
 use crate::action::Action;
 use crate::desired::Desired;
 use crate::event::PolicyWarning;
+use crate::failed::Failed;
 use crate::memory::WebhookRejection;
 use crate::world::Collection;
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portcullis_api::kubernetes::{DecodeError, FINALIZER, Outline, decode_match};
+use portcullis_api::DecodeError;
+use portcullis_api::kubernetes::{FINALIZER, Outline, decode_match};
 use portcullis_api::{
     Condition, ConditionType, Kind, PolicyReference, PolicyStatus, ReplicaStatus, Resolved, RevisionError,
 };

@@ -17,7 +17,7 @@ mod schema;
 mod status;
 
 pub use event::{EventType, PolicyEvent};
-pub use manifest::{decode_manifest, decode_value, without_nulls};
+pub use manifest::{DecodeError, decode_manifest, decode_value, without_nulls};
 pub use observed::{ID_ANNOTATION, ObservedPolicy, ObservedSpec};
 pub use part::{LabelOperator, LabelRequirement, LabelSelector, PolicyGroupMember, RawSettings};
 pub use policy::{API_VERSION, Kind, Metadata, Policy, PolicySpec, SpecError};

@@ -3,8 +3,18 @@
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::kubernetes::DecodeError;
 use crate::{Policy, schema};
+
+/// An object, or a part of it, that this release cannot read. Usually a newer release, which knows more values, accepted it, or its author
+/// has made a slip.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{problem}", if path == "." { String::new() } else { format!("{path}: ") })]
+pub struct DecodeError {
+    /// The path of the field, for instance `spec.mode`; `.` for the whole.
+    pub path: String,
+    /// What is wrong there.
+    pub problem: String,
+}
 
 /// Removes the nulls of optional fields, as an API server does: templates leave `settings:` and the like without a value. Free-form parts
 /// keep theirs.

@@ -13,7 +13,7 @@ use portcullis_util::lock;
 use tokio::time::{Instant, timeout};
 use url::{Host, Url};
 
-use crate::oci::with_one_name_of_hub;
+use crate::hub::with_one_name_of_hub;
 use crate::proxies::{Proxies, hosts_of_environment};
 use crate::resolve::GuardedResolver;
 use crate::tls::{self, Trust};

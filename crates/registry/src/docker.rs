@@ -15,13 +15,14 @@ use portcullis_process::files;
 use serde::Deserialize;
 
 use crate::FetchError;
+use crate::hub::{HUB, HUB_API, HUB_EARLIER};
 
 /// Largest file, in bytes.
 const LARGEST: u64 = 1 << 20;
 /// The names of the file: Docker's own, and the key of a Kubernetes pull secret.
 const NAMES: [&str; 2] = ["config.json", ".dockerconfigjson"];
 /// The names of Docker's own registry.
-const HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+const HUB_NAMES: [&str; 3] = [HUB, HUB_EARLIER, HUB_API];
 /// The name of Docker's registry for credential helpers.
 const HUB_SERVER: &str = "https://index.docker.io/v1/";
 
@@ -214,7 +215,7 @@ fn fit(key: &str, host: &str, repository: &str) -> Option<Fit> {
     if !path.is_empty() && !is_within() {
         return None;
     }
-    let is_exact = pattern.eq_ignore_ascii_case(host) || (HUB.contains(&pattern) && HUB.contains(&host));
+    let is_exact = pattern.eq_ignore_ascii_case(host) || (HUB_NAMES.contains(&pattern) && HUB_NAMES.contains(&host));
     (is_exact || globs(pattern, host)).then_some(Fit { path: path.len(), is_exact })
 }
 
@@ -250,7 +251,7 @@ async fn helper(name: &str, host: &str, path: &Path) -> Result<Option<Credential
         return Err(missing(format!("{} names a credential helper that is not a plain name", path.display())));
     }
     let program = format!("docker-credential-{name}");
-    let server = if HUB.contains(&host) { HUB_SERVER } else { host };
+    let server = if HUB_NAMES.contains(&host) { HUB_SERVER } else { host };
     match helper::ask(OsStr::new(&program), server, helper::LONGEST).await {
         Ok(credential) => Ok(Some(credential)),
         Err(error) => Err(missing(format!("{program}, which {} names for {host}, {error}", path.display()))),

@@ -14,6 +14,7 @@ mod address;
 mod client;
 mod docker;
 mod error;
+mod hub;
 pub mod oci;
 mod peers;
 mod proxies;

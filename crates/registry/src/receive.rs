@@ -63,7 +63,7 @@ impl Whole {
         }
     }
 
-    /// The same for a body that is no module or manifest: one above the limit fails with this reason.
+    /// The same for a body that is neither module nor manifest: one above the limit fails with this reason.
     #[must_use]
     pub fn refused_as(self, reason: Reason) -> Self {
         Self { reason, ..self }

@@ -2,7 +2,7 @@
 
 use granit_parser::{Event, Parser, ScalarStyle};
 
-/// Most scalars that are told.
+/// Most scalars that are reported.
 const MOST: usize = 100;
 
 /// A plain scalar that is a text for this crate, and something else for kubectl.
@@ -16,7 +16,7 @@ pub struct ReadOtherwise {
     pub meant: &'static str,
 }
 
-/// The plain scalars, keys too, that kubectl reads otherwise, up to the first place that is no YAML; at most 100.
+/// The plain scalars, keys too, that kubectl reads otherwise, up to the first place that is not YAML; at most 100.
 pub fn read_otherwise(text: &str) -> Vec<ReadOtherwise> {
     let mut found = Vec::new();
     for event in Parser::new_from_str(text) {

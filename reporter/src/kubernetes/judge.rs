@@ -47,7 +47,7 @@ enum Told<'a> {
     Confirmed(i64),
     /// A generation is beyond a limit, so that no replica gets it.
     Refused(&'a Condition),
-    /// The webhook for the match rules of a generation is not registered, or API servers do not call by them yet. This says nothing of older
+    /// The webhook for the match rules of a generation is not registered, or API servers do not call by them yet. This does not depend on older
     /// match rules.
     NotRegistered(&'a Condition),
     /// There is trouble with the webhook or with the API servers, and older match rules may have the same.
@@ -332,7 +332,7 @@ mod tests {
             assert_eq!(words[1], "True/ServingPrevious", "{reason}");
             let (loaded, words) = decided(&edited(&loading, 2, ("False", reason, 2)), 2);
             assert_eq!(words, ["False/WebhookPending", "True/ServingPrevious"], "{reason}");
-            // A replica restarts meanwhile, which says nothing of the webhook.
+            // A replica restarts meanwhile, which does not depend on the webhook.
             let (restarted, words) = decided(&edited(&loaded, 2, ("False", reason, 2)), 0);
             assert_eq!(words[1].split('/').next(), Some("False"), "{reason}");
             let (back, words) = decided(&edited(&restarted, 2, ("False", reason, 2)), 2);

@@ -315,7 +315,7 @@ impl<'a> Leader<'a> {
                 let mut failed = || {
                     let verdict = self.tries.failed(&object, &error, has_asked, fastrand::f64(), now);
                     if verdict.is_news {
-                        // One line of each policy: that others are written says nothing of this one.
+                        // One line of each policy: that others are written does not show that this one can be.
                         tracing::warn!(policy = %id, %error, "failed to write the status, though others can be written; the object may \
                             be too large. It is tried again when the policy changes, and every minute");
                     }

@@ -251,9 +251,9 @@ fn a_policy_that_lost_our_finalizer_while_it_is_deleted_is_forgotten() {
 }
 
 /// What the API server answers to these actions.
-fn answer(stage: &mut Stage, actions: &[Action], cause: crate::execute::Cause) {
+fn answer(stage: &mut Stage, actions: &[Action], cause: crate::failed::Cause) {
     for action in actions {
-        let failed = crate::execute::Failed { text: "its words".to_owned(), cause };
+        let failed = crate::failed::Failed { text: "its words".to_owned(), cause };
         stage.memory.failed(action, &failed, &stage.world);
     }
 }
@@ -269,7 +269,7 @@ fn said(actions: &[Action]) -> Vec<(String, String)> {
 
 #[test]
 fn a_finalizer_or_a_revision_that_the_api_server_refuses_is_told_in_its_words() {
-    use crate::execute::Cause;
+    use crate::failed::Cause;
     for first in [policy("a").without_finalizer(), policy("a")] {
         for (cause, reason) in [(Cause::Forbidden, "Forbidden"), (Cause::Refused, "SpecInvalid")] {
             let mut stage = Stage::new();
@@ -311,7 +311,7 @@ fn a_change_of_a_webhook_that_the_api_server_refuses_is_told_in_its_words() {
     }
     let actions = stage.decide();
     assert!(matches!(actions[..], [Action::ChangeWebhook { .. }]), "{actions:?}");
-    answer(&mut stage, &actions, crate::execute::Cause::Refused);
+    answer(&mut stage, &actions, crate::failed::Cause::Refused);
     let actions = stage.decide();
     assert_eq!(said(&actions), [("a False SpecInvalid at 1".to_owned(), "its words".to_owned())]);
     stage.rules.installation = right;
@@ -328,7 +328,7 @@ fn a_webhook_that_the_api_server_does_not_let_come_back_is_told_and_forgotten_wh
     let webhooks = std::mem::take(&mut stage.world.webhooks);
     let actions = stage.decide();
     assert_eq!(short(&actions[0]), "register again");
-    answer(&mut stage, &actions, crate::execute::Cause::Refused);
+    answer(&mut stage, &actions, crate::failed::Cause::Refused);
     let actions = stage.decide();
     assert_eq!(short(&actions[0]), "register again");
     assert_eq!(said(&actions), [("a False SpecInvalid at 1".to_owned(), "its words".to_owned())]);

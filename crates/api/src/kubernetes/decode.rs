@@ -4,7 +4,7 @@ use kube_core::DynamicObject;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::manifest::decode_value as read;
+use crate::manifest::{DecodeError, decode_value as read};
 use crate::{API_VERSION, Metadata, Policy, PolicyReference, PolicySpec, schema};
 
 /// The fields that [`decode_match`] reads: those of [`Policy::match_part`], and the time limits.
@@ -20,17 +20,6 @@ const MATCH_FIELDS: [&str; 10] = [
     "timeoutSeconds",
     "timeoutEvalSeconds",
 ];
-
-/// An object, or a part of it, that this release cannot read. Usually a newer release, which knows more values, accepted it, or its author
-/// has made a slip.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}{problem}", if path == "." { String::new() } else { format!("{path}: ") })]
-pub struct DecodeError {
-    /// The path of the field, for instance `spec.mode`; `.` for the whole.
-    pub path: String,
-    /// What is wrong there.
-    pub problem: String,
-}
 
 /// Reads an object as one of the kinds here.
 ///

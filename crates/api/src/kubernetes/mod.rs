@@ -22,7 +22,7 @@ mod resource;
 
 pub use bounded::{BoundedObject, BoundedValue};
 pub use crd::definitions;
-pub use decode::{DecodeError, decode, decode_match, decode_spec};
+pub use decode::{decode, decode_match, decode_spec};
 pub use kube_core::DynamicObject;
 pub use outline::{Outline, PolicyHead};
 pub use resource::{ClusterPolicy, ClusterSpec, NamespacedSpec, Policy, PolicyResource};

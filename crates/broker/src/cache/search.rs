@@ -1,4 +1,4 @@
-//! Questions that are being asked of the network now, each once, whoever asks.
+//! Questions that are being asked of the network now, each once for all that ask.
 //!
 //! A question is asked in a task of its own, which goes on when the policy that asked has run out of time: the answer of a slow registry is
 //! there for the next request, and so is the failure of a silent one. The task holds the share with which it was begun until it ends.
@@ -84,7 +84,7 @@ impl Drop for Held {
 }
 
 impl Held {
-    /// Waits for the answer on behalf of a policy whose call may take as long as `limit`. Whoever of those that wait gets a share first begins
+    /// Waits for the answer on behalf of a policy whose call may take as long as `limit`. The first of those that wait to get a share begins
     /// the search, by `begin`. `None` if the question has been asked for so long that waiting is of no use.
     pub(crate) async fn wait(
         &self,

@@ -166,7 +166,7 @@ impl Watches {
         Ok(watched)
     }
 
-    /// Notes which objects published policies need now, whoever asked for them first.
+    /// Notes which objects published policies need now, also those that a guest asked for first.
     pub(super) fn note_needs(&self, needed: &HashSet<ListQuery>) {
         for (query, watched) in lock(&self.running).iter() {
             watched.is_needed.store(needed.contains(query), Ordering::Relaxed);

@@ -1,16 +1,13 @@
 //! The name of an artifact: `host[:port]/repository[:tag][@digest]`.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use portcullis_contract::Digest;
 use serde::{Deserialize, Serialize};
 
-/// The host of names without a host, its earlier name, and the host that answers for it.
-const HUB: &str = "docker.io";
-const HUB_EARLIER: &str = "index.docker.io";
-const HUB_API: &str = "registry-1.docker.io";
+use crate::hub::{HUB, HUB_API, HUB_EARLIER};
+
 /// Where the hub has the repositories that are named without a folder.
 const HUB_FOLDER: &str = "library";
 /// Longest repository, in bytes, according to the specification.
@@ -145,12 +142,6 @@ impl FromStr for Image {
     }
 }
 
-/// An address of a list, or one that is compared with it, in which Docker Hub has the name that it has in [`Image::address`].
-pub(crate) fn with_one_name_of_hub(address: &str) -> Cow<'_, str> {
-    let rest = address.strip_prefix("registry://").and_then(|name| name.strip_prefix(HUB_EARLIER)?.strip_prefix('/'));
-    rest.map_or(Cow::Borrowed(address), |rest| Cow::Owned(format!("registry://{HUB}/{rest}")))
-}
-
 fn is_tag(tag: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     (1..=128).contains(&tag.len())
@@ -202,18 +193,6 @@ mod tests {
         }
         let pinned: Image = format!("docker.io/busybox@{DIGEST}").parse().expect("parses");
         assert_eq!(pinned.to_string(), format!("docker.io/library/busybox@{DIGEST}"));
-    }
-
-    #[test]
-    fn lists_may_name_the_hub_either_way() {
-        for (address, same) in [
-            ("registry://index.docker.io/a/*", "registry://docker.io/a/*"),
-            ("registry://docker.io/a/*", "registry://docker.io/a/*"),
-            ("registry://index.docker.io.evil.org/a", "registry://index.docker.io.evil.org/a"),
-            ("https://index.docker.io/a", "https://index.docker.io/a"),
-        ] {
-            assert_eq!(with_one_name_of_hub(address), same);
-        }
     }
 
     #[test]

@@ -8,7 +8,6 @@ mod pull;
 mod push;
 mod referrers;
 
-pub(crate) use image::with_one_name_of_hub;
 pub(crate) use manifest::{CERTIFICATE, CHAIN, LOG_ENTRY, SIGNATURE};
 
 pub use image::{Image, ImageError};

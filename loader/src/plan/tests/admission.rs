@@ -93,7 +93,7 @@ fn k05_what_served_before_a_restart_goes_on_unless_the_rules_say_no() {
         table.compiled(URL);
         assert_eq!(table.candidates_with(false, "a"), left, "{result:?}");
         let told = table.plan.state(&Program::default(), &Contexts::default()).sources;
-        assert_eq!(told[0].failure.as_ref().map(|failure| failure.reason), result.err(), "the host is told of");
+        assert_eq!(told[0].failure.as_ref().map(|failure| failure.reason), result.err(), "the host is named");
         if left.is_empty() || result.is_ok() {
             continue;
         }

@@ -160,7 +160,7 @@ fn where_there_is_no_room_the_largest_of_who_has_the_most_ends_and_not_the_one_t
     assert_eq!(make_room(running, &victim, kept - 1), Err(CollectionError::AllTooLarge(ALL)));
     // Those that published policies need end nothing small, and end themselves.
     assert_eq!(make_room(running, &shared, kept - 1), Err(CollectionError::AllTooLarge(ALL)));
-    // Once no policy needs it any longer, it counts as that of who asked for it.
+    // Once no policy needs it any longer, it counts for the policy that asked for it.
     watches.note_needs(&[query("shared")].into());
     assert_eq!(make_room(running, &victim, kept - 1), Ok(()));
     assert_eq!(*found.state.borrow(), State::Refused(CollectionError::AllTooLarge(ALL).to_string()));

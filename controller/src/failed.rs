@@ -2,10 +2,8 @@
 
 use portcullis_contract::clean;
 
-use crate::memory::ConditionValue;
-
 /// The longest text of the API server that is shown, in bytes.
-pub(super) const TEXT: usize = 800;
+pub(crate) const TEXT: usize = 800;
 
 /// Why an action failed.
 #[derive(Debug)]
@@ -34,7 +32,7 @@ impl Failed {
         Self { text, cause: Cause::Other }
     }
 
-    pub(super) fn overtaken(text: &str) -> Self {
+    pub(crate) fn overtaken(text: &str) -> Self {
         Self { text: text.to_owned(), cause: Cause::Overtaken }
     }
 
@@ -43,14 +41,13 @@ impl Failed {
         self.cause == Cause::Refused
     }
 
-    /// What the policies that wait for the action should say, if somebody has to act.
-    pub(crate) fn condition(&self) -> Option<ConditionValue> {
-        let reason = match self.cause {
-            Cause::Forbidden => "Forbidden",
-            Cause::Refused => "SpecInvalid",
-            Cause::Overtaken | Cause::Other => return None,
-        };
-        Some(ConditionValue::not_configured(reason, self.text.clone()))
+    /// The reason that the policies which wait for the action should give, if somebody has to act.
+    pub(crate) fn reason(&self) -> Option<&'static str> {
+        match self.cause {
+            Cause::Forbidden => Some("Forbidden"),
+            Cause::Refused => Some("SpecInvalid"),
+            Cause::Overtaken | Cause::Other => None,
+        }
     }
 }
 
@@ -95,10 +92,8 @@ mod tests {
             let failed = answer(code, reason);
             assert_eq!((failed.cause, failed.text.as_str()), (cause, "its words"), "{code}");
         }
-        let said =
-            |code: u16, reason: &str| answer(code, reason).condition().map(|value| (value.reason, value.message));
-        assert_eq!(said(403, "Forbidden"), Some(("Forbidden", "its words".to_owned())));
-        assert_eq!(said(422, "Invalid"), Some(("SpecInvalid", "its words".to_owned())));
+        let said = |code: u16, reason: &str| answer(code, reason).reason();
+        assert_eq!((said(403, "Forbidden"), said(422, "Invalid")), (Some("Forbidden"), Some("SpecInvalid")));
         assert_eq!((said(409, "Conflict"), said(500, "InternalError")), (None, None));
     }
 }
