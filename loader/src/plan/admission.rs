@@ -11,7 +11,7 @@ use portcullis_contract::{Digest, Failure, Reason};
 use super::attempts::{AttemptError, Attempts};
 use super::generation::Generation;
 use super::policy::Policy;
-use super::{Job, Plan};
+use super::{Admission, Job, Plan};
 use crate::claims::Claims;
 use crate::content::Body;
 use crate::retry::Retry;
@@ -30,15 +30,6 @@ pub(super) enum Grant {
     Checked,
     /// The source could not say so far, and the pin is trusted until it does.
     Trusted,
-}
-
-/// The result of [`Job::Admit`] where the module is not refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Admission {
-    /// The module is admitted.
-    Checked,
-    /// The source cannot say now, for this reason: the pin is trusted for now, and the check is still to be made.
-    Trusted(AttemptError),
 }
 
 /// The address that must be checked. `None` for a file, which each loader reads itself, and for a candidate of an earlier manifest, which was

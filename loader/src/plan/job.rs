@@ -2,10 +2,18 @@
 
 use portcullis_contract::Digest;
 
-use super::admission::Admission;
 use super::attempts::AttemptError;
 use crate::source::Reference;
 use crate::volume::ArtifactRecord;
+
+/// The result of [`Job::Admit`] where the module is not refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// The module is admitted.
+    Checked,
+    /// The source cannot say now, for this reason: the pin is trusted for now, and the check is still to be made.
+    Trusted(AttemptError),
+}
 
 /// Work that takes time and may fail.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -33,14 +33,14 @@ use portcullis_contract::{
 };
 
 use self::admission::Admissions;
-pub(crate) use self::admission::{Admission, is_against_rules};
+pub(crate) use self::admission::is_against_rules;
 pub(crate) use self::attempts::AttemptError;
 use self::attempts::Attempts;
 use self::compilation::Compilation;
 pub(crate) use self::event::Event;
 use self::generation::Generation;
 use self::groups::Groups;
-pub(crate) use self::job::{Job, Outcome, Prepared};
+pub(crate) use self::job::{Admission, Job, Outcome, Prepared};
 use self::pins::Resolved;
 use self::policy::Policy;
 use self::want::Wanted;

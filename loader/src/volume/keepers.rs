@@ -1,5 +1,5 @@
-//! The tenants that manifests of artifacts and their signatures are kept for, in a file for each module: after a restart they must not be
-//! nobody's, or a namespace could take as much room again.
+//! The tenants that manifests of artifacts and their signatures are kept for, in a file for each module: without it they would be of an unknown
+//! tenant after a restart, and a namespace could take as much room again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;

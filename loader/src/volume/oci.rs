@@ -73,7 +73,7 @@ impl Volume {
         let name_of = |path: &Path| path.file_name().expect("it has a name").to_string_lossy().into_owned();
         let tenants: BTreeSet<Tenant> = claims.iter().map(|(tenant, _)| tenant.clone()).collect();
         keepers.extend(files.iter().map(|(path, _)| (name_of(path), tenants.clone())));
-        // Before the files: those of which it is not known whom they are kept for would be nobody's after a restart.
+        // Before the files: a file that is not named there would be of an unknown tenant after a restart.
         self.save_keepers(module, &keepers, reserve())?;
         for (path, bytes) in files {
             let mut reservation = reserve();
