@@ -13,8 +13,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
-use portcullis_api::SpecError;
 use portcullis_api::DecodeError;
+use portcullis_api::SpecError;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
