@@ -41,7 +41,7 @@ pub use test::{TestArgs, TestForm};
         portcullis rollback no-privileged                    # serve again what worked\n  \
         portcullis eval policy.yaml pod.yaml                 # what would it say?\n  \
         portcullis check policies/                           # would they load?\n  \
-        portcullis test policies/                            # do they decide as their tests expect?\n  \
+        portcullis test tests/                               # do they decide as their tests expect?\n  \
         portcullis impact policy.yaml                        # what would it deny of what is there?\n  \
         portcullis audit                                     # what do those of the cluster deny?"
 )]

@@ -181,7 +181,8 @@ fn of_namespaces(spec: &PolicySpec, asked: &Asked, request: &Value, given: Names
     match (selector.selects(&labels), is_known) {
         (true, true) => Match::Yes,
         (false, true) => {
-            Match::No("spec.namespaceSelector does not select the namespace (see namespaceLabels)".to_owned())
+            let hint = if matches!(given, NamespaceLabels::All(_)) { " (see namespaceLabels)" } else { "" };
+            Match::No(format!("spec.namespaceSelector does not select the namespace{hint}"))
         }
         (_, false) => {
             let (by_name, is_all) = only_name(value);
@@ -216,7 +217,10 @@ fn is_namespace(asked: &Asked) -> bool {
 /// other cluster-scoped objects, which all namespace selectors let through.
 fn namespace(asked: &Asked, request: &Value, given: &BTreeMap<String, String>) -> Option<Labels> {
     let (name, mut of_namespace) = if is_namespace(asked) {
-        (request["name"].as_str().unwrap_or_default(), labels(&request["object"]["metadata"]))
+        // As in an API server: of a deletion and of a subresource, those of the stored Namespace count.
+        let is_new = asked.subresource.is_empty() && ["CREATE", "UPDATE"].contains(&asked.operation.as_str());
+        let object = if is_new { "object" } else { "oldObject" };
+        (request["name"].as_str().unwrap_or_default(), labels(&request[object]["metadata"]))
     } else {
         (asked.namespace.as_str(), Labels::new())
     };
@@ -310,6 +314,13 @@ mod tests {
         assert_eq!(found("cluster/a", &spec, &request("namespaces", "a"), &[]), Match::Yes);
         assert!(matches!(found("cluster/a", &spec, &request("namespaces", "b"), &[]), Match::No(_)));
         assert_eq!(found("cluster/a", &spec, &request("nodes", "b"), &[]), Match::Yes);
+
+        // A deletion brings the stored one only.
+        let mut deletion = request("namespaces", "b");
+        deletion["operation"] = json!("DELETE");
+        deletion["oldObject"] = json!({"metadata": {"name": "x", "labels": {"team": "a"}}});
+        deletion["object"] = Value::Null;
+        assert_eq!(found("cluster/a", &spec, &deletion, &[]), Match::Yes);
     }
 
     #[test]

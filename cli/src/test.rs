@@ -14,6 +14,7 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use portcullis_contract::PolicyId;
+use portcullis_process::SettingError;
 use serde_json::Value;
 
 use crate::args::TestArgs;
@@ -40,9 +41,15 @@ pub(crate) fn test(args: &TestArgs) -> ExitCode {
 fn tested(args: &TestArgs) -> anyhow::Result<Report> {
     args.modules.loader.access.check()?;
     let tests = collect(&args.paths, args.run.as_deref())?;
+    let batches = batches(&tests);
+    if args.recording.record.is_some() && batches.len() > 1 {
+        let problem = "these tests load a policy several times, with different manifests or settings, and each time would overwrite the \
+                       recording; choose some by --run, with a file for each";
+        return Err(SettingError::new("--record-host-capabilities-interactions", problem).into());
+    }
     until_signal(async {
         let mut tried: Vec<Vec<Tried>> = tests.iter().map(|_| Vec::new()).collect();
-        for batch in batches(&tests) {
+        for batch in batches {
             for (number, results) in run(args, &tests, &batch).await? {
                 tried[number] = results;
             }
@@ -99,14 +106,15 @@ async fn try_all(
 ) -> anyhow::Result<Vec<(usize, Vec<Tried>)>> {
     let mut loaded = HashMap::new();
     let shows = std::io::stderr().is_terminal();
-    session
-        .settle(ids, |number, settled| {
-            loaded.insert(ids[number], settled);
-            if shows {
-                crate::note(&format!("{} of {} policies: {}", loaded.len(), ids.len(), ids[number]));
-            }
-        })
-        .await?;
+    let settled = session.settle(ids, |number, settled| {
+        loaded.insert(ids[number], settled);
+        if shows {
+            crate::note(&format!("{} of {} policies: {}", loaded.len(), ids.len(), ids[number]));
+        }
+    });
+    // The results that are known still count.
+    let missing =
+        settled.await.err().map_or_else(|| "the policy has no state".to_owned(), |error| format!("{error:#}"));
     let mut all = Vec::new();
     for number in batch {
         let test = &tests[*number];
@@ -114,7 +122,7 @@ async fn try_all(
             Some(Settled::Serves { .. }) => None,
             Some(Settled::Failed(failure)) => Some(format!("the policy does not load: {failure}")),
             Some(Settled::Refused(why)) => Some(why.clone()),
-            None => Some("the policy has no state".to_owned()),
+            None => Some(missing.clone()),
         };
         let mut tried = Vec::new();
         for trial in &test.trials {
@@ -137,10 +145,11 @@ async fn one(session: &Session, test: &Prepared, trial: &Trial, unserved: Option
     let (outcome, messages) = match (trial.expect.of_match(&found), unserved) {
         (Some(difference), _) => (Outcome::Failed, vec![difference]),
         (None, _) if !trial.expect.asks() => (Outcome::Passed, Vec::new()),
-        (None, Some(why)) => (Outcome::Unknown, vec![why.to_owned()]),
-        (None, None) => match session.post("validate", &policy.id, trial.review.clone()).await? {
-            Err(refusal) => (Outcome::Unknown, vec![refusal.to_string()]),
-            Ok(body) => judged(policy.id.clone(), trial, &body)?,
+        (None, Some(why)) => (Outcome::NotEvaluated, vec![why.to_owned()]),
+        (None, None) => match session.post("validate", &policy.id, trial.review.clone()).await {
+            Err(error) => (Outcome::NotEvaluated, vec![format!("{error:#}")]),
+            Ok(Err(refusal)) => (Outcome::NotEvaluated, vec![refusal.to_string()]),
+            Ok(Ok(body)) => judged(policy.id.clone(), trial, &body)?,
         },
     };
     Ok(Tried {
@@ -159,7 +168,7 @@ async fn one(session: &Session, test: &Prepared, trial: &Trial, unserved: Option
 fn judged(id: PolicyId, trial: &Trial, body: &[u8]) -> anyhow::Result<(Outcome, Vec<String>)> {
     let verdict = Verdict::of(&id, body, None, Vec::new())?;
     if verdict.outcome == Answer::NotEvaluated {
-        return Ok((Outcome::Unknown, vec![verdict.message.unwrap_or_else(|| "it was not evaluated".to_owned())]));
+        return Ok((Outcome::NotEvaluated, vec![verdict.message.unwrap_or_else(|| "it was not evaluated".to_owned())]));
     }
     let object = match changed(trial.request.get("object"), verdict.patch.as_ref()) {
         Ok(object) => object,

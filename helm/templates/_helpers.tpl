@@ -185,7 +185,7 @@ livenessProbe:
 - topologyKey: {{ $key }}
   maxSkew: 1
   whenUnsatisfiable: {{ $otherwise }}
-  # Nodes that these pods may not run on count for nothing, or a must could never be met.
+  # Nodes whose taints keep these pods out do not count; otherwise DoNotSchedule could never be met.
   nodeTaintsPolicy: Honor
   labelSelector:
     matchLabels: {{- include "portcullis.selector" (list $root $component) | nindent 6 }}

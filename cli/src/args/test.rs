@@ -8,21 +8,21 @@ use super::{ModuleArgs, RecordArgs};
 
 /// The arguments of `portcullis test`.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "A test, beside the policy that it is about:\n\n  \
+#[command(after_help = "A test, in a folder beside that of the policies:\n\n  \
     apiVersion: test.portcullis.dev/v1alpha1\n  \
     kind: PolicyTest\n  \
-    policy: no-privileged.yaml\n  \
+    policy: ../policies/no-privileged.yaml\n  \
     cases:\n  \
     - name: an ordinary pod\n    \
-      request: requests/pod-ok.json        # an AdmissionReview, its request, or an object that is created\n    \
+      request: ../requests/pod-ok.json     # an AdmissionReview, its request, or an object that is created\n    \
       expect: {allowed: true}\n  \
     - name: a privileged one\n    \
-      request: requests/pod-privileged.json\n    \
+      request: ../requests/pod-privileged.json\n    \
       expect: {allowed: false, message: privileged containers are not allowed}\n\n\
 Examples:\n  \
     portcullis test examples/tests\n  \
-    portcullis test policies/ --run labels\n  \
-    portcullis test policies/ -o junit > tests.xml")]
+    portcullis test tests/ --run labels\n  \
+    portcullis test tests/ -o junit > tests.xml")]
 pub struct TestArgs {
     /// Files, and folders with YAML and JSON files, which are searched with all folders in them. In folders, files that do not name
     /// test.portcullis.dev are left alone.

@@ -39,7 +39,7 @@ pub(super) struct Tried {
 pub(super) enum Outcome {
     Passed,
     /// It could not be evaluated.
-    Unknown,
+    NotEvaluated,
     /// The policy does not do what is expected.
     Failed,
 }
@@ -62,7 +62,7 @@ impl Report {
     pub(super) fn status(&self) -> u8 {
         match self.cases.iter().map(|case| case.outcome).max() {
             Some(Outcome::Failed) => 1,
-            Some(Outcome::Unknown) => 2,
+            Some(Outcome::NotEvaluated) => 2,
             Some(Outcome::Passed) | None => 0,
         }
     }
@@ -86,7 +86,7 @@ impl Report {
             let result = match outcome {
                 Outcome::Passed => "ok",
                 Outcome::Failed => "FAILED",
-                Outcome::Unknown => "NOT EVALUATED",
+                Outcome::NotEvaluated => "NOT EVALUATED",
             };
             let file = safe(file);
             let _ = writeln!(text, "{file}:{line}: {test}: {case}: {result}");
@@ -97,9 +97,9 @@ impl Report {
                 let _ = writeln!(text, "  note: {note}");
             }
         }
-        let counts = [Outcome::Passed, Outcome::Failed, Outcome::Unknown].map(|outcome| self.count(outcome));
-        let [passed, failed, unknown] = counts;
-        let _ = writeln!(text, "\n{passed} passed, {failed} failed, {unknown} not evaluated");
+        let counts = [Outcome::Passed, Outcome::Failed, Outcome::NotEvaluated].map(|outcome| self.count(outcome));
+        let [passed, failed, others] = counts;
+        let _ = writeln!(text, "\n{passed} passed, {failed} failed, {others} not evaluated");
         text
     }
 
@@ -108,7 +108,7 @@ impl Report {
             "cases": self.cases,
             "passed": self.count(Outcome::Passed),
             "failed": self.count(Outcome::Failed),
-            "unknown": self.count(Outcome::Unknown),
+            "notEvaluated": self.count(Outcome::NotEvaluated),
         })
     }
 
@@ -152,9 +152,9 @@ mod tests {
 
     #[test]
     fn the_worst_outcome_decides_the_exit_status() {
-        use Outcome::{Failed, Passed, Unknown};
+        use Outcome::{Failed, NotEvaluated, Passed};
         for (outcomes, status) in
-            [(&[][..], 0), (&[Passed], 0), (&[Passed, Unknown], 2), (&[Failed, Unknown, Passed], 1)]
+            [(&[][..], 0), (&[Passed], 0), (&[Passed, NotEvaluated], 2), (&[Failed, NotEvaluated, Passed], 1)]
         {
             assert_eq!(report(outcomes).status(), status, "{outcomes:?}");
         }
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn each_form_names_the_case_and_what_is_wrong() {
-        let report = report(&[Outcome::Passed, Outcome::Failed, Outcome::Unknown]);
+        let report = report(&[Outcome::Passed, Outcome::Failed, Outcome::NotEvaluated]);
         assert_eq!(
             report.in_form(TestForm::Text),
             "tests/a.yaml:2: labels: case 0: ok\n  note: by the way\ntests/a.yaml:2: labels: case 1: FAILED\n  1 < 2\n\

@@ -30,7 +30,13 @@ fn fault_w14_no_request_falls_between_two_match_parts() {
             [(&["pods", "secrets"][..], "as both"), (&["pods"], "as pods"), (&["pods", "secrets"], "x")]
         {
             let policy = with(resources, text);
-            scene.installation.apply_ready(std::slice::from_ref(&policy));
+            scene.installation.apply(&policy).expect("the edit");
+            scene.installation.wait_for_object(&policy, "Ready after the edit", |object| {
+                let enforced = condition(object, "Enforced").expect("it was enforced before");
+                assert_ne!(enforced["status"], "False", "the older webhook calls the policy: {enforced}");
+                let ready = condition(object, "Ready").expect("it was Ready before");
+                ready["status"] == "True" && ready["observedGeneration"] == object["metadata"]["generation"]
+            });
             eventually("one webhook", || (scene.installation.webhooks().len() == 1).then_some(()));
         }
     });

@@ -79,6 +79,18 @@ fn promise_a_test_fails_where_the_answer_is_another_one() {
 }
 
 #[test]
+fn promise_tests_with_several_settings_of_a_policy_overwrite_no_recording() {
+    let tests = examples().join("tests/required-labels.yaml").display().to_string();
+    let folder = Folder::empty();
+    let file = folder.path("recording.yaml").display().to_string();
+    let output = run(["test", &tests, "--record-host-capabilities-interactions", &file]);
+    assert_eq!(output.status.code(), Some(64), "{}", written(&output));
+    assert!(written(&output).contains("choose some by --run"), "{}", written(&output));
+    let output = run(["test", &tests, "--record-host-capabilities-interactions", &file, "--run", "other labels"]);
+    assert_eq!(output.status.code(), Some(0), "{}", written(&output));
+}
+
+#[test]
 fn promise_a_policy_that_does_not_load_passes_no_test() {
     let folder = Folder::empty();
     folder.put(&policy("labels", &json!([])));
