@@ -14,6 +14,9 @@ use super::subject::Subject;
 const POLICY: Duration = Duration::from_secs(30);
 /// What all policies of a namespace together may take in a period, whatever they are asked.
 const NAMESPACE: Duration = Duration::from_secs(60);
+/// What comes on top for each object whose match conditions are evaluated. They are evaluated in each scan, as their answers are not remembered, and
+/// honest ones take a fraction of that.
+const EACH_MATCH: Duration = Duration::from_millis(1);
 /// What comes on top for each question.
 const EACH: Duration = Duration::from_millis(100);
 /// What comes on top for each question at most, on a machine that is so busy that all policies are slow.
@@ -51,6 +54,8 @@ struct Account {
     questions: u32,
     /// What its match conditions took.
     matching: Duration,
+    /// For how many objects.
+    matched: u32,
     is_over: bool,
     /// Whether it was over in the previous period.
     was_over: bool,
@@ -161,10 +166,10 @@ impl Budgets {
         ends
     }
 
-    /// Whether the match conditions of a policy may be evaluated. They have a budget of their own, as large as that for questions whatever they are: a
-    /// policy that is slow to answer keeps the verdicts that are remembered.
+    /// Whether the match conditions of a policy may be evaluated. They have a budget of their own: a policy that is slow to answer keeps the verdicts
+    /// that are remembered.
     pub(super) fn may_match(&self, subject: &Subject) -> bool {
-        self.of(subject).all(|(payer, account)| account.matching < payer.base())
+        self.of(subject).all(|(payer, account)| !account.conditions_are_over(payer.base()))
     }
 
     /// Notes what the match conditions of a policy took for an object. True if it was the object by which this budget is used up.
@@ -173,6 +178,7 @@ impl Budgets {
         for payer in payers(subject).into_iter().flatten() {
             if let Some(account) = self.accounts.get_mut(&payer) {
                 account.matching = account.matching.saturating_add(time);
+                account.matched = account.matched.saturating_add(1);
             }
         }
         could && !self.may_match(subject)
@@ -180,11 +186,12 @@ impl Budgets {
 
     /// Why a policy is not asked any further; none if it may be asked.
     pub(super) fn over(&self, subject: &Subject) -> Option<Over> {
-        let over = || self.of(subject).filter(|(payer, account)| account.is_over || account.matching >= payer.base());
+        let conditions = |payer: &Payer, account: &Account| account.conditions_are_over(payer.base());
+        let over = || self.of(subject).filter(|(payer, account)| account.is_over || conditions(payer, account));
         let until = over().map(|(_, account)| account.since + self.period).max()?;
         let (payer, account) = over().next()?;
         let of_namespace = matches!(payer, Payer::Namespace(_));
-        let of_conditions = account.matching >= payer.base();
+        let of_conditions = conditions(&payer, account);
         let spent = if of_conditions { account.matching } else { account.spent };
         Some(Over { of_namespace, spent, questions: account.questions, of_conditions, until })
     }
@@ -218,6 +225,7 @@ impl Account {
             spent: Duration::ZERO,
             questions: 0,
             matching: Duration::ZERO,
+            matched: 0,
             is_over: false,
             was_over: false,
             round: 0,
@@ -228,6 +236,11 @@ impl Account {
     fn renewed(&self, since: Instant, is_unfinished: bool) -> Self {
         let round = if is_unfinished { self.round } else { self.round.wrapping_add(1) };
         Self { was_over: self.is_over, round, ..Self::new(self.generation, since) }
+    }
+
+    /// Whether match conditions took more than `base` and what comes on top.
+    fn conditions_are_over(&self, base: Duration) -> bool {
+        self.matching >= base.saturating_add(EACH_MATCH.saturating_mul(self.matched))
     }
 }
 
@@ -320,12 +333,22 @@ mod tests {
             }
             count
         };
-        assert_eq!(matched(&mut budgets, &all[0]), 3, "30 s, however many objects there are");
+        assert_eq!(matched(&mut budgets, &all[0]), 4, "30 s, and 1 ms for each object");
         assert_eq!(matched(&mut budgets, &all[1]), 3, "the rest of the 60 s of their namespace");
         assert!(budgets.may_match(&all[2]));
         let over = budgets.over(&all[0]).expect("its conditions have used up their budget");
-        assert_eq!((over.of_conditions, over.spent), (true, DEADLINE * 3));
+        assert_eq!((over.of_conditions, over.spent), (true, DEADLINE * 4));
         assert!(budgets.may_ask(&all[0]), "answers have another budget");
+    }
+
+    #[test]
+    fn match_conditions_that_are_quick_are_evaluated_for_every_object_of_every_scan() {
+        let all = [subject(Some("a"), "quick", 1), subject(None, "quick-too", 1)];
+        let mut budgets = begun(&all, Instant::now());
+        for one in &all {
+            let ends = (0..60_000).any(|_| budgets.matched(one, Duration::from_micros(900)));
+            assert!(!ends && budgets.may_match(one) && budgets.over(one).is_none(), "54 s for 60,000 objects");
+        }
     }
 
     #[test]

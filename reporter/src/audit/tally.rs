@@ -157,9 +157,14 @@ impl Tally {
         };
         let wait = SignedDuration::try_from(over.until.saturating_duration_since(now.instant)).unwrap_or_default();
         let until = now.wall.checked_add(wait).map_or(now.wall, to_second);
+        let next = match (over.of_conditions, over.of_namespace) {
+            // They are evaluated for every object in every scan, so the next budget is not enough either.
+            (true, false) => "make its match conditions quicker".to_owned(),
+            (true, true) => "make their match conditions quicker".to_owned(),
+            (false, _) => format!("the first scan after {until}{mended} asks about them"),
+        };
         format!(
-            "{} not audited ({named}{rest}), as {who} took {} s for {}, which is too long for the audit of others; the first scan \
-             after {until}{mended} asks about them",
+            "{} not audited ({named}{rest}), as {who} took {} s for {}, which is too long for the audit of others; {next}",
             match self.left_out {
                 1 => "1 object was".to_owned(),
                 many => format!("{many} objects were"),
@@ -270,6 +275,20 @@ mod tests {
              together took 40 s for 4 questions, which is too long for the audit of others; the first scan after 1970-01-01T01:00:00Z asks \
              about them"
         );
+        let conditions = |of_namespace| Over { of_conditions: true, ..over(of_namespace) };
+        for (of_namespace, next) in [
+            (
+                false,
+                "took 40 s for match conditions, which is too long for the audit of others; make its match conditions quicker",
+            ),
+            (
+                true,
+                "took 40 s for match conditions, which is too long for the audit of others; make their match conditions quicker",
+            ),
+        ] {
+            let message = tally.summary(1, 1, Some(&conditions(of_namespace)), None, now).message;
+            assert!(message.ends_with(next) && !message.contains("asks about them"), "{message}");
+        }
         (0..1000).for_each(|_| tally.left_out(&"x".repeat(600)));
         assert!(tally.summary(1, 1, Some(&over(true)), None, now).message.len() <= AuditSummary::MAX_MESSAGE);
         let mut long = Tally::default();
