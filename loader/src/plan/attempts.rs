@@ -195,6 +195,14 @@ impl<T> Attempts<T> {
         }
     }
 
+    /// The module has come: a failure to fetch it is over, and the next attempt is due at once.
+    pub(crate) fn module_came(&mut self) {
+        if self.last_failure.as_ref().is_some_and(|failure| failure.reason.stage() == Stage::Fetch) {
+            self.retry_now();
+            self.last_failure = None;
+        }
+    }
+
     /// [`Attempts::retry_now`], for failures that a change outside the policy can mend.
     pub(crate) fn retry_outside(&mut self) {
         // The files that are watched decide how modules are fetched and checked, so any failure of that may be over: a signature that could

@@ -310,6 +310,7 @@ impl Plan {
                 }
                 if let Some(compilation) = self.artifacts.get_mut(&digest) {
                     compilation.no_module = false;
+                    compilation.attempts.module_came();
                 }
             }
             // Builds remove a file before they write it again; until then what was read before counts.
@@ -383,6 +384,10 @@ impl Plan {
             module.retry_outside();
         }
         self.admissions.retry_outside();
+        // A pinned module that could not be fetched is a failure of its compilation.
+        for compilation in self.artifacts.values_mut() {
+            compilation.attempts.retry_outside();
+        }
     }
 
     /// What should be done now.

@@ -116,7 +116,10 @@ impl Plan {
         for (pin, result) in brought {
             let Some(compilation) = self.artifacts.get_mut(&pin) else { continue };
             match result {
-                Ok(()) => compilation.no_module = false,
+                Ok(()) => {
+                    compilation.no_module = false;
+                    compilation.attempts.module_came();
+                }
                 Err(error) if is_tag_wanted || first.is_some() => {
                     compilation.no_module = false;
                     compilation.attempts.fail(error, &self.settings.retry, random, now);

@@ -71,6 +71,37 @@ fn a_pinned_module_that_cannot_be_had_is_no_failure_of_others_who_name_the_tag()
 }
 
 #[test]
+fn a_pinned_module_that_has_come_waits_for_nothing() {
+    for why in [Reason::RegistryUnreachable, Reason::NotFound] {
+        let mut table = with_pins(&["lost"]);
+        table.jobs();
+        table.lost("lost");
+        table.brought(&[("lost", Err(why))]);
+        assert_eq!((table.fetches(), table.why("lost")), (Some(vec![]), Some(why)), "the tag is asked next");
+        table.fetched(TAG, Ok("lost"));
+        assert_eq!((table.jobs(), table.why("lost")), (vec!["prepare".to_owned()], None));
+        table.compiled("lost");
+        assert_eq!((table.candidates("lost"), table.candidates("new")), (vec![1], vec![1]));
+    }
+}
+
+#[test]
+fn a_pinned_module_is_looked_for_at_once_when_a_watched_file_changes() {
+    let mut table = with_pins(&["lost"]);
+    table.jobs();
+    table.lost("lost");
+    table.brought(&[("lost", Err(Reason::Unauthorized))]);
+    table.fetched(TAG, Ok("tagged"));
+    table.jobs();
+    table.compiled("tagged");
+    assert_eq!((table.jobs(), table.why("lost")), (vec![], Some(Reason::Unauthorized)));
+    table.take(Event::OutsideChanged);
+    assert_eq!(table.jobs(), ["prepare"]);
+    table.lost("lost");
+    assert_eq!(table.fetches(), Some(vec![digest("lost")]));
+}
+
+#[test]
 fn a_pin_that_alone_is_wanted_waits_for_its_host() {
     let mut table = Table::new();
     table.want(vec![pinned(object(wants("lost", TAG, "{}"), "u", 1), "lost")]);
