@@ -266,8 +266,10 @@ impl Plan {
         let is_file = matches!(reference, Reference::File(_));
         // Where a tag leads says nothing about the modules that policies are pinned to: those are fetched by their digests.
         let is_image = reference.image().is_some();
-        // After a mistake of this program nothing is tried again at once.
-        let may_go_on = result.as_ref().map_or_else(|error| error.reason != Reason::InternalError, |_| true);
+        // After a mistake of this program nothing is tried again at once, nor is a source that asked for time.
+        let must_wait =
+            |error: &AttemptError| matches!(error.reason, Reason::InternalError | Reason::RegistryThrottled);
+        let may_go_on = !result.as_ref().is_err_and(must_wait);
         if let Ok(digest) = result.as_ref().copied() {
             for policy in self.policies.values_mut() {
                 if let Some(served) = &mut policy.last_served {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use portcullis_contract::{Digest, PolicyId};
+use portcullis_contract::{Digest, PolicyId, Reason};
 
 use super::attempts::AttemptError;
 use super::generation::Generation;
@@ -120,7 +120,8 @@ impl Plan {
                     compilation.no_module = false;
                     compilation.attempts.module_came();
                 }
-                Err(error) if is_tag_wanted || first.is_some() => {
+                // A source that asked for time gets it, whatever is wanted of it.
+                Err(error) if error.reason != Reason::RegistryThrottled && (is_tag_wanted || first.is_some()) => {
                     compilation.no_module = false;
                     compilation.attempts.fail(error, &self.settings.retry, random, now);
                 }

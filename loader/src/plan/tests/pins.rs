@@ -137,6 +137,40 @@ fn a_pin_that_is_found_missing_while_its_tag_is_asked_is_fetched_next() {
 }
 
 #[test]
+fn l05_a_source_that_asks_for_time_gets_it_also_for_pinned_modules() {
+    let throttled = |seconds| {
+        let retry_after = Some(Duration::from_secs(seconds));
+        AttemptError { retry_after, ..error(Reason::RegistryThrottled) }
+    };
+    let waits = |table: &mut Table, why: &str| {
+        assert_eq!(table.fetches(), None, "{why}");
+        table.pass(Duration::from_secs(99));
+        assert_eq!(table.fetches(), None, "{why}");
+        table.pass(Duration::from_secs(1));
+        assert_eq!(table.fetches(), Some(vec![digest("lost")]), "{why}");
+    };
+    let mut table = with_pins(&["lost"]);
+    table.jobs();
+    table.lost("lost");
+    table.ended(Outcome::Fetched(tag(), Err(throttled(100))));
+    waits(&mut table, "the tag was asked");
+    table.ended(Outcome::Brought(tag(), vec![(digest("lost"), Err(throttled(100)))]));
+    waits(&mut table, "the module was asked for");
+    table.brought(&[("lost", Ok(()))]);
+    table.compiled("lost");
+    assert_eq!(table.candidates("lost"), [1]);
+
+    // What came of others makes no difference.
+    let mut table = with_pins(&["lost", "there"]);
+    table.jobs();
+    table.lost("lost");
+    table.lost("there");
+    let both = vec![(digest("lost"), Err(throttled(100))), (digest("there"), Ok(()))];
+    table.ended(Outcome::Brought(tag(), both));
+    waits(&mut table, "another module came");
+}
+
+#[test]
 fn a_mistake_of_the_loader_is_not_repeated_at_once() {
     let mut table = with_pins(&["lost"]);
     table.jobs();
