@@ -31,8 +31,8 @@ pub trait Receive: Send {
 
 /// Counts the bytes of bodies that are kept in memory, and lets them wait while there is too little of it.
 pub trait BodyMemory: Send + Sync {
-    /// Waits until so many more bytes may be kept.
-    fn take(&self, bytes: usize) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    /// Waits until so many more bytes may be kept. Fails with the error of the fetch if that takes too long.
+    fn take(&self, bytes: usize) -> Pin<Box<dyn Future<Output = Result<(), FetchError>> + Send + '_>>;
 }
 
 /// Keeps a body in memory, for small bodies and for commands that work on one module.
@@ -99,7 +99,7 @@ impl Receive for Whole {
         }
         if let Some(memory) = &self.memory {
             // Waiting is no fault of the source, so it counts like a write.
-            self.write_time.count(memory.take(bytes.len())).await;
+            self.write_time.count(memory.take(bytes.len())).await?;
         }
         self.hasher.update(bytes);
         self.bytes.extend_from_slice(bytes);

@@ -271,7 +271,7 @@ impl JobRunner {
         let memory = self.memory(context);
         let fetched = match self.sources.signatures(image, &manifest.digest, memory.clone()).await {
             Ok(signatures) => judged(signatures).await?,
-            Err(error) => Err(memory.explain(error)),
+            Err(error) => Err(error),
         };
         let error = match fetched {
             Ok(signatures) => return Ok(Some(signatures)),

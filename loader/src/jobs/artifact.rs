@@ -99,7 +99,7 @@ impl JobRunner {
         context: &Arc<JobContext>,
     ) -> Result<Manifest, AttemptError> {
         let memory = self.memory(context);
-        let fetched = self.sources.manifest(image, memory.clone()).await.map_err(|error| memory.explain(error));
+        let fetched = self.sources.manifest(image, memory.clone()).await;
         match (fetched, image.digest) {
             (Err(error), Some(digest)) if error.reason.class().is_retryable() => {
                 Ok(self.sources.manifest_of_others(&digest, memory).await.ok_or(error)?)

@@ -3,15 +3,18 @@
 //! Users name the sources, and sources decide how large their answers are and how slowly they come. Downloads are limited for each host only, so
 //! without a limit for all of them one namespace with many hosts could use up the loader's memory. What is small is kept without asking and
 //! never waits. A job that keeps more needs one of few slots, whatever it fetches, until it ends: so no two jobs wait for each other. Tenants
-//! take turns with the slots as with others.
+//! take turns with the slots as with others. A job that waits has its turn at a host, which others need, so it waits only briefly.
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
+use portcullis_contract::Reason;
 use portcullis_registry::BodyMemory;
 use portcullis_util::lock;
+use tokio::time::{Instant, timeout_at};
 
 use super::JobContext;
 use super::slots::{Slot, Slots};
@@ -22,6 +25,8 @@ const SMALL: usize = 64 << 10;
 /// Jobs that may keep more than that at the same time. Each keeps about 16 MiB at most, 64 MiB in all: of a manifest and of the list of its
 /// signatures 4 MiB each, as they came and as they were read.
 const LARGE: usize = 4;
+/// How long a job waits for a slot, in all. Then its fetch has failed, and is tried again later.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a job keeps.
 #[derive(Default)]
@@ -29,14 +34,15 @@ pub(super) struct Kept {
     bytes: AtomicUsize,
     /// The job's slot, if it keeps much.
     slot: Mutex<Option<Slot>>,
-    /// Whether it waits for a slot, or gave up waiting for it.
-    waits: AtomicBool,
+    /// Until when it waits for a slot; empty if it never had to. What is asked of one loader after the other must not wait for each of them.
+    until: OnceLock<Instant>,
 }
 
 /// Counts what one job keeps.
 pub(super) struct JobMemory {
     slots: Arc<Slots>,
     context: Arc<JobContext>,
+    patience: Duration,
 }
 
 /// Gives back what a job kept when it ends.
@@ -49,34 +55,30 @@ pub(super) fn slots() -> Arc<Slots> {
 
 impl JobMemory {
     pub(super) fn new(slots: &Arc<Slots>, context: &Arc<JobContext>) -> Self {
-        Self { slots: Arc::clone(slots), context: Arc::clone(context) }
-    }
-
-    /// The error of a fetch. If its time was over while it waited for memory, the message says so: the source is not to blame.
-    pub(super) fn explain(&self, error: SourceError) -> SourceError {
-        if !self.context.kept.waits.swap(false, Ordering::Relaxed) {
-            return error;
-        }
-        let text = "a large manifest, or many signatures, waited for memory until the time of the download was over (--fetch-timeout): \
-                    others are being fetched, and only a few at the same time";
-        SourceError { retry_after: error.retry_after, ..SourceError::new(error.reason, text) }
+        Self { slots: Arc::clone(slots), context: Arc::clone(context), patience: PATIENCE }
     }
 }
 
 impl BodyMemory for JobMemory {
-    fn take(&self, bytes: usize) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn take(&self, bytes: usize) -> Pin<Box<dyn Future<Output = Result<(), SourceError>> + Send + '_>> {
         Box::pin(async move {
             let kept = &self.context.kept;
             let all = kept.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
             if all <= SMALL || lock(&kept.slot).is_some() {
-                return;
+                return Ok(());
             }
-            kept.waits.store(true, Ordering::Relaxed);
-            let slot = self.slots.turn(&self.context).await;
+            let until = *kept.until.get_or_init(|| Instant::now() + self.patience);
+            let slot = timeout_at(until, self.slots.turn(&self.context)).await.map_err(|_| waited_in_vain())?;
             *lock(&kept.slot) = Some(slot);
-            kept.waits.store(false, Ordering::Relaxed);
+            Ok(())
         })
     }
+}
+
+/// The error of a fetch for which there was no memory. It says so, as the source is not to blame.
+fn waited_in_vain() -> SourceError {
+    let text = "a large manifest, or many signatures, waited for memory in vain: others are being fetched, and only a few at the same time";
+    SourceError::new(Reason::RegistryTimeout, text)
 }
 
 impl Drop for GiveBack {
@@ -96,7 +98,8 @@ impl fmt::Debug for Kept {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
-    use portcullis_contract::{Reason, Tenant};
+    use portcullis_contract::Tenant;
+    use portcullis_registry::{Receive as _, Whole};
 
     use super::*;
     use crate::claims::{Claims, Need};
@@ -110,11 +113,11 @@ mod tests {
     }
 
     fn takes(memory: &JobMemory, bytes: usize) -> bool {
-        memory.take(bytes).now_or_never().is_some()
+        memory.take(bytes).now_or_never().is_some_and(|taken| taken.is_ok())
     }
 
-    #[test]
-    fn l24_large_answers_of_one_namespace_leave_memory_to_others_and_small_ones_never_wait() {
+    #[tokio::test]
+    async fn l24_large_answers_of_one_namespace_leave_memory_to_others_and_small_ones_never_wait() {
         let slots = slots();
         let flood: Vec<_> = (0..100).map(|_| job(&slots, "flood")).collect();
         assert!(flood.iter().all(|(_, memory)| takes(memory, SMALL)), "what is small is kept without asking");
@@ -128,18 +131,20 @@ mod tests {
         assert!(takes(&small, 1), "what ends gives back");
     }
 
-    #[test]
-    fn who_waited_for_memory_until_the_time_was_over_is_told_so() {
+    #[tokio::test]
+    async fn who_waits_long_for_memory_gives_up_its_turn_at_the_host_and_is_told_so() {
         let slots = slots();
         let large: Vec<_> = ["a", "b", "c", "d"].map(|namespace| job(&slots, namespace)).into_iter().collect();
         assert!(large.iter().all(|(_, memory)| takes(memory, 4 << 20)));
         let (_job, memory) = job(&slots, "e");
-        let late = || SourceError::new(Reason::RegistryTimeout, "ghcr.io: the module did not come whole for 60 s");
-        assert_eq!(memory.explain(late()), late());
-        assert!(!takes(&memory, 4 << 20));
-        let error = memory.explain(late());
+        let memory = Arc::new(JobMemory { patience: Duration::from_millis(50), ..memory });
+        let mut body = Whole::new("the manifest", 4 << 20).within(Some(memory.clone()));
+        body.write(&vec![b' '; SMALL]).await.expect("what is small does not wait");
+        let error = body.write(b" ").await.expect_err("it does not wait for ever");
         assert_eq!(error.reason, Reason::RegistryTimeout);
         assert!(error.reason.class().is_retryable() && error.message.contains("waited for memory"), "{error}");
-        assert_eq!(memory.explain(late()), late(), "the next failure is one of its own");
+        assert_eq!(memory.take(1).now_or_never(), Some(Err(error)), "it has waited");
+        drop(large);
+        assert!(takes(&memory, 1), "there is memory again");
     }
 }

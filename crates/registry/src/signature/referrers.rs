@@ -104,9 +104,9 @@ mod tests {
     struct Count(AtomicUsize);
 
     impl BodyMemory for Count {
-        fn take(&self, bytes: usize) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        fn take(&self, bytes: usize) -> Pin<Box<dyn Future<Output = Result<(), FetchError>> + Send + '_>> {
             self.0.fetch_add(bytes, Ordering::Relaxed);
-            Box::pin(std::future::ready(()))
+            Box::pin(std::future::ready(Ok(())))
         }
     }
 
