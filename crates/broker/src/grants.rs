@@ -190,7 +190,9 @@ impl PublishedGrants {
     /// The grants of a generation of a policy, or of a member of it.
     pub(crate) fn grants(&self, policy: &PolicyId, generation: i64, member: Option<&str>) -> Option<Arc<Grants>> {
         let (current, key) = (self.current.load(), (generation, member.map(str::to_owned)));
-        Some(Arc::clone(&current.get(policy)?.get(&key)?.grants))
+        let known = current.get(policy)?.get(&key)?;
+        // Nothing removes them while nothing is published and the evaluator says nothing new.
+        known.standing.counts(Instant::now()).then(|| Arc::clone(&known.grants))
     }
 
     /// Whether any policy may read a kind, for what need not be watched any longer. Requests of generations that have left get a watch, but do
@@ -373,6 +375,21 @@ pub(crate) mod tests {
         assert!(published.needs().is_empty() && !published.reads(&pod));
         published.replace(&manifest(&[SECOND]), Some(&serves(2)), at(3062));
         assert_eq!(known(&published, [1, 2]), [None, Some(false)]);
+    }
+
+    #[test]
+    fn grants_of_a_deleted_policy_end_in_time_although_nothing_else_happens() {
+        let published = PublishedGrants::default();
+        published.publish(&manifest(&[FIRST]));
+        published.publish(&manifest(&[]));
+        assert_eq!(known(&published, [1]), [Some(true)], "the volume does not have the manifest yet");
+        published.written(Instant::now());
+        assert_eq!(known(&published, [1]), [Some(true)], "requests may be under way");
+
+        published.publish(&manifest(&[FIRST]));
+        published.publish(&manifest(&[]));
+        published.written(Instant::now().checked_sub(2 * KEPT).expect("a time"));
+        assert_eq!(known(&published, [1]), [None]);
     }
 
     #[test]
