@@ -246,7 +246,12 @@ mod tests {
     async fn the_failure_of_a_silent_source_is_there_for_a_later_call() {
         let table = Table::new(Patience { asked: LONG, unasked: 2 * MOMENT });
         assert_eq!(table.ask("cluster/a", "image", MOMENT).await, None);
-        sleep(4 * MOMENT).await;
+        let ended = async {
+            while !lock(&table.answers.searches.0).is_empty() {
+                sleep(MOMENT).await;
+            }
+        };
+        timeout(LONG, ended).await.expect("the search ends");
         let failed = table.ask("cluster/a", "image", LONG).await.expect("at once").expect_err("no answer");
         assert!(failed.to_string().contains("no answer"), "{failed}");
         assert_eq!(table.asked(), 1);
