@@ -46,7 +46,7 @@ impl JobRunner {
                     "whether a module may serve could not be checked; it stays where it is, and the check is tried again"
                 );
             }
-        } else if unchecked.remove(&check) {
+        } else if is_made(&result, again) && unchecked.remove(&check) {
             tracing::info!(module = reference.label(), digest = %module, "the check of a module that was due was made");
         }
         drop(unchecked);
@@ -290,10 +290,42 @@ impl JobRunner {
     }
 }
 
+/// Whether a check has been made: it says that the module may serve, or refuses it. After any other error it is still due. As in the plan, that
+/// an address leads elsewhere refuses only what it was never found to lead to.
+fn is_made(result: &Result<Admission, AttemptError>, again: bool) -> bool {
+    match result {
+        Ok(Admission::Checked) => true,
+        Ok(Admission::Trusted(_)) => false,
+        Err(error) => is_against_rules(error.reason) || (!again && error.reason == Reason::DigestMismatch),
+    }
+}
+
 fn leads_elsewhere(address: &str, what: &str, module: &Digest) -> AttemptError {
     let text = format!(
         "{address} {what}, and this generation is pinned to the module {module}: if the pin is right, make the address give \
          that module again; if it is not, change spec.module, and the new generation is resolved again"
     );
     SourceError::new(Reason::DigestMismatch, text).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_is_made_when_it_allows_or_refuses() {
+        let error = |reason| AttemptError { reason, message: "no".to_owned(), retry_after: None };
+        assert!([true, false].iter().all(|again| is_made(&Ok(Admission::Checked), *again)));
+        assert!(!is_made(&Ok(Admission::Trusted(error(Reason::RegistryTimeout))), false));
+        for (reason, first, again) in [
+            (Reason::SignatureInvalid, true, true),
+            (Reason::SourceNotAllowed, true, true),
+            (Reason::DigestMismatch, true, false),
+            (Reason::RegistryUnreachable, false, false),
+            (Reason::SignatureUnavailable, false, false),
+            (Reason::VolumeFull, false, false),
+        ] {
+            assert_eq!([false, true].map(|again| is_made(&Err(error(reason)), again)), [first, again], "{reason}");
+        }
+    }
 }
