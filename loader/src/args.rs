@@ -228,9 +228,9 @@ impl Args {
             return Err(SettingError::new("--source-ca", format!("there is no file {}", file.display())));
         }
         // A program of ours that starts this one ends with it; a kubelet starts it again and again.
-        let is_supervised = std::env::var_os(EXIT_WITH_PARENT).is_none();
-        let sources = self.registry.sources(is_supervised)?;
-        self.registry.check(is_supervised)?;
+        let is_restarted = std::env::var_os(EXIT_WITH_PARENT).is_none();
+        let sources = self.registry.sources(is_restarted)?;
+        self.registry.check(is_restarted)?;
         self.broker.check()?;
         let siblings = self.siblings.siblings(&input, self.registry.name_server)?;
         let mut allowed = self.allow_source.clone();

@@ -56,24 +56,24 @@ impl RegistryArgs {
     }
 
     /// The `sources.yml` with what it says now.
-    pub(super) fn sources(&self, is_supervised: bool) -> Result<Option<SourcesFile>, SettingError> {
+    pub(super) fn sources(&self, is_restarted: bool) -> Result<Option<SourcesFile>, SettingError> {
         let Some(path) = self.sources.as_deref() else { return Ok(None) };
         let read = SourcesFile::read(path).or_else(|error| {
-            unusable("--sources", path, &error, is_supervised)?;
+            unusable("--sources", path, &error, is_restarted)?;
             Ok(SourcesFile::unusable(path, error))
         });
         read.map(Some)
     }
 
     /// Checks the other settings against this machine.
-    pub(super) fn check(&self, is_supervised: bool) -> Result<(), SettingError> {
+    pub(super) fn check(&self, is_restarted: bool) -> Result<(), SettingError> {
         if let Some(path) = &self.verification {
             Requirement::read(path)
                 .map(drop)
-                .or_else(|error| unusable("--verification", path, &error, is_supervised))?;
+                .or_else(|error| unusable("--verification", path, &error, is_restarted))?;
         }
         if let Some(path) = &self.trust_root {
-            TrustRoot::read(path).map(drop).or_else(|error| unusable("--trust-root", path, &error, is_supervised))?;
+            TrustRoot::read(path).map(drop).or_else(|error| unusable("--trust-root", path, &error, is_restarted))?;
         }
         if self.fetch_attempts == 0 {
             return Err(SettingError::new("--fetch-attempts", "want at least 1"));
@@ -86,8 +86,8 @@ impl RegistryArgs {
 /// loaded without it. So a loader starts with it where nobody waits for an answer: otherwise a mistake in a ConfigMap, which a running loader
 /// bears, would keep its pod from becoming ready again after a restart. A program that started the loader for somebody gets the error, and so
 /// does everybody if there is no such file, which is a mistake in the flag.
-fn unusable(setting: &str, path: &Path, error: &dyn Error, is_supervised: bool) -> Result<(), SettingError> {
-    if !is_supervised || !path.exists() {
+fn unusable(setting: &str, path: &Path, error: &dyn Error, is_restarted: bool) -> Result<(), SettingError> {
+    if !is_restarted || !path.exists() {
         return Err(SettingError::new(setting, error.to_string()));
     }
     tracing::error!(setting, %error, "a file of settings cannot be used: no module that depends on it is loaded until it can");

@@ -9,6 +9,7 @@ use portcullis_expression::match_condition;
 use portcullis_yaml::{Document, MAX_DEPTH};
 use serde_json::Value;
 
+use super::decode::in_spec;
 use super::manifest::{Origin, judge, kind};
 use crate::content::{Body, DesiredPolicy, Head, Object, fingerprint, hash, uid};
 use crate::pins::Pins;
@@ -67,7 +68,7 @@ impl Applied {
         if too_deep.as_ref().is_some_and(|path| path.first().is_none_or(|key| key != "spec")) {
             return Err(unreadable(format!("it is nested deeper than {MAX_DEPTH} levels")));
         }
-        let spec = decode_spec(spec).map_err(|error| unreadable(format!("spec.{error}")))?;
+        let spec = decode_spec(spec).map_err(|error| unreadable(in_spec(&error)))?;
         let title = format!("{} {}", text(&value, "kind").unwrap_or_default(), clean(&name, 100));
         let metadata = Metadata { name, namespace: namespace.clone(), ..Metadata::default() };
         let policy = Policy { api_version: API_VERSION.to_owned(), kind, metadata, spec, status: None };
@@ -221,6 +222,9 @@ mod tests {
         {
             assert!(matches!(Applied::read(text), Err(NotTried::Unreadable(_))), "{text}");
         }
+        let without_rules = object(|o| o["spec"] = json!({"module": "https://example.com/a.wasm"}));
+        let Err(NotTried::Unreadable(text)) = Applied::read(&without_rules) else { panic!("it has no rules") };
+        assert_eq!(text, "spec: missing field `rules`");
         let deep = "[".repeat(400) + &"]".repeat(400);
         let text = object(|_| ()).replace(r#"{"secret":"s3cret"}"#, &format!(r#"{{"a":{deep}}}"#));
         assert!(Applied::read(&text).is_err());

@@ -94,10 +94,10 @@ impl Peers {
         let mut left = total.saturating_sub(begun.elapsed());
         for address in others {
             let receiver = receive()?;
-            let (begun, written) = (Instant::now(), receiver.write_time());
+            let (asked, written) = (Instant::now(), receiver.write_time());
             let ask = self.ask(web, address, &path, receiver);
             let answer = written.timeout(left, ask).await.ok_or_else(slow)?;
-            left = left.saturating_sub(begun.elapsed().saturating_sub(written.so_far()));
+            left = left.saturating_sub(asked.elapsed().saturating_sub(written.so_far()));
             match answer {
                 Ok(received) => {
                     tracing::info!(%address, %digest, kind = content.path(), "another loader helped");

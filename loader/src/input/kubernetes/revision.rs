@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::object::Object;
 use crate::content::{Body, Head, Matched, fingerprint, hash};
+use crate::input::decode::in_spec;
 use crate::input::manifest::{Origin, judge};
 use crate::problem::Problem;
 
@@ -149,8 +150,9 @@ fn content(policy: &PolicyReference, document: Document, name: &str) -> Result<B
     let data = RevisionData::read(&value).map_err(|error| damaged(name, &error.to_string()))?;
     let spec = decode_spec(data.spec).map_err(|error| {
         let text = format!(
-            "revision {name} has what this release of Portcullis cannot read: spec.{error}; upgrade to the release that wrote it, \
-             or apply the policy with a value that this one knows"
+            "revision {name} has what this release of Portcullis cannot read: {}; upgrade to the release that wrote it, \
+             or apply the policy with a value that this one knows",
+            in_spec(&error)
         );
         Problem::new(Reason::SpecInvalid, text)
     })?;
@@ -292,6 +294,17 @@ pub(super) mod tests {
             o["data"]["spec"]["mode"] = json!("warn");
         });
         assert_eq!((revision.head.group, revision.head.mode), (Some(labelled), Mode::Warn));
+    }
+
+    #[test]
+    fn what_this_release_cannot_read_is_named_with_its_path() {
+        let told = |change: fn(&mut Value)| {
+            read_changed(|o| change(&mut o["data"]["spec"])).body.expect_err("a problem").message
+        };
+        let missing = told(|spec| drop(spec.as_object_mut().expect("a spec").shift_remove("rules")));
+        assert!(missing.contains("cannot read: spec: missing field `rules`; "), "{missing}");
+        let unknown = told(|spec| spec["mode"] = json!("quarantine"));
+        assert!(unknown.contains("cannot read: spec.mode: unknown variant"), "{unknown}");
     }
 
     #[test]
