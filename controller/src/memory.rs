@@ -137,6 +137,8 @@ impl Memory {
     /// Notes why an action has failed, if somebody has to act: policies say so until it succeeds.
     pub(crate) fn failed(&mut self, action: &Action, failed: &Failed, world: &World) {
         let Some(reason) = failed.reason() else { return };
+        // A webhook with this content was there, so the content is not what is wrong, and nothing else is called in its place.
+        let reason = if action.restores() { "Forbidden" } else { reason };
         let value = ConditionValue::not_configured(reason, failed.text.clone());
         match action {
             Action::Hold(policy) | Action::CreateRevision { policy, .. } => {
@@ -148,7 +150,7 @@ impl Memory {
             | Action::CreateWebhook { group, .. }
             | Action::ChangeWebhook { group, .. } => {
                 let remembered = self.groups.entry(group.clone()).or_default();
-                if failed.is_refusal() && matches!(action, Action::CreateWebhook { .. }) {
+                if failed.is_refusal() && matches!(action, Action::CreateWebhook { .. }) && !action.restores() {
                     remembered.tried = Some(Err(WebhookRejection::now(&failed.text)));
                 }
                 remembered.refused = Some(value);

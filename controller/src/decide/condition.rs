@@ -68,7 +68,19 @@ pub(super) fn value(
             );
             return Some(ConditionValue::not_configured("CABundleInvalid", text));
         }
-        return refused;
+        // One that somebody else has edited is no longer as it was proven.
+        let is_proven = remembered.is_some_and(|remembered| remembered.proven.is_some());
+        let is_called = is_proven && newest.content.as_ref().is_ok_and(|content| group.calls_for(content));
+        return match refused {
+            Some(refused) if is_called && refused.reason == "SpecInvalid" => {
+                let message = format!(
+                    "webhook configuration {} of match group {id}; the API server refuses a change of it: {}",
+                    found.name, refused.message
+                );
+                Some(ConditionValue { status: Truth::True, reason: "Registered", message })
+            }
+            refused => refused,
+        };
     }
     let unproven = remembered.and_then(|remembered| remembered.unproven.clone());
     if unproven.is_some() {

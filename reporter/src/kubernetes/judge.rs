@@ -362,6 +362,20 @@ mod tests {
     }
 
     #[test]
+    fn a_webhook_that_somebody_deleted_and_that_may_not_come_back_leaves_no_older_one_that_is_called() {
+        let (loading, words) = decided(&edited(&active(), 2, ("True", "Registered", 1)), 1);
+        assert_eq!(words[1], "True/ServingPrevious");
+        let mut gone = edited(&loading, 2, ("False", "Forbidden", 2));
+        assert_eq!(told(&gone), "Pending");
+        // It stays so under a controller that knows nothing of the deletion.
+        for reason in ["Forbidden", "SpecInvalid"] {
+            let words;
+            (gone, words) = decided(&edited(&gone, 2, ("False", reason, 2)), 1);
+            assert_eq!(words[1], "False/WebhookPending", "{reason}");
+        }
+    }
+
+    #[test]
     fn what_nobody_mends_by_waiting_is_told_of_the_generation_that_it_is_about() {
         let stuck = |reason: &str, generation| {
             Told::of(&edited(&active(), 2, ("False", reason, generation)).object).stuck(2).map(str::to_owned)

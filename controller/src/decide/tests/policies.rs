@@ -313,9 +313,26 @@ fn a_change_of_a_webhook_that_the_api_server_refuses_is_told_in_its_words() {
     assert!(matches!(actions[..], [Action::ChangeWebhook { .. }]), "{actions:?}");
     answer(&mut stage, &actions, crate::failed::Cause::Refused);
     let actions = stage.decide();
-    assert_eq!(said(&actions), [("a False SpecInvalid at 1".to_owned(), "its words".to_owned())]);
+    let told = said(&actions);
+    let [(condition, message)] = &told[..] else { panic!("{actions:?}") };
+    assert_eq!(condition, "a True Registered at 1", "API servers call it as before");
+    assert!(message.ends_with("; the API server refuses a change of it: its words"), "{message}");
+
+    // What somebody else made of it is not proven, from the first moment on.
+    for webhook in stage.world.webhooks.values_mut() {
+        webhook.entries = Arc::new(json!([]));
+    }
+    for _ in 0..2 {
+        let actions = stage.decide();
+        assert_eq!(short(&actions[0]), "change back");
+        answer(&mut stage, &actions, crate::failed::Cause::Refused);
+        assert_eq!(said(&actions), [("a False SpecInvalid at 1".to_owned(), "its words".to_owned())]);
+    }
     stage.rules.installation = right;
-    assert_eq!(said(&stage.decide())[0].0, "a True Registered at 1", "it is over");
+    stage.proven(&policy("a"));
+    let told = said(&stage.decide());
+    let [(condition, message)] = &told[..] else { panic!("{told:?}") };
+    assert!(condition == "a True Registered at 1" && !message.contains("refuses"), "it is over: {message}");
 }
 
 #[test]
@@ -331,7 +348,8 @@ fn a_webhook_that_the_api_server_does_not_let_come_back_is_told_and_forgotten_wh
     answer(&mut stage, &actions, crate::failed::Cause::Refused);
     let actions = stage.decide();
     assert_eq!(short(&actions[0]), "register again");
-    assert_eq!(said(&actions), [("a False SpecInvalid at 1".to_owned(), "its words".to_owned())]);
+    let forbidden = [("a False Forbidden at 1".to_owned(), "its words".to_owned())];
+    assert_eq!(said(&actions), forbidden, "its content was taken before, and no older webhook stays in its place");
     stage.world.webhooks = webhooks;
     stage.decide();
     assert!(stage.memory.groups.values().all(|group| group.tried.is_none() && group.refused.is_none()));
