@@ -294,7 +294,7 @@ impl<'a> Leader<'a> {
 
     fn written(&mut self, outcome: Outcome) {
         let now = Instant::now();
-        let Outcome { object, status, answer, has_asked } = outcome;
+        let Outcome { object, status, answer, knows_all } = outcome;
         let id = object.id.clone();
         match answer {
             Ok(found) => {
@@ -313,7 +313,7 @@ impl<'a> Leader<'a> {
             }
             Err(error) => {
                 let mut failed = || {
-                    let verdict = self.tries.failed(&object, &error, has_asked, fastrand::f64(), now);
+                    let verdict = self.tries.failed(&object, &error, knows_all, fastrand::f64(), now);
                     if verdict.is_news {
                         // One line of each policy: that others are written does not show that this one can be.
                         tracing::warn!(policy = %id, %error, "failed to write the status, though others can be written; the object may \

@@ -28,8 +28,8 @@ struct Try {
     version: String,
     /// Since when each answer for this version was code 500; none if the last one was not.
     refused: Option<Instant>,
-    /// Whether the API server has told, for this version, which fields of the status it knows.
-    has_asked: bool,
+    /// Whether the API server has told, for this version, that it knows all fields of the status.
+    knows_all: bool,
     /// Whether it counts as the object's own trouble, so that the next try is far away.
     is_rare: bool,
     /// Whether it was said that the object is the trouble.
@@ -55,21 +55,21 @@ pub(crate) struct Success {
 }
 
 impl Tries {
-    /// Notes that a write failed. `has_asked` is whether the API server has told which fields it knows; `random` is from 0 to 1.
+    /// Notes that a write failed. `knows_all` is whether the API server has told that it knows all fields; `random` is from 0 to 1.
     pub(crate) fn failed(
         &mut self,
         object: &PolicyObject,
         error: &CallError,
-        has_asked: bool,
+        knows_all: bool,
         random: f64,
         now: Instant,
     ) -> Verdict {
         let one = self.0.entry(object.id.clone()).or_default();
         if one.version != object.meta.version {
             one.version.clone_from(&object.meta.version);
-            (one.refused, one.has_asked, one.is_rare) = (None, false, false);
+            (one.refused, one.knows_all, one.is_rare) = (None, false, false);
         }
-        one.has_asked |= has_asked;
+        one.knows_all |= knows_all;
         let pause = one.retry.pause(error, random);
         if error.code() != Some(500) {
             (one.refused, one.is_rare) = (None, false);
@@ -84,11 +84,11 @@ impl Tries {
         Verdict { pause: AGAIN.mul_f64(0.8 + 0.2 * random), is_news }
     }
 
-    /// Whether the API server is to be asked which fields it knows, if it refuses this version. It is asked again with each of the rare tries of
-    /// a policy that it has no room for, as that may not have been the trouble.
+    /// Whether the API server is to be asked which fields it knows, if it refuses this version: until it has told that it knows all, and again with
+    /// each of the rare tries of a policy that it has no room for, as that may not have been the trouble.
     pub(crate) fn may_ask(&self, object: &PolicyObject) -> bool {
         let known = self.0.get(&object.id).filter(|one| one.version == object.meta.version);
-        known.is_none_or(|one| !one.has_asked || one.is_rare)
+        known.is_none_or(|one| !one.knows_all || one.is_rare)
     }
 
     /// Whether the object has changed since it was refused for so long that the next try is far away.
@@ -190,11 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn the_api_server_is_asked_once_which_fields_it_knows_of_each_version() {
+    fn the_api_server_is_asked_which_fields_it_knows_until_it_knows_all_of_a_version() {
         let (mut tries, start) = (Tries::default(), Instant::now());
         assert!(tries.may_ask(&object("1")));
         tries.failed(&object("1"), &refused(500), false, 1.0, start);
-        assert!(tries.may_ask(&object("1")), "it did not answer");
+        assert!(tries.may_ask(&object("1")), "it did not answer, or does not know all");
         tries.failed(&object("1"), &refused(500), true, 1.0, start);
         assert_eq!((tries.may_ask(&object("1")), tries.may_ask(&object("2"))), (false, true));
         fail(&mut tries, "1", 500, start, 60);

@@ -17,8 +17,8 @@ pub(crate) struct Outcome {
     pub(crate) status: PolicyStatus,
     /// The object that came back.
     pub(crate) answer: Result<Value, CallError>,
-    /// Whether the API server has told which fields of the status it knows.
-    pub(crate) has_asked: bool,
+    /// Whether the API server has told that it knows all fields of the status, so that they are not why it refused them.
+    pub(crate) knows_all: bool,
 }
 
 /// Makes a call, unless this reporter does not lead any more: it may have stood still since the call was due. `point` is the fail point before
@@ -37,10 +37,10 @@ pub(crate) async fn status(
     status: PolicyStatus,
     may_ask: bool,
 ) -> Option<Outcome> {
-    let mut has_asked = false;
-    let call = write(&client, &leadership, &object, &status, may_ask, &mut has_asked);
+    let mut knows_all = false;
+    let call = write(&client, &leadership, &object, &status, may_ask, &mut knows_all);
     let answer = if_leading(&leadership, "reporter.before_status_write", call).await?;
-    Some(Outcome { object, status, answer, has_asked })
+    Some(Outcome { object, status, answer, knows_all })
 }
 
 /// A write may take several calls. After the first one, a reporter that does not lead any more makes none: what is left to do, the next leader
@@ -51,16 +51,19 @@ async fn write(
     object: &PolicyObject,
     status: &PolicyStatus,
     may_ask: bool,
-    has_asked: &mut bool,
+    knows_all: &mut bool,
 ) -> Result<Value, CallError> {
     let found = match apply(client, object, fields::apply(object, status)).await {
         Ok(found) => found,
         Err(error) if error.code() == Some(500) && may_ask && leadership.is_held() => {
             let Ok(known) = without_unknown(client, object, status).await else { return Err(error) };
-            *has_asked = true;
             match known {
+                // If this fails, it is asked again with the next try: without its answer, that one would be refused.
                 Some(body) if leadership.is_held() => apply(client, object, body).await?,
-                _ => return Err(error),
+                known => {
+                    *knows_all = known.is_none();
+                    return Err(error);
+                }
             }
         }
         Err(error) => return Err(error),
@@ -139,7 +142,89 @@ pub(crate) async fn remove_report(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use axum::Router;
+    use axum::body::to_bytes;
+    use axum::extract::Request;
+    use axum::http::{Method, StatusCode};
+    use portcullis_api::Kind;
+    use portcullis_kubernetes::{LeaseSettings, hold_lease};
+    use portcullis_util::lock;
+    use tokio::time::timeout;
+
     use super::*;
+
+    /// What an API server answers to a change of a policy.
+    #[derive(Clone, Copy)]
+    enum Answer {
+        Refuses(u16),
+        /// It takes all fields.
+        Takes,
+        /// It drops the field `summary`, which its schema does not know.
+        Drops,
+    }
+
+    /// An API server that gives the Lease to who wants it, and these answers, in this order.
+    fn server(answers: &[Answer]) -> Client {
+        let answers = Arc::new(Mutex::new(VecDeque::from(answers.to_vec())));
+        let refused = |code: u16| {
+            let status =
+                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code});
+            (StatusCode::from_u16(code).expect("a code"), status.to_string())
+        };
+        let answer = move |request: Request| async move {
+            let (parts, body) = request.into_parts();
+            let body = to_bytes(body, 1 << 20).await.expect("a body");
+            let mut object: Value = serde_json::from_slice(&body).unwrap_or_default();
+            if parts.uri.path().contains("/leases") {
+                let lease = if parts.method == Method::GET { json!({"metadata": {"name": "l"}}) } else { object };
+                return (StatusCode::OK, lease.to_string());
+            }
+            let answer = lock(&answers).pop_front().expect("no further call");
+            match answer {
+                Answer::Refuses(code) => return refused(code),
+                Answer::Takes => {}
+                Answer::Drops => drop(object["status"].as_object_mut().expect("a status").remove("summary")),
+            }
+            object["metadata"]["uid"] = json!("uid-of-a");
+            (StatusCode::OK, object.to_string())
+        };
+        Client::new(Router::new().fallback(answer).into_service(), "default")
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_does_not_know_all_fields_is_asked_again_where_the_rest_could_not_be_written() {
+        use Answer::{Drops, Refuses, Takes};
+        let object =
+            json!({"metadata": {"name": "a", "uid": "uid-of-a", "resourceVersion": "5", "generation": 1}, "spec": {}});
+        let object = PolicyObject::of(Kind::ClusterPolicy, &object).expect("a policy");
+        let wanted = PolicyStatus { summary: "1/1".into(), ..PolicyStatus::default() };
+        for (answers, code, knows_all) in [
+            (&[Refuses(500), Drops, Refuses(503)][..], Some(503), false),
+            (&[Refuses(500), Drops, Takes], None, false),
+            (&[Refuses(500), Refuses(503)], Some(500), false),
+            (&[Refuses(500), Takes], Some(500), true),
+        ] {
+            let client = server(answers);
+            let (sender, mut leadership) = Leadership::new();
+            let settings = LeaseSettings { namespace: "n".into(), name: "l".into(), identity: "i".into() };
+            let failures = Failures::new("hold the Lease", |_| ());
+            let held = hold_lease(client.clone(), settings, sender, failures, std::future::pending());
+            let written = async {
+                leadership.held().await;
+                status(client, leadership.clone(), object.clone(), wanted.clone(), true).await.expect("it leads")
+            };
+            let outcome = tokio::select! {
+                () = held => unreachable!("it has no end"),
+                outcome = timeout(Duration::from_secs(60), written) => outcome.expect("it leads soon"),
+            };
+            let failed = outcome.answer.err().map(|error| error.code());
+            assert_eq!((failed.flatten(), outcome.knows_all), (code, knows_all));
+        }
+    }
 
     #[tokio::test]
     async fn fault_r14_a_reporter_that_does_not_lead_makes_no_call() {
