@@ -140,16 +140,19 @@ fn enforced(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>) -> Findi
         let words = message::passed_over(passing, aggregate.counts.expected, aggregate.is_stuck());
         return finding(Truth::False, "NotYetEnforced", format!("{words}; {sentence}"));
     }
+    // Also where replicas fail or none is there, so that it is known when the policy is resumed.
+    if aggregate.facts.suspend {
+        return finding(Truth::False, "Suspended", sentence);
+    }
     if aggregate.is_suspended_still(previous) {
         let generation = aggregate.facts.generation;
         let words = format!("the policy is suspended on replicas that do not know generation {generation} yet");
         return finding(Truth::False, "Suspended", format!("{words}; {sentence}"));
     }
-    let older = || match (aggregate.facts.suspend, aggregate.webhook) {
+    let older = || match aggregate.webhook {
         _ if aggregate.counts.pending > 0 => finding(Truth::False, "NotLoaded", sentence.clone()),
-        (true, _) => finding(Truth::False, "Suspended", sentence.clone()),
-        (false, Webhook::Pending(_)) => finding(Truth::False, "WebhookPending", sentence.clone()),
-        (false, Webhook::Confirmed | Webhook::Older(_)) => finding(Truth::True, "ServingPrevious", sentence.clone()),
+        Webhook::Pending(_) => finding(Truth::False, "WebhookPending", sentence.clone()),
+        Webhook::Confirmed | Webhook::Older(_) => finding(Truth::True, "ServingPrevious", sentence.clone()),
     };
     match aggregate.case {
         Case::NoReplicas => finding(Truth::False, "NoReplicas", sentence),
@@ -158,7 +161,6 @@ fn enforced(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>) -> Findi
         Case::Degraded => finding(Truth::Unknown, "ReplicaFailed", sentence),
         Case::ServingPrevious | Case::Progressing => older(),
         Case::Suspended => finding(Truth::False, "Suspended", sentence),
-        Case::OlderMayAnswer if aggregate.facts.suspend => finding(Truth::False, "Suspended", sentence),
         Case::ContextNotSynced => finding(Truth::False, "ContextNotSynced", sentence),
         // API servers call by the match rules of the older generation, and every replica answers.
         Case::WebhookPending if matches!(aggregate.webhook, Webhook::Older(_)) => {
@@ -325,7 +327,7 @@ fn entries(assessments: &[Assessment<'_>]) -> (Vec<ReplicaStatus>, u32) {
 fn entry(assessment: &Assessment<'_>) -> ReplicaStatus {
     let problem = assessment.problem.as_ref();
     // To the controller, a failure of a replica that serves an older generation shows that it knows the newest one.
-    let reason = problem.filter(|_| !assessment.is_left_out()).map(|problem| problem.reason.clone());
+    let reason = problem.filter(|_| !assessment.is_left_out).map(|problem| problem.reason.clone());
     let context =
         assessment.context.as_ref().filter(|_| problem.is_none() && assessment.state == ReplicaState::Current);
     let message = problem.map(|problem| problem.message.as_str());

@@ -198,6 +198,7 @@ mod tests {
             state: ReplicaState::Failed,
             serving: 0,
             knows_newest: true,
+            is_left_out: false,
             problem: Some(problem),
             note: None,
             since: None,

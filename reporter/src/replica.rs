@@ -19,6 +19,8 @@ pub(crate) struct Assessment<'a> {
     pub(crate) serving: i64,
     /// Whether the report shows that the replica knows the newest generation.
     pub(crate) knows_newest: bool,
+    /// Whether it serves an older generation, and its report has no room to say whether the newest one failed.
+    pub(crate) is_left_out: bool,
     /// Why the newest generation does not serve here, if it failed.
     pub(crate) problem: Option<Problem>,
     /// What the replica is doing with the newest generation, if nothing failed.
@@ -87,13 +89,7 @@ impl Assessment<'_> {
     /// Whether this replica serves an older generation and may not know the newest one, nor its match group.
     pub(crate) fn is_behind(&self) -> bool {
         let knows = |problem: &Problem| problem.reason != Reason::QuotaExceeded.as_str();
-        self.state == ReplicaState::Previous && (self.is_left_out() || !self.problem.as_ref().is_some_and(knows))
-    }
-
-    /// Whether this replica serves an older generation, and its report has no room to say whether the newest one failed.
-    pub(crate) fn is_left_out(&self) -> bool {
-        let is_stale = |problem: &Problem| problem.reason == Reason::ReportStale.as_str();
-        self.state == ReplicaState::Previous && self.problem.as_ref().is_some_and(is_stale)
+        self.state == ReplicaState::Previous && (self.is_left_out || !self.problem.as_ref().is_some_and(knows))
     }
 
     /// Whether this replica works on the newest generation.
@@ -112,8 +108,9 @@ pub(crate) fn examine<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &R
     let assessment = reported(facts, resolution, replica);
     match facts.refusal {
         // Otherwise the replica would count as loading for ever, since it never gets a refused policy.
-        Some(words) if assessment.is_working() || assessment.is_left_out() => Assessment {
+        Some(words) if assessment.is_working() || assessment.is_left_out => Assessment {
             state: if assessment.serving > 0 { ReplicaState::Previous } else { ReplicaState::Failed },
+            is_left_out: false,
             problem: Some(Problem::of(Reason::QuotaExceeded, words)),
             note: None,
             passed_over: assessment.serving == 0,
@@ -131,6 +128,7 @@ fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>
         state,
         serving,
         knows_newest: serving >= facts.generation,
+        is_left_out: false,
         problem,
         note: None,
         since: None,
@@ -175,7 +173,9 @@ fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>
             )),
             _ if serving == facts.generation => assessment(ReplicaState::Current, serving, None),
             // The newest generation may have failed. Of one that merely loads, nothing else is known either.
-            _ if is_full && serving < facts.generation => assessment(ReplicaState::Previous, serving, left_out()),
+            _ if is_full && serving < facts.generation => {
+                Assessment { is_left_out: true, ..assessment(ReplicaState::Previous, serving, left_out()) }
+            }
             // The pod does not know the newest generation yet, or knows a newer one than this reporter.
             _ => assessment(ReplicaState::Previous, serving, None),
         };

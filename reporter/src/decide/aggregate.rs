@@ -113,13 +113,13 @@ impl<'a> Aggregate<'a> {
         }
     }
 
-    /// Whether requests pass on some replica because it goes on with a suspended generation: `suspend` acts by the newest generation that a
-    /// replica knows, so that the policy is suspended there until the replica knows the one that resumes it.
+    /// Whether requests may pass because a replica goes on with a suspended generation: `suspend` acts by the newest generation that a replica
+    /// knows, so that the policy is suspended there until the replica knows the one that resumes it. Where no replica is asked, none knows it.
     pub(super) fn is_suspended_still(&self, previous: Option<&PolicyStatus>) -> bool {
         let last = previous.and_then(|previous| previous.condition(ConditionType::Enforced));
         let was_suspended = last.is_some_and(|last| last.status == Truth::False && last.reason == "Suspended");
-        let goes_on = |one: &&Assessment<'_>| one.state == ReplicaState::Previous && !one.knows_newest;
-        was_suspended && !self.facts.suspend && self.assessments.iter().any(goes_on)
+        let goes_on = || self.assessments.is_empty() || self.assessments.iter().any(|one| !one.knows_newest);
+        was_suspended && !self.facts.suspend && goes_on()
     }
 
     /// What the replicas do, in a sentence.

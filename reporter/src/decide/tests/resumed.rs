@@ -63,6 +63,33 @@ fn a_policy_that_is_resumed_is_enforced_when_every_replica_knows_it() {
 }
 
 #[test]
+fn nothing_that_happens_while_a_policy_is_suspended_makes_it_count_as_enforced_before_it_is_resumed_everywhere() {
+    let six = Facts { generation: 6, suspend: true, ..facts() };
+    let unaware = || [unaware("pod-a"), unaware("pod-b")];
+    let mut failed = report("pod-b", Failed(Reason::RegistryTimeout));
+    failed.deviations.iter_mut().for_each(|entry| entry.generation = 6);
+    let loading = report("pod-b", Loading);
+    let [one, _] = unaware();
+    for meanwhile in [vec![], vec![failed.clone()], vec![one.clone(), failed], vec![one, loading]] {
+        let status = decided_by(&six, &meanwhile, Webhook::Confirmed, Some(&suspended()));
+        assert_eq!(enforced(&status).0, "False/Suspended", "{meanwhile:?}");
+        let resumed = decided_by(&facts(), &unaware(), Webhook::Confirmed, Some(&status));
+        assert_eq!(enforced(&resumed).0, "False/Suspended", "{meanwhile:?}");
+    }
+    // After the edit that resumes it, too.
+    let nobody = decided_by(&facts(), &[], Webhook::Confirmed, Some(&suspended()));
+    assert_eq!(enforced(&nobody).0, "False/Suspended");
+    let silent = Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: None };
+    let silent = decide(&facts(), &[silent], Webhook::Confirmed, Some(&nobody), now());
+    assert_eq!(enforced(&silent).0, "False/Suspended");
+    let before = decided_by(&facts(), &unaware(), Webhook::Confirmed, Some(&silent));
+    assert_eq!(enforced(&before).0, "False/Suspended");
+    let known = [report("pod-a", Current), report("pod-b", Current)];
+    let known = decided_by(&facts(), &known, Webhook::Confirmed, Some(&before));
+    assert_eq!(enforced(&known).0, "True/Active");
+}
+
+#[test]
 fn a_policy_stays_suspended_where_the_edit_that_resumes_it_is_refused() {
     let refused = Facts { refusal: Some("too many"), ..facts() };
     let reports = [unaware("pod-a"), unaware("pod-b")];
