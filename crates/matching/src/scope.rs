@@ -193,7 +193,8 @@ impl Scope {
         namespaces.get(name).is_some_and(|labels| selector.selects(labels))
     }
 
-    fn leaves_out(&self, namespace: &str) -> bool {
+    /// Whether the policy is not asked about objects in this namespace, whatever it selects: one of the system, or that of the installation.
+    pub fn leaves_out(&self, namespace: &str) -> bool {
         self.left_out.iter().any(|name| name == namespace)
     }
 }

@@ -106,7 +106,8 @@ impl Plan {
             let by_namespace = is_unknown && subject.scope.namespaces().is_some();
             let is_selected = match by_namespace {
                 true => {
-                    subject.scope.namespace().is_none_or(|own| own == namespace)
+                    !subject.scope.leaves_out(namespace)
+                        && subject.scope.namespace().is_none_or(|own| own == namespace)
                         && subject.scope.objects().selects(&labels(&object["metadata"]))
                 }
                 false => subject.scope.selects(&list.resource, object, &namespaces.labels),
@@ -279,6 +280,9 @@ mod tests {
         namespaces.is_cut = true;
         assert_eq!(matching(&namespaces, "other", "elsewhere", "other"), (vec![], vec![1, 4]));
         assert_eq!(matching(&namespaces, "other", "test", "other"), (vec![], vec![4]));
+        let object = json!({"metadata": {"name": "other", "namespace": "kube-system"}});
+        let matching = plan.matching(&plan.lists[0], &object, &namespaces, |_, decide| Some(decide()));
+        assert_eq!(matching, Matching::default(), "no ClusterPolicy is asked about a system namespace");
 
         // The conditions of a policy that has used up its budget are not evaluated.
         let object = json!({"metadata": {"name": "other", "namespace": "test"}});
