@@ -119,13 +119,21 @@ fn may_withdraw(
     // Every group is asked, even if one keeps the revision, because asking starts its wait.
     let mut others: Vec<_> = revision.groups().filter(|group| **group != newest.group).collect();
     others.retain(|group| !groups.may_leave(group, uid, memory, rules, decision));
+    if !others.is_empty() {
+        return false;
+    }
+    if groups.is_settled(newest, policy) {
+        return true;
+    }
+    // A revision whose group is unknown may be called in any.
+    if revision.groups().next().is_none() {
+        return false;
+    }
     let had_moved = !policy.is_suspended && memory.moved.get(uid) == Some(&revision.generation);
     let is_called = was_registered(policy, revision) || had_moved;
     let is_in_it = revision.groups().any(|group| *group == newest.group);
     let is_called_there = is_in_it && newest.shared && is_called && !revision.has_part_of(newest);
-    // A revision whose group is unknown may be called in any.
-    let is_unknown = revision.groups().next().is_none();
-    others.is_empty() && (!is_called_there && !is_unknown || groups.is_settled(newest, policy))
+    !is_called_there
 }
 
 /// Whether it is too early to report that a new policy waits for its replicas, as that usually takes a moment only. It is reported after
