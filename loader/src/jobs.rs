@@ -8,6 +8,8 @@ mod pace;
 mod preempt;
 mod queue;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -288,8 +290,13 @@ impl JobRunner {
         if let Some(record) = kept.clone().filter(|record| record.declared.is_some()) {
             return Ok(Prepared::Ready(record));
         }
-        // An artifact of an earlier release can serve; it is compiled again for its metadata if that needs no download.
-        if !self.has_module(&digest, context).await? {
+        // An artifact of an earlier release can serve; it is compiled again for its metadata if that needs no download, and if the module can
+        // be read.
+        let has_module = match self.has_module(&digest, context).await {
+            Err(_) if kept.is_some() => false,
+            result => result?,
+        };
+        if !has_module {
             return Ok(kept.map_or(Prepared::NoModule, Prepared::Ready));
         }
         let result = loop {

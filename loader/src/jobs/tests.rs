@@ -1,0 +1,72 @@
+//! Jobs on a volume, without sources.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::time::Duration;
+
+use portcullis_contract::{ExecutionMode, Tenant};
+use portcullis_registry::{Guard, WebSettings};
+
+use super::*;
+use crate::claims::Need;
+use crate::compile::CompileLimits;
+use crate::source::Fetching;
+use crate::volume::Compiled;
+
+fn runner(volume: Volume) -> JobRunner {
+    let time = Duration::from_secs(5);
+    let web = WebSettings {
+        header: time,
+        total: time,
+        lowest_rate: 1,
+        authorities: None,
+        plain_hosts: BTreeSet::new(),
+        allowed: Vec::new(),
+        guard: Guard::new(Vec::new()),
+        sources: None,
+        name_server: None,
+        user_agent: "tests",
+    };
+    let fetching = Fetching { web, docker: None, verification: None, trust_root: None, peers: None, attempts: 1 };
+    let limits = CompileLimits {
+        jobs: 1,
+        memory: 64 << 20,
+        time,
+        cpu_time: time,
+        max_module_size: 1 << 20,
+        max_artifact_size: 1 << 20,
+    };
+    let (sources, compilers) = (Sources::new(Vec::new(), fetching), Compilers::new(limits));
+    let metrics = Metrics::new().expect("metrics");
+    JobRunner::new(Arc::new(volume), sources, compilers, metrics, limits, PinSource::Loader)
+}
+
+#[tokio::test]
+async fn an_artifact_of_an_earlier_release_serves_although_its_module_cannot_be_read() {
+    let (folder, module) = (tempfile::tempdir().expect("a folder"), Digest::of(b"module"));
+    let volume = Volume::open(folder.path(), "0123456789abcdef").expect("opens").expect("is free");
+    let temporary = volume.temporary();
+    temporary.open().expect("opens").write_all(b"code").expect("writes");
+    let (sha256, execution_mode) = (Digest::of(b"code"), ExecutionMode::KubewardenWapc);
+    let compiled = Compiled { sha256, size: 4, execution_mode, declared: None };
+    let reservation = volume.room().reserve(Arc::default());
+    let record = volume.publish_artifact(temporary, &module, &compiled, reservation).expect("publishes");
+    let runner = runner(volume);
+    let mut claims = Claims::default();
+    claims.add(&Tenant::Cluster, Need::New);
+    let context = Arc::new(JobContext::new(claims));
+    let prepare = async || runner.prepare(module, false, &context).await;
+    let serves = Ok(Prepared::Ready(record.clone()));
+    assert_eq!(prepare().await, serves, "there is no module");
+
+    // What is in its folder cannot even be looked at.
+    let modules = folder.path().join("modules");
+    fs::remove_dir_all(&modules).expect("removes");
+    fs::write(&modules, "no folder").expect("writes");
+    assert!(runner.volume.has_module(&module, 1 << 20).is_err());
+    assert_eq!(prepare().await, serves);
+    fs::remove_file(folder.path().join("artifacts").join(&record.artifact.file)).expect("removes");
+    let error = prepare().await.expect_err("nothing is there to serve");
+    assert_eq!(error.reason.stage(), Stage::Volume);
+}
