@@ -69,7 +69,16 @@ struct Work {
     pruned: Instant,
     looked: Instant,
     look_due: bool,
-    watched: Vec<Option<Stamp>>,
+    watched: Looked,
+}
+
+/// What was found the last time of what fetches depend on.
+#[derive(Debug, PartialEq, Eq)]
+struct Looked {
+    stamps: Vec<Option<Stamp>>,
+    /// Whether it is known where modules may come from. The files that `sources.yml` names are not watched, and one of them may be what it
+    /// lacks.
+    rules_are_known: bool,
 }
 
 struct Running {
@@ -143,6 +152,7 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
     outside.grants.set_restored();
     let Ok(plan) = restored else { return };
     let (events, mut incoming) = mpsc::unbounded_channel();
+    let watched = look_at(&outside.watched_files, &runner);
     let mut work = Work {
         runner,
         plan,
@@ -156,7 +166,7 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
         pruned: Instant::now(),
         looked: Instant::now(),
         look_due: false,
-        watched: stamps(&outside.watched_files),
+        watched,
         outside: outside.clone(),
     };
     outside.desired.mark_changed();
@@ -336,8 +346,8 @@ impl Work {
             return;
         }
         (self.looked, self.look_due) = (Instant::now(), false);
-        let (volume, files) = (Arc::clone(&self.runner.volume), self.outside.watched_files.clone());
-        let look = blocking(move || (volume.is_manifest_foreign(), stamps(&files)));
+        let (runner, files) = (Arc::clone(&self.runner), self.outside.watched_files.clone());
+        let look = blocking(move || (runner.volume.is_manifest_foreign(), look_at(&files, &runner)));
         // A volume that hangs must not block the loop.
         let Ok(Ok((foreign, watched))) = timeout(TICK, look).await else { return };
         if foreign {
@@ -390,7 +400,8 @@ impl Work {
     }
 }
 
-/// The stamps of files. A mounted file is a symbolic link, so the stamp is that of the file that it leads to.
-fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
-    files.iter().map(|file| file.canonicalize().ok().and_then(|real| Stamp::of(&real))).collect()
+/// Looks at what fetches depend on. A mounted file is a symbolic link, so its stamp is that of the file that it leads to.
+fn look_at(files: &[PathBuf], runner: &JobRunner) -> Looked {
+    let stamps = files.iter().map(|file| file.canonicalize().ok().and_then(|real| Stamp::of(&real))).collect();
+    Looked { stamps, rules_are_known: runner.sources.rules_are_known() }
 }

@@ -53,6 +53,23 @@ fn sources_that_are_broken_at_the_start_count_once_they_are_right() {
     pod.assert_recovered(REMOTE, 1);
 }
 
+/// The file itself is right, and one that it names comes later.
+#[test]
+fn sources_that_name_a_missing_file_at_the_start_count_once_it_is_there() {
+    let registry = Registry::tls();
+    registry.push("policies/a:v1", &Reply::module_bytes("of an authority that comes later"));
+    let folder = Folder::with_canary();
+    let authority = json!({"type": "Path", "path": folder.path("later.pem")});
+    write_sources(&folder, json!({"source_authorities": {registry.host(): [authority]}}));
+    folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
+    let pod = pod_with(&folder).start();
+
+    let failure = pod.assert_unserved(REMOTE, Reason::SourceNotAllowed);
+    assert!(failure.message.contains("later.pem"), "{}", failure.message);
+    folder.write("later.pem", std::fs::read(registry.ca_file()).expect("reads"));
+    pod.assert_recovered(REMOTE, 1);
+}
+
 #[test]
 fn fault_l16_authorities_of_one_host_count_for_that_host_only() {
     let (first, second) = (Registry::tls(), Registry::tls());
