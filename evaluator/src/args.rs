@@ -90,7 +90,8 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_INSTANCES", value_name = "N", default_value_t = 128)]
     pub instances: u32,
 
-    /// How long this replica waits, after its first manifest and each further policy that is loaded, until it becomes ready without the rest.
+    /// How long this replica waits, after its first manifest and each further policy that is loaded, until it becomes ready without the rest: ten
+    /// times that in all at most, three times where only policies of namespaces are missing, and once where they are of one namespace.
     #[arg(long, env = "PORTCULLIS_START_GATE", value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub start_gate: Duration,
 

@@ -12,6 +12,8 @@ use portcullis_process::Latch;
 
 /// How many times its limit the gate stays closed at most, whatever progress there is.
 const MOST: u32 = 10;
+/// The same where only namespaces are waited for: a tenant may have several, whose slow modules would keep all others from a new replica for long.
+const MOST_OF_NAMESPACES: u32 = 3;
 
 /// The gate.
 pub(super) struct Gate {
@@ -85,7 +87,11 @@ impl Awaited {
                 Tenant::Namespace(_) => namespaces += usize::from(waits),
             }
         }
-        let most = if cluster || namespaces > 1 { MOST } else { 1 };
+        let most = match (cluster, namespaces) {
+            (true, _) => MOST,
+            (false, 2..) => MOST_OF_NAMESPACES,
+            _ => 1,
+        };
         (cluster || namespaces > 0) && now < self.begun + limit * most
     }
 }
@@ -185,5 +191,16 @@ mod tests {
         assert!(!is_open(&mut gate, begun + SOON, &[&one[..8], &other[..2]]));
         assert!(!is_open(&mut gate, begun + SOON * 2, &[&one[..7], &other[..1]]));
         assert!(is_open(&mut gate, begun + SOON * 2, &[&one[..7]]));
+    }
+
+    #[test]
+    fn two_namespaces_are_not_waited_for_as_long_as_policies_of_the_cluster() {
+        let (begun, one, other) = (Instant::now(), ids("namespaced/a", 9), ids("namespaced/b", 9));
+        let mut gate = waiting(begun, &[&one, &other]);
+        for n in 1..=3 {
+            let left = 9 - n as usize;
+            assert!(!is_open(&mut gate, begun + SOON * n, &[&one[..left], &other[..left]]), "{n}");
+        }
+        assert!(is_open(&mut gate, begun + LIMIT * 3, &[&one[..6], &other[..6]]));
     }
 }
