@@ -33,8 +33,9 @@ const EXPORT: Duration = Duration::from_secs(65);
 /// The most messages that wait to be written to the socket.
 const QUEUE: usize = 64;
 /// The most bytes of replies that no guest has taken yet, of all policies together. They are shared as memory is, so that policies which
-/// wait for memory while they hold replies leave room for those of others.
-const UNCLAIMED: u64 = 64 << 20;
+/// wait for memory while they hold replies leave room for those of others. It is nine times the largest reply: a namespace gets room for four, and some is
+/// left for its small ones.
+const UNCLAIMED: u64 = 72 << 20;
 /// Largest verdict on a policy that is applied, in bytes.
 const MAX_VERDICT: usize = 64 << 10;
 /// One part in so many of its time is left after a call for the guest, which can still say what failed, and after a check for the way

@@ -197,6 +197,18 @@ async fn a_namespace_that_holds_all_the_replies_it_may_leaves_room_for_those_of_
 }
 
 #[tokio::test]
+async fn room_that_one_policy_has_reserved_leaves_some_for_small_replies_of_its_namespace() {
+    let link = BrokerLink::new(&Metrics::new().expect("registers"), false);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut rooms = Vec::new();
+    for _ in 0..4 {
+        rooms.push(link.room(&who("namespaced/a/x"), 8 << 20, deadline).await.expect("free"));
+    }
+    let account = ReplyAccount { who: who("namespaced/a/y"), room: None };
+    assert!(link.answer(vec![b'x'; 1 << 10].into(), Some(account)).is_ok());
+}
+
+#[tokio::test]
 async fn large_replies_that_are_asked_for_at_the_same_time_wait_for_each_other() {
     const LENGTH: usize = 4 << 20;
     let rig = Rig::new(None);
