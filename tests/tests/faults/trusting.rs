@@ -1,5 +1,7 @@
 //! Section 4: `sources.yml` with real servers: insecure hosts, authorities of hosts, proxies, and allowed sources.
 
+use std::time::{Duration, SystemTime};
+
 use portcullis_contract::Reason;
 use portcullis_tests::{
     Authority, Folder, ForwardProxy, Pod, PodSetup, Policy, Program, Registry, Reply, Secret, Source, Tls,
@@ -61,6 +63,9 @@ fn sources_that_name_a_missing_file_at_the_start_count_once_it_is_there() {
     let folder = Folder::with_canary();
     let authority = json!({"type": "Path", "path": folder.path("later.pem")});
     write_sources(&folder, json!({"source_authorities": {registry.host(): [authority]}}));
+    // A file of the future does not get old, so that nothing but the other file changes.
+    let file = std::fs::File::options().write(true).open(folder.path("sources.yml")).expect("opens");
+    file.set_modified(SystemTime::now() + Duration::from_secs(86_400)).expect("sets its time");
     folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
     let pod = pod_with(&folder).start();
 
