@@ -205,11 +205,13 @@ impl<T> Attempts<T> {
 
     /// [`Attempts::retry_now`], for failures that a change outside the policy can mend.
     pub(crate) fn retry_outside(&mut self) {
-        // The files that are watched decide how modules are fetched and checked, so any failure of that may be over: a signature that could
-        // not be checked without a trust root, a host that was not reached by the wrong proxy, a source that was not allowed. Only a source
-        // that asked not to be asked again so soon is not.
-        let may_help = |reason: Reason| {
-            (reason.class() == Class::Outside || reason.stage() == Stage::Fetch) && reason != Reason::RegistryThrottled
+        // The files that are watched decide how modules are fetched and checked, so such a failure may be over: a signature that could not be
+        // checked without a trust root, a host that was not reached by the wrong proxy, a source that was not allowed. Not so what a source
+        // gave, such as a module that is too large, nor a source that asked not to be asked again so soon.
+        let may_help = |reason: Reason| match (reason, reason.class(), reason.stage()) {
+            (Reason::SourceNotAllowed, ..) | (_, Class::Outside, _) => true,
+            (Reason::RegistryThrottled, ..) => false,
+            (_, class, stage) => class == Class::Retry && stage == Stage::Fetch,
         };
         if self.last_failure.as_ref().is_some_and(|last_failure| may_help(last_failure.reason)) {
             self.retry_now();
@@ -399,7 +401,7 @@ mod tests {
         ] {
             assert!(is_due_after(reason), "{reason}");
         }
-        for reason in [Reason::VolumeFull, Reason::CompileLimit, Reason::RegistryThrottled] {
+        for reason in [Reason::VolumeFull, Reason::CompileLimit, Reason::ModuleTooLarge, Reason::RegistryThrottled] {
             assert!(!is_due_after(reason), "{reason}");
         }
     }
