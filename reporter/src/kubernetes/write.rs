@@ -167,7 +167,7 @@ mod tests {
         Drops,
     }
 
-    /// An API server that gives the Lease to who wants it, and these answers, in this order.
+    /// An API server that gives the Lease to every candidate, and these answers, in this order.
     fn server(answers: &[Answer]) -> Client {
         let answers = Arc::new(Mutex::new(VecDeque::from(answers.to_vec())));
         let refused = |code: u16| {
