@@ -19,8 +19,11 @@ fn run(installation: &Installation<'_>, commands: &str, policy: &str) {
     let cache = Cache::from_env().unwrap();
     let kubectl = Kubernetes::built(&cache).unwrap().program("kubectl");
     let path = std::env::var("PATH").unwrap_or_default();
+    let server = installation.policy_server();
     let commands = commands
-        .replace("policy-server=default", &format!("policy-server={}", installation.policy_server()))
+        .replace("policy-server=default", &format!("policy-server={server}"))
+        .replace("portcullis-default-reporter", &format!("portcullis-{server}-reporter"))
+        .replace("--namespace portcullis ", &format!("--namespace {} ", installation.namespace()))
         .replace("no-privileged", policy);
     let output = Command::new("sh")
         .args(["-e", "-c", &commands])
