@@ -68,6 +68,9 @@ fn what_the_account_may_do_in_the_whole_cluster_is_there_before_it_is_needed() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
+    /// Webhooks as controllers name them: this policy server's, and another one's.
+    const ONE: &str = "portcullis-leaving-0123456789abcdef";
+    const OTHER: &str = "portcullis-others-0123456789abcdef";
     let namespace = "leaving";
     let apply = |objects: &[Value]| {
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
@@ -104,7 +107,7 @@ fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
     };
     let kinds = ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"];
     for kind in kinds {
-        apply(&[webhook(kind, "leaving-one", "leaving"), webhook(kind, "leaving-other", "others")]);
+        apply(&[webhook(kind, ONE, "leaving"), webhook(kind, OTHER, "others")]);
     }
     let mut namespaced = policy("leaving-own", "leaving");
     namespaced["kind"] = "Policy".into();
@@ -134,8 +137,8 @@ fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
         |what: &[&str]| cluster().kubectl(what.iter().copied().chain(["--ignore-not-found", "--output=name"])).stdout;
     assert_eq!(get(&["get", "deployment", "portcullis-controller", "--namespace", namespace]), "");
     for kind in kinds {
-        assert_eq!(get(&["get", kind, "leaving-one"]), "");
-        assert_ne!(get(&["get", kind, "leaving-other"]), "");
+        assert_eq!(get(&["get", kind, ONE]), "");
+        assert_ne!(get(&["get", kind, OTHER]), "");
     }
     let finalizers = |what: &[&str]| {
         let finalizers = "--output=jsonpath={.metadata.finalizers}";
