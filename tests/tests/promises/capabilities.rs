@@ -7,7 +7,7 @@ use portcullis_contract::Digest;
 use portcullis_tests::{Authority, Folder, SdkGuest};
 use serde_json::{Value, json};
 
-use crate::eval::raw;
+use crate::eval_recordings::raw;
 use crate::tool::{examples, run, written};
 
 /// A recorded call and its answer.

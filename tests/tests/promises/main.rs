@@ -8,6 +8,7 @@ mod check;
 mod downloads;
 mod edits;
 mod eval;
+mod eval_recordings;
 mod examples;
 mod failing;
 mod groups;
