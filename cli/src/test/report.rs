@@ -27,7 +27,7 @@ pub(super) struct Tried {
     /// The name of the case.
     pub(super) case: String,
     pub(super) outcome: Outcome,
-    /// Where the answer differs from what is expected, or why there is none.
+    /// How the answer differs from what is expected, or why there is no answer.
     pub(super) messages: Vec<String>,
     /// What a reader should know beside that.
     pub(super) notes: Vec<String>,

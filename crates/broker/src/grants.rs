@@ -191,7 +191,7 @@ impl PublishedGrants {
     pub(crate) fn grants(&self, policy: &PolicyId, generation: i64, member: Option<&str>) -> Option<Arc<Grants>> {
         let (current, key) = (self.current.load(), (generation, member.map(str::to_owned)));
         let known = current.get(policy)?.get(&key)?;
-        // Nothing removes them while nothing is published and the evaluator says nothing new.
+        // Old ones are removed only when a manifest is published or the evaluator's state changes, so the time is checked here too.
         known.standing.counts(Instant::now()).then(|| Arc::clone(&known.grants))
     }
 

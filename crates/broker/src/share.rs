@@ -97,7 +97,7 @@ impl Shares {
             }
             tokio::select! {
                 Some(share) = shares.next() => return share,
-                // Who asked last may be gone. There is always somebody who asked.
+                // The policy that asked last may be gone; another one that asked is left.
                 Ok(()) = askers.changed() => {}
             }
         }

@@ -63,7 +63,7 @@ impl Access {
             }
             _ => {
                 let mut config = Config::infer().await.map_err(Box::new)?;
-                // Of a service account, no kubeconfig can be read.
+                // A pod with a service account has no kubeconfig.
                 if let Ok(read) = Kubeconfig::read() {
                     set_proxy(&mut config, &read, None)?;
                 }

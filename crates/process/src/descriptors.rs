@@ -2,7 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises this process's limit of descriptors to `wanted`, as far as it may, and returns the limit that holds then; `None` where there is none.
+/// Raises this process's limit of file descriptors to `wanted`, or as close as the hard limit allows, and returns the limit that is then in force;
+/// `None` if there is no limit.
 /// Container runtimes begin with a limit of 1024 that every process may raise.
 pub fn raise_descriptors(wanted: u64) -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);

@@ -1,12 +1,10 @@
 //! Jobs on a volume, without sources.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::time::Duration;
 
 use portcullis_contract::{ExecutionMode, Tenant};
-use portcullis_registry::{Guard, WebSettings};
 
 use super::*;
 use crate::claims::Need;
@@ -16,19 +14,6 @@ use crate::volume::Compiled;
 
 fn runner(volume: Volume) -> JobRunner {
     let time = Duration::from_secs(5);
-    let web = WebSettings {
-        header: time,
-        total: time,
-        lowest_rate: 1,
-        authorities: None,
-        plain_hosts: BTreeSet::new(),
-        allowed: Vec::new(),
-        guard: Guard::new(Vec::new()),
-        sources: None,
-        name_server: None,
-        user_agent: "tests",
-    };
-    let fetching = Fetching { web, docker: None, verification: None, trust_root: None, peers: None, attempts: 1 };
     let limits = CompileLimits {
         jobs: 1,
         memory: 64 << 20,
@@ -37,7 +22,7 @@ fn runner(volume: Volume) -> JobRunner {
         max_module_size: 1 << 20,
         max_artifact_size: 1 << 20,
     };
-    let (sources, compilers) = (Sources::new(Vec::new(), fetching), Compilers::new(limits));
+    let (sources, compilers) = (Sources::new(Vec::new(), Fetching::alone()), Compilers::new(limits));
     let metrics = Metrics::new().expect("metrics");
     JobRunner::new(Arc::new(volume), sources, compilers, metrics, limits, PinSource::Loader)
 }

@@ -41,6 +41,27 @@ pub struct Fetching {
     pub attempts: u32,
 }
 
+#[cfg(test)]
+impl Fetching {
+    /// For tests that ask no source: no logins, no rules and no other loaders.
+    pub(crate) fn alone() -> Self {
+        let time = std::time::Duration::from_secs(5);
+        let web = WebSettings {
+            header: time,
+            total: time,
+            lowest_rate: 1,
+            authorities: None,
+            plain_hosts: std::collections::BTreeSet::new(),
+            allowed: Vec::new(),
+            guard: portcullis_registry::Guard::new(Vec::new()),
+            sources: None,
+            name_server: None,
+            user_agent: "tests",
+        };
+        Self { web, docker: None, verification: None, trust_root: None, peers: None, attempts: 1 }
+    }
+}
+
 /// The sources of this loader.
 pub(crate) struct Sources {
     /// For [`Reference::File`].
@@ -250,9 +271,8 @@ fn nobody_signs() -> SourceError {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::time::Duration;
 
-    use portcullis_registry::{Guard, PEER_NAME, PeerAddress, PeerKeys};
+    use portcullis_registry::{PEER_NAME, PeerAddress, PeerKeys};
 
     use super::*;
 
@@ -261,20 +281,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let keys = PeerKeys::new(folder.path().to_owned(), PEER_NAME).expect("a name");
         let place = PeerAddress::Address(([127, 0, 0, 1], 1).into());
-        let web = WebSettings {
-            header: Duration::from_secs(5),
-            total: Duration::from_secs(5),
-            lowest_rate: 1,
-            authorities: None,
-            plain_hosts: BTreeSet::new(),
-            allowed: Vec::new(),
-            guard: Guard::new(Vec::new()),
-            sources: None,
-            name_server: None,
-            user_agent: "tests",
-        };
         let peers = Some(Peers::new(vec![place], BTreeSet::new(), keys, None));
-        let fetching = Fetching { web, docker: None, verification: None, trust_root: None, peers, attempts: 1 };
+        let fetching = Fetching { peers, ..Fetching::alone() };
         let (sources, digest) = (Sources::new(Vec::new(), fetching), Digest::of(b"module"));
         let asked = async |failure: Option<Reason>| {
             let sink = || Ok(Sink::new(None, 10, Arc::default()));

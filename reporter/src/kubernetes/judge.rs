@@ -163,15 +163,7 @@ mod tests {
             "status": {"conditions": conditions},
         });
         let object = PolicyObject::of(Kind::ClusterPolicy, &object).expect("a policy");
-        TrackedPolicy {
-            object,
-            last: None,
-            tried: None,
-            given_up: None,
-            has_failed: false,
-            audit: None,
-            audit_answered: String::new(),
-        }
+        TrackedPolicy::new(object, None)
     }
 
     fn now() -> Timestamp {

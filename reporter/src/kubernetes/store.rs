@@ -57,6 +57,21 @@ pub(crate) struct TrackedPolicy {
     pub(crate) audit_answered: String,
 }
 
+impl TrackedPolicy {
+    /// A policy with the status that was found, about which this program has done nothing yet.
+    pub(crate) fn new(object: PolicyObject, last: Option<PolicyStatus>) -> Self {
+        Self {
+            object,
+            last,
+            tried: None,
+            given_up: None,
+            has_failed: false,
+            audit: None,
+            audit_answered: String::new(),
+        }
+    }
+}
+
 struct Report {
     object: ReportObject,
     /// When its heartbeat was seen to change, or it was seen first, by this machine's monotonic clock.
@@ -305,18 +320,7 @@ impl Store {
                 {
                     last.audit = None;
                 }
-                self.policies.insert(
-                    id.clone(),
-                    TrackedPolicy {
-                        object,
-                        last,
-                        tried: None,
-                        given_up: None,
-                        has_failed: false,
-                        audit: None,
-                        audit_answered: String::new(),
-                    },
-                );
+                self.policies.insert(id.clone(), TrackedPolicy::new(object, last));
             }
         }
         self.dirty.insert(id);

@@ -77,15 +77,7 @@ mod tests {
         let metadata = json!({"name": "a", "uid": "u", "resourceVersion": "1", "generation": 1});
         let object = json!({"metadata": metadata, "spec": {}, "status": last});
         let object = PolicyObject::of(Kind::ClusterPolicy, &object).expect("a policy");
-        TrackedPolicy {
-            object,
-            last,
-            tried: None,
-            given_up: None,
-            has_failed: false,
-            audit: None,
-            audit_answered: String::new(),
-        }
+        TrackedPolicy::new(object, last)
     }
 
     #[test]

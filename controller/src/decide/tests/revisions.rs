@@ -227,7 +227,7 @@ fn z10_an_edit_may_go_back_to_a_small_generation_and_not_make_it_large() {
     assert!(!makes_one(at(7, 7, 1)), "it leaves all of them");
     assert!(makes_one(at(7, 1, 1)));
     assert!(!makes_one(at(7, 1, 750)), "more would be in force than before");
-    // Of the one that served, it may be an edit.
+    // An edit back to the generation that served is accepted even so.
     stage.revision(&at(1, 1, 1), &["served"]);
     stage.put(at(7, 1, 2));
     assert!(stage.actions().contains(&"revision 7".to_owned()));
