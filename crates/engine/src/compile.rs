@@ -2,6 +2,7 @@
 
 use wasmtime::Engine;
 
+use crate::direct_jumps::with_direct_jumps;
 use crate::own_memory::with_own_memory;
 use crate::preallocated_memory::with_preallocated_memory;
 
@@ -24,7 +25,7 @@ const EMPTY_MODULE: &[u8] = b"\0asm\x01\0\0\0";
 
 /// The version of how modules are prepared before they are compiled; a part of the engine key. Change it with the
 /// preparation.
-const PREPARATION: u8 = 2;
+const PREPARATION: u8 = 3;
 
 /// Cranelift with the configuration that the evaluator runs.
 pub struct Compiler {
@@ -56,14 +57,16 @@ impl Compiler {
         self.key.clone()
     }
 
-    /// Compiles a core module to the bytes of an artifact. Before that, a policy in Rego gets a memory of its own, and another one that grows
-    /// its memory gets a part of it from the start.
+    /// Compiles a core module to the bytes of an artifact. Before that, a policy in Rego gets a memory of its own, another one that grows its
+    /// memory gets a part of it from the start, and functions that Go compiled jump directly.
     ///
     /// # Errors
     /// When the module is not valid under [`crate::features`], or beyond an implementation limit.
     pub fn compile(&self, module: &[u8]) -> Result<Vec<u8>, CompileError> {
-        let prepared = with_own_memory(module).or_else(|| with_preallocated_memory(module));
-        self.engine.precompile_module(prepared.as_deref().unwrap_or(module)).map_err(|error| {
+        let own = with_own_memory(module).or_else(|| with_preallocated_memory(module));
+        let prepared = own.as_deref().unwrap_or(module);
+        let direct = with_direct_jumps(prepared);
+        self.engine.precompile_module(direct.as_deref().unwrap_or(prepared)).map_err(|error| {
             if error.is::<wasmtime::OutOfMemory>() {
                 CompileError::OutOfMemory
             } else {

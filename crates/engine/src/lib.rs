@@ -8,6 +8,8 @@
 #[cfg(feature = "compile")]
 mod compile;
 #[cfg(feature = "compile")]
+mod direct_jumps;
+#[cfg(feature = "compile")]
 mod own_memory;
 #[cfg(feature = "compile")]
 mod preallocated_memory;
