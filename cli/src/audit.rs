@@ -137,7 +137,7 @@ async fn of_one(cluster: &Cluster, policy: &str, args: &AuditArgs) -> anyhow::Re
             };
             return Ok((text, 0));
         }
-        item = wait(cluster, &item, asked, args.timeout).await?;
+        item = wait(cluster, &item, args.timeout).await?;
     }
     let Some(audit) = item.audit() else { return Err(AuditError::NotAudited(item.id.to_string()).into()) };
     let mut findings = Findings::new(&item.id, args.show);
@@ -154,16 +154,14 @@ async fn of_one(cluster: &Cluster, policy: &str, args: &AuditArgs) -> anyhow::Re
     Ok((text, report::status(std::iter::once(&item), Known::All)))
 }
 
-/// Reads the policy until a scan has ended that began after `asked`.
-async fn wait(cluster: &Cluster, before: &Item, asked: Timestamp, patience: Duration) -> anyhow::Result<Item> {
+/// Reads the policy until a scan has ended that has handled the request, or a later one in its place.
+async fn wait(cluster: &Cluster, before: &Item, patience: Duration) -> anyhow::Result<Item> {
     let deadline = Instant::now() + patience;
-    let earlier = before.audit().and_then(|audit| audit.scanned_at);
     crate::note(&format!("{}: waiting for the scan", before.id));
     loop {
         match cluster.policy(&before.id).await {
             Ok(item) => {
-                let scanned = item.audit().and_then(|audit| audit.scanned_at);
-                if scanned.is_some_and(|scanned| scanned >= asked && Some(scanned) != earlier) {
+                if item.is_audit_handled() {
                     return Ok(item);
                 }
             }
@@ -176,7 +174,7 @@ async fn wait(cluster: &Cluster, before: &Item, asked: Timestamp, patience: Dura
             let error = AuditError::NotInTime {
                 id: before.id.to_string(),
                 patience: portcullis_api::column::short_duration(patience),
-                before: earlier.map(last).unwrap_or_default(),
+                before: before.audit().and_then(|audit| audit.scanned_at).map(last).unwrap_or_default(),
             };
             return Err(error.into());
         }

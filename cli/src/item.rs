@@ -7,6 +7,7 @@ mod audit;
 
 use jiff::Timestamp;
 use portcullis_api::ObservedPolicy;
+use portcullis_api::kubernetes::AUDIT_REQUESTED_ANNOTATION;
 use portcullis_contract::{PolicyId, clean};
 use serde_json::Value;
 
@@ -159,6 +160,13 @@ impl Item {
     /// What the audit found; `None` if it has not scanned the policy.
     pub fn audit(&self) -> Option<AuditView> {
         AuditView::of_status(self.object.pointer("/status/audit")?)
+    }
+
+    /// Whether a scan has handled the last request for one.
+    pub fn is_audit_handled(&self) -> bool {
+        let annotations = self.object.pointer("/metadata/annotations");
+        let requested = annotations.and_then(|all| text(&all[AUDIT_REQUESTED_ANNOTATION]));
+        requested.is_some_and(|requested| self.audit().is_some_and(|audit| audit.handled_request == requested))
     }
 
     /// The generation whose content a rollback serves, while one is asked for.

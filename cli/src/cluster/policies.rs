@@ -8,7 +8,7 @@ use portcullis_contract::PolicyId;
 use serde_json::{Value, json};
 
 use super::{Action, Cluster, ClusterError};
-use crate::item::{Item, time};
+use crate::item::Item;
 use crate::name::Wanted;
 
 /// The field manager of these writes.
@@ -108,8 +108,7 @@ impl Cluster {
         Item::of_object(object).ok_or(ClusterError::Absent { action })
     }
 
-    /// Asks for a scan of the audit, and returns the time of the request: by the API server's clock, which is closer to that of the reporters
-    /// than this machine's.
+    /// Asks for a scan of the audit, and returns the request: the time by this machine's clock.
     ///
     /// # Errors
     /// When the API server refuses it.
@@ -117,16 +116,9 @@ impl Cluster {
         let now = Timestamp::now();
         let patch = json!({"metadata": {"annotations": {AUDIT_REQUESTED_ANNOTATION: now}}});
         let body = ("application/merge-patch+json", patch.to_string().into_bytes());
-        let object = self.ask(&of(id, "patch"), Method::PATCH, &[("fieldManager", FIELD_MANAGER)], Some(body)).await?;
-        Ok(written_at(&object).unwrap_or(now))
+        self.ask(&of(id, "patch"), Method::PATCH, &[("fieldManager", FIELD_MANAGER)], Some(body)).await?;
+        Ok(now)
     }
-}
-
-/// When this program wrote to an object last, by the API server's clock, in whole seconds.
-fn written_at(object: &Value) -> Option<Timestamp> {
-    let fields = object.pointer("/metadata/managedFields")?.as_array()?.iter();
-    let own = fields.filter(|field| field["manager"] == FIELD_MANAGER).filter_map(|field| time(&field["time"]));
-    own.max()
 }
 
 /// The patch tests the uid and the generation, but not the resource version, which changes with every write to the status.
@@ -168,13 +160,6 @@ mod tests {
                 {"op": "add", "path": "/spec/rollbackTo", "value": 3},
             ])
         );
-        let written = json!({"metadata": {"managedFields": [
-            {"manager": FIELD_MANAGER, "time": "2026-01-01T00:00:00Z"},
-            {"manager": FIELD_MANAGER, "time": "2026-01-01T00:00:07Z"},
-            {"manager": "kubectl", "time": "2026-01-01T00:00:09Z"},
-        ]}});
-        assert_eq!(written_at(&written), "2026-01-01T00:00:07Z".parse().ok());
-        assert_eq!(written_at(&json!({})), None);
         assert_eq!(patch(&item, None)[2], json!({"op": "remove", "path": "/spec/rollbackTo"}));
     }
 }

@@ -25,6 +25,8 @@ pub struct AuditView {
     pub unreadable: Vec<String>,
     /// Why objects or reports are missing; empty if none are.
     pub message: String,
+    /// The request that the scan handled; empty if there was none.
+    pub handled_request: String,
 }
 
 impl AuditView {
@@ -47,6 +49,7 @@ impl AuditView {
             examples: texts("examples"),
             unreadable: texts("unreadable"),
             message: text(&audit["message"]).unwrap_or_default(),
+            handled_request: text(&audit["handledRequest"]).unwrap_or_default(),
         })
     }
 

@@ -76,6 +76,9 @@ pub struct AuditSummary {
     /// Why objects or reports are missing; absent if the scan is complete.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub message: String,
+    /// The value that the annotation `policies.portcullis.dev/audit-requested-at` had when the scan began, its first 64 bytes; absent without one.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub handled_request: String,
 }
 
 impl AuditSummary {

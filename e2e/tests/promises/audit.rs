@@ -183,11 +183,10 @@ pub(crate) fn reported(installation: &Installation<'_>, policy: &str, namespaces
 
 /// Requests a scan like `portcullis audit --now`, and returns its figures.
 pub(crate) fn scan(installation: &Installation<'_>, policy: &Policy) -> Value {
-    let before = installation.object(policy).expect("the policy")["status"]["audit"]["scannedAt"].clone();
     let requested = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos().to_string();
     let annotations = json!({ "metadata": { "annotations": { REQUESTED: requested } } });
     installation.api().patch(&policy.path(), &annotations).expect("an API server answers").expect("an annotation");
-    found(installation, policy, "a scan", |audit| audit["scannedAt"] != before)
+    found(installation, policy, "a scan", |audit| audit["handledRequest"] == *requested)
 }
 
 /// Waits for a scan with such figures about a policy, and returns them.

@@ -1,5 +1,7 @@
 //! The tool shows the findings of the audit. The test writes them in place of the reporter, so that they are the same each time.
 
+use std::time::Duration;
+
 use portcullis_e2e::{Installation, Policy, eventually};
 use serde_json::{Value, json};
 
@@ -16,7 +18,19 @@ fn policy(installation: &Installation<'_>) -> (String, Policy) {
 
 /// Writes the figures of a scan.
 fn put_audit(installation: &Installation<'_>, policy: &Policy, scanned_at: &str, violations: u32) {
+    put_audit_for(installation, policy, scanned_at, violations, None);
+}
+
+/// Writes the figures of a scan that handled a request.
+fn put_audit_for(
+    installation: &Installation<'_>,
+    policy: &Policy,
+    scanned_at: &str,
+    violations: u32,
+    request: Option<&str>,
+) {
     let audit = json!({
+        "handledRequest": request,
         "scannedAt": scanned_at, "generation": 1, "checked": 12, "violations": violations, "errors": 0,
         "examples": if violations > 0 { json!(["Pod a/web-1"]) } else { Value::Null },
     });
@@ -130,9 +144,13 @@ fn a_scan_is_asked_for_by_an_annotation_and_waited_for() {
     let words = ["audit", "labels", "-n", &namespace, "--now", "--wait"];
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| portcullis(&admin, &words));
-        eventually("the annotation", || annotation().filter(|now| *now != second));
-        // The time of this scan is later than any clock of this test.
-        put_audit(&installation, &policy, "2100-01-01T00:00:00Z", 0);
+        let request = eventually("the annotation", || annotation().filter(|now| *now != second));
+        // A scan that had begun before, and ends after the request.
+        put_audit_for(&installation, &policy, "2100-01-01T00:00:00Z", 1, Some(&second));
+        // It looks once a second.
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(!waiting.is_finished(), "the scan began before the request");
+        put_audit_for(&installation, &policy, "2100-01-01T00:00:01Z", 0, Some(&request));
         let found = waiting.join().expect("it ends");
         assert_eq!(found.code, Some(0), "{found:?}");
         assert!(found.stdout.contains("0 of 12 objects are rejected"), "{found:?}");

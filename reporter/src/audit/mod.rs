@@ -40,6 +40,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 pub use report::AuditFormat;
+pub(crate) use subject::audit_requested;
 
 use ask::Evaluator;
 use budget::Budgets;

@@ -17,7 +17,7 @@ use portcullis_util::lock;
 use super::metrics::AuditMetrics;
 use super::pages::Pages;
 use super::plan::{KnownNamespaces, List, Plan};
-use super::subject::{Read, Served, Site, Subject, read};
+use super::subject::{Left, Read, Served, Site, Subject, read};
 use super::tally::{Tally, left};
 use super::worker::{Current, Worker};
 use crate::facts::to_second;
@@ -47,8 +47,8 @@ pub(super) struct Scanner {
 #[derive(Default)]
 struct Policies {
     subjects: Vec<Subject>,
-    /// The policies that are not asked: id, uid, and why.
-    left: Vec<(PolicyId, String, String)>,
+    /// The policies that are not asked.
+    left: Vec<Left>,
 }
 
 impl Scanner {
@@ -104,7 +104,7 @@ impl Scanner {
         Ok(self.found(&plan, &tallies, not_asked))
     }
 
-    fn found(&self, plan: &Plan, tallies: &[Tally], not_asked: Vec<(PolicyId, String, String)>) -> Vec<Found> {
+    fn found(&self, plan: &Plan, tallies: &[Tally], not_asked: Vec<Left>) -> Vec<Found> {
         let now = Now { instant: Instant::now(), wall: to_second(Timestamp::now()) };
         let budgets = lock(&self.worker.budgets);
         // A policy that is not served now keeps its last summary.
@@ -117,10 +117,13 @@ impl Scanner {
             let lists = plan.lists.iter().filter(is_asking).count();
             let over = budgets.over(subject);
             let summary = tallies[number].summary(subject.generation, lists, over.as_ref(), problem, now);
+            let summary = AuditSummary { handled_request: subject.requested.clone(), ..summary };
             Found { policy: subject.id.clone(), uid: subject.uid.clone(), summary }
         });
-        let others =
-            not_asked.into_iter().map(|(policy, uid, why)| Found { policy, uid, summary: left(&why, now.wall) });
+        let others = not_asked.into_iter().map(|Left { id, uid, requested, why }| {
+            let summary = AuditSummary { handled_request: requested, ..left(&why, now.wall) };
+            Found { policy: id, uid, summary }
+        });
         summaries.chain(others).collect()
     }
 
@@ -139,7 +142,7 @@ impl Scanner {
                     let Ok(outline) = serde_json::from_str::<Outline>(object.json().get()) else { continue };
                     match read(kind, &outline.into(), &self.site, served) {
                         Some(Read::Subject(subject)) => policies.subjects.push(*subject),
-                        Some(Read::Left { id, uid, why }) => policies.left.push((id, uid, why)),
+                        Some(Read::Left(left)) => policies.left.push(left),
                         None => {}
                     }
                 }

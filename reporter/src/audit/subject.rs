@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use portcullis_api::kubernetes::{AUDIT_REQUESTED_ANNOTATION, MAX_AUDIT_REQUESTED};
 use portcullis_api::{Kind, PolicyKey, ReplicaReportSpec};
 use portcullis_contract::{MatchCondition, Mode, PolicyId, ReplicaState, RuleWithOperations, clean};
 use portcullis_matching::{Conditions, Parts, Scope};
@@ -31,6 +32,8 @@ pub(crate) struct Site {
 pub(super) struct Subject {
     pub(super) id: PolicyId,
     pub(super) uid: String,
+    /// The request for a scan at once that this scan handles; empty without one.
+    pub(super) requested: String,
     /// The generation that this pod's evaluator serves; 0 if it serves none and the policy cannot be asked now.
     pub(super) generation: i64,
     pub(super) mode: Mode,
@@ -42,13 +45,23 @@ pub(super) struct Subject {
     pub(super) conditions: Conditions,
 }
 
+/// A policy that is not asked.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) id: PolicyId,
+    pub(super) uid: String,
+    /// As in [`Subject`].
+    pub(super) requested: String,
+    pub(super) why: String,
+}
+
 /// Whether a policy is audited.
 #[derive(Debug)]
 pub(super) enum Read {
     /// It is asked.
     Subject(Box<Subject>),
-    /// It is not asked. The text says why.
-    Left { id: PolicyId, uid: String, why: String },
+    /// It is not asked.
+    Left(Left),
 }
 
 /// What this pod's evaluator serves, by its report.
@@ -77,7 +90,11 @@ pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> 
     if !is_ours || metadata["deletionTimestamp"].is_string() {
         return None;
     }
-    let left = |why: &str| Some(Read::Left { id: id.clone(), uid: uid.clone(), why: why.to_owned() });
+    let requested = audit_requested(metadata);
+    let left = |why: &str| {
+        let (id, uid, requested) = (id.clone(), uid.clone(), requested.clone());
+        Some(Read::Left(Left { id, uid, requested, why: why.to_owned() }))
+    };
     if spec["suspend"].as_bool().unwrap_or(false) {
         return left("the policy is suspended, so it is not asked");
     }
@@ -113,7 +130,14 @@ pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> 
         scope,
         id,
         uid,
+        requested,
     })))
+}
+
+/// The request for a scan at once that a policy's metadata have; empty without one.
+pub(crate) fn audit_requested(metadata: &Value) -> String {
+    let value = metadata["annotations"][AUDIT_REQUESTED_ANNOTATION].as_str().unwrap_or_default();
+    clean(value, MAX_AUDIT_REQUESTED)
 }
 
 fn annotation<'o>(metadata: &'o Value, name: &str) -> Option<&'o str> {
@@ -164,7 +188,7 @@ mod tests {
 
     fn why(change: impl FnOnce(&mut Value)) -> String {
         match policy(change) {
-            Some(Read::Left { why, .. }) => why,
+            Some(Read::Left(left)) => left.why,
             other => panic!("{other:?}"),
         }
     }

@@ -98,7 +98,7 @@ impl Tally {
         self.violations
     }
 
-    /// The summary. `lists` is the number of resources that the policy's rules name; `over` says why it was not asked about all objects, and
+    /// The summary, without the request. `lists` is the number of resources that the policy's rules name; `over` says why it was not asked about all objects, and
     /// `reports` why the reports of all policies are missing.
     pub(super) fn summary(
         &self,
@@ -142,6 +142,7 @@ impl Tally {
             examples: self.examples.clone(),
             unreadable: self.unreadable.iter().take(AuditSummary::MAX_UNREADABLE).cloned().collect(),
             message: truncate(&sentences.join("; "), AuditSummary::MAX_MESSAGE),
+            handled_request: String::new(),
         }
     }
 
@@ -179,7 +180,7 @@ impl Tally {
     }
 }
 
-/// The summary of a policy that is not asked.
+/// The summary of a policy that is not asked, without the request.
 pub(super) fn left(why: &str, now: Timestamp) -> AuditSummary {
     AuditSummary {
         scanned_at: now,
@@ -190,6 +191,7 @@ pub(super) fn left(why: &str, now: Timestamp) -> AuditSummary {
         examples: Vec::new(),
         unreadable: Vec::new(),
         message: clean(why, AuditSummary::MAX_MESSAGE),
+        handled_request: String::new(),
     }
 }
 

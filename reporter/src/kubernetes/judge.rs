@@ -228,6 +228,7 @@ mod tests {
             examples: vec!["Pod team-a/web".to_owned()],
             unreadable: Vec::new(),
             message: String::new(),
+            handled_request: String::new(),
         });
         let audited = wanted(&policy, &[], now()).expect("the summary");
         assert_eq!(audited, PolicyStatus { audit: policy.audit.clone(), ..first });

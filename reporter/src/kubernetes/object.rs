@@ -3,12 +3,12 @@
 use jiff::Timestamp;
 use kube::api::ApiResource;
 use kube::{Api, Client};
-use portcullis_api::kubernetes::{
-    AUDIT_REQUESTED_ANNOTATION, BoundedObject, ClusterPolicy, MAX_AUDIT_REQUESTED, Policy, PolicyHead, ReplicaReport,
-};
+use portcullis_api::kubernetes::{BoundedObject, ClusterPolicy, Policy, PolicyHead, ReplicaReport};
 use portcullis_api::{Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
-use portcullis_contract::{PolicyId, clean};
+use portcullis_contract::PolicyId;
 use serde_json::Value;
+
+use crate::audit::audit_requested;
 
 /// Name, uid and version of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -80,10 +80,7 @@ impl PolicyObject {
             policy_server: object["spec"]["policyServer"].as_str().unwrap_or("default").to_owned(),
             suspend: object["spec"]["suspend"].as_bool().unwrap_or(false),
             rollback_to: object["spec"]["rollbackTo"].as_i64(),
-            audit_requested: clean(
-                object["metadata"]["annotations"][AUDIT_REQUESTED_ANNOTATION].as_str().unwrap_or_default(),
-                MAX_AUDIT_REQUESTED,
-            ),
+            audit_requested: audit_requested(&object["metadata"]),
             raw_status,
             status,
         })

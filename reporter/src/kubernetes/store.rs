@@ -53,22 +53,12 @@ pub(crate) struct TrackedPolicy {
     pub(crate) has_failed: bool,
     /// The summary of this leader's audit; none before its first scan.
     pub(crate) audit: Option<AuditSummary>,
-    /// The last request for an immediate audit that a summary has answered.
-    pub(crate) audit_answered: String,
 }
 
 impl TrackedPolicy {
     /// A policy with the status that was found, about which this program has done nothing yet.
     pub(crate) fn new(object: PolicyObject, last: Option<PolicyStatus>) -> Self {
-        Self {
-            object,
-            last,
-            tried: None,
-            given_up: None,
-            has_failed: false,
-            audit: None,
-            audit_answered: String::new(),
-        }
+        Self { object, last, tried: None, given_up: None, has_failed: false, audit: None }
     }
 }
 
@@ -188,17 +178,15 @@ impl Store {
         self.policies.values()
     }
 
-    /// Takes in the audit's summary of a policy. It is written if more than its time is new, if the interval has passed, or if a user asked
-    /// for an audit.
+    /// Takes in the audit's summary of a policy. It is written if more than its time is new, as the request that it handles, or if the interval
+    /// has passed.
     pub(crate) fn audited(&mut self, found: Found) {
         let Some(interval) = self.audit else { return };
         let Some(policy) = self.policies.get_mut(&found.policy) else { return };
         let known = policy.audit.as_ref().or(policy.last.as_ref().and_then(|last| last.audit.as_ref()));
-        let is_asked_for = policy.object.audit_requested != policy.audit_answered;
-        let is_due = is_asked_for || known.is_none_or(|known| is_due(known, &found.summary, interval));
+        let is_due = known.is_none_or(|known| is_due(known, &found.summary, interval));
         if policy.object.meta.uid == found.uid && is_due {
             policy.audit = Some(found.summary);
-            policy.audit_answered.clone_from(&policy.object.audit_requested);
             self.dirty.insert(found.policy);
         }
     }

@@ -268,6 +268,7 @@ fn found(uid: &str, seconds: i64, checked: i64) -> Found {
         examples: Vec::new(),
         unreadable: Vec::new(),
         message: String::new(),
+        handled_request: String::new(),
     };
     Found { policy: id(), uid: uid.to_owned(), summary }
 }
@@ -284,16 +285,13 @@ fn a_summary_of_the_audit_is_written_when_it_says_something_new_or_an_interval_h
     assert!(is_written(found(UID, 51, 8)));
     assert!(is_written(found(UID, 151, 8)));
     assert!(!is_written(found("another", 999, 9)), "of an earlier policy of the same name");
-    let mut asked = policy(UID, 7, 2);
-    asked["metadata"]["annotations"] = json!({"policies.portcullis.dev/audit-requested-at": "2026-01-01"});
-    store.apply(Collection::ClusterPolicies, Change::Put(asked), Instant::now(), clock());
-    store.take_dirty();
-    let mut is_written = |found: Found| {
-        store.audited(found);
-        !store.take_dirty().is_empty()
+    let requested = |seconds, by: &str| {
+        let Found { policy, uid, summary } = found(UID, seconds, 8);
+        Found { policy, uid, summary: AuditSummary { handled_request: by.to_owned(), ..summary } }
     };
-    assert!(is_written(found(UID, 152, 8)), "somebody waits for it");
-    assert!(!is_written(found(UID, 153, 8)));
+    assert!(is_written(requested(152, "first")), "somebody waits for it");
+    assert!(!is_written(requested(153, "first")));
+    assert!(is_written(requested(154, "second")));
 }
 
 #[test]
