@@ -64,9 +64,8 @@ impl Compiler {
     /// When the module is not valid under [`crate::features`], or beyond an implementation limit.
     pub fn compile(&self, module: &[u8]) -> Result<Vec<u8>, CompileError> {
         let own = with_own_memory(module).or_else(|| with_preallocated_memory(module));
-        let prepared = own.as_deref().unwrap_or(module);
-        let direct = with_direct_jumps(prepared);
-        self.engine.precompile_module(direct.as_deref().unwrap_or(prepared)).map_err(|error| {
+        let prepared = with_direct_jumps(own.as_deref().unwrap_or(module)).or(own);
+        self.engine.precompile_module(prepared.as_deref().unwrap_or(module)).map_err(|error| {
             if error.is::<wasmtime::OutOfMemory>() {
                 CompileError::OutOfMemory
             } else {

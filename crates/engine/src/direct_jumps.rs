@@ -21,7 +21,10 @@
 //! basic blocks from its target to itself, and continues it. Whoever enters such a loop elsewhere than at its first basic block is sent there
 //! by a table at its head. The function still begins with any basic block, as before.
 //!
-//! But for those that jump, the same instructions run in the same order. A function that is not exactly as Go writes it stays as it is.
+//! But for those that jump, the same instructions run in the same order, whoever compiled the function: any function of this form is rewritten,
+//! and others stay as they are. `$pc` is read in two places only. One is right behind a constant, by which Go keeps the function that it is
+//! about to call. The other is the head of the function and of a loop, and whoever comes there has set it to a basic block of that loop: each
+//! jump and the end of the basic block before do, and tables send on only what belongs there. A function that reads it elsewhere stays as it is.
 
 mod body;
 mod loops;
@@ -34,12 +37,15 @@ use wasm_encoder::reencode::{self, Reencode};
 use wasm_encoder::{BlockType, CodeSection, Encode as _, Instruction, Module};
 use wasmparser::{FunctionBody, Parser};
 
-use self::body::{Body, Event, PC, Place};
+use self::body::{Body, Change, Kind, PC};
 use self::loops::{Loop, Loops};
 
 /// The most entries that the tables of the loops may have together, for each entry of the table that Go wrote. Go's own functions stay far
 /// below; a module made for it would otherwise have an artifact that is larger than itself by the depth of its loops.
 const MOST_ENTRIES: usize = 8;
+
+/// The largest function that is compiled, in bytes: a limit of the compiler's reader.
+const MOST_BYTES: usize = 7_654_321;
 
 /// A module whose functions jump directly where that is possible. `None` if that is none of them.
 ///
@@ -81,7 +87,7 @@ fn rewritten(module: &[u8], function: &FunctionBody<'_>) -> Option<Vec<u8>> {
         return None;
     }
     let mut output = Output {
-        bytes: module.get(body.prologue(function))?.to_vec(),
+        bytes: module.get(body.prologue.clone())?.to_vec(),
         open: 0,
         starts: vec![0; body.count],
         heads: vec![0; body.count],
@@ -89,7 +95,7 @@ fn rewritten(module: &[u8], function: &FunctionBody<'_>) -> Option<Vec<u8>> {
         loops: &loops,
     };
     output.write(module)?;
-    Some(output.bytes)
+    (output.bytes.len() <= MOST_BYTES).then_some(output.bytes)
 }
 
 /// The code of a function as far as it is written.
@@ -112,31 +118,31 @@ impl Output<'_> {
             self.block();
         }
         self.function_head()?;
-        let mut places = self.body.events();
-        let (mut copied, mut block) = (places.position(), 0);
+        let mut changes = self.body.changes();
+        let (mut copied, mut block) = (changes.position(), 0);
         self.enter(block)?;
         loop {
-            let Place { event, depth, bytes } = places.next()?;
+            let Change { kind, depth, bytes } = changes.next()?;
             self.bytes.extend_from_slice(module.get(copied..bytes.start)?);
             copied = bytes.end;
-            match event {
-                Event::Jump(to) => self.jump(block, to, depth)?,
-                Event::Exit { is_conditional } => {
+            match kind {
+                Kind::Jump(to) => self.jump(block, to, depth)?,
+                Kind::Exit { is_conditional } => {
                     let label = self.label(0, depth)?;
                     self.put(&if is_conditional { Instruction::BrIf(label) } else { Instruction::Br(label) });
                 }
-                Event::NextBlock => {
+                Kind::NextBlock => {
                     self.leave(block);
                     block += 1;
-                    if self.loops.starting_at(block).is_some() {
+                    if self.loops.starting_at(block).is_some_and(Loop::has_table) {
                         self.set_pc(block)?;
                     }
                     self.end();
                     self.enter(block)?;
                 }
-                Event::End => {
+                Kind::End => {
                     self.leave(block);
-                    self.bytes.extend_from_slice(module.get(copied..self.body.end())?);
+                    self.bytes.extend_from_slice(module.get(copied..self.body.end)?);
                     return Some(());
                 }
             }
@@ -154,21 +160,20 @@ impl Output<'_> {
             self.put(&Instruction::BrIf(first));
         }
         self.put(&Instruction::LocalGet(PC));
-        let labels = self.body.table().iter().map(|block| self.start(&blocks, *block as usize));
-        let labels = labels.collect::<Option<Vec<_>>>()?;
         let default = self.start(&blocks, self.body.count - 1)?;
-        self.put(&Instruction::BrTable(labels.into(), default));
-        self.end();
+        let labels = labels(self.body.table(), |block| self.start(&blocks, block))?;
+        self.table(labels, default);
         Some(())
     }
 
     /// The head of the loop that begins with a basic block, if one does: it sends on whoever goes to another one of its basic blocks.
     fn enter(&mut self, block: usize) -> Option<()> {
-        let Some(Loop { first, last }) = self.loops.starting_at(block) else { return Some(()) };
+        let Some(entered) = self.loops.starting_at(block) else { return Some(()) };
+        let Loop { first, last } = entered;
         self.heads[first] = self.open;
         self.put(&Instruction::Loop(BlockType::Empty));
         self.open += 1;
-        if first == last {
+        if !entered.has_table() {
             return Some(());
         }
         let blocks = self.loops.outermost(first + 1, last);
@@ -186,14 +191,17 @@ impl Output<'_> {
         self.put(&Instruction::I32Const(pc));
         self.put(&Instruction::I32Sub);
         let label = |block: usize| if block == first { Some(first_label) } else { self.start(&blocks, block) };
-        let values = self.body.values(first, last);
-        let labels = self.body.table().get(values)?.iter().map(|block| label(*block as usize));
-        let labels = labels.collect::<Option<Vec<_>>>()?;
         // Values beyond Go's table mean the last basic block. No others come here.
         let default = label(if last + 1 == self.body.count { last } else { first })?;
+        let labels = labels(self.body.table().get(self.body.values(first, last))?, label)?;
+        self.table(labels, default);
+        Some(())
+    }
+
+    /// A branch by the value on the stack, and the end of the wasm block that it is in.
+    fn table(&mut self, labels: Vec<u32>, default: u32) {
         self.put(&Instruction::BrTable(labels.into(), default));
         self.end();
-        Some(())
     }
 
     /// The ends of the loops that end with a basic block.
@@ -206,12 +214,14 @@ impl Output<'_> {
     /// A jump from one basic block to another, from within some wasm blocks.
     fn jump(&mut self, from: usize, to: usize, depth: usize) -> Option<()> {
         let outside = if to <= from {
-            if self.loops.starting_at(to)?.last > to {
+            if self.loops.starting_at(to)?.has_table() {
                 self.set_pc(to)?;
             }
             self.heads[to]
         } else if let Some(entered) = self.loops.largest_with(to, from) {
-            self.set_pc(to)?;
+            if entered.has_table() {
+                self.set_pc(to)?;
+            }
             self.starts[entered.first]
         } else {
             self.starts[to]
@@ -261,4 +271,9 @@ impl Output<'_> {
     fn put(&mut self, instruction: &Instruction<'_>) {
         instruction.encode(&mut self.bytes);
     }
+}
+
+/// The labels for entries of the table that Go wrote.
+fn labels(entries: &[u32], label: impl Fn(usize) -> Option<u32>) -> Option<Vec<u32>> {
+    entries.iter().map(|block| label(*block as usize)).collect()
 }

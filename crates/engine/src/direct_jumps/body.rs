@@ -12,9 +12,10 @@ pub(super) const PC: u32 = 0;
 pub(super) struct Body<'a> {
     /// Reads on behind the table.
     code: OperatorsReader<'a>,
-    /// Where the first wasm block begins, and where the function ends, in bytes of the module.
-    prologue_end: usize,
-    end: usize,
+    /// What comes before the first wasm block, from the declarations of locals on, in bytes of the module.
+    pub(super) prologue: Range<usize>,
+    /// Where the function ends in the module.
+    pub(super) end: usize,
     /// Whether there is a wasm block around the loop.
     pub(super) has_exit: bool,
     /// The basic block for each value of the parameter, in ascending order. Other values mean the last one.
@@ -60,17 +61,8 @@ impl<'a> Body<'a> {
         if targets.default() != last || !table.is_sorted() || table.last().is_some_and(|highest| *highest > last) {
             return None;
         }
-        Some(Self { code, prologue_end, end: function.range().end, has_exit, table, count })
-    }
-
-    /// What comes before the first wasm block, from the declarations of locals on.
-    pub(super) fn prologue(&self, function: &FunctionBody<'_>) -> Range<usize> {
-        function.range().start..self.prologue_end
-    }
-
-    /// Where the function ends.
-    pub(super) fn end(&self) -> usize {
-        self.end
+        let Range { start, end } = function.range();
+        Some(Self { code, prologue: start..prologue_end, end, has_exit, table, count })
     }
 
     /// The basic block that a value of the parameter means.
@@ -99,18 +91,18 @@ impl<'a> Body<'a> {
 
     /// All jumps. `None` if the function does something with its basic blocks or its parameter that Go does not.
     pub(super) fn jumps(&self) -> Option<Vec<Jump>> {
-        let mut events = self.events();
+        let mut changes = self.changes();
         let (mut jumps, mut from) = (Vec::new(), 0);
         loop {
-            match events.next()?.event {
-                Event::Jump(to) => jumps.push(Jump { from, to }),
-                Event::Exit { .. } => {}
-                Event::NextBlock => from += 1,
-                Event::End => break,
+            match changes.next()?.kind {
+                Kind::Jump(to) => jumps.push(Jump { from, to }),
+                Kind::Exit { .. } => {}
+                Kind::NextBlock => from += 1,
+                Kind::End => break,
             }
         }
-        while !events.code.eof() {
-            if reads_pc(&events.code.read().ok()?) {
+        while !changes.code.eof() {
+            if reads_pc(&changes.code.read().ok()?) {
                 return None;
             }
         }
@@ -118,8 +110,8 @@ impl<'a> Body<'a> {
     }
 
     /// What a rewritten function does in another way, in the order of the code.
-    pub(super) fn events(&self) -> Events<'_> {
-        Events { code: self.code.clone(), body: self, previous: [None, None], depth: 0, block: 0 }
+    pub(super) fn changes(&self) -> Changes<'_> {
+        Changes { code: self.code.clone(), body: self, previous: [None, None], depth: 0, block: 0 }
     }
 }
 
@@ -136,18 +128,18 @@ fn reads_pc(operator: &Operator<'_>) -> bool {
     matches!(operator, Operator::LocalGet { local_index: PC } | Operator::LocalTee { local_index: PC })
 }
 
-/// A place in the code that changes.
-pub(super) struct Place {
-    pub(super) event: Event,
+/// A part of the code that a rewritten function has in another form.
+pub(super) struct Change {
+    pub(super) kind: Kind,
     /// The number of wasm blocks around it within its basic block.
     pub(super) depth: usize,
     /// Its bytes in the module.
     pub(super) bytes: Range<usize>,
 }
 
-/// What happens at a place that changes.
+/// What such a part does.
 #[derive(Clone, Copy)]
-pub(super) enum Event {
+pub(super) enum Kind {
     /// A jump to the basic block with this number.
     Jump(usize),
     /// A branch to the end of the wasm block around the loop.
@@ -159,7 +151,7 @@ pub(super) enum Event {
 }
 
 /// Reads the code behind the table.
-pub(super) struct Events<'a> {
+pub(super) struct Changes<'a> {
     code: OperatorsReader<'a>,
     body: &'a Body<'a>,
     /// The two instructions before, and where they begin.
@@ -168,68 +160,79 @@ pub(super) struct Events<'a> {
     block: usize,
 }
 
-impl Events<'_> {
+impl Changes<'_> {
     /// How far the code is read, in bytes of the module.
     pub(super) fn position(&self) -> usize {
         self.code.original_position()
     }
 
-    /// The next place that changes; the last one is the end. `None` for what Go does not write.
-    pub(super) fn next(&mut self) -> Option<Place> {
+    /// The next change; the last one is the end. `None` for what Go does not write.
+    pub(super) fn next(&mut self) -> Option<Change> {
         loop {
             let (operator, start) = read(&mut self.code)?;
             let end = self.code.original_position();
-            // How many labels the loop that Go wrote is away, and the wasm block around it.
-            let go = self.depth + self.body.count - 1 - self.block;
-            let exit = self.body.has_exit.then_some(go + 1);
-            let mut place = None;
-            match &operator {
-                Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => self.depth += 1,
-                Operator::End if self.depth > 0 => self.depth -= 1,
+            let change = match &operator {
+                Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => {
+                    self.depth += 1;
+                    None
+                }
+                Operator::End if self.depth > 0 => {
+                    self.depth -= 1;
+                    None
+                }
                 Operator::End if self.block + 1 < self.body.count => {
                     self.block += 1;
-                    place = Some((Event::NextBlock, start));
+                    Some((Kind::NextBlock, start))
                 }
-                Operator::End => place = Some((Event::End, start)),
-                Operator::Br { relative_depth: label } | Operator::BrIf { relative_depth: label } => {
-                    let (label, is_conditional) = (*label as usize, matches!(operator, Operator::BrIf { .. }));
-                    if label == go && !is_conditional {
-                        let [
-                            Some((Operator::I32Const { value }, start)),
-                            Some((Operator::LocalSet { local_index: PC }, _)),
-                        ] = self.previous
-                        else {
-                            return None;
-                        };
-                        place = Some((Event::Jump(self.body.block(value)), start));
-                    } else if Some(label) == exit {
-                        place = Some((Event::Exit { is_conditional }, start));
-                    } else if label >= self.depth {
-                        return None;
-                    }
-                }
-                Operator::BrTable { targets } => {
-                    let mut labels = targets.targets().chain([Ok(targets.default())]);
-                    if !labels.all(|label| label.is_ok_and(|label| (label as usize) < self.depth)) {
-                        return None;
-                    }
-                }
+                Operator::End => Some((Kind::End, start)),
                 // Go also keeps the function there that it is about to call.
                 Operator::LocalGet { local_index: PC }
                     if matches!(
                         self.previous,
                         [Some((Operator::LocalSet { local_index: PC }, _)), Some((Operator::I32Const { .. }, _))]
-                    ) => {}
+                    ) =>
+                {
+                    None
+                }
                 operator if reads_pc(operator) => return None,
-                Operator::BrOnNull { .. } | Operator::BrOnNonNull { .. } => return None,
-                _ => {}
-            }
+                operator => self.branch(operator, start)?,
+            };
             let depth = self.depth;
             let [_, before] = std::mem::take(&mut self.previous);
             self.previous = [before, Some((operator, start))];
-            if let Some((event, start)) = place {
-                return Some(Place { event, depth, bytes: start..end });
+            if let Some((kind, start)) = change {
+                return Some(Change { kind, depth, bytes: start..end });
             }
+        }
+    }
+
+    /// How a branch changes, and where it begins; nothing for one within its basic block and for what is no branch. `None` for a branch that Go
+    /// does not write.
+    fn branch(&self, operator: &Operator<'_>, start: usize) -> Option<Option<(Kind, usize)>> {
+        // How many labels the loop that Go wrote is away, and the wasm block around it.
+        let go = self.depth + self.body.count - 1 - self.block;
+        let exit = self.body.has_exit.then_some(go + 1);
+        let is_within = |label: u32| (label as usize) < self.depth;
+        match operator {
+            Operator::Br { relative_depth: label } | Operator::BrIf { relative_depth: label } if is_within(*label) => {
+                Some(None)
+            }
+            Operator::Br { relative_depth: label } if *label as usize == go => match self.previous {
+                [Some((Operator::I32Const { value }, start)), Some((Operator::LocalSet { local_index: PC }, _))] => {
+                    Some(Some((Kind::Jump(self.body.block(value)), start)))
+                }
+                _ => None,
+            },
+            Operator::Br { relative_depth: label } | Operator::BrIf { relative_depth: label } => {
+                let is_conditional = matches!(operator, Operator::BrIf { .. });
+                (Some(*label as usize) == exit).then_some(Some((Kind::Exit { is_conditional }, start)))
+            }
+            Operator::BrTable { targets } => {
+                let mut labels = targets.targets().chain([Ok(targets.default())]);
+                labels.all(|label| label.is_ok_and(is_within)).then_some(None)
+            }
+            Operator::BrOnNull { .. } | Operator::BrOnNonNull { .. } => None,
+            _ => Some(None),
         }
     }
 }

@@ -13,6 +13,11 @@ pub(super) struct Loop {
 }
 
 impl Loop {
+    /// Whether it has a table at its head, for its other basic blocks.
+    pub(super) fn has_table(self) -> bool {
+        self.first < self.last
+    }
+
     fn contains(self, block: usize) -> bool {
         (self.first..=self.last).contains(&block)
     }

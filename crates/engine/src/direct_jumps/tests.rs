@@ -1,5 +1,6 @@
 use std::fmt::Write as _;
 
+use wasm_encoder::{CodeSection, Function, FunctionSection, Module, TypeSection, ValType};
 use wasmparser::Validator;
 
 use super::*;
@@ -87,7 +88,7 @@ fn what_go_does_not_write_stays_as_it_is() {
     for (of_go, other) in [
         // The parameter is used for something else.
         ("(return (i32.const 0))", "(return (local.get $pc))"),
-        ("(i32.const 1))", "(local.get $pc))"),
+        ("unreachable)\n        (i32.const 1))", "unreachable)\n        (local.get $pc))"),
         ("(local.set $left (i64.const 7))", "(drop (local.tee $pc (i32.const 7)))"),
         // A jump to a basic block that is not known beforehand.
         ("(local.set $pc (i32.const 4))", "(local.set $pc (i32.wrap_i64 (local.get $left)))"),
@@ -101,12 +102,13 @@ fn what_go_does_not_write_stays_as_it_is() {
         ("(br_table $0 $1 $1 $2 $3", "(br_table $1 $0 $1 $2 $3"),
         ("(br_table $0 $1 $1 $2 $3", "(br_table $0 $1 $1 $3 $2"),
         ("(br_table $0 $1 $1 $2 $3", "(br_table $0 $1 $1 $2 $3 $exit"),
-        // No jump back to the function's loop, a result of a block, and no table.
-        ("(block $exit", "(block $exit nop"),
+        ("(br_if $exit (call $wait (i32.const 0)))", "(drop (br_on_null $3 (ref.null func)))"),
+        ("(block $1 (block $0", "(block $1 nop (block $0"),
+        ("(block $1 (block $0", "(block $1 (drop (block (result i32) (i32.const 1))) (block $0"),
         ("(br_table $0 $1 $1 $2 $3 (local.get $pc))", "nop"),
     ] {
-        let text = GO.replacen(of_go, other, 1);
-        assert_ne!(text, GO, "{of_go}");
+        assert_eq!(GO.matches(of_go).count(), 1, "{of_go}");
+        let text = GO.replace(of_go, other);
         assert_eq!(direct(&text), None, "{other}");
     }
     assert_eq!(direct("(func (param i32) (result i32) (local.get 0))"), None);
@@ -157,7 +159,7 @@ fn a_function_made_to_have_a_large_artifact_stays_as_it_is() {
 }
 
 #[test]
-fn large_functions_are_rewritten_in_one_pass() {
+fn large_functions_are_rewritten() {
     let blocks = 40_000;
     let jumps: Vec<Vec<usize>> = (0..blocks)
         .map(|block| if block % 4 == 3 { vec![block - 3, blocks - 1, (block + 9) % blocks] } else { vec![] })
@@ -166,4 +168,29 @@ fn large_functions_are_rewritten_in_one_pass() {
     for jumps in [jumps, forward] {
         assert!(direct(&function(&jumps)).is_some());
     }
+}
+
+#[test]
+fn a_function_that_would_become_too_large_stays_as_it_is() {
+    let sized = |bytes: usize| {
+        let mut body = Function::new([]);
+        body.instructions().loop_(BlockType::Empty).block(BlockType::Empty);
+        body.instructions().local_get(0).br_table([], 0).end().i32_const(0).local_set(0).br(0).end().i32_const(1);
+        let nops = bytes - body.byte_len() - 1;
+        body.raw(std::iter::repeat_n(1, nops));
+        body.instructions().end();
+        assert_eq!(body.byte_len(), bytes);
+        let (mut types, mut functions, mut code) = (TypeSection::new(), FunctionSection::new(), CodeSection::new());
+        types.ty().function([ValType::I32], [ValType::I32]);
+        functions.function(0);
+        code.function(&body);
+        let mut module = Module::new();
+        module.section(&types).section(&functions).section(&code);
+        module.finish()
+    };
+    let valid = |module: &[u8]| Validator::new_with_features(crate::features()).validate_all(module).is_ok();
+    assert!(valid(&sized(MOST_BYTES)) && !valid(&sized(MOST_BYTES + 1)));
+    let rewritten = with_direct_jumps(&sized(MOST_BYTES - 100)).expect("changed");
+    assert!(valid(&rewritten));
+    assert_eq!(with_direct_jumps(&sized(MOST_BYTES)), None);
 }

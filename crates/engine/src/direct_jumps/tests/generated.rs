@@ -45,7 +45,13 @@ fn function(random: &mut Random) -> (String, usize) {
     }
     let mut text = HOST.to_owned();
     text.push_str("(func (export \"run\") (param $pc i32) (result i32) (local $stack i32) (local $x i32)\n");
-    text.push_str("global.get $sp local.set $stack block $exit loop $go\n");
+    // Functions that never give way have no wasm block for that.
+    let give_way = if random.below(3) == 0 { "if i32.const 1 return end" } else { "br_if $exit" };
+    let [before, behind] = match give_way {
+        "br_if $exit" => ["block $exit", "i32.const 7 call $step drop end i32.const 1)"],
+        _ => ["", "i32.const 7 call $step drop i32.const 2)"],
+    };
+    writeln!(text, "global.get $sp local.set $stack {before} loop $go").unwrap();
     text.push_str(&"block ".repeat(blocks));
     text.push_str("\nlocal.get $pc br_table ");
     for block in &table {
@@ -66,21 +72,28 @@ fn function(random: &mut Random) -> (String, usize) {
             text.push_str("end\n");
         }
     }
-    text.push_str("end unreachable end i32.const 1)");
-    (text, table.len())
+    text.push_str("end ");
+    text.push_str(behind);
+    (text.replace("GIVE_WAY", give_way), table.len())
 }
 
 fn step(text: &mut String, number: usize) {
-    writeln!(text, "local.get $x i32.const {number} i32.add call $step br_if $exit").unwrap();
+    writeln!(text, "local.get $x i32.const {number} i32.add call $step GIVE_WAY").unwrap();
 }
 
 fn jump(text: &mut String, random: &mut Random, values: usize) {
-    writeln!(text, "i32.const {} local.set $pc br $go", random.below(values + 1)).unwrap();
+    let value = match random.below(12) {
+        0 => -1,
+        1 => i32::MIN,
+        2 => 70_000,
+        _ => i32::try_from(random.below(values + 1)).unwrap(),
+    };
+    writeln!(text, "i32.const {value} local.set $pc br $go").unwrap();
 }
 
 /// One thing that a basic block does, within as many wasm blocks as `depth` says.
 fn code(text: &mut String, random: &mut Random, values: usize, depth: usize) {
-    match random.below(if depth < 3 { 7 } else { 4 }) {
+    match random.below(if depth < 3 { 8 } else { 5 }) {
         0 => {
             text.push_str("call $choice if\n");
             jump(text, random, values);
@@ -88,18 +101,18 @@ fn code(text: &mut String, random: &mut Random, values: usize, depth: usize) {
         }
         1 => writeln!(text, "local.get $x i32.const {} i32.add local.set $x", random.below(9)).unwrap(),
         // Go's way to call a function from its table, which it keeps in the parameter.
-        2 => {
-            text.push_str("i32.const 0 local.set $pc i32.const 0 local.get $pc call_indirect (type $go) br_if $exit\n")
-        }
+        2 => text.push_str("i32.const 0 local.set $pc i32.const 0 local.get $pc call_indirect (type $go) GIVE_WAY\n"),
         3 => step(text, 100 + random.below(100)),
-        4 => {
+        // Nobody reads it there.
+        4 => writeln!(text, "i32.const {} local.set $pc", random.below(values + 1)).unwrap(),
+        5 => {
             text.push_str("call $choice if\n");
             code(text, random, values, depth + 1);
             text.push_str("else\n");
             code(text, random, values, depth + 1);
             text.push_str("end\n");
         }
-        5 => {
+        6 => {
             text.push_str("block $done loop $again\n");
             code(text, random, values, depth + 2);
             step(text, 50);
