@@ -38,6 +38,8 @@ pub struct Metrics {
     pub failed: IntGauge,
     /// Manifests that could not be used.
     pub manifest_errors: IntCounter,
+    /// 1 while the newest manifest cannot be used.
+    pub manifest_unusable: IntGauge,
     /// 1 while changes of the volume are found by polling only.
     pub watch_polling: IntGauge,
     /// Instances in use now.
@@ -233,6 +235,7 @@ impl Metrics {
             loaded: gauge("portcullis_policies_loaded", "Policies with something that serves")?,
             failed: gauge("portcullis_policies_failed", "Policies with nothing that serves")?,
             manifest_errors: counter("portcullis_manifest_errors_total", "Manifests that could not be used")?,
+            manifest_unusable: gauge("portcullis_manifest_unusable", "1 while the newest manifest cannot be used")?,
             watch_polling: gauge(
                 "portcullis_watch_polling",
                 "1 while changes of the volume are found by polling only",

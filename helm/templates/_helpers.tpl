@@ -21,6 +21,13 @@ portcullis-{{ .Values.policyServer }}
 {{- toYaml (merge (include "portcullis.labels" (index . 0) | fromYaml) (index . 1)) }}
 {{- end }}
 
+{{/* Annotations of what stays without the chart: Argo CD, for one, heeds Helm's when it deletes an application, and not when it prunes. */}}
+{{- define "portcullis.keep" -}}
+helm.sh/resource-policy: keep
+argocd.argoproj.io/sync-options: Prune=false,Delete=false
+kustomize.toolkit.fluxcd.io/prune: disabled
+{{- end }}
+
 {{/* Labels of the pods of a component: (list . "policy-server" others). */}}
 {{- define "portcullis.podLabels" -}}
 {{- $own := include "portcullis.selector" (list (index . 0) (index . 1)) | fromYaml }}

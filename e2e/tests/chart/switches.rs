@@ -161,8 +161,17 @@ fn definitions_come_with_the_chart_and_stay_when_it_goes() {
     };
     let kept = definitions(json!({}));
     assert_eq!(kept.len(), 3);
-    for definition in &kept {
-        assert_eq!(definition["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+    let leader = render(&json!({})).into_iter().filter(|object| {
+        object["metadata"]["name"].as_str().is_some_and(|name| name.ends_with("-leader"))
+            && object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmissionPolicy"))
+    });
+    let stays: Vec<_> = kept.iter().cloned().chain(leader).collect();
+    assert_eq!(stays.len(), 5);
+    for object in &stays {
+        let annotations = &object["metadata"]["annotations"];
+        assert_eq!(annotations["helm.sh/resource-policy"], "keep");
+        assert_eq!(annotations["argocd.argoproj.io/sync-options"], "Prune=false,Delete=false");
+        assert_eq!(annotations["kustomize.toolkit.fluxcd.io/prune"], "disabled");
     }
     for definition in definitions(json!({ "crds": { "keep": false } })) {
         assert!(definition["metadata"]["annotations"]["helm.sh/resource-policy"].is_null());

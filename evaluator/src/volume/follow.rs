@@ -184,6 +184,7 @@ impl Follower {
         match seen {
             Content::Nothing => {}
             Content::Manifest(manifest) => {
+                self.metrics.manifest_unusable.set(0);
                 if self.overall.manifest_failure.take().is_some() {
                     tracing::info!(number = manifest.number, "the manifest can be used again");
                 }
@@ -194,6 +195,7 @@ impl Follower {
             Content::Unusable(text) => {
                 // The policies that serve go on serving.
                 self.metrics.manifest_errors.inc();
+                self.metrics.manifest_unusable.set(1);
                 let earlier = self.overall.manifest_failure.as_ref();
                 let since = earlier.map_or_else(Timestamp::now, |earlier| earlier.since);
                 let failure = Failure::new(0, Reason::ManifestInvalid, text, since);

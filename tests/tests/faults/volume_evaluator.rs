@@ -39,6 +39,7 @@ fn assert_manifest_refused(forms: Vec<(&str, Vec<u8>)>) {
         let verdict = pod.ask(VICTIM, &Review::pod()).verdict();
         assert_eq!(verdict.message, format!("generation {generation}"), "{what}");
 
+        assert_eq!(pod.metric("portcullis_manifest_unusable"), 1.0, "{what}");
         pod.loader().start_again();
         generation += 1;
         folder.put(&Policy::cluster("victim").denying(&format!("generation {generation}")));
@@ -47,6 +48,7 @@ fn assert_manifest_refused(forms: Vec<(&str, Vec<u8>)>) {
             (pod.ask(VICTIM, &Review::pod()).verdict().message == format!("generation {generation}")).then_some(())
         });
         assert_eq!(pod.evaluator_state().and_then(|state| state.manifest_failure), None, "{what}");
+        assert_eq!(pod.metric("portcullis_manifest_unusable"), 0.0, "{what}");
     }
     assert!(pod.metric("portcullis_manifest_errors_total") >= 1.0);
 }

@@ -13,8 +13,9 @@ pub(super) fn of(settings: &[Setting]) -> String {
     let mut schema = Map::new();
     schema.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
     schema.extend(root);
-    // The values that a parent chart sets for all of its subcharts.
+    // The values that a parent chart sets for all of its subcharts, and the one by which it often switches a subchart on.
     schema["properties"]["global"] = json!({ "type": "object" });
+    schema["properties"]["enabled"] = json!({ "type": "boolean" });
     format!("{:#}\n", Value::Object(schema))
 }
 

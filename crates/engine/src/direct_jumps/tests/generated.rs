@@ -46,10 +46,9 @@ fn function(random: &mut Random) -> (String, usize) {
     let mut text = HOST.to_owned();
     text.push_str("(func (export \"run\") (param $pc i32) (result i32) (local $stack i32) (local $x i32)\n");
     // Functions that never give way have no wasm block for that.
-    let give_way = if random.below(3) == 0 { "if i32.const 1 return end" } else { "br_if $exit" };
-    let [before, behind] = match give_way {
-        "br_if $exit" => ["block $exit", "i32.const 7 call $step drop end i32.const 1)"],
-        _ => ["", "i32.const 7 call $step drop i32.const 2)"],
+    let [before, give_way, behind] = match random.below(3) {
+        0 => ["", "if i32.const 1 return end", "i32.const 7 call $step drop i32.const 2)"],
+        _ => ["block $exit", "br_if $exit", "i32.const 7 call $step drop end i32.const 1)"],
     };
     writeln!(text, "global.get $sp local.set $stack {before} loop $go").unwrap();
     text.push_str(&"block ".repeat(blocks));
