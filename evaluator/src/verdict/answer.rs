@@ -35,7 +35,7 @@ pub(crate) struct Status {
     /// What the user reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The HTTP code; without one, the API server uses 403.
+    /// The HTTP code; without one, the API server uses 400.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<u16>,
     /// Further details, which clients may show.

@@ -109,7 +109,7 @@ pub(crate) struct Denial {
     pub text: Option<String>,
     /// Whether the message begins with the policy's name even where the policy was asked alone.
     pub is_named: bool,
-    /// The HTTP code; without one, the API server uses 403.
+    /// The HTTP code; without one, the API server uses 400.
     pub code: Option<u16>,
     /// The policy's own message, if a custom one replaced it.
     pub replaced: Option<String>,
@@ -299,7 +299,7 @@ impl Decision {
             patch,
             status,
             audit_annotations: annotations.chain(generation).collect(),
-            warnings: warnings::chosen(vec![(id, words)]),
+            warnings: warnings::chosen(&[(id, words)]),
         }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn join(members: Vec<(PolicyId, Decision)>, patch: Option<String>) ->
         patch,
         status: (!denials.is_empty()).then(|| status(denials)),
         audit_annotations: annotations,
-        warnings: warnings::chosen(words),
+        warnings: warnings::chosen(&words),
     }
 }
 

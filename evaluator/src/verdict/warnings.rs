@@ -11,13 +11,13 @@ use portcullis_contract::{PolicyId, clean, truncate};
 
 /// The most warnings in an answer.
 const MOST: usize = 16;
-/// The longest warning, in bytes. The API server cuts all of them to this length when together they are above 4 KiB.
+/// The longest warning where not all of them are whole, in bytes: the API server cuts all to this length when together they are above 4 KiB.
 const LENGTH: usize = 256;
 /// The length of all warnings together, in bytes: 4 KiB without what the API server puts around each.
 const TOTAL: usize = (4 << 10) - MOST * 16;
 /// The longest warning that counts notes, in bytes: it names the policies.
 const COUNT: usize = 1536;
-/// The longest warning about a policy that is applied, in bytes: a text of the loader of at most 1 KiB, and the words before it.
+/// The longest warning where all of them are whole, in bytes: a text of at most 1 KiB, and the words before it.
 const WHOLE: usize = 1280;
 /// Room for the last warning, which counts what is left out, in bytes.
 const RESERVED: usize = 80;
@@ -42,28 +42,32 @@ pub(crate) struct Words {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Chooses the warnings of an answer.
-pub(crate) fn chosen(members: Vec<(&PolicyId, Words)>) -> Vec<String> {
-    let mut notes = Vec::new();
-    let mut queues = VecDeque::new();
-    for (id, words) in members {
-        notes.extend(words.notes.into_iter().map(|note| (id, note)));
-        let said = words.warnings.iter().filter(|text| !text.trim().is_empty());
-        let said: VecDeque<_> = said.map(|text| clean(&format!("{}{text}", words.prefix), LENGTH)).collect();
-        if !said.is_empty() {
-            queues.push_back(said);
-        }
+/// Chooses the warnings of an answer. They are whole if all of them together are short enough for the API server to show them so.
+pub(crate) fn chosen(members: &[(&PolicyId, Words)]) -> Vec<String> {
+    let (mut told, own) = texts(members, WHOLE);
+    if fits(&told, &own) {
+        told.extend(own);
+        return told;
     }
-    let own = in_turn(queues);
-    let mut told: Vec<_> = notes.iter().map(|(_, note)| clean(note.text(), LENGTH)).collect();
+    let (mut told, own) = texts(members, LENGTH);
     let is_room = told.len() < MOST && length(&told) <= TOTAL - RESERVED;
     let mut all = Vec::new();
     if !is_room && !fits(&told, &own) {
-        all.extend(counted(&notes));
+        all.extend(counted(members));
     }
     told.extend(own);
     fill(&mut all, told);
     all
+}
+
+/// The notes, and the guests' own warnings in turn, each of them at most this long.
+fn texts(members: &[(&PolicyId, Words)], longest: usize) -> (Vec<String>, Vec<String>) {
+    let notes = members.iter().flat_map(|(_, words)| &words.notes).map(|note| clean(note.text(), longest)).collect();
+    let queues = members.iter().map(|(_, Words { prefix, warnings, .. })| {
+        let said = warnings.iter().filter(|text| !text.trim().is_empty());
+        said.map(|text| clean(&format!("{prefix}{text}"), longest)).collect::<VecDeque<_>>()
+    });
+    (notes, in_turn(queues.filter(|said| !said.is_empty()).collect()))
 }
 
 /// As many of these texts as there is room for, in their order. They are not cut to [`LENGTH`]: the API server shows long warnings
@@ -88,9 +92,10 @@ fn in_turn(mut queues: VecDeque<VecDeque<String>>) -> Vec<String> {
 }
 
 /// One warning for each kind of note.
-fn counted(notes: &[(&PolicyId, Note)]) -> Vec<String> {
+fn counted(members: &[(&PolicyId, Words)]) -> Vec<String> {
     let count = |is_wanted: fn(&Note) -> bool, one: &str, many: &str| {
-        let ids: Vec<_> = notes.iter().filter(|(_, note)| is_wanted(note)).map(|(id, _)| id.as_str()).collect();
+        let notes = members.iter().flat_map(|(id, words)| words.notes.iter().map(move |note| (id, note)));
+        let ids: Vec<_> = notes.filter(|(_, note)| is_wanted(note)).map(|(id, _)| id.as_str()).collect();
         let what = if ids.len() == 1 { one } else { many };
         (!ids.is_empty()).then(|| truncate(&format!("{} {what}: {}", ids.len(), ids.join(", ")), COUNT))
     };
@@ -152,7 +157,7 @@ mod tests {
             let (notes, warnings) = words(number);
             (id, Words { prefix: format!("{id}: "), notes, warnings })
         };
-        let all = chosen(ids.iter().enumerate().map(member).collect());
+        let all = chosen(&ids.iter().enumerate().map(member).collect::<Vec<_>>());
         assert!(all.len() <= MOST && length(&all) <= TOTAL, "{all:?}");
         all
     }
@@ -222,8 +227,13 @@ mod tests {
 
     #[test]
     fn texts_are_cut_and_cleaned() {
-        let all = warnings(&ids(1), |_| (Vec::new(), vec![format!("a\n{}", "w".repeat(1000))]));
-        assert!(all[0].len() <= LENGTH && all[0].starts_with("cluster/p00: a w"), "{all:?}");
+        let long = |count| warnings(&ids(count), |_| (Vec::new(), vec![format!("a\n{}", "w".repeat(1000))]));
+        for all in [long(4), long(16)] {
+            assert!(all[0].starts_with("cluster/p00: a w"), "{all:?}");
+            assert!(all.iter().all(|text| text.len() <= LENGTH), "{all:?}");
+        }
+        // Together they are below what API servers show whole.
+        assert_eq!(long(3)[2], format!("cluster/p02: a {}", "w".repeat(1000)));
     }
 
     #[test]
