@@ -61,7 +61,7 @@ pub fn describe(item: &Item, events: &Events, now: Timestamp) -> String {
 /// The part of the status that is not a list.
 fn status(lines: &mut Vec<Line>, item: &Item, now: Timestamp) {
     lines.push(Line { label: "Status:".to_owned(), value: None });
-    if item.object.get("status").is_none_or(Value::is_null) {
+    if item.conditions().is_empty() {
         lines.push(line(1, "Ready", "nobody has looked at the policy yet".to_owned()));
         return;
     }

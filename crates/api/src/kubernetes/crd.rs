@@ -49,6 +49,9 @@ fn policy(kind: Kind) -> Value {
     limits::apply(&mut status, &limits::status());
     // A default would look like an observed value.
     without_defaults(&mut status);
+    // But for this one: kstatus takes an object without it, and without conditions, for one that is ready.
+    status["properties"]["observedGeneration"]["default"] = (-1).into();
+    status["default"] = json!({});
     let text = match kind {
         Kind::Policy => POLICY,
         Kind::ClusterPolicy => CLUSTER_POLICY,
@@ -125,6 +128,21 @@ mod tests {
                     "{path} is explained with {text:?}"
                 );
             });
+        }
+    }
+
+    #[test]
+    fn no_generation_of_a_new_policy_has_been_observed() {
+        for (kind, schema) in schemas().into_iter().filter(|(kind, _)| kind != "ReplicaReport") {
+            let mut defaults = Vec::new();
+            walk("status", &schema["properties"]["status"], &mut |path, schema| {
+                defaults.extend(schema.get("default").map(|default| (path.to_owned(), default.clone())));
+            });
+            assert_eq!(
+                defaults,
+                [("status".to_owned(), json!({})), ("status.observedGeneration".to_owned(), json!(-1))],
+                "{kind}"
+            );
         }
     }
 
