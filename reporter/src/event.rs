@@ -103,7 +103,8 @@ pub(crate) fn events(
     let mut events = Vec::new();
     let mut event = |r#type, reason: &str, note: String| events.push((r#type, reason.to_owned(), note));
     if is_new && next.word() != "Active" {
-        event(EventType::Normal, "Progressing", format!("generation {generation} is being loaded"));
+        // Nothing may be loading it: there is no replica, or it is beyond a limit.
+        event(EventType::Normal, "Progressing", format!("generation {generation} has been seen"));
     }
     if let Some(degraded) = degraded {
         let same = was_degraded.and_then(|previous| previous.condition(ConditionType::Degraded));
@@ -311,6 +312,13 @@ mod tests {
         assert_eq!(reasons(Some(&edited), &kept), ["SettingsInvalid", "ServingPrevious"]);
         assert_eq!(reasons(Some(&kept), &kept), Vec::<String>::new());
         assert_eq!(reasons(Some(&kept), &mended), ["Active"]);
+    }
+
+    #[test]
+    fn the_event_of_a_new_generation_does_not_say_that_something_loads_it() {
+        let nobody = PolicyStatus { replica_counts: ReplicaCounts::default(), ..status(1, "NoReplicas", None) };
+        let told = events(None, &nobody, &mut false);
+        assert_eq!(told, [(EventType::Normal, "Progressing".to_owned(), "generation 1 has been seen".to_owned())]);
     }
 
     #[test]
