@@ -40,8 +40,10 @@ fn programs_in_a_cluster_show_the_metrics_of_the_page() {
     installation.wait_for(&broken, "Stalled", "True");
 
     let replica = installation.replicas().remove(0);
-    let named =
-        format!(r#"portcullis_reporter_troubled_policies{{policy="cluster/{}",status="Error"}} 1"#, broken.name());
+    let named = format!(
+        r#"portcullis_reporter_troubled_policies{{enforced="False",policy="cluster/{}",status="Error"}} 1"#,
+        broken.name()
+    );
     eventually("the policy in trouble is named", || {
         let (_, text) = replica.probe(Program::Reporter, "/metrics")?;
         text.lines().any(|line| line == named).then_some(())

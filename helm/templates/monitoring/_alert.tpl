@@ -4,9 +4,11 @@
 {{- toYaml (merge $own (index . 0).Values.monitoring.prometheusRule.labels) }}
 {{- end }}
 
-{{/* Words for Prometheus that name the policies with a reason of Ready: (list . "Error"). */}}
+{{/* Words for Prometheus that name the policies with a reason of Ready: (list . "Error"); or those of them that another label selects:
+     (list . "Error" "enforced='False'"). */}}
 {{- define "portcullis.alertNames" -}}
-{{- $series := printf "portcullis_reporter_troubled_policies{namespace='%s',status='%s'}" (index . 0).Release.Namespace (index . 1) -}}
+{{- $labels := printf "namespace='%s',status='%s'" (index . 0).Release.Namespace (index . 1) -}}
+{{- $series := printf "portcullis_reporter_troubled_policies{%s}" (join "," (prepend (slice . 2) $labels)) -}}
 {{ `{{ range query ` }}"{{ $series }}"{{ ` | sortByLabel "policy" }}{{ .Labels.policy }} {{ end }}` }}
 {{- end }}
 

@@ -35,6 +35,7 @@ use super::object::{Meta, PolicyObject};
 use super::outdated::Outdated;
 use super::pace::{Next, Pace};
 use super::store::{Change, Collection, Store, TrackedPolicy};
+use super::tally::Said;
 use super::tries::{Success, Tries};
 use super::urgency::{Urgency, urgency};
 use super::write::{self, Outcome};
@@ -232,7 +233,7 @@ impl<'a> Leader<'a> {
             let policies = self.store.policies();
             self.metrics
                 .tally
-                .show(policies.filter_map(|policy| Some((&policy.object.id, policy.last.as_ref()?.word()))));
+                .show(policies.filter_map(|policy| Some((&policy.object.id, Said::of(policy.last.as_ref()?)))));
         }
         self.metrics.outdated.set(i64::from(self.outdated.is_seen()));
         let status = self.start_writes(now);

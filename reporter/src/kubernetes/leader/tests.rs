@@ -110,7 +110,7 @@ async fn a_policy_that_is_gone_leaves_the_metrics() {
     let stage = Stage::new();
     let mut leader = stage.leader();
     settle(&mut leader, false);
-    assert_eq!(stage.led(), ["portcullis_reporter_led_policies{status=\"NoReplicas\"} 1"]);
+    assert_eq!(stage.led(), ["portcullis_reporter_led_policies{enforced=\"False\",status=\"NoReplicas\"} 1"]);
     leader.apply(Collection::ClusterPolicies, Change::Gone(policy()));
     leader.turn();
     assert_eq!(stage.led(), [""; 0]);
