@@ -351,15 +351,20 @@ impl JobRunner {
         self.making_room(publish).await
     }
 
-    /// Reads from the volume; the number of readers at the same time is limited.
+    /// Reads from the volume; the number of readers at the same time is limited. What has begun to read goes on if the job is ended, and keeps
+    /// its slot until it is done.
     async fn read<T: Send + 'static>(
         &self,
         context: &Arc<JobContext>,
         read: impl FnOnce(&Volume) -> T + Send + 'static,
     ) -> Result<T, AttemptError> {
-        let _reader = self.readers.turn(context).await;
+        let reader = self.readers.turn(context).await;
         let volume = Arc::clone(&self.volume);
-        blocking(move || read(&volume)).await
+        blocking(move || {
+            let _reader = reader;
+            read(&volume)
+        })
+        .await
     }
 
     /// Runs `write`. If the volume is full, makes room and runs it once more.

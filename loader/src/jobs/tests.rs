@@ -28,6 +28,29 @@ fn runner(volume: Volume) -> JobRunner {
 }
 
 #[tokio::test]
+async fn a_job_that_is_ended_keeps_its_place_among_the_readers_while_it_reads() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volume = Volume::open(folder.path(), "0123456789abcdef").expect("opens").expect("is free");
+    let runner = Arc::new(runner(volume));
+    let mut claims = Claims::default();
+    claims.add(&Tenant::Cluster, Need::New);
+    let context = Arc::new(JobContext::new(claims));
+    let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+    let job = tokio::spawn({
+        let (runner, context) = (Arc::clone(&runner), Arc::clone(&context));
+        async move { runner.read(&context, move |_| goes_on.recv().is_ok()).await }
+    });
+    tokio::task::yield_now().await;
+    job.abort();
+    assert!(job.await.is_err_and(|error| error.is_cancelled()));
+    let mut next = Box::pin(runner.read(&context, |_| ()));
+    let waits = tokio::time::timeout(Duration::from_millis(100), next.as_mut()).await;
+    assert!(waits.is_err(), "the first one still reads");
+    go_on.send(()).expect("it waits");
+    assert_eq!(next.await, Ok(()));
+}
+
+#[tokio::test]
 async fn an_artifact_of_an_earlier_release_serves_although_its_module_cannot_be_read() {
     let (folder, module) = (tempfile::tempdir().expect("a folder"), Digest::of(b"module"));
     let volume = Volume::open(folder.path(), "0123456789abcdef").expect("opens").expect("is free");
