@@ -1,5 +1,6 @@
 //! The collections that the leader watches.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::pin::pin;
 use std::time::Duration;
@@ -97,16 +98,17 @@ async fn send<K>(
     K: Resource + Clone + DeserializeOwned + Debug + Into<Value> + Send + 'static,
 {
     let mut events = pin!(watch(api, config, failures));
-    let mut listed = Vec::new();
+    let mut listed = BTreeSet::new();
     while let Some(event) = events.next().await {
         let change = match event {
             watcher::Event::Init => {
                 listed.clear();
                 continue;
             }
+            // One by one, so that a list is never in memory as a whole.
             watcher::Event::InitApply(object) => {
-                listed.push(object.into());
-                continue;
+                listed.extend(object.meta().uid.clone());
+                Change::Read(object.into())
             }
             watcher::Event::InitDone => Change::Listed(std::mem::take(&mut listed)),
             watcher::Event::Apply(object) => Change::Put(object.into()),
@@ -115,5 +117,51 @@ async fn send<K>(
         if sender.send((collection, change)).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::extract::Request;
+    use serde_json::json;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_list_is_handed_on_one_by_one_while_it_is_read() {
+        let answer = |request: Request| async move {
+            let query = request.uri().query().unwrap_or_default();
+            if query.contains("watch=true") {
+                std::future::pending::<()>().await;
+            }
+            let (names, more) = if query.contains("continue=") { (vec!["c"], "") } else { (vec!["a", "b"], "next") };
+            let item =
+                |name: &&str| json!({"metadata": {"name": name, "uid": format!("uid-{name}"), "resourceVersion": "1"}});
+            let items: Vec<Value> = names.iter().map(item).collect();
+            json!({"metadata": {"resourceVersion": "5", "continue": more}, "items": items}).to_string()
+        };
+        let client = Client::new(Router::new().fallback(answer).into_service(), "default");
+        let api: Api<PolicyHead> = Api::all_with(client, &ApiResource::erase::<ClusterPolicy>(&()));
+        let (sender, mut changes) = mpsc::channel(1);
+        let failures = Failures::new("watch", |error| panic!("{error}"));
+        let follow =
+            follow(Collection::ClusterPolicies, Objects::Heads(api), watcher::Config::default(), failures, sender);
+        let following = tokio::spawn(follow);
+        let mut found = Vec::new();
+        let uids = loop {
+            let change = timeout(Duration::from_secs(60), changes.recv()).await.expect("a change in time");
+            match change.expect("a change").1 {
+                Change::Read(object) => found.push(object["metadata"]["name"].as_str().unwrap_or_default().to_owned()),
+                Change::Listed(uids) => break uids,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(
+            (found, uids),
+            (["a", "b", "c"].map(str::to_owned).to_vec(), ["a", "b", "c"].map(|name| format!("uid-{name}")).into())
+        );
+        following.abort();
     }
 }

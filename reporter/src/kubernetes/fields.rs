@@ -5,6 +5,8 @@
 //! can be seen in the answer. An API server with an older schema refuses an apply with fields that it does not know, but takes a merge and
 //! drops these fields.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use portcullis_api::{API_VERSION, ConditionType, PolicyStatus};
 use serde_json::{Map, Value, json};
 
@@ -45,6 +47,20 @@ pub(crate) enum Fit {
     Dropped(Vec<String>),
     /// There are also values of another manager, or fields have other values.
     Foreign,
+}
+
+/// A hash of our fields of a status. Where it is equal, the fields are the same. It is kept of each policy instead of the fields: as values,
+/// they take a thousand times as much memory, and nothing limits how many policies there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fingerprint(u64);
+
+impl Fingerprint {
+    /// The fingerprint of a status.
+    pub(crate) fn of(status: &Value) -> Self {
+        let mut hasher = DefaultHasher::new();
+        ours(status).hash(&mut hasher);
+        Self(hasher.finish())
+    }
 }
 
 /// The body of an apply. It has the version of the object, so that it fails for a later object of the same name.
@@ -175,6 +191,30 @@ mod tests {
         let foreign = json!({"type": "WebhookConfigured", "status": "True"});
         found["conditions"] = json!([foreign, status()["conditions"][1], status()["conditions"][0]]);
         assert_eq!(fit(&ours(&status()), &ours(&found)), Fit::Same);
+        assert_eq!(Fingerprint::of(&status()), Fingerprint::of(&found));
+    }
+
+    #[test]
+    fn fields_in_another_order_have_the_same_fingerprint_and_every_edit_has_another() {
+        let mut turned = status();
+        let fields = turned.as_object_mut().expect("an object");
+        let mut entries: Vec<_> = std::mem::take(fields).into_iter().collect();
+        entries.reverse();
+        fields.extend(entries);
+        assert_ne!(turned.to_string(), status().to_string());
+        assert_eq!(Fingerprint::of(&turned), Fingerprint::of(&status()));
+        for (path, value) in [
+            ("/summary", json!("9/9")),
+            ("/observedGeneration", json!(2)),
+            ("/conditions/1/lastTransitionTime", json!("1999-01-01T00:00:00Z")),
+            ("/replicas/0/state", json!("Failed")),
+            ("/replicas", json!([])),
+            ("/replicaCounts", json!({})),
+        ] {
+            let mut edited = status();
+            *edited.pointer_mut(path).expect("it is there") = value;
+            assert_ne!(Fingerprint::of(&edited), Fingerprint::of(&status()), "{path}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use portcullis_api::{Condition, ConditionType, PolicyStatus, Truth};
 use serde_json::json;
 
-use super::fields;
+use super::fields::Fingerprint;
 use super::object::PolicyObject;
 use super::store::TrackedPolicy;
 use crate::decide::decide;
@@ -33,8 +33,8 @@ pub(crate) fn wanted(policy: &TrackedPolicy, replicas: &[Replica<'_>], now: Time
     if policy.audit.is_some() {
         status.audit.clone_from(&policy.audit);
     }
-    let (wanted, found) = (fields::ours(&json!(status)), fields::ours(&object.raw_status));
-    let is_given_up = policy.given_up.as_ref().is_some_and(|(last, left)| (last, left) == (&wanted, &found));
+    let (wanted, found) = (Fingerprint::of(&json!(status)), object.found);
+    let is_given_up = policy.given_up == Some((wanted, found));
     (wanted != found && !is_given_up).then_some(status)
 }
 
@@ -56,10 +56,7 @@ enum Told<'a> {
 
 impl<'a> Told<'a> {
     fn of(object: &'a PolicyObject) -> Self {
-        let status = object.status.as_ref();
-        let Some(condition) = status.and_then(|status| status.condition(ConditionType::WebhookConfigured)) else {
-            return Self::Nothing;
-        };
+        let Some(condition) = &object.webhook else { return Self::Nothing };
         match (condition.status, condition.reason.as_str()) {
             (Truth::True, _) => Self::Confirmed(condition.observed_generation),
             (Truth::False, "QuotaExceeded") => Self::Refused(condition),
@@ -173,10 +170,7 @@ mod tests {
     /// The policy after this status was written.
     fn after(policy: &TrackedPolicy, status: &PolicyStatus) -> TrackedPolicy {
         let mut next = policy.clone();
-        let mut raw = json!(status);
-        let conditions = raw["conditions"].as_array_mut().expect("a list");
-        conditions.extend(policy.object.raw_status["conditions"].as_array().into_iter().flatten().cloned());
-        next.object.raw_status = raw;
+        next.object.found = Fingerprint::of(&json!(status));
         next.last = Some(status.clone());
         next
     }
@@ -194,8 +188,10 @@ mod tests {
         let policy = policy(1, None);
         let status = wanted(&policy, &[], now()).expect("the first");
         let mut edited = after(&policy, &status);
-        edited.object.raw_status["summary"] = json!("9/9");
-        edited.object.raw_status["conditions"][1]["lastTransitionTime"] = json!("1999-01-01T00:00:00Z");
+        let mut raw = json!(status);
+        raw["summary"] = json!("9/9");
+        raw["conditions"][1]["lastTransitionTime"] = json!("1999-01-01T00:00:00Z");
+        edited.object.found = Fingerprint::of(&raw);
         assert_eq!(wanted(&edited, &[], Timestamp::now()), Some(status));
     }
 
@@ -204,9 +200,11 @@ mod tests {
         let policy = policy(1, None);
         let status = wanted(&policy, &[], now()).expect("the first");
         let mut dropped = after(&policy, &status);
-        dropped.object.raw_status.as_object_mut().expect("an object").remove("summary");
+        let mut raw = json!(status);
+        raw.as_object_mut().expect("an object").remove("summary");
+        dropped.object.found = Fingerprint::of(&raw);
         assert!(wanted(&dropped, &[], now()).is_some());
-        dropped.given_up = Some((fields::ours(&json!(status)), fields::ours(&dropped.object.raw_status)));
+        dropped.given_up = Some((Fingerprint::of(&json!(status)), dropped.object.found));
         assert_eq!(wanted(&dropped, &[], now()), None);
         dropped.object.suspend = true;
         dropped.object.meta.generation = 2;
@@ -258,7 +256,7 @@ mod tests {
     }
 
     fn set_reason(policy: &mut TrackedPolicy, reason: &str) {
-        policy.object.status.as_mut().expect("a status").conditions[0].reason = reason.into();
+        policy.object.webhook.as_mut().expect("a condition").reason = reason.into();
     }
 
     #[test]
@@ -266,7 +264,7 @@ mod tests {
         let mut policy = policy(2, Some(("False", 2)));
         assert_eq!(refusal(&policy), None);
         set_reason(&mut policy, Reason::QuotaExceeded.as_str());
-        policy.object.status.as_mut().expect("a status").conditions[0].message = "too many".into();
+        policy.object.webhook.as_mut().expect("a condition").message = "too many".into();
         assert_eq!(refusal(&policy), Some("too many"));
         assert_eq!(told(&policy), "Pending");
         let served = Some(Resolved::module(1, Digest::of(b"")));

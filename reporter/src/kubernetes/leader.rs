@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use super::announce::{Announcer, Notice, Step};
 use super::args::Settings;
 use super::collections::{collections, follow};
-use super::fields::{self, Fit};
+use super::fields::{self, Fingerprint, Fit};
 use super::judge::wanted;
 use super::metrics::ClusterMetrics;
 use super::object::{Meta, PolicyObject};
@@ -43,7 +43,9 @@ use crate::audit::Audit;
 use crate::facts::Replica;
 use crate::{event, failing};
 
-/// Most changes that wait in the channel.
+/// Most changes of watched objects that wait in the channel. Each has a whole status, so it is few.
+const CHANGES: usize = 64;
+/// Most summaries of the audit that wait in the channel.
 const QUEUE: usize = 1024;
 /// How often staleness is judged and the remains of pods are looked for.
 const TICK: Duration = Duration::from_secs(1);
@@ -72,7 +74,7 @@ async fn lead(
     mut leadership: Leadership,
     audit: Option<Audit>,
 ) {
-    let (sender, mut changes) = mpsc::channel(QUEUE);
+    let (sender, mut changes) = mpsc::channel(CHANGES);
     let mut watches = JoinSet::new();
     for (collection, doing, api, config) in collections(&client, settings) {
         watches.spawn(follow(collection, api, config, metrics.failures_to(doing), sender.clone()));
@@ -263,7 +265,7 @@ impl<'a> Leader<'a> {
             };
             let object = policy.object.clone();
             if let Some(policy) = self.store.policy_mut(&id) {
-                policy.tried = Some(status.clone());
+                policy.tried = Some(Box::new(status.clone()));
             }
             let may_ask = self.tries.may_ask(&object);
             self.writes.spawn(write::status(self.client.clone(), self.leadership.clone(), object, status, may_ask));
@@ -273,11 +275,11 @@ impl<'a> Leader<'a> {
     /// Takes in a write whose answer was lost, if the watch shows that it succeeded: it counts like any other.
     fn find_tried(&mut self, id: &PolicyId) {
         let Some(policy) = self.store.policy_mut(id) else { return };
-        let is_there = |tried: &PolicyStatus| fields::ours(&json!(tried)) == fields::ours(&policy.object.raw_status);
-        if policy.tried.as_ref().is_some_and(is_there)
+        let is_there = |tried: &PolicyStatus| Fingerprint::of(&json!(tried)) == policy.object.found;
+        if policy.tried.as_deref().is_some_and(is_there)
             && let Some(status) = policy.tried.take()
         {
-            let (object, before) = (policy.object.clone(), policy.last.replace(status.clone()));
+            let (object, before) = (policy.object.clone(), policy.last.replace((*status).clone()));
             self.announce(&object, before.as_ref(), &status);
         }
     }
@@ -360,12 +362,13 @@ impl<'a> Leader<'a> {
         if policy.object.meta.uid != object.meta.uid {
             return;
         }
-        let (wanted, ours) = (fields::ours(&json!(status)), fields::ours(&found["status"]));
-        let fit = fields::fit(&wanted, &ours);
-        policy.given_up = (fit != Fit::Same).then_some((wanted, ours));
+        let (wanted, left) = (json!(status), &found["status"]);
+        let fit = fields::fit(&fields::ours(&wanted), &fields::ours(left));
+        let (wanted, left) = (Fingerprint::of(&wanted), Fingerprint::of(left));
+        policy.given_up = (fit != Fit::Same).then_some((wanted, left));
         if let Some(meta) = Meta::of(&found).filter(|meta| !policy.object.meta.is_newer_than(meta)) {
             policy.object.meta = meta;
-            policy.object.raw_status = found["status"].clone();
+            policy.object.found = left;
         }
         policy.tried = None;
         let before = policy.last.replace(status.clone());

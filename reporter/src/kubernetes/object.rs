@@ -4,10 +4,12 @@ use jiff::Timestamp;
 use kube::api::ApiResource;
 use kube::{Api, Client};
 use portcullis_api::kubernetes::{BoundedObject, ClusterPolicy, Policy, PolicyHead, ReplicaReport};
-use portcullis_api::{Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
+use portcullis_api::{Condition, ConditionType, Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
 use portcullis_contract::PolicyId;
+use serde::Deserialize as _;
 use serde_json::Value;
 
+use super::fields::Fingerprint;
 use crate::audit::audit_requested;
 
 /// Name, uid and version of an object.
@@ -45,7 +47,8 @@ impl Meta {
     }
 }
 
-/// A policy.
+/// A policy. Nothing limits how many there are, so little is kept of each: of its status, what it is compared by, and what the controller
+/// says.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PolicyObject {
     pub(crate) id: PolicyId,
@@ -58,10 +61,10 @@ pub(crate) struct PolicyObject {
     pub(crate) rollback_to: Option<i64>,
     /// The value of the annotation that asks for an audit at once; empty where it is absent.
     pub(crate) audit_requested: String,
-    /// The status as the API server has it.
-    pub(crate) raw_status: Value,
-    /// The status as decoded; none if it is absent or cannot be.
-    pub(crate) status: Option<PolicyStatus>,
+    /// Our fields of the status as the API server has it.
+    pub(crate) found: Fingerprint,
+    /// The condition `WebhookConfigured`, in which the controller tells about the webhook; none if it is absent or cannot be decoded.
+    pub(crate) webhook: Option<Condition>,
 }
 
 impl PolicyObject {
@@ -71,8 +74,6 @@ impl PolicyObject {
             Kind::ClusterPolicy => PolicyId::cluster(&meta.name),
             Kind::Policy => PolicyId::namespaced(meta.namespace.as_deref()?, &meta.name),
         };
-        let raw_status = object["status"].clone();
-        let status = if raw_status.is_object() { serde_json::from_value(raw_status.clone()).ok() } else { None };
         Some(Self {
             id: id.ok()?,
             key: PolicyKey::of(&meta.uid),
@@ -81,10 +82,23 @@ impl PolicyObject {
             suspend: object["spec"]["suspend"].as_bool().unwrap_or(false),
             rollback_to: object["spec"]["rollbackTo"].as_i64(),
             audit_requested: audit_requested(&object["metadata"]),
-            raw_status,
-            status,
+            found: Fingerprint::of(&object["status"]),
+            webhook: webhook(&object["status"]),
         })
     }
+}
+
+/// What the controller says in a status.
+fn webhook(status: &Value) -> Option<Condition> {
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let mut told = conditions.filter(|condition| condition["type"] == ConditionType::WebhookConfigured.as_str());
+    told.find_map(|condition| Condition::deserialize(condition).ok())
+}
+
+/// The status of a policy as decoded; none if it is absent or cannot be decoded.
+pub(crate) fn status(policy: &Value) -> Option<PolicyStatus> {
+    let status = policy["status"].is_object().then(|| PolicyStatus::deserialize(&policy["status"]).ok());
+    status.flatten()
 }
 
 /// The kind of a policy, by its id.
@@ -191,7 +205,28 @@ mod tests {
         });
         let policy = PolicyObject::of(Kind::Policy, &object).expect("is read");
         assert_eq!((policy.id.as_str(), policy.policy_server.as_str()), ("namespaced/n/a", "default"));
-        assert_eq!((policy.suspend, policy.status, policy.meta.generation), (false, None, 2));
+        assert_eq!((policy.suspend, status(&object), policy.meta.generation), (false, None, 2));
+    }
+
+    #[test]
+    fn what_the_controller_says_is_read_though_the_rest_of_the_status_is_odd() {
+        let condition = |r#type: &str, generation: Value| {
+            json!({"type": r#type, "status": "False", "reason": "R", "message": "", "observedGeneration": generation,
+                "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let conditions = json!([
+            condition("Ready", json!(7)),
+            condition("WebhookConfigured", json!("one")),
+            condition("WebhookConfigured", json!(2)),
+            condition("Novelty", json!(3)),
+        ]);
+        let object = json!({
+            "metadata": {"name": "a", "uid": "u", "resourceVersion": "5"},
+            "status": {"observedGeneration": "two", "conditions": conditions},
+        });
+        let policy = PolicyObject::of(Kind::ClusterPolicy, &object).expect("is read");
+        assert_eq!(policy.webhook.map(|webhook| webhook.observed_generation), Some(2));
+        assert_eq!(webhook(&json!("odd")), None);
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use portcullis_api::{AuditSummary, Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
+use portcullis_api::{AuditSummary, ConditionType, Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
 use portcullis_contract::PolicyId;
 use serde_json::Value;
 
-use super::object::{Endpoint, Meta, PolicyObject, ReportObject, endpoints};
+use super::fields::Fingerprint;
+use super::object::{Endpoint, Meta, PolicyObject, ReportObject, endpoints, status};
 use crate::audit::Found;
 use crate::facts::{LastReport, Replica};
 
@@ -31,8 +32,10 @@ pub(crate) enum Collection {
 /// A change of a collection.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// All objects of the collection.
-    Listed(Vec<Value>),
+    /// An object of a list that is being read.
+    Read(Value),
+    /// A list was read to its end: the collection has the objects with these uids.
+    Listed(BTreeSet<String>),
     /// An object is new or has changed.
     Put(Value),
     /// An object was deleted.
@@ -46,9 +49,9 @@ pub(crate) struct TrackedPolicy {
     /// The status that was written or found last, unless it is invalid. The next one is decided from it.
     pub(crate) last: Option<PolicyStatus>,
     /// The status of a write without an answer so far; it may have been written nevertheless.
-    pub(crate) tried: Option<PolicyStatus>,
+    pub(crate) tried: Option<Box<PolicyStatus>>,
     /// The wanted status and the one that the API server made of it, if they differ. It is not written again while both stay the same.
-    pub(crate) given_up: Option<(Value, Value)>,
+    pub(crate) given_up: Option<(Fingerprint, Fingerprint)>,
     /// Whether the generation has failed since it was last well, as the events tell it.
     pub(crate) has_failed: bool,
     /// The summary of this leader's audit; none before its first scan.
@@ -83,9 +86,13 @@ pub(crate) struct Store {
     lifetime: Duration,
     /// How often a summary of the audit is written that differs from the last one only in its time; none where there is no audit.
     audit: Option<Duration>,
-    policies: BTreeMap<PolicyId, TrackedPolicy>,
+    /// Each in its own piece of memory, as half of the places of a map may be empty.
+    policies: BTreeMap<PolicyId, Box<TrackedPolicy>>,
     reports: BTreeMap<String, Report>,
     slices: BTreeMap<String, Vec<Endpoint>>,
+    /// Names and pods of slices in a list that is being read, by uid. Until it is read, those of before count: a mixture would look like more pods
+    /// than there are.
+    read_slices: BTreeMap<String, (String, Vec<Endpoint>)>,
     missing: Vec<Collection>,
     dirty: BTreeSet<PolicyId>,
     stale: BTreeSet<String>,
@@ -105,6 +112,7 @@ impl Store {
             policies: BTreeMap::new(),
             reports: BTreeMap::new(),
             slices: BTreeMap::new(),
+            read_slices: BTreeMap::new(),
             missing: vec![
                 Collection::Policies,
                 Collection::ClusterPolicies,
@@ -167,15 +175,15 @@ impl Store {
     }
 
     pub(crate) fn policy(&self, id: &PolicyId) -> Option<&TrackedPolicy> {
-        self.policies.get(id)
+        self.policies.get(id).map(Box::as_ref)
     }
 
     pub(crate) fn policy_mut(&mut self, id: &PolicyId) -> Option<&mut TrackedPolicy> {
-        self.policies.get_mut(id)
+        self.policies.get_mut(id).map(Box::as_mut)
     }
 
     pub(crate) fn policies(&self) -> impl Iterator<Item = &TrackedPolicy> {
-        self.policies.values()
+        self.policies.values().map(Box::as_ref)
     }
 
     /// Takes in the audit's summary of a policy. It is written if more than its time is new, as the request that it handles, or if the interval
@@ -266,19 +274,14 @@ impl Store {
     fn apply_policy(&mut self, kind: Kind, change: Change) {
         let is_kind = |id: &PolicyId| id.namespace().is_some() == (kind == Kind::Policy);
         match change {
-            Change::Listed(objects) => {
-                let found: Vec<PolicyObject> = objects.iter().filter_map(|o| PolicyObject::of(kind, o)).collect();
-                let ids: BTreeSet<PolicyId> = found.iter().map(|object| object.id.clone()).collect();
-                let gone: Vec<PolicyId> =
-                    self.policies.keys().filter(|id| is_kind(id) && !ids.contains(*id)).cloned().collect();
+            Change::Read(object) => self.put_policy(kind, &object, false),
+            Change::Listed(uids) => {
+                let known = self.policies.values().map(|policy| &policy.object);
+                let gone = known.filter(|known| is_kind(&known.id) && !uids.contains(&known.meta.uid));
+                let gone: Vec<PolicyId> = gone.map(|known| known.id.clone()).collect();
                 gone.iter().for_each(|id| self.remove(id));
-                found.into_iter().for_each(|object| self.put_policy(object, false));
             }
-            Change::Put(object) => {
-                if let Some(object) = PolicyObject::of(kind, &object) {
-                    self.put_policy(object, true);
-                }
-            }
+            Change::Put(object) => self.put_policy(kind, &object, true),
             Change::Gone(object) => {
                 if let Some(object) = PolicyObject::of(kind, &object) {
                     self.forget(&object);
@@ -288,7 +291,8 @@ impl Store {
     }
 
     /// `ordered` says whether versions should come in their order. Then an older one is a stale read.
-    fn put_policy(&mut self, object: PolicyObject, ordered: bool) {
+    fn put_policy(&mut self, kind: Kind, value: &Value, ordered: bool) {
+        let Some(object) = PolicyObject::of(kind, value) else { return };
         if object.policy_server != self.policy_server {
             self.remove(&object.id);
             return;
@@ -302,13 +306,16 @@ impl Store {
             None => {
                 // A status with a generation that the object does not have yet is invalid.
                 let sane = |status: &PolicyStatus| status.observed_generation <= object.meta.generation;
-                let mut last = object.status.clone().filter(|status| sane(status) && !status.conditions.is_empty());
-                if self.audit.is_none()
-                    && let Some(last) = &mut last
-                {
-                    last.audit = None;
+                let mut last = status(value).filter(|status| sane(status) && !status.conditions.is_empty());
+                if let Some(last) = &mut last {
+                    // What the controller says is kept in the object.
+                    last.conditions.retain(|condition| condition.r#type != ConditionType::WebhookConfigured);
+                    last.conditions.shrink_to_fit();
+                    if self.audit.is_none() {
+                        last.audit = None;
+                    }
                 }
-                self.policies.insert(id.clone(), TrackedPolicy::new(object, last));
+                self.policies.insert(id.clone(), Box::new(TrackedPolicy::new(object, last)));
             }
         }
         self.dirty.insert(id);
@@ -316,16 +323,16 @@ impl Store {
 
     fn apply_report(&mut self, change: Change, now: Instant, clock: Timestamp) {
         match change {
-            Change::Listed(objects) => {
-                self.begin.get_or_insert(now);
-                let found: Vec<ReportObject> = objects.iter().filter_map(ReportObject::of).collect();
-                let mut gone: BTreeSet<String> = self.reports.keys().cloned().collect();
-                for object in found {
-                    gone.remove(&object.meta.name);
+            Change::Read(object) => {
+                if let Some(object) = ReportObject::of(&object) {
                     self.put_report(object, now, clock);
                 }
-                for name in gone {
-                    self.reports.remove(&name);
+            }
+            Change::Listed(uids) => {
+                self.begin.get_or_insert(now);
+                let before = self.reports.len();
+                self.reports.retain(|_, report| uids.contains(&report.object.meta.uid));
+                if self.reports.len() != before {
                     self.touch_all();
                 }
             }
@@ -366,11 +373,18 @@ impl Store {
     }
 
     fn apply_endpoints(&mut self, change: Change) {
-        let name = |slice: &Value| slice["metadata"]["name"].as_str().map(str::to_owned);
+        let text = |slice: &Value, field: &str| slice["metadata"][field].as_str().map(str::to_owned);
+        let name = |slice: &Value| text(slice, "name");
         let before = self.slices.clone();
         match change {
-            Change::Listed(slices) => {
-                self.slices = slices.iter().filter_map(|slice| Some((name(slice)?, endpoints(slice)))).collect();
+            Change::Read(slice) => {
+                let read = text(&slice, "uid").zip(name(&slice));
+                self.read_slices.extend(read.map(|(uid, name)| (uid, (name, endpoints(&slice)))));
+            }
+            Change::Listed(uids) => {
+                // A list that began again may have read others.
+                let read = std::mem::take(&mut self.read_slices).into_iter();
+                self.slices = read.filter(|(uid, _)| uids.contains(uid)).map(|(_, slice)| slice).collect();
             }
             Change::Put(slice) => self.slices.extend(name(&slice).map(|name| (name, endpoints(&slice)))),
             Change::Gone(slice) => {

@@ -3,7 +3,7 @@
 use portcullis_api::{ConditionType, PolicyStatus};
 use serde_json::json;
 
-use super::fields;
+use super::fields::Fingerprint;
 use super::store::TrackedPolicy;
 
 /// How soon a status is written.
@@ -27,10 +27,9 @@ pub(crate) fn urgency(policy: &TrackedPolicy, next: &PolicyStatus) -> Urgency {
     if !is_loading || last.is_some_and(|last| last.is_true(ConditionType::Degraded)) {
         return Urgency::Now;
     }
-    let found = fields::ours(&policy.object.raw_status);
     match last {
         // Another client has changed the status, which is corrected at once.
-        Some(last) if fields::ours(&json!(last)) != found => Urgency::Now,
+        Some(last) if Fingerprint::of(&json!(last)) != policy.object.found => Urgency::Now,
         Some(last) if says(last) == says(next) => Urgency::Progress,
         Some(_) | None => Urgency::Soon,
     }
@@ -107,7 +106,7 @@ mod tests {
         assert_eq!(urgency(&policy(Some(loading.clone())), &failing), Urgency::Now);
         assert_eq!(urgency(&policy(Some(failing)), &loading), Urgency::Now);
         let mut edited = policy(Some(loading.clone()));
-        edited.object.raw_status["summary"] = json!("9/9");
+        edited.object.found = Fingerprint::of(&json!(status("Progressing", "9/9", false)));
         assert_eq!(urgency(&edited, &loading), Urgency::Now);
     }
 }

@@ -39,9 +39,10 @@ impl Stage {
         let nobody = "http://127.0.0.1:9".parse().expect("an address");
         let client = Client::try_from(kube::Config::new(nobody)).expect("a client");
         let mut leader = Leader::new(client, &self.settings, &self.metrics, Leadership::new().1);
-        leader.apply(Collection::ClusterPolicies, Change::Listed(vec![policy()]));
+        leader.apply(Collection::ClusterPolicies, Change::Read(policy()));
+        leader.apply(Collection::ClusterPolicies, Change::Listed(BTreeSet::from(["uid-of-a".to_owned()])));
         for collection in [Collection::Policies, Collection::Reports, Collection::Endpoints] {
-            leader.apply(collection, Change::Listed(Vec::new()));
+            leader.apply(collection, Change::Listed(BTreeSet::new()));
         }
         leader.turn();
         leader

@@ -34,7 +34,16 @@ fn slice(pods: &[(&str, &str, bool)]) -> Value {
             json!({"conditions": {"ready": ready, "serving": ready}, "targetRef": {"kind": "Pod", "name": pod, "uid": uid}})
         })
         .collect();
-    json!({"metadata": {"name": "slice"}, "endpoints": endpoints})
+    json!({"metadata": {"name": "slice", "uid": "uid-of-slice"}, "endpoints": endpoints})
+}
+
+/// Has a list with these objects read.
+fn list(store: &mut Store, collection: Collection, objects: Vec<Value>, now: Instant, clock: Timestamp) {
+    let uids = objects.iter().filter_map(|object| object["metadata"]["uid"].as_str()).map(str::to_owned).collect();
+    for object in objects {
+        store.apply(collection, Change::Read(object), now, clock);
+    }
+    store.apply(collection, Change::Listed(uids), now, clock);
 }
 
 /// The time of the first heartbeat.
@@ -44,11 +53,11 @@ fn clock() -> Timestamp {
 
 fn listed(now: Instant) -> Store {
     let mut store = Store::new("default", LIFETIME, None);
-    store.apply(Collection::ClusterPolicies, Change::Listed(vec![policy(UID, 5, 2)]), now, clock());
-    store.apply(Collection::Policies, Change::Listed(vec![]), now, clock());
-    store.apply(Collection::Endpoints, Change::Listed(vec![slice(&[("pod-a", "uid-a", true)])]), now, clock());
+    list(&mut store, Collection::ClusterPolicies, vec![policy(UID, 5, 2)], now, clock());
+    list(&mut store, Collection::Policies, vec![], now, clock());
+    list(&mut store, Collection::Endpoints, vec![slice(&[("pod-a", "uid-a", true)])], now, clock());
     assert!(store.take_dirty().is_empty(), "not while a collection is not listed");
-    store.apply(Collection::Reports, Change::Listed(vec![report(5, "2026-01-01T00:00:00Z", 2)]), now, clock());
+    list(&mut store, Collection::Reports, vec![report(5, "2026-01-01T00:00:00Z", 2)], now, clock());
     assert_eq!(store.take_dirty().len(), 1);
     store
 }
@@ -121,9 +130,9 @@ fn a_new_leader_does_not_count_a_report_whose_heartbeat_stopped_long_ago() {
     let seen = |age: Duration| {
         let mut store = Store::new("default", LIFETIME, None);
         let slice = slice(&[("pod-a", "uid-a", true)]);
-        store.apply(Collection::Endpoints, Change::Listed(vec![slice]), now, clock());
+        list(&mut store, Collection::Endpoints, vec![slice], now, clock());
         let report = report(5, "2026-01-01T00:00:00Z", 2);
-        store.apply(Collection::Reports, Change::Listed(vec![report]), now, clock() + age);
+        list(&mut store, Collection::Reports, vec![report], now, clock() + age);
         store
     };
     let is_stale = |store: &Store| store.replicas()[0].report.is_some_and(|heard| heard.is_stale);
@@ -131,7 +140,7 @@ fn a_new_leader_does_not_count_a_report_whose_heartbeat_stopped_long_ago() {
 
     // It stays so while nothing but its version changes, and however often it is listed.
     let (mut store, clock) = (seen(limit * 10), clock() + limit * 10);
-    store.apply(Collection::Reports, Change::Listed(vec![report(6, "2026-01-01T00:00:00Z", 2)]), now, clock);
+    list(&mut store, Collection::Reports, vec![report(6, "2026-01-01T00:00:00Z", 2)], now, clock);
     assert!(is_stale(&store));
     // The clock of the pod is merely slow: it goes on.
     store.apply(Collection::Reports, Change::Put(report(7, "2026-01-01T00:01:00Z", 2)), now, clock);
@@ -150,7 +159,7 @@ fn a_new_leader_waits_a_moment_for_pods_that_were_silent_as_no_api_server_was_th
         (Collection::Endpoints, vec![slice(&[("pod-a", "uid-a", true)])]),
         (Collection::Reports, vec![report(5, "2026-01-01T00:00:00Z", 2)]),
     ] {
-        store.apply(collection, Change::Listed(objects), now, late);
+        list(&mut store, collection, objects, now, late);
     }
     assert!(store.take_dirty().is_empty());
     store.turn(now + RETURN - Duration::from_secs(1));
@@ -165,9 +174,9 @@ fn a_new_leader_waits_a_moment_for_pods_that_were_silent_as_no_api_server_was_th
 
     let mut store = Store::new("default", LIFETIME, None);
     store.missing.clear();
-    store.apply(Collection::Reports, Change::Listed(vec![report(5, "2026-01-01T00:00:00Z", 2)]), now, late);
+    list(&mut store, Collection::Reports, vec![report(5, "2026-01-01T00:00:00Z", 2)], now, late);
     assert!(store.is_complete(), "nobody waits for a pod that is gone");
-    store.apply(Collection::Endpoints, Change::Listed(vec![slice(&[("pod-a", "uid-a", true)])]), now, late);
+    list(&mut store, Collection::Endpoints, vec![slice(&[("pod-a", "uid-a", true)])], now, late);
     assert!(!store.is_complete());
     store.apply(Collection::Reports, Change::Put(report(6, "2026-01-01T00:25:00Z", 2)), now, late);
     assert!(store.is_complete(), "the pod goes on");
@@ -192,7 +201,7 @@ fn a_stale_version_of_a_policy_is_overlooked() {
     let now = Instant::now();
     let mut store = listed(now);
     store.apply(Collection::ClusterPolicies, Change::Put(policy(UID, 4, 1)), now, clock());
-    store.apply(Collection::ClusterPolicies, Change::Listed(vec![policy(UID, 9, 1)]), now, clock());
+    list(&mut store, Collection::ClusterPolicies, vec![policy(UID, 9, 1)], now, clock());
     assert!(store.take_dirty().is_empty());
     assert_eq!(store.policy(&id()).map(|tracked| tracked.object.meta.generation), Some(2));
 }
@@ -215,7 +224,7 @@ fn a_policy_that_goes_is_marked_however_it_goes() {
     let mut moved = policy(UID, 9, 3);
     moved["spec"]["policyServer"] = "other".into();
     let forgotten = PolicyObject::of(Kind::ClusterPolicy, &policy(UID, 5, 2)).expect("a policy");
-    let changes = [Change::Gone(policy(UID, 9, 2)), Change::Listed(vec![]), Change::Put(moved)];
+    let changes = [Change::Gone(policy(UID, 9, 2)), Change::Listed(BTreeSet::new()), Change::Put(moved)];
     for change in changes.into_iter().map(Some).chain([None]) {
         let mut store = listed(now);
         match change {
@@ -229,13 +238,76 @@ fn a_policy_that_goes_is_marked_however_it_goes() {
 }
 
 #[test]
+fn a_list_counts_one_by_one_and_at_its_end_what_is_not_in_it_is_gone() {
+    let now = Instant::now();
+    let mut store = listed(now);
+    let other = "0d4a77c1-b2e0-4e17-8000-000000000002";
+    let mut second = policy(other, 5, 1);
+    second["metadata"]["name"] = "b".into();
+    let second_id: PolicyId = "cluster/b".parse().expect("an id");
+    store.apply(Collection::ClusterPolicies, Change::Read(second), now, clock());
+    assert_eq!((store.policies().count(), store.take_dirty()), (2, BTreeSet::from([second_id])));
+    store.apply(Collection::Policies, Change::Listed(BTreeSet::new()), now, clock());
+    assert_eq!(store.policies().count(), 2, "the list of the other kind");
+    store.apply(Collection::ClusterPolicies, Change::Listed(BTreeSet::from([other.to_owned()])), now, clock());
+    assert_eq!((store.policies().count(), store.take_dirty()), (1, BTreeSet::from([id()])));
+    store.apply(Collection::Reports, Change::Listed(BTreeSet::new()), now, clock());
+    assert_eq!((store.replicas()[0].report.is_some(), store.take_dirty().len()), (false, 1));
+}
+
+#[test]
+fn the_pods_of_a_list_count_when_it_was_read_to_its_end() {
+    let now = Instant::now();
+    let mut store = listed(now);
+    let named = |name: &str, pod: &str| {
+        let mut slice = slice(&[(pod, pod, true)]);
+        (slice["metadata"]["name"], slice["metadata"]["uid"]) = (name.into(), name.into());
+        slice
+    };
+    // The list began again, and one of its slices is gone since.
+    for slice in [named("a", "pod-b"), named("b", "pod-c"), named("b", "pod-d")] {
+        store.apply(Collection::Endpoints, Change::Read(slice), now, clock());
+        assert_eq!(store.replicas().iter().map(|replica| replica.pod).collect::<Vec<_>>(), ["pod-a"]);
+    }
+    assert!(store.take_dirty().is_empty());
+    store.apply(Collection::Endpoints, Change::Listed(BTreeSet::from(["b".to_owned()])), now, clock());
+    assert_eq!(store.replicas().iter().map(|replica| replica.pod).collect::<Vec<_>>(), ["pod-d"]);
+    assert_eq!(store.take_dirty().len(), 1);
+}
+
+#[test]
+fn of_a_policy_nothing_is_kept_but_what_is_decided_from_and_that_once() {
+    let condition = |r#type: &str| {
+        json!({"type": r#type, "status": "False", "reason": "QuotaExceeded", "message": format!("message of {type} ").repeat(40),
+            "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    let types = ["Ready", "Enforced", "Degraded", "WebhookConfigured"];
+    let mut object = policy(UID, 5, 2);
+    object["spec"]["settings"] = json!({"foreign": "x".repeat(1000)});
+    object["status"] = json!({
+        "conditions": types.into_iter().chain(["foreign"]).map(condition).collect::<Vec<_>>(),
+        "foreign": "x".repeat(1000),
+        "observedGeneration": 2,
+    });
+    let mut store = Store::new("default", LIFETIME, None);
+    list(&mut store, Collection::ClusterPolicies, vec![object.clone()], Instant::now(), clock());
+    store.apply(Collection::ClusterPolicies, Change::Put(object), Instant::now(), clock());
+    let kept = format!("{:?}", store.policy(&id()).expect("is there"));
+    for r#type in types {
+        assert_eq!(kept.matches(&format!("message of {type} ")).count(), 40, "{type}");
+    }
+    assert!(!kept.contains("foreign"), "{kept}");
+    assert!(size_of::<TrackedPolicy>() < 1200, "{} bytes before any text", size_of::<TrackedPolicy>());
+}
+
+#[test]
 fn a_status_from_the_future_is_not_believed() {
     let mut store = Store::new("default", LIFETIME, None);
     let mut object = policy(UID, 5, 2);
     let condition = json!({"type": "Ready", "status": "True", "reason": "Active", "message": "",
         "observedGeneration": 99, "lastTransitionTime": "2026-01-01T00:00:00Z"});
     object["status"] = json!({"observedGeneration": 99, "conditions": [condition]});
-    store.apply(Collection::ClusterPolicies, Change::Listed(vec![object]), Instant::now(), clock());
+    list(&mut store, Collection::ClusterPolicies, vec![object], Instant::now(), clock());
     assert_eq!(store.policy(&id()).map(|tracked| tracked.last.is_none()), Some(true));
 }
 
@@ -244,7 +316,7 @@ fn policies_of_another_installation_are_not_ours() {
     let mut object = policy(UID, 5, 2);
     object["spec"]["policyServer"] = "other".into();
     let mut store = Store::new("default", LIFETIME, None);
-    store.apply(Collection::ClusterPolicies, Change::Listed(vec![object]), Instant::now(), clock());
+    list(&mut store, Collection::ClusterPolicies, vec![object], Instant::now(), clock());
     assert_eq!(store.policies().count(), 0);
 }
 
@@ -303,7 +375,7 @@ fn without_an_audit_its_summary_is_not_carried_on() {
     object["status"] = json!({"conditions": [condition], "audit": found(UID, 0, 7).summary});
     let last = |audit| {
         let mut store = Store::new("default", LIFETIME, audit);
-        store.apply(Collection::ClusterPolicies, Change::Listed(vec![object.clone()]), now, clock());
+        list(&mut store, Collection::ClusterPolicies, vec![object.clone()], now, clock());
         store.policy(&id()).and_then(|tracked| tracked.last.clone()).expect("a status").audit
     };
     assert_eq!((last(None), last(Some(LIFETIME)).is_some()), (None, true));
