@@ -1,7 +1,8 @@
 //! Which status is written next, and when: at once, within limits for each policy and for all together. Each policy has one slot.
-//! Only its name waits there: the status is decided just before it is written. Pure.
+//! Only its name waits there: the status is decided just before it is written. Namespaces take turns, so that the policies of one do not hold
+//! up the status of others. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use portcullis_contract::PolicyId;
@@ -88,6 +89,14 @@ pub(crate) struct Pace {
     all: Bucket,
     can_wait: Bucket,
     in_flight: usize,
+    /// When each namespace had its last turn, as the number of that write, if it has policies.
+    served: BTreeMap<String, u64>,
+    turns: u64,
+}
+
+/// The namespace of a policy; empty for cluster-wide ones, which take turns like one namespace.
+fn namespace(id: &PolicyId) -> &str {
+    id.namespace().unwrap_or_default()
 }
 
 impl Slot {
@@ -95,7 +104,7 @@ impl Slot {
     fn due(&self, now: Instant) -> Instant {
         let patient = match (self.wanted, self.written) {
             (Some((_, Urgency::Progress)), Some(written)) => written + PROGRESS,
-            (Some((since, Urgency::Soon | Urgency::Progress)), _) => since + SOON,
+            (Some((since, Urgency::Soon | Urgency::Progress | Urgency::Refused)), _) => since + SOON,
             (Some((_, Urgency::Now)) | None, _) => now,
         };
         self.not_before.max(self.bucket.free_at(now)).max(patient)
@@ -109,7 +118,7 @@ impl Pace {
         // At most the writes of a tenth of a second at once, so that the limit holds in every second and not only on average.
         let bucket = |per_second: f64| Bucket::new((per_second / 10.0).max(1.0), per_second, now);
         let (all, can_wait) = (bucket(per_second), bucket(per_second * CAN_WAIT));
-        Self { slots: BTreeMap::new(), all, can_wait, in_flight: 0 }
+        Self { slots: BTreeMap::new(), all, can_wait, in_flight: 0, served: BTreeMap::new(), turns: 0 }
     }
 
     /// Sets how soon a write is wanted; `None` if none is.
@@ -148,6 +157,8 @@ impl Pace {
     /// Removes policies that are gone.
     pub(crate) fn forget(&mut self, is_there: impl Fn(&PolicyId) -> bool) {
         self.slots.retain(|id, slot| slot.in_flight || is_there(id));
+        let known: BTreeSet<&str> = self.slots.keys().map(namespace).collect();
+        self.served.retain(|namespace, _| known.contains(namespace.as_str()));
     }
 
     /// What to do now. A write counts as under way until [`Pace::done`].
@@ -159,10 +170,14 @@ impl Pace {
         let waiting = self.slots.iter().filter(|(_, slot)| !slot.in_flight).filter_map(|(id, slot)| {
             let (since, urgency) = slot.wanted?;
             let due = slot.due(now).max(if urgency == Urgency::Now { now } else { patient });
-            // Of those that may be written now, the most urgent one that has waited longest; else the one that may be written first.
-            Some((due.max(now), urgency, since, id))
+            // Refused ones and those that show progress take turns, or many of either would hold up the others for as long as there are some.
+            let rank = urgency.min(Urgency::Progress);
+            let turn = self.served.get(namespace(id));
+            // Of those that may be written now, the most urgent one; of these, that of the namespace whose last turn is longest ago, and of its
+            // policies the one that has waited longest. Else the one that may be written first.
+            Some((due.max(now), rank, turn, since, id, urgency))
         });
-        let Some((due, urgency, _, id)) = waiting.min() else { return Next::Idle };
+        let Some((due, .., id, urgency)) = waiting.min() else { return Next::Idle };
         let at = due.max(self.all.free_at(now));
         if at > now {
             return Next::At(at);
@@ -173,6 +188,8 @@ impl Pace {
             self.can_wait.take(now);
         }
         self.in_flight += 1;
+        self.turns += 1;
+        self.served.insert(namespace(&id).to_owned(), self.turns);
         if let Some(slot) = self.slots.get_mut(&id) {
             slot.bucket.take(now);
             slot.in_flight = true;
@@ -238,6 +255,40 @@ mod tests {
         pace.want(&id("z"), Some(Urgency::Now), start);
         pace.want(&id("a"), Some(Urgency::Now), start + Duration::from_millis(1));
         assert_eq!(pace.next(start + Duration::from_millis(2)), Next::Write(id("z")));
+    }
+
+    #[test]
+    fn the_policies_of_one_namespace_do_not_hold_up_that_of_another() {
+        let start = Instant::now();
+        let mut pace = Pace::new(50, start);
+        let of = |namespace: &str, number: usize| -> PolicyId {
+            format!("namespaced/{namespace}/p{number}").parse().expect("an id")
+        };
+        let flood: Vec<_> = (0..500).map(|number| of("flood", number)).collect();
+        flood.iter().for_each(|id| pace.want(id, Some(Urgency::Now), start));
+        for step in 1..200 {
+            let now = start + Duration::from_millis(100 * step);
+            while let Next::Write(id) = pace.next(now) {
+                pace.done(&id, None);
+                pace.want(&id, Some(Urgency::Now), now);
+            }
+        }
+        let now = start + Duration::from_secs(20);
+        pace.want(&of("quiet", 1), Some(Urgency::Now), now);
+        let picks = [(); 2].map(|()| pace.next(now));
+        assert!(picks.contains(&Next::Write(of("quiet", 1))), "{picks:?}");
+        // What is less urgent takes turns, too.
+        pace.done(&of("quiet", 1), None);
+        flood.iter().for_each(|id| pace.want(id, Some(Urgency::Refused), now));
+        let later = now + Duration::from_secs(60);
+        pace.want(&of("quiet", 1), Some(Urgency::Progress), now);
+        let picks = [(); 2].map(|()| pace.next(later));
+        assert!(picks.contains(&Next::Write(of("quiet", 1))), "{picks:?}");
+        pace.forget(|id| id.namespace() == Some("flood"));
+        assert_eq!(pace.served.len(), 2, "one is on its way");
+        pace.done(&of("quiet", 1), None);
+        pace.forget(|id| id.namespace() == Some("flood"));
+        assert_eq!(pace.served.keys().collect::<Vec<_>>(), ["flood"]);
     }
 
     #[test]
