@@ -71,6 +71,8 @@ struct Report {
     changed: Instant,
     /// Whether its heartbeat was a long time ago when it was seen first, and has not been seen to change.
     is_old: bool,
+    /// Whether its heartbeat was a long time ago when it was seen first.
+    was_old: bool,
 }
 
 impl Report {
@@ -162,16 +164,41 @@ impl Store {
     pub(crate) fn turn(&mut self, now: Instant) {
         let is_new = self.begin.is_none_or(|begin| now.saturating_duration_since(begin) < RETURN);
         self.is_waiting = is_new && self.reports.values().any(|report| report.is_old && self.is_there(&report.object));
+        let clock = self.clock_of_pods();
+        let is_old = |report: &Report| {
+            report.is_old && clock.is_none_or(|clock| is_long_ago(report.object.heartbeat(), self.lifetime, clock))
+        };
         let stale: BTreeSet<String> = self
             .reports
             .iter()
-            .filter(|(_, report)| report.is_old || report.is_silent(self.lifetime, now))
+            .filter(|(_, report)| is_old(report) || report.is_silent(self.lifetime, now))
             .map(|(name, _)| name.clone())
             .collect();
         if stale != self.stale {
             self.stale = stale;
             self.touch_all();
         }
+    }
+
+    /// The time by which heartbeats are judged, if most ready pods seemed to be silent for long: then the clock here is ahead, more likely than not.
+    /// It is the newest heartbeat of these pods. A single one tells nothing about the clock.
+    fn clock_of_pods(&self) -> Option<Timestamp> {
+        if !self.reports.values().any(|report| report.is_old) {
+            return None;
+        }
+        let ready: BTreeSet<(&str, &str)> = self
+            .slices
+            .values()
+            .flatten()
+            .filter(|endpoint| endpoint.ready)
+            .map(|endpoint| (endpoint.pod.as_str(), endpoint.pod_uid.as_str()))
+            .collect();
+        let is_ready =
+            |report: &ReportObject| ready.contains(&(report.meta.name.as_str(), report.spec.pod_uid.as_str()));
+        let reports = self.reports.values().filter(|report| is_ready(&report.object));
+        let (old, others): (Vec<&Report>, Vec<&Report>) = reports.partition(|report| report.was_old);
+        let newest = old.iter().map(|report| report.object.heartbeat()).max();
+        newest.filter(|_| old.len() > others.len().max(1))
     }
 
     pub(crate) fn policy(&self, id: &PolicyId) -> Option<&TrackedPolicy> {
@@ -363,12 +390,15 @@ impl Store {
             }
             Some(None) | None => self.touch_all(),
         }
-        let (changed, is_old) = match self.reports.get(&name) {
-            Some(last) if last.object.heartbeat() == object.heartbeat() => (last.changed, last.is_old),
-            Some(_) => (now, false),
-            None => (now, is_long_ago(object.heartbeat(), self.lifetime, clock)),
+        let (changed, is_old, was_old) = match self.reports.get(&name) {
+            Some(last) if last.object.heartbeat() == object.heartbeat() => (last.changed, last.is_old, last.was_old),
+            Some(last) => (now, false, last.was_old),
+            None => {
+                let is_old = is_long_ago(object.heartbeat(), self.lifetime, clock);
+                (now, is_old, is_old)
+            }
         };
-        self.reports.insert(name, Report { object, changed, is_old });
+        self.reports.insert(name, Report { object, changed, is_old, was_old });
         self.turn(now);
     }
 
@@ -403,7 +433,7 @@ impl Store {
 
 /// Whether a heartbeat has stopped for certain, although nobody has waited for the next one: more time has passed since than the lifetime and
 /// the difference of clocks. Without this, each new leader would count the last report of a pod that fell silent, until its lifetime is over. Where
-/// a clock is wrong, the next heartbeat shows it.
+/// a clock is wrong, the next heartbeat shows it; [`Store::clock_of_pods`] shows it before, if it is the one here.
 fn is_long_ago(heartbeat: Timestamp, lifetime: Duration, clock: Timestamp) -> bool {
     let passed = Duration::try_from(clock.duration_since(heartbeat));
     passed.is_ok_and(|passed| passed > lifetime.saturating_add(CLOCKS))

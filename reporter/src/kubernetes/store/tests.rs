@@ -2,6 +2,8 @@ use serde_json::json;
 
 use super::*;
 
+mod clocks;
+
 const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
 const LIFETIME: Duration = Duration::from_secs(150);
 
