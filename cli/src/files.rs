@@ -18,6 +18,46 @@ pub(crate) struct Found {
     pub(crate) is_named: bool,
 }
 
+/// What a file has.
+pub(crate) enum Content {
+    /// These bytes.
+    Read(Vec<u8>),
+    /// More bytes than any file that is meant. It was in a folder, which may hold other files.
+    TooLarge(String),
+    /// It was in a folder and could not be read, for this reason.
+    Unreadable(String),
+}
+
+impl Found {
+    /// Reads a file of limited size. One that the user named must be readable; one of a folder does not end what is done with the others.
+    ///
+    /// # Errors
+    /// When a file that the user named cannot be read, or is too large.
+    pub(crate) fn read(&self, largest: u64) -> anyhow::Result<Content> {
+        // Its size tells, so that nothing of it is read. Pipes, whose size is not known, are only named.
+        if !self.is_named && fs::metadata(&self.path).is_ok_and(|found| found.len() > largest) {
+            return Ok(Content::TooLarge(format!("it is larger than {} MiB", largest >> 20)));
+        }
+        match crate::read(&self.path, largest) {
+            Ok(bytes) => Ok(Content::Read(bytes)),
+            Err(error) if self.is_named => Err(error),
+            Err(error) => Ok(Content::Unreadable(format!("{error:#}"))),
+        }
+    }
+}
+
+impl Content {
+    /// The bytes, or nothing but a note on standard error.
+    pub(crate) fn or_note(self, path: &Path) -> Option<Vec<u8>> {
+        let why = match self {
+            Self::Read(bytes) => return Some(bytes),
+            Self::TooLarge(why) | Self::Unreadable(why) => why,
+        };
+        crate::note(&portcullis_contract::clean(&format!("left out {}: {why}", path.display()), 1000));
+        None
+    }
+}
+
 /// These files, and those of these folders and of the folders in them, each once. `-` stands for standard input.
 ///
 /// # Errors
@@ -58,4 +98,33 @@ fn add(path: &Path, is_folder: bool, depth: usize, found: &mut Vec<Found>) -> an
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Puts into a folder what no command can use and none stops at: `large.yaml`, of more than 16 MiB, and `odd.yaml`, whose bytes cannot
+    /// be read, whatever rights the user has.
+    pub(crate) fn add_what_is_not_read(folder: &Path) {
+        let large = fs::File::create(folder.join("large.yaml")).expect("creates");
+        large.set_len((16 << 20) + 1).expect("it is sparse");
+        std::os::unix::fs::symlink("/proc/self/mem", folder.join("odd.yaml")).expect("links");
+    }
+
+    #[test]
+    fn files_of_folders_are_left_out_where_named_ones_are_errors() {
+        let folder = tempfile::tempdir().expect("a folder");
+        add_what_is_not_read(folder.path());
+        fs::write(folder.path().join("a.yaml"), "a: 1").expect("writes");
+        let read = |name: &str, is_named| Found { path: folder.path().join(name), is_named }.read(16 << 20);
+        for is_named in [true, false] {
+            assert!(matches!(read("a.yaml", is_named), Ok(Content::Read(bytes)) if bytes == b"a: 1"));
+        }
+        assert!(matches!(read("large.yaml", false), Ok(Content::TooLarge(why)) if why == "it is larger than 16 MiB"));
+        assert!(matches!(read("odd.yaml", false), Ok(Content::Unreadable(why)) if why.contains("odd.yaml")));
+        for name in ["large.yaml", "odd.yaml"] {
+            assert!(read(name, true).is_err(), "{name}");
+        }
+    }
 }

@@ -161,8 +161,9 @@ struct Named {
 impl Named {
     /// Adds what the policies of a file name, or those of the files in a folder and in the folders in it.
     fn add_below(&mut self, path: &Path) -> anyhow::Result<()> {
-        for Found { path, is_named } in manifests(&[path.to_owned()])? {
-            let bytes = crate::read(&path, MAX_POLICIES)?;
+        for found in manifests(&[path.to_owned()])? {
+            let Some(bytes) = found.read(MAX_POLICIES)?.or_note(&found.path) else { continue };
+            let Found { path, is_named } = found;
             // A folder may hold other files than policies, such as templates.
             if is_named || names(&bytes, "module") {
                 self.add(&bytes).with_context(|| format!("failed to read {}", path.display()))?;
@@ -303,6 +304,7 @@ mod tests {
         put("deeper/still/one.yaml", &policy("a.example/c:v1"));
         put("deeper/web.yml", &policy("https://a.example/d.wasm"));
         put("template.yaml", "{{ if .Values.x }}: ]");
+        crate::files::tests::add_what_is_not_read(folder.path());
         let mut named = Named::default();
         named.add_below(folder.path()).expect("reads");
         assert_eq!(named.images.iter().map(Image::to_string).collect::<Vec<_>>(), ["a.example/a:v1", "a.example/c:v1"]);

@@ -49,8 +49,9 @@ pub(super) struct Trial {
 pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result<Vec<Prepared>> {
     let group = API_VERSION.split_once('/').map_or(API_VERSION, |(group, _)| group);
     let (mut tests, mut are_there) = (Vec::new(), false);
-    for Found { path, is_named } in manifests(paths)? {
-        let text = crate::read(&path, LARGEST)?;
+    for found in manifests(paths)? {
+        let Some(text) = found.read(LARGEST)?.or_note(&found.path) else { continue };
+        let Found { path, is_named } = found;
         // A folder may hold other files than tests, such as templates.
         if !is_named && !names(&text, group) {
             continue;
@@ -110,4 +111,41 @@ fn trial(case: Case, folder: &Path) -> anyhow::Result<Trial> {
         namespace_labels: case.namespace_labels,
         expect: case.expect,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::files::tests::add_what_is_not_read;
+
+    #[test]
+    fn other_files_of_a_folder_do_not_end_its_tests() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let put = |name: &str, object: Value| fs::write(folder.path().join(name), object.to_string()).expect("writes");
+        put(
+            "policy.json",
+            json!({
+                "apiVersion": portcullis_api::API_VERSION, "kind": "ClusterPolicy", "metadata": {"name": "a"},
+                "spec": {"module": "a.wasm", "rules": [
+                    {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]},
+                ]},
+            }),
+        );
+        put(
+            "test.json",
+            json!({
+                "apiVersion": API_VERSION, "kind": KIND, "policy": "policy.json",
+                "cases": [{
+                    "name": "one", "object": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}, "expect": {"allowed": true},
+                }],
+            }),
+        );
+        add_what_is_not_read(folder.path());
+        assert_eq!(collect(&[folder.path().to_owned()], None).expect("a test").len(), 1);
+        collect(&[folder.path().join("large.yaml")], None).err().expect("it is named");
+    }
 }
