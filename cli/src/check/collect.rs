@@ -4,15 +4,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
+use portcullis_api::PolicySpec;
 use portcullis_api::kubernetes::GROUP;
-use portcullis_contract::PolicyId;
+use portcullis_contract::{PolicyId, Reason};
 use portcullis_expression::match_condition;
 use portcullis_yaml::ReadOtherwise;
 use serde_json::Value;
 
 use super::report::{Finding, Level, Report};
-use crate::eval::manifest::{Chosen, Given};
-use crate::files::{Found, manifests, names};
+use crate::eval::manifest::{Chosen, Given, absolute};
+use crate::files::{Content, Found, manifests, names};
 use crate::kind::{KUBEWARDEN, Kind, NoPolicy, objects};
 
 /// Largest file that is read, in bytes.
@@ -35,8 +36,17 @@ pub(super) struct Collected {
 pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
     let mut collected = Collected { ready: Vec::new(), report: Report::default(), folders: BTreeSet::new() };
     let (mut owners, mut kubewarden) = (HashMap::new(), Vec::new());
-    for Found { path: file, is_named } in manifests(paths)? {
-        let text = crate::read(&file, LARGEST)?;
+    for found in manifests(paths)? {
+        let text = match found.read(LARGEST)? {
+            Content::Unreadable(why) => {
+                // Whether it has a policy is not known.
+                let finding = Finding::new(Level::Unknown, "NotRead", why);
+                collected.report.policy(&found.path.display().to_string(), 1, None, vec![finding]);
+                continue;
+            }
+            other => other.or_note(&found.path),
+        };
+        let (Some(text), Found { path: file, is_named }) = (text, found) else { continue };
         // A folder may hold other files than manifests of policies.
         if is_named || names(&text, GROUP) {
             collected.file(&file, &text, &mut owners)?;
@@ -114,6 +124,7 @@ impl Collected {
             }
         };
         let mut findings = conditions;
+        findings.extend(files_of(&chosen.spec));
         findings.extend(chosen.rollback().map(|note| Finding::new(Level::Warning, "RolledBack", note)));
         let place = format!("{file}:{line}");
         let is_double = match owners.get(&chosen.id) {
@@ -147,6 +158,24 @@ fn read_otherwise(one: &ReadOtherwise) -> Finding {
     )
 }
 
+/// Notes on modules that no cluster takes. They are right in a folder for `portcullis run`.
+fn files_of(spec: &PolicySpec) -> Vec<Finding> {
+    let members = spec.policies.iter().flatten();
+    let members = members.map(|(name, member)| (format!("spec.policies.{name}.module"), member["module"].as_str()));
+    let modules = members.chain([("spec.module".to_owned(), spec.module.as_deref())]);
+    let is_file = |module: &str| {
+        let module = module.trim();
+        module.starts_with("file:") || absolute(module, Path::new("/")).is_some()
+    };
+    let files = modules.filter(|(_, module)| module.is_some_and(is_file));
+    let note = files.map(|(field, _)| {
+        let text =
+            format!("{field} is a file: only `portcullis run` takes it, a cluster wants registry:// or https://");
+        Finding::new(Level::Note, Reason::SourceNotAllowed.as_str(), text)
+    });
+    note.collect()
+}
+
 /// Findings about match conditions that an API server would certainly refuse. Doubtful ones pass.
 fn match_conditions(document: &Value) -> Vec<Finding> {
     let conditions = document["spec"]["matchConditions"].as_array().into_iter().flatten().enumerate();
@@ -165,6 +194,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::files::tests::add_what_is_not_read;
 
     fn policy(name: &str) -> Value {
         json!({
@@ -176,7 +206,13 @@ mod tests {
     }
 
     fn told(files: &[(&str, &str)]) -> (Vec<String>, usize) {
+        told_with(files, |_| ())
+    }
+
+    /// What is told of these files and of those that `add` puts beside them, and how many policies can be given to the programs.
+    fn told_with(files: &[(&str, &str)], add: impl FnOnce(&Path)) -> (Vec<String>, usize) {
         let folder = tempfile::tempdir().expect("a folder");
+        add(folder.path());
         for (name, text) in files {
             let path = folder.path().join(name);
             fs::create_dir_all(path.parent().expect("a folder")).expect("makes");
@@ -200,6 +236,52 @@ mod tests {
             ("notes.txt", &policy("d").to_string()),
         ]);
         assert_eq!(ready, 2);
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_or_cannot_be_read_does_not_end_the_check_of_its_folder() {
+        let (lines, ready) = told_with(&[("a.yaml", &policy("a").to_string())], add_what_is_not_read);
+        assert_eq!(ready, 1, "{lines:?}");
+        assert!(lines.iter().any(|line| line.starts_with("odd.yaml:1: unknown NotRead: failed to read ")), "{lines:?}");
+        assert_eq!(lines.last().map(String::as_str), Some("1 passed, 0 failed, 1 not known"));
+        let folder = tempfile::tempdir().expect("a folder");
+        add_what_is_not_read(folder.path());
+        for name in ["large.yaml", "odd.yaml"] {
+            collect(&[folder.path().join(name)]).err().expect("it is named");
+        }
+    }
+
+    #[test]
+    fn a_module_that_only_a_folder_may_have_is_noted() {
+        let mut group = policy("group");
+        group["spec"]["policies"] = json!({"a": {"module": "./a.wasm"}, "b": {"module": "registry://a.example/b:v1"}});
+        group["spec"]["expression"] = json!("a() && b()");
+        group["spec"]["message"] = json!("no");
+        group["spec"].as_object_mut().expect("a mapping").shift_remove("module");
+        let of = |name: &str, module: &str| {
+            let mut policy = policy(name);
+            policy["spec"]["module"] = json!(module);
+            policy.to_string()
+        };
+        let (lines, _) = told(&[
+            ("a.yaml", &of("path", "modules/a.wasm")),
+            ("b.yaml", &of("url", "file:///a.wasm")),
+            ("c.yaml", &of("web", "https://a.example/b.wasm")),
+            ("d.yaml", &of("image", "registry://a.example/b:v1")),
+            ("e.yaml", &group.to_string()),
+        ]);
+        let why = "is a file: only `portcullis run` takes it, a cluster wants registry:// or https://";
+        let expected = [
+            "a.yaml:1: cluster/path: ok".to_owned(),
+            format!("a.yaml:1: cluster/path: note SourceNotAllowed: spec.module {why}"),
+            "b.yaml:1: cluster/url: ok".to_owned(),
+            format!("b.yaml:1: cluster/url: note SourceNotAllowed: spec.module {why}"),
+            "c.yaml:1: cluster/web: ok".to_owned(),
+            "d.yaml:1: cluster/image: ok".to_owned(),
+            "e.yaml:1: cluster/group: ok".to_owned(),
+            format!("e.yaml:1: cluster/group: note SourceNotAllowed: spec.policies.a.module {why}"),
+        ];
+        assert_eq!(lines[..8], expected);
     }
 
     #[test]
@@ -251,7 +333,7 @@ mod tests {
     fn what_kubectl_reads_otherwise_is_told_with_its_line() {
         let text = |name: &str, setting: &str| {
             format!(
-                "apiVersion: {API_VERSION}\nkind: ClusterPolicy\nmetadata: {{name: {name}}}\nspec:\n  module: a.wasm\n  rules:\n  \
+                "apiVersion: {API_VERSION}\nkind: ClusterPolicy\nmetadata: {{name: {name}}}\nspec:\n  module: registry://a.example/b:v1\n  rules:\n  \
                  - {{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}}\n  settings:\n    a: {setting}\n"
             )
         };

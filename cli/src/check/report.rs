@@ -42,9 +42,11 @@ enum Outcome {
 }
 
 /// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Level {
+    /// The policy is right where it is, and would not be elsewhere. No check fails because of it.
+    Note,
     /// The policy loads, and may not do what its author means.
     Warning,
     /// It could not be found out whether the policy loads.
@@ -94,6 +96,7 @@ fn safe(text: &str) -> String {
 impl Level {
     fn as_str(self) -> &'static str {
         match self {
+            Self::Note => "note",
             Self::Warning => "warning",
             Self::Unknown => "unknown",
             Self::Error => "error",
@@ -130,7 +133,7 @@ impl Report {
     pub(super) fn add(&mut self, place: usize, findings: Vec<Finding>) {
         let Some(policy) = self.policies.get_mut(place) else { return };
         let worst = findings.iter().map(|finding| match finding.level {
-            Level::Warning => Outcome::Passed,
+            Level::Note | Level::Warning => Outcome::Passed,
             Level::Unknown => Outcome::Unknown,
             Level::Error => Outcome::Failed,
         });
@@ -177,7 +180,7 @@ impl Report {
         for Checked { file, line, policy, outcome, findings } in &self.policies {
             let file = safe(file);
             let place = format!("{file}:{line}: {}", policy.as_ref().map(|id| format!("{id}: ")).unwrap_or_default());
-            if findings.is_empty() && *outcome == Outcome::Passed {
+            if findings.iter().all(|one| one.level == Level::Note) && *outcome == Outcome::Passed {
                 let _ = writeln!(text, "{place}ok");
             }
             for Finding { level, reason, message } in findings {
@@ -206,7 +209,11 @@ impl Report {
             .iter()
             .flat_map(|policy| policy.findings.iter().map(move |finding| (policy, finding)))
             .map(|(policy, finding)| {
-                let level = if finding.level == Level::Warning { "warning" } else { "error" };
+                let level = match finding.level {
+                    Level::Note => "note",
+                    Level::Warning => "warning",
+                    Level::Unknown | Level::Error => "error",
+                };
                 let subject = policy.policy.as_ref().map(|id| format!("{id}: ")).unwrap_or_default();
                 json!({
                     "ruleId": finding.reason, "level": level,
@@ -234,12 +241,16 @@ impl Report {
     /// JUnit's XML, with a test case for each policy.
     fn junit(&self) -> String {
         let cases = self.policies.iter().map(|policy| {
-            let (warnings, problems): (Vec<_>, Vec<_>) =
-                policy.findings.iter().partition(|finding| finding.level == Level::Warning);
+            let of = |level| policy.findings.iter().filter(move |one| one.level == level).collect::<Vec<_>>();
+            let problems: Vec<_> = policy.findings.iter().filter(|one| one.level > Level::Warning).collect();
             let told = |findings: &[&Finding]| {
                 let lines: Vec<_> = findings.iter().map(|one| format!("{}: {}", one.reason, one.message)).collect();
                 lines.join("; ")
             };
+            let beside = [Level::Warning, Level::Note].map(|level| (level, of(level)));
+            let beside = beside.iter().filter(|(_, findings)| !findings.is_empty());
+            let beside: Vec<_> =
+                beside.map(|(level, findings)| format!("{} {}", level.as_str(), told(findings))).collect();
             let problem = problems.first().map(|first| junit::Problem {
                 is_failure: policy.outcome == Outcome::Failed,
                 kind: first.reason.clone(),
@@ -249,7 +260,7 @@ impl Report {
                 class: policy.file.clone(),
                 name: policy.policy.clone().unwrap_or_else(|| format!("line {}", policy.line)),
                 problem,
-                output: (!warnings.is_empty()).then(|| format!("warning {}", told(&warnings))),
+                output: (!beside.is_empty()).then(|| beside.join("; ")),
             }
         });
         junit::xml("portcullis check", &cases.collect::<Vec<_>>())
@@ -292,6 +303,7 @@ mod tests {
     fn the_worst_outcome_decides_the_exit_status() {
         for (levels, status, strict) in [
             (&[][..], 0, 0),
+            (&[Level::Note], 0, 0),
             (&[Level::Warning], 0, 1),
             (&[Level::Unknown], 2, 2),
             (&[Level::Warning, Level::Unknown], 2, 1),
@@ -346,6 +358,18 @@ mod tests {
         );
         let strict = report.strict().in_form(CheckForm::Junit);
         assert!(strict.contains("failures=\"2\"") && strict.matches("<failure").count() == 2, "{strict}");
+    }
+
+    #[test]
+    fn notes_stand_beside_what_passes() {
+        let report = report(&[Level::Note]);
+        let text = report.in_form(CheckForm::Text);
+        let place = "dir/b.yaml:7: cluster/other: ";
+        assert!(text.contains(&format!("{place}ok\n{place}note Reason: 5 < 6")), "{text}");
+        let sarif: Value = serde_json::from_str(&report.in_form(CheckForm::Sarif)).expect("JSON");
+        assert_eq!(sarif["runs"][0]["results"][0]["level"], "note");
+        let junit = report.in_form(CheckForm::Junit);
+        assert!(junit.contains("failures=\"0\"") && junit.contains("note Reason: 5 &lt; 6"), "{junit}");
     }
 
     #[test]

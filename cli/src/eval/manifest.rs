@@ -217,7 +217,7 @@ fn id_of(policy: &Value) -> String {
 }
 
 /// The absolute path of a module that is named by a path; `None` for an address.
-fn absolute(module: &str, folder: &Path) -> Option<String> {
+pub(crate) fn absolute(module: &str, folder: &Path) -> Option<String> {
     let path = match module.strip_prefix("file:") {
         Some(rest) if rest.starts_with("//") => return None,
         Some(rest) => rest,
