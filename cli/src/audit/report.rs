@@ -170,7 +170,8 @@ fn summary(item: &Item) -> Value {
     json!({"policy": item.id, "audit": audit})
 }
 
-/// The exit status: 1 if any object is rejected, otherwise 2 if anything is not known, otherwise 0. Suspended policies are not asked.
+/// The exit status: 1 if any object is rejected, otherwise 2 if anything is not known, otherwise 0. Suspended policies are not asked, nor
+/// those that are not to be audited.
 pub(super) fn status<'i>(items: impl Iterator<Item = &'i Item>, known: Known) -> u8 {
     let mut status = if known == Known::All { 0 } else { 2 };
     for item in items {
@@ -178,6 +179,7 @@ pub(super) fn status<'i>(items: impl Iterator<Item = &'i Item>, known: Known) ->
             Some(audit) if audit.violations > 0 => return 1,
             Some(audit) if audit.errors == 0 && audit.gaps().is_empty() => {}
             _ if item.object.pointer("/spec/suspend") == Some(&Value::Bool(true)) => {}
+            _ if item.object.pointer("/spec/backgroundAudit") == Some(&Value::Bool(false)) => {}
             _ => status = 2,
         }
     }
@@ -295,7 +297,9 @@ cluster/labels   -         -            -        -
         let mut partly = audited(0, 0);
         partly.object["status"]["audit"]["message"] = json!("the quota of team-a has no room");
         let status = |items: &[Item], known| super::status(items.iter(), known);
-        assert_eq!(status(&[audited(0, 0), suspended], Known::All), 0);
+        let mut unaudited = item(Value::Null);
+        unaudited.object["spec"]["backgroundAudit"] = json!(false);
+        assert_eq!(status(&[audited(0, 0), suspended, unaudited], Known::All), 0);
         assert_eq!(status(&[audited(0, 0), item(Value::Null), audited(1, 0)], Known::Part), 1);
         assert_eq!(status(&[audited(0, 0), item(Value::Null)], Known::All), 2);
         for other in [audited(0, 1), partly] {

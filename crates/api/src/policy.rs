@@ -154,6 +154,10 @@ pub struct PolicySpec {
     /// `failurePolicy` are still taken from this spec.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rollback_to: Option<i64>,
+    /// Whether the audit asks the policy about the objects that exist; true by default. Admission and `mode` do not depend on it. A change
+    /// takes effect with the next scan.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub background_audit: Option<bool>,
     /// Whether the policy stays loaded but is not called. A change takes effect at once.
     #[serde(default)]
     pub suspend: bool,

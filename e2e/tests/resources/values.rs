@@ -33,7 +33,8 @@ fn what_is_not_written_has_the_documented_defaults() {
         spec,
         json!({
             "policyServer": "default", "settings": {}, "mutating": false, "mode": "protect", "failurePolicy": "Fail",
-            "matchPolicy": "Equivalent", "sideEffects": "None", "timeoutSeconds": 10, "revisionHistoryLimit": 10, "suspend": false,
+            "matchPolicy": "Equivalent", "sideEffects": "None", "timeoutSeconds": 10, "revisionHistoryLimit": 10,
+            "backgroundAudit": true, "suspend": false,
         }),
     );
 }

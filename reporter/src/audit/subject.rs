@@ -98,6 +98,9 @@ pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> 
     if spec["suspend"].as_bool().unwrap_or(false) {
         return left("the policy is suspended, so it is not asked");
     }
+    if !spec["backgroundAudit"].as_bool().unwrap_or(true) {
+        return left("the policy is not audited: spec.backgroundAudit is false");
+    }
     let Ok(rules) = serde_json::from_value::<Vec<RuleWithOperations>>(spec["rules"].clone()) else {
         return left("this release cannot read the policy's rules; upgrade the reporter");
     };
@@ -211,11 +214,14 @@ mod tests {
         let odd =
             subject(|object| object["metadata"]["annotations"] = json!({"io.kubewarden.policy.severity": "dire"}));
         assert_eq!(odd.severity, None);
+        assert_eq!(subject(|object| object["spec"]["backgroundAudit"] = json!(true)).generation, 3);
     }
 
     #[test]
     fn a_policy_that_cannot_be_asked_says_why() {
         assert!(why(|object| object["spec"]["suspend"] = json!(true)).contains("suspended"));
+        let unaudited = why(|object| object["spec"]["backgroundAudit"] = json!(false));
+        assert_eq!(unaudited, "the policy is not audited: spec.backgroundAudit is false");
         assert!(why(|object| object["spec"]["rules"] = json!("all")).contains("rules"));
         assert!(why(|object| object["spec"]["matchConditions"] = json!([{"name": 1}])).contains("match conditions"));
         let selector = json!({"matchLabels": {"a": "b c"}});

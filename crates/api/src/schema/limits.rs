@@ -67,6 +67,7 @@ pub(crate) fn spec() -> Vec<Limit> {
         ("timeoutEvalSeconds", seconds()),
         ("revisionHistoryLimit", json!({ "minimum": 0, "maximum": 100, "default": 10 })),
         ("rollbackTo", json!({ "minimum": 1 })),
+        ("backgroundAudit", json!({ "default": true })),
     ];
     for selector in SELECTORS {
         limits.extend([
