@@ -460,7 +460,8 @@ pub struct MigrateArgs {
     #[arg(value_name = "FROM")]
     pub from: MigrateFrom,
 
-    /// A file, a folder with YAML and JSON files, or `-` for standard input.
+    /// A file, a folder with YAML and JSON files, which is searched with all folders in it, or `-` for standard input. In a folder, files that
+    /// do not name Kubewarden's API group are left alone.
     #[arg(value_name = "FILE|DIR|-")]
     pub path: PathBuf,
 

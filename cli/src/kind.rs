@@ -84,10 +84,8 @@ impl NoPolicy {
         let named = paths.iter().map(|path| shown(path)).collect::<Vec<_>>().join(", ");
         match (paths, kubewarden) {
             (_, []) => Self::Nothing { named },
-            // `migrate` reads the files of one folder, and not those of folders in it.
-            ([folder], [_, _, ..]) if kubewarden.iter().all(|file| file.parent() == Some(folder)) => {
-                Self::Kubewarden { named, path: folder.clone() }
-            }
+            // `migrate` reads the files of one folder, and those of the folders in it.
+            ([folder], [_, _, ..]) => Self::Kubewarden { named, path: folder.clone() },
             (_, [file, ..]) => Self::Kubewarden { named, path: file.clone() },
         }
     }
@@ -144,6 +142,7 @@ mod tests {
         };
         assert_eq!(told(&["kw.yaml"], &["kw.yaml"]), hint("kw.yaml", "kw.yaml"));
         assert_eq!(told(&["kw/"], &["kw/a.yaml", "kw/b.yaml"]), hint("kw/", "kw/"));
-        assert_eq!(told(&["kw"], &["kw/a.yaml", "kw/b/c.yaml"]), hint("kw", "kw/a.yaml"));
+        assert_eq!(told(&["kw"], &["kw/a.yaml", "kw/b/c.yaml"]), hint("kw", "kw"));
+        assert_eq!(told(&["kw", "more"], &["kw/a.yaml", "kw/b.yaml"]), hint("kw, more", "kw/a.yaml"));
     }
 }

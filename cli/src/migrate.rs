@@ -7,18 +7,21 @@
 mod policy;
 mod server;
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use portcullis_api::DecodeError;
 use portcullis_api::SpecError;
+use portcullis_contract::PolicyId;
+use portcullis_yaml::ReadError;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::args::{MigrateArgs, ResultForm};
+use crate::files::{Found, manifests, names};
 use crate::kind::{KUBEWARDEN, Kind, shown};
 
 /// Largest file that is read, in bytes.
@@ -35,6 +38,9 @@ struct Migrated {
     fields: Vec<Field>,
     /// Objects that have no manifest here, with the reason.
     left: Vec<Left>,
+    /// The policies. A policy and a group of Kubewarden may have one name, and both become the same kind here.
+    #[serde(skip)]
+    ids: HashSet<PolicyId>,
 }
 
 /// What became of a field.
@@ -78,6 +84,12 @@ enum MigrateError {
     /// A cluster would refuse the policy because of what it says.
     #[error("the policy would be refused: {0}")]
     Refused(#[from] SpecError),
+    /// It would replace another policy. Usually a policy and a group have one name, or an object is there twice.
+    #[error("another object has this kind, namespace and name (it is {0} too); rename one")]
+    Double(PolicyId),
+    /// A file of a folder is neither YAML nor JSON. Usually it is a template.
+    #[error("failed to read it: {0}; a template must be rendered first")]
+    Unreadable(ReadError),
 }
 
 /// An object without a manifest.
@@ -101,8 +113,9 @@ impl Fields<'_> {
 
 /// Reads, prints, and returns the exit status: 0; 1 if an object was left out; 2 if there is nothing to translate; 64 for a bad argument.
 pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
-    let printed = documents(&args.path).and_then(|documents| {
-        let migrated = Migrated::of(documents);
+    let printed = documents(&args.path).and_then(|Documents { documents, left }| {
+        let mut migrated = Migrated::of(documents);
+        migrated.left.extend(left);
         ensure!(!migrated.is_empty(), "no manifests of Kubewarden in {}", shown(&args.path));
         match args.output {
             ResultForm::Json => crate::print(format!("{:#}\n", serde_json::to_value(&migrated)?).as_bytes())?,
@@ -124,21 +137,39 @@ pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
     }
 }
 
-/// The documents of a file, of the YAML and JSON files of a folder, or of standard input.
-fn documents(path: &Path) -> anyhow::Result<Vec<Value>> {
-    let mut files = vec![path.to_owned()];
-    if path.is_dir() {
-        files =
-            fs::read_dir(path)?.flatten().map(|entry| entry.path()).filter(|path| crate::is_manifest(path)).collect();
-        files.sort();
+/// What was read.
+struct Documents {
+    documents: Vec<Value>,
+    /// The files of a folder that name Kubewarden's API group and cannot be read.
+    left: Vec<Left>,
+}
+
+/// The documents of a file, of the YAML and JSON files of a folder and of the folders in it, or of standard input.
+fn documents(path: &Path) -> anyhow::Result<Documents> {
+    let mut read = Documents { documents: Vec::new(), left: Vec::new() };
+    for found in manifests(&[path.to_owned()])? {
+        let Some(text) = found.read(LARGEST)?.or_note(&found.path) else { continue };
+        let Found { path: file, is_named } = found;
+        // A folder may hold other files than manifests of Kubewarden, such as templates.
+        if !is_named && !names(&text, KUBEWARDEN) {
+            continue;
+        }
+        match portcullis_yaml::read_documents(text) {
+            Ok(documents) => read.documents.extend(documents),
+            Err(error) if is_named => {
+                return Err(error).with_context(|| format!("failed to read {}", file.display()));
+            }
+            Err(error) => read.left.push(Left::new(&shown(&file), MigrateError::Unreadable(error))),
+        }
     }
-    let mut documents = Vec::new();
-    for file in files {
-        let text = crate::read(&file, LARGEST)?;
-        let read = portcullis_yaml::read_documents(text);
-        documents.extend(read.with_context(|| format!("failed to read {}", file.display()))?);
+    Ok(read)
+}
+
+impl Left {
+    fn new(object: &str, error: MigrateError) -> Self {
+        let why = portcullis_contract::clean(&error.to_string(), 1000);
+        Self { object: portcullis_contract::clean(object, 400), why }
     }
-    Ok(documents)
 }
 
 impl Migrated {
@@ -177,10 +208,12 @@ impl Migrated {
             _ => Err(MigrateError::OtherKind),
         };
         match made {
-            Ok(policy) => self.policies.push(policy),
-            Err(error) => {
-                self.left.push(Left { object: shown, why: portcullis_contract::clean(&error.to_string(), 1000) });
+            Ok((id, _)) if self.ids.contains(&id) => self.left.push(Left::new(&shown, MigrateError::Double(id))),
+            Ok((id, policy)) => {
+                self.ids.insert(id);
+                self.policies.push(policy);
             }
+            Err(error) => self.left.push(Left::new(&shown, error)),
         }
     }
 
@@ -269,202 +302,4 @@ fn put(into: &mut Value, path: &str, value: Value) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn migrated(text: &str) -> Migrated {
-        Migrated::of(portcullis_yaml::read_documents(text).expect("YAML"))
-    }
-
-    #[test]
-    fn an_output_without_content_is_no_success_and_several_documents_are_told_apart() {
-        let server = |name: &str| {
-            format!("apiVersion: policies.kubewarden.io/v1\nkind: PolicyServer\nmetadata: {{name: {name}}}\n---\n")
-        };
-        let policy = "apiVersion: policies.kubewarden.io/v1\nkind: ClusterAdmissionPolicy\nmetadata: {name: a}\nspec:\n  module: registry://a.example/b:v1\n  \
-                      rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]\n";
-        let (servers, both) = (server("x") + &server("y"), server("x") + policy);
-        let other = |text: &str, values| migrated(text).other_output(values);
-        assert_eq!(other(&servers, false).as_deref(), Some("it has 2 PolicyServers: add --values"));
-        assert_eq!(other(policy, true).as_deref(), Some("it has 1 policy and no PolicyServer: leave out --values"));
-        for (text, values) in [(servers.as_str(), true), (policy, false), (&both, true), (&both, false)] {
-            assert_eq!(other(text, values), None, "{values}: {text}");
-        }
-        let own = "for an installation of its own";
-        assert_eq!(
-            migrated(&servers).beside(true),
-            [
-                format!("document 1 of 2: the values of PolicyServer/x, {own}"),
-                format!("document 2 of 2: the values of PolicyServer/y, {own}"),
-            ]
-        );
-        assert_eq!(migrated(&both).beside(false), ["it also has 1 PolicyServer: --values prints the Helm values"]);
-        assert_eq!(migrated(&both).beside(true), ["it also has 1 policy, printed without --values"]);
-        assert_eq!(migrated(policy).beside(false), Vec::<String>::new());
-    }
-
-    #[test]
-    fn a_policy_of_a_cluster_with_what_became_of_its_fields() {
-        let migrated = migrated(
-            "
-apiVersion: policies.kubewarden.io/v1
-kind: ClusterAdmissionPolicy
-metadata: {name: psp, uid: u, labels: {team: 'yes'}, annotations: {io.kubewarden.policy.severity: low}}
-spec:
-  policyServer: default
-  module: registry://ghcr.io/kubewarden/policies/pod-privileged:v1.0.3
-  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]
-  mutating: false
-  mode: monitor
-  backgroundAudit: true
-  settings: null
-  namespaceSelector: {matchLabels: {a: b}}
-  allowInsideAdmissionControllerNamespace: true
-status: {policyStatus: active}
-",
-        );
-        assert_eq!(migrated.left, []);
-        let policy = &migrated.policies[0];
-        assert_eq!((&policy["kind"], &policy["spec"]["mode"]), (&json!("ClusterPolicy"), &json!("monitor")));
-        assert_eq!(policy["metadata"]["labels"], json!({"team": "yes"}));
-        assert_eq!((policy["metadata"].get("uid"), policy.get("status")), (None, None));
-        assert_eq!(policy["spec"]["namespaceSelector"], json!({"matchLabels": {"a": "b"}}));
-        assert_eq!((policy["spec"].get("settings"), policy["spec"].get("backgroundAudit")), (None, None));
-        let account = migrated.account();
-        for line in [
-            "ClusterAdmissionPolicy/psp: spec.module kept\n",
-            "ClusterAdmissionPolicy/psp: spec.backgroundAudit dropped: ",
-            "ClusterAdmissionPolicy/psp: spec.allowInsideAdmissionControllerNamespace dropped: ",
-            "ClusterAdmissionPolicy/psp: host capabilities dropped: ",
-            "ClusterAdmissionPolicy/psp: note on requests: no ClusterPolicy is asked about objects in kube-system, ",
-        ] {
-            assert!(account.contains(line), "{account}");
-        }
-    }
-
-    #[test]
-    fn a_group_is_a_policy_with_members() {
-        let migrated = migrated(
-            "
-apiVersion: policies.kubewarden.io/v1
-kind: ClusterAdmissionPolicyGroup
-metadata: {name: g}
-spec:
-  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]
-  policies:
-    signed: {module: 'registry://ghcr.io/kubewarden/policies/verify-image-signatures:v0.2.8', settings: {signatures: []}}
-    latest: {module: 'registry://ghcr.io/kubewarden/policies/trusted-repos:v0.1.12', settings: null}
-  expression: signed() || !latest()
-  message: the image is not trusted
-",
-        );
-        assert_eq!(migrated.left, []);
-        let policy = &migrated.policies[0];
-        assert_eq!(
-            (&policy["kind"], &policy["spec"]["expression"]),
-            (&json!("ClusterPolicy"), &json!("signed() || !latest()"))
-        );
-        assert_eq!(policy["spec"]["policies"]["signed"]["settings"], json!({"signatures": []}));
-        assert_eq!(policy["spec"]["policies"]["latest"].get("settings"), None);
-    }
-
-    #[test]
-    fn notes_stand_beside_what_became_of_a_field() {
-        let migrated = migrated(
-            "
-apiVersion: policies.kubewarden.io/v1
-kind: AdmissionPolicy
-metadata: {name: own, namespace: shop}
-spec:
-  module: registry://ghcr.io/kubewarden/policies/pod-privileged:v1.0.3
-  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]
-  mutating: false
-  failurePolicy: Ignore
-",
-        );
-        assert_eq!(migrated.policies[0]["spec"]["failurePolicy"], json!("Ignore"));
-        let account = migrated.account();
-        for line in [
-            "AdmissionPolicy/shop/own: spec.failurePolicy kept\n",
-            "AdmissionPolicy/shop/own: note on spec.failurePolicy: Kubewarden denies ",
-            "AdmissionPolicy/shop/own: host capabilities dropped: ",
-        ] {
-            assert!(account.contains(line), "{account}");
-        }
-        assert!(!account.contains("note on requests"), "{account}");
-        let field = serde_json::to_value(migrated.fields.last()).expect("JSON");
-        assert_eq!((&field["field"], &field["became"]), (&json!("spec.failurePolicy"), &json!("noted")));
-    }
-
-    #[test]
-    fn what_is_not_valid_is_left_out_and_named() {
-        let migrated = migrated(
-            "
-apiVersion: v1
-kind: List
-items:
-- {apiVersion: policies.kubewarden.io/v1, kind: AdmissionPolicyGroup, metadata: {name: g, namespace: n}, spec: {}}
-- {apiVersion: policies.kubewarden.io/v1, kind: AdmissionPolicy, metadata: {name: a, namespace: n}, spec: {module: x}}
-- {apiVersion: v1, kind: Namespace, metadata: {name: n}}
-- {kind: ConfigMap}
-- {a: b}
-",
-        );
-        assert_eq!(migrated.policies, Vec::<Value>::new());
-        let objects: Vec<&str> = migrated.left.iter().map(|left| left.object.as_str()).collect();
-        assert_eq!(
-            objects,
-            ["AdmissionPolicyGroup/n/g", "AdmissionPolicy/n/a", "Namespace/n", "ConfigMap", "an object without a kind"]
-        );
-        assert!(migrated.left[0].why.contains("rules"), "{:?}", migrated.left);
-        assert!(migrated.left[1].why.contains("rules"), "{:?}", migrated.left);
-    }
-
-    #[test]
-    fn a_policy_server_is_values() {
-        let migrated = migrated(
-            "
-apiVersion: policies.kubewarden.io/v1
-kind: PolicyServer
-metadata: {name: reserved}
-spec:
-  image: ghcr.io/kubewarden/policy-server:v1.36.0
-  replicas: 2
-  maxUnavailable: 1
-  limits: {memory: 2Gi}
-  requests: {cpu: 500m}
-  imagePullSecret: logins
-  insecureSources: [registry.internal:5000]
-  sourceAuthorities: {'https://registry.internal': [PEM]}
-  verificationConfig: required
-  env: [{name: KUBEWARDEN_LOG_LEVEL, value: debug}]
-",
-        );
-        assert_eq!(
-            migrated.values,
-            [json!({
-                "policyServer": "reserved",
-                "server": {"replicas": 2},
-                "disruptionBudget": {"maxUnavailable": 1},
-                "evaluator": {"resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "500m"}}},
-                "modules": {
-                    "pullSecret": "logins",
-                    "sources": {
-                        "insecure_sources": ["registry.internal:5000"],
-                        "source_authorities": {"https://registry.internal": [{"type": "Data", "data": "PEM"}]},
-                    },
-                },
-            })]
-        );
-        let account = migrated.account();
-        for line in [
-            "PolicyServer/reserved: spec.replicas is now server.replicas\n",
-            "PolicyServer/reserved: spec.image dropped: ",
-            "PolicyServer/reserved: spec.verificationConfig dropped: put the content of ConfigMap required",
-            "PolicyServer/reserved: spec.env dropped: ",
-            "PolicyServer/reserved: note on spec.sigstoreTrustConfig: ",
-        ] {
-            assert!(account.contains(line), "{account}");
-        }
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! AdmissionPolicy, ClusterAdmissionPolicy and the groups of both. Pure.
 
 use portcullis_api::{API_VERSION, decode_manifest};
+use portcullis_contract::PolicyId;
 use serde_json::{Map, Value, json};
 
 use super::{Fields, MigrateError, Outcome};
@@ -33,11 +34,11 @@ const SYSTEM: [&str; 2] = ["kube-system", "kube-node-lease"];
 /// The annotation that `kubectl apply` writes for itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Translates a policy. The error says why a cluster would refuse it.
-pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Result<Value, MigrateError> {
+/// Translates a policy, and gives it its id. The error says why a cluster would refuse it.
+pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Result<(PolicyId, Value), MigrateError> {
     let mut spec = Map::new();
     for (name, value) in object["spec"].as_object().into_iter().flatten() {
-        let outcome = outcome(name);
+        let outcome = outcome(name, value);
         if outcome == Outcome::Kept && !value.is_null() {
             spec.insert(name.clone(), value.clone());
         }
@@ -56,8 +57,8 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
         fields.note(field, Outcome::Noted(note));
     }
     let policy = json!({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec});
-    decode_manifest(policy.clone())?.check()?;
-    Ok(policy)
+    let id = decode_manifest(policy.clone())?.check()?;
+    Ok((id, policy))
 }
 
 fn why_no_capabilities(kind: &str) -> &'static str {
@@ -79,8 +80,8 @@ fn notes(kind: &str, spec: &Value) -> Vec<(&'static str, String)> {
     let mut notes = Vec::new();
     if kind == "ClusterPolicy" {
         let left_out = "no ClusterPolicy is asked about objects in kube-system, kube-node-lease and the installation's own namespace, nor \
-                        about TokenReviews, SubjectAccessReviews, and kubelets' writes to Nodes; Kubewarden leaves out only its own \
-                        namespace";
+                        about TokenReviews, SubjectAccessReviews, and what kubelets and controllers of kube-system write to nodes \
+                        and volumes; Kubewarden leaves out only its own namespace";
         notes.push(("requests", left_out.to_owned()));
         let named = system_namespaces(&spec["namespaceSelector"]);
         if !named.is_empty() {
@@ -111,10 +112,13 @@ fn system_namespaces(selector: &Value) -> Vec<&'static str> {
     SYSTEM.into_iter().filter(|name| named.iter().any(|value| *value == name)).collect()
 }
 
-fn outcome(field: &str) -> Outcome {
+fn outcome(field: &str, value: &Value) -> Outcome {
     let why = match field {
         name if KEPT.contains(&name) => return Outcome::Kept,
-        "backgroundAudit" => "audits cover all policies: `audit.enabled` of the chart turns them on",
+        "backgroundAudit" if *value != true && !value.is_null() => return Outcome::Kept,
+        "backgroundAudit" => {
+            "true is the default: audits ask the policy, where `audit.enabled` of the chart turns them on"
+        }
         "allowInsideAdmissionControllerNamespace" => {
             "no policy is asked about the installation's own namespace, so that a policy cannot keep Portcullis from starting"
         }
@@ -161,6 +165,14 @@ mod tests {
             (json!({}), false),
         ] {
             assert_eq!(noted("Policy", &spec).contains(&"spec.failurePolicy"), is_noted, "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_policy_that_was_not_audited_is_not_audited_here() {
+        assert_eq!(outcome("backgroundAudit", &json!(false)), Outcome::Kept);
+        for default in [json!(true), json!(null)] {
+            assert!(matches!(outcome("backgroundAudit", &default), Outcome::Dropped(_)), "{default}");
         }
     }
 

@@ -1,0 +1,266 @@
+//! Whole manifests of Kubewarden, and what became of them.
+
+use super::*;
+
+fn migrated(text: &str) -> Migrated {
+    Migrated::of(portcullis_yaml::read_documents(text).expect("YAML"))
+}
+
+#[test]
+fn an_output_without_content_is_no_success_and_several_documents_are_told_apart() {
+    let server = |name: &str| {
+        format!("apiVersion: policies.kubewarden.io/v1\nkind: PolicyServer\nmetadata: {{name: {name}}}\n---\n")
+    };
+    let policy = "apiVersion: policies.kubewarden.io/v1\nkind: ClusterAdmissionPolicy\nmetadata: {name: a}\nspec:\n  module: registry://a.example/b:v1\n  \
+                  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]\n";
+    let (servers, both) = (server("x") + &server("y"), server("x") + policy);
+    let other = |text: &str, values| migrated(text).other_output(values);
+    assert_eq!(other(&servers, false).as_deref(), Some("it has 2 PolicyServers: add --values"));
+    assert_eq!(other(policy, true).as_deref(), Some("it has 1 policy and no PolicyServer: leave out --values"));
+    for (text, values) in [(servers.as_str(), true), (policy, false), (&both, true), (&both, false)] {
+        assert_eq!(other(text, values), None, "{values}: {text}");
+    }
+    let own = "for an installation of its own";
+    assert_eq!(
+        migrated(&servers).beside(true),
+        [
+            format!("document 1 of 2: the values of PolicyServer/x, {own}"),
+            format!("document 2 of 2: the values of PolicyServer/y, {own}"),
+        ]
+    );
+    assert_eq!(migrated(&both).beside(false), ["it also has 1 PolicyServer: --values prints the Helm values"]);
+    assert_eq!(migrated(&both).beside(true), ["it also has 1 policy, printed without --values"]);
+    assert_eq!(migrated(policy).beside(false), Vec::<String>::new());
+}
+
+#[test]
+fn a_policy_of_a_cluster_with_what_became_of_its_fields() {
+    let migrated = migrated(
+        "
+apiVersion: policies.kubewarden.io/v1
+kind: ClusterAdmissionPolicy
+metadata: {name: psp, uid: u, labels: {team: 'yes'}, annotations: {io.kubewarden.policy.severity: low}}
+spec:
+  policyServer: default
+  module: registry://ghcr.io/kubewarden/policies/pod-privileged:v1.0.3
+  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]
+  mutating: false
+  mode: monitor
+  backgroundAudit: true
+  settings: null
+  namespaceSelector: {matchLabels: {a: b}}
+  allowInsideAdmissionControllerNamespace: true
+status: {policyStatus: active}
+",
+    );
+    assert_eq!(migrated.left, []);
+    let policy = &migrated.policies[0];
+    assert_eq!((&policy["kind"], &policy["spec"]["mode"]), (&json!("ClusterPolicy"), &json!("monitor")));
+    assert_eq!(policy["metadata"]["labels"], json!({"team": "yes"}));
+    assert_eq!((policy["metadata"].get("uid"), policy.get("status")), (None, None));
+    assert_eq!(policy["spec"]["namespaceSelector"], json!({"matchLabels": {"a": "b"}}));
+    assert_eq!((policy["spec"].get("settings"), policy["spec"].get("backgroundAudit")), (None, None));
+    let account = migrated.account();
+    for line in [
+        "ClusterAdmissionPolicy/psp: spec.module kept\n",
+        "ClusterAdmissionPolicy/psp: spec.backgroundAudit dropped: ",
+        "ClusterAdmissionPolicy/psp: spec.allowInsideAdmissionControllerNamespace dropped: ",
+        "ClusterAdmissionPolicy/psp: host capabilities dropped: ",
+        "ClusterAdmissionPolicy/psp: note on requests: no ClusterPolicy is asked about objects in kube-system, ",
+    ] {
+        assert!(account.contains(line), "{account}");
+    }
+}
+
+#[test]
+fn a_group_is_a_policy_with_members() {
+    let migrated = migrated(
+        "
+apiVersion: policies.kubewarden.io/v1
+kind: ClusterAdmissionPolicyGroup
+metadata: {name: g}
+spec:
+  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]
+  policies:
+    signed: {module: 'registry://ghcr.io/kubewarden/policies/verify-image-signatures:v0.2.8', settings: {signatures: []}}
+    latest: {module: 'registry://ghcr.io/kubewarden/policies/trusted-repos:v0.1.12', settings: null}
+  expression: signed() || !latest()
+  message: the image is not trusted
+",
+    );
+    assert_eq!(migrated.left, []);
+    let policy = &migrated.policies[0];
+    assert_eq!(
+        (&policy["kind"], &policy["spec"]["expression"]),
+        (&json!("ClusterPolicy"), &json!("signed() || !latest()"))
+    );
+    assert_eq!(policy["spec"]["policies"]["signed"]["settings"], json!({"signatures": []}));
+    assert_eq!(policy["spec"]["policies"]["latest"].get("settings"), None);
+}
+
+#[test]
+fn notes_stand_beside_what_became_of_a_field() {
+    let migrated = migrated(
+        "
+apiVersion: policies.kubewarden.io/v1
+kind: AdmissionPolicy
+metadata: {name: own, namespace: shop}
+spec:
+  module: registry://ghcr.io/kubewarden/policies/pod-privileged:v1.0.3
+  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]
+  mutating: false
+  failurePolicy: Ignore
+",
+    );
+    assert_eq!(migrated.policies[0]["spec"]["failurePolicy"], json!("Ignore"));
+    let account = migrated.account();
+    for line in [
+        "AdmissionPolicy/shop/own: spec.failurePolicy kept\n",
+        "AdmissionPolicy/shop/own: note on spec.failurePolicy: Kubewarden denies ",
+        "AdmissionPolicy/shop/own: host capabilities dropped: ",
+    ] {
+        assert!(account.contains(line), "{account}");
+    }
+    assert!(!account.contains("note on requests"), "{account}");
+    let field = serde_json::to_value(migrated.fields.last()).expect("JSON");
+    assert_eq!((&field["field"], &field["became"]), (&json!("spec.failurePolicy"), &json!("noted")));
+}
+
+#[test]
+fn what_is_not_valid_is_left_out_and_named() {
+    let migrated = migrated(
+        "
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: policies.kubewarden.io/v1, kind: AdmissionPolicyGroup, metadata: {name: g, namespace: n}, spec: {}}
+- {apiVersion: policies.kubewarden.io/v1, kind: AdmissionPolicy, metadata: {name: a, namespace: n}, spec: {module: x}}
+- {apiVersion: v1, kind: Namespace, metadata: {name: n}}
+- {kind: ConfigMap}
+- {a: b}
+",
+    );
+    assert_eq!(migrated.policies, Vec::<Value>::new());
+    let objects: Vec<&str> = migrated.left.iter().map(|left| left.object.as_str()).collect();
+    assert_eq!(
+        objects,
+        ["AdmissionPolicyGroup/n/g", "AdmissionPolicy/n/a", "Namespace/n", "ConfigMap", "an object without a kind"]
+    );
+    assert!(migrated.left[0].why.contains("rules"), "{:?}", migrated.left);
+    assert!(migrated.left[1].why.contains("rules"), "{:?}", migrated.left);
+}
+
+#[test]
+fn a_policy_server_is_values() {
+    let migrated = migrated(
+        "
+apiVersion: policies.kubewarden.io/v1
+kind: PolicyServer
+metadata: {name: reserved}
+spec:
+  image: ghcr.io/kubewarden/policy-server:v1.36.0
+  replicas: 2
+  maxUnavailable: 1
+  limits: {memory: 2Gi}
+  requests: {cpu: 500m}
+  imagePullSecret: logins
+  insecureSources: [registry.internal:5000]
+  sourceAuthorities: {'https://registry.internal': [PEM]}
+  verificationConfig: required
+  env: [{name: KUBEWARDEN_LOG_LEVEL, value: debug}]
+",
+    );
+    assert_eq!(
+        migrated.values,
+        [json!({
+            "policyServer": "reserved",
+            "server": {"replicas": 2},
+            "disruptionBudget": {"maxUnavailable": 1},
+            "evaluator": {"resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "500m"}}},
+            "modules": {
+                "pullSecret": "logins",
+                "sources": {
+                    "insecure_sources": ["registry.internal:5000"],
+                    "source_authorities": {"https://registry.internal": [{"type": "Data", "data": "PEM"}]},
+                },
+            },
+        })]
+    );
+    let account = migrated.account();
+    for line in [
+        "PolicyServer/reserved: spec.replicas is now server.replicas\n",
+        "PolicyServer/reserved: spec.image dropped: ",
+        "PolicyServer/reserved: spec.verificationConfig dropped: put the content of ConfigMap required",
+        "PolicyServer/reserved: spec.env dropped: ",
+        "PolicyServer/reserved: note on spec.sigstoreTrustConfig: ",
+    ] {
+        assert!(account.contains(line), "{account}");
+    }
+}
+
+#[test]
+fn a_policy_and_a_group_of_one_name_are_not_one_policy() {
+    let policy = |kind: &str, place: &str, content: &str| {
+        format!(
+            "apiVersion: policies.kubewarden.io/v1\nkind: {kind}\nmetadata: {{{place}}}\nspec:\n  {content}\n  \
+             rules: [{{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}}]\n---\n"
+        )
+    };
+    let alone = "module: registry://a.example/b:v1";
+    let group = "policies: {a: {module: 'registry://a.example/b:v1'}}\n  expression: a()\n  message: no";
+    let migrated = migrated(
+        &[
+            policy("ClusterAdmissionPolicy", "name: pod-security", alone),
+            policy("ClusterAdmissionPolicyGroup", "name: pod-security", group),
+            policy("AdmissionPolicy", "name: pod-security, namespace: a", alone),
+            policy("AdmissionPolicy", "name: pod-security, namespace: b", alone),
+            policy("AdmissionPolicyGroup", "name: pod-security, namespace: b", group),
+        ]
+        .concat(),
+    );
+    assert_eq!((migrated.policies.len(), migrated.policies[0]["spec"].get("policies")), (3, None));
+    let double = |id: &str| format!("another object has this kind, namespace and name (it is {id} too); rename one");
+    let left = |object: &str, id: &str| Left { object: object.to_owned(), why: double(id) };
+    assert_eq!(
+        migrated.left,
+        [
+            left("ClusterAdmissionPolicyGroup/pod-security", "cluster/pod-security"),
+            left("AdmissionPolicyGroup/b/pod-security", "namespaced/b/pod-security"),
+        ]
+    );
+}
+
+#[test]
+fn other_files_of_a_folder_are_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let put = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("makes");
+        std::fs::write(path, text).expect("writes");
+    };
+    let policy = |name: &str| {
+        format!(
+            "apiVersion: policies.kubewarden.io/v1\nkind: ClusterAdmissionPolicy\nmetadata: {{name: {name}}}\nspec:\n  \
+             module: registry://a.example/b:v1\n  \
+             rules: [{{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}}]\n"
+        )
+    };
+    put("a.yaml", &policy("a"));
+    put("deeper/b.yaml", &policy("b"));
+    put("template.yaml", "{{ if .Values.x }}: ]");
+    put("kustomization.yaml", "kind: Kustomization\nresources: [a.yaml]\n");
+    crate::files::tests::add_what_is_not_read(folder.path());
+    let Documents { documents, left } = documents(folder.path()).expect("reads");
+    let migrated = Migrated::of(documents);
+    let names: Vec<_> = migrated.policies.iter().map(|policy| &policy["metadata"]["name"]).collect();
+    assert_eq!((names, migrated.left, left), (vec![&json!("a"), &json!("b")], Vec::new(), Vec::new()));
+
+    // One that may be a policy of Kubewarden is not passed over in silence.
+    put("theirs.yaml", &format!("{{{{ if .x }}}}: ]\n# {KUBEWARDEN}"));
+    let theirs = folder.path().join("theirs.yaml");
+    let read = super::documents(folder.path()).expect("reads");
+    assert_eq!((read.documents.len(), read.left.len()), (2, 1));
+    assert!(read.left[0].object.ends_with("theirs.yaml"), "{:?}", read.left);
+    assert!(read.left[0].why.ends_with("; a template must be rendered first"), "{:?}", read.left);
+    super::documents(&theirs).err().expect("it is named");
+}
