@@ -4,6 +4,7 @@
 //!  FILE, DIR or - ─► documents ─► policy, server: pure ─► policies and values on standard output, fields on standard error
 //! ```
 
+mod env;
 mod policy;
 mod server;
 

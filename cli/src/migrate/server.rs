@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Fields, Outcome, put};
+use super::{Fields, Outcome, env, put};
 
 /// The least memory limit that the chart accepts with its defaults, in bytes: that of `portcullis.refuseTooLittleMemory` in
 /// `helm/templates/_helpers.tpl`.
@@ -12,6 +12,10 @@ const LEAST_MEMORY: f64 = 858_993_460.0;
 pub(super) fn values(object: &Value, fields: &mut Fields<'_>) -> Value {
     let mut values = json!({"policyServer": object["metadata"]["name"]});
     for (name, value) in object["spec"].as_object().into_iter().flatten() {
+        if name == "env" {
+            env::take(value, &mut values, fields);
+            continue;
+        }
         let field = format!("spec.{}", portcullis_contract::clean(name, 100));
         let outcome = match renamed(name) {
             Some(to) => {
@@ -39,6 +43,12 @@ fn notes(spec: &Value) -> Vec<(&'static str, String)> {
              values, or set fewer or smaller instances (evaluator.instances, evaluator.memoryLimit)"
         );
         notes.push(("spec.limits.memory", little));
+    }
+    if spec["sourceAuthorities"].as_object().is_some_and(|hosts| !hosts.is_empty()) {
+        let alone = "Kubewarden adds them to the authorities of the system, for the whole connection; here they replace these, and count \
+                     for this host alone, not for those that it sends clients to, for tokens or blobs: list all of these hosts, or \
+                     put the authorities into modules.authorities, which adds them for every host that is not listed";
+        notes.push(("spec.sourceAuthorities", alone.to_owned()));
     }
     if spec["sigstoreTrustConfig"].as_str().unwrap_or_default().is_empty() {
         let keyless = "where it is absent, Kubewarden fetches the trust root of the public Sigstore by itself, and Portcullis never does: \
@@ -111,8 +121,6 @@ fn why(field: &str, value: &Value) -> String {
     match field {
         "image" => "the chart has images of its own; image.registry says where they are".to_owned(),
         "minAvailable" => "the chart sets disruptionBudget.maxUnavailable instead, 1 by default".to_owned(),
-        "env" => "these are settings of another program; logs.level and the settings of evaluator and loader are ours"
-            .to_owned(),
         "serviceAccountName" => {
             "the chart makes accounts; rbac.contextAwareReads says what policies may read".to_owned()
         }
@@ -163,6 +171,8 @@ mod tests {
         let (trust, capabilities) = ("spec.sigstoreTrustConfig", "spec.namespacedPoliciesCapabilities");
         assert_eq!(fields(json!({})), [trust, capabilities, "registries"]);
         assert_eq!(fields(json!({"limits": {"memory": "1Gi"}})), [trust, capabilities, "registries"]);
+        let authorities = json!({"sourceAuthorities": {"registry.internal": ["PEM"]}});
+        assert_eq!(fields(authorities), ["spec.sourceAuthorities", trust, capabilities, "registries"]);
         let little =
             json!({"limits": {"memory": "500Mi"}, "sigstoreTrustConfig": "ours", "namespacedPoliciesCapabilities": []});
         assert_eq!(fields(little.clone()), ["spec.limits.memory", "registries"]);

@@ -167,7 +167,7 @@ spec:
   insecureSources: [registry.internal:5000]
   sourceAuthorities: {'https://registry.internal': [PEM]}
   verificationConfig: required
-  env: [{name: KUBEWARDEN_LOG_LEVEL, value: debug}]
+  env: [{name: KUBEWARDEN_LOG_LEVEL, value: debug}, {name: RUST_BACKTRACE, value: '1'}]
 ",
     );
     assert_eq!(
@@ -176,6 +176,7 @@ spec:
             "policyServer": "reserved",
             "server": {"replicas": 2},
             "disruptionBudget": {"maxUnavailable": 1},
+            "logs": {"level": "debug"},
             "evaluator": {"resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "500m"}}},
             "modules": {
                 "pullSecret": "logins",
@@ -191,7 +192,9 @@ spec:
         "PolicyServer/reserved: spec.replicas is now server.replicas\n",
         "PolicyServer/reserved: spec.image dropped: ",
         "PolicyServer/reserved: spec.verificationConfig dropped: put the content of ConfigMap required",
-        "PolicyServer/reserved: spec.env dropped: ",
+        "PolicyServer/reserved: spec.env.KUBEWARDEN_LOG_LEVEL is now logs.level\n",
+        "PolicyServer/reserved: spec.env.RUST_BACKTRACE dropped: ",
+        "PolicyServer/reserved: note on spec.sourceAuthorities: ",
         "PolicyServer/reserved: note on spec.sigstoreTrustConfig: ",
     ] {
         assert!(account.contains(line), "{account}");
