@@ -60,6 +60,11 @@ async fn config(args: &SourceArgs) -> anyhow::Result<Config> {
     let kubeconfig = match &args.cluster.kubeconfig {
         Some(path) => Kubeconfig::read_from(path).map_err(|error| SettingError::new("--kubeconfig", causes(&error)))?,
         None if !is_set("KUBECONFIG") && !has_default() => {
+            // A pod's own cluster has no context, and a write must not go to another cluster than the one that was named.
+            if let Some(context) = &args.cluster.context {
+                let problem = format!("there is no kubeconfig that has {:?}", portcullis_contract::clean(context, 300));
+                return Err(SettingError::new("--context", problem).into());
+            }
             return match Config::incluster() {
                 Ok(config) if is_set("KUBERNETES_SERVICE_HOST") => Ok(config),
                 _ => Err(ClusterError::NoKubeconfig.into()),

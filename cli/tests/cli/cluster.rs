@@ -46,6 +46,9 @@ fn a_kubeconfig_that_cannot_be_used_is_told() {
     assert_eq!(code, Some(64));
     assert_eq!(err, "error: --context: the kubeconfig has no context \"nosuch\"; it has shop\n");
 
+    let (code, err) = refused(&["diff", "labels", "--context", "prod"]);
+    assert_eq!((code, err.as_str()), (Some(64), "error: --context: there is no kubeconfig that has \"prod\"\n"));
+
     let (code, err) = refused(&["get", "--kubeconfig", "config", "--namespace", "../x"]);
     assert_eq!((code, err.as_str()), (Some(64), "error: --namespace: \"../x\" is not the name of a namespace\n"));
 
@@ -56,6 +59,21 @@ fn a_kubeconfig_that_cannot_be_used_is_told() {
     let (code, err) = refused(&["rollback", "labels", "--kubeconfig", "config"]);
     assert_eq!(code, Some(1));
     assert_eq!(err, "error: failed to ask the API server at https://127.0.0.1:1: Connection refused (os error 111)\n");
+}
+
+/// Without a kubeconfig, a pod asks its own cluster by its service account.
+#[test]
+fn a_pod_does_not_take_its_own_cluster_for_the_one_that_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for arguments in [&["rollback", "labels", "--context", "prod"][..], &["get", "--context", "prod"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        command.env_remove("KUBECONFIG").env("HOME", folder.path()).current_dir(folder.path());
+        command.env("KUBERNETES_SERVICE_HOST", "127.0.0.1").env("KUBERNETES_SERVICE_PORT", "1");
+        let output = command.args(arguments).output().expect("starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}: {said}");
+        assert_eq!(said, "error: --context: there is no kubeconfig that has \"prod\"\n", "{arguments:?}");
+    }
 }
 
 /// `HTTPS_PROXY` and a cluster's `proxy-url` are followed, and `NO_PROXY` is about the API server.
