@@ -1,25 +1,46 @@
 //! The request to evaluate: an AdmissionReview, made from what the user has (a review, a request or an object). Pure.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, bail, ensure};
 use portcullis_matching::{Asked, about};
 use serde_json::Value;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
-/// Cluster-scoped kinds that are common in files.
-const CLUSTER_KINDS: [&str; 12] = [
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "CustomResourceDefinition",
-    "IngressClass",
-    "MutatingWebhookConfiguration",
-    "Namespace",
-    "Node",
-    "PersistentVolume",
-    "PriorityClass",
-    "RuntimeClass",
-    "StorageClass",
-    "ValidatingWebhookConfiguration",
+/// The kinds of Kubernetes whose objects are in no namespace, by their API groups.
+const CLUSTER_KINDS: [(&str, &[&str]); 18] = [
+    ("", &["ComponentStatus", "Namespace", "Node", "PersistentVolume"]),
+    (
+        "admissionregistration.k8s.io",
+        &[
+            "MutatingAdmissionPolicy",
+            "MutatingAdmissionPolicyBinding",
+            "MutatingWebhookConfiguration",
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+            "ValidatingWebhookConfiguration",
+        ],
+    ),
+    ("apiextensions.k8s.io", &["CustomResourceDefinition"]),
+    ("apiregistration.k8s.io", &["APIService"]),
+    ("authentication.k8s.io", &["SelfSubjectReview", "TokenReview"]),
+    ("authorization.k8s.io", &["SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"]),
+    ("certificates.k8s.io", &["CertificateSigningRequest", "ClusterTrustBundle"]),
+    ("extensions", &["PodSecurityPolicy"]),
+    ("flowcontrol.apiserver.k8s.io", &["FlowSchema", "PriorityLevelConfiguration"]),
+    ("internal.apiserver.k8s.io", &["StorageVersion"]),
+    ("networking.k8s.io", &["IPAddress", "IngressClass", "ServiceCIDR"]),
+    ("node.k8s.io", &["RuntimeClass"]),
+    ("policy", &["PodSecurityPolicy"]),
+    ("rbac.authorization.k8s.io", &["ClusterRole", "ClusterRoleBinding"]),
+    ("resource.k8s.io", &["DeviceClass", "DeviceTaintRule", "ResourceClass", "ResourceSlice"]),
+    ("scheduling.k8s.io", &["PriorityClass"]),
+    ("storage.k8s.io", &["CSIDriver", "CSINode", "StorageClass", "VolumeAttachment", "VolumeAttributesClass"]),
+    ("storagemigration.k8s.io", &["StorageVersionMigration"]),
 ];
+
+/// The namespace of objects that name none.
+const DEFAULT: &str = "default";
 
 /// An AdmissionReview, or a raw request.
 #[derive(Debug)]
@@ -89,13 +110,15 @@ fn object(value: &Value, raw: &str) -> anyhow::Result<Review> {
         bail!("it is a list of {} {of}; evaluate one at a time", items.len());
     }
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let namespace = match value["metadata"]["namespace"].as_str() {
-        Some(namespace) => Some(namespace),
-        None if CLUSTER_KINDS.contains(&kind) => None,
-        None => Some("default"),
+    let written = value["metadata"]["namespace"].as_str().filter(|namespace| !namespace.is_empty());
+    let is_of_cluster = CLUSTER_KINDS.iter().any(|(of, kinds)| *of == group && kinds.contains(&kind));
+    let (namespace, filled) = match written {
+        Some(namespace) => (Some(namespace), None),
+        None if is_of_cluster => (None, None),
+        None => (Some(DEFAULT), Some(in_namespace(raw, DEFAULT).context("metadata")?)),
     };
     let resource = plural(kind);
-    let name = value["metadata"]["name"].as_str().or(value["metadata"]["generateName"].as_str());
+    let name = value["metadata"]["name"].as_str().unwrap_or_default();
     let asked = Asked {
         group: group.to_owned(),
         version: version.to_owned(),
@@ -104,10 +127,22 @@ fn object(value: &Value, raw: &str) -> anyhow::Result<Review> {
         operation: "CREATE".to_owned(),
         namespace: namespace.unwrap_or_default().to_owned(),
     };
-    let bytes = about("portcullis-eval", &asked, kind, name.unwrap_or_default(), raw);
+    let bytes = about("portcullis-eval", &asked, kind, name, filled.as_deref().unwrap_or(raw));
     let place = namespace.map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default();
     let notes = vec![format!("it is a {kind}; it was evaluated as a request to create it ({resource}{place})")];
     Ok(Review { bytes, is_raw: false, notes, asked: Some(asked) })
+}
+
+/// An object with its namespace, which API servers fill in before they ask. Each field stays as it is written, but for their order, which
+/// means nothing.
+fn in_namespace(raw: &str, namespace: &str) -> serde_json::Result<String> {
+    type Fields = BTreeMap<String, Box<RawValue>>;
+    let mut object: Fields = serde_json::from_str(raw)?;
+    let metadata = object.get("metadata").map(|metadata| serde_json::from_str::<Option<Fields>>(metadata.get()));
+    let mut metadata = metadata.transpose()?.flatten().unwrap_or_default();
+    metadata.insert("namespace".to_owned(), to_raw_value(namespace)?);
+    object.insert("metadata".to_owned(), to_raw_value(&metadata)?);
+    serde_json::to_string(&object)
 }
 
 fn asked(request: &Value) -> Option<Asked> {
@@ -173,8 +208,56 @@ mod tests {
         );
         let json = r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"n"},"n":12345678901234567890123}"#;
         let (value, made) = review(json).expect("a review");
-        assert_eq!(value["request"].get("namespace"), None);
+        assert_eq!((&value["request"]["namespace"], &value["request"]["name"]), (&json!("n"), &json!("n")));
+        assert_eq!(value["request"]["object"]["metadata"], json!({"name": "n"}));
         assert!(String::from_utf8_lossy(&made.bytes).contains("12345678901234567890123"));
+    }
+
+    #[test]
+    fn an_object_without_a_namespace_gets_that_of_the_request() {
+        for metadata in
+            [r#""metadata":{"name":"a"},"#, r#""metadata":{"name":"a","namespace":null},"#, "", r#""metadata":null,"#]
+        {
+            let json = format!(r#"{{"apiVersion":"v1","kind":"Pod",{metadata}"n":12345678901234567890123}}"#);
+            let (value, made) = review(&json).expect("a review");
+            let request = &value["request"];
+            assert_eq!(
+                (&request["namespace"], &request["object"]["metadata"]["namespace"]),
+                (&json!("default"), &json!("default"))
+            );
+            assert_eq!(request.get("name"), request["object"]["metadata"].get("name"), "{json}");
+            assert!(String::from_utf8_lossy(&made.bytes).contains(r#""n":12345678901234567890123"#), "{json}");
+        }
+        let (value, _) = review("{apiVersion: v1, kind: Pod, metadata: {generateName: a-}}").expect("a review");
+        assert_eq!(value["request"].get("name"), None, "its name is generated later");
+    }
+
+    #[test]
+    fn kinds_of_kubernetes_without_namespaces_are_known_by_their_group() {
+        let namespace = |version: &str, kind: &str| {
+            let object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": "a"}});
+            let (value, made) = review(&object.to_string()).expect("a review");
+            assert_eq!(
+                made.asked.expect("parts").namespace,
+                value["request"]["namespace"].as_str().unwrap_or_default()
+            );
+            value["request"]["namespace"].as_str().map(str::to_owned)
+        };
+        for (version, kind) in [
+            ("v1", "Node"),
+            ("apiregistration.k8s.io/v1", "APIService"),
+            ("certificates.k8s.io/v1", "CertificateSigningRequest"),
+            ("storage.k8s.io/v1", "CSIDriver"),
+            ("resource.k8s.io/v1beta1", "DeviceClass"),
+            ("networking.k8s.io/v1", "ServiceCIDR"),
+            ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
+        ] {
+            assert_eq!(namespace(version, kind), None, "{kind}");
+        }
+        for (version, kind) in [("example.com/v1", "Node"), ("storage.k8s.io/v1", "CSIStorageCapacity"), ("v1", "Pod")]
+        {
+            assert_eq!(namespace(version, kind).as_deref(), Some("default"), "{kind}");
+        }
     }
 
     #[test]

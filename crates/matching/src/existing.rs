@@ -99,6 +99,18 @@ mod tests {
     }
 
     #[test]
+    fn a_namespace_is_asked_about_with_its_name_as_namespace() {
+        let of = |text: &str| {
+            let conditions = Conditions::of(&[MatchCondition { name: "c".into(), expression: text.into() }]);
+            conditions.existing(&Resource::namespaces(), &BOTH, &json!({"metadata": {"name": "team"}}))
+        };
+        let found = of("request.namespace == 'team' && request.name == 'team'");
+        let Existing::Asked(asked) = found else { panic!("{found:?}") };
+        assert_eq!(asked.namespace, "", "it is in no namespace");
+        assert_eq!(of("!has(request.namespace)"), Existing::LeftOut);
+    }
+
+    #[test]
     fn what_depends_on_who_asks_is_never_guessed() {
         for unknown in [
             "request.userInfo.username != 'system:admin'",

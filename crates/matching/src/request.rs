@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::resource::Resource;
 
 /// The uid of a request that this crate makes.
-const UID: &str = "00000000-0000-4000-8000-000000000000";
+pub(crate) const UID: &str = "00000000-0000-4000-8000-000000000000";
 
 /// The part of a request that rules look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +52,11 @@ impl Asked {
         })
     }
 
+    /// Whether it is about a Namespace.
+    pub fn is_namespace(&self) -> bool {
+        self.group.is_empty() && self.resource == "namespaces"
+    }
+
     /// Whether the request replaces an object.
     pub(crate) fn is_update(&self) -> bool {
         self.operation == "UPDATE"
@@ -69,14 +74,17 @@ impl Asked {
             "resource": resource,
             "requestKind": kind,
             "requestResource": resource,
-            "name": name,
             "operation": operation,
             "userInfo": {"username": user, "groups": ["system:authenticated"]},
             "dryRun": false,
             "options": {"apiVersion": "meta.k8s.io/v1", "kind": options},
         });
-        if !namespace.is_empty() {
-            request["namespace"] = namespace.as_str().into();
+        // As in API servers: a request about a Namespace has its name as namespace, too, and neither field is sent empty.
+        let namespace = if namespace.is_empty() && self.is_namespace() { name } else { namespace };
+        for (field, text) in [("name", name), ("namespace", namespace)] {
+            if !text.is_empty() {
+                request[field] = text.into();
+            }
         }
         request
     }
@@ -153,5 +161,20 @@ pub(crate) mod tests {
         assert_eq!(review["request"]["options"]["kind"], "UpdateOptions");
         let text = String::from_utf8(about("me", &asked("pods", "", "CREATE"), "Pod", "a", raw)).expect("text");
         assert!(text.contains(r#""oldObject":null"#), "{text}");
+    }
+
+    #[test]
+    fn name_and_namespace_are_those_that_an_api_server_sends() {
+        let of = |resource: &str, namespace: &str, name: &str| {
+            let asked = Asked { namespace: namespace.into(), ..asked(resource, "", "CREATE") };
+            let request = asked.request("me", "Any", name);
+            [request.get("name").cloned(), request.get("namespace").cloned()]
+        };
+        let text = |text: &str| Some(json!(text));
+        assert_eq!(of("pods", "team", "a"), [text("a"), text("team")]);
+        assert_eq!(of("namespaces", "", "team"), [text("team"), text("team")]);
+        assert_eq!(of("nodes", "", "a"), [text("a"), None]);
+        assert_eq!(of("pods", "team", ""), [None, text("team")], "its name is generated later");
+        assert_eq!(of("namespaces", "", ""), [None, None]);
     }
 }
