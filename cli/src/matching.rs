@@ -2,12 +2,16 @@
 //!
 //! `eval` notes what it finds, and `test` compares it with what a test expects.
 
+mod equivalent;
+
 use std::collections::BTreeMap;
 
 use portcullis_api::PolicySpec;
-use portcullis_contract::{PolicyId, RuleWithOperations};
+use portcullis_contract::PolicyId;
 use portcullis_matching::{Asked, Conditions, Decision, LEFT_OUT, Labels, SYSTEM, Selector, labels, rules};
 use serde_json::{Value, json};
+
+use equivalent::may_be_equivalent;
 
 /// The namespace of an installation, if its operator has chosen no other.
 const INSTALLATION: &str = "portcullis";
@@ -86,7 +90,7 @@ fn of_namespace(id: &PolicyId, asked: &Asked, request: &Value) -> Match {
             asked.namespace
         ));
     }
-    let name = if is_namespace(asked) { request["name"].as_str().unwrap_or_default() } else { &asked.namespace };
+    let name = if asked.is_namespace() { request["name"].as_str().unwrap_or_default() } else { &asked.namespace };
     // A Policy in a namespace of the system is there on purpose.
     if id.namespace().is_none() && SYSTEM.contains(&name) {
         return Match::No(format!("no ClusterPolicy is asked about objects in {name}"));
@@ -137,19 +141,6 @@ fn of_rules(spec: &PolicySpec, asked: &Asked) -> Match {
     Match::No(format!("no rule matches {operation} of {group}{version}/{resource}{}", slash(subresource)))
 }
 
-/// Whether a rule that does not match may match the same object in another version, or in another group that has the same resource, to which
-/// an API server converts it.
-fn may_be_equivalent(rule: &RuleWithOperations, asked: &Asked) -> bool {
-    let is_any = |list: &[String]| list.iter().any(|entry| entry == "*");
-    let same_group = is_any(&rule.api_groups) || rule.api_groups.contains(&asked.group);
-    let name = |pattern: &String| pattern.split('/').next() == Some(asked.resource.as_str());
-    // A wildcard names resources of its own groups only: those of others are rarely the same.
-    let resources = rule.resources.iter().filter(|pattern| same_group || name(pattern)).cloned().collect();
-    let any = || vec!["*".to_owned()];
-    let widened = RuleWithOperations { api_groups: any(), api_versions: any(), resources, ..rule.clone() };
-    rules::matches(&[widened], asked)
-}
-
 fn of_objects(spec: &PolicySpec, request: &Value) -> Match {
     let objects = [&request["object"], &request["oldObject"]];
     match spec.object_selector.as_ref().map(Selector::parse).transpose() {
@@ -177,7 +168,7 @@ fn of_namespaces(spec: &PolicySpec, asked: &Asked, request: &Value, given: Names
         NamespaceLabels::NotKnown => &none,
     };
     let Some(labels) = namespace(asked, request, labels) else { return Match::Yes };
-    let is_known = matches!(given, NamespaceLabels::All(_)) || is_namespace(asked);
+    let is_known = matches!(given, NamespaceLabels::All(_)) || asked.is_namespace();
     match (selector.selects(&labels), is_known) {
         (true, true) => Match::Yes,
         (false, true) => {
@@ -209,14 +200,10 @@ fn only_name(selector: &Value) -> (Value, bool) {
     (json!({"matchLabels": labels, "matchExpressions": expressions}), is_all)
 }
 
-fn is_namespace(asked: &Asked) -> bool {
-    asked.group.is_empty() && asked.resource == "namespaces"
-}
-
 /// The labels that a namespace selector looks at: those of the request's namespace, or of the Namespace itself if it is about one. `None` for
 /// other cluster-scoped objects, which all namespace selectors let through.
 fn namespace(asked: &Asked, request: &Value, given: &BTreeMap<String, String>) -> Option<Labels> {
-    let (name, mut of_namespace) = if is_namespace(asked) {
+    let (name, mut of_namespace) = if asked.is_namespace() {
         // As in an API server: of a deletion and of a subresource, those of the stored Namespace count.
         let is_new = asked.subresource.is_empty() && ["CREATE", "UPDATE"].contains(&asked.operation.as_str());
         let object = if is_new { "object" } else { "oldObject" };
@@ -381,6 +368,7 @@ mod tests {
             (request("batch", "v2", "jobs", "CREATE"), true),
             (request("apps", "v1beta1", "deployments", "DELETE"), false),
             (request("", "v1", "pods", "CREATE"), false),
+            (request("networking.k8s.io", "v1", "deployments", "CREATE"), false),
         ] {
             let of = |policy: &str| found("cluster/a", &json!({"rules": rules, "matchPolicy": policy}), &asked, &[]);
             let equivalent = of("Equivalent");
