@@ -7,8 +7,8 @@ mod equivalent;
 use std::collections::BTreeMap;
 
 use portcullis_api::PolicySpec;
-use portcullis_contract::PolicyId;
-use portcullis_matching::{Asked, Conditions, Decision, LEFT_OUT, Labels, SYSTEM, Selector, labels, rules};
+use portcullis_contract::{FailurePolicy, PolicyId, clean};
+use portcullis_matching::{Asked, Conditions, Decision, Failing, LEFT_OUT, Labels, SYSTEM, Selector, labels, rules};
 use serde_json::{Value, json};
 
 use equivalent::may_be_equivalent;
@@ -24,6 +24,8 @@ pub(crate) enum Match {
     Yes,
     /// It is not, for this reason.
     No(String),
+    /// It is not, as the API server itself denies the request, for this reason.
+    Denied(String),
     /// Only an API server can judge this part of it.
     Unknown(String),
 }
@@ -34,6 +36,7 @@ impl Match {
         match self {
             Self::Yes => None,
             Self::No(why) => Some(format!("an API server would not ask the policy: {why}")),
+            Self::Denied(why) => Some(why.clone()),
             Self::Unknown(what) => Some(format!("only an API server can judge whether it asks the policy: {what}")),
         }
     }
@@ -66,7 +69,7 @@ pub(crate) fn matching(
     for part in parts {
         match part {
             Match::Yes => {}
-            Match::No(why) => no = no.or(Some(why)),
+            Match::No(why) | Match::Denied(why) => no = no.or(Some(why)),
             Match::Unknown(what) => unknown = unknown.or(Some(what)),
         }
     }
@@ -75,10 +78,23 @@ pub(crate) fn matching(
         // The conditions may be about another form of the object.
         (None, Some(what)) => Match::Unknown(what),
         (None, None) => match Conditions::of(&spec.match_conditions).decide_request(request) {
-            Decision::Matches => Match::Yes,
-            Decision::Excluded => Match::No("a match condition is false".to_owned()),
-            Decision::Unknown(name) => Match::Unknown(format!("match condition {name:?}")),
+            Ok(Decision::Matches) => Match::Yes,
+            Ok(Decision::Excluded) => Match::No("a match condition is false".to_owned()),
+            Ok(Decision::Unknown(name)) => Match::Unknown(format!("match condition {name:?}")),
+            Err(failing) => failed(&failing, spec.failure_policy),
         },
+    }
+}
+
+/// What an API server does where a match condition fails.
+fn failed(failing: &Failing, policy: FailurePolicy) -> Match {
+    let (name, missing) = (clean(&failing.condition, 300), clean(&failing.missing, 300));
+    let what = format!("the condition `{name}` fails, as there is no `{missing}`");
+    match policy {
+        FailurePolicy::Fail => {
+            Match::Denied(format!("{what}: with failurePolicy Fail an API server denies the request"))
+        }
+        FailurePolicy::Ignore => Match::No(format!("{what}, and failurePolicy is Ignore")),
     }
 }
 
@@ -383,6 +399,25 @@ mod tests {
         assert!(
             matches!(found("cluster/a", &selecting, &asked, &[]), Match::No(why) if why.contains("objectSelector"))
         );
+    }
+
+    #[test]
+    fn a_condition_that_fails_denies_or_skips_as_the_failure_policy_says() {
+        let of = |text: &str, policy: &str| {
+            let condition = json!([{"name": "x", "expression": text}]);
+            let mut asked = pod("CREATE");
+            asked["object"]["metadata"] = json!({"name": "web"});
+            found("cluster/a", &json!({"matchConditions": condition, "failurePolicy": policy}), &asked, &[])
+        };
+        let (bare, guarded) = ("object.metadata.labels.app == 'web'", "has(object.metadata.labels)");
+        let what = "the condition `x` fails, as there is no `labels`";
+        let denied = format!("{what}: with failurePolicy Fail an API server denies the request");
+        assert_eq!(of(bare, "Fail"), Match::Denied(denied));
+        assert_eq!(of(bare, "Ignore"), Match::No(format!("{what}, and failurePolicy is Ignore")));
+        for policy in ["Fail", "Ignore"] {
+            let found = of(&format!("{guarded} && {bare}"), policy);
+            assert_eq!(found, Match::No("a match condition is false".to_owned()), "{policy}");
+        }
     }
 
     #[test]

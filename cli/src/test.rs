@@ -140,11 +140,14 @@ async fn one(session: &Session, test: &Prepared, trial: &Trial, unserved: Option
     let found = matching(&policy.id, &policy.spec, &trial.asked, &trial.request, labels);
     let notes = match &found {
         Match::Unknown(_) => Vec::from_iter(found.note()),
-        Match::Yes | Match::No(_) => Vec::new(),
+        // Where that is not what is expected, it is told as a difference.
+        Match::Denied(_) if trial.expect.of_match(&found).is_none() => Vec::from_iter(found.note()),
+        Match::Yes | Match::No(_) | Match::Denied(_) => Vec::new(),
     };
+    let is_asked = trial.expect.asks() && !matches!(found, Match::Denied(_));
     let (outcome, messages) = match (trial.expect.of_match(&found), unserved) {
         (Some(difference), _) => (Outcome::Failed, vec![difference]),
-        (None, _) if !trial.expect.asks() => (Outcome::Passed, Vec::new()),
+        (None, _) if !is_asked => (Outcome::Passed, Vec::new()),
         (None, Some(why)) => (Outcome::NotEvaluated, vec![why.to_owned()]),
         (None, None) => match session.post("validate", &policy.id, trial.review.clone()).await {
             Err(error) => (Outcome::NotEvaluated, vec![format!("{error:#}")]),

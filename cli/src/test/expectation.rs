@@ -7,6 +7,9 @@ use serde_json::Value;
 use crate::eval::verdict::{Outcome, Verdict};
 use crate::matching::Match;
 
+/// The status code of an API server's denial, if the policy names none.
+const FORBIDDEN: u64 = 403;
+
 /// What a policy is expected to answer. What is absent may be anything.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -57,8 +60,18 @@ impl Expectation {
             (false, Match::Unknown(what)) => {
                 Some(format!("matched: want false, and only an API server can judge that: {what}"))
             }
+            // This denial has neither the words nor the warnings of the policy. API servers deny with 403.
+            (true, Match::Denied(_)) if self.is_denial_of_any() => None,
+            (true, Match::Denied(why)) => Some(why.clone()),
+            (false, Match::Denied(why)) => Some(format!("matched: want false, and the request is denied: {why}")),
             (true, Match::Yes | Match::Unknown(_)) | (false, Match::No(_)) => None,
         }
+    }
+
+    /// Whether it is met by each denial with the usual status code, whoever denies.
+    fn is_denial_of_any(&self) -> bool {
+        let is_usual = self.code.is_none_or(|code| code == FORBIDDEN);
+        self.allowed == Some(false) && is_usual && self.message.is_none() && self.warnings.is_empty()
     }
 
     /// Where it differs from a verdict. `object` is the object after the policy's changes.
@@ -73,8 +86,7 @@ impl Expectation {
         if let Some(wanted) = self.message.as_ref().filter(|wanted| !message.contains(wanted.as_str())) {
             differences.push(format!("message: want one with {wanted:?}, got {message:?}"));
         }
-        // Without a code, an API server answers 403.
-        let code = verdict.code.unwrap_or(403);
+        let code = verdict.code.unwrap_or(FORBIDDEN);
         if let Some(wanted) = self.code.filter(|wanted| *wanted != code) {
             differences.push(format!("code: want {wanted}, got {code}"));
         }
@@ -199,6 +211,23 @@ mod tests {
         );
         assert_eq!(told(json!({"matched": false}), Match::Yes), "matched: want false, got true");
         assert!(told(json!({"matched": false}), unknown()).contains("match condition \"a\""));
+    }
+
+    #[test]
+    fn a_request_that_the_api_server_itself_denies_is_denied_and_no_more() {
+        let told = |expected| expectation(expected).of_match(&Match::Denied("the condition `x` fails".to_owned()));
+        assert_eq!(told(json!({"allowed": false})), None);
+        assert_eq!(told(json!({"allowed": false, "code": 403})), None);
+        for other in [
+            json!({"allowed": true}),
+            json!({"allowed": false, "message": "no"}),
+            json!({"allowed": false, "code": 400}),
+            json!({"allowed": false, "warnings": ["old"]}),
+        ] {
+            assert_eq!(told(other.clone()).as_deref(), Some("the condition `x` fails"), "{other}");
+        }
+        let left_out = told(json!({"matched": false})).expect("a difference");
+        assert_eq!(left_out, "matched: want false, and the request is denied: the condition `x` fails");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! user who makes a request, if that user is not known.
 
 mod cost;
+mod failing;
 mod requester;
 
 use std::collections::HashMap;
@@ -14,12 +15,14 @@ use std::sync::{Arc, LazyLock};
 use cel::common::ast::{Expr, LiteralValue, operators};
 use cel::objects::{Key, Map};
 use cel::parser::PrattParser;
-use cel::{Context, Env, IdedExpr};
+use cel::{Context, Env, ExecutionError, IdedExpr};
 use portcullis_contract::MatchCondition;
 use serde_json::Value;
 
 use crate::request::Asked;
 use cost::{Cost, MAX_BRIEF_STEPS, MAX_DEPTH, MAX_STEPS, Size};
+pub use failing::Failing;
+use failing::{is_certain, reads_requester};
 use requester::needs_requester;
 
 /// Longest expression that is evaluated, in bytes.
@@ -47,6 +50,8 @@ struct Condition {
     expression: Option<(IdedExpr, Cost)>,
     /// Whether it would mean something else when the fields of the request that depend on its user are missing.
     needs_requester: bool,
+    /// Whether it reads one of these fields.
+    reads_requester: bool,
 }
 
 /// The variables of one request, on which conditions are evaluated.
@@ -125,7 +130,8 @@ impl Conditions {
         let read = |condition: &MatchCondition| {
             let expression = compiled(&condition.expression);
             let needs_requester = expression.as_ref().is_some_and(|(tree, _)| needs_requester(tree));
-            Condition { name: condition.name.clone(), expression, needs_requester }
+            let reads_requester = reads_requester(&condition.expression);
+            Condition { name: condition.name.clone(), expression, needs_requester, reads_requester }
         };
         Self(conditions.iter().map(read).collect())
     }
@@ -158,15 +164,32 @@ impl Conditions {
     }
 
     /// What the conditions say about the request of an AdmissionReview, all of which is known.
-    pub fn decide_request(&self, request: &Value) -> Decision {
+    ///
+    /// # Errors
+    /// When a condition reads what is not there, and none is false or unknown: an API server fails to evaluate it, too.
+    pub fn decide_request(&self, request: &Value) -> Result<Decision, Failing> {
         if self.0.is_empty() {
-            return Decision::Matches;
+            return Ok(Decision::Matches);
         }
         let (object, old) = (&request["object"], &request["oldObject"]);
         let size = [request, object, old].map(Size::of).into_iter().fold(Size::default(), Size::and);
         let subject = (!size.is_too_large()).then(|| Subject::new(&for_conditions(request), object, old));
-        let mut steps = MAX_STEPS;
-        self.decide_each(|condition| condition.holds(size, &mut steps, &subject.as_ref()?.context))
+        let (mut steps, mut failing) = (MAX_STEPS, None);
+        let decision = self.decide_each(|condition| {
+            let outcome = condition.outcome(size, &mut steps, &subject.as_ref()?.context);
+            match outcome {
+                // It counts only if all others are true, as one that is false excludes the request.
+                Err(Some(missing)) if is_certain(condition, request, &missing) => {
+                    failing.get_or_insert_with(|| Failing { condition: condition.name.clone(), missing });
+                    Some(true)
+                }
+                outcome => outcome.ok(),
+            }
+        });
+        match (decision, failing) {
+            (Decision::Matches, Some(failing)) => Err(failing),
+            (decision, _) => Ok(decision),
+        }
     }
 
     /// What they say together, each by whether it holds.
@@ -223,18 +246,28 @@ fn reads_metadata_only(expression: &IdedExpr) -> bool {
 impl Condition {
     /// Whether the condition is true; `None` if that cannot be found out here, or not with the steps that are left.
     fn holds(&self, size: Size, steps: &mut u64, context: &Context<'_, '_>) -> Option<bool> {
-        let (_, cost) = self.expression.as_ref()?;
-        *steps = steps.checked_sub(cost.steps(size)?)?;
-        self.value(context)
+        self.outcome(size, steps, context).ok()
+    }
+
+    /// The same with a reason if there is one: the key that it reads and that is not there.
+    fn outcome(&self, size: Size, steps: &mut u64, context: &Context<'_, '_>) -> Result<bool, Option<String>> {
+        let left = self.expression.as_ref().and_then(|(_, cost)| steps.checked_sub(cost.steps(size)?));
+        *steps = left.ok_or(None::<String>)?;
+        self.resolved(context)
     }
 
     /// Whether the condition is true; `None` if it is neither true nor false.
     fn value(&self, context: &Context<'_, '_>) -> Option<bool> {
-        let (expression, _) = self.expression.as_ref()?;
+        self.resolved(context).ok()
+    }
+
+    fn resolved(&self, context: &Context<'_, '_>) -> Result<bool, Option<String>> {
+        let (expression, _) = self.expression.as_ref().ok_or(None::<String>)?;
         // A defect of the CEL interpreter must not end a scan.
         match catch_unwind(AssertUnwindSafe(|| context.resolve(expression))) {
-            Ok(Ok(cel::Value::Bool(value))) => Some(value),
-            Ok(_) | Err(_) => None,
+            Ok(Ok(cel::Value::Bool(value))) => Ok(value),
+            Ok(Err(ExecutionError::NoSuchKey(key))) => Err(Some((*key).clone())),
+            Ok(_) | Err(_) => Err(None),
         }
     }
 }
@@ -365,10 +398,10 @@ mod tests {
             "request.userInfo.username == 'ada' && request.options.fieldManager == 'kubectl'",
             "object.spec.hostNetwork && oldObject.metadata.name == 'old'",
         ] {
-            assert_eq!(decide(good), Decision::Matches, "{good}");
+            assert_eq!(decide(good), Ok(Decision::Matches), "{good}");
         }
-        assert_eq!(decide("request.userInfo.username == 'bob'"), Decision::Excluded);
-        assert_eq!(decide("request.object.metadata.name == 'web'"), Decision::Unknown("c".to_owned()));
+        assert_eq!(decide("request.userInfo.username == 'bob'"), Ok(Decision::Excluded));
+        assert_eq!(decide("request.object.metadata.name == 'web'"), Ok(Decision::Unknown("c".to_owned())));
     }
 
     #[test]

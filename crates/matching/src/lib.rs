@@ -13,7 +13,7 @@ pub mod rules;
 mod scope;
 mod selector;
 
-pub use conditions::{Conditions, Decision, NoPause, Pace};
+pub use conditions::{Conditions, Decision, Failing, NoPause, Pace};
 pub use existing::Existing;
 pub use member::{AdmissionRequest, MemberMatcher, shared_part};
 pub use request::{Asked, about, matches_rule};
