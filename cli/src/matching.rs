@@ -100,6 +100,10 @@ fn failed(failing: &Failing, policy: FailurePolicy) -> Match {
 
 /// The namespaces that policies are not asked about.
 fn of_namespace(id: &PolicyId, asked: &Asked, request: &Value) -> Match {
+    // An API server takes its name for the namespace of the request.
+    if let Some(own) = id.namespace().filter(|_| asked.is_namespace()) {
+        return Match::No(format!("it is asked about objects in its namespace {own:?}, and about no Namespace itself"));
+    }
     if let Some(own) = id.namespace().filter(|own| *own != asked.namespace) {
         return Match::No(format!(
             "it applies to its own namespace {own:?} only, and the request is for {:?}",
@@ -358,6 +362,12 @@ mod tests {
         ] {
             let Match::No(why) = found(id, &everything, &asked, &[]) else { panic!("{id} {asked}") };
             assert!(why.contains(word), "{word:?} in {why}");
+        }
+        let mut namespace = request("", "namespaces", "shop", "shop");
+        for given in ["shop", ""] {
+            namespace["namespace"] = json!(given);
+            let own = found("namespaced/shop/a", &everything, &namespace, &[]);
+            assert!(matches!(&own, Match::No(why) if why.ends_with("about no Namespace itself")), "{own:?}");
         }
         let own = found("namespaced/kube-system/a", &everything, &request("", "pods", "kube-system", "x"), &[]);
         assert_eq!(own, Match::Yes, "a Policy there is asked");
