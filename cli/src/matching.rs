@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use portcullis_api::PolicySpec;
 use portcullis_contract::{FailurePolicy, PolicyId, clean};
-use portcullis_matching::{Asked, Conditions, Decision, Failing, LEFT_OUT, Labels, SYSTEM, Selector, labels, rules};
+use portcullis_matching::{
+    Asked, Conditions, Decision, Failing, LEFT_OUT, Labels, SYSTEM, Selector, is_own_definition, labels, rules,
+};
 use serde_json::{Value, json};
 
 use equivalent::may_be_equivalent;
@@ -130,7 +132,7 @@ fn of_kind(asked: &Asked, request: &Value) -> Match {
         return Match::No(format!("no policy is asked about the API group {group}"));
     }
     let name = request["name"].as_str().unwrap_or_default();
-    if group == "apiextensions.k8s.io" && name.ends_with(".policies.portcullis.dev") {
+    if is_own_definition(group, name) {
         return Match::No("no policy is asked about the definitions of Portcullis' own resources".to_owned());
     }
     if group == "coordination.k8s.io" && asked.namespace == "kube-node-lease" {

@@ -18,5 +18,5 @@ pub use existing::Existing;
 pub use member::{AdmissionRequest, MemberMatcher, shared_part};
 pub use request::{Asked, about, matches_rule};
 pub use resource::Resource;
-pub use scope::{LEFT_OUT, Namespaces, Parts, SYSTEM, Scope, ScopeError};
+pub use scope::{LEFT_OUT, Namespaces, Parts, SYSTEM, Scope, ScopeError, is_own_definition};
 pub use selector::{Labels, Selector, SelectorError, labels};

@@ -13,6 +13,8 @@ use crate::selector::{Labels, Selector, SelectorError, labels};
 pub const SYSTEM: [&str; 2] = ["kube-node-lease", "kube-system"];
 /// API groups about which no policy is asked.
 pub const LEFT_OUT: [&str; 3] = ["authentication.k8s.io", "authorization.k8s.io", "policies.portcullis.dev"];
+/// The API group of definitions of resources, and how the names of Portcullis' own end.
+const OWN_DEFINITIONS: (&str, &str) = ("apiextensions.k8s.io", ".policies.portcullis.dev");
 /// The operations for which an existing object can be judged, the preferred one first.
 const OPERATIONS: [&str; 2] = ["CREATE", "UPDATE"];
 
@@ -68,6 +70,12 @@ pub struct Scope {
     is_namespaced: bool,
     /// The namespaces about which the policy is not asked.
     left_out: Vec<String>,
+}
+
+/// Whether an object of this API group and name is the definition of one of Portcullis' own resources. No policy is asked about these, so that
+/// none can keep Portcullis from being upgraded.
+pub fn is_own_definition(group: &str, name: &str) -> bool {
+    group == OWN_DEFINITIONS.0 && name.ends_with(OWN_DEFINITIONS.1)
 }
 
 impl Scope {
@@ -171,6 +179,9 @@ impl Scope {
     /// Whether the policy is asked about an object of a resource; `selected` are the namespaces that its selector selects, or `None` for
     /// all. The object must be one that an API server listed with the object selector, in the only namespace of interest.
     pub fn covers(&self, resource: &Resource, object: &Value, selected: Option<&BTreeSet<String>>) -> bool {
+        if is_own(resource, object) {
+            return false;
+        }
         let Some(namespace) = namespace(resource, object) else { return true };
         !self.leaves_out(namespace) && selected.is_none_or(|names| names.contains(namespace))
     }
@@ -179,7 +190,7 @@ impl Scope {
     /// with a namespace selector is not asked about an object in an unknown namespace.
     pub fn selects(&self, resource: &Resource, object: &Value, namespaces: &Namespaces) -> bool {
         let metadata = &object["metadata"];
-        if !self.objects.is_empty() && !self.objects.selects(&labels(metadata)) {
+        if is_own(resource, object) || !self.objects.is_empty() && !self.objects.selects(&labels(metadata)) {
             return false;
         }
         let Some(name) = namespace(resource, object) else { return self.namespace.is_none() };
@@ -197,6 +208,10 @@ impl Scope {
     pub fn leaves_out(&self, namespace: &str) -> bool {
         self.left_out.iter().any(|name| name == namespace)
     }
+}
+
+fn is_own(resource: &Resource, object: &Value) -> bool {
+    is_own_definition(&resource.group, object["metadata"]["name"].as_str().unwrap_or_default())
 }
 
 fn is_namespace(resource: &Resource) -> bool {
@@ -284,6 +299,24 @@ mod tests {
         assert!(!cluster.is_of("policies.portcullis.dev", "v1alpha1") && !cluster.is_of("authorization.k8s.io", "v1"));
         let left_out = [resource("policies.portcullis.dev", "v1alpha1", "clusterpolicies", false)];
         assert!(cluster.resources(&left_out).is_empty());
+    }
+
+    #[test]
+    fn the_definitions_of_our_own_resources_are_left_out() {
+        let rules =
+            json!({"rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}]});
+        let scope = scope("ClusterPolicy", &rules, None).expect("a scope");
+        let definitions = resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", false);
+        let has = |resource: &Resource, name: &str| {
+            let object = json!({"metadata": {"name": name}});
+            let (covered, selected) =
+                (scope.covers(resource, &object, None), scope.selects(resource, &object, &Namespaces::new()));
+            assert_eq!(covered, selected, "{name}");
+            covered
+        };
+        assert!(!has(&definitions, "clusterpolicies.policies.portcullis.dev"));
+        assert!(has(&definitions, "widgets.example.com"));
+        assert!(has(&known()[2], "a.policies.portcullis.dev"), "it is a Node");
     }
 
     #[test]
