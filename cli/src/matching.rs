@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use portcullis_api::PolicySpec;
 use portcullis_contract::{FailurePolicy, PolicyId, clean};
 use portcullis_matching::{
-    Asked, Conditions, Decision, Failing, LEFT_OUT, Labels, SYSTEM, Selector, is_own_definition, labels, rules,
+    Asked, Conditions, Decision, Failing, LEFT_OUT, Labels, SYSTEM, Selector, is_by_the_cluster, is_own_definition,
+    labels, rules,
 };
 use serde_json::{Value, json};
 
@@ -138,10 +139,11 @@ fn of_kind(asked: &Asked, request: &Value) -> Match {
     if group == "coordination.k8s.io" && asked.namespace == "kube-node-lease" {
         return Match::No("no policy is asked about the Leases of nodes".to_owned());
     }
-    let groups = request["userInfo"]["groups"].as_array();
-    let is_kubelet = groups.is_some_and(|groups| groups.iter().any(|group| group == "system:nodes"));
-    if group.is_empty() && asked.resource == "nodes" && is_kubelet {
-        return Match::No("no policy is asked about what kubelets write to Nodes".to_owned());
+    if is_by_the_cluster(group, &asked.resource, &request["userInfo"]) {
+        return Match::No(
+            "no policy is asked about what kubelets and controllers of kube-system write to nodes and volumes"
+                .to_owned(),
+        );
     }
     Match::Yes
 }

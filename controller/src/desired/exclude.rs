@@ -20,10 +20,8 @@ const BEFORE_VALUE: &str = " == '";
 struct Exclusion {
     name: &'static str,
     expression: &'static str,
-    /// The API groups about which it decides.
-    groups: &'static [&'static str],
-    /// The only resource about which it decides; `None` for all of these groups.
-    resource: Option<&'static str>,
+    /// The API groups about which it decides, each with the resource; `None` for all of the group.
+    about: &'static [(&'static str, Option<&'static str>)],
 }
 
 const CONDITIONS: [Exclusion; 4] = [
@@ -31,28 +29,35 @@ const CONDITIONS: [Exclusion; 4] = [
         name: "portcullis.dev/own-kinds",
         expression: "request.resource.group != 'policies.portcullis.dev' && !(request.resource.group == 'apiextensions.k8s.io' \
                      && has(request.name) && request.name.endsWith('.policies.portcullis.dev'))",
-        groups: &["policies.portcullis.dev", "apiextensions.k8s.io"],
-        resource: None,
+        about: &[("policies.portcullis.dev", None), ("apiextensions.k8s.io", None)],
     },
     Exclusion {
         name: "portcullis.dev/access-reviews",
         expression: "!(request.resource.group in ['authentication.k8s.io', 'authorization.k8s.io'])",
-        groups: &["authentication.k8s.io", "authorization.k8s.io"],
-        resource: None,
+        about: &[("authentication.k8s.io", None), ("authorization.k8s.io", None)],
     },
     Exclusion {
         name: "portcullis.dev/node-leases",
         expression: "!(request.resource.group == 'coordination.k8s.io' && has(request.namespace) \
                      && request.namespace == 'kube-node-lease')",
-        groups: &["coordination.k8s.io"],
-        resource: None,
+        about: &[("coordination.k8s.io", None)],
     },
+    // What nodes come back by and volumes are attached by. Without it, a policy about everything that nobody can answer would keep the pods
+    // that answer from starting. `is_by_the_cluster` of `portcullis_matching` says the same.
     Exclusion {
         name: "portcullis.dev/kubelets",
-        expression: "!(request.resource.group == '' && request.resource.resource == 'nodes' \
-                     && has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups)",
-        groups: &[""],
-        resource: Some("nodes"),
+        expression: "!((request.resource.group == '' && request.resource.resource in ['nodes', 'persistentvolumes'] \
+                     || request.resource.group == 'storage.k8s.io' && request.resource.resource in ['csinodes', 'volumeattachments']) \
+                     && (has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups \
+                     || has(request.userInfo.username) && (request.userInfo.username.startsWith('system:serviceaccount:kube-system:') \
+                     || request.userInfo.username in ['system:kube-controller-manager', 'system:cloud-controller-manager', \
+                     'system:kube-scheduler'])))",
+        about: &[
+            ("", Some("nodes")),
+            ("", Some("persistentvolumes")),
+            ("storage.k8s.io", Some("csinodes")),
+            ("storage.k8s.io", Some("volumeattachments")),
+        ],
     },
 ];
 
@@ -60,12 +65,15 @@ impl Exclusion {
     /// Whether a rule matches something about which the condition decides. An API server evaluates the conditions of a webhook for each
     /// request that its rules match, which costs it a tenth of a millisecond each; so a webhook has only those that can matter.
     fn matters(&self, rule: &RuleWithOperations) -> bool {
-        let is_group = |group: &String| group == "*" || self.groups.contains(&group.as_str());
-        let is_resource = |pattern: &String| {
-            let name = pattern.split('/').next().unwrap_or_default();
-            self.resource.is_none_or(|resource| name == "*" || name == resource)
+        let is_about = |(group, resource): &(&str, Option<&str>)| {
+            let is_resource = |pattern: &String| {
+                let name = pattern.split('/').next().unwrap_or_default();
+                resource.is_none_or(|resource| name == "*" || name == resource)
+            };
+            let is_group = |named: &String| named == "*" || named == group;
+            rule.api_groups.iter().any(is_group) && rule.resources.iter().any(is_resource)
         };
-        rule.api_groups.iter().any(is_group) && rule.resources.iter().any(is_resource)
+        self.about.iter().any(is_about)
     }
 }
 
@@ -139,6 +147,9 @@ pub(super) fn marker_value(entry: &Value) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_contract::MatchCondition;
+    use portcullis_matching::{Conditions, Decision, is_by_the_cluster};
+
     use super::super::tests::part;
     use super::*;
 
@@ -185,6 +196,12 @@ mod tests {
             ("apps", "*/*", "mine"),
             ("", "nodes/status", "kubelets mine"),
             ("", "*", "kubelets mine"),
+            ("", "persistentvolumes", "kubelets mine"),
+            ("", "persistentvolumeclaims", "mine"),
+            ("storage.k8s.io", "volumeattachments", "kubelets mine"),
+            ("storage.k8s.io", "csinodes/status", "kubelets mine"),
+            ("storage.k8s.io", "nodes", "mine"),
+            ("storage.k8s.io", "storageclasses", "mine"),
             ("*", "*/status", all),
             ("*", "deployments", "own-kinds access-reviews node-leases mine"),
             ("policies.portcullis.dev", "policies", "own-kinds mine"),
@@ -193,6 +210,46 @@ mod tests {
             ("coordination.k8s.io", "leases", "node-leases mine"),
         ] {
             assert_eq!(conditions(group, resource), expected, "{group} {resource}");
+        }
+    }
+
+    #[test]
+    fn nodes_and_volumes_come_back_although_a_policy_is_about_everything() {
+        let own = CONDITIONS.iter().find(|own| own.name == "portcullis.dev/kubelets").expect("the condition");
+        let (name, expression) = (own.name.to_owned(), own.expression.to_owned());
+        let condition = Conditions::of(&[MatchCondition { name, expression }]);
+        let node = json!({"username": "system:node:a", "groups": ["system:nodes", "system:authenticated"]});
+        let account = |namespace: &str| {
+            let username = format!("system:serviceaccount:{namespace}:node-controller");
+            json!({"username": username, "groups": ["system:serviceaccounts"]})
+        };
+        let user = |name: &str| json!({"username": name});
+        let components = ["system:kube-controller-manager", "system:cloud-controller-manager", "system:kube-scheduler"];
+        let trusted = components.iter().map(|name| user(name)).chain([node, account("kube-system")]);
+        let others = [account("karpenter"), account("kube-system-2"), user("admin"), user("system:kube-proxy")];
+        let users: Vec<_> = trusted.map(|user| (user, true)).chain(others.map(|user| (user, false))).collect();
+        for (group, resource, is_left_out) in [
+            ("", "nodes", true),
+            ("", "persistentvolumes", true),
+            ("storage.k8s.io", "csinodes", true),
+            ("storage.k8s.io", "volumeattachments", true),
+            ("", "pods", false),
+            ("", "csinodes", false),
+            ("storage.k8s.io", "nodes", false),
+            ("storage.k8s.io", "storageclasses", false),
+        ] {
+            for (user, is_trusted) in &users {
+                let resources = json!({"group": group, "version": "v1", "resource": resource});
+                let request = json!({
+                    "operation": "UPDATE", "name": "a", "resource": resources, "userInfo": user,
+                    "object": {"metadata": {"name": "a"}}, "oldObject": {"metadata": {"name": "a"}},
+                });
+                let expected = is_left_out && *is_trusted;
+                let decided = condition.decide_request(&request);
+                let wanted = if expected { Decision::Excluded } else { Decision::Matches };
+                assert_eq!(decided.expect("an answer"), wanted, "{group} {resource} {user}");
+                assert_eq!(is_by_the_cluster(group, resource, user), expected, "{group} {resource} {user}");
+            }
         }
     }
 

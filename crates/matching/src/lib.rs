@@ -12,6 +12,7 @@ mod resource;
 pub mod rules;
 mod scope;
 mod selector;
+mod system;
 
 pub use conditions::{Conditions, Decision, Failing, NoPause, Pace};
 pub use existing::Existing;
@@ -20,3 +21,4 @@ pub use request::{Asked, about, matches_rule};
 pub use resource::Resource;
 pub use scope::{LEFT_OUT, Namespaces, Parts, SYSTEM, Scope, ScopeError, is_own_definition};
 pub use selector::{Labels, Selector, SelectorError, labels};
+pub use system::is_by_the_cluster;
