@@ -20,7 +20,7 @@ use crate::action::Action;
 use crate::desired::marker_value;
 use crate::event::{Events, kind};
 use crate::failed::Failed;
-use crate::marker::Prover;
+use crate::marker::{ProofProblem, Prover};
 use crate::memory::{ConditionValue, WebhookRejection};
 use crate::watch::resource;
 use crate::world::{Change, Collection, Entries};
@@ -69,7 +69,8 @@ impl Executor {
             let proof = self.prover.prove(group, revision, value, PATIENCE).await;
             let value = proof.err().map(|unproven| {
                 let (status, reason) = unproven.problem.condition();
-                ConditionValue { status, reason, message: unproven.to_string() }
+                let is_silence = matches!(unproven.problem, ProofProblem::Unreachable(_));
+                ConditionValue { status, reason, message: unproven.to_string(), is_silence }
             });
             return Ok(Outcome::Proven(group.clone(), webhook.clone(), value));
         }

@@ -78,6 +78,8 @@ pub struct ConditionValue {
     pub message: String,
 }
 
+    /// Whether it is only because an API server gave no answer, so that an earlier proof still holds.
+    pub is_silence: bool,
 impl WebhookRejection {
     /// A refusal that has just come, in the API server's words.
     pub fn now(message: &str) -> Self {
@@ -88,7 +90,12 @@ impl WebhookRejection {
 impl ConditionValue {
     /// The webhook is not configured, for this reason.
     pub fn not_configured(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { status: Truth::False, reason, message: message.into() }
+        Self { status: Truth::False, reason, message: message.into(), is_silence: false }
+    }
+
+    /// API servers call the policy.
+    pub fn registered(message: String) -> Self {
+        Self { status: Truth::True, reason: "Registered", message, is_silence: false }
     }
 }
 

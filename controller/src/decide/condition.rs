@@ -73,25 +73,27 @@ pub(super) fn value(
         let is_called = is_proven && newest.content.as_ref().is_ok_and(|content| group.calls_for(content));
         return match refused {
             Some(refused) if is_called && refused.reason == "SpecInvalid" => {
-                let message = format!(
-                    "webhook configuration {} of match group {id}; the API server refuses a change of it: {}",
-                    found.name, refused.message
-                );
-                Some(ConditionValue { status: Truth::True, reason: "Registered", message })
+                let message =
+                    format!("{}; the API server refuses a change of it: {}", called_by(found, id), refused.message);
+                Some(ConditionValue::registered(message))
             }
             refused => refused,
         };
     }
     let unproven = remembered.and_then(|remembered| remembered.unproven.clone());
-    if unproven.is_some() {
-        return unproven;
+    if let Some(unproven) = unproven {
+        if !unproven.is_silence || !is_registered(policy) {
+            return Some(unproven);
+        }
+        let message = format!("{}; not proven again: {}", called_by(found, id), unproven.message);
+        return Some(ConditionValue::registered(message));
     }
     if newest.content.as_ref().is_ok_and(|content| !group.calls_for(content)) {
         // Other policies share the webhook, which is not called for the rules of this one yet.
         let is_ready = !policy.is_suspended && policy.status.everywhere >= policy.generation;
         return (!is_ready && group.is_proven).then(|| waiting(policy));
     }
-    let mut message = format!("webhook configuration {} of match group {id}", found.name);
+    let mut message = called_by(found, id);
     if newest.content.as_ref().is_ok_and(|content| content.shared) {
         message.push_str("; it is shared, and the policy server applies rules, objectSelector and matchConditions");
     }
@@ -99,7 +101,27 @@ pub(super) fn value(
     let more = problem.map(|problem| format!("; it stays as it is: {problem}"));
     let more = more.or_else(|| group.turns.complaint(found.kind).map(|complaint| format!("; {complaint}")));
     let message = format!("{message}{}", more.unwrap_or_default());
-    group.is_proven.then_some(ConditionValue { status: Truth::True, reason: "Registered", message })
+    group.is_proven.then(|| ConditionValue::registered(message))
+}
+
+/// What calls a policy, for people to read.
+fn called_by(found: &WebhookView, group: &GroupId) -> String {
+    format!("webhook configuration {} of match group {group}", found.name)
+}
+
+/// Whether the status says of this generation that API servers call it. The leader before has written that, after a proof.
+fn is_registered(policy: &PolicyView) -> bool {
+    let condition = policy.status.webhook.as_ref();
+    condition.is_some_and(|one| one.status == Truth::True && one.observed_generation == policy.generation)
+}
+
+/// The refusal of a policy whose match part has the same id as another one. The id is a part of a hash, so this can happen by chance or
+/// by design, and the policy must not be called by the other's rules.
+pub(super) fn same_id(group: &GroupId) -> ConditionValue {
+    let text = format!(
+        "the match group of this policy has the same id as another one, {group}, so it cannot be registered: change a match condition, for instance its name"
+    );
+    ConditionValue::not_configured("SpecInvalid", text)
 }
 
 /// The condition of a policy that no webhook calls yet: it is suspended, or waits for its replicas.

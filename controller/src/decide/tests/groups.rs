@@ -313,7 +313,12 @@ fn a_revision_that_somebody_deletes_takes_no_webhook_away() {
 #[test]
 fn before_authority_and_owner_are_known_nothing_is_registered() {
     let mut stage = Stage::new();
-    let missing = ConditionValue { status: Truth::False, reason: "CABundleInvalid", message: "none yet".into() };
+    let missing = ConditionValue {
+        status: Truth::False,
+        reason: "CABundleInvalid",
+        message: "none yet".into(),
+        is_silence: false,
+    };
     stage.rules.installation = Err(missing);
     stage.put(policy("a").everywhere());
     stage.revision(&policy("a"), &[]);

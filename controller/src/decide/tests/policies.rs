@@ -65,10 +65,64 @@ fn a_registered_policy_says_so_only_after_the_proof() {
     assert_eq!(stage.actions(), ["prove with a-1"]);
     stage.proven(&policy("a"));
     assert_eq!(stage.actions(), ["a True Registered at 1"]);
-    let unproven = ConditionValue { status: Truth::Unknown, reason: "Unknown", message: "not called".into() };
+    let unproven =
+        ConditionValue { status: Truth::Unknown, reason: "Unknown", message: "not called".into(), is_silence: false };
     let group = stage.group(&policy("a"));
     stage.memory.groups.entry(group).or_default().unproven = Some(unproven);
     assert_eq!(stage.actions(), ["prove with a-1", "a Unknown Unknown at 1"]);
+}
+
+/// What a new leader sees of a policy with this condition, whose webhook is as it should be, where an API server gave no answer or, if
+/// `answered`, let the marker pass.
+fn seen_by_a_new_leader(policy: P, answered: bool) -> Stage {
+    let mut stage = Stage::new();
+    stage.put(policy.clone());
+    stage.revision(&policy, &["served"]);
+    stage.webhook(&policy);
+    let message = "1 of 2 API servers call the webhook; 10.0.0.2:6443: it failed".to_owned();
+    let (status, reason) = (Truth::Unknown, "Unknown");
+    let unproven = ConditionValue { status, reason, message, is_silence: !answered };
+    let group = stage.group(&policy);
+    stage.memory.groups.entry(group).or_default().unproven = Some(unproven);
+    stage
+}
+
+#[test]
+fn a_policy_that_was_proven_before_stays_registered_while_an_api_server_cannot_be_asked() {
+    let registered = policy("a").generation(2).everywhere().condition("True", "Registered", 2);
+    let mut stage = seen_by_a_new_leader(registered.clone(), false);
+    assert_eq!(stage.actions(), ["prove with a-2", "a True Registered at 2"]);
+    let written = stage.decide().into_iter().find_map(|action| match action {
+        Action::SetCondition { condition, .. } => Some(condition),
+        _ => None,
+    });
+    let message = written.expect("a condition").message;
+    assert!(message.ends_with("; not proven again: 1 of 2 API servers call the webhook; 10.0.0.2:6443: it failed"));
+
+    let mut stage = seen_by_a_new_leader(registered, true);
+    assert_eq!(stage.actions(), ["prove with a-2", "a Unknown Unknown at 2"], "that API server does not call it");
+    let edited = policy("a").generation(2).everywhere().condition("True", "Registered", 1);
+    let mut stage = seen_by_a_new_leader(edited, false);
+    assert_eq!(stage.actions(), ["prove with a-2", "a Unknown Unknown at 2"], "it was never proven");
+}
+
+#[test]
+fn after_an_uninstallation_a_policy_waits_for_its_replicas_again_and_nobody_is_accused() {
+    let mut stage = Stage::new();
+    let left = policy("a").generation(2).condition("False", "Uninstalled", 2);
+    stage.put(left.clone());
+    stage.revision(&policy("a"), &["served", "withdrawn"]);
+    stage.revision(&left, &["served"]);
+    stage.tried(&left);
+    let waits = ["a False Uninstalled at 2"];
+    assert_eq!(stage.actions(), waits, "the reason stays, as the next leader has to know it too");
+    stage.rules.installation = Err(ConditionValue::not_configured("Unknown", "not asked yet"));
+    assert_eq!(stage.actions(), waits);
+    stage.rules.installation = rules().installation;
+    stage.put(left.clone().everywhere());
+    assert_eq!(stage.actions()[0], "register", "and not `register again`");
+    stage.proven(&left);
+    assert!(stage.actions().contains(&"a True Registered at 2".to_owned()));
 }
 
 #[test]
