@@ -107,7 +107,7 @@ pub struct Args {
     pub parallel_writes: usize,
 
     /// Uninstalls instead of running: deletes this Deployment of controllers, deletes the webhooks of the policy server, removes its
-    /// finalizers from policies, deletes the Lease of the reporters, and exits.
+    /// finalizers from policies, deletes the Lease of the reporters, writes into the status of policies that nothing evaluates them, and exits.
     #[arg(long, env = "PORTCULLIS_UNINSTALL", value_name = "DEPLOYMENT")]
     pub uninstall: Option<String>,
 

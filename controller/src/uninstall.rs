@@ -1,12 +1,15 @@
 //! Removes what would block a cluster after the installation is gone: first the controllers, then the webhooks, then the finalizers of
-//! policies, and last the Lease of the reporters.
+//! policies, and then the Lease of the reporters. Last, the status of each policy says that nothing evaluates it.
 //!
 //! The order matters: controllers would restore what is removed, and a webhook that is not answered blocks more than a policy that
 //! cannot be deleted. Policies, revisions and Secrets stay.
 
+mod status;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::rbac::v1::RoleBinding;
@@ -40,6 +43,10 @@ const LEADERS_RIGHTS: &str = "portcullis-reporter-leader";
 const LEASE_ROUNDS: u32 = 4;
 /// How long reporters may still make a Lease after they have lost the right to: until every API server has noticed.
 const LEASE_PAUSE: Duration = Duration::from_secs(3);
+/// How long a reporter relies on its Lease after the last renewal: until then, it may write the status of a policy once more.
+const LEADER_ENDS: Duration = Duration::from_secs(13);
+/// How long writing the status of all policies may take. The rest keeps what it says.
+const STATUS_LIMIT: Duration = Duration::from_secs(30);
 
 /// What is to be uninstalled.
 pub(crate) struct Uninstall {
@@ -61,7 +68,8 @@ impl Uninstall {
             match self.round().await {
                 Ok(0) => {
                     tracing::info!("no webhook and no finalizer of this policy server is left");
-                    self.remove_lease().await;
+                    let had_leader = self.remove_lease().await;
+                    self.tell(had_leader).await;
                     return Ok(());
                 }
                 Ok(removed) => tracing::info!(removed, "removed; looking for more"),
@@ -138,18 +146,20 @@ impl Uninstall {
     /// policy server that is installed next in this namespace has the same account, whatever its name is: it could write no status while
     /// there is a Lease with the name of a pod that is gone.
     ///
-    /// A failure is only logged, since the Lease blocks nothing else and can be deleted by hand.
-    async fn remove_lease(&self) {
+    /// A failure is only logged, since the Lease blocks nothing else and can be deleted by hand. Returns whether a reporter may still lead.
+    async fn remove_lease(&self) -> bool {
         let lease = format!("portcullis-{}-reporter", self.policy_server);
+        let mut had_leader = false;
         for _ in 0..LEASE_ROUNDS {
             match self.lease_round(&lease).await {
-                Ok(false) => return,
-                Ok(true) => {}
+                Ok(false) => return had_leader,
+                Ok(true) => had_leader = true,
                 Err(error) => tracing::warn!(error = format!("{error:#}"), "trying again"),
             }
             tokio::time::sleep(LEASE_PAUSE).await;
         }
         tracing::warn!(lease, "it may be left: delete it before another policy server is installed in this namespace");
+        true
     }
 
     /// Removes the Lease, and before it the right to make another one, which Helm removes only after this. Returns whether there was either.
@@ -211,17 +221,66 @@ impl Uninstall {
     }
 
     async fn release(&self, collection: Collection, policy: &PolicyReference, patch: &Value) -> Result<()> {
-        let api = match &policy.namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource(collection)),
-            None => self.api(collection),
-        };
-        let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
-        let patched = api.patch(&policy.name, &params, &Patch::Merge(patch)).await;
+        let patched = self.policies(collection, policy).patch(&policy.name, &manager(), &Patch::Merge(patch)).await;
         match patched {
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
             patched => drop(patched.with_context(|| format!("policy {}", policy.name))?),
         }
         tracing::info!(policy = policy.name, namespace = policy.namespace, "removed the finalizer");
+        Ok(())
+    }
+
+    /// Makes the status of each policy say that nothing evaluates it, and once more what the last leader of the reporters has overwritten.
+    ///
+    /// A failure is only logged: it blocks nothing. Policies that go on saying that they are enforced are registered at once by the next
+    /// installation, as after a controller was gone for a while.
+    async fn tell(&self, had_leader: bool) {
+        let told = self.tell_all().await;
+        if had_leader && told > 0 {
+            tokio::time::sleep(LEADER_ENDS).await;
+            self.tell_all().await;
+        }
+        tracing::info!(policies = told, "their status says that nothing evaluates them");
+    }
+
+    /// Writes the status of the policies whose status does not say it, and returns of how many.
+    async fn tell_all(&self) -> usize {
+        let mut told = 0;
+        let all = async {
+            for collection in Collection::ALL {
+                if let Collection::Policies(kind) = collection {
+                    self.tell_each(collection, kind, &mut told).await?;
+                }
+            }
+            anyhow::Ok(())
+        };
+        let problem = match tokio::time::timeout(STATUS_LIMIT, all).await {
+            Ok(Ok(())) => return told,
+            Ok(Err(error)) => format!("{error:#}"),
+            Err(_) => format!("it took longer than {STATUS_LIMIT:?}"),
+        };
+        tracing::warn!(problem, "the status of some policies may go on saying that they are enforced");
+        told
+    }
+
+    async fn tell_each(&self, collection: Collection, kind: Kind, told: &mut usize) -> Result<()> {
+        let (params, now) = (manager(), Timestamp::now());
+        let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        let mut next = Some(String::new());
+        while let Some(token) = next {
+            let (objects, after) = self.page(collection, &token).await?;
+            next = after;
+            for object in objects {
+                let policy = PolicyView::read(kind, &object).filter(|one| one.policy_server == self.policy_server);
+                let Some(policy) = policy.map(|policy| policy.reference) else { continue };
+                let Some(patch) = status::patch(&object, now) else { continue };
+                let api = self.policies(collection, &policy);
+                match api.patch_status(&policy.name, &params, &Patch::Merge(patch)).await {
+                    Ok(_) => *told += 1,
+                    Err(error) => tracing::warn!(%error, policy = policy.name, "failed to write its status"),
+                }
+            }
+        }
         Ok(())
     }
 
@@ -251,6 +310,18 @@ impl Uninstall {
     fn api(&self, collection: Collection) -> Api<Outline> {
         Api::all_with(self.client.clone(), &resource(collection))
     }
+
+    /// The policies of the namespace of this one, or those of the cluster.
+    fn policies(&self, collection: Collection, policy: &PolicyReference) -> Api<Outline> {
+        match &policy.namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource(collection)),
+            None => self.api(collection),
+        }
+    }
+}
+
+fn manager() -> PatchParams {
+    PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 /// Whether a policy is one of this policy server and has our finalizer. One that has so many finalizers that not all are known keeps them.

@@ -1,6 +1,8 @@
 //! The condition `WebhookConfigured` of a policy (docs/design/status-api.md, section 4).
 
+use portcullis_api::reason::UNINSTALLED;
 use portcullis_api::{Condition, ConditionType, Truth};
+use portcullis_contract::GroupId;
 use portcullis_process::Now;
 
 use super::groups::{Group, Groups};
@@ -156,8 +158,27 @@ fn bundles(entries: &serde_json::Value) -> impl Iterator<Item = Option<CaBundle>
     })
 }
 
+/// Whether the installation was removed on purpose, and API servers have not called the policy since then. It counts as one that was never
+/// registered: replicas of the next installation that are not ready must not reject requests.
+pub(super) fn is_uninstalled(policy: &PolicyView) -> bool {
+    let condition = policy.status.webhook.as_ref();
+    condition.is_some_and(|one| one.status != Truth::True && one.reason == UNINSTALLED)
+}
+
+/// The value for a policy that has not been registered since an uninstallation: this stays the reason until it is, as only the status tells.
+/// A reason because of which somebody has to act takes its place.
+fn keep_uninstalled(policy: &PolicyView, value: ConditionValue) -> ConditionValue {
+    let is_early = value.status == Truth::False && [WAITING, "Suspended", "Unknown"].contains(&value.reason);
+    if !is_early || !is_uninstalled(policy) {
+        return value;
+    }
+    let message = format!("not registered since the last uninstallation; {}", value.message);
+    ConditionValue::not_configured(UNINSTALLED, message)
+}
+
 /// The write that sets a policy's condition to this value, unless it has it already.
 pub(super) fn write(policy: &PolicyView, value: ConditionValue, now: Now) -> Option<Action> {
+    let value = keep_uninstalled(policy, value);
     let known = ConditionType::WebhookConfigured.reasons();
     debug_assert!(known.contains(&value.reason), "{} is not in the list of reasons", value.reason);
     let before = policy.status.webhook.as_ref();

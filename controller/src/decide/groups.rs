@@ -14,7 +14,7 @@ use super::quota::{self, Quota, WebhookQuota};
 use super::revision::{self, Planned};
 use super::rules::{Decision, Rules};
 use super::turns::{Turns, longest_turn};
-use super::unknown;
+use super::{condition, unknown};
 use crate::action::Action;
 use crate::desired::{self, Desired, desired, kept, waits};
 use crate::memory::{ConditionValue, GroupMemory, Memory};
@@ -207,7 +207,7 @@ impl<'w> Groups<'w> {
             let known = self.get(&content.group).and_then(|group| group.part.as_ref());
             if known.is_some_and(|part| !part.is_same(&content.part)) {
                 memory.placed.remove(&(uid.to_owned(), policy.generation));
-                self.refused.insert(uid, same_id(&content.group));
+                self.refused.insert(uid, condition::same_id(&content.group));
                 return;
             }
             if let Err(refusal) = webhooks.take(uid, policy, &content.group) {
@@ -460,15 +460,6 @@ impl<'w> Groups<'w> {
     }
 }
 
-/// The refusal of a policy whose match part has the same id as another one. The id is a part of a hash, so this can happen by chance or
-/// by design, and the policy must not be called by the other's rules.
-fn same_id(group: &GroupId) -> ConditionValue {
-    let text = format!(
-        "the match group of this policy has the same id as another one, {group}, so it cannot be registered: change a match condition, for instance its name"
-    );
-    ConditionValue::not_configured("SpecInvalid", text)
-}
-
 /// The content of a policy's newest generation, if its revision exists and can be read.
 pub(super) fn newest_content<'w>(
     policy: &PolicyView,
@@ -485,7 +476,8 @@ fn is_configured(policy: &PolicyView, revision: &RevisionView) -> bool {
 
 /// Whether API servers may have called the policy because of this revision. The condition may be about a later generation by now.
 pub(super) fn was_registered(policy: &PolicyView, revision: &RevisionView) -> bool {
-    is_configured(policy, revision) || revision.marks.served && !policy.is_suspended
+    let may_count = !policy.is_suspended && !condition::is_uninstalled(policy);
+    is_configured(policy, revision) || revision.marks.served && may_count
 }
 
 /// Whether the match part of the newest generation does not follow from the policy itself.

@@ -4,6 +4,9 @@
 
 use crate::{ConditionType, EventType};
 
+/// The reason after an uninstallation. The controller keeps it in `WebhookConfigured` until it registers the policy again.
+pub const UNINSTALLED: &str = "Uninstalled";
+
 /// The type and reason of each event, except those whose reason is that of a failure.
 pub const EVENT_REASONS: &[(EventType, &str)] = &[
     (EventType::Normal, "Active"),
@@ -60,6 +63,7 @@ impl ConditionType {
                 "ContextNotSynced",
                 "WebhookPending",
                 "Suspended",
+                UNINSTALLED,
             ],
             Self::Enforced => &[
                 "Active",
@@ -72,6 +76,7 @@ impl ConditionType {
                 "ContextNotSynced",
                 "WebhookPending",
                 "Suspended",
+                UNINSTALLED,
             ],
             Self::Degraded => &["AsExpected", "SeveralReasons"],
             Self::Reconciling => &["Loading", "RollingOut", "Retrying", "Idle"],
@@ -109,6 +114,7 @@ impl ConditionType {
             Self::WebhookConfigured => &[
                 "Registered",
                 "WaitingForReplicas",
+                UNINSTALLED,
                 "Suspended",
                 "SpecInvalid",
                 "QuotaExceeded",

@@ -91,6 +91,13 @@ fn who_uninstalls_may_remove_the_lease_of_its_own_reporters_and_their_right_to_m
         "coordination.k8s.io/leases delete of portcullis-edge-reporter",
     ];
     assert_eq!(rights(find(&objects, "Role", "portcullis-uninstall")), set(&namespaced));
+    let role = rights(find(&objects, "ClusterRole", "portcullis-edge-uninstall"));
+    for right in ["policies/status patch", "clusterpolicies/status patch"] {
+        assert!(
+            role.contains(&format!("policies.portcullis.dev/{right}")),
+            "{right}: they say that nothing evaluates them"
+        );
+    }
     // This binding is the only one that lets reporters write a Lease, and its Role names the same Lease.
     let writers = objects.iter().filter(|object| ["Role", "ClusterRole"].iter().any(|kind| object["kind"] == *kind));
     let mut writers = writers.filter(|role| rights(role).contains("coordination.k8s.io/leases create"));

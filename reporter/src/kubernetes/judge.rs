@@ -1,6 +1,7 @@
 //! What a policy's status should be, and whether it has to be written. Pure.
 
 use jiff::Timestamp;
+use portcullis_api::reason::UNINSTALLED;
 use portcullis_api::{Condition, ConditionType, PolicyStatus, Truth};
 use serde_json::json;
 
@@ -130,7 +131,7 @@ fn is_older_called(policy: &TrackedPolicy) -> bool {
     let Some(enforced) = last.condition(ConditionType::Enforced) else { return served.is_some() };
     match (enforced.status, enforced.reason.as_str()) {
         (Truth::True, reason) => reason == "ServingPrevious" || enforced.observed_generation < generation,
-        (_, "WebhookPending" | "Suspended") => false,
+        (_, "WebhookPending" | "Suspended" | UNINSTALLED) => false,
         _ => served.is_some(),
     }
 }

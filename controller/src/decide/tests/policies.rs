@@ -24,7 +24,7 @@ fn nothing_is_made_of_a_policy_beyond_the_limit_of_its_namespace_until_there_is_
     stage.rules.policies_per_namespace = 1;
     stage.take(namespaced, of_tenant("old", 1));
     stage.take(namespaced, of_tenant("new", 2));
-    assert_eq!(stage.actions(), ["try", "new False QuotaExceeded at 1", "hold old"]);
+    assert_eq!(stage.actions(), ["try", "hold old", "new False QuotaExceeded at 1"]);
     let old = serde_json::from_value(of_tenant("old", 1)).expect("an object");
     stage.world.take(Change::Deleted(namespaced, Box::new(old)));
     assert_eq!(stage.actions(), ["try", "hold new"]);
@@ -307,7 +307,7 @@ fn a_policy_that_lost_our_finalizer_while_it_is_deleted_is_forgotten() {
 /// What the API server answers to these actions.
 fn answer(stage: &mut Stage, actions: &[Action], cause: crate::failed::Cause) {
     for action in actions {
-        let failed = crate::failed::Failed { text: "its words".to_owned(), cause };
+        let failed = crate::failed::Failed::of(cause, "its words".to_owned());
         stage.memory.failed(action, &failed, &stage.world);
     }
 }
