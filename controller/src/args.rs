@@ -1,5 +1,7 @@
 //! Settings.
 
+mod label;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -80,6 +82,11 @@ pub struct Args {
     /// selector and match conditions for each policy, as the API server would. It counts for each policy from its next edit.
     #[arg(long, env = "PORTCULLIS_SHARED_WEBHOOKS")]
     pub shared_webhooks: bool,
+
+    /// A label for every webhook configuration, beside the controller's own, which it cannot replace. For programs that change webhooks of
+    /// others unless they have a certain label. May be repeated.
+    #[arg(long = "webhook-label", env = "PORTCULLIS_WEBHOOK_LABEL", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = label::parse)]
+    pub webhook_labels: Vec<(String, String)>,
 
     /// The Secret with the keys that the paths of webhooks are derived from; pods mount it. [default: portcullis-<policy server>-paths]
     #[arg(long, env = "PORTCULLIS_PATHS_SECRET", value_name = "NAME")]
@@ -233,6 +240,21 @@ mod tests {
         assert_eq!(parse(&["--policy-checks", "warn"]), Some(PolicyChecks::Warn));
         assert_eq!(parse(&["--policy-checks=deny"]), Some(PolicyChecks::Deny));
         assert_eq!(parse(&["--policy-checks", "on"]), None);
+    }
+
+    #[test]
+    fn webhooks_may_have_more_labels() {
+        let parse = |arguments: &[&str]| {
+            let base = ["portcullis-controller", "--namespace", "portcullis", "--service", "policy-server"];
+            Args::try_parse_from(base.iter().chain(arguments)).map(|args| args.webhook_labels)
+        };
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(
+            parse(&["--webhook-label=admissions.enforcer/disabled=true", "--webhook-label=team=a"]).expect("labels"),
+            [pair("admissions.enforcer/disabled", "true"), pair("team", "a")]
+        );
+        let refusal = parse(&["--webhook-label=team=no spaces"]).expect_err("no label").to_string();
+        assert!(refusal.contains("--webhook-label") && refusal.contains("no value of a label"), "{refusal}");
     }
 
     #[test]

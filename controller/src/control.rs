@@ -132,6 +132,7 @@ impl Control {
                 policy_server: self.rules.policy_server.clone(),
                 service: self.service.0.clone(),
                 service_port: self.service.1,
+                labels: Arc::clone(&self.rules.webhook_labels),
                 username: identity.username,
                 owner: identity.owner,
                 ca_bundle: Arc::new(bundle.pem()),

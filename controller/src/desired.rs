@@ -4,6 +4,7 @@ mod exclude;
 mod policy_checks;
 mod selector;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -18,6 +19,9 @@ use crate::world::{Entries, WebhookView, canonical, webhook_name};
 
 pub use exclude::OWN_CONDITIONS;
 pub use policy_checks::check_webhook;
+
+/// The label that says which labels of the settings a webhook has, as those themselves are not read. It is there if the settings have any.
+const LABELS_LABEL: &str = "policies.portcullis.dev/webhook-labels";
 
 /// What every webhook contains about the installation.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +38,8 @@ pub struct Installation {
     pub username: String,
     /// The cluster-scoped object with which webhooks are deleted.
     pub owner: Option<OwnerReference>,
+    /// Labels of the settings, beside our own.
+    pub labels: Arc<BTreeMap<String, String>>,
     /// The authorities that sign the serving certificate, as PEM.
     pub ca_bundle: Arc<String>,
     /// The key from which paths are derived.
@@ -153,9 +159,16 @@ fn client_config(installation: &Installation, path: &str) -> Value {
 }
 
 fn whole(installation: &Installation, kind: WebhookKind, name: String, entries: Value) -> Desired {
+    let mut labels = BTreeMap::clone(&installation.labels);
+    if !labels.is_empty() {
+        let digest = Digest::of(json!(labels).to_string().as_bytes()).hex();
+        labels.insert(LABELS_LABEL.to_owned(), digest[..16].to_owned());
+    }
+    labels.insert(POLICY_SERVER_LABEL.to_owned(), installation.policy_server.clone());
+    labels.insert(MANAGED_BY_LABEL.to_owned(), CONTROLLER_MANAGER.to_owned());
     let metadata = json!({
         "name": name,
-        "labels": {POLICY_SERVER_LABEL: installation.policy_server, MANAGED_BY_LABEL: CONTROLLER_MANAGER},
+        "labels": labels,
         "ownerReferences": installation.owner.iter().collect::<Vec<_>>(),
     });
     Desired { kind, name, metadata, entries: canonical(kind, entries) }
@@ -176,6 +189,15 @@ impl Desired {
         })
     }
 
+    /// The labels in a patch of a webhook that exists. Those that the settings had before stay, and no longer count.
+    pub fn labels_patch(&self) -> Value {
+        let mut labels = json!({ LABELS_LABEL: null });
+        if let (Some(labels), Some(own)) = (labels.as_object_mut(), self.metadata["labels"].as_object()) {
+            labels.extend(own.clone());
+        }
+        labels
+    }
+
     /// Keeps the entries of the webhook that was found in place of equal ones of its own, so that they are in memory once.
     pub fn share_entries(&mut self, found: &WebhookView) {
         if self.entries == found.entries {
@@ -186,7 +208,9 @@ impl Desired {
     /// Whether the webhook that was found is as desired.
     pub fn is(&self, found: &WebhookView, installation: &Installation) -> bool {
         let owned = installation.owner.iter().all(|owner| found.owners.iter().any(|found| found.uid == owner.uid));
-        found.entries == self.entries && found.is_ours(&installation.policy_server) && owned
+        let labelled =
+            found.labels.get(LABELS_LABEL).map(String::as_str) == self.metadata["labels"][LABELS_LABEL].as_str();
+        found.entries == self.entries && found.is_ours(&installation.policy_server) && owned && labelled
     }
 }
 
@@ -230,6 +254,7 @@ mod tests {
             service_port: 443,
             username: "system:serviceaccount:portcullis:controller".into(),
             owner: None,
+            labels: Arc::default(),
             ca_bundle: Arc::new("PEM".into()),
             path_key: PathKey::Plain,
         }
@@ -314,5 +339,32 @@ mod tests {
         let edited = serde_json::from_value(object).expect("an object");
         let edited = WebhookView::read(WebhookKind::Validating, &edited).expect("a webhook");
         assert!(!wanted.is(&edited, &installation()));
+    }
+
+    #[test]
+    fn labels_of_the_settings_are_on_every_webhook_and_replace_none_of_ours() {
+        let group = group_id(&part());
+        let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let labels = [label("admissions.enforcer/disabled", "true"), label(MANAGED_BY_LABEL, "me")];
+        let labelled = Installation { labels: Arc::new(labels.into()), ..installation() };
+        let (plain, wanted) = (desired(&installation(), &group, &part(), 10), desired(&labelled, &group, &part(), 10));
+        let all = &wanted.object()["metadata"]["labels"];
+        assert_eq!(all["admissions.enforcer/disabled"], "true");
+        assert_eq!(all[MANAGED_BY_LABEL], CONTROLLER_MANAGER);
+        assert_eq!(check_webhook(&labelled, 10).metadata["labels"], *all);
+        let there = kept(&labelled, WebhookKind::Validating, &group, &wanted.entries);
+        assert_eq!(there, wanted, "one that nobody can make anew keeps them");
+
+        // A change of the settings is seen, although an API server gives back labels that are not read.
+        let found = |desired: &Desired| {
+            let mut object = desired.object();
+            object["metadata"]["uid"] = json!("u");
+            let found = serde_json::from_value(object).expect("an object");
+            WebhookView::read(WebhookKind::Validating, &found).expect("a webhook")
+        };
+        assert!(wanted.is(&found(&wanted), &labelled) && plain.is(&found(&plain), &installation()));
+        assert!(!wanted.is(&found(&plain), &labelled) && !plain.is(&found(&wanted), &installation()));
+        assert_eq!(wanted.labels_patch(), *all);
+        assert_eq!(plain.labels_patch()[LABELS_LABEL], Value::Null, "or it would be changed again and again");
     }
 }

@@ -165,6 +165,7 @@ fn control(
             policy_server: args.policy_server.clone(),
             namespace: args.namespace.clone(),
             installation: Err(ConditionValue::not_configured("Unknown", "the API server has not been asked yet")),
+            webhook_labels: Arc::new(args.webhook_labels.iter().cloned().collect()),
             policies_per_namespace: args.policies_per_namespace,
             webhooks_per_namespace: args.webhooks_per_namespace,
             shares_webhooks: args.shared_webhooks,

@@ -1,5 +1,7 @@
 //! The settings that decisions depend on, and their result.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_process::Now;
@@ -17,6 +19,8 @@ pub struct Rules {
     pub namespace: String,
     /// What every webhook contains about the installation, or why it is not known yet.
     pub installation: Result<Installation, ConditionValue>,
+    /// Labels for every webhook, beside our own.
+    pub webhook_labels: Arc<BTreeMap<String, String>>,
     /// How long one evaluation may take if the policy does not say, in seconds.
     pub policy_timeout: u32,
     /// How many policies one namespace may have.

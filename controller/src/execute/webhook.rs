@@ -76,7 +76,7 @@ impl Executor {
         let patch = json!({
             "metadata": {
                 "resourceVersion": version,
-                "labels": desired.metadata["labels"],
+                "labels": desired.labels_patch(),
                 "ownerReferences": desired.metadata["ownerReferences"],
             },
             "webhooks": *desired.entries,

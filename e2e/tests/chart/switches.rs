@@ -57,6 +57,17 @@ fn each_account_has_the_annotations_that_are_given_for_it() {
 }
 
 #[test]
+fn webhooks_have_the_labels_that_are_given_for_them() {
+    let labels = json!({ "admissions.enforcer/disabled": "true", "team": "" });
+    let objects = render(&json!({ "webhooks": { "labels": labels } }));
+    let flags = args(container(&objects, "controller"));
+    let flags: Vec<_> = flags.into_iter().filter(|flag| flag.starts_with("--webhook-label")).collect();
+    assert_eq!(flags, ["--webhook-label=admissions.enforcer/disabled=true", "--webhook-label=team="]);
+    let plain = render(&json!({}));
+    assert!(!args(container(&plain, "controller")).iter().any(|flag| flag.starts_with("--webhook-label")));
+}
+
+#[test]
 fn maintenance_takes_one_pod_at_a_time() {
     let objects = render(&json!({}));
     for name in ["portcullis-policy-server", "portcullis-controller"] {

@@ -1,0 +1,59 @@
+//! Labels in settings.
+
+/// Reads `KEY=VALUE`.
+///
+/// # Errors
+/// What is wrong with it, as no API server would take an object with this label.
+pub(super) fn parse(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("want KEY=VALUE")?;
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    if prefix.is_some_and(|prefix| !portcullis_kubernetes::is_object_name(prefix)) {
+        return Err(format!("the key {key:?} has a prefix that is no DNS name: want for instance example.com/name"));
+    }
+    if !is_word(name) {
+        return Err(format!(
+            "the key {key:?} is no key of a label: want 1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends, perhaps \
+             after a DNS name and a slash"
+        ));
+    }
+    if !value.is_empty() && !is_word(value) {
+        return Err(format!(
+            "{value:?} is no value of a label: want at most 63 letters, digits, -, _ and ., with a letter or digit at both ends"
+        ));
+    }
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// Whether this can be the name of a label, or its value.
+fn is_word(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let is_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= 63 && bytes.iter().copied().all(is_inner) && is_end(bytes.first()) && is_end(bytes.last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_has_the_form_that_api_servers_want() {
+        let parsed = |key: &str, value: &str| Ok((key.to_owned(), value.to_owned()));
+        assert_eq!(parse("admissions.enforcer/disabled=true"), parsed("admissions.enforcer/disabled", "true"));
+        assert_eq!(parse("Team=a_b.c-D"), parsed("Team", "a_b.c-D"));
+        assert_eq!(parse("team="), parsed("team", ""));
+        for (text, problem) in [
+            ("team", "want KEY=VALUE"),
+            ("=a", "no key of a label"),
+            ("a/b/c=d", "no key of a label"),
+            ("/a=b", "no DNS name"),
+            ("A.b/c=d", "no DNS name"),
+            ("team=-a", "no value of a label"),
+            ("team=a=b", "no value of a label"),
+            (&format!("{}=a", "k".repeat(64)), "no key of a label"),
+        ] {
+            let refusal = parse(text).expect_err(text);
+            assert!(refusal.contains(problem), "{text}: {refusal}");
+        }
+    }
+}
