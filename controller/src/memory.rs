@@ -31,6 +31,8 @@ pub struct Memory {
     pub orphans: BTreeMap<String, Instant>,
     /// Unknown policies of which an API server said that they do not exist, by uid.
     pub gone: BTreeSet<String>,
+    /// Since when a webhook of ours belongs to no known group, by its uid.
+    pub strays: BTreeMap<String, Instant>,
     /// Why the API server refused our finalizer or a revision, by the policy's uid, with the generation that it was for.
     pub refused: BTreeMap<String, (i64, ConditionValue)>,
     /// The policies that wait for their replicas, by uid.
@@ -122,6 +124,7 @@ impl Memory {
             forgotten: BTreeMap::new(),
             orphans: BTreeMap::new(),
             gone: BTreeSet::new(),
+            strays: BTreeMap::new(),
             refused: BTreeMap::new(),
             waiting: BTreeMap::new(),
         }

@@ -68,12 +68,12 @@ pub(crate) async fn watch(
         let change = match event {
             Event::Init => {
                 listed.clear();
-                continue;
+                Change::Listing(collection)
             }
             // One by one, so that a list is never in memory as a whole.
             Event::InitApply(object) => {
                 listed.extend(object.metadata.uid.clone());
-                Change::Applied(collection, Box::new(object))
+                Change::InList(collection, Box::new(object))
             }
             Event::InitDone => Change::Listed(collection, std::mem::take(&mut listed)),
             Event::Apply(object) => Change::Applied(collection, Box::new(object)),

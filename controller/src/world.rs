@@ -42,10 +42,18 @@ impl Collection {
     ];
 }
 
-/// A change that a watch or the answer to a write reports.
+/// A change that a list, a watch or the answer to a write reports.
+///
+/// What a list says counts, even if its resource versions are lower than known ones: then etcd was restored, and all that was known is of no
+/// use. Only an object that was learned after the list had begun stays as it is if the list has an older version of it. A watch and an
+/// answer may overtake each other, so of these two the newer version counts.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// An object exists with this content.
+    /// A list of the collection has begun.
+    Listing(Collection),
+    /// The list that has begun has an object with this content.
+    InList(Collection, Box<Outline>),
+    /// A watch or an answer says that an object has this content.
     Applied(Collection, Box<Outline>),
     /// An object was deleted.
     Deleted(Collection, Box<Outline>),
@@ -64,6 +72,8 @@ pub struct World {
     /// The webhook configurations, by kind and name.
     pub webhooks: BTreeMap<(WebhookKind, String), WebhookView>,
     listed: BTreeSet<Collection>,
+    /// The uids of the objects that watches and answers reported since a list of their collection began, while it is not complete.
+    learned: BTreeMap<Collection, BTreeSet<String>>,
     room: MatchRoom,
 }
 
@@ -86,7 +96,19 @@ impl World {
     /// Applies a change.
     pub fn take(&mut self, change: Change) {
         match change {
-            Change::Applied(collection, object) => self.apply(collection, *object),
+            Change::Listing(collection) => drop(self.learned.insert(collection, BTreeSet::new())),
+            Change::InList(collection, object) => {
+                let learned = self.learned.get(&collection);
+                let is_learned =
+                    object.metadata.uid.as_ref().is_some_and(|uid| learned.is_some_and(|all| all.contains(uid)));
+                self.apply(collection, *object, !is_learned);
+            }
+            Change::Applied(collection, object) => {
+                if let Some(learned) = self.learned.get_mut(&collection) {
+                    learned.extend(object.metadata.uid.clone());
+                }
+                self.apply(collection, *object, false);
+            }
             Change::Deleted(collection, object) => self.delete(collection, &object.metadata),
             Change::Listed(collection, uids) => {
                 match collection {
@@ -110,12 +132,15 @@ impl World {
                         self.webhooks.retain(|(of, _), webhook| *of != kind || uids.contains(&webhook.uid));
                     }
                 }
+                self.learned.remove(&collection);
                 self.listed.insert(collection);
             }
         }
     }
 
-    fn apply(&mut self, collection: Collection, object: Outline) {
+    /// Takes an object that is newer than the known one, or as it is if `always`.
+    fn apply(&mut self, collection: Collection, object: Outline, always: bool) {
+        let replaces = |version: &str, known: &str| always || is_newer(version, known);
         match collection {
             Collection::Policies(kind) => {
                 let Some(mut policy) = PolicyView::read(kind, &object) else { return };
@@ -123,7 +148,7 @@ impl World {
                     return;
                 }
                 let uid = policy.reference.uid.clone();
-                if self.policies.get(&uid).is_none_or(|known| is_newer(&policy.version, &known.version)) {
+                if self.policies.get(&uid).is_none_or(|known| replaces(&policy.version, &known.version)) {
                     self.policies.remove(&uid).iter().for_each(|known| self.room.give_back(known));
                     self.room.take(&mut policy);
                     self.policies.insert(uid, policy);
@@ -139,11 +164,11 @@ impl World {
                 };
                 let revisions = self.revisions.entry(revision.policy.uid.clone()).or_default();
                 let known = revisions.get(&revision.generation);
-                let replaces = |known: &RevisionView| match known.uid == revision.uid {
-                    true => is_newer(&revision.version, &known.version),
+                let is_replaced = |known: &RevisionView| match known.uid == revision.uid {
+                    true => replaces(&revision.version, &known.version),
                     false => revision.is_named_well() || !known.is_named_well(),
                 };
-                if known.is_none_or(replaces) {
+                if known.is_none_or(is_replaced) {
                     revisions.insert(revision.generation, revision);
                 }
             }
@@ -152,7 +177,7 @@ impl World {
                 let Some(webhook) = webhook else { return };
                 let key = (kind, webhook.name.clone());
                 let known = self.webhooks.get(&key);
-                if known.is_none_or(|known| known.uid != webhook.uid || is_newer(&webhook.version, &known.version)) {
+                if known.is_none_or(|known| known.uid != webhook.uid || replaces(&webhook.version, &known.version)) {
                     self.webhooks.insert(key, webhook);
                 }
             }
@@ -204,6 +229,27 @@ mod tests {
         world.take(Change::Applied(POLICIES, Box::new(policy("u", "default", "12"))));
         world.take(Change::Applied(POLICIES, Box::new(policy("u", "default", "9"))));
         assert_eq!(world.policies["u"].version, "12");
+    }
+
+    #[test]
+    fn a_list_counts_even_if_its_versions_are_older_unless_more_was_learned_since_it_began() {
+        let mut world = World::new("default");
+        let object = |version| Box::new(policy("u", "default", version));
+        world.take(Change::Applied(POLICIES, object("500")));
+        world.take(Change::Listing(POLICIES));
+        world.take(Change::InList(POLICIES, object("200")));
+        assert_eq!(world.policies["u"].version, "200", "etcd was restored");
+        world.take(Change::Applied(POLICIES, object("210")));
+        // The first try of the list failed.
+        world.take(Change::Listing(POLICIES));
+        world.take(Change::InList(POLICIES, object("210")));
+        world.take(Change::Applied(POLICIES, object("220")));
+        world.take(Change::InList(POLICIES, object("210")));
+        assert_eq!(world.policies["u"].version, "220", "the answer came after the list had begun");
+        world.take(Change::Listed(POLICIES, ["u".to_owned()].into()));
+        assert!(world.learned.is_empty());
+        world.take(Change::Applied(POLICIES, object("215")));
+        assert_eq!(world.policies["u"].version, "220");
     }
 
     #[test]

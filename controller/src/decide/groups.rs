@@ -428,6 +428,11 @@ impl<'w> Groups<'w> {
         found.found.is_none() && decision.has_passed(gone, rules.webhook_pause)
     }
 
+    /// Whether no revision in force names the webhook's group.
+    fn is_stray(&self, webhook: &WebhookView, rules: &Rules) -> bool {
+        webhook.group(&rules.policy_server).is_some_and(|group| !self.holds(&group))
+    }
+
     /// Decides what to do with webhooks.
     pub(super) fn decide(&self, world: &World, memory: &mut Memory, rules: &Rules, decision: &mut Decision) {
         let mut kept = BTreeSet::new();
@@ -447,13 +452,15 @@ impl<'w> Groups<'w> {
         }
         // The other webhooks are not needed: their last member is gone, or their origin is unknown. One with another name than that of a group
         // is somebody's copy, even if it has our labels.
+        unknown::retain_strays(world, |found| self.is_stray(found, rules), memory);
         for ((kind, name), found) in &world.webhooks {
             let Some(group) = found.group(&rules.policy_server) else { continue };
             let may_be_needed = self.has_unknown && !self.groups.contains_key(&group);
             // One that has lost its labels is still that of a group which is known, as it would be if it were needed.
             let known = self.groups.get(&group).and_then(|group| group.found);
             let is_ours = found.is_ours(&rules.policy_server) || known.is_some_and(|known| known.uid == found.uid);
-            if is_ours && !kept.contains(&(*kind, name)) && !may_be_needed {
+            let is_needless = is_ours && !kept.contains(&(*kind, name)) && !may_be_needed;
+            if is_needless && (!self.is_stray(found, rules) || unknown::is_long_stray(found, memory, decision)) {
                 decision.act(Action::DeleteWebhook { kind: *kind, name: name.clone(), uid: found.uid.clone() });
             }
         }

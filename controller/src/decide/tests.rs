@@ -4,6 +4,7 @@ mod groups;
 mod policies;
 mod policy_checks;
 mod revisions;
+mod restored;
 mod shared;
 mod turns;
 mod unreadable;
@@ -34,6 +35,8 @@ struct Stage {
     elapsed: Duration,
     version: u64,
 }
+    /// Whether objects come from a list, and not from a watch.
+    lists: bool,
 
 /// A ClusterPolicy that a test builds up. It begins with generation 1, on pods, held by our finalizer.
 #[derive(Clone)]
@@ -130,14 +133,15 @@ impl Stage {
         let rules = rules();
         // The memory is older than all pauses that begin with it.
         let memory = Memory::new(start);
-        Self { world, memory, rules, start, elapsed: Duration::from_secs(60), version: 0 }
+        Self { world, memory, rules, start, elapsed: Duration::from_secs(60), version: 0, lists: false }
     }
 
     fn take(&mut self, collection: Collection, mut object: Value) {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = serde_json::from_value(object).expect("an object");
-        self.world.take(Change::Applied(collection, Box::new(object)));
+        let change = if self.lists { Change::InList } else { Change::Applied };
+        self.world.take(change(collection, Box::new(object)));
     }
 
     fn put(&mut self, policy: P) {
