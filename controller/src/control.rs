@@ -238,14 +238,12 @@ impl Control {
 
     fn failed(&mut self, action: &Action, failed: &Failed) {
         let (verb, object, problem) = (action.verb(), action.object(), failed.text.as_str());
-        self.metrics.failures.with_label_values(&[verb]).inc();
+        self.metrics.failed(verb, failed);
         self.memory.failed(action, failed, &self.world);
         if failed.cause == Cause::Forbidden && action.written().is_some() {
             self.identity_again.notify_one();
         }
-        // If the object has changed meanwhile, it is simply decided again.
-        let told = (failed.cause != Cause::Overtaken).then_some(problem);
-        if self.failures.fail(action.key(), verb, told, Instant::now(), fastrand::f64()) {
+        if self.failures.fail(action.key(), verb, failed, Instant::now(), fastrand::f64()) {
             tracing::warn!(action = verb, object, problem, "failed, trying again");
         } else {
             tracing::debug!(action = verb, object, problem, "failed");

@@ -1,6 +1,9 @@
 //! Why actions fail.
 
+use std::time::Duration;
+
 use portcullis_contract::clean;
+use portcullis_kubernetes::asked_wait;
 
 /// The longest text of the API server that is shown, in bytes.
 pub(crate) const TEXT: usize = 800;
@@ -12,6 +15,8 @@ pub(crate) struct Failed {
     pub(crate) text: String,
     /// What kind of failure it is.
     pub(crate) cause: Cause,
+    /// How long the API server asks to wait, if it does.
+    pub(crate) retry_after: Option<Duration>,
 }
 
 /// A kind of failure.
@@ -29,11 +34,16 @@ pub(crate) enum Cause {
 
 impl Failed {
     pub(crate) fn other(text: String) -> Self {
-        Self { text, cause: Cause::Other }
+        Self::of(Cause::Other, text)
     }
 
     pub(crate) fn overtaken(text: &str) -> Self {
-        Self { text: text.to_owned(), cause: Cause::Overtaken }
+        Self::of(Cause::Overtaken, text.to_owned())
+    }
+
+    /// A failure that no API server has named.
+    pub(crate) fn of(cause: Cause, text: String) -> Self {
+        Self { text, cause, retry_after: None }
     }
 
     /// Whether the API server refuses the content.
@@ -53,6 +63,7 @@ impl Failed {
 
 impl From<kube::Error> for Failed {
     fn from(error: kube::Error) -> Self {
+        let retry_after = asked_wait(&error);
         let kube::Error::Api(status) = error else { return Self::other(clean(&error.to_string(), TEXT)) };
         let cause = if status.is_conflict() || status.is_not_found() || status.is_already_exists() {
             Cause::Overtaken
@@ -63,7 +74,7 @@ impl From<kube::Error> for Failed {
         } else {
             Cause::Other
         };
-        Self { text: clean(&status.message, TEXT), cause }
+        Self { text: clean(&status.message, TEXT), cause, retry_after }
     }
 }
 
@@ -95,5 +106,14 @@ mod tests {
         let said = |code: u16, reason: &str| answer(code, reason).reason();
         assert_eq!((said(403, "Forbidden"), said(422, "Invalid")), (Some("Forbidden"), Some("SpecInvalid")));
         assert_eq!((said(409, "Conflict"), said(500, "InternalError")), (None, None));
+    }
+
+    #[test]
+    fn a_busy_api_server_says_how_long_to_wait() {
+        let busy = r#"{"status": "Failure", "code": 429, "message": "its words", "details": {"retryAfterSeconds": 7}}"#;
+        let busy: Status = serde_json::from_str(busy).expect("a Status");
+        let busy = Failed::from(kube::Error::Api(Box::new(busy)));
+        assert_eq!((busy.cause, busy.retry_after), (Cause::Other, Some(Duration::from_secs(7))));
+        assert_eq!(answer(429, "TooManyRequests").retry_after, None);
     }
 }

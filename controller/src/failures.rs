@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 use portcullis_util::Backoff;
 
 use crate::action::Key;
+use crate::failed::{Cause, Failed};
 
 /// The wait after failures.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(200), longest: Duration::from_secs(30) };
+/// The longest wait that an API server may ask for. Webhooks should not stay unrepaired for longer.
+const LONGEST_ASKED: Duration = Duration::from_secs(60);
 /// How many problems are logged in a minute. The others are logged later, if they last. Users can cause failures, and their number is not
 /// limited.
 const LINES: usize = 6;
@@ -31,6 +34,8 @@ struct Failing {
     verb: &'static str,
     failures: u32,
     until: Instant,
+    /// Since when each try was overtaken by a change of the object.
+    overtaken: Option<Instant>,
 }
 
 impl FailingActions {
@@ -39,21 +44,21 @@ impl FailingActions {
         self.failing.get(key).map(|failing| failing.until).filter(|until| *until > now)
     }
 
-    /// Notes a failure, and returns whether to log it. One without a `problem`, because the object has changed meanwhile, is tried again
-    /// but not logged. `random`, from 0 to 1, is the jitter of the wait.
-    pub(crate) fn fail(
-        &mut self,
-        key: Key,
-        verb: &'static str,
-        problem: Option<&str>,
-        now: Instant,
-        random: f64,
-    ) -> bool {
-        let failing = self.failing.entry(key).or_insert(Failing { verb, failures: 0, until: now });
+    /// Notes a failure, and returns whether to log it. One because the object has changed meanwhile is simply decided again, and logged only if
+    /// that goes on for a minute. `random`, from 0 to 1, is the jitter of the wait.
+    pub(crate) fn fail(&mut self, key: Key, verb: &'static str, failed: &Failed, now: Instant, random: f64) -> bool {
+        let begins = Failing { verb, failures: 0, until: now, overtaken: None };
+        let failing = self.failing.entry(key).or_insert(begins);
         failing.failures = failing.failures.saturating_add(1);
         failing.verb = verb;
-        failing.until = now + BACKOFF.wait(failing.failures, random);
-        let Some(problem) = problem else { return false };
+        let asked = failed.retry_after.unwrap_or_default().min(LONGEST_ASKED);
+        failing.until = now + BACKOFF.wait(failing.failures, random).max(asked);
+        if failed.cause != Cause::Overtaken {
+            failing.overtaken = None;
+        } else if now.duration_since(*failing.overtaken.get_or_insert(now)) < MINUTE {
+            return false;
+        }
+        let problem = failed.text.as_str();
         if self.logged.get(verb).is_some_and(|logged| logged.contains(problem)) || !self.has_line(now) {
             return false;
         }
@@ -98,26 +103,30 @@ mod tests {
         Key::Revision(name.to_owned())
     }
 
+    fn failed(text: &str) -> Failed {
+        Failed::other(text.to_owned())
+    }
+
     #[test]
     fn a_trouble_is_told_when_it_begins_and_when_it_ends() {
         let (mut failures, now) = (FailingActions::default(), Instant::now());
-        assert!(failures.fail(key("a"), "create", Some("down"), now, 0.5));
-        assert!(!failures.fail(key("b"), "create", Some("down"), now, 0.5));
+        assert!(failures.fail(key("a"), "create", &failed("down"), now, 0.5));
+        assert!(!failures.fail(key("b"), "create", &failed("down"), now, 0.5));
         assert!(failures.waits(&key("a"), now).is_some());
         assert!(!failures.pass(&key("a"), "create"));
         assert!(failures.pass(&key("b"), "create"));
         assert_eq!(failures.waits(&key("a"), now), None);
-        assert!(failures.fail(key("a"), "create", Some("down"), now, 0.5), "it is back");
+        assert!(failures.fail(key("a"), "create", &failed("down"), now, 0.5), "it is back");
     }
 
     #[test]
     fn one_that_lasts_hides_no_other() {
         let (mut failures, now) = (FailingActions::default(), Instant::now());
-        assert!(failures.fail(key("a"), "create", Some("a is forbidden"), now, 0.5));
-        assert!(failures.fail(key("b"), "create", Some("b is forbidden"), now, 0.5));
-        assert!(failures.fail(key("c"), "change", Some("a is forbidden"), now, 0.5));
+        assert!(failures.fail(key("a"), "create", &failed("a is forbidden"), now, 0.5));
+        assert!(failures.fail(key("b"), "create", &failed("b is forbidden"), now, 0.5));
+        assert!(failures.fail(key("c"), "change", &failed("a is forbidden"), now, 0.5));
         assert!(!failures.pass(&key("b"), "create"));
-        assert!(!failures.fail(key("a"), "create", Some("a is forbidden"), now + MINUTE, 0.5), "once");
+        assert!(!failures.fail(key("a"), "create", &failed("a is forbidden"), now + MINUTE, 0.5), "once");
     }
 
     #[test]
@@ -125,7 +134,7 @@ mod tests {
         let (mut failures, mut now) = (FailingActions::default(), Instant::now());
         let mut told = |now: Instant| {
             let fails = |number: &usize| {
-                failures.fail(key(&format!("{number}")), "create", Some(&format!("{number}")), now, 0.5)
+                failures.fail(key(&format!("{number}")), "create", &failed(&format!("{number}")), now, 0.5)
             };
             (0..PROBLEMS).filter(fails).collect::<Vec<_>>()
         };
@@ -141,17 +150,45 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_somebody_else_overtook_is_no_trouble() {
+    fn a_write_that_somebody_else_overtook_is_no_trouble_unless_that_goes_on_for_a_minute() {
         let (mut failures, now) = (FailingActions::default(), Instant::now());
-        assert!(!failures.fail(key("a"), "create", None, now, 0.5));
+        let overtaken = Failed::overtaken("the object has been modified");
+        assert!(!failures.fail(key("a"), "create", &overtaken, now, 0.5));
         assert!(failures.waits(&key("a"), now).is_some());
         assert!(!failures.pass(&key("a"), "create"));
+        let mut is_told = |after: u64, failed: &Failed| {
+            failures.fail(key("a"), "create", failed, now + Duration::from_secs(after), 0.5)
+        };
+        assert!(!is_told(60, &overtaken), "there was a success since");
+        assert!(!is_told(119, &overtaken));
+        assert!(is_told(120, &overtaken));
+        assert!(!is_told(180, &overtaken), "once");
+        assert!(is_told(181, &failed("down")));
+        assert!(!is_told(182, &overtaken));
+    }
+
+    #[test]
+    fn what_the_api_server_asks_for_is_obeyed_within_a_limit() {
+        let (mut failures, now) = (FailingActions::default(), Instant::now());
+        let mut pause = |asked: Option<u64>| {
+            let busy = Failed { retry_after: asked.map(Duration::from_secs), ..failed("too many requests") };
+            failures.fail(key("a"), "create", &busy, now, 1.0);
+            failures.waits(&key("a"), now).expect("a wait") - now
+        };
+        assert_eq!(
+            [pause(None), pause(Some(7)), pause(Some(3600))].map(|pause| pause.as_millis()),
+            [200, 7000, 60_000]
+        );
+        for _ in 0..10 {
+            pause(None);
+        }
+        assert_eq!(pause(Some(7)), BACKOFF.longest, "the longer of both");
     }
 
     #[test]
     fn what_nobody_wants_any_more_is_over() {
         let (mut failures, now) = (FailingActions::default(), Instant::now());
-        failures.fail(key("a"), "create", Some("down"), now, 0.5);
+        failures.fail(key("a"), "create", &failed("down"), now, 0.5);
         assert_eq!(failures.retain(&BTreeSet::new(), now + Duration::from_secs(60)), ["create"]);
     }
 }

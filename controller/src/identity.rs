@@ -8,6 +8,7 @@ use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use portcullis_kubernetes::asked_wait;
 use portcullis_process::set_if_new;
 use portcullis_util::Backoff;
 use tokio::sync::{Notify, watch};
@@ -21,6 +22,9 @@ const SOONEST: Duration = Duration::from_secs(1);
 /// The wait after failures.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(500), longest: Duration::from_secs(15) };
 
+/// The longest wait that an API server may ask for.
+const LONGEST_ASKED: Duration = Duration::from_secs(60);
+
 /// The identity of the controller, and the owner of its webhooks.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Identity {
@@ -28,6 +32,16 @@ pub(crate) struct Identity {
     pub(crate) username: String,
     /// The owner of webhooks, if there is one.
     pub(crate) owner: Option<OwnerReference>,
+}
+
+/// Why the identity is not known.
+struct Unknown {
+    /// Whether the API server itself answered so, so that what was known no longer counts.
+    is_answer: bool,
+    /// The failure, as policies say it.
+    value: ConditionValue,
+    /// How long the API server asks to wait, if it does.
+    retry_after: Option<Duration>,
 }
 
 /// The query for the identity.
@@ -51,22 +65,22 @@ impl IdentityQuery {
             let answer = self.once().await;
             failures = if answer.is_ok() { 0 } else { failures + 1 };
             let is_known = sender.borrow().is_ok();
+            let asked = answer.as_ref().err().and_then(|unknown| unknown.retry_after);
             match answer {
                 Ok(identity) => {
                     set_if_new(&sender, Ok(identity));
                 }
                 // What is known stays while the API server is down.
-                Err((true, value)) => drop(sender.send_replace(Err(value))),
-                Err((false, value)) if !is_known => drop(sender.send_replace(Err(value))),
-                Err((false, _)) => {}
+                Err(unknown) if unknown.is_answer || !is_known => drop(sender.send_replace(Err(unknown.value))),
+                Err(_) => {}
             }
-            let wait = if failures == 0 { AGAIN } else { BACKOFF.wait(failures, fastrand::f64()) };
-            pause(wait, SOONEST.min(wait), &self.again).await;
+            let (wait, soonest) = waits(failures, asked, fastrand::f64());
+            pause(wait, soonest, &self.again).await;
         }
     }
 
-    /// Asks once. A failure comes with whether the API server itself answered so.
-    async fn once(&self) -> Result<Identity, (bool, ConditionValue)> {
+    /// Asks once.
+    async fn once(&self) -> Result<Identity, Unknown> {
         let username = match &self.username {
             Some(username) => username.clone(),
             None => {
@@ -96,6 +110,13 @@ impl IdentityQuery {
     }
 }
 
+/// How long to wait after this many failures in a row, and how long at least, if somebody wants to know sooner.
+fn waits(failures: u32, asked: Option<Duration>, random: f64) -> (Duration, Duration) {
+    let asked = asked.unwrap_or_default().min(LONGEST_ASKED);
+    let wait = if failures == 0 { AGAIN } else { BACKOFF.wait(failures, random) }.max(asked);
+    (wait, SOONEST.min(wait).max(asked))
+}
+
 /// Waits, but only for the `soonest` time if it is notified.
 async fn pause(wait: Duration, soonest: Duration, again: &Notify) {
     tokio::time::sleep(soonest).await;
@@ -105,16 +126,18 @@ async fn pause(wait: Duration, soonest: Duration, again: &Notify) {
     }
 }
 
-fn failed(what: &str, error: &kube::Error) -> (bool, ConditionValue) {
+fn failed(what: &str, error: &kube::Error) -> Unknown {
+    let retry_after = asked_wait(error);
     match error {
         kube::Error::Api(status) => {
             let reason = if status.is_forbidden() { "Forbidden" } else { "Unknown" };
-            (
-                status.is_forbidden() || status.is_not_found(),
-                ConditionValue::not_configured(reason, format!("{what}: {}", status.message)),
-            )
+            let value = ConditionValue::not_configured(reason, format!("{what}: {}", status.message));
+            Unknown { is_answer: status.is_forbidden() || status.is_not_found(), value, retry_after }
         }
-        error => (false, ConditionValue::not_configured("Unknown", format!("{what}: {error}"))),
+        error => {
+            let value = ConditionValue::not_configured("Unknown", format!("{what}: {error}"));
+            Unknown { is_answer: false, value, retry_after }
+        }
     }
 }
 
@@ -131,5 +154,15 @@ mod tests {
         pause(AGAIN, soonest, &again).await;
         let passed = start.elapsed();
         assert!(passed >= soonest && passed < AGAIN, "{passed:?}");
+    }
+
+    #[test]
+    fn what_the_api_server_asks_for_is_obeyed_within_a_limit_even_if_somebody_wants_to_know() {
+        let waits = |asked: Option<u64>| waits(1, asked.map(Duration::from_secs), 1.0);
+        let half = Duration::from_millis(500);
+        assert_eq!(waits(None), (half, half));
+        assert_eq!(waits(Some(7)), (Duration::from_secs(7), Duration::from_secs(7)));
+        assert_eq!(waits(Some(3600)), (LONGEST_ASKED, LONGEST_ASKED));
+        assert_eq!(super::waits(0, None, 1.0), (AGAIN, SOONEST));
     }
 }

@@ -30,6 +30,9 @@ pub(crate) trait Keep: Send {
     /// Looks once, and does at most one step.
     fn turn(&mut self) -> impl Future<Output = Result<Turn, Self::Error>> + Send;
 
+    /// How long the API server asks to wait, if it does.
+    fn asked_wait(error: &Self::Error) -> Option<Duration>;
+
     /// Called after each turn that failed.
     fn failed(&mut self, error: &Self::Error) -> impl Future<Output = ()> + Send;
 
@@ -63,7 +66,7 @@ pub(crate) async fn keep<K: Keep>(mut kept: K) {
             Err(error) => {
                 failures += 1;
                 kept.failed(&error).await;
-                (BACKOFF.wait(failures, fastrand::f64()), Some(error.to_string()))
+                (pause(failures, K::asked_wait(&error), fastrand::f64()), Some(error.to_string()))
             }
         };
         match problem {
@@ -77,5 +80,21 @@ pub(crate) async fn keep<K: Keep>(mut kept: K) {
             None => {}
         }
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// The pause after this many failures in a row: the longer one of ours and of what the API server asks for, but no longer than our longest.
+fn pause(failures: u32, asked: Option<Duration>, random: f64) -> Duration {
+    BACKOFF.wait(failures, random).max(asked.unwrap_or_default().min(BACKOFF.longest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_api_server_asks_for_is_obeyed_within_a_limit() {
+        let pause = |asked: Option<u64>| pause(1, asked.map(Duration::from_secs), 1.0).as_secs();
+        assert_eq!([None, Some(1), Some(30), Some(3600)].map(pause), [2, 2, 30, 60]);
     }
 }

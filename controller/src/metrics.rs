@@ -3,6 +3,8 @@
 use portcullis_process::{counter, counters, gauge, gauges, registered};
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
+use crate::failed::{Cause, Failed};
+
 /// The controller's metrics.
 #[derive(Clone)]
 pub(crate) struct Metrics {
@@ -12,8 +14,8 @@ pub(crate) struct Metrics {
     pub(crate) objects: IntGaugeVec,
     /// Writes and questions, by verb.
     pub(crate) actions: IntCounterVec,
-    /// Writes and questions that failed, by verb.
-    pub(crate) failures: IntCounterVec,
+    /// Writes and questions that failed, by verb, except for those whose object had changed meanwhile.
+    failures: IntCounterVec,
     /// Webhooks that were repaired after they had been changed or deleted.
     pub(crate) repairs: IntCounter,
     /// Lists and watches that failed.
@@ -66,5 +68,26 @@ impl Metrics {
                 )?,
             )?,
         })
+    }
+
+    /// Counts a failed action. One whose object had changed meanwhile is simply decided again, which is no failure of the API server.
+    pub(crate) fn failed(&self, verb: &str, failed: &Failed) {
+        if failed.cause != Cause::Overtaken {
+            self.failures.with_label_values(&[verb]).inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_else_overtook_is_not_counted_as_a_failure() {
+        let metrics = Metrics::new(&Registry::new()).expect("metrics");
+        metrics.failed("mark_revision", &Failed::overtaken("the object has been modified"));
+        assert_eq!(metrics.failures.with_label_values(&["mark_revision"]).get(), 0);
+        metrics.failed("mark_revision", &Failed::other("down".to_owned()));
+        assert_eq!(metrics.failures.with_label_values(&["mark_revision"]).get(), 1);
     }
 }

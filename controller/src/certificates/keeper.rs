@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::Client;
+use portcullis_kubernetes::asked_wait;
 use portcullis_process::set_if_new;
 use portcullis_util::LogOnce;
 use prometheus::IntCounter;
@@ -334,6 +335,14 @@ impl Keep for Keeper {
         self.problem = None;
         let pause = self.step().await?;
         Ok(Turn { pause, problem: self.problem.take() })
+    }
+
+    fn asked_wait(error: &TurnError) -> Option<Duration> {
+        match error {
+            TurnError::Secret { source, .. } => source.asked_wait(),
+            TurnError::Webhooks(error) => asked_wait(error),
+            TurnError::Authority(_) | TurnError::TimedOut(_) => None,
+        }
     }
 
     async fn failed(&mut self, error: &TurnError) {

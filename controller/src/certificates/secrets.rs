@@ -10,7 +10,7 @@ use kube::api::{Api, GetParams, PostParams};
 use kube::core::{Request, Status};
 use kube::{Client, Resource as _};
 use portcullis_api::revision::POLICY_SERVER_LABEL;
-use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
+use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL, asked_wait};
 
 use super::stored::Data;
 
@@ -55,6 +55,13 @@ pub(crate) enum SecretError {
     /// The Secret has changed since it was read.
     #[error("has changed since it was read")]
     Conflict,
+}
+
+impl SecretError {
+    /// How long the API server asks to wait, if it does.
+    pub(crate) fn asked_wait(&self) -> Option<Duration> {
+        if let Self::Api(error) = self { asked_wait(error) } else { None }
+    }
 }
 
 impl Secrets {

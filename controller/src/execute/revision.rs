@@ -93,7 +93,7 @@ impl Executor {
                     "revision {name} exists, but for another policy or generation: delete it, and it is created again"
                 );
                 // Only somebody else can mend it.
-                if is_it { Ok(found) } else { Err(Failed { text: problem, cause: Cause::Refused }) }
+                if is_it { Ok(found) } else { Err(Failed::of(Cause::Refused, problem)) }
             }
             created => Ok(created?),
         }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::Client;
 use portcullis_contract::{PathKey, PathKeys};
+use portcullis_kubernetes::asked_wait;
 use portcullis_process::set_if_new;
 use prometheus::IntCounter;
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -266,6 +267,14 @@ impl Keep for PathKeeper {
 
     async fn turn(&mut self) -> Result<Turn, TurnError> {
         Ok(Turn { pause: self.step().await?, problem: None })
+    }
+
+    fn asked_wait(error: &TurnError) -> Option<Duration> {
+        match error {
+            TurnError::Secret { source, .. } => source.asked_wait(),
+            TurnError::Followers(error) => asked_wait(error),
+            TurnError::Random | TurnError::TimedOut(_) => None,
+        }
     }
 
     async fn failed(&mut self, _error: &TurnError) {}

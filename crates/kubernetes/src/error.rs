@@ -72,15 +72,11 @@ impl From<kube::Error> for CallError {
         let text = || root_cause(&error);
         let too_large = |error: &BoxError| error.downcast_ref::<AnswerTooLarge>().map(|too_large| too_large.0);
         match &error {
-            kube::Error::Api(status) => {
-                let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-                let retry_after = Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER);
-                Self::Refused {
-                    code: status.code,
-                    retry_after: (!retry_after.is_zero()).then_some(retry_after),
-                    message: printable(&status.message),
-                }
-            }
+            kube::Error::Api(status) => Self::Refused {
+                code: status.code,
+                retry_after: asked_wait(&error),
+                message: printable(&status.message),
+            },
             kube::Error::Service(error) if error.is::<TimedOut>() => Self::TimedOut,
             kube::Error::Service(error) if let Some(most) = too_large(error) => Self::TooLarge(most),
             kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => Self::Malformed(text()),
@@ -88,6 +84,13 @@ impl From<kube::Error> for CallError {
             _ => Self::Unreachable(text()),
         }
     }
+}
+
+/// How long the API server asks to wait before the next try, if it does.
+pub fn asked_wait(error: &kube::Error) -> Option<Duration> {
+    let kube::Error::Api(status) = error else { return None };
+    let seconds = status.details.as_ref()?.retry_after_seconds;
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER))
 }
 
 impl From<watcher::Error> for CallError {

@@ -21,7 +21,7 @@ pub use access::{Access, AccessError};
 pub use backoff::Retry;
 pub use client::{AnswerLimits, ApiServer};
 pub use discovery::{Discovery, discover};
-pub use error::{CallError, root_cause};
+pub use error::{CallError, asked_wait, root_cause};
 pub use failures::Failures;
 pub use lease::{Leadership, LeadershipSender, LeaseSettings, OfTerm, hold_lease};
 pub use names::{
