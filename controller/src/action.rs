@@ -34,6 +34,8 @@ pub enum Action {
     Mark {
         /// Its name.
         name: String,
+        /// Its policy.
+        policy: PolicyReference,
         /// The labels to add.
         labels: BTreeMap<&'static str, String>,
         /// The annotations to add.
@@ -43,6 +45,8 @@ pub enum Action {
     DeleteRevision {
         /// Its name.
         name: String,
+        /// Its policy.
+        policy: PolicyReference,
         /// Its uid.
         uid: String,
     },
@@ -155,6 +159,26 @@ impl Action {
             Self::Prove { group, .. } => Key::Proof(group.clone()),
             Self::Warn(warning) => Key::Event(warning.policy.uid.clone()),
         }
+    }
+
+    /// The namespace of the policy that it is for, empty for a ClusterPolicy; `None` if it is about a webhook, which may be that of many.
+    pub fn namespace(&self) -> Option<&str> {
+        let policy = match self {
+            Self::Hold(policy) | Self::FindPolicy(policy) | Self::Release(policy) => policy,
+            Self::CreateRevision { policy, .. }
+            | Self::Mark { policy, .. }
+            | Self::DeleteRevision { policy, .. }
+            | Self::SetCondition { policy, .. } => policy,
+            Self::Warn(warning) => &warning.policy,
+            Self::TryWebhook { .. }
+            | Self::CreateWebhook { .. }
+            | Self::ChangeWebhook { .. }
+            | Self::DeleteWebhook { .. }
+            | Self::CreateCheckWebhook { .. }
+            | Self::ChangeCheckWebhook { .. }
+            | Self::Prove { .. } => return None,
+        };
+        Some(policy.namespace.as_deref().unwrap_or_default())
     }
 
     /// The webhook that it writes; `None` if it writes none.

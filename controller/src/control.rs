@@ -22,14 +22,13 @@ use crate::identity::Identity;
 use crate::memory::{ConditionValue, Memory};
 use crate::metrics::Metrics;
 use crate::rewrites::Rewrites;
+use crate::slots::Slots;
 use crate::world::{Change, World};
 
 /// How long changes gather before the next decision.
 const GATHER: Duration = Duration::from_millis(20);
 /// The longest time between two rounds of the loop.
 const TURN: Duration = Duration::from_secs(5);
-/// How many proofs may run at the same time; each waits most of its time.
-const PROOFS: usize = 8;
 
 /// The inputs of the loop.
 pub(crate) struct Inputs {
@@ -50,11 +49,10 @@ pub(crate) struct Control {
     /// Asks for the identity again.
     pub(crate) identity_again: Arc<Notify>,
     pub(crate) metrics: Metrics,
-    pub(crate) parallel: usize,
     pub(crate) memory: Memory,
     pub(crate) failures: FailingActions,
     pub(crate) rewrites: Rewrites,
-    pub(crate) running: BTreeSet<Key>,
+    pub(crate) slots: Slots,
     pub(crate) tasks: JoinSet<(Action, Result<Outcome, Failed>)>,
     /// The term in which this program leads; `None` if it does not lead.
     pub(crate) term: Option<u64>,
@@ -89,7 +87,7 @@ impl Control {
                         tracing::error!(%error, "a write ended early");
                         self.tasks.abort_all();
                         while self.tasks.join_next().await.is_some() {}
-                        self.running.clear();
+                        self.slots.all_ended();
                     }
                 },
                 _ = inputs.bundle.changed() => {}
@@ -132,9 +130,9 @@ impl Control {
                 policy_server: self.rules.policy_server.clone(),
                 service: self.service.0.clone(),
                 service_port: self.service.1,
-                labels: Arc::clone(&self.rules.webhook_labels),
                 username: identity.username,
                 owner: identity.owner,
+                labels: Arc::clone(&self.rules.webhook_labels),
                 ca_bundle: Arc::new(bundle.pem()),
                 path_key,
             })
@@ -150,32 +148,24 @@ impl Control {
         let decision = decide(&self.world, &mut self.memory, &self.rules, now);
         timer.observe_duration();
         let mut wake = decision.wake;
-        let wanted: BTreeSet<Key> = decision.actions.iter().map(Action::key).collect();
+        let wanted: BTreeSet<Key> = decision.actions.iter().chain(&decision.refusals).map(Action::key).collect();
         for verb in self.failures.retain(&wanted, now.instant) {
             tracing::info!(action = verb, "works again, or is no longer needed");
         }
-        let (mut proofs, mut writes) = (0, 0);
-        for key in &self.running {
-            if matches!(key, Key::Proof(_)) { proofs += 1 } else { writes += 1 }
-        }
-        for action in decision.actions {
+        let mut may_start = |action: &Action| {
             let key = action.key();
-            let (count, most) =
-                if matches!(key, Key::Proof(_)) { (&mut proofs, PROOFS) } else { (&mut writes, self.parallel) };
-            if *count >= most || self.running.contains(&key) {
-                continue;
-            }
             let again = || action.written().and_then(|webhook| self.rewrites.waits(webhook, now.instant));
-            if let Some(until) = self.failures.waits(&key, now.instant).or_else(again) {
-                wake = Some(wake.map_or(until, |wake| wake.min(until)));
-                continue;
-            }
-            *count += 1;
+            let until = self.failures.waits(&key, now.instant).or_else(again);
+            wake = [wake, until].into_iter().flatten().min();
+            until.is_none() && !self.slots.is_running(&key)
+        };
+        let actions = decision.actions.into_iter().filter(&mut may_start).collect();
+        let refusals = decision.refusals.into_iter().filter(&mut may_start).collect();
+        for action in self.slots.start(actions, refusals) {
             if action.restores() {
                 self.identity_again.notify_one();
             }
             self.metrics.actions.with_label_values(&[action.verb()]).inc();
-            self.running.insert(key);
             let executor = Arc::clone(&self.executor);
             self.tasks.spawn(async move {
                 let result = executor.execute(&action).await;
@@ -188,7 +178,7 @@ impl Control {
     /// Handles the result of an action.
     fn done(&mut self, action: &Action, result: Result<Outcome, Failed>) {
         let (key, verb) = (action.key(), action.verb());
-        self.running.remove(&key);
+        self.slots.ended(&key);
         let outcome = match result {
             Ok(outcome) => outcome,
             Err(failed) => return self.failed(action, &failed),

@@ -39,7 +39,7 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
         match groups.refusal(policy) {
             // It has no revision and no finalizer, so there is nothing to clean up when it is deleted.
             Some(refusal) if !quota::is_taken(world, policy) => {
-                decision.actions.extend(condition::write(policy, refusal.clone(), now));
+                decision.refusals.extend(condition::write(policy, refusal.clone(), now));
             }
             Some(_) | None => living::decide(world, &groups, policy, memory, rules, &mut decision),
         }

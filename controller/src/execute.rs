@@ -97,7 +97,7 @@ impl Executor {
                 passes("controller.after_revision_create").await?;
                 Ok(applied(Collection::Revisions, written))
             }
-            Action::Mark { name, labels, annotations } => {
+            Action::Mark { name, labels, annotations, .. } => {
                 let patch = Patch::Merge(json!({"metadata": {"labels": labels, "annotations": annotations}}));
                 let written = self.api(Collection::Revisions).patch(name, &manager(), &patch).await?;
                 for (mark, point) in [
@@ -110,7 +110,7 @@ impl Executor {
                 }
                 Ok(applied(Collection::Revisions, written))
             }
-            Action::DeleteRevision { name, uid } => self.delete(Collection::Revisions, name, uid).await,
+            Action::DeleteRevision { name, uid, .. } => self.delete(Collection::Revisions, name, uid).await,
             Action::SetCondition { policy, version, condition } => {
                 let status = json!({"conditions": [condition]});
                 let metadata = json!({"resourceVersion": version});

@@ -32,6 +32,7 @@ mod metrics;
 mod path_keys;
 mod rewrites;
 pub mod run;
+mod slots;
 mod uninstall;
 mod watch;
 pub mod world;

@@ -1,6 +1,5 @@
 //! Starts and stops the controller.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +27,7 @@ use crate::memory::{ConditionValue, Memory};
 use crate::metrics::Metrics;
 use crate::path_keys::{PathKeeper, PathKeeperParts, PathKeyMetrics, PathRules};
 use crate::rewrites::Rewrites;
+use crate::slots::Slots;
 use crate::uninstall::Uninstall;
 use crate::watch::watch;
 use crate::world::{Collection, World};
@@ -180,11 +180,10 @@ fn control(
         executor: Arc::new(executor),
         identity_again,
         metrics,
-        parallel: args.parallel_writes,
+        slots: Slots::new(args.parallel_writes),
         memory: Memory::new(Instant::now()),
         failures: FailingActions::default(),
         rewrites: Rewrites::default(),
-        running: BTreeSet::new(),
         tasks: JoinSet::new(),
         term: None,
     }

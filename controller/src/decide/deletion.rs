@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use portcullis_api::revision::DELETED_ANNOTATION;
 
 use super::groups::Groups;
+use super::revision;
 use super::rules::{Decision, Rules};
 use super::unknown::UNKNOWN_FOR;
 use crate::action::Action;
@@ -63,7 +64,8 @@ fn forget(
     for revision in revisions.values().filter(|revision| !revision.marks.deleted) {
         all_marked = false;
         let annotations = BTreeMap::from([(DELETED_ANNOTATION, "true".to_owned())]);
-        decision.act(Action::Mark { name: revision.name.clone(), labels: BTreeMap::new(), annotations });
+        let (name, policy) = (revision.name.clone(), revision.policy.clone());
+        decision.act(Action::Mark { name, policy, labels: BTreeMap::new(), annotations });
     }
     if !all_marked {
         memory.forgotten.remove(uid);
@@ -72,7 +74,7 @@ fn forget(
     let since = *memory.forgotten.entry(uid.to_owned()).or_insert(decision.now.instant);
     if decision.has_passed(since, rules.revision_pause) {
         for revision in revisions.values() {
-            decision.act(Action::DeleteRevision { name: revision.name.clone(), uid: revision.uid.clone() });
+            decision.act(revision::delete(revision));
         }
     }
 }

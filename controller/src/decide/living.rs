@@ -47,7 +47,7 @@ pub(super) fn decide(
     if let Some(revisions) = revisions {
         mark(policy, revisions, groups, memory, rules, decision);
         for old in revision::prune(policy, revisions) {
-            decision.act(Action::DeleteRevision { name: old.name.clone(), uid: old.uid.clone() });
+            decision.act(revision::delete(old));
         }
     }
     let Some(value) = value else { return };
@@ -97,7 +97,8 @@ fn mark(
             groups.may_leave(group, &policy.reference.uid, memory, rules, decision)
         });
         if !more.is_empty() || !labels.is_empty() {
-            decision.act(Action::Mark { name: revision.name.clone(), labels, annotations: more });
+            let (name, policy) = (revision.name.clone(), policy.reference.clone());
+            decision.act(Action::Mark { name, policy, labels, annotations: more });
         }
     }
 }

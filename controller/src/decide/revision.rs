@@ -94,6 +94,12 @@ pub(super) fn create(policy: &PolicyView, planned: &Planned, rules: &Rules) -> A
     Action::CreateRevision { name, policy, source, object }
 }
 
+/// The action that deletes it.
+pub(super) fn delete(revision: &RevisionView) -> Action {
+    let (name, uid) = (revision.name.clone(), revision.uid.clone());
+    Action::DeleteRevision { name, policy: revision.policy.clone(), uid }
+}
+
 /// The revision of a generation, or a later revision that holds its content.
 fn source(generation: i64, revisions: Option<&BTreeMap<i64, RevisionView>>) -> Option<&RevisionView> {
     let holds = |revision: &&RevisionView| revision.marks.rolled_back_to == Some(generation);

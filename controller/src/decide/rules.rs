@@ -46,6 +46,8 @@ pub struct Decision {
     pub(super) now: Now,
     /// The actions, most important first.
     pub actions: Vec<Action>,
+    /// The conditions of policies that were never accepted, which are less important than all actions.
+    pub refusals: Vec<Action>,
     /// When to decide again, even if nothing changes.
     pub wake: Option<Instant>,
 }
@@ -53,7 +55,7 @@ pub struct Decision {
 impl Decision {
     /// An empty decision, made at this time.
     pub(super) fn new(now: Now) -> Self {
-        Self { now, actions: Vec::new(), wake: None }
+        Self { now, actions: Vec::new(), refusals: Vec::new(), wake: None }
     }
 
     pub(super) fn act(&mut self, action: Action) {

@@ -1,5 +1,6 @@
 //! Objects in, exact actions out.
 
+mod fair;
 mod groups;
 mod policies;
 mod policy_checks;
@@ -265,7 +266,8 @@ impl Stage {
     fn decide(&mut self) -> Vec<Action> {
         let clock = "2026-01-02T00:00:00Z".parse().expect("a time");
         let now = Now { instant: self.start + self.elapsed, wall: clock };
-        decide(&self.world, &mut self.memory, &self.rules, now).actions
+        let decision = decide(&self.world, &mut self.memory, &self.rules, now);
+        [decision.actions, decision.refusals].concat()
     }
 
     fn pass(&mut self, seconds: u64) {
@@ -295,7 +297,7 @@ fn short(action: &Action) -> String {
         Action::FindPolicy(policy) => format!("find {}", policy.name),
         Action::Release(policy) => format!("release {}", policy.name),
         Action::CreateRevision { object, .. } => format!("revision {}", object["revision"]),
-        Action::Mark { name, labels, annotations } => {
+        Action::Mark { name, labels, annotations, .. } => {
             let marks: Vec<_> = labels
                 .iter()
                 .chain(annotations)

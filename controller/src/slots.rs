@@ -1,0 +1,165 @@
+//! Which of the actions that were decided on start. Only so many run at the same time, so webhooks come first, and then the namespaces take
+//! turns: one whose users edit much does not hold up the policies of others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::action::{Action, Key};
+
+/// How many proofs may run at the same time; each waits most of its time.
+const PROOFS: usize = 8;
+
+/// The actions that run.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    /// How many writes may run at the same time.
+    parallel: usize,
+    running: BTreeMap<Key, Kind>,
+    /// When each namespace was last served, as the number of that action, if it has more to do.
+    served: BTreeMap<String, u64>,
+    turns: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Write,
+    /// The condition of a policy that was never accepted.
+    Refusal,
+    Proof,
+}
+
+impl Slots {
+    /// Nothing runs. `parallel` is how many writes may.
+    pub(crate) fn new(parallel: usize) -> Self {
+        Self { parallel, running: BTreeMap::new(), served: BTreeMap::new(), turns: 0 }
+    }
+
+    pub(crate) fn is_running(&self, key: &Key) -> bool {
+        self.running.contains_key(key)
+    }
+
+    pub(crate) fn ended(&mut self, key: &Key) {
+        self.running.remove(key);
+    }
+
+    pub(crate) fn all_ended(&mut self) {
+        self.running.clear();
+    }
+
+    /// The actions that start now, of those that need not wait, most important first. `refusals` are the conditions of policies that were never
+    /// accepted. Users can cause any number of them, so they come last, and only a quarter of the writes are for them.
+    pub(crate) fn start(&mut self, actions: Vec<Action>, refusals: Vec<Action>) -> Vec<Action> {
+        let waiting: BTreeSet<&str> = actions.iter().chain(&refusals).filter_map(Action::namespace).collect();
+        self.served.retain(|namespace, _| waiting.contains(namespace.as_str()));
+        let (of_policies, others): (Vec<_>, Vec<_>) = actions.into_iter().partition(|one| one.namespace().is_some());
+        let first = others.into_iter().chain(self.by_turns(of_policies)).map(|action| (action, Kind::Write));
+        let last = self.by_turns(refusals).into_iter().map(|action| (action, Kind::Refusal));
+        let count = |kind| self.running.values().filter(|running| **running == kind).count();
+        let (mut writes, mut refused, mut proofs) = (count(Kind::Write), count(Kind::Refusal), count(Kind::Proof));
+        let mut started = Vec::new();
+        for (action, kind) in first.chain(last).collect::<Vec<_>>() {
+            let key = action.key();
+            let is_free = writes + refused < self.parallel;
+            let (kind, has_room, count) = match (&key, kind) {
+                (Key::Proof(_), _) => (Kind::Proof, proofs < PROOFS, &mut proofs),
+                (_, Kind::Refusal) => (kind, is_free && refused < (self.parallel / 4).max(1), &mut refused),
+                _ => (kind, is_free, &mut writes),
+            };
+            if !has_room || self.running.contains_key(&key) {
+                continue;
+            }
+            *count += 1;
+            if let Some(namespace) = action.namespace() {
+                self.turns += 1;
+                self.served.insert(namespace.to_owned(), self.turns);
+            }
+            self.running.insert(key, kind);
+            started.push(action);
+        }
+        started
+    }
+
+    /// The first action of each namespace, then the second of each, and so on. Of the namespaces, the one that was served longest ago is first.
+    fn by_turns(&self, actions: Vec<Action>) -> Vec<Action> {
+        let mut counts = BTreeMap::<String, usize>::new();
+        let turn = |action: &Action| {
+            let namespace = action.namespace().unwrap_or_default();
+            let count = counts.entry(namespace.to_owned()).or_default();
+            *count += 1;
+            (*count, self.served.get(namespace).copied())
+        };
+        let turns: Vec<_> = actions.iter().map(turn).collect();
+        let mut actions: Vec<_> = turns.into_iter().zip(actions).collect();
+        actions.sort_by_key(|(turn, _)| *turn);
+        actions.into_iter().map(|(_, action)| action).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::{Kind as PolicyKind, PolicyReference};
+    use portcullis_contract::WebhookKind;
+
+    use super::*;
+
+    /// A write for a policy of this namespace.
+    fn write(namespace: &str, name: &str) -> Action {
+        let (name, namespace) = (name.to_owned(), Some(namespace.to_owned()));
+        Action::Hold(PolicyReference { kind: PolicyKind::Policy, namespace, uid: name.clone(), name })
+    }
+
+    fn writes(namespace: &str, count: usize) -> Vec<Action> {
+        (0..count).map(|number| write(namespace, &format!("{namespace}{number:03}"))).collect()
+    }
+
+    /// How many of the actions that start are of each namespace.
+    fn started(slots: &mut Slots, actions: Vec<Action>, refusals: Vec<Action>) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for action in slots.start(actions, refusals) {
+            *counts.entry(action.namespace().unwrap_or("none").to_owned()).or_default() += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn who_edits_much_does_not_hold_up_others() {
+        let all = [writes("a", 100), writes("b", 100), writes("z", 1)].concat();
+        let mut slots = Slots::new(4);
+        let expected = [("a", 2), ("b", 1), ("z", 1)].map(|(name, count)| (name.to_owned(), count));
+        assert_eq!(started(&mut slots, all, Vec::new()), expected.into());
+    }
+
+    #[test]
+    fn with_one_slot_namespaces_are_served_one_after_the_other() {
+        let mut slots = Slots::new(1);
+        let all = ["a", "b", "c"].map(|namespace| writes(namespace, 9)).concat();
+        let mut next = || {
+            slots.all_ended();
+            started(&mut slots, all.clone(), Vec::new()).into_keys().collect::<String>()
+        };
+        assert_eq!([next(), next(), next(), next()], ["a", "b", "c", "a"]);
+    }
+
+    #[test]
+    fn conditions_of_refused_policies_take_a_quarter_at_most_and_what_runs_counts() {
+        let mut slots = Slots::new(16);
+        let of = |counts: &BTreeMap<String, usize>, name: &str| counts.get(name).copied().unwrap_or_default();
+        let counts = started(&mut slots, Vec::new(), writes("refused", 100));
+        assert_eq!(of(&counts, "refused"), 4);
+        let counts = started(&mut slots, writes("a", 100), writes("refused", 100));
+        assert_eq!((of(&counts, "a"), of(&counts, "refused")), (12, 0));
+        slots.ended(&write("refused", "refused000").key());
+        slots.ended(&write("a", "a000").key());
+        let counts = started(&mut slots, writes("b", 1), writes("refused", 100));
+        assert_eq!((of(&counts, "b"), of(&counts, "refused")), (1, 1));
+    }
+
+    #[test]
+    fn webhooks_come_first_and_nothing_starts_twice() {
+        let mut slots = Slots::new(2);
+        let (name, uid) = ("webhook".to_owned(), "u".to_owned());
+        let webhook = Action::DeleteWebhook { kind: WebhookKind::Validating, name, uid };
+        let all = [writes("a", 1), writes("b", 1), vec![webhook.clone(), webhook.clone()]].concat();
+        assert_eq!(slots.start(all.clone(), Vec::new()), [webhook, write("a", "a000")]);
+        assert_eq!(slots.start(all, Vec::new()), []);
+    }
+}
