@@ -6,13 +6,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
 use portcullis_contract::{Artifact, Digest};
 use portcullis_engine::RunningEngine;
 use portcullis_process::files::FileError;
 use portcullis_util::lock;
+use tokio::sync::OwnedMutexGuard;
 use wasmtime::{Engine, Module};
 
 use crate::fair::claimant::Claimant;
@@ -26,9 +27,12 @@ use crate::volume::private_room::Requester;
 pub(crate) struct Artifacts {
     copies: PrivateCopies,
     engine: RunningEngine,
-    /// The mapped modules, by the digest of the artifact. The inner lock is held while an artifact is being mapped, so that a second
-    /// policy waits for the first one's work; the outer lock is held only to find the inner one.
+    /// The mapped modules, by the digest of the artifact. The inner lock is held while an artifact is being mapped or its copy removed, so
+    /// that a second policy waits for the first one's work. The outer lock is taken on threads that answer requests: it is held only to find
+    /// the inner one, and never while files are touched.
     slots: Mutex<HashMap<Digest, Slot>>,
+    /// Held while copies are removed, only by threads that may block: who waits for room finds it afterwards.
+    pruning: Mutex<()>,
     /// Permits to hash and copy, each of which keeps a core busy. There are twice as many as cores, of which a tenant gets half, so that it
     /// does not wait for the hundreds of another tenant.
     workers: Arc<PolicyPool>,
@@ -55,6 +59,7 @@ impl Artifacts {
             copies: PrivateCopies::new(volume, private, size)?,
             engine,
             slots: Mutex::default(),
+            pruning: Mutex::default(),
             workers: PolicyPool::new(u64::try_from(workers).unwrap_or(u64::MAX).saturating_mul(2), 1, usize::MAX),
             needed: Mutex::default(),
         })
@@ -84,29 +89,52 @@ impl Artifacts {
         // however late that comes.
         let one = Claim { who: Arc::clone(who), amount: 1, has: 0 };
         let permit = self.workers.take(&one, None).await;
-        let _permit = permit.expect("the queue has no end, and a claim that waits holds no permit");
-        let mut slot = slot.lock().await;
+        let permit = permit.expect("the queue has no end, and a claim that waits holds no permit");
+        let mut slot = slot.lock_owned().await;
         if let Some(code) = slot.upgrade() {
             return Ok(code);
         }
         let (this, who, artifact) = (Arc::clone(self), Arc::clone(who), artifact.clone());
-        let map = move || this.map(&artifact, Requester { tenant: &who.tenant, enforced });
-        let mapped = tokio::task::spawn_blocking(map).await;
-        let code = Arc::new(mapped.expect("mapping an artifact never panics")?);
-        *slot = Arc::downgrade(&code);
-        Ok(code)
+        let map = move || {
+            // A load may be given up, but a copy that has begun goes on. So it keeps its permit and its lock to its end, and the next load of
+            // the artifact waits for this copy instead of making one more.
+            let _permit = permit;
+            let code = Arc::new(this.map(&artifact, Requester { tenant: &who.tenant, enforced })?);
+            *slot = Arc::downgrade(&code);
+            Ok(code)
+        };
+        tokio::task::spawn_blocking(map).await.expect("mapping an artifact never panics")
     }
 
-    /// Removes private copies and slots of artifacts that are neither in `needed` nor in use.
+    /// Removes private copies and slots of artifacts that are neither in `needed` nor in use. Blocks.
     pub(crate) fn prune(&self, needed: &HashSet<Digest>) {
-        // The lock is held to the end, so that no load begins a copy that is about to be removed.
+        self.prune_by(needed, |digest, files| self.copies.remove(digest, files));
+    }
+
+    /// [`Self::prune`], where `remove` removes the copy of an artifact and files that may belong to it, or files of no artifact.
+    fn prune_by(&self, needed: &HashSet<Digest>, remove: impl Fn(Option<Digest>, &[PathBuf])) {
+        let _pruning = lock(&self.pruning);
+        for (digest, files) in self.copies.files() {
+            let Some(digest) = digest else {
+                remove(None, &files);
+                continue;
+            };
+            if needed.contains(&digest) {
+                continue;
+            }
+            // While the artifact's own lock is held, no load uses its copy or makes one.
+            if let Some(_slot) = self.lock_unused(digest) {
+                remove(Some(digest), &files);
+            }
+        }
+        lock(&self.slots).retain(|digest, slot| needed.contains(digest) || is_in_use(slot));
+    }
+
+    /// The lock of an artifact that is not in use; none if it is.
+    fn lock_unused(&self, digest: Digest) -> Option<OwnedMutexGuard<Weak<Module>>> {
         let mut slots = lock(&self.slots);
-        slots.retain(|digest, slot| {
-            // A load that holds the slot is about to fill it.
-            let is_in_use = Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|code| code.strong_count() > 0);
-            needed.contains(digest) || is_in_use
-        });
-        self.copies.retain(&slots.keys().chain(needed).copied().collect());
+        let slot = slots.entry(digest).or_default();
+        if is_in_use(slot) { None } else { Arc::clone(slot).try_lock_owned().ok() }
     }
 
     /// Copies if needed, checks and maps. Blocks.
@@ -153,6 +181,11 @@ impl Artifacts {
             )
         }
     }
+}
+
+/// Whether an artifact is mapped, or a load holds its slot and is about to fill it.
+fn is_in_use(slot: &Slot) -> bool {
+    Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|code| code.strong_count() > 0)
 }
 
 fn incompatible(artifact: &Artifact, cause: &str) -> ArtifactError {
@@ -262,5 +295,43 @@ mod tests {
         assert_eq!(fixture.copies(), 1);
         artifacts.prune(&HashSet::new());
         assert_eq!(fixture.copies(), 0);
+    }
+
+    #[test]
+    fn threads_that_answer_requests_wait_for_no_file_that_is_removed() {
+        let fixture = Fixture::new();
+        let artifact = fixture.write(b"code");
+        let artifacts = fixture.artifacts();
+        let requester = Requester { tenant: &portcullis_contract::Tenant::Cluster, enforced: false };
+        assert!(artifacts.copies.get(&artifact, requester).is_ok());
+        let removed = Mutex::new(Vec::new());
+        artifacts.prune_by(&HashSet::new(), |digest, _| {
+            assert!(artifacts.slots.try_lock().is_ok(), "a load of another artifact finds its slot");
+            let slot = Arc::clone(&lock(&artifacts.slots)[&artifact.sha256]);
+            assert!(slot.try_lock().is_err(), "a load of the same artifact waits");
+            lock(&removed).push(digest);
+        });
+        assert_eq!(*lock(&removed), [Some(artifact.sha256)]);
+        assert!(lock(&artifacts.slots).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_copy_of_a_load_that_is_given_up_goes_on_and_the_next_load_takes_it() {
+        let fixture = Fixture::new();
+        let artifact = fixture.write(b"code, but of no compiler");
+        let artifacts = fixture.artifacts();
+        let room = artifacts.copies.room_that_waits();
+        for _ in 0..5 {
+            let (artifacts, artifact) = (Arc::clone(&artifacts), artifact.clone());
+            let load = tokio::spawn(async move { reason(&artifacts, &artifact).await });
+            tokio::task::yield_now().await;
+            load.abort();
+            assert!(load.await.is_err_and(|error| error.is_cancelled()));
+        }
+        assert!(is_in_use(&lock(&artifacts.slots)[&artifact.sha256]), "the first one still copies");
+        drop(room);
+        assert_eq!(reason(&artifacts, &artifact).await, Reason::ArtifactIncompatible);
+        assert_eq!(artifacts.copies.tries(), 1);
+        assert_eq!(fixture.copies(), 1);
     }
 }

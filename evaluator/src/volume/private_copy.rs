@@ -1,6 +1,7 @@
 //! Copies of artifacts that no other user can write, checked as they are made.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -11,6 +12,8 @@ use portcullis_contract::{Artifact, Digest, Hasher};
 use portcullis_process::files::{self, FileError};
 
 use crate::volume::artifact_error::ArtifactError;
+#[cfg(test)]
+use crate::volume::private_room::tests::RoomThatWaits;
 use crate::volume::private_room::{PrivateRoom, Requester};
 
 /// The folder of artifacts in the volume.
@@ -74,18 +77,28 @@ impl PrivateCopies {
         }
     }
 
-    /// Removes all files but the copies of these artifacts.
-    pub(crate) fn retain(&self, digests: &HashSet<Digest>) {
-        self.room.retain(digests);
-        let keep: HashSet<String> = digests.iter().map(Digest::hex).collect();
-        let Ok(entries) = fs::read_dir(&self.folder) else { return };
+    /// The files of the folder by the digests in their names, and the digests of copies that take room; none for files that are no copies.
+    pub(crate) fn files(&self) -> HashMap<Option<Digest>, Vec<PathBuf>> {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return HashMap::new() };
+        let mut files: HashMap<_, Vec<_>> =
+            self.room.digests().into_iter().map(|digest| (Some(digest), Vec::new())).collect();
         for entry in entries.flatten() {
-            let name = entry.file_name();
-            let digest = name.to_str().and_then(|name| name.trim_start_matches('.').split('.').next());
-            if !digest.is_some_and(|digest| keep.contains(digest)) {
-                // A file that cannot be removed now is tried again the next time.
-                let _ = fs::remove_file(entry.path());
-            }
+            files.entry(digest(&entry.file_name())).or_default().push(entry.path());
+        }
+        files
+    }
+
+    /// Removes the copy of an artifact, which nobody may use or make meanwhile, and these files. A file that cannot be removed now goes on
+    /// to take its room, and is tried again the next time.
+    pub(crate) fn remove(&self, digest: Option<Digest>, files: &[PathBuf]) {
+        let copy = digest.map(|digest| self.path(digest));
+        let mut are_gone = true;
+        for file in files.iter().chain(&copy) {
+            let removed = fs::remove_file(file);
+            are_gone &= removed.is_ok() || removed.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        }
+        if let Some(digest) = digest.filter(|_| are_gone) {
+            self.room.give_back(&digest);
         }
     }
 
@@ -176,8 +189,12 @@ impl PrivateCopies {
 
 /// The digest and the size of a file in the folder; none if it is not a copy.
 fn known(entry: &fs::DirEntry) -> Option<(Digest, u64)> {
-    let digest = format!("sha256:{}", entry.file_name().to_str()?.trim_start_matches('.').split('.').next()?);
-    Some((digest.parse().ok()?, entry.metadata().ok()?.len()))
+    Some((digest(&entry.file_name())?, entry.metadata().ok()?.len()))
+}
+
+/// The digest in the name of a copy, or of a file that becomes one; none in other names.
+fn digest(name: &OsStr) -> Option<Digest> {
+    format!("sha256:{}", name.to_str()?.trim_start_matches('.').split('.').next()?).parse().ok()
 }
 
 /// Passes the first `limit` bytes of a file to `take` in pieces, and returns their number.
@@ -198,10 +215,41 @@ fn pump(file: &mut File, limit: u64, mut take: impl FnMut(&[u8]) -> io::Result<(
 }
 
 #[cfg(test)]
+impl PrivateCopies {
+    /// Copies wait for room until what this returns is dropped.
+    pub(crate) fn room_that_waits(&self) -> RoomThatWaits<'_> {
+        self.room.that_waits()
+    }
+
+    /// How many copies were begun.
+    pub(crate) fn tries(&self) -> u64 {
+        self.tries.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use portcullis_contract::Tenant;
 
     use super::*;
+
+    #[test]
+    fn room_comes_back_only_with_the_file() {
+        let (volume, folder) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let (stays, goes) = (Digest::of(b"stays"), Digest::of(b"goes"));
+        // A folder cannot be removed like a file.
+        fs::create_dir(folder.path().join(stays.hex())).expect("a folder");
+        fs::write(folder.path().join(goes.hex()), b"goes").expect("writes");
+        fs::write(folder.path().join(format!(".{}.7", goes.hex())), b"go").expect("writes");
+        let copies = PrivateCopies::new(volume.path(), folder.path(), None).expect("opens");
+        let files = copies.files();
+        assert_eq!((files.len(), files[&Some(stays)].len(), files[&Some(goes)].len()), (2, 1, 2));
+        for (digest, files) in files {
+            copies.remove(digest, &files);
+        }
+        assert_eq!(copies.room.digests(), [stays]);
+        assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 1);
+    }
 
     #[test]
     fn a_spoilt_earlier_copy_is_not_used() {

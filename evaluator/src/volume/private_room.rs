@@ -4,7 +4,7 @@
 //! the volume; these limits matter for a folder that is smaller than the volume. Policies that were enforced come first, and so do
 //! ClusterPolicies.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 
 use portcullis_contract::{Digest, Tenant, allowance, part};
@@ -98,15 +98,28 @@ impl PrivateRoom {
         lock(&self.copies).remove(digest);
     }
 
-    /// Gives back the room of all other copies.
-    pub(crate) fn retain(&self, left: &HashSet<Digest>) {
-        lock(&self.copies).retain(|digest, _| left.contains(digest));
+    /// The copies that take room.
+    pub(crate) fn digests(&self) -> Vec<Digest> {
+        lock(&self.copies).keys().copied().collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::sync::MutexGuard;
+
     use super::*;
+
+    /// While this is there, whoever asks for room or gives it back waits.
+    pub(crate) struct RoomThatWaits<'a>(
+        #[expect(dead_code, reason = "it is held")] MutexGuard<'a, HashMap<Digest, Held>>,
+    );
+
+    impl PrivateRoom {
+        pub(crate) fn that_waits(&self) -> RoomThatWaits<'_> {
+            RoomThatWaits(lock(&self.copies))
+        }
+    }
 
     const MIB: u64 = 1 << 20;
 
@@ -138,7 +151,7 @@ mod tests {
         assert_eq!(error, NoRoom::Full { size: 60, free: 0 });
         room.give_back(&digest(51));
         room.take(digest(54), MIB, requester(&small, false)).expect("there is room again");
-        room.retain(&HashSet::new());
+        room.digests().iter().for_each(|digest| room.give_back(digest));
         room.take(digest(55), 30 * MIB, requester(&greedy, false)).expect("nothing is left of it");
     }
 
