@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::{Admission, Evaluated, Evaluation, Purpose};
 use crate::lanes::{LaneError, Needed};
+use crate::memory::WhenFull;
 use crate::review::Review;
 use crate::table::{ServedPolicy, Serving};
 use crate::verdict::decision::{self, Decision, Denial, Outcome};
@@ -39,7 +40,8 @@ impl Admission {
         let (generation, deadline) = (loaded.generation(), Instant::now() + loaded.timeout());
         let (request, edit) =
             (review.payload(review.object().map(RawValue::get)), Draft::object(review.object()).edit());
-        let evaluation = Evaluation { purpose: Purpose::Audit, ..Evaluation::new(policy, loaded, request, edit) };
+        let (purpose, when_full) = (Purpose::Audit, WhenFull::Refuse);
+        let evaluation = Evaluation { purpose, when_full, ..Evaluation::new(policy, loaded, request, edit) };
         let spare = policy.share.run_spare(deadline, evaluation.run(deadline)).await;
         let result = spare.map_err(not_begun)?.unwrap_or_else(|error| {
             if error == LaneError::Panicked {

@@ -33,6 +33,7 @@ use crate::admission::step::{Step, step, step_in_group};
 use crate::fair::claimant::Claimant;
 use crate::guest::loaded::{Content, Loaded};
 use crate::lanes::LaneError;
+use crate::memory::WhenFull;
 use crate::metrics::kubewarden::{RequestLabels, VerdictLabels};
 use crate::metrics::{Count, Metrics};
 use crate::review::{RawReview, Review};
@@ -93,6 +94,7 @@ struct Evaluation {
     /// Whether other policies are asked about the object as this one leaves it.
     is_followed: bool,
     purpose: Purpose,
+    when_full: WhenFull,
 }
 
 /// A policy that gave a verdict.
@@ -352,21 +354,22 @@ impl Evaluation {
     fn new(policy: &Arc<ServedPolicy>, loaded: &Arc<Loaded>, request: Bytes, edit: Edit) -> Self {
         let (policy, loaded) = (Arc::clone(policy), Arc::clone(loaded));
         let (may_mutate, is_followed, purpose) = (loaded.mutating(), false, Purpose::Admission);
-        Self { policy, loaded, request, edit, may_mutate, is_followed, purpose }
+        Self { policy, loaded, request, edit, may_mutate, is_followed, purpose, when_full: WhenFull::Wait }
     }
 
     /// Asks the guest, judges its change of the object and decides, all in the policy's own time.
     async fn run(self, deadline: Instant) -> Result<Evaluated, EvaluationError> {
-        let Self { policy, loaded, request, edit, may_mutate, is_followed, purpose } = self;
+        let Self { policy, loaded, request, edit, may_mutate, is_followed, purpose, when_full } = self;
         failpoint::hit_of("evaluator.asking", &policy.id);
         failpoint::hit_async("evaluator.handler").await;
         let Judged { verdict, mutation, change } = match loaded.content() {
             Content::Module(module) => {
-                let verdict = module.validate(request.clone(), deadline).await?;
+                let verdict = module.validate_with(request.clone(), deadline, when_full).await?;
                 edit.judge(policy.share.claimant(), verdict, request, deadline).await?
             }
             Content::PolicyGroup(group) => {
-                let mut verdict = policy_group::evaluate(group, &policy.share, &edit, &request, deadline).await?;
+                let share = &policy.share;
+                let mut verdict = policy_group::evaluate(group, share, &edit, &request, deadline, when_full).await?;
                 verdict.message = loaded.message().filter(|_| !verdict.accepted).map(str::to_owned);
                 Judged { verdict, mutation: Mutation::None, change: None }
             }

@@ -13,6 +13,7 @@ use portcullis_expression::{Answers, MemberAnswer, State};
 
 use crate::guest::loaded::{LoadedModule, LoadedPolicyGroup};
 use crate::lanes::Share;
+use crate::memory::WhenFull;
 use crate::verdict::decision::Mutation;
 use crate::verdict::draft::{Edit, Judged};
 use crate::verdict::{EvaluationError, FAILED_CAPABILITY, MemberDenial, Verdict, text};
@@ -30,6 +31,7 @@ pub(super) async fn evaluate(
     edit: &Edit,
     request: &Bytes,
     deadline: Instant,
+    when_full: WhenFull,
 ) -> Result<Verdict, EvaluationError> {
     let mut answers = Answers::new();
     let (mut denials, mut failures) = (Vec::new(), BTreeMap::new());
@@ -50,7 +52,7 @@ pub(super) async fn evaluate(
         };
         // The expression calls members only, which was checked when it was loaded.
         let needed = needed.into_iter().filter_map(|name| Some((name, group.members.get(name)?)));
-        for (name, result) in ask(needed.collect(), share, edit, request, deadline).await {
+        for (name, result) in ask(needed.collect(), share, edit, request, deadline, when_full).await {
             let answer = match result {
                 Err(error) => {
                     failures.insert(name, error);
@@ -86,10 +88,11 @@ async fn ask<'g>(
     edit: &Edit,
     request: &Bytes,
     deadline: Instant,
+    when_full: WhenFull,
 ) -> Vec<Judgement<'g>> {
     let one = |(name, member): (&'g str, &'g LoadedModule)| async move {
         let deadline = deadline.min(Instant::now() + member.timeout());
-        let judged = match member.validate(request.clone(), deadline).await {
+        let judged = match member.validate_with(request.clone(), deadline, when_full).await {
             Ok(verdict) => edit.clone().judge(share.claimant(), verdict, request.clone(), deadline).await,
             Err(error) => Err(error),
         };

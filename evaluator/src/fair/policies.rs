@@ -88,6 +88,11 @@ impl<W> ByPolicy<W> {
         }
     }
 
+    /// Whether any claim waits.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// Takes what is asked for, if the rule allows it now.
     pub(super) fn take(&mut self, claim: &Claim) -> bool {
         let allowed = self.allows(claim);

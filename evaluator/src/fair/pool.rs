@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use crate::fair::claimant::Claimant;
-use crate::fair::policies::ByPolicy;
+use crate::fair::policies::{ByPolicy, Claim};
 use crate::fair::turns::ByTurn;
 use crate::fair::{Grant, Rule};
 
@@ -68,6 +68,15 @@ impl PolicyPool {
     /// A stock of `capacity`, where a policy that holds nothing gets `quantum` if that is free. At most `queue` claims wait.
     pub(crate) fn new(capacity: u64, quantum: u64, queue: usize) -> Arc<Self> {
         Arc::new(Self { rule: Mutex::new(ByPolicy::new(capacity, quantum, queue)) })
+    }
+
+    /// Takes what is asked for, if it can be had at once and no claim waits.
+    pub(crate) fn try_take_unwanted(self: &Arc<Self>, claim: &Claim) -> Option<PolicyPermit> {
+        let grant = {
+            let mut rule = lock(&self.rule);
+            if rule.is_waited_for() { None } else { Rule::take(&mut *rule, claim) }
+        };
+        grant.map(|grant| self.permit(grant))
     }
 }
 

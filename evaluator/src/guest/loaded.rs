@@ -13,7 +13,7 @@ use wasmtime::Module;
 
 use crate::fair::claimant::Claimant;
 use crate::guest::{CallError, Guest, GuestLog, Host, Operation, Parts, Reply};
-use crate::memory::{InstanceMemory, NoMemory};
+use crate::memory::{InstanceMemory, NoMemory, WhenFull};
 use crate::verdict::offload;
 use crate::verdict::{EvaluationError, TIMED_OUT, Verdict};
 use crate::verdict::{rego, reply};
@@ -89,9 +89,23 @@ impl LoadedModule {
     /// # Errors
     /// When the guest fails, is not done by `deadline`, or gives a reply that is not a verdict.
     pub async fn validate(&self, request: Bytes, deadline: Instant) -> Result<Verdict, EvaluationError> {
+        self.validate_with(request, deadline, WhenFull::Wait).await
+    }
+
+    /// [`Self::validate`], where `when_full` says what the instance does where no memory is left.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) async fn validate_with(
+        &self,
+        request: Bytes,
+        deadline: Instant,
+        when_full: WhenFull,
+    ) -> Result<Verdict, EvaluationError> {
         let payload = Parts::request(request.clone(), self.settings.clone());
         // Held until the instance is gone and its reply is decoded.
         let (account, _hold) = self.host.account(deadline);
+        let account = account.when_full(when_full);
         let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, account).await;
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
         let (mode, Reply { bytes, failed_capability, account }) = (self.mode, reply);

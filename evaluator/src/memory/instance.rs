@@ -33,8 +33,18 @@ pub(crate) struct InstanceMemory {
     hold: Arc<MemoryHold>,
     who: Arc<Claimant>,
     deadline: Instant,
+    when_full: WhenFull,
     /// What the instance has asked for so far, in bytes.
     used: u64,
+}
+
+/// What an instance does where no memory is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WhenFull {
+    /// It waits until shortly before its deadline.
+    Wait,
+    /// It is refused at once, also where others wait: requests come first. This is not counted, as no request was refused.
+    Refuse,
 }
 
 /// What an instance holds, to be dropped after the instance: its memory is given back to the system first.
@@ -79,15 +89,21 @@ impl GuestMemory {
     ) -> (InstanceMemory, Arc<MemoryHold>) {
         self.used.add(gauge(self.floor));
         let hold = Arc::new(MemoryHold { memory: Arc::clone(self), permit: Mutex::new(None) });
-        (InstanceMemory { hold: Arc::clone(&hold), who: Arc::clone(who), deadline, used: 0 }, hold)
+        let when_full = WhenFull::Wait;
+        (InstanceMemory { hold: Arc::clone(&hold), who: Arc::clone(who), deadline, when_full, used: 0 }, hold)
     }
 }
 
 impl InstanceMemory {
+    /// The same account, for an instance that does this where no memory is left.
+    pub(crate) fn when_full(self, when_full: WhenFull) -> Self {
+        Self { when_full, ..self }
+    }
+
     /// Gives the instance `more` bytes, now or when they become available.
     ///
     /// # Errors
-    /// When they do not become available until shortly before the deadline.
+    /// When they do not become available until shortly before the deadline, or the instance does not wait.
     pub(crate) async fn grow(&mut self, more: u64) -> Result<(), NoMemory> {
         let memory = Arc::clone(&self.hold.memory);
         let used = self.used.saturating_add(more);
@@ -95,7 +111,10 @@ impl InstanceMemory {
             self.used = used;
             return Ok(());
         };
-        let permit = memory.take(&claim, self.deadline).await?;
+        let permit = match self.when_full {
+            WhenFull::Wait => memory.take(&claim, self.deadline).await?,
+            WhenFull::Refuse => memory.shared.try_take_unwanted(&claim).ok_or(NoMemory)?,
+        };
         self.used = used;
         self.hold.add(permit);
         Ok(())
@@ -191,6 +210,8 @@ fn gauge(bytes: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -242,6 +263,30 @@ mod tests {
         assert_eq!(second.grow(2 * MIB).await, Err(NoMemory));
         assert!(begin.elapsed() >= Duration::from_millis(60), "{:?}", begin.elapsed());
         assert_eq!((metrics.guest_memory_waits.get(), metrics.guest_memory_refused.get()), (1, 1));
+    }
+
+    #[tokio::test]
+    async fn an_audit_takes_only_memory_that_no_request_waits_for_and_waits_for_none() {
+        let (memory, metrics) = memory(MIB, 8 * MIB);
+        let audit = || {
+            let (account, hold) = account(&memory, "namespaced/b/audited", 60_000);
+            (account.when_full(WhenFull::Refuse), hold)
+        };
+        let (mut first, hold) = account(&memory, "cluster/a", 60_000);
+        assert_eq!(first.grow(7 * MIB).await, Ok(()));
+        let (mut small, small_hold) = audit();
+        assert_eq!(small.grow(MIB + 1).await, Ok(()), "some is left");
+        drop((small, small_hold));
+        let (mut large, _hold) = audit();
+        assert_eq!(large.grow(4 * MIB).now_or_never(), Some(Err(NoMemory)));
+        let (mut request, _hold) = account(&memory, "cluster/b", 60_000);
+        let mut waits = Box::pin(request.grow(5 * MIB));
+        assert!(waits.as_mut().now_or_never().is_none());
+        let (mut small, _hold) = audit();
+        assert_eq!(small.grow(MIB + 1).now_or_never(), Some(Err(NoMemory)), "a request waits");
+        assert_eq!((metrics.guest_memory_waits.get(), metrics.guest_memory_refused.get()), (1, 0));
+        drop((first, hold));
+        assert_eq!(waits.await, Ok(()));
     }
 
     #[tokio::test]

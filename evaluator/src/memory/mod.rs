@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Address space is not memory: each instance may grow to its limit, but not all of them at the same time. An instance that finds none
-//! left waits, within its own time, and is refused as Overloaded at the end of it. What mutating policies add to an object is taken from the
+//! left waits, within its own time, and is refused as Overloaded at the end of it; that of an audit is refused at once. What mutating policies add to an object is taken from the
 //! same part, for as long as other policies are asked about it. The shared part follows the rule of
 //! [`crate::fair::policies`], so that policies which use all that they may leave room for others.
 
@@ -16,7 +16,7 @@ mod instance;
 mod plan;
 mod total;
 
-pub(crate) use self::instance::{GuestMemory, InstanceMemory, KeptMemory, MemoryHold, NoMemory};
+pub(crate) use self::instance::{GuestMemory, InstanceMemory, KeptMemory, MemoryHold, NoMemory, WhenFull};
 pub use self::plan::MemoryPlan;
 pub(crate) use self::plan::Wanted;
 pub(crate) use self::total::TotalMemory;
