@@ -78,10 +78,10 @@ pub struct ConditionValue {
     pub reason: &'static str,
     /// Why it has this status, for people to read.
     pub message: String,
-}
-
     /// Whether it is only because an API server gave no answer, so that an earlier proof still holds.
     pub is_silence: bool,
+}
+
 impl WebhookRejection {
     /// A refusal that has just come, in the API server's words.
     pub fn now(message: &str) -> Self {

@@ -4,8 +4,8 @@ mod fair;
 mod groups;
 mod policies;
 mod policy_checks;
-mod revisions;
 mod restored;
+mod revisions;
 mod shared;
 mod turns;
 mod unreadable;
@@ -35,9 +35,9 @@ struct Stage {
     start: Instant,
     elapsed: Duration,
     version: u64,
-}
     /// Whether objects come from a list, and not from a watch.
     lists: bool,
+}
 
 /// A ClusterPolicy that a test builds up. It begins with generation 1, on pods, held by our finalizer.
 #[derive(Clone)]
@@ -110,15 +110,15 @@ pub(super) fn rules() -> Rules {
             service_port: 443,
             username: "controller".into(),
             owner: None,
+            labels: Arc::default(),
             ca_bundle: Arc::new("PEM".into()),
             path_key: PathKey::Plain,
         }),
+        webhook_labels: Arc::default(),
         policy_timeout: 2,
-            labels: Arc::default(),
         policies_per_namespace: 100,
         webhooks_per_namespace: 20,
         shares_webhooks: false,
-        webhook_labels: Arc::default(),
         check_timeout: None,
         webhook_pause: Duration::from_secs(5),
         revision_pause: Duration::from_secs(2),
