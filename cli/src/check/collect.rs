@@ -209,7 +209,7 @@ mod tests {
         told_with(files, |_| ())
     }
 
-    /// What is told of these files and of those that `add` puts beside them, and how many policies can be given to the programs.
+    /// The report on these files and on those that `add` puts beside them, and how many policies can be given to the programs.
     fn told_with(files: &[(&str, &str)], add: impl FnOnce(&Path)) -> (Vec<String>, usize) {
         let folder = tempfile::tempdir().expect("a folder");
         add(folder.path());

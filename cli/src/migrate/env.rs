@@ -131,7 +131,7 @@ mod tests {
         let of = |number: usize| (list[number].field.as_str(), &list[number].outcome);
         assert_eq!(of(0), ("spec.env.KUBEWARDEN_POLICY_TIMEOUT", &Outcome::Renamed("evaluator.policyTimeout".into())));
         assert_eq!(of(5), ("spec.env.no_proxy", &Outcome::Dropped("NO_PROXY takes precedence".into())));
-        assert!(!format!("{list:?}").contains("secret"), "a login stays out of what is told: {list:?}");
+        assert!(!format!("{list:?}").contains("secret"), "no login is printed: {list:?}");
     }
 
     #[test]
