@@ -159,6 +159,8 @@ reasons! {
     MemoryLimit: Load, Final;
     /// The replica does not have enough free memory to start the module.
     MemoryUnavailable: Load, Retry;
+    /// The replica did not have enough free processor time to start the module and check the settings.
+    ProcessorUnavailable: Load, Retry;
     /// Starting the module or its settings check took longer than allowed.
     StartTimedOut: Load, Final;
     /// The module trapped or failed while starting.

@@ -15,6 +15,7 @@
 //! lane have an order of their own, in [`schedule`], since processor time is used up and does not come back.
 
 mod error;
+mod load_times;
 mod schedule;
 mod share;
 mod slow_lane;
@@ -32,14 +33,17 @@ use std::time::{Duration, Instant};
 use futures::FutureExt as _;
 use portcullis_contract::MAX_CHECKS;
 use prometheus::{IntCounter, IntGauge};
+use rustix::time::ClockId;
 use tokio::runtime::Runtime;
 use tokio::time::timeout_at;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 pub(crate) use self::error::LaneError;
+pub(crate) use self::load_times::LoadTimes;
+use self::load_times::Record;
 pub(crate) use self::share::{Needed, Share};
-use self::slow_lane::{Scheduled, Scheduler};
+use self::slow_lane::{Scheduled, Scheduler, time};
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
 use crate::fair::pool::{PolicyPermit, PolicyPool};
@@ -151,11 +155,28 @@ impl Lanes {
     }
 
     /// Runs the future that `start` makes for its deadline, outside any policy's share: for loading. `timeout` begins when there is room.
+    /// Gives its result, and the times that it had.
     pub(crate) async fn load<F>(
         &self,
         who: &Arc<Claimant>,
         timeout: Duration,
         start: impl FnOnce(Instant) -> F,
+    ) -> (Result<F::Output, LaneError>, LoadTimes)
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let record = Arc::default();
+        let result = self.load_recorded(who, timeout, start, &record).await;
+        (result, record.times(Instant::now()))
+    }
+
+    async fn load_recorded<F>(
+        &self,
+        who: &Arc<Claimant>,
+        timeout: Duration,
+        start: impl FnOnce(Instant) -> F,
+        record: &Arc<Record>,
     ) -> Result<F::Output, LaneError>
     where
         F: Future + Send + 'static,
@@ -170,10 +191,13 @@ impl Lanes {
         let permits = (loading, self.in_use(instance));
         let deadline = Instant::now() + timeout;
         let mut future = Box::pin(AssertUnwindSafe(start(deadline)).catch_unwind());
-        if let Poll::Ready(output) = first_turn(&mut future).await {
+        let before = time(ClockId::ThreadCPUTime);
+        let first = first_turn(&mut future).await;
+        record.end_turn(Instant::now(), time(ClockId::ThreadCPUTime).saturating_sub(before), false);
+        if let Poll::Ready(output) = first {
             return output.map_err(panicked);
         }
-        let turns = Scheduled::new(future, Arc::clone(&self.order), Arc::clone(who), None);
+        let turns = Scheduled::new(future, Arc::clone(&self.order), Arc::clone(who), None).recorded(Arc::clone(record));
         let turns = async move {
             let output = turns.await;
             drop(permits);
@@ -272,6 +296,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_load_tells_what_it_used_and_how_long_it_waited() {
+        let metrics = Metrics::new().expect("registers");
+        let lanes = Lanes::new(LaneLimits::new(4, 1), MemoryPlan::unlimited(), &metrics).expect("starts");
+        let who = Claimant::new(&"cluster/a".parse().expect("an id"));
+        let spins = |_| {
+            let mut left = 3;
+            poll_fn(move |cx| {
+                if left == 0 {
+                    return Poll::Ready(());
+                }
+                left -= 1;
+                let end = time(ClockId::ThreadCPUTime) + Duration::from_millis(10);
+                while time(ClockId::ThreadCPUTime) < end {}
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            })
+        };
+        let (result, times) = lanes.load(&who, Duration::from_secs(60), spins).await;
+        assert!(result == Ok(()) && times.used >= Duration::from_millis(30), "{times:?}");
+        assert_eq!(times.waited, Duration::ZERO);
+        // It ends from outside, while it waits.
+        let limit = Duration::from_millis(200);
+        let (result, times) = lanes.load(&who, limit, |_| std::future::pending::<()>()).await;
+        assert_eq!(result, Err(LaneError::TimedOut));
+        assert!(!times.is_starved(limit), "{times:?}");
+    }
+
+    #[tokio::test]
     async fn candidates_that_hang_in_many_namespaces_keep_no_policy_from_loading() {
         let metrics = Metrics::new().expect("registers");
         let lanes = Lanes::new(LaneLimits::new(64, 1), MemoryPlan::unlimited(), &metrics).expect("starts");
@@ -288,7 +340,7 @@ mod tests {
         }
         let policy = Claimant::new(&"namespaced/a/policy".parse().expect("an id"));
         let load = lanes.load(&policy, Duration::from_secs(60), |_| std::future::ready(7));
-        assert_eq!(timeout(Duration::from_secs(60), load).await.expect("there is room"), Ok(7));
+        assert_eq!(timeout(Duration::from_secs(60), load).await.expect("there is room").0, Ok(7));
         assert!(metrics.instances.get() <= i64::try_from(lanes.limits.trying()).expect("small"));
     }
 }

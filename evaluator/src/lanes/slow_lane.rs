@@ -11,6 +11,7 @@ use futures::task::AtomicWaker;
 use portcullis_util::lock;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::load_times::Record;
 use super::schedule::Schedule;
 use super::width::TurnUsage;
 use crate::fair::claimant::Claimant;
@@ -38,6 +39,8 @@ pub(super) struct Scheduled<F> {
     used: Duration,
     /// Set to true once it has used a tick of processor time: the policy's next evaluation then begins in this lane.
     is_long: Option<Arc<AtomicBool>>,
+    /// Where its times are recorded; none if nobody asks for them.
+    record: Option<Arc<Record>>,
 }
 
 impl Scheduler {
@@ -87,7 +90,13 @@ impl<F> Scheduled<F> {
             task: AtomicWaker::new(),
         });
         let waker = Waker::from(Arc::clone(&slot));
-        Self { future, order, who, slot, waker, is_queued: false, used: Duration::ZERO, is_long }
+        Self { future, order, who, slot, waker, is_queued: false, used: Duration::ZERO, is_long, record: None }
+    }
+
+    /// The same, which records its times.
+    pub(super) fn recorded(mut self, record: Arc<Record>) -> Self {
+        self.record = Some(record);
+        self
     }
 
     /// Ends a turn. If the evaluation wants another one, it is queued before the next turns are given.
@@ -111,6 +120,9 @@ impl<F: Future> Future for Scheduled<F> {
         this.slot.task.register(cx.waker());
         if !this.is_queued {
             this.is_queued = true;
+            if let Some(record) = &this.record {
+                record.begin_turn(Instant::now());
+            }
             let mut turns = lock(&this.order.0);
             turns.ask(&this.who, Arc::clone(&this.slot));
             Scheduler::serve(&mut turns);
@@ -129,6 +141,9 @@ impl<F: Future> Future for Scheduled<F> {
             told.store(is_long, Ordering::Relaxed);
         }
         let wants = poll.is_pending() && this.slot.wants.load(Ordering::SeqCst);
+        if let Some(record) = &this.record {
+            record.end_turn(Instant::now(), used, poll.is_pending() && !wants);
+        }
         this.end_turn(turn, wants);
         poll
     }
@@ -151,7 +166,7 @@ fn clock() -> Duration {
     START.elapsed()
 }
 
-fn time(id: ClockId) -> Duration {
+pub(super) fn time(id: ClockId) -> Duration {
     let time = clock_gettime(id);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

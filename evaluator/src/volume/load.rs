@@ -17,7 +17,7 @@ use crate::guest::loaded::{Content, Loaded, LoadedModule, LoadedPolicyGroup};
 use crate::guest::{
     CallError, Grants, Guest, GuestLog, Guests, Host, LinkError, LogShares, NO_BROKER, Operation, Parts,
 };
-use crate::lanes::{LaneError, Lanes};
+use crate::lanes::{LaneError, Lanes, LoadTimes};
 use crate::metrics::PolicyMetrics;
 use crate::review::json;
 use crate::verdict::reply;
@@ -55,6 +55,18 @@ pub(crate) enum LoadError {
     /// Its module did not start in time.
     #[error("{0}")]
     StartTimedOut(String),
+    /// It was not done in time, and the replica had too little processor time to say whether the module is to blame.
+    #[error(
+        "this replica had too little processor time to start the module and check the settings: {} ms within {} ms; raise the evaluator's CPU limit or look at the node if it lasts",
+        used.as_millis(),
+        limit.as_millis()
+    )]
+    NoProcessor {
+        /// The processor time that it had.
+        used: Duration,
+        /// The time that it may take.
+        limit: Duration,
+    },
     /// The settings are refused; the text may quote the guest.
     #[error("Policy settings are invalid: {0}")]
     Settings(String),
@@ -101,6 +113,7 @@ impl LoadError {
             Self::Start(_) => Reason::InstantiationFailed,
             Self::NoMemory(_) => Reason::MemoryUnavailable,
             Self::StartTimedOut(_) => Reason::StartTimedOut,
+            Self::NoProcessor { .. } => Reason::ProcessorUnavailable,
             Self::Settings(_) => Reason::SettingsInvalid,
             Self::SettingsCheck(_) => Reason::SettingsCheckFailed,
             Self::Expression(_) => Reason::SpecInvalid,
@@ -143,8 +156,7 @@ impl Loading {
         enforced: bool,
         metrics: Arc<PolicyMetrics>,
     ) -> Result<Arc<Loaded>, LoadError> {
-        let limit =
-            |seconds: Option<u32>| seconds.map_or(self.policy_timeout, |seconds| Duration::from_secs(seconds.into()));
+        let limit = |own| own_limit(own, self.policy_timeout);
         let share = self.log_shares.of(id, Instant::now());
         let log = GuestLog::new(id.clone(), candidate.generation, share, Arc::clone(&metrics));
         let (content, timeout) = match &candidate.content {
@@ -164,9 +176,7 @@ impl Loading {
                     let load = self.load_module(id, candidate.generation, named, timeout, enforced, metrics);
                     members.insert(name.to_owned(), load.await.map_err(|error| error.of(&named))?);
                 }
-                let timeout = candidate
-                    .timeout_eval_seconds
-                    .map_or_else(|| self.policy_timeout.max(own_times(group)), |seconds| limit(Some(seconds)));
+                let timeout = group_limit(candidate.timeout_eval_seconds, group, self.policy_timeout);
                 (Content::PolicyGroup(Arc::new(LoadedPolicyGroup { expression, members })), timeout)
             }
         };
@@ -228,21 +238,37 @@ impl Loading {
             let (account, _hold) = host.account(deadline);
             guest.call(&host, Operation::ValidateSettings, payload, deadline, account).await.map(|reply| reply.bytes)
         });
-        let reply = call.await.unwrap_or_else(|error| {
+        let (reply, times) = call.await;
+        let reply = reply.unwrap_or_else(|error| {
             Err(match error {
                 LaneError::TimedOut => CallError::TimedOut,
                 LaneError::Overloaded { text } => CallError::Overloaded(text),
                 LaneError::Panicked => CallError::Host("it ended with a panic".to_owned()),
             })
         });
+        check_times(&reply, times, timeout)?;
         judge(reply, mode)
     }
 }
 
-/// The sum of the time limits that members of a group set themselves.
-fn own_times(group: &CandidatePolicyGroup) -> Duration {
-    let seconds = group.members.values().filter_map(|member| member.timeout_eval_seconds).map(u64::from);
-    Duration::from_secs(seconds.sum())
+/// The time limit of a policy or a member with this limit of its own, where others have `default`.
+fn own_limit(seconds: Option<u32>, default: Duration) -> Duration {
+    seconds.map_or(default, |seconds| Duration::from_secs(seconds.into()))
+}
+
+/// The time limit of a policy group: its own, or else the time that its members may take one after the other, and at least `default`.
+fn group_limit(seconds: Option<u32>, group: &CandidatePolicyGroup, default: Duration) -> Duration {
+    let members = group.members.values().map(|member| own_limit(member.timeout_eval_seconds, default));
+    own_limit(seconds, members.sum::<Duration>().max(default))
+}
+
+/// Tells a check that was too late because this replica is busy from one whose module takes too long.
+fn check_times(reply: &Result<Vec<u8>, CallError>, times: LoadTimes, limit: Duration) -> Result<(), LoadError> {
+    let is_late = matches!(reply, Err(CallError::TimedOut | CallError::Init { timed_out: true, .. }));
+    if is_late && times.is_starved(limit) {
+        return Err(LoadError::NoProcessor { used: times.used, limit });
+    }
+    Ok(())
 }
 
 fn check_size(settings: &str) -> Result<(), LoadError> {
@@ -300,6 +326,9 @@ fn quote(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_contract::{Artifact, CandidateMember, CandidateModule};
+    use serde_json::value::RawValue;
+
     use super::*;
 
     fn wapc(reply: Result<&str, CallError>) -> (Reason, String) {
@@ -336,6 +365,51 @@ mod tests {
         let (reason, text) = wapc(Err(CallError::Overloaded("no memory left".into())));
         assert_eq!((reason, text.as_str()), (Reason::MemoryUnavailable, "no memory left"));
         assert!(reason.class().is_retryable());
+    }
+
+    #[test]
+    fn a_start_without_processor_time_may_pass() {
+        let limit = Duration::from_secs(2);
+        let had = |millis| LoadTimes { used: Duration::from_millis(millis), waited: Duration::ZERO };
+        for late in [CallError::TimedOut, CallError::TimedOut.init("wapc_init")] {
+            let error = check_times(&Err(late.clone()), had(80), limit).expect_err("it is tried again");
+            assert!(error.reason() == Reason::ProcessorUnavailable && error.reason().class().is_retryable());
+            assert!(error.to_string().contains("80 ms within 2000 ms"), "{error}");
+            assert!(check_times(&Err(late), had(1900), limit).is_ok(), "the module is to blame");
+        }
+        for other in [Ok(Vec::new()), Err(CallError::Exit(1).init("_start"))] {
+            assert!(check_times(&other, had(0), limit).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_group_has_the_time_of_all_its_members() {
+        let group = |members: &[Option<u32>]| {
+            let members = members.iter().enumerate().map(|(n, &timeout_eval_seconds)| {
+                let artifact = Artifact { file: "a".into(), sha256: Digest::of(b"code"), size: 4 };
+                let module = CandidateModule {
+                    artifact,
+                    execution_mode: ExecutionMode::KubewardenWapc,
+                    settings: RawValue::from_string("{}".to_owned()).expect("JSON"),
+                    host_capabilities: Vec::new(),
+                    context_aware_resources: Vec::new(),
+                };
+                let member = CandidateMember { digest: Digest::of(b"module"), timeout_eval_seconds, module };
+                (format!("m{n}"), member)
+            });
+            CandidatePolicyGroup { expression: "true".to_owned(), members: members.collect() }
+        };
+        for (own, members, seconds) in [
+            (None, &[None, None, None][..], 6),
+            (None, &[Some(3), None], 5),
+            (None, &[Some(3), Some(4)], 7),
+            (None, &[Some(1)], 2),
+            (Some(1), &[None, Some(4)], 1),
+            (Some(9), &[None], 9),
+        ] {
+            let limit = group_limit(own, &group(members), Duration::from_secs(2));
+            assert_eq!(limit, Duration::from_secs(seconds), "{own:?} {members:?}");
+        }
     }
 
     #[test]

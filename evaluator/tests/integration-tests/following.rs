@@ -195,7 +195,8 @@ async fn a_slow_candidate_delays_nobody() {
     assert_ne!(state.manifest_number, number, "not applied to the end");
     assert_eq!(rig.denial(ID).await, "by 1");
     rig.until(|state| state.manifest_number == number).await;
-    assert_eq!(rig.unserved("cluster/slow").reason, Reason::StartTimedOut);
+    // On a machine that is busy with other programs it is tried again first.
+    rig.until(|_| rig.unserved("cluster/slow").reason == Reason::StartTimedOut).await;
 }
 
 #[tokio::test]

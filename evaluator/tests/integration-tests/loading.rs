@@ -87,9 +87,38 @@ async fn modules_that_do_not_start() {
     for (guest, function) in
         [("start_loop", "start"), ("loop_in_start_export", "_start"), ("loop_in_init", "wapc_init")]
     {
-        let refusal = Rig::hurried().refusal(Policy::guest(ID, guest)).await;
+        let refusal = Rig::hurried().late_refusal(Policy::guest(ID, guest)).await;
         assert_eq!(refusal, (Reason::StartTimedOut, timed_out(function)), "{guest}");
     }
+}
+
+#[tokio::test]
+async fn a_module_that_a_busy_replica_cannot_start_in_time_is_tried_again() {
+    let rig = Arc::new(Rig::narrow());
+    let busy: Vec<_> = (0..8).map(|n| format!("namespaced/team-{n}/busy")).collect();
+    for id in &busy {
+        rig.put(Policy::guest(id, "endless_loop"));
+    }
+    rig.publish().await;
+    let asking: Vec<_> = busy
+        .iter()
+        .map(|id| {
+            let (rig, id) = (Arc::clone(&rig), id.clone());
+            tokio::spawn(async move { rig.ask(&id, "{}").await })
+        })
+        .collect();
+    while rig.metrics.instances.get() < 8 {
+        tokio::task::yield_now().await;
+    }
+    let id = "namespaced/team-of-its-own/starved";
+    let mut starved = Policy::guest(id, "loop_in_init");
+    starved.last_candidate().timeout_eval_seconds = Some(2);
+    let (reason, text) = rig.refusal(starved).await;
+    assert_eq!(reason, Reason::ProcessorUnavailable, "{text}");
+    assert!(rig.unserved(id).next_retry_time.is_some());
+    asking.iter().for_each(tokio::task::JoinHandle::abort);
+    // Now it has the processor to itself, and its module is to blame.
+    rig.until(|_| rig.unserved(id).reason == Reason::StartTimedOut).await;
 }
 
 #[tokio::test]
@@ -113,7 +142,7 @@ async fn settings_checks_that_fail_themselves() {
         assert_eq!(reason, Reason::SettingsCheckFailed, "{guest}: {text}");
     }
     for guest in ["settings_loop", "wasi_settings_loop"] {
-        let (reason, text) = Rig::hurried().refusal(Policy::guest(ID, guest)).await;
+        let (reason, text) = Rig::hurried().late_refusal(Policy::guest(ID, guest)).await;
         assert_eq!(reason, Reason::SettingsCheckFailed, "{guest}: {text}");
     }
     let text = "Policy settings are invalid: Error invoking settings validation callback: \

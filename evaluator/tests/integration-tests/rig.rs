@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub const LIMIT: Duration = Duration::from_secs(60);
 /// How many guests run at the same time.
 const INSTANCES: u32 = 16;
+/// The limits of the lanes: those of a machine with two cores.
+const LANES: LaneLimits = LaneLimits { instances: 16, threads: 2, running: 8 };
 /// The time limit of policies that are expected to be late.
 const SHORT: Duration = Duration::from_secs(2);
 
@@ -54,24 +56,30 @@ impl Rig {
     /// An evaluator on an empty volume whose policies have little time.
     pub fn hurried() -> Self {
         let (volume, private) = folders();
-        Self::limited(volume, private, SHORT, INSTANCES, MemoryPlan::unlimited())
+        Self::limited(volume, private, SHORT, INSTANCES, LANES, MemoryPlan::unlimited())
+    }
+
+    /// An evaluator on an empty volume, all of whose long evaluations take turns on one thread.
+    pub fn narrow() -> Self {
+        let (volume, private) = folders();
+        Self::limited(volume, private, LIMIT, INSTANCES, LaneLimits { threads: 1, ..LANES }, MemoryPlan::unlimited())
     }
 
     /// An evaluator on an empty volume that calls one guest at a time, and so reserves little address space.
     pub fn small() -> Self {
         let (volume, private) = folders();
-        Self::limited(volume, private, LIMIT, 1, MemoryPlan::unlimited())
+        Self::limited(volume, private, LIMIT, 1, LANES, MemoryPlan::unlimited())
     }
 
     /// An evaluator on an empty volume that calls one guest at a time, which may use `memory` bytes.
     pub fn poor(memory: u64) -> Self {
         let (volume, private) = folders();
-        Self::limited(volume, private, LIMIT, 1, MemoryPlan { floor: memory, shared: 0, bodies: 1 << 30 })
+        Self::limited(volume, private, LIMIT, 1, LANES, MemoryPlan { floor: memory, shared: 0, bodies: 1 << 30 })
     }
 
     /// An evaluator on an existing volume and folder of private copies.
     pub fn on(volume: Arc<TempDir>, private: Arc<TempDir>) -> Self {
-        Self::limited(volume, private, LIMIT, INSTANCES, MemoryPlan::unlimited())
+        Self::limited(volume, private, LIMIT, INSTANCES, LANES, MemoryPlan::unlimited())
     }
 
     fn limited(
@@ -79,6 +87,7 @@ impl Rig {
         private: Arc<TempDir>,
         policy_timeout: Duration,
         instances: u32,
+        lanes: LaneLimits,
         memory: MemoryPlan,
     ) -> Self {
         fs::create_dir_all(volume.path().join("artifacts")).unwrap();
@@ -107,7 +116,7 @@ impl Rig {
             error_window: Duration::from_secs(300),
             path_keys: None,
             engine: RunningEngine::new(limits).unwrap(),
-            lanes: Lanes::new(LaneLimits::new(16, 2), memory, &metrics).unwrap(),
+            lanes: Lanes::new(lanes, memory, &metrics).unwrap(),
             metrics,
         };
         let beat = Liveness::default().beat("follow", Duration::from_secs(10));
@@ -202,6 +211,16 @@ impl Rig {
     pub async fn refusal(&self, policy: Policy) -> (Reason, String) {
         let id = policy.entry.id.to_string();
         self.apply(policy).await;
+        let failure = self.unserved(&id);
+        (failure.reason, failure.message)
+    }
+
+    /// Applies a policy whose module takes too long at its start; gives the reason and the message. On a machine that is busy with other
+    /// programs, it is tried again until it has had enough processor time to be judged.
+    pub async fn late_refusal(&self, policy: Policy) -> (Reason, String) {
+        let id = policy.entry.id.to_string();
+        self.apply(policy).await;
+        self.until(|_| self.unserved(&id).reason != Reason::ProcessorUnavailable).await;
         let failure = self.unserved(&id);
         (failure.reason, failure.message)
     }
