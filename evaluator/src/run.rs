@@ -75,7 +75,7 @@ pub fn run(args: &Args, traces: Option<Traces>) -> anyhow::Result<()> {
     let address = probes.probes(args.probe_address, sources, shown)?;
     listening("probes", address);
     // On the same port the reporter asks about objects that exist. No other container of the pod needs a verdict.
-    let (jobs, audits) = audit::queue(args.audit_share);
+    let (jobs, audits) = audit::queues(args.audit_share);
     let largest = usize::try_from(args.max_body).context("--max-body")?;
     let asked = Audits::new(Arc::clone(&table), readiness.clone(), jobs, largest, &metrics);
     let routes = state_route(state.clone()).merge(health).merge(audit::routes(asked));

@@ -21,10 +21,11 @@ impl Pace {
         Self { percent: u32::from(percent).clamp(1, 100), due: Duration::ZERO, end: None }
     }
 
-    /// Notes the time of an audit.
-    pub(super) fn took(&mut self, begin: Instant, end: Instant) {
+    /// Notes the time of an audit. `is_shared` says whether others use the same share of the core at present, which leaves half of it.
+    pub(super) fn took(&mut self, begin: Instant, end: Instant, is_shared: bool) {
         let time = end.saturating_duration_since(begin);
-        let pause = time.saturating_mul(100 - self.percent) / self.percent;
+        let all = if is_shared { 200 } else { 100 };
+        let pause = time.saturating_mul(all - self.percent) / self.percent;
         self.due = self.left(begin).saturating_add(pause);
         self.end = Some(end);
     }
@@ -33,6 +34,11 @@ impl Pace {
     pub(super) fn pause(&self, now: Instant) -> Duration {
         let left = self.left(now);
         if left < SHORTEST { Duration::ZERO } else { left }
+    }
+
+    /// Whether a pause is due, however short.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        !self.left(now).is_zero()
     }
 
     /// What is left of the pause that is due. The time in which nobody asked counts as a pause.
@@ -49,9 +55,14 @@ mod tests {
 
     /// The pause after an audit of one second.
     fn pause(percent: u8) -> Duration {
+        pause_beside(percent, false)
+    }
+
+    fn pause_beside(percent: u8, is_shared: bool) -> Duration {
         let (mut pace, now) = (Pace::new(percent), Instant::now());
         assert_eq!(pace.pause(now), Duration::ZERO, "nothing was asked yet");
-        pace.took(now, now + SECOND);
+        pace.took(now, now + SECOND, is_shared);
+        assert_eq!(pace.is_due(now + SECOND), !pace.pause(now + SECOND).is_zero());
         pace.pause(now + SECOND)
     }
 
@@ -65,12 +76,18 @@ mod tests {
     }
 
     #[test]
+    fn who_shares_has_half() {
+        assert_eq!((pause_beside(100, true), pause_beside(50, true)), (SECOND, 3 * SECOND));
+        assert_eq!(pause_beside(25, true), 7 * SECOND);
+    }
+
+    #[test]
     fn time_that_passed_meanwhile_counts() {
         let (mut pace, now) = (Pace::new(25), Instant::now());
-        pace.took(now, now + SECOND);
+        pace.took(now, now + SECOND, false);
         assert_eq!(pace.pause(now + 3 * SECOND), SECOND);
         assert_eq!(pace.pause(now + 10 * SECOND), Duration::ZERO);
-        pace.took(now + 10 * SECOND, now + 11 * SECOND);
+        pace.took(now + 10 * SECOND, now + 11 * SECOND, false);
         assert_eq!(pace.pause(now + 11 * SECOND), 3 * SECOND, "a pause that was too long is no credit");
     }
 
@@ -83,7 +100,7 @@ mod tests {
             assert!(pause.is_zero() || pause >= SHORTEST, "{pause:?}");
             paused += pause;
             now += pause;
-            pace.took(now, now + audit);
+            pace.took(now, now + audit, false);
             now += audit;
         }
         // The last ones are still due.

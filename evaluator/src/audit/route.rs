@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::audit::PATIENCE;
 use crate::audit::refusal::Refusal;
-use crate::audit::worker::{Job, Jobs};
+use crate::audit::worker::{Asked, Job, Jobs};
 use crate::http::body::discard;
 use crate::http::media_type;
 use crate::http::route::quoted;
@@ -41,8 +41,8 @@ pub(crate) struct Audits {
     jobs: Jobs,
     /// The largest body.
     largest: usize,
-    /// The memory for all bodies together, in units of [`STEP`]: as much as one body of the largest size.
-    room: Arc<Semaphore>,
+    /// The memory for all bodies of a queue together, in units of [`STEP`]: as much as one body of the largest size.
+    room: Asked<Arc<Semaphore>>,
     metrics: Metrics,
 }
 
@@ -54,7 +54,8 @@ pub(crate) fn routes(audits: Audits) -> Router {
 impl Audits {
     /// Audits of what `table` serves, by bodies of at most `largest` bytes.
     pub(crate) fn new(table: SharedTable, readiness: Readiness, jobs: Jobs, largest: usize, metrics: &Metrics) -> Self {
-        let room = Arc::new(Semaphore::new(largest.div_ceil(STEP).max(1)));
+        let room = || Arc::new(Semaphore::new(largest.div_ceil(STEP).max(1)));
+        let room = Asked { stored: room(), checked: room() };
         Self { table, readiness, jobs, largest, room, metrics: metrics.clone() }
     }
 
@@ -71,10 +72,10 @@ impl Audits {
         if announced.lower() > largest {
             return Err(Refusal::TooLarge);
         }
-        let place = self.jobs.try_reserve().map_err(|_| Refusal::TooMany)?;
+        let place = self.jobs.of(&policy.id).try_reserve().map_err(|_| Refusal::TooMany)?;
         let bytes = usize::try_from(announced.upper().unwrap_or(largest)).unwrap_or(self.largest).min(self.largest);
         let steps = u32::try_from(bytes.div_ceil(STEP)).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).try_acquire_many_owned(steps).map_err(|_| Refusal::TooMany)?;
+        let room = Arc::clone(self.room.of(&policy.id)).try_acquire_many_owned(steps).map_err(|_| Refusal::TooMany)?;
         let body = timeout(BODY_TIMEOUT, self.read(body)).await.map_err(|_| Refusal::TooSlow)??;
         let (sender, answer) = oneshot::channel();
         place.send(Job { policy, body, answer: sender, room, arrived: Instant::now() });
@@ -86,7 +87,7 @@ impl Audits {
         }
     }
 
-    /// The policy with this id. It may also be one that is only checked, which nobody but the reporter may ask.
+    /// The policy with this id. It may also be one that is only checked: no request of an API server reaches it, but the loader asks it here.
     fn policy(&self, id: &str) -> Result<Arc<ServedPolicy>, Refusal> {
         let table = self.table.load();
         if table.manifest_number == 0 {

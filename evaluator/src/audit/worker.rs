@@ -1,4 +1,4 @@
-//! The worker that asks policies about objects that exist: one at a time, with pauses.
+//! The worker that asks policies about objects that exist: one at a time, from two queues in turn, with pauses for each.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use portcullis_contract::{AuditAnswer, AuditRefusal, AuditVerdict};
+use portcullis_contract::{AuditAnswer, AuditRefusal, AuditVerdict, PolicyId};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::sleep;
 
@@ -18,9 +18,22 @@ use crate::review::Review;
 use crate::table::{ServedPolicy, Serving};
 
 /// Where audits are handed to the worker.
-pub(crate) type Jobs = mpsc::Sender<Job>;
+pub(crate) type Jobs = Asked<mpsc::Sender<Job>>;
 
-/// A question of the reporter.
+/// The same for the policies of the installation, which the reporter asks, and for those that are only checked, which the loader asks.
+pub(crate) struct Asked<T> {
+    pub(super) stored: T,
+    pub(super) checked: T,
+}
+
+impl<T> Asked<T> {
+    /// What is for this policy.
+    pub(super) fn of(&self, id: &PolicyId) -> &T {
+        if id.is_check() { &self.checked } else { &self.stored }
+    }
+}
+
+/// A question about an object.
 pub(crate) struct Job {
     /// The policy, as it was served when the head of the question came.
     pub(super) policy: Arc<ServedPolicy>,
@@ -34,31 +47,82 @@ pub(crate) struct Job {
     pub(super) arrived: Instant,
 }
 
-/// Works on the queue.
-pub(crate) struct Worker {
-    jobs: mpsc::Receiver<Job>,
+/// Works on the queues.
+pub(crate) struct Worker<J = Job> {
+    /// The queue whose turn it is, and the other one.
+    queues: [Queue<J>; 2],
+}
+
+/// Questions, and the pauses between them.
+struct Queue<J> {
+    jobs: mpsc::Receiver<J>,
     pace: Pace,
 }
 
-/// A queue, and the worker that takes from it. `percent` is the share of one core's time that audits may take.
-pub(crate) fn queue(percent: u8) -> (Jobs, Worker) {
-    let (sender, jobs) = mpsc::channel(MOST_WAITING);
-    (sender, Worker { jobs, pace: Pace::new(percent) })
+/// The queues, and the worker that takes from them. `percent` is the share of one core's time that audits may take: each queue has half of it while
+/// both are asked.
+pub(crate) fn queues(percent: u8) -> (Jobs, Worker) {
+    Worker::of(percent)
+}
+
+impl<J> Queue<J> {
+    fn new(percent: u8) -> (mpsc::Sender<J>, Self) {
+        let (sender, jobs) = mpsc::channel(MOST_WAITING);
+        (sender, Self { jobs, pace: Pace::new(percent) })
+    }
+
+    /// The next question, after the pause that is due; `None` if nobody can ask any more. Nothing is lost if this is dropped.
+    async fn next(&mut self) -> Option<J> {
+        let pause = self.pace.pause(Instant::now());
+        // Even a sleep of no time takes a millisecond.
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
+        self.jobs.recv().await
+    }
+
+    /// Whether it uses its share at present.
+    fn is_used(&self, now: Instant) -> bool {
+        !self.jobs.is_empty() || self.pace.is_due(now)
+    }
 }
 
 impl Worker {
     /// Works until nobody can ask any more.
-    pub(crate) async fn run(mut self, admission: Admission) {
+    pub(crate) async fn run(self, admission: Admission) {
+        let admission = Arc::new(admission);
+        let work = move |job, begin| {
+            let admission = Arc::clone(&admission);
+            async move { work(&admission, job, begin).await }
+        };
+        self.answer(work).await;
+    }
+}
+
+impl<J> Worker<J> {
+    fn of(percent: u8) -> (Asked<mpsc::Sender<J>>, Self) {
+        let ((stored, first), (checked, second)) = (Queue::new(percent), Queue::new(percent));
+        (Asked { stored, checked }, Self { queues: [first, second] })
+    }
+
+    async fn answer<F: Future<Output = ()>>(mut self, mut work: impl FnMut(J, Instant) -> F) {
         loop {
-            let pause = self.pace.pause(Instant::now());
-            // Even a sleep of no time takes a millisecond.
-            if !pause.is_zero() {
-                sleep(pause).await;
+            let [first, second] = &mut self.queues;
+            let (is_second, job) = tokio::select! {
+                biased;
+                job = first.next() => (false, job),
+                job = second.next() => (true, job),
+            };
+            let Some(job) = job else { return };
+            if !is_second {
+                self.queues.swap(0, 1);
             }
-            let Some(job) = self.jobs.recv().await else { return };
             let begin = Instant::now();
-            work(&admission, job, begin).await;
-            self.pace.took(begin, Instant::now());
+            work(job, begin).await;
+            let end = Instant::now();
+            // The queue that had its turn is now the second one.
+            let [other, own] = &mut self.queues;
+            own.pace.took(begin, end, other.is_used(begin));
         }
     }
 }
@@ -119,8 +183,57 @@ async fn verdict(admission: &Admission, policy: &Arc<ServedPolicy>, body: &[u8])
 #[cfg(test)]
 mod tests {
     use portcullis_contract::AuditOutcome;
+    use tokio::time::timeout;
 
     use super::*;
+
+    /// A question of a test: how long the answer takes, and what hears of it.
+    struct Question(Duration, oneshot::Sender<()>);
+
+    /// Asks one thing and waits for the answer.
+    async fn ask(jobs: &mpsc::Sender<Question>, takes: Duration) {
+        let (sender, answer) = oneshot::channel();
+        assert!(jobs.send(Question(takes, sender)).await.is_ok(), "the worker is there");
+        answer.await.expect("an answer");
+    }
+
+    #[tokio::test]
+    async fn questions_of_a_check_that_never_end_leave_the_reporter_its_own_pace() {
+        const QUICK: usize = 20;
+        let (jobs, worker) = Worker::<Question>::of(25);
+        let Asked { stored, checked } = jobs;
+        tokio::spawn(worker.answer(|Question(takes, answer), _| async move {
+            if !takes.is_zero() {
+                sleep(takes).await;
+            }
+            // An error means that the test is over.
+            let _ = answer.send(());
+        }));
+        // A check asks eight at a time. After each answer a pause is due that is seven times as long, or three times before the reporter asks.
+        let (count, mut counted) = tokio::sync::watch::channel(0);
+        for _ in 0..8 {
+            let (checked, count) = (checked.clone(), count.clone());
+            tokio::spawn(async move {
+                loop {
+                    ask(&checked, Duration::from_millis(100)).await;
+                    count.send_modify(|count| *count += 1);
+                }
+            });
+        }
+        let long = Duration::from_secs(60);
+        timeout(long, counted.wait_for(|count| *count > 0)).await.expect("in time").expect("asks");
+        let reporter = async {
+            for _ in 0..QUICK {
+                ask(&stored, Duration::ZERO).await;
+            }
+        };
+        timeout(long, reporter).await.expect("in time");
+        let meanwhile = *counted.borrow();
+        assert!(meanwhile < QUICK, "the reporter waited for {meanwhile} questions of the check");
+        // Nor does the reporter keep the check waiting.
+        let count = *counted.borrow();
+        timeout(long, counted.wait_for(|more| *more > count)).await.expect("in time").expect("asks");
+    }
 
     #[test]
     fn an_evaluation_without_a_verdict_says_how_long_it_took() {
