@@ -1,5 +1,7 @@
 //! The loop: asks the plan what to do, does it, and reports the results to the plan.
 
+mod unanswered;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,8 +13,8 @@ use portcullis_contract::{EvaluatorState, LoaderState, Phase, PolicyId, Program,
 use portcullis_process::{Beat, Shutdown, StateFeed};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
+use self::unanswered::{OneAtATime, Silence};
 use crate::checks::Checks;
 use crate::claims::Claims;
 use crate::input::{Desired, Stamp};
@@ -61,7 +63,8 @@ struct Work {
     running: HashMap<Job, Running>,
     events: mpsc::UnboundedSender<Event>,
     counter: u64,
-    publishing: bool,
+    /// When the publication began that is under way; `None` if there is none.
+    publishing: Option<Instant>,
     /// [`Plan::changes`] when the state was published last; `None` if it never was.
     shown: Option<u64>,
     logged: BTreeMap<PolicyId, (i64, Reason)>,
@@ -69,6 +72,8 @@ struct Work {
     pruned: Instant,
     looked: Instant,
     look_due: bool,
+    looking: OneAtATime,
+    silence: Silence,
     watched: Looked,
 }
 
@@ -159,13 +164,15 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
         running: HashMap::new(),
         events,
         counter: 0,
-        publishing: false,
+        publishing: None,
         shown: None,
         logged: BTreeMap::new(),
         prune_due: true,
         pruned: Instant::now(),
         looked: Instant::now(),
         look_due: false,
+        looking: OneAtATime::default(),
+        silence: Silence::default(),
         watched,
         outside: outside.clone(),
     };
@@ -254,7 +261,7 @@ impl Work {
             let evaluator = self.outside.evaluator.borrow().clone();
             self.outside.grants.replace(&manifest, evaluator.as_deref(), now.instant);
             self.runner.keep(self.plan.keep());
-            self.publishing = true;
+            self.publishing = Some(now.instant);
             let (runner, events) = (Arc::clone(&self.runner), self.events.clone());
             tokio::spawn(async move {
                 let result = runner.publish(manifest).await;
@@ -262,13 +269,22 @@ impl Work {
                 let _ = events.send(Event::Published(result));
             });
         }
-        if self.prune_due && !self.publishing && self.pruned.elapsed() >= PRUNE {
+        if self.prune_due && self.publishing.is_none() && self.pruned.elapsed() >= PRUNE {
             (self.prune_due, self.pruned) = (false, Instant::now());
             let (runner, keep) = (Arc::clone(&self.runner), self.plan.keep());
             runner.keep(keep.clone());
             tokio::spawn(async move { runner.prune(keep).await });
         }
-        if progresses || self.shown != Some(self.plan.changes()) {
+        let has_changed = self.silence.note(&[self.publishing, self.looking.since()], now);
+        if has_changed {
+            match self.silence.failure() {
+                Some(failure) => {
+                    tracing::warn!(problem = failure.message, "what is on it serves on; nothing new is published")
+                }
+                None => tracing::info!("the volume answers again"),
+            }
+        }
+        if progresses || has_changed || self.shown != Some(self.plan.changes()) {
             self.publish_state();
         }
         let longest = if self.running.keys().any(|job| matches!(job, Job::Fetch(_))) { PROGRESS_TICK } else { TICK };
@@ -305,7 +321,7 @@ impl Work {
         let now = Now::get();
         match event {
             Event::Published(result) => {
-                self.publishing = false;
+                self.publishing = None;
                 self.prune_due = true;
                 if let Ok(number) = &result {
                     self.outside.grants.written(now.instant);
@@ -342,14 +358,15 @@ impl Work {
 
     /// Looks for changes that send no events: of the manifest on the volume, and of the files that fetches depend on.
     async fn look(&mut self) {
-        if (self.looked.elapsed() < LOOK && !self.look_due) || self.publishing {
+        let is_due = self.looked.elapsed() >= LOOK || self.look_due;
+        if !is_due || self.publishing.is_some() || self.looking.since().is_some() {
             return;
         }
         (self.looked, self.look_due) = (Instant::now(), false);
         let (runner, files) = (Arc::clone(&self.runner), self.outside.watched_files.clone());
-        let look = blocking(move || (runner.volume.is_manifest_foreign(), look_at(&files, &runner)));
+        let look = move || (runner.volume.is_manifest_foreign(), look_at(&files, &runner));
         // A volume that hangs must not block the loop.
-        let Ok(Ok((foreign, watched))) = timeout(TICK, look).await else { return };
+        let Some((foreign, watched)) = self.looking.run(TICK, look).await else { return };
         if foreign {
             tracing::warn!("another program changed the manifest on the volume; publishing it again");
             self.take(plan::Event::ManifestLost, Now::get());
@@ -367,6 +384,7 @@ impl Work {
         // Candidates of checks are left out of the state; only the checks need them.
         let (tried, policies) = state.policies.into_iter().partition(|policy| policy.id.is_check());
         state.policies = policies;
+        state.volume_failure = state.volume_failure.or_else(|| self.silence.failure());
         self.outside.checks.learn(tried);
         self.outside.checks.add_impacts(&mut state.policies);
         let metrics = &self.runner.metrics;
