@@ -38,6 +38,13 @@ impl Discovery {
         Self { client, last: Mutex::default() }
     }
 
+    /// With an answer that a test has made up.
+    #[cfg(test)]
+    pub(super) fn of(client: Client, served: Served) -> Self {
+        let last = Answer { at: Instant::now(), served: Some(Arc::new(served)) };
+        Self { client: Some(client), last: Mutex::new(Some(last)) }
+    }
+
     /// The client for the API server; `None` where policies come from a folder.
     pub(super) fn client(&self) -> Option<&Client> {
         self.client.as_ref()

@@ -46,7 +46,7 @@ const MOST_KINDS: usize = 64;
 /// Most namespaces that are listed, and how many of them are on a page.
 const MOST_NAMESPACES: usize = 5000;
 const PAGE_OF_NAMESPACES: u32 = 500;
-/// How many objects the evaluator is asked about at once: half of its queue, which the reporter needs too.
+/// How many objects the evaluator is asked about at once: half of its queue for checks.
 const AT_ONCE: usize = 8;
 /// The user name in the requests that the candidate is asked about.
 const USER: &str = "portcullis-impact";
@@ -60,8 +60,11 @@ pub(crate) struct Impact {
     poster: Poster,
     /// The namespace of the installation, whose objects no policy is asked about.
     installation: String,
-    /// One page of objects is in memory at a time.
+    /// One page of objects is read at a time. Then each check keeps the rest of its page while it asks about the objects, so that a policy that is
+    /// slow to answer holds up no other check. As a page is small ([`Sample::may_keep`]), all of them together need little memory.
     pages: Semaphore,
+    /// One object is decoded at a time: decoded, it may take a hundred times its text.
+    decoding: Semaphore,
 }
 
 /// The policy whose impact is counted.
@@ -88,6 +91,15 @@ pub(super) struct Found {
     pub(super) warnings: Vec<String>,
     /// The figures for the status of the policy; `None` where no objects could be counted.
     pub(super) figures: Option<ImpactFigures>,
+}
+
+impl Found {
+    /// Nothing, because a candidate that does this would not get what the policy gets.
+    pub(super) fn unknown(does: &str) -> Self {
+        let text =
+            format!("what it would do to objects that exist is not known, as it {does}; `portcullis impact` counts it");
+        Self { warnings: vec![text], figures: None }
+    }
 }
 
 /// A part of a list.
@@ -129,7 +141,8 @@ impl Impact {
     /// When no HTTP client can be made.
     pub(crate) fn new(evaluator: SocketAddr, installation: &str) -> Result<Self, PostError> {
         let poster = Poster::new(evaluator, LONGEST_ANSWER)?;
-        Ok(Self { poster, installation: installation.to_owned(), pages: Semaphore::new(1) })
+        let (pages, decoding) = (Semaphore::new(1), Semaphore::new(1));
+        Ok(Self { poster, installation: installation.to_owned(), pages, decoding })
     }
 
     /// Finds out what a candidate that serves would do, as far as that can be counted before `until`.
@@ -144,9 +157,7 @@ impl Impact {
             return Found::default();
         }
         if subject.reads_cluster {
-            let text = "what it would do to objects that exist is not known, as it reads objects of the cluster; `portcullis impact` \
-                        counts it";
-            return Found { warnings: vec![text.to_owned()], figures: None };
+            return Found::unknown("reads objects of the cluster");
         }
         let mut tally = Tally::default();
         if timeout_at(until, self.count(candidate, &subject.part, discovery, &mut tally)).await.is_err() {
@@ -247,7 +258,7 @@ impl Look<'_> {
         let (mut read, mut total, mut is_first) = (0, None, true);
         while let Some((cursor, limit)) = sample.next() {
             // The semaphore is never closed.
-            let _turn = self.impact.pages.acquire().await;
+            let turn = self.impact.pages.acquire().await;
             let page = match self.page(resource, &cursor, limit).await {
                 Err(CallError::TooLarge(_)) if limit > 1 => {
                     sample.was_too_large(cursor, limit);
@@ -255,6 +266,11 @@ impl Look<'_> {
                 }
                 page => page?,
             };
+            if !Sample::may_keep(limit, page.objects.iter().map(|object| object.json().get().len()).sum()) {
+                sample.was_too_large(cursor, limit);
+                continue;
+            }
+            drop(turn);
             if std::mem::take(&mut is_first) {
                 tally.begin(resource);
                 total = page.total;
@@ -292,6 +308,7 @@ impl Look<'_> {
         let (mut known, mut bytes, mut asking) = (0, 0, Vec::new());
         for object in objects {
             let Ok(raw) = object.whole(&resource.api_version(), &resource.kind) else { continue };
+            let turn = self.impact.decoding.acquire().await;
             let Some(object) = BoundedValue::read(&raw) else {
                 tally.leave_too_large();
                 continue;
@@ -302,7 +319,9 @@ impl Look<'_> {
             known += 1;
             bytes += raw.get().len();
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            match self.existing(resource, operations, object).await {
+            let existing = self.existing(resource, operations, object).await;
+            drop(turn);
+            match existing {
                 Existing::Asked(asked) => {
                     let review = about(USER, &asked, &resource.kind, &name, raw.get());
                     asking.push((asked.namespace, name, review));
@@ -404,42 +423,4 @@ fn is_secret(resource: &Resource) -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    /// The figures of a check that found this many denied objects.
-    pub(in crate::checks) fn figures_of(denied: u64) -> ImpactFigures {
-        ImpactFigures {
-            checked_at: Timestamp::UNIX_EPOCH,
-            evaluated: 1000,
-            total: None,
-            denied,
-            changed: 0,
-            failed: 0,
-            namespaces: 1,
-            examples: Vec::new(),
-            sample: false,
-            complete: true,
-        }
-    }
-
-    #[test]
-    fn secrets_are_never_read() {
-        let named = |group: &str, name: &str| Resource {
-            group: group.to_owned(),
-            name: name.to_owned(),
-            ..Resource::namespaces()
-        };
-        assert!(is_secret(&named("", "secrets")));
-        assert!(!is_secret(&named("", "configmaps")) && !is_secret(&named("example.com", "secrets")));
-    }
-
-    #[test]
-    fn a_list_goes_on_where_it_ended() {
-        let first = params("", 20, "");
-        assert_eq!((first.limit, first.label_selector, first.continue_token), (Some(20), None, None));
-        let second = params("a=b", 20, "token");
-        assert_eq!(second.label_selector.as_deref(), Some("a=b"));
-        assert_eq!(second.continue_token.as_deref(), Some("token"));
-    }
-}
+pub(super) mod tests;

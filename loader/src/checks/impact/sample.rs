@@ -6,8 +6,10 @@ use std::collections::VecDeque;
 const LARGEST_PAGE: usize = 100;
 /// Objects of the first page, before anything is known about their size.
 const FIRST_PAGE: usize = 20;
-/// The size of a page to aim for, in bytes: a whole page is in memory at once.
-const PAGE_BYTES: usize = 4 << 20;
+/// The size of a page to aim for, in bytes, and the largest that a check keeps: it is in memory until the candidate was asked about its last object,
+/// and so are those of all other checks.
+const PAGE_BYTES: usize = 2 << 20;
+const LARGEST_KEPT: usize = 2 * PAGE_BYTES;
 /// Most namespaces that objects are taken from.
 const MOST_NAMESPACES: usize = 200;
 
@@ -74,7 +76,12 @@ impl Sample {
         }
     }
 
-    /// Records that a page of at most `limit` objects was too large to be read: it is tried again with fewer.
+    /// Whether a page of at most `limit` objects is small enough to be kept. One object is, whatever its size.
+    pub(super) fn may_keep(limit: usize, bytes: usize) -> bool {
+        limit <= 1 || bytes <= LARGEST_KEPT
+    }
+
+    /// Records that a page of at most `limit` objects was too large to be read or kept: it is tried again with fewer.
     pub(super) fn was_too_large(&mut self, cursor: Cursor, limit: usize) {
         self.page = (limit / 4).max(1);
         self.cursors.push_front(cursor);
@@ -136,7 +143,13 @@ mod tests {
     #[test]
     fn large_objects_come_in_small_pages() {
         let (read, pages) = read(Sample::of(None, 100), &mut [("a", 500)], 1 << 20);
-        assert_eq!((read, pages), (vec![100], 21));
+        assert_eq!((read, pages), (vec![100], 41));
+    }
+
+    #[test]
+    fn a_page_is_kept_if_it_is_small_or_one_object() {
+        assert!(Sample::may_keep(20, LARGEST_KEPT) && Sample::may_keep(1, usize::MAX));
+        assert!(!Sample::may_keep(20, LARGEST_KEPT + 1));
     }
 
     #[test]
