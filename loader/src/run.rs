@@ -101,13 +101,14 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     }
     let collectors = Collectors::from_env();
     collectors.export_metrics("portcullis-loader", &metrics.registry).context("failed to set up metrics")?;
-    let checks = checks(args, &settings, cluster.as_ref(), evaluator.clone(), desired.clone())?;
+    let grants = Arc::new(PublishedGrants::default());
+    let checks = checks(args, &settings, cluster.as_ref(), evaluator.clone(), desired.clone(), Arc::clone(&grants))?;
     let asked = (args.broker.policy_checks != PolicyChecks::Off).then(|| {
         let (sender, requests) = mpsc::channel(MAX_CHECKS);
         tokio::spawn(Arc::clone(&checks).serve(requests));
         sender
     });
-    let (grants, contexts) = (Arc::new(PublishedGrants::default()), watch::Sender::default());
+    let contexts = watch::Sender::default();
     let mut provided = Provided { namespaced: args.broker.namespaced_capability.clone(), ..Provided::default() };
     if let Some(path) = &args.broker.broker_socket {
         let socket = Socket { path: path.clone(), user: args.broker.evaluator_user };
@@ -170,6 +171,7 @@ fn checks(
     cluster: Option<&ApiServer>,
     evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
     desired: Desired,
+    grants: Arc<PublishedGrants>,
 ) -> anyhow::Result<Arc<Checks>> {
     let limits = AnswerLimits { largest: LARGEST_CHECK_ANSWER, ..AnswerLimits::default() };
     let client = cluster.map(|cluster| cluster.client_within(limits));
@@ -177,7 +179,7 @@ fn checks(
         denies: args.broker.policy_checks == PolicyChecks::Deny,
         shares_webhooks: args.broker.shared_webhooks,
     };
-    Ok(Checks::new(wanted, evaluator, desired, client, impact(args, &settings.input)?))
+    Ok(Checks::new(wanted, evaluator, desired, grants, client, impact(args, &settings.input)?))
 }
 
 /// What the broker needs. The API server is the one whose policies are watched; for a folder it is that of a kubeconfig, if there is one.

@@ -102,7 +102,12 @@ impl Admission {
         let grants =
             self.published.grants(&call.policy, call.generation, call.member.as_deref()).ok_or_else(unknown)?;
         let BrokerRequest::Capability(capability) = call.request else { return self.objects(call, &grants).await };
-        grants.check(&call.policy, capability, &self.namespaced)?;
+        if let Err(error) = grants.check(&call.policy, capability, &self.namespaced) {
+            if matches!(error, ProvideError::NotForChecks(_)) {
+                self.published.refused_as_check(&call.policy);
+            }
+            return Err(error);
+        }
         let read = match capability.is_of_cluster() {
             true => Some(self.admit_read(&call.policy, capability, &grants, &payload)?),
             false => None,

@@ -13,6 +13,10 @@ pub enum ProvideError {
     /// The installation does not let policies of a namespace use the capability.
     #[error("{}", not_for_namespaces(.0))]
     NotForNamespaces(&'static str),
+    /// The policy is only being checked. Anything that reaches the evaluator's socket can have any spec checked, so that what such a spec grants
+    /// itself must not count.
+    #[error("'{0}' is not available to a policy that is only being checked")]
+    NotForChecks(&'static str),
     /// The policy was not granted the kind.
     #[error(
         "Policy has not been granted access to Kubernetes {}/{} resources. The violation has been reported.",

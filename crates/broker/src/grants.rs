@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -10,6 +10,7 @@ use portcullis_contract::{
     Candidate, Capability, ContextAwareResource, EvaluatorState, ExecutionMode, Manifest, NamedModule, PolicyId,
     is_granted,
 };
+use portcullis_util::lock;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -91,6 +92,8 @@ pub struct PublishedGrants {
     restored: watch::Sender<bool>,
     /// Counts what was published.
     changes: watch::Sender<u64>,
+    /// The policies among these that are only being checked and were refused a call for this reason alone.
+    refused_checks: Mutex<HashSet<PolicyId>>,
 }
 
 impl PublishedGrants {
@@ -118,6 +121,7 @@ impl PublishedGrants {
     pub fn replace(&self, manifest: &Manifest, evaluator: Option<&EvaluatorState>, now: Instant) {
         let mut newest = newest(manifest);
         carry_over(&mut newest, &self.current.load(), evaluator, now);
+        lock(&self.refused_checks).retain(|id| newest.contains_key(id));
         self.current.store(Arc::new(newest));
         self.changes.send_modify(|changes| *changes += 1);
     }
@@ -154,6 +158,16 @@ impl PublishedGrants {
             }
         }
         self.current.store(Arc::new(known));
+    }
+
+    /// Whether a policy that is only being checked was refused a call that it will be allowed once it is stored.
+    pub fn was_refused_as_check(&self, id: &PolicyId) -> bool {
+        lock(&self.refused_checks).contains(id)
+    }
+
+    /// Takes note of such a refusal.
+    pub(crate) fn refused_as_check(&self, id: &PolicyId) {
+        lock(&self.refused_checks).insert(id.clone());
     }
 
     /// What an earlier loader published has been taken, or cannot be had.
@@ -199,7 +213,7 @@ impl PublishedGrants {
     /// not keep it.
     pub(crate) fn reads(&self, kind: &ContextAwareResource) -> bool {
         let current = self.current.load();
-        let mut all = current.values().flat_map(HashMap::values);
+        let mut all = current.iter().filter(|(id, _)| !id.is_check()).flat_map(|(_, known)| known.values());
         all.any(|known| known.standing <= Standing::Replaced && known.grants.kinds.contains(kind))
     }
 }
@@ -264,10 +278,11 @@ impl Grants {
         capabilities.chain(kinds).sum::<usize>() + size_of::<Self>()
     }
 
-    /// Checks that the policy has the grant for a capability, and that the operator allows the grant to policies of a namespace.
+    /// Checks that the policy has the grant for a capability, that the operator allows the grant to policies of a namespace, and that the policy
+    /// is not only being checked: a spec to check comes from the evaluator, and no user who may store policies has decided on its grants yet.
     ///
     /// # Errors
-    /// When the grant is missing or not allowed.
+    /// When the grant is missing, not allowed, or does not count yet.
     pub(crate) fn check(
         &self,
         policy: &PolicyId,
@@ -280,13 +295,16 @@ impl Grants {
         if policy.namespace().is_some() && !is_granted(namespaced, capability.path()) {
             return Err(ProvideError::NotForNamespaces(capability.path()));
         }
+        if policy.is_check() {
+            return Err(ProvideError::NotForChecks(capability.path()));
+        }
         Ok(())
     }
 
     /// The kinds that the policy may read.
     ///
     /// # Errors
-    /// When the policy names kinds but belongs to a namespace, so that it may read none.
+    /// When the policy names kinds but may read none, because it belongs to a namespace or is only being checked.
     pub(crate) fn kinds(&self, policy: &PolicyId) -> Result<&[ContextAwareResource], ProvideError> {
         self.kinds.iter().try_for_each(|kind| self.check_kind(policy, kind))?;
         Ok(&self.kinds)
@@ -297,7 +315,7 @@ impl Grants {
     /// # Errors
     /// When it may not.
     pub(crate) fn check_kind(&self, policy: &PolicyId, kind: &ContextAwareResource) -> Result<(), ProvideError> {
-        if self.kinds.contains(kind) && policy.namespace().is_none() {
+        if self.kinds.contains(kind) && policy.namespace().is_none() && !policy.is_check() {
             Ok(())
         } else {
             Err(ProvideError::KindNotGranted(kind.clone()))
@@ -306,160 +324,4 @@ impl Grants {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    /// A manifest with one candidate for each of these: policy, generation, capabilities, kinds of `v1`.
-    pub(crate) fn manifest(candidates: &[(&str, i64, &[&str], &[&str])]) -> Manifest {
-        let policies = candidates.iter().map(|(id, generation, capabilities, kinds)| {
-            let kinds: Vec<_> = kinds.iter().map(|kind| json!({"apiVersion": "v1", "kind": kind})).collect();
-            let digest = format!("sha256:{}", "0".repeat(64));
-            json!({
-                "id": id, "uid": "u", "generation": generation, "mode": "protect", "failurePolicy": "Fail", "failures": [],
-                "candidates": [{
-                    "generation": generation, "digest": digest, "executionMode": "wasi", "settings": {}, "mutating": false,
-                    "artifact": {"file": "a", "sha256": digest, "size": 1},
-                    "hostCapabilities": capabilities, "contextAwareResources": kinds,
-                }],
-            })
-        });
-        let policies: Vec<_> = policies.collect();
-        serde_json::from_value(json!({"number": 1, "policies": policies, "groups": []})).expect("a manifest")
-    }
-
-    fn id(text: &str) -> PolicyId {
-        text.parse().expect("an id")
-    }
-
-    /// The state of an evaluator that serves this generation of `cluster/a` although there is a newer one.
-    fn serves(generation: i64) -> EvaluatorState {
-        let deviation = json!({"id": "cluster/a", "uid": "u", "generation": 2, "serving": generation, "state": "Previous",
-            "since": "2026-01-01T00:00:00Z"});
-        let deviations = vec![serde_json::from_value(deviation).expect("a deviation")];
-        EvaluatorState { deviations, ..EvaluatorState::default() }
-    }
-
-    /// Whether each of these generations of `cluster/a` has a capability; `None` where its grants are not known.
-    fn known<const N: usize>(published: &PublishedGrants, generations: [i64; N]) -> [Option<bool>; N] {
-        generations.map(|generation| {
-            let grants = published.grants(&id("cluster/a"), generation, None)?;
-            Some(grants.check(&id("cluster/a"), Capability::CanI, &[]).is_ok())
-        })
-    }
-
-    const FIRST: (&str, i64, &[&str], &[&str]) = ("cluster/a", 1, &["kubernetes/*"], &["Pod"]);
-    const SECOND: (&str, i64, &[&str], &[&str]) = ("cluster/a", 2, &["oci/*"], &[]);
-
-    #[test]
-    fn a_generation_has_its_own_grants_as_long_as_it_may_serve() {
-        let (published, begun) = (PublishedGrants::default(), Instant::now());
-        let at = |seconds| begun + Duration::from_secs(seconds);
-        published.replace(&manifest(&[FIRST]), None, at(0));
-        assert_eq!(known(&published, [1, 2]), [Some(true), None]);
-        // The newest generation cannot be loaded, for long, and the volume takes no manifest for a while.
-        for second in 1..1000 {
-            published.replace(&manifest(&[SECOND]), Some(&serves(1)), at(second));
-        }
-        published.written(at(1000));
-        published.replace(&manifest(&[SECOND]), Some(&serves(1)), at(2000));
-        assert_eq!(known(&published, [1, 2]), [Some(true), Some(false)], "it still serves");
-        let pod = ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
-        assert!(published.needs().len() == 1 && published.reads(&pod), "its objects are still watched");
-        // Once it no longer serves, requests may be under way.
-        published.replace(&manifest(&[SECOND]), Some(&serves(2)), at(3000));
-        published.written(at(3001));
-        published.replace(&manifest(&[SECOND]), Some(&serves(2)), at(3060));
-        assert_eq!(known(&published, [1, 2]), [Some(true), Some(false)], "requests may be under way");
-        assert!(published.needs().is_empty() && !published.reads(&pod));
-        published.replace(&manifest(&[SECOND]), Some(&serves(2)), at(3062));
-        assert_eq!(known(&published, [1, 2]), [None, Some(false)]);
-    }
-
-    #[test]
-    fn grants_of_a_deleted_policy_end_in_time_although_nothing_else_happens() {
-        let published = PublishedGrants::default();
-        published.publish(&manifest(&[FIRST]));
-        published.publish(&manifest(&[]));
-        assert_eq!(known(&published, [1]), [Some(true)], "the volume does not have the manifest yet");
-        published.written(Instant::now());
-        assert_eq!(known(&published, [1]), [Some(true)], "requests may be under way");
-
-        published.publish(&manifest(&[FIRST]));
-        published.publish(&manifest(&[]));
-        published.written(Instant::now().checked_sub(2 * KEPT).expect("a time"));
-        assert_eq!(known(&published, [1]), [None]);
-    }
-
-    #[test]
-    fn what_a_deleted_policy_read_is_watched_until_the_evaluator_no_longer_serves_it() {
-        let (published, begun) = (PublishedGrants::default(), Instant::now());
-        published.publish(&manifest(&[FIRST]));
-        published.replace(&manifest(&[]), Some(&serves(1)), begun);
-        published.written(begun);
-        published.follow(&serves(1), begun + 2 * KEPT);
-        assert_eq!((known(&published, [1]), published.needs().len()), ([Some(true)], 1), "it still serves");
-        published.follow(&EvaluatorState::default(), begun + 3 * KEPT);
-        assert_eq!((known(&published, [1]), published.needs().len()), ([Some(true)], 0), "requests may be under way");
-        published.follow(&EvaluatorState::default(), begun + 4 * KEPT);
-        assert_eq!(known(&published, [1]), [None]);
-    }
-
-    #[test]
-    fn what_was_never_published_is_not_known_whatever_the_evaluator_says() {
-        let (published, now) = (PublishedGrants::default(), Instant::now());
-        published.replace(&manifest(&[SECOND]), Some(&serves(1)), now);
-        assert_eq!(known(&published, [1, 2]), [None, Some(false)]);
-    }
-
-    #[test]
-    fn a_restarted_loader_knows_the_generation_that_serves() {
-        let (published, now) = (PublishedGrants::default(), Instant::now());
-        let remembered = EarlierModule {
-            policy: id("cluster/a"),
-            generation: 1,
-            member: None,
-            host_capabilities: vec!["kubernetes/*".to_owned()],
-            context_aware_resources: Vec::new(),
-            execution_mode: ExecutionMode::Wasi,
-        };
-        let in_the_manifest = EarlierModule { generation: 2, ..remembered.clone() };
-        published.remember([remembered, in_the_manifest], now);
-        published.replace(&manifest(&[SECOND]), None, now);
-        assert_eq!(known(&published, [1, 2]), [Some(true), Some(false)], "the manifest counts more");
-        published.replace(&manifest(&[SECOND]), Some(&serves(1)), now + 2 * KEPT);
-        assert_eq!(known(&published, [1, 2]), [Some(true), Some(false)]);
-        published.replace(&manifest(&[SECOND]), Some(&serves(2)), now + 3 * KEPT);
-        published.written(now + 3 * KEPT);
-        published.replace(&manifest(&[SECOND]), Some(&serves(2)), now + 4 * KEPT);
-        assert_eq!(known(&published, [1, 2]), [None, Some(false)]);
-    }
-
-    #[test]
-    fn what_is_kept_of_earlier_generations_has_a_limit_and_what_serves_comes_first() {
-        let (published, now) = (PublishedGrants::default(), Instant::now());
-        let long = "x".repeat(MOST_EARLIER / 4);
-        let (long, none): ([&str; 1], [&str; 0]) = ([&long], []);
-        let policies = ["cluster/a", "cluster/b", "cluster/c", "cluster/d", "cluster/e"];
-        published.replace(&manifest(&policies.map(|policy| (policy, 1, &long[..], &none[..]))), None, now);
-        published.replace(&manifest(&[]), Some(&serves(1)), now);
-        let kept = policies.map(|policy| published.grants(&id(policy), 1, None).is_some());
-        assert!(kept[0], "it serves");
-        assert_eq!(kept.iter().filter(|kept| **kept).count(), 3);
-    }
-
-    #[test]
-    fn policies_of_a_namespace_have_what_the_installation_allows_and_no_kinds() {
-        let published = PublishedGrants::default();
-        published.publish(&manifest(&[("namespaced/team/a", 1, &["*"], &["Pod"])]));
-        let policy = id("namespaced/team/a");
-        let grants = published.grants(&policy, 1, None).expect("published");
-        let denied = grants.check(&policy, Capability::DnsLookupHost, &[]).expect_err("denied").to_string();
-        assert!(denied.contains("--namespaced-capability"), "{denied}");
-        assert_eq!(grants.check(&policy, Capability::DnsLookupHost, &["net/*".to_owned()]), Ok(()));
-        let pod = ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
-        assert!(grants.check_kind(&policy, &pod).is_err());
-        assert!(published.reads(&pod));
-    }
-}
+pub(crate) mod tests;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use kube::Client;
-use portcullis_broker::CheckRequest;
+use portcullis_broker::{CheckRequest, PublishedGrants};
 use portcullis_contract::{
     CheckOutcome, CheckVerdict, EvaluatorState, LoaderPolicy, MAX_CHECK_TIME, MAX_CHECKS, PolicyCheck, PolicyId,
     PolicyIdError,
@@ -33,7 +33,7 @@ use tokio::time::{timeout, timeout_at};
 
 use self::discovery::Discovery;
 pub(crate) use self::impact::Impact;
-use self::impact::{Memory, Stored, Subject};
+use self::impact::{Found, Memory, Stored, Subject};
 use crate::content::{DesiredPolicy, Object};
 use crate::input::{Applied, Desired, NotTried};
 
@@ -73,6 +73,8 @@ pub(crate) struct Checks {
     evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
     /// The policies of the installation.
     desired: Desired,
+    /// What policies may ask their host for. A candidate may ask for nothing.
+    grants: Arc<PublishedGrants>,
     /// The resources of the cluster.
     discovery: Discovery,
     /// `None` where checks do not look at objects that exist.
@@ -118,6 +120,7 @@ impl Checks {
         settings: CheckSettings,
         evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
         desired: Desired,
+        grants: Arc<PublishedGrants>,
         client: Option<Client>,
         impact: Option<Impact>,
     ) -> Arc<Self> {
@@ -131,6 +134,7 @@ impl Checks {
             policies: watch::Sender::default(),
             evaluator,
             desired,
+            grants,
             discovery: Discovery::new(client),
             impact,
             counted: watch::Sender::default(),
@@ -198,7 +202,7 @@ impl Checks {
                 return self.as_configured(CheckVerdict::refused(problem.reason, problem.message));
             }
         };
-        let (title, is_suspended) = (applied.title.clone(), applied.is_suspended);
+        let is_suspended = applied.is_suspended;
         let subject = Subject {
             id: applied.id.clone(),
             fingerprint: applied.fingerprint,
@@ -212,8 +216,8 @@ impl Checks {
         let tried = self.tried(applied, &subject, times);
         let (mut verdict, advice) = tokio::join!(tried, timeout_at(times.all.into(), advice));
         verdict.warnings.extend(advice.unwrap_or_default());
-        tracing::info!(
-            policy = title,
+        tracing::debug!(
+            policy = %subject.id,
             outcome = ?verdict.outcome,
             reason = verdict.failure.as_ref().and_then(|failure| failure.reason).map(tracing::field::display),
             milliseconds = begun.elapsed().as_millis(),
@@ -232,12 +236,17 @@ impl Checks {
         };
         let settled = timeout_at(times.all.into(), self.settled(&trial.id)).await;
         let mut verdict = settled.unwrap_or_else(|_| self.read(verdict::unfinished, &trial.id));
+        let asks_host = || self.grants.was_refused_as_check(&trial.id);
+        if asks_host() {
+            verdict = verdict::of_one_that_asks_its_host(verdict);
+        }
         if verdict.outcome == CheckOutcome::Passed
             && let Some(impact) = &self.impact
         {
             let look = impact.look(&trial.id, subject, &self.discovery, times.impact.into());
             // Boxed, as futures that use the network are large.
             let found = Box::pin(look).await;
+            let found = if asks_host() { Found::unknown("asks its host") } else { found };
             verdict.warnings.extend(found.warnings);
             if let Some(figures) = found.figures {
                 self.counted.send_modify(|memory| memory.remember(subject.id.clone(), subject.fingerprint, figures));
@@ -360,7 +369,7 @@ mod tests {
         let (sender, evaluator) = watch::channel(None);
         let (_, desired) = watch::channel(None);
         let settings = CheckSettings { denies, ..CheckSettings::default() };
-        (Checks::new(settings, evaluator, desired, None, None), sender)
+        (Checks::new(settings, evaluator, desired, Arc::default(), None, None), sender)
     }
 
     /// Asks in the background, and gives the candidate's id once it is tried.
@@ -448,7 +457,8 @@ mod tests {
         (object.generation, object.fingerprint) = (7, Some(fingerprint));
         let uid = object.uid.clone();
         let (input, desired) = watch::channel(None);
-        let checks = Checks::new(CheckSettings::default(), watch::channel(None).1, desired, None, None);
+        let evaluator = watch::channel(None).1;
+        let checks = Checks::new(CheckSettings::default(), evaluator, desired, Arc::default(), None, None);
         let counted = checks.counted();
         checks
             .counted

@@ -1,6 +1,8 @@
 //! From the states of loader and evaluator to the verdict on a candidate, for its author. Pure.
 
-use portcullis_contract::{CheckVerdict, Class, Deviation, EvaluatorState, Failure, LoaderPolicy, Mismatch, Phase};
+use portcullis_contract::{
+    CheckOutcome, CheckVerdict, Class, Deviation, EvaluatorState, Failure, LoaderPolicy, Mismatch, Phase,
+};
 
 /// The verdict; `None` while the candidate has neither loaded nor failed.
 pub(super) fn settled(policy: Option<&LoaderPolicy>, evaluator: Option<&EvaluatorState>) -> Option<CheckVerdict> {
@@ -41,6 +43,17 @@ pub(super) fn unfinished(policy: Option<&LoaderPolicy>, evaluator: Option<&Evalu
     CheckVerdict::unknown(None, text)
 }
 
+/// The verdict on a candidate that has asked its host for something, which no candidate gets. It may have been refused for this reason alone.
+pub(super) fn of_one_that_asks_its_host(verdict: CheckVerdict) -> CheckVerdict {
+    match verdict.outcome {
+        CheckOutcome::Refused => CheckVerdict::unknown(
+            None,
+            "it asks its host while it is loaded, and gets no answer as long as it is only being checked",
+        ),
+        CheckOutcome::Passed | CheckOutcome::Unknown => verdict,
+    }
+}
+
 fn loads(policy: &LoaderPolicy, state: &EvaluatorState) -> bool {
     state.current.get(&policy.id).is_some_and(|current| current.uid == policy.uid)
 }
@@ -57,7 +70,7 @@ pub(super) mod tests {
 
     use jiff::Timestamp;
     use portcullis_contract::{
-        Activity, CheckOutcome, Current, Digest, FailurePolicy, MismatchReason, Mode, PolicyId, Reason, ReplicaState,
+        Activity, Current, Digest, FailurePolicy, MismatchReason, Mode, PolicyId, Reason, ReplicaState,
     };
 
     use super::*;
@@ -155,6 +168,15 @@ pub(super) mod tests {
         let evaluator = |reason| outcome(settled(Some(&policy(&id())), Some(&refused(reason))));
         assert_eq!(evaluator(Reason::SettingsInvalid), Some((CheckOutcome::Refused, Some(Reason::SettingsInvalid))));
         assert_eq!(evaluator(Reason::MemoryUnavailable), None, "it may load in time");
+    }
+
+    #[test]
+    fn a_refusal_of_a_candidate_that_asks_its_host_may_be_due_to_the_check() {
+        let refused = CheckVerdict::refused(Reason::SettingsCheckFailed, "Guest call failure".to_owned());
+        let verdict = of_one_that_asks_its_host(refused);
+        assert_eq!(outcome(Some(verdict)), Some((CheckOutcome::Unknown, None)));
+        let passed = CheckVerdict::passed(vec!["a".to_owned()]);
+        assert_eq!(of_one_that_asks_its_host(passed.clone()), passed);
     }
 
     #[test]

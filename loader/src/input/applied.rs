@@ -25,7 +25,7 @@ pub(crate) struct Applied {
     pub id: PolicyId,
     /// Its namespace; `None` for a ClusterPolicy.
     pub namespace: Option<String>,
-    /// Kind and name, for logs.
+    /// Kind and name, in place of the name of a file.
     pub title: String,
     /// Whether it is suspended, and so will not be asked.
     pub is_suspended: bool,

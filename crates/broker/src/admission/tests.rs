@@ -192,6 +192,27 @@ async fn a_slow_registry_is_asked_once_and_its_answer_is_there_for_the_next_call
 const LIST_PODS: &str = r#"{"api_version": "v1", "kind": "Pod"}"#;
 
 #[tokio::test]
+async fn a_policy_that_is_only_being_checked_gets_nothing_and_its_check_learns_that_it_asked() {
+    let all = admission("check/1", &["*"], &["Pod"], &[]);
+    let id = "check/1".parse().expect("an id");
+    let denied = ask(&all, "check/2", Capability::ListAll, LIST_PODS).await.expect_err("it is not known");
+    assert!(denied.to_string().contains("does not know generation 1") && !all.published.was_refused_as_check(&id));
+    let denied = ask(&all, "check/1", Capability::ListAll, LIST_PODS).await.expect_err("denied");
+    assert_eq!(
+        (denied.to_string().as_str(), denied.outcome()),
+        (
+            "'kubernetes/list_resources_all' is not available to a policy that is only being checked",
+            BrokerOutcome::Denied
+        )
+    );
+    assert!(all.published.was_refused_as_check(&id));
+    // What its own spec does not grant is refused for that reason, and the check may say so.
+    let none = admission("check/1", &[], &[], &[]);
+    assert!(ask(&none, "check/1", Capability::ListAll, LIST_PODS).await.is_err());
+    assert!(!none.published.was_refused_as_check(&id));
+}
+
+#[tokio::test]
 async fn fault_x10_nothing_is_asked_without_both_grants() {
     let all = admission("cluster/a", &["*"], &["Namespace"], &[]);
     let denied = ask(&all, "cluster/a", Capability::ListAll, LIST_PODS).await.expect_err("denied");
