@@ -140,7 +140,7 @@ async fn one(session: &Session, test: &Prepared, trial: &Trial, unserved: Option
     let found = matching(&policy.id, &policy.spec, &trial.asked, &trial.request, labels);
     let notes = match &found {
         Match::Unknown(_) => Vec::from_iter(found.note()),
-        // Where that is not what is expected, it is told as a difference.
+        // Where that is not what is expected, it is shown as a difference.
         Match::Denied(_) if trial.expect.of_match(&found).is_none() => Vec::from_iter(found.note()),
         Match::Yes | Match::No(_) | Match::Denied(_) => Vec::new(),
     };

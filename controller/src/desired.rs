@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(all[MANAGED_BY_LABEL], CONTROLLER_MANAGER);
         assert_eq!(check_webhook(&labelled, 10).metadata["labels"], *all);
         let there = kept(&labelled, WebhookKind::Validating, &group, &wanted.entries);
-        assert_eq!(there, wanted, "one that nobody can make anew keeps them");
+        assert_eq!(there, wanted, "one that nobody can make again keeps them");
 
         // A change of the settings is seen, although an API server gives back labels that are not read.
         let found = |desired: &Desired| {

@@ -95,6 +95,15 @@ impl ConditionValue {
         Self { status: Truth::False, reason, message: message.into(), is_silence: false }
     }
 
+    /// The refusal of a policy whose match part has the same id as another one. The id is a part of a hash, so this can happen by chance or
+    /// by design, and the policy must not be called by the other's rules.
+    pub(crate) fn same_id(group: &GroupId) -> Self {
+        let text = format!(
+            "the match group of this policy has the same id as another one, {group}, so it cannot be registered: change a match condition, for instance its name"
+        );
+        Self::not_configured("SpecInvalid", text)
+    }
+
     /// API servers call the policy.
     pub fn registered(message: String) -> Self {
         Self { status: Truth::True, reason: "Registered", message, is_silence: false }

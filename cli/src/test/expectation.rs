@@ -68,7 +68,7 @@ impl Expectation {
         }
     }
 
-    /// Whether it is met by each denial with the usual status code, whoever denies.
+    /// Whether it is met by each denial with the usual status code, by the policy or another program.
     fn is_denial_of_any(&self) -> bool {
         let is_usual = self.code.is_none_or(|code| code == FORBIDDEN);
         self.allowed == Some(false) && is_usual && self.message.is_none() && self.warnings.is_empty()

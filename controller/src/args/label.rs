@@ -8,11 +8,11 @@ pub(super) fn parse(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("want KEY=VALUE")?;
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     if prefix.is_some_and(|prefix| !portcullis_kubernetes::is_object_name(prefix)) {
-        return Err(format!("the key {key:?} has a prefix that is no DNS name: want for instance example.com/name"));
+        return Err(format!("the key {key:?} has a prefix that is not a DNS name: want for instance example.com/name"));
     }
     if !is_word(name) {
         return Err(format!(
-            "the key {key:?} is no key of a label: want 1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends, perhaps \
+            "the key {key:?} is not a key of a label: want 1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends, perhaps \
              after a DNS name and a slash"
         ));
     }
@@ -44,13 +44,13 @@ mod tests {
         assert_eq!(parse("team="), parsed("team", ""));
         for (text, problem) in [
             ("team", "want KEY=VALUE"),
-            ("=a", "no key of a label"),
-            ("a/b/c=d", "no key of a label"),
-            ("/a=b", "no DNS name"),
-            ("A.b/c=d", "no DNS name"),
+            ("=a", "not a key of a label"),
+            ("a/b/c=d", "not a key of a label"),
+            ("/a=b", "not a DNS name"),
+            ("A.b/c=d", "not a DNS name"),
             ("team=-a", "no value of a label"),
             ("team=a=b", "no value of a label"),
-            (&format!("{}=a", "k".repeat(64)), "no key of a label"),
+            (&format!("{}=a", "k".repeat(64)), "not a key of a label"),
         ] {
             let refusal = parse(text).expect_err(text);
             assert!(refusal.contains(problem), "{text}: {refusal}");

@@ -117,15 +117,6 @@ fn is_registered(policy: &PolicyView) -> bool {
     condition.is_some_and(|one| one.status == Truth::True && one.observed_generation == policy.generation)
 }
 
-/// The refusal of a policy whose match part has the same id as another one. The id is a part of a hash, so this can happen by chance or
-/// by design, and the policy must not be called by the other's rules.
-pub(super) fn same_id(group: &GroupId) -> ConditionValue {
-    let text = format!(
-        "the match group of this policy has the same id as another one, {group}, so it cannot be registered: change a match condition, for instance its name"
-    );
-    ConditionValue::not_configured("SpecInvalid", text)
-}
-
 /// The condition of a policy that no webhook calls yet: it is suspended, or waits for its replicas.
 fn waiting(policy: &PolicyView) -> ConditionValue {
     if policy.is_suspended {
@@ -158,18 +149,11 @@ fn bundles(entries: &serde_json::Value) -> impl Iterator<Item = Option<CaBundle>
     })
 }
 
-/// Whether the installation was removed on purpose, and API servers have not called the policy since then. It counts as one that was never
-/// registered: replicas of the next installation that are not ready must not reject requests.
-pub(super) fn is_uninstalled(policy: &PolicyView) -> bool {
-    let condition = policy.status.webhook.as_ref();
-    condition.is_some_and(|one| one.status != Truth::True && one.reason == UNINSTALLED)
-}
-
 /// The value for a policy that has not been registered since an uninstallation: this stays the reason until it is, as only the status tells.
 /// A reason because of which somebody has to act takes its place.
 fn keep_uninstalled(policy: &PolicyView, value: ConditionValue) -> ConditionValue {
     let is_early = value.status == Truth::False && [WAITING, "Suspended", "Unknown"].contains(&value.reason);
-    if !is_early || !is_uninstalled(policy) {
+    if !is_early || !policy.is_uninstalled() {
         return value;
     }
     let message = format!("not registered since the last uninstallation; {}", value.message);

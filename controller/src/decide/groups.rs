@@ -14,7 +14,7 @@ use super::quota::{self, Quota, WebhookQuota};
 use super::revision::{self, Planned};
 use super::rules::{Decision, Rules};
 use super::turns::{Turns, longest_turn};
-use super::{condition, unknown};
+use super::unknown;
 use crate::action::Action;
 use crate::desired::{self, Desired, desired, kept, waits};
 use crate::memory::{ConditionValue, GroupMemory, Memory};
@@ -207,7 +207,7 @@ impl<'w> Groups<'w> {
             let known = self.get(&content.group).and_then(|group| group.part.as_ref());
             if known.is_some_and(|part| !part.is_same(&content.part)) {
                 memory.placed.remove(&(uid.to_owned(), policy.generation));
-                self.refused.insert(uid, condition::same_id(&content.group));
+                self.refused.insert(uid, ConditionValue::same_id(&content.group));
                 return;
             }
             if let Err(refusal) = webhooks.take(uid, policy, &content.group) {
@@ -483,7 +483,7 @@ fn is_configured(policy: &PolicyView, revision: &RevisionView) -> bool {
 
 /// Whether API servers may have called the policy because of this revision. The condition may be about a later generation by now.
 pub(super) fn was_registered(policy: &PolicyView, revision: &RevisionView) -> bool {
-    let may_count = !policy.is_suspended && !condition::is_uninstalled(policy);
+    let may_count = !policy.is_suspended && !policy.is_uninstalled();
     is_configured(policy, revision) || revision.marks.served && may_count
 }
 

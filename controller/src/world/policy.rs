@@ -5,8 +5,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use portcullis_api::DecodeError;
 use portcullis_api::kubernetes::{FINALIZER, Outline, decode_match};
+use portcullis_api::reason::UNINSTALLED;
 use portcullis_api::{
-    Condition, ConditionType, Kind, PolicyReference, PolicyStatus, ReplicaStatus, Resolved, RevisionError,
+    Condition, ConditionType, Kind, PolicyReference, PolicyStatus, ReplicaStatus, Resolved, RevisionError, Truth,
 };
 use portcullis_contract::{FailurePolicy, GroupId, MatchPart, Reason, ReplicaState, shard_id};
 use portcullis_matching::shared_part;
@@ -139,6 +140,13 @@ impl PolicyView {
             spec_bytes: object.spec_bytes(),
             status: StatusView::of(status),
         })
+    }
+
+    /// Whether the installation was removed on purpose, and API servers have not called the policy since then. It counts as one that was never
+    /// registered: replicas of the next installation that are not ready must not reject requests.
+    pub(crate) fn is_uninstalled(&self) -> bool {
+        let condition = self.status.webhook.as_ref();
+        condition.is_some_and(|one| one.status != Truth::True && one.reason == UNINSTALLED)
     }
 }
 

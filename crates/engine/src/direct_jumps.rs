@@ -18,13 +18,14 @@
 //!
 //! So the compiler sees one loop, in which anything may follow anything, and each jump costs an indirect one and a check of the epoch. In a
 //! rewritten function a jump forward leaves the wasm block that ends where its target begins: `(br $2)` above. A jump back makes a loop of the
-//! basic blocks from its target to itself, and continues it. Whoever enters such a loop elsewhere than at its first basic block is sent there
-//! by a table at its head. The function still begins with any basic block, as before.
+//! basic blocks from its target to itself, and continues it. Entered elsewhere than at its first basic block, such a loop goes on by a table at
+//! its head. The function still begins with any basic block, as before.
 //!
-//! But for those that jump, the same instructions run in the same order, whoever compiled the function: any function of this form is rewritten,
-//! and others stay as they are. `$pc` is read in two places only. One is right behind a constant, by which Go keeps the function that it is
-//! about to call. The other is the head of the function and of a loop, and whoever comes there has set it to a basic block of that loop: each
-//! jump and the end of the basic block before do, and tables send on only what belongs there. A function that reads it elsewhere stays as it is.
+//! But for those that jump, the same instructions run in the same order. Any function of this form is rewritten, whether Go has written it or
+//! not, and others stay as they are. `$pc` is read in two places only. One is right behind a constant, by which Go keeps the function that it
+//! is about to call. The other is the head of the function and of a loop, and on each way there it was set to a basic block of that loop: by
+//! each jump, and at the end of the basic block before; and tables lead only to where a value belongs. A function that reads it elsewhere stays
+//! as it is.
 
 mod body;
 mod loops;
@@ -166,7 +167,7 @@ impl Output<'_> {
         Some(())
     }
 
-    /// The head of the loop that begins with a basic block, if one does: it sends on whoever goes to another one of its basic blocks.
+    /// The head of the loop that begins with a basic block, if one does: its table leads to its other basic blocks.
     fn enter(&mut self, block: usize) -> Option<()> {
         let Some(entered) = self.loops.starting_at(block) else { return Some(()) };
         let Loop { first, last } = entered;

@@ -110,7 +110,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// While this is there, whoever asks for room or gives it back waits.
+    /// While this is there, all who ask for room or give it back wait.
     pub(crate) struct RoomThatWaits<'a>(
         #[expect(dead_code, reason = "it is held")] MutexGuard<'a, HashMap<Digest, Held>>,
     );

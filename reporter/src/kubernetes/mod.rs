@@ -16,6 +16,7 @@
 
 mod announce;
 mod args;
+mod body;
 mod collections;
 mod fields;
 mod judge;

@@ -92,7 +92,7 @@ pub(crate) struct Store {
     policies: BTreeMap<PolicyId, Box<TrackedPolicy>>,
     reports: BTreeMap<String, Report>,
     slices: BTreeMap<String, Vec<Endpoint>>,
-    /// Names and pods of slices in a list that is being read, by uid. Until it is read, those of before count: a mixture would look like more pods
+    /// Names and pods of slices in a list that is being read, by uid. Until it is read, the earlier ones count: a mixture would look like more pods
     /// than there are.
     read_slices: BTreeMap<String, (String, Vec<Endpoint>)>,
     missing: Vec<Collection>,

@@ -6,6 +6,7 @@ use portcullis_api::PolicyStatus;
 use portcullis_kubernetes::{CallError, Failures, Leadership, STATUS_MANAGER};
 use serde_json::{Value, json};
 
+use super::body;
 use super::fields::{self, Fit};
 use super::object::{Meta, PolicyObject, policies, reports};
 
@@ -53,7 +54,7 @@ async fn write(
     may_ask: bool,
     knows_all: &mut bool,
 ) -> Result<Value, CallError> {
-    let found = match apply(client, object, fields::apply(object, status)).await {
+    let found = match apply(client, object, body::apply(object, status)).await {
         Ok(found) => found,
         Err(error) if error.code() == Some(500) && may_ask && leadership.is_held() => {
             let Ok(known) = without_unknown(client, object, status).await else { return Err(error) };
@@ -71,7 +72,7 @@ async fn write(
     let fit = fields::fit(&fields::ours(&json!(status)), &fields::ours(&found["status"]));
     let (Fit::Foreign, Some(meta), true) = (fit, Meta::of(&found), leadership.is_held()) else { return Ok(found) };
     let object = PolicyObject { meta, ..object.clone() };
-    match merge(client, &object, fields::sweep(&object, status), false).await {
+    match merge(client, &object, body::sweep(&object, status), false).await {
         Ok(swept) => Ok(swept),
         // The apply has succeeded. Values that are left over are found again with the newer version.
         Err(error) if error.code() == Some(409) => Ok(found),
@@ -106,9 +107,9 @@ async fn without_unknown(
     object: &PolicyObject,
     status: &PolicyStatus,
 ) -> Result<Option<Value>, CallError> {
-    let kept = merge(client, object, fields::trial(object, status), true).await?;
+    let kept = merge(client, object, body::trial(object, status), true).await?;
     let fit = fields::fit(&fields::ours(&json!(status)), &fields::ours(&kept["status"]));
-    Ok(matches!(fit, Fit::Dropped(_)).then(|| fields::apply_known(object, status, &kept["status"])))
+    Ok(matches!(fit, Fit::Dropped(_)).then(|| body::apply_known(object, status, &kept["status"])))
 }
 
 /// Makes or changes an event by this call. `None`, without the call, if this reporter does not lead any more.
