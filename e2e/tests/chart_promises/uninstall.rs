@@ -30,9 +30,10 @@ fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
     // With the Lease, a policy server of another name in this namespace could write no status.
     let lease = ["get", "lease", "portcullis-second-reporter", "--ignore-not-found", "--output=name"];
     assert_eq!(release.kubectl(lease).expect("an answer"), "");
-    let said = "--output=jsonpath={.status.conditions[?(@.type==\"Enforced\")].status} {.status.conditions[?(@.type==\"WebhookConfigured\")].reason}";
-    let status = release.site().kubectl(["get", &policy.reference(), said]).expect("the policy");
-    assert_eq!(status, "False Uninstalled", "nothing evaluates it");
+    let said = "--output=jsonpath={.status.conditions[?(@.type==\"Enforced\")].status} \
+                {.status.conditions[?(@.type==\"WebhookConfigured\")].reason}";
+    let status = release.site().kubectl(["get", &policy.reference(), said]);
+    assert_eq!(status.expect("the policy"), "False Uninstalled", "nothing evaluates it");
     // The policy still exists, as the definitions do, and can be deleted without help.
     release.site().kubectl(["delete", &policy.reference(), "--timeout=180s"]).expect("a policy that goes");
     for namespace in [release.namespace(), &shop] {
