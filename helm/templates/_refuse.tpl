@@ -142,3 +142,10 @@
 {{- fail "monitoring.podMonitor.enabled and monitoring.serviceMonitor.enabled are both true, so that everything would be counted twice: choose one" -}}
 {{- end -}}
 {{- end }}
+
+{{/* A chart that its parent's condition switches off is not rendered at all, so here it would switch nothing off. */}}
+{{- define "portcullis.refuseDisabled" -}}
+{{- if not (dig "enabled" true (.Values | merge (dict))) -}}
+{{- fail "enabled is false, which only the condition of a chart that depends on this one reads: to have no installation, do not install it" -}}
+{{- end -}}
+{{- end }}

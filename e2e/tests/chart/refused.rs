@@ -24,6 +24,7 @@ fn what_a_program_would_refuse_helm_refuses_with_the_value_and_the_cause() {
             &["modules.allowedPrivate lists \"10.0.0.0/33\""],
         ),
         (json!({ "modules": { "allowedPrivate": ["fd00::/129"] } }), &["modules.allowedPrivate lists \"fd00::/129\""]),
+        (json!({ "enabled": false }), &["enabled is false", "do not install it"]),
         (sources(json!({ "insecureSources": ["registry.dev"] })), &["/modules/sources", "'insecureSources'"]),
         (
             sources(json!({ "proxies": { "httpsProxy": "http://proxy:3128" } })),

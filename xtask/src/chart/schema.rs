@@ -15,7 +15,9 @@ pub(super) fn of(settings: &[Setting]) -> String {
     schema.extend(root);
     // The values that a parent chart sets for all of its subcharts, and the one by which it often switches a subchart on.
     schema["properties"]["global"] = json!({ "type": "object" });
-    schema["properties"]["enabled"] = json!({ "type": "boolean" });
+    schema["properties"]["enabled"] = json!({
+        "description": "For the `condition` of a chart that depends on this one.", "type": "boolean",
+    });
     format!("{:#}\n", Value::Object(schema))
 }
 
