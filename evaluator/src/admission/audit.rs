@@ -2,12 +2,12 @@
 //! it is not among the answers that the policy's own metrics and its share of errors count.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portcullis_contract::{AuditOutcome, AuditRefusal, AuditVerdict, Reason};
 use serde_json::value::RawValue;
 
-use super::{Admission, Evaluated, Evaluation, Purpose};
+use super::{Admission, Evaluated, Evaluation, LONGEST_WAIT, Purpose};
 use crate::lanes::{LaneError, Needed};
 use crate::memory::WhenFull;
 use crate::review::Review;
@@ -37,7 +37,7 @@ impl Admission {
                 return Ok(failed(policy.generation, failure.reason, decision::unserved_text(failure)));
             }
         };
-        let (generation, deadline) = (loaded.generation(), Instant::now() + loaded.timeout());
+        let (generation, deadline) = (loaded.generation(), Instant::now() + longest(policy));
         let (request, edit) =
             (review.payload(review.object().map(RawValue::get)), Draft::object(review.object()).edit());
         let (purpose, when_full) = (Purpose::Audit, WhenFull::Refuse);
@@ -54,6 +54,15 @@ impl Admission {
             Err(EvaluationError { reason: Reason::Overloaded, text }) => Err(refusal(text, false)),
             Err(EvaluationError { reason, text }) => Ok(failed(generation, reason, text)),
         }
+    }
+}
+
+/// How long the evaluation of an existing object by this policy may take: its own limit, and never longer than an API server would wait. A longer
+/// one would not end while the sender waits, so that it would be asked again and again.
+pub(crate) fn longest(policy: &ServedPolicy) -> Duration {
+    match &policy.serving {
+        Serving::Ready(loaded) => loaded.timeout().min(LONGEST_WAIT),
+        Serving::Unserved(_) => Duration::ZERO,
     }
 }
 

@@ -5,7 +5,7 @@
 //! goes on in the slow lane.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -16,13 +16,11 @@ use serde_json::value::RawValue;
 use tokio::task::yield_now;
 
 use super::step::{Step, step_for};
-use super::{Admission, Member, deadline};
+use super::{Admission, LONGEST_WAIT, Member, deadline};
 use crate::review::Review;
 use crate::table::{MatchGroup, ServedPolicy};
 use crate::verdict::EvaluationError;
 
-/// The longest time for match conditions, where the sender says nothing: as long as an API server waits at most.
-const LONGEST: Duration = Duration::from_secs(30);
 /// The most steps of a condition that is evaluated where the request arrived. They take less than some milliseconds.
 const QUICK: u64 = 20_000;
 
@@ -86,7 +84,8 @@ async fn decide(
         let group = Arc::clone(group);
         async move { decide_all(&group, &request, &mut Turns::new()).await }
     };
-    let deadline = deadline(until, Instant::now(), LONGEST);
+    // Where the sender says nothing, as long as an API server waits at most.
+    let deadline = deadline(until, Instant::now(), LONGEST_WAIT);
     first.share.run_own_work(deadline, turns).await.map_err(EvaluationError::from)
 }
 

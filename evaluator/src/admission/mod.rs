@@ -8,7 +8,7 @@
 //! A request that applies a policy goes to the loader of this pod instead ([`check`]). Existing objects are evaluated by one policy at a
 //! time, with the capacity that requests leave over ([`audit`]).
 
-mod audit;
+pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod last_call;
 mod member_deadlines;
@@ -42,6 +42,9 @@ use crate::verdict::answer::Answer;
 use crate::verdict::decision::{self, Decision, Mutation, ServingSpec};
 use crate::verdict::draft::{Draft, Edit, Judged, Kept};
 use crate::verdict::{EvaluationError, group};
+
+/// The longest that an API server waits for an answer: the largest `timeoutSeconds` of a webhook.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Puts requests to policies.
 #[derive(Clone)]

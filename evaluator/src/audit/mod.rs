@@ -23,6 +23,8 @@ mod worker;
 
 use std::time::Duration;
 
+use crate::admission::LONGEST_WAIT;
+
 pub(crate) use self::route::{Audits, routes};
 pub(crate) use self::worker::{Worker, queues};
 
@@ -30,3 +32,4 @@ pub(crate) use self::worker::{Worker, queues};
 const MOST_WAITING: usize = 16;
 /// How long an audit waits for its verdict: longer than any evaluation, and shorter than the reporter waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(50);
+const _: () = assert!(LONGEST_WAIT.as_secs() < PATIENCE.as_secs(), "every evaluation can end in time");

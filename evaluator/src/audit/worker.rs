@@ -11,11 +11,12 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::sleep;
 
 use crate::admission::Admission;
+use crate::admission::audit::longest;
 use crate::audit::pace::Pace;
 use crate::audit::refusal::Refusal;
 use crate::audit::{MOST_WAITING, PATIENCE};
 use crate::review::Review;
-use crate::table::{ServedPolicy, Serving};
+use crate::table::ServedPolicy;
 
 /// Where audits are handed to the worker.
 pub(crate) type Jobs = Asked<mpsc::Sender<Job>>;
@@ -161,14 +162,6 @@ fn timed(verdict: Result<AuditVerdict, Refusal>, microseconds: u64) -> Result<Au
     }
 }
 
-/// How long an evaluation of this policy may take.
-fn longest(policy: &ServedPolicy) -> Duration {
-    match &policy.serving {
-        Serving::Ready(loaded) => loaded.timeout(),
-        Serving::Unserved(_) => Duration::ZERO,
-    }
-}
-
 /// Whether an evaluation of at most this length ends while its sender still waits, after so long a wait. One that is cut short costs others as
 /// much as any, without an answer that says so.
 fn is_in_time(waited: Duration, longest: Duration) -> bool {
@@ -182,10 +175,22 @@ async fn verdict(admission: &Admission, policy: &Arc<ServedPolicy>, body: &[u8])
 
 #[cfg(test)]
 mod tests {
-    use portcullis_contract::AuditOutcome;
+    use portcullis_contract::{
+        AuditOutcome, Candidate, CandidateContent, CandidatePolicyGroup, Digest, FailurePolicy, Mode,
+    };
+    use portcullis_expression::Expression;
+    use tokio::sync::Semaphore;
     use tokio::time::timeout;
 
     use super::*;
+    use crate::admission::last_call::LastCall;
+    use crate::guest::loaded::{Content, Loaded, LoadedPolicyGroup};
+    use crate::guest::{GuestLog, LogShares};
+    use crate::lanes::{LaneLimits, Lanes, Share};
+    use crate::memory::MemoryPlan;
+    use crate::metrics::Metrics;
+    use crate::review::tests::LEAST;
+    use crate::table::Serving;
 
     /// A question of a test: how long the answer takes, and what hears of it.
     struct Question(Duration, oneshot::Sender<()>);
@@ -233,6 +238,55 @@ mod tests {
         // Nor does the reporter keep the check waiting.
         let count = *counted.borrow();
         timeout(long, counted.wait_for(|more| *more > count)).await.expect("in time").expect("asks");
+    }
+
+    /// A policy group that admits everything, with this time limit.
+    fn policy_group(limit: Duration, metrics: &Metrics) -> ServedPolicy {
+        let lanes = Lanes::new(LaneLimits::new(16, 1), MemoryPlan::unlimited(), metrics).expect("starts");
+        let id: PolicyId = "cluster/a".parse().expect("an id");
+        let of_policy = metrics.policy(&id);
+        let group = CandidatePolicyGroup { expression: "true".to_owned(), members: [].into() };
+        let expression = Expression::parse(&group.expression, []).expect("an expression");
+        let content = Content::PolicyGroup(Arc::new(LoadedPolicyGroup { expression, members: [].into() }));
+        let candidate = Candidate {
+            generation: 1,
+            digest: Digest::of(b"group"),
+            mutating: false,
+            message: None,
+            timeout_eval_seconds: None,
+            content: CandidateContent::Group(group),
+        };
+        let log_share = LogShares::default().of(&id, Instant::now());
+        let log = GuestLog::new(id.clone(), 1, log_share, Arc::clone(&of_policy));
+        ServedPolicy {
+            uid: "u".to_owned(),
+            generation: 1,
+            mode: Mode::Protect,
+            failure_policy: FailurePolicy::Fail,
+            suspend: false,
+            is_group: true,
+            enforced: true,
+            serving: Serving::Ready(Arc::new(Loaded::new(&candidate, limit, content, log))),
+            failure: None,
+            share: Arc::new(Share::new(lanes, &id, Arc::clone(&of_policy))),
+            metrics: of_policy,
+            id,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_group_of_16_members_with_10_seconds_each_gets_a_verdict() {
+        let metrics = Metrics::new().expect("registers");
+        let (limit, arrived) = (16 * Duration::from_secs(10), Instant::now());
+        assert!(limit > PATIENCE);
+        let (answer, answered) = oneshot::channel();
+        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("room");
+        let policy = Arc::new(policy_group(limit, &metrics));
+        let body = Bytes::from_static(LEAST.as_bytes());
+        let admission = Admission { metrics, last_call: LastCall::default() };
+        work(&admission, Job { policy, body, answer, room, arrived }, arrived).await;
+        let verdict = answered.await.expect("an answer").expect("a verdict").verdict;
+        assert_eq!(verdict.outcome, AuditOutcome::Allowed);
     }
 
     #[test]

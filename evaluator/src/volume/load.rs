@@ -10,6 +10,7 @@ use portcullis_contract::{
 };
 use portcullis_expression::{Expression, ExpressionError};
 
+use crate::admission::LONGEST_WAIT;
 use crate::capability::BrokerLink;
 use crate::capability::cache::{Caches, PolicyCache};
 use crate::fair::claimant::Claimant;
@@ -256,10 +257,11 @@ fn own_limit(seconds: Option<u32>, default: Duration) -> Duration {
     seconds.map_or(default, |seconds| Duration::from_secs(seconds.into()))
 }
 
-/// The time limit of a policy group: its own, or else the time that its members may take one after the other, and at least `default`.
+/// The time limit of a policy group: its own, or else the time that its members may take one after the other, at most as long as an API server
+/// waits, and at least `default`.
 fn group_limit(seconds: Option<u32>, group: &CandidatePolicyGroup, default: Duration) -> Duration {
     let members = group.members.values().map(|member| own_limit(member.timeout_eval_seconds, default));
-    own_limit(seconds, members.sum::<Duration>().max(default))
+    own_limit(seconds, members.sum::<Duration>().min(LONGEST_WAIT).max(default))
 }
 
 /// Tells a check that was too late because this replica is busy from one whose module takes too long.
@@ -399,16 +401,20 @@ mod tests {
             });
             CandidatePolicyGroup { expression: "true".to_owned(), members: members.collect() }
         };
-        for (own, members, seconds) in [
-            (None, &[None, None, None][..], 6),
-            (None, &[Some(3), None], 5),
-            (None, &[Some(3), Some(4)], 7),
-            (None, &[Some(1)], 2),
-            (Some(1), &[None, Some(4)], 1),
-            (Some(9), &[None], 9),
+        for (own, members, default, seconds) in [
+            (None, &[None, None, None][..], 2, 6),
+            (None, &[Some(3), None], 2, 5),
+            (None, &[Some(3), Some(4)], 2, 7),
+            (None, &[Some(1)], 2, 2),
+            (Some(1), &[None, Some(4)], 2, 1),
+            (Some(9), &[None], 2, 9),
+            (None, &[None; 15], 2, 30),
+            (None, &[None; 16], 10, 30),
+            (None, &[Some(30), None], 2, 30),
+            (None, &[Some(5)], 40, 40),
         ] {
-            let limit = group_limit(own, &group(members), Duration::from_secs(2));
-            assert_eq!(limit, Duration::from_secs(seconds), "{own:?} {members:?}");
+            let limit = group_limit(own, &group(members), Duration::from_secs(default));
+            assert_eq!(limit, Duration::from_secs(seconds), "{own:?} {members:?} {default}");
         }
     }
 
