@@ -53,8 +53,10 @@ impl Record {
 
     /// The times until now.
     pub(super) fn times(&self, now: Instant) -> LoadTimes {
-        self.begin_turn(now);
-        lock(&self.0).times
+        let state = lock(&self.0);
+        let LoadTimes { used, waited } = state.times;
+        let waits = state.waits_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        LoadTimes { used, waited: waited + waits }
     }
 }
 
@@ -88,6 +90,8 @@ mod tests {
         record.begin_turn(at(150));
         assert_eq!(record.times(at(160)), LoadTimes { used: millis(5 + 5), waited: millis(40) });
         record.end_turn(at(170), millis(1), true);
-        assert_eq!(record.times(at(180)), LoadTimes { used: millis(11), waited: millis(50) });
+        for (until, waited) in [(180, 50), (180, 50), (190, 60)] {
+            assert_eq!(record.times(at(until)), LoadTimes { used: millis(11), waited: millis(waited) });
+        }
     }
 }
