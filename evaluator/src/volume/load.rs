@@ -67,6 +67,8 @@ pub(crate) enum LoadError {
         used: Duration,
         /// The time that it may take.
         limit: Duration,
+        /// What the failure is if the module is to blame.
+        late: Box<LoadError>,
     },
     /// The settings are refused; the text may quote the guest.
     #[error("Policy settings are invalid: {0}")]
@@ -101,6 +103,17 @@ impl LoadError {
                 artifact: named.module.artifact.sha256,
                 error: Box::new(self),
             },
+        }
+    }
+
+    /// The same failure, where a lack of processor time excuses the module no longer.
+    pub(crate) fn blaming_the_module(self) -> Self {
+        match self {
+            Self::NoProcessor { late, .. } => *late,
+            Self::Member { name, module, artifact, error } => {
+                Self::Member { name, module, artifact, error: Box::new(error.blaming_the_module()) }
+            }
+            other => other,
         }
     }
 
@@ -247,8 +260,7 @@ impl Loading {
                 LaneError::Panicked => CallError::Host("it ended with a panic".to_owned()),
             })
         });
-        check_times(&reply, times, timeout)?;
-        judge(reply, mode)
+        judge_in_time(reply, times, timeout, mode)
     }
 }
 
@@ -264,13 +276,18 @@ fn group_limit(seconds: Option<u32>, group: &CandidatePolicyGroup, default: Dura
     own_limit(seconds, members.sum::<Duration>().min(LONGEST_WAIT).max(default))
 }
 
-/// Tells a check that was too late because this replica is busy from one whose module takes too long.
-fn check_times(reply: &Result<Vec<u8>, CallError>, times: LoadTimes, limit: Duration) -> Result<(), LoadError> {
+/// The same as [`judge`], where a check that was too late because this replica is busy is told from one whose module takes too long.
+fn judge_in_time(
+    reply: Result<Vec<u8>, CallError>,
+    times: LoadTimes,
+    limit: Duration,
+    mode: ExecutionMode,
+) -> Result<(), LoadError> {
     let is_late = matches!(reply, Err(CallError::TimedOut | CallError::Init { timed_out: true, .. }));
-    if is_late && times.is_starved(limit) {
-        return Err(LoadError::NoProcessor { used: times.used, limit });
-    }
-    Ok(())
+    judge(reply, mode).map_err(|error| match is_late && times.is_starved(limit) {
+        true => LoadError::NoProcessor { used: times.used, limit, late: Box::new(error) },
+        false => error,
+    })
 }
 
 fn check_size(settings: &str) -> Result<(), LoadError> {
@@ -373,15 +390,22 @@ mod tests {
     fn a_start_without_processor_time_may_pass() {
         let limit = Duration::from_secs(2);
         let had = |millis| LoadTimes { used: Duration::from_millis(millis), waited: Duration::ZERO };
-        for late in [CallError::TimedOut, CallError::TimedOut.init("wapc_init")] {
-            let error = check_times(&Err(late.clone()), had(80), limit).expect_err("it is tried again");
+        let judged = |reply, millis| {
+            judge_in_time(reply, had(millis), limit, ExecutionMode::KubewardenWapc).expect_err("it does not serve")
+        };
+        for (late, reason) in [
+            (CallError::TimedOut, Reason::SettingsCheckFailed),
+            (CallError::TimedOut.init("wapc_init"), Reason::StartTimedOut),
+        ] {
+            let error = judged(Err(late.clone()), 80);
             assert!(error.reason() == Reason::ProcessorUnavailable && error.reason().class().is_retryable());
             assert!(error.to_string().contains("80 ms within 2000 ms"), "{error}");
-            assert!(check_times(&Err(late), had(1900), limit).is_ok(), "the module is to blame");
+            assert_eq!(error.blaming_the_module().reason(), reason);
+            assert_eq!(judged(Err(late), 1900).reason(), reason, "the module is to blame");
         }
-        for other in [Ok(Vec::new()), Err(CallError::Exit(1).init("_start"))] {
-            assert!(check_times(&other, had(0), limit).is_ok());
-        }
+        let failed = judged(Err(CallError::Exit(1).init("_start")), 0);
+        assert_eq!(failed.reason(), Reason::InstantiationFailed);
+        assert_eq!(failed.blaming_the_module().reason(), Reason::InstantiationFailed);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! From the shared volume to the table: what the loader publishes is noticed, checked, loaded and swapped in.
 //!
-//! [`follow`] is the loop; [`plan`] decides what to load, and is pure; [`load`] makes one candidate ready; [`artifact`] makes code
-//! that may run from a file.
+//! [`follow`] is the loop; [`plan`] decides what to load, and is pure, as is [`refusal`], which says what a failed load means; [`load`] makes one
+//! candidate ready; [`artifact`] makes code that may run from a file.
 
 mod artifact;
 mod artifact_error;
@@ -12,6 +12,7 @@ mod load;
 mod plan;
 pub(crate) mod private_copy;
 mod private_room;
+mod refusal;
 mod reload;
 pub(crate) mod state;
 mod watch;

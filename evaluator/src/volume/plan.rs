@@ -39,6 +39,8 @@ pub(crate) struct RefusedCandidate {
     pub(crate) refused: Refused,
     /// When it is tried again; none where trying again cannot help.
     pub(crate) retry_at: Option<Instant>,
+    /// How many of its tries had too little processor time.
+    pub(crate) starved: u32,
 }
 
 /// What is known about a policy's candidates.
@@ -223,7 +225,9 @@ mod tests {
             let refused =
                 Refused { digest: Digest::of(b"module"), module: None, artifact: Digest::of(b"artifact"), failure };
             let retry_at = retry_in.map(|time| self.now + time);
-            self.known.refused.insert(Key::of("u", &candidate(generation)), RefusedCandidate { refused, retry_at });
+            self.known
+                .refused
+                .insert(Key::of("u", &candidate(generation)), RefusedCandidate { refused, retry_at, starved: 0 });
             self
         }
 

@@ -122,6 +122,19 @@ async fn a_module_that_a_busy_replica_cannot_start_in_time_is_tried_again() {
 }
 
 #[tokio::test]
+async fn endless_modules_that_start_together_are_all_judged_in_the_end() {
+    let rig = Rig::crowded();
+    let all: Vec<_> = (0..8).map(|n| format!("namespaced/team-a/loops-{n}")).collect();
+    for id in &all {
+        let mut loops = Policy::guest(id, "loop_in_init");
+        loops.last_candidate().timeout_eval_seconds = Some(1);
+        rig.put(loops);
+    }
+    rig.publish().await;
+    rig.until(|_| all.iter().all(|id| rig.unserved(id).reason == Reason::StartTimedOut)).await;
+}
+
+#[tokio::test]
 async fn settings_that_the_guest_refuses() {
     let text = "Policy settings are invalid: the guest refuses these settings".to_owned();
     assert_eq!(refusal("bad_settings").await, (Reason::SettingsInvalid, text.clone()));

@@ -65,6 +65,13 @@ impl Rig {
         Self::limited(volume, private, LIMIT, INSTANCES, LaneLimits { threads: 1, ..LANES }, MemoryPlan::unlimited())
     }
 
+    /// The same, which loads more policies at the same time than have enough processor time there.
+    pub fn crowded() -> Self {
+        let (volume, private) = folders();
+        let lanes = LaneLimits { instances: 64, threads: 1, ..LANES };
+        Self::limited(volume, private, LIMIT, INSTANCES, lanes, MemoryPlan::unlimited())
+    }
+
     /// An evaluator on an empty volume that calls one guest at a time, and so reserves little address space.
     pub fn small() -> Self {
         let (volume, private) = folders();

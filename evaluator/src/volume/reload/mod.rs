@@ -12,12 +12,14 @@ use std::time::Instant;
 
 use futures::FutureExt as _;
 use jiff::Timestamp;
-use portcullis_contract::{Candidate, Digest, GroupEntry, Manifest, MemberMatch, PolicyId};
+use portcullis_contract::{Candidate, Digest, GroupEntry, Manifest, MemberMatch, PolicyId, Tenant};
 use portcullis_matching::MemberMatcher;
 use tokio::task::JoinSet;
 use tracing::{Instrument as _, debug_span};
 
 pub(crate) use self::policy::PolicyState;
+use crate::fair::pool::TurnPool;
+use crate::fair::turns::TurnClaim;
 use crate::guest::loaded::Loaded;
 use crate::lanes::Share;
 use crate::metrics::Metrics;
@@ -34,6 +36,9 @@ pub(crate) struct Reload {
     groups: Vec<(GroupEntry, Arc<Matchers>)>,
     policies: BTreeMap<PolicyId, PolicyState>,
     tasks: JoinSet<Outcome>,
+    /// Candidates that had too little processor time are tried again one at a time, in turns of their tenants: together they would take it from each
+    /// other again.
+    alone: Arc<TurnPool<Tenant>>,
 }
 
 /// The match parts of the members of a group.
@@ -55,6 +60,7 @@ impl Reload {
             groups: Vec::new(),
             policies: BTreeMap::new(),
             tasks: JoinSet::new(),
+            alone: TurnPool::new(1, 1),
         }
     }
 
@@ -129,7 +135,12 @@ impl Reload {
             policy.give_up();
             let (loading, candidate) = (Arc::clone(&self.loading), policy.entry.candidates[i].clone());
             let (id, enforced, metrics) = (id.clone(), policy.entry.enforced, Arc::clone(&policy.metrics));
+            let alone = policy.was_starved(&key).then(|| Arc::clone(&self.alone));
             let task = self.tasks.spawn(async move {
+                let _turn = match &alone {
+                    Some(alone) => alone.take(&turn_of(&id), None).await.ok(),
+                    None => None,
+                };
                 let span = debug_span!("load", policy = %id, generation = candidate.generation);
                 let load = loading.load(&id, &candidate, enforced, metrics).instrument(span);
                 let load = AssertUnwindSafe(load).catch_unwind();
@@ -165,7 +176,7 @@ impl Reload {
         let Some(i) = policy.keys.iter().position(|key| *key == outcome.key) else { return };
         match outcome.result {
             Ok(loaded) => policy.serve(outcome.key, loaded),
-            Err(error) => policy.refuse(i, outcome.key, &error),
+            Err(error) => policy.refuse(i, outcome.key, error),
         }
     }
 
@@ -208,6 +219,12 @@ impl Reload {
         let candidates = self.policies.values().flat_map(|policy| &policy.entry.candidates);
         candidates.flat_map(Candidate::modules).map(|named| named.module.artifact.sha256).collect()
     }
+}
+
+/// A claim for the one turn at loading alone.
+fn turn_of(id: &PolicyId) -> TurnClaim<Tenant> {
+    let owner = Tenant::of(id);
+    TurnClaim { is_preferred: owner == Tenant::Cluster, owner, amount: 1 }
 }
 
 /// The groups of a manifest with their match parts. Those that `earlier` groups had already are not parsed again: there may be thousands of

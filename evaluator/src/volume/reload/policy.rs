@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use portcullis_contract::{CandidateContent, Failure, PolicyEntry, Reason, Refused, ReplicaState};
-use portcullis_util::Backoff;
+use portcullis_contract::{CandidateContent, Failure, PolicyEntry, Reason, ReplicaState};
 use tokio::task::AbortHandle;
 
 use crate::guest::loaded::{Content, Loaded};
@@ -14,10 +13,8 @@ use crate::metrics::PolicyMetrics;
 use crate::table::{ServedPolicy, Serving};
 use crate::volume::error_share::ErrorShare;
 use crate::volume::load::LoadError;
-use crate::volume::plan::{self, Key, Known, Next, RefusedCandidate};
-
-/// The pauses before a candidate whose failure may pass is tried again.
-const PAUSES: Backoff = Backoff { shortest: Duration::from_secs(1), longest: Duration::from_secs(300) };
+use crate::volume::plan::{self, Key, Known, Next};
+use crate::volume::refusal::{refused, retry_after_manifest};
 
 /// The state of one policy of the manifest.
 pub(crate) struct PolicyState {
@@ -80,10 +77,9 @@ impl PolicyState {
         self.keys = keys(entry);
         self.entry = kept(entry);
         self.known.refused.retain(|key, _| self.keys.contains(key));
-        // A new manifest may mean a new artifact of the same name, so a retryable failure is tried again at once.
         let now = Instant::now();
         for refusal in self.known.refused.values_mut() {
-            refusal.retry_at = refusal.retry_at.map(|at| at.min(now));
+            refusal.retry_at = retry_after_manifest(refusal, now);
         }
     }
 
@@ -93,27 +89,15 @@ impl PolicyState {
         self.loaded = Some(loaded);
     }
 
-    pub(super) fn refuse(&mut self, i: usize, key: Key, error: &LoadError) {
-        let candidate = &self.entry.candidates[i];
-        let now = Timestamp::now();
-        let mut failure = Failure::new(candidate.generation, error.reason(), error.to_string(), now);
-        if let Some(earlier) = self.known.refused.get(&key).map(|refusal| &refusal.refused.failure) {
-            failure.attempts = earlier.attempts.saturating_add(1);
-            if earlier.reason == failure.reason {
-                failure.since = earlier.since;
-            }
-        }
-        let retry_at = failure.class().is_retryable().then(|| {
-            let pause = PAUSES.bound(failure.attempts);
-            failure.next_retry_time = now.checked_add(pause).ok();
-            Instant::now() + pause
-        });
-        let (module, artifact) = match error {
-            LoadError::Member { module, artifact, .. } => (Some(*module), *artifact),
-            _ => (None, candidate.modules()[0].module.artifact.sha256),
-        };
-        let refused = Refused { digest: candidate.digest, module, artifact, failure };
-        self.known.refused.insert(key, RefusedCandidate { refused, retry_at });
+    pub(super) fn refuse(&mut self, i: usize, key: Key, error: LoadError) {
+        let (candidate, earlier) = (&self.entry.candidates[i], self.known.refused.get(&key));
+        let refusal = refused(candidate, earlier, error, fastrand::f64(), (Instant::now(), Timestamp::now()));
+        self.known.refused.insert(key, refusal);
+    }
+
+    /// Whether a try of this candidate had too little processor time.
+    pub(super) fn was_starved(&self, key: &Key) -> bool {
+        self.known.refused.get(key).is_some_and(|refusal| refusal.starved > 0)
     }
 
     pub(super) fn next(&mut self, now: Instant) -> Next {
@@ -239,15 +223,4 @@ fn awaiting(entry: &PolicyEntry, now: Timestamp) -> Failure {
     let text = format!("generation {generation} is being loaded");
     let next_retry_time = now.checked_add(Duration::from_secs(1)).ok();
     Failure { next_retry_time, ..Failure::new(generation, Reason::AwaitingManifest, text, now) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_five_minutes() {
-        let seconds: Vec<_> = [1, 2, 3, 9, 10, u32::MAX].map(|n| PAUSES.bound(n).as_secs()).into();
-        assert_eq!(seconds, [1, 2, 4, 256, 300, 300]);
-    }
 }
