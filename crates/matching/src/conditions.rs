@@ -22,7 +22,7 @@ use serde_json::Value;
 use crate::request::Asked;
 use cost::{Cost, MAX_BRIEF_STEPS, MAX_DEPTH, MAX_STEPS, Size};
 pub use failing::Failing;
-use failing::{is_certain, reads_requester};
+use failing::{is_certain, named};
 use requester::needs_requester;
 
 /// Longest expression that is evaluated, in bytes.
@@ -50,8 +50,8 @@ struct Condition {
     expression: Option<(IdedExpr, Cost)>,
     /// Whether it would mean something else when the fields of the request that depend on its user are missing.
     needs_requester: bool,
-    /// Whether it reads one of these fields.
-    reads_requester: bool,
+    /// The fields that its text names, of those that API servers send or fill in.
+    named: Vec<&'static str>,
 }
 
 /// The variables of one request, on which conditions are evaluated.
@@ -130,8 +130,8 @@ impl Conditions {
         let read = |condition: &MatchCondition| {
             let expression = compiled(&condition.expression);
             let needs_requester = expression.as_ref().is_some_and(|(tree, _)| needs_requester(tree));
-            let reads_requester = reads_requester(&condition.expression);
-            Condition { name: condition.name.clone(), expression, needs_requester, reads_requester }
+            let named = named(&condition.expression);
+            Condition { name: condition.name.clone(), expression, needs_requester, named }
         };
         Self(conditions.iter().map(read).collect())
     }

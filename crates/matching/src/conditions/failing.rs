@@ -21,14 +21,20 @@ const SENT: [&str; 8] =
 const SENT_OF_USER: [&str; 2] = ["groups", "username"];
 /// Fields of a request that conditions do not have: an API server refuses a webhook with a condition that reads one.
 const REFUSED: [&str; 3] = ["object", "oldObject", "uid"];
-/// Fields of metadata that API servers fill in, and so do not miss.
-const FILLED: [&str; 5] = ["creationTimestamp", "generation", "managedFields", "name", "resourceVersion"];
-/// Kinds of the core group to which API servers add labels.
-const LABELED: [&str; 2] = ["Namespace", "ReplicationController"];
+/// Fields of metadata that an object has in a request though its file has none. API servers fill them in, `kubectl apply` adds an annotation,
+/// and admission plugins add finalizers to volumes and claims.
+const FILLED: [&str; 8] =
+    ["annotations", "creationTimestamp", "finalizers", "generation", "managedFields", "name", "resourceVersion", "uid"];
+/// Kinds to which API servers add labels, after their API groups.
+const LABELED: [(&str, &str); 3] = [("", "Namespace"), ("", "ReplicationController"), ("batch", "Job")];
 
 /// Whether a key that a condition misses here is certainly missing in an API server, too.
 pub(super) fn is_certain(condition: &Condition, request: &Value, missing: &str) -> bool {
-    let lacks = |part: &Value, fields: &[&str]| fields.contains(&missing) && part.get(missing).is_none();
+    // Of several keys that are missing, CEL names one: that of the right side of `||`, where the left one would be true in an API server.
+    let lacks = |part: &Value, fields: &[&str]| {
+        let is_read = |field: &str| field == missing || condition.named.contains(&field);
+        fields.iter().any(|field| part.get(field).is_none() && is_read(field))
+    };
     if REFUSED.contains(&missing) || lacks(request, &SENT) || lacks(&request["userInfo"], &SENT_OF_USER) {
         return false;
     }
@@ -37,13 +43,19 @@ pub(super) fn is_certain(condition: &Condition, request: &Value, missing: &str) 
     }
     // The request was made from an object as it is in a file. An API server fills in what is left out there by default, and knows the user.
     let reads_metadata = condition.expression.as_ref().is_some_and(|(tree, _)| reads_metadata_only(tree));
-    let is_labeled = LABELED.iter().any(|kind| request["kind"]["kind"] == *kind);
-    reads_metadata && !condition.reads_requester && !FILLED.contains(&missing) && !is_labeled
+    let reads_requester = requester::FIELDS.iter().any(|field| condition.named.contains(field));
+    let kind = &request["kind"];
+    let is_labeled = LABELED.iter().any(|(group, name)| kind["group"] == *group && kind["kind"] == *name);
+    reads_metadata && !reads_requester && !is_labeled && !lacks(&request["object"]["metadata"], &FILLED)
 }
 
-/// Whether an expression reads a field that depends on the user who makes the request.
-pub(super) fn reads_requester(text: &str) -> bool {
-    requester::FIELDS.iter().any(|field| text.contains(field))
+/// The fields that an expression names, of those that API servers send or fill in. They may be fields of something else of the same name, and
+/// texts: then a little more is uncertain.
+pub(super) fn named(text: &str) -> Vec<&'static str> {
+    let is_named = |field: &&str| {
+        text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').any(|word| word == *field)
+    };
+    SENT.into_iter().chain(SENT_OF_USER).chain(FILLED).filter(is_named).collect()
 }
 
 #[cfg(test)]
@@ -108,6 +120,12 @@ mod tests {
         unknown("request.userInfo.username == 'ada'", &partial);
         partial["userInfo"] = json!({"username": "ada"});
         unknown("'a' in request.userInfo.groups", &partial);
+        // CEL names the key of the right side only.
+        unknown("'a' in request.userInfo.groups || object.metadata.labels.app == 'x'", &partial);
+        partial.as_object_mut().expect("a mapping").remove("userInfo");
+        unknown("request.userInfo.username == 'ada' || object.metadata.labels.app == 'x'", &partial);
+        unknown("!(request.kind.kind != 'Pod' && object.metadata.labels.app == 'x')", &partial);
+        assert_eq!(decide(&["object.metadata.labels.app == 'x'"], &partial), failing("c0", "labels"));
 
         // An object of a file lacks what is filled in by default.
         let mut made = whole();
@@ -117,12 +135,20 @@ mod tests {
             "object.spec.restartPolicy == 'Always'",
             "object.metadata.name == 'web'",
             "object.metadata.uid == ''",
+            "object.metadata.annotations['a'] == 'b'",
+            "'kubernetes.io/pvc-protection' in object.metadata.finalizers",
+            "object.metadata.name.startsWith('web-') || 'app' in object.metadata.labels",
+            "object.metadata['annotations'].a == 'b' || object.metadata.labels.app == 'x'",
             "request.options.fieldManager == 'kubectl'",
         ] {
             unknown(text, &made);
         }
         assert_eq!(decide(&["object.metadata.labels.app == 'shop'"], &made), failing("c0", "labels"));
-        made["kind"]["kind"] = json!("Namespace");
-        unknown("object.metadata.labels.app == 'shop'", &made);
+        for (group, kind) in [("", "Namespace"), ("", "ReplicationController"), ("batch", "Job")] {
+            made["kind"] = json!({"group": group, "version": "v1", "kind": kind});
+            unknown("object.metadata.labels.app == 'shop'", &made);
+        }
+        made["kind"]["kind"] = json!("CronJob");
+        assert_eq!(decide(&["object.metadata.labels.app == 'shop'"], &made), failing("c0", "labels"));
     }
 }
