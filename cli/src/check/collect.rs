@@ -37,16 +37,21 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
     let mut collected = Collected { ready: Vec::new(), report: Report::default(), folders: BTreeSet::new() };
     let (mut owners, mut kubewarden) = (HashMap::new(), Vec::new());
     for found in manifests(paths)? {
-        let text = match found.read(LARGEST)? {
+        let content = found.read(LARGEST)?;
+        let Found { path: file, is_named } = found;
+        let text = match content {
+            Content::Read(text) => text,
+            Content::TooLarge(large) => {
+                large.note(&file);
+                continue;
+            }
             Content::Unreadable(why) => {
                 // Whether it has a policy is not known.
                 let finding = Finding::new(Level::Unknown, "NotRead", why);
-                collected.report.policy(&found.path.display().to_string(), 1, None, vec![finding]);
+                collected.report.policy(&file.display().to_string(), 1, None, vec![finding]);
                 continue;
             }
-            other => other.or_note(&found.path),
         };
-        let (Some(text), Found { path: file, is_named }) = (text, found) else { continue };
         // A folder may hold other files than manifests of policies.
         if is_named || names(&text, GROUP) {
             collected.file(&file, &text, &mut owners)?;
@@ -158,7 +163,7 @@ fn read_otherwise(one: &ReadOtherwise) -> Finding {
     )
 }
 
-/// Notes on modules that no cluster takes. They are right in a folder for `portcullis run`.
+/// Notes on modules that no cluster takes. They are right in a folder for `portcullis run` and the other commands that read it.
 fn files_of(spec: &PolicySpec) -> Vec<Finding> {
     let members = spec.policies.iter().flatten();
     let members = members.map(|(name, member)| (format!("spec.policies.{name}.module"), member["module"].as_str()));
@@ -169,8 +174,10 @@ fn files_of(spec: &PolicySpec) -> Vec<Finding> {
     };
     let files = modules.filter(|(_, module)| module.is_some_and(is_file));
     let note = files.map(|(field, _)| {
-        let text =
-            format!("{field} is a file: only `portcullis run` takes it, a cluster wants registry:// or https://");
+        let text = format!(
+            "{field} is a file: no cluster takes it, only the commands that read this folder; a cluster wants registry:// or \
+             https://"
+        );
         Finding::new(Level::Note, Reason::SourceNotAllowed.as_str(), text)
     });
     note.collect()
@@ -270,7 +277,8 @@ mod tests {
             ("d.yaml", &of("image", "registry://a.example/b:v1")),
             ("e.yaml", &group.to_string()),
         ]);
-        let why = "is a file: only `portcullis run` takes it, a cluster wants registry:// or https://";
+        let why = "is a file: no cluster takes it, only the commands that read this folder; a cluster wants registry:// or \
+                   https://";
         let expected = [
             "a.yaml:1: cluster/path: ok".to_owned(),
             format!("a.yaml:1: cluster/path: note SourceNotAllowed: spec.module {why}"),

@@ -23,7 +23,7 @@ fn promise_the_examples_pass_the_check() {
     let output = run(["check", &examples().display().to_string(), "--strict"]);
     assert_eq!(output.status.code(), Some(0), "{}", written(&output));
     let place = "no-privileged.yaml:2: cluster/no-privileged: ";
-    for words in ["ok\n", "note SourceNotAllowed: spec.module is a file: only `portcullis run` takes it"] {
+    for words in ["ok\n", "note SourceNotAllowed: spec.module is a file: no cluster takes it, only the commands "] {
         assert!(written(&output).contains(&format!("{place}{words}")), "{}", written(&output));
     }
 }
