@@ -23,9 +23,15 @@ pub(crate) enum Content {
     /// These bytes.
     Read(Vec<u8>),
     /// More bytes than any file that is meant. It was in a folder, which may hold other files.
-    TooLarge(String),
-    /// It was in a folder and could not be read, for this reason.
+    TooLarge(TooLarge),
+    /// It was in a folder and could not be read, for this reason. It may be one that is meant, so a command does not succeed without it.
     Unreadable(String),
+}
+
+/// A file of a folder that is larger than any that is meant.
+pub(crate) struct TooLarge {
+    /// The most bytes.
+    largest: u64,
 }
 
 impl Found {
@@ -36,7 +42,7 @@ impl Found {
     pub(crate) fn read(&self, largest: u64) -> anyhow::Result<Content> {
         // Its size tells, so that nothing of it is read. Pipes, whose size is not known, are only named.
         if !self.is_named && fs::metadata(&self.path).is_ok_and(|found| found.len() > largest) {
-            return Ok(Content::TooLarge(format!("it is larger than {} MiB", largest >> 20)));
+            return Ok(Content::TooLarge(TooLarge { largest }));
         }
         match crate::read(&self.path, largest) {
             Ok(bytes) => Ok(Content::Read(bytes)),
@@ -46,15 +52,11 @@ impl Found {
     }
 }
 
-impl Content {
-    /// The bytes, or nothing but a note on standard error.
-    pub(crate) fn or_note(self, path: &Path) -> Option<Vec<u8>> {
-        let why = match self {
-            Self::Read(bytes) => return Some(bytes),
-            Self::TooLarge(why) | Self::Unreadable(why) => why,
-        };
-        crate::note(&portcullis_contract::clean(&format!("left out {}: {why}", path.display()), 1000));
-        None
+impl TooLarge {
+    /// Says on standard error that the file is left out. That is all that comes of it.
+    pub(crate) fn note(&self, path: &Path) {
+        let text = format!("left out {}: it is larger than {} MiB", path.display(), self.largest >> 20);
+        crate::note(&portcullis_contract::clean(&text, 1000));
     }
 }
 
@@ -104,8 +106,8 @@ fn add(path: &Path, is_folder: bool, depth: usize, found: &mut Vec<Found>) -> an
 pub(crate) mod tests {
     use super::*;
 
-    /// Puts into a folder what no command can use and none stops at: `large.yaml`, of more than 16 MiB, and `odd.yaml`, whose bytes cannot
-    /// be read, whatever rights the user has.
+    /// Puts into a folder what no command stops at: `large.yaml`, of more than 16 MiB, which none looks at, and `odd.yaml`, whose bytes cannot
+    /// be read, whatever rights the user has, so that none succeeds.
     pub(crate) fn add_what_is_not_read(folder: &Path) {
         let large = fs::File::create(folder.join("large.yaml")).expect("creates");
         large.set_len((16 << 20) + 1).expect("it is sparse");
@@ -121,7 +123,9 @@ pub(crate) mod tests {
         for is_named in [true, false] {
             assert!(matches!(read("a.yaml", is_named), Ok(Content::Read(bytes)) if bytes == b"a: 1"));
         }
-        assert!(matches!(read("large.yaml", false), Ok(Content::TooLarge(why)) if why == "it is larger than 16 MiB"));
+        assert!(
+            matches!(read("large.yaml", false), Ok(Content::TooLarge(TooLarge { largest })) if largest == 16 << 20)
+        );
         assert!(matches!(read("odd.yaml", false), Ok(Content::Unreadable(why)) if why.contains("odd.yaml")));
         for name in ["large.yaml", "odd.yaml"] {
             assert!(read(name, true).is_err(), "{name}");

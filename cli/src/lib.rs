@@ -49,7 +49,7 @@ use portcullis_process::SettingError;
 use portcullis_util::causes;
 
 pub use args::Args;
-use args::{Command, DiffArgs, RollbackArgs, SourceArgs};
+use args::{Command, DiffArgs, RollbackArgs, SaveArgs, SourceArgs};
 use cluster::Cluster;
 use policy_source::Choice;
 use rollback::RollbackError;
@@ -75,7 +75,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Push(args) => asynchronous(async { print(registry::push(&args).await?.as_bytes()) }),
         Command::Inspect(args) => asynchronous(async { print(registry::inspect(&args).await?.as_bytes()) }),
         Command::Verify(args) => asynchronous(async { print(registry::verify(&args).await?.as_bytes()) }),
-        Command::Save(args) => asynchronous(async { print(registry::save(&args).await?.as_bytes()) }),
+        Command::Save(args) => asynchronous(save(&args)),
         Command::Load(args) => asynchronous(async { print(registry::load(&args).await?.as_bytes()) }),
         Command::Completion { shell } => synchronous(|| print(&complete::script(shell))),
         Command::Complete { words } => synchronous(|| print(complete::complete(&words).as_bytes())),
@@ -159,6 +159,12 @@ async fn rollback(args: &RollbackArgs) -> anyhow::Result<()> {
     print(outcome.text.as_bytes())?;
     anyhow::ensure!(outcome.is_good, "the rollback has not made the policy Ready; `portcullis describe` tells more");
     Ok(())
+}
+
+async fn save(args: &SaveArgs) -> anyhow::Result<()> {
+    let saved = registry::save(args).await?;
+    print(saved.text.as_bytes())?;
+    saved.check()
 }
 
 /// The cluster, for a command that does not work with a folder.

@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::args::{MigrateArgs, ResultForm};
-use crate::files::{Found, manifests, names};
+use crate::files::{Content, Found, manifests, names};
 use crate::kind::{KUBEWARDEN, Kind, shown};
 
 /// Largest file that is read, in bytes.
@@ -91,6 +91,9 @@ enum MigrateError {
     /// A file of a folder is neither YAML nor JSON. Usually it is a template.
     #[error("failed to read it: {0}; a template must be rendered first")]
     Unreadable(ReadError),
+    /// The bytes of a file of a folder cannot be read. Usually the right to read it is missing.
+    #[error("{0}; whether it has objects of Kubewarden is not known")]
+    NotRead(String),
 }
 
 /// An object without a manifest.
@@ -114,10 +117,7 @@ impl Fields<'_> {
 
 /// Reads, prints, and returns the exit status: 0; 1 if an object was left out; 2 if there is nothing to translate; 64 for a bad argument.
 pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
-    let printed = documents(&args.path).and_then(|Documents { documents, left }| {
-        let mut migrated = Migrated::of(documents);
-        migrated.left.extend(left);
-        ensure!(!migrated.is_empty(), "no manifests of Kubewarden in {}", shown(&args.path));
+    let printed = Migrated::read(&args.path).and_then(|migrated| {
         match args.output {
             ResultForm::Json => crate::print(format!("{:#}\n", serde_json::to_value(&migrated)?).as_bytes())?,
             ResultForm::Text => {
@@ -129,19 +129,15 @@ pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
                 crate::print(migrated.manifests(args.values)?.as_bytes())?;
             }
         }
-        Ok(migrated.left.is_empty())
+        Ok(migrated.status())
     });
-    match printed {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(error) => crate::refuse(&error),
-    }
+    printed.map_or_else(|error| crate::refuse(&error), ExitCode::from)
 }
 
 /// What was read.
 struct Documents {
     documents: Vec<Value>,
-    /// The files of a folder that name Kubewarden's API group and cannot be read.
+    /// The files of a folder that cannot be read, and those that name Kubewarden's API group and are neither YAML nor JSON.
     left: Vec<Left>,
 }
 
@@ -149,8 +145,19 @@ struct Documents {
 fn documents(path: &Path) -> anyhow::Result<Documents> {
     let mut read = Documents { documents: Vec::new(), left: Vec::new() };
     for found in manifests(&[path.to_owned()])? {
-        let Some(text) = found.read(LARGEST)?.or_note(&found.path) else { continue };
+        let content = found.read(LARGEST)?;
         let Found { path: file, is_named } = found;
+        let text = match content {
+            Content::Read(text) => text,
+            Content::TooLarge(large) => {
+                large.note(&file);
+                continue;
+            }
+            Content::Unreadable(why) => {
+                read.left.push(Left::new(&shown(&file), MigrateError::NotRead(why)));
+                continue;
+            }
+        };
         // A folder may hold other files than manifests of Kubewarden, such as templates.
         if !is_named && !names(&text, KUBEWARDEN) {
             continue;
@@ -174,6 +181,23 @@ impl Left {
 }
 
 impl Migrated {
+    /// Translates what is in a file, in a folder, or on standard input.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has nothing of Kubewarden.
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let Documents { documents, left } = documents(path)?;
+        let mut migrated = Self::of(documents);
+        migrated.left.extend(left);
+        ensure!(!migrated.is_empty(), "no manifests of Kubewarden in {}", shown(path));
+        Ok(migrated)
+    }
+
+    /// The exit status, in each form of the output.
+    fn status(&self) -> u8 {
+        u8::from(!self.left.is_empty())
+    }
+
     /// Translates the documents. Lists, as `kubectl get` prints them, are taken apart.
     fn of(documents: Vec<Value>) -> Self {
         let mut migrated = Self::default();

@@ -22,8 +22,9 @@ use crate::child::Echo;
 use crate::eval::session::{More, Session, until_signal};
 use crate::eval::state::Settled;
 use crate::eval::verdict::{Outcome as Answer, Verdict};
-use crate::matching::{Match, NamespaceLabels, matching};
+use crate::matching::{NamespaceLabels, matching};
 use collect::{Prepared, Trial, collect};
+use expectation::Judged;
 use report::{Outcome, Report, Tried};
 
 /// Tests and prints. Exit status: 0 all passed, 1 a case failed, 2 a case could not be evaluated, 64 for a bad argument.
@@ -40,7 +41,7 @@ pub(crate) fn test(args: &TestArgs) -> ExitCode {
 
 fn tested(args: &TestArgs) -> anyhow::Result<Report> {
     args.modules.loader.access.check()?;
-    let tests = collect(&args.paths, args.run.as_deref())?;
+    let (tests, unread) = collect(&args.paths, args.run.as_deref())?;
     let batches = batches(&tests);
     if args.recording.record.is_some() && batches.len() > 1 {
         let problem = "these tests load a policy several times, with different manifests or settings, and each time would overwrite the \
@@ -55,7 +56,8 @@ fn tested(args: &TestArgs) -> anyhow::Result<Report> {
             }
         }
         let mut report = Report::default();
-        tried.into_iter().flatten().for_each(|one| report.add(one));
+        let unread = unread.into_iter().map(|one| Tried::unread(one.file, one.why));
+        tried.into_iter().flatten().chain(unread).for_each(|one| report.add(one));
         Ok(report)
     })
 }
@@ -138,22 +140,10 @@ async fn one(session: &Session, test: &Prepared, trial: &Trial, unserved: Option
     let policy = &test.policy;
     let labels = NamespaceLabels::All(&trial.namespace_labels);
     let found = matching(&policy.id, &policy.spec, &trial.asked, &trial.request, labels);
-    let notes = match &found {
-        Match::Unknown(_) => Vec::from_iter(found.note()),
-        // Where that is not what is expected, it is shown as a difference.
-        Match::Denied(_) if trial.expect.of_match(&found).is_none() => Vec::from_iter(found.note()),
-        Match::Yes | Match::No(_) | Match::Denied(_) => Vec::new(),
-    };
-    let is_asked = trial.expect.asks() && !matches!(found, Match::Denied(_));
-    let (outcome, messages) = match (trial.expect.of_match(&found), unserved) {
-        (Some(difference), _) => (Outcome::Failed, vec![difference]),
-        (None, _) if !is_asked => (Outcome::Passed, Vec::new()),
-        (None, Some(why)) => (Outcome::NotEvaluated, vec![why.to_owned()]),
-        (None, None) => match session.post("validate", &policy.id, trial.review.clone()).await {
-            Err(error) => (Outcome::NotEvaluated, vec![format!("{error:#}")]),
-            Ok(Err(refusal)) => (Outcome::NotEvaluated, vec![refusal.to_string()]),
-            Ok(Ok(body)) => judged(policy.id.clone(), trial, &body)?,
-        },
+    let ((outcome, messages), note) = match trial.expect.judge(&found) {
+        Judged::Differs(difference) => ((Outcome::Failed, vec![difference]), None),
+        Judged::Met(note) => ((Outcome::Passed, Vec::new()), note),
+        Judged::Ask(note) => (asked(session, &policy.id, trial, unserved).await?, note),
     };
     Ok(Tried {
         file: test.file.clone(),
@@ -163,8 +153,25 @@ async fn one(session: &Session, test: &Prepared, trial: &Trial, unserved: Option
         case: trial.name.clone(),
         outcome,
         messages,
-        notes,
+        notes: Vec::from_iter(note),
     })
+}
+
+/// Asks the policy, if it can answer, and says what that means for a case.
+async fn asked(
+    session: &Session,
+    id: &PolicyId,
+    trial: &Trial,
+    unserved: Option<&str>,
+) -> anyhow::Result<(Outcome, Vec<String>)> {
+    if let Some(why) = unserved {
+        return Ok((Outcome::NotEvaluated, vec![why.to_owned()]));
+    }
+    match session.post("validate", id, trial.review.clone()).await {
+        Err(error) => Ok((Outcome::NotEvaluated, vec![format!("{error:#}")])),
+        Ok(Err(refusal)) => Ok((Outcome::NotEvaluated, vec![refusal.to_string()])),
+        Ok(Ok(body)) => judged(id.clone(), trial, &body),
+    }
 }
 
 /// What an answer means for a case.

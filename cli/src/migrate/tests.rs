@@ -253,10 +253,18 @@ fn other_files_of_a_folder_are_left_alone() {
     put("template.yaml", "{{ if .Values.x }}: ]");
     put("kustomization.yaml", "kind: Kustomization\nresources: [a.yaml]\n");
     crate::files::tests::add_what_is_not_read(folder.path());
-    let Documents { documents, left } = documents(folder.path()).expect("reads");
-    let migrated = Migrated::of(documents);
+    // One whose bytes cannot be read may have others.
+    let migrated = Migrated::read(folder.path()).expect("reads");
+    let left = serde_json::to_value(&migrated).expect("JSON")["left"].take();
+    let (object, why) = (left[0]["object"].as_str().unwrap_or_default(), left[0]["why"].as_str().unwrap_or_default());
+    assert!(object.ends_with("odd.yaml") && why.starts_with("failed to read "), "{left}");
+    assert!(why.ends_with("; whether it has objects of Kubewarden is not known"), "{left}");
+    assert_eq!((migrated.left.len(), migrated.status()), (1, 1));
+
+    std::fs::remove_file(folder.path().join("odd.yaml")).expect("removes");
+    let migrated = Migrated::read(folder.path()).expect("reads");
     let names: Vec<_> = migrated.policies.iter().map(|policy| &policy["metadata"]["name"]).collect();
-    assert_eq!((names, migrated.left, left), (vec![&json!("a"), &json!("b")], Vec::new(), Vec::new()));
+    assert_eq!((names, &migrated.left, migrated.status()), (vec![&json!("a"), &json!("b")], &Vec::new(), 0));
 
     // One that may be a policy of Kubewarden is not passed over in silence.
     put("theirs.yaml", &format!("{{{{ if .x }}}}: ]\n# {KUBEWARDEN}"));

@@ -17,14 +17,33 @@ use super::archive::Archive;
 use super::output::{self, Artifact};
 use super::{MAX_MODULE, ensure_no_absent_file, explain, image, registry};
 use crate::args::{LoadArgs, SaveArgs};
-use crate::files::{Found, manifests, names};
+use crate::files::{Content, Found, manifests, names};
 use crate::kind::{Kind, objects};
 
 /// Largest file of policies, in bytes.
 const MAX_POLICIES: u64 = 16 << 20;
 
+/// What was saved.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    /// The list of what is in the archive.
+    pub(crate) text: String,
+    /// The files that could not be read.
+    unread: Vec<String>,
+}
+
+impl Saved {
+    /// # Errors
+    /// When the archive may lack something.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        let names = self.unread.join(", ");
+        ensure!(self.unread.is_empty(), "the archive may lack modules, as these files could not be read: {names}");
+        Ok(())
+    }
+}
+
 /// Writes the artifacts that are named, or that policies name, into one archive. Signatures beside them come along.
-pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
+pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<Saved> {
     let mut named = Named::default();
     for item in &args.items {
         if Path::new(item).exists() {
@@ -64,7 +83,7 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
         let _ = fs::remove_file(&temporary);
     });
     written.with_context(failed)?;
-    output::list(args.common.output, &saved)
+    Ok(Saved { text: output::list(args.common.output, &saved)?, unread: named.unread })
 }
 
 /// Pushes the artifacts of an archive to a registry, each below the prefix under its own repository and tag.
@@ -156,14 +175,29 @@ struct Named {
     images: BTreeSet<Image>,
     /// Modules that are files or web addresses, and cannot be in an archive of artifacts.
     elsewhere: BTreeSet<String>,
+    /// The files of folders that could not be read.
+    unread: Vec<String>,
 }
 
 impl Named {
     /// Adds what the policies of a file name, or those of the files in a folder and in the folders in it.
     fn add_below(&mut self, path: &Path) -> anyhow::Result<()> {
         for found in manifests(&[path.to_owned()])? {
-            let Some(bytes) = found.read(MAX_POLICIES)?.or_note(&found.path) else { continue };
+            let content = found.read(MAX_POLICIES)?;
             let Found { path, is_named } = found;
+            let bytes = match content {
+                Content::Read(bytes) => bytes,
+                Content::TooLarge(large) => {
+                    large.note(&path);
+                    continue;
+                }
+                Content::Unreadable(why) => {
+                    // The others are worth an archive. The end says that it is not all.
+                    crate::note(&portcullis_contract::clean(&why, 1000));
+                    self.unread.push(portcullis_contract::clean(&path.display().to_string(), 300));
+                    continue;
+                }
+            };
             // A folder may hold other files than policies, such as templates.
             if is_named || names(&bytes, "module") {
                 self.add(&bytes).with_context(|| format!("failed to read {}", path.display()))?;
@@ -317,6 +351,10 @@ mod tests {
                 format!("not saved: https://a.example/d.wasm, {elsewhere}"),
             ]
         );
+        let saved = Saved { text: String::new(), unread: named.unread };
+        let error = saved.check().expect_err("it may lack modules").to_string();
+        assert!(error.contains("the archive may lack modules") && error.ends_with("odd.yaml"), "{error}");
+        Saved { text: String::new(), unread: Vec::new() }.check().expect("all was read");
         assert_eq!(Named::default().summary(), Vec::<String>::new(), "only artifacts were named");
         put("deeper/broken.yaml", "module: [");
         Named::default().add_below(folder.path()).expect_err("a file that may be a policy cannot be read");

@@ -12,7 +12,7 @@ use super::suite::{API_VERSION, Case, Input, KIND, PolicyTest};
 use crate::eval::manifest::{Chosen, Given};
 use crate::eval::policy_of;
 use crate::eval::request::Review;
-use crate::files::{Found, manifests, names};
+use crate::files::{Content, Found, manifests, names};
 use crate::kind::{objects, shown};
 
 /// Largest file that is read, in bytes. The evaluator takes requests of 7 MiB.
@@ -42,16 +42,33 @@ pub(super) struct Trial {
     pub(super) expect: Expectation,
 }
 
+/// A file of a folder that cannot be read. Whether it has tests is not known.
+pub(super) struct Unread {
+    pub(super) file: String,
+    pub(super) why: String,
+}
+
 /// Reads the tests of these files and folders, and of the folders in them. `wanted` leaves out cases without this text in `TEST: CASE`.
 ///
 /// # Errors
-/// When something cannot be read or is no test, and when there is no case at all.
-pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result<Vec<Prepared>> {
+/// When a file that is named cannot be read, when something is no test, and when there is no case at all.
+pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result<(Vec<Prepared>, Vec<Unread>)> {
     let group = API_VERSION.split_once('/').map_or(API_VERSION, |(group, _)| group);
-    let (mut tests, mut are_there) = (Vec::new(), false);
+    let (mut tests, mut unread, mut are_there) = (Vec::new(), Vec::new(), false);
     for found in manifests(paths)? {
-        let Some(text) = found.read(LARGEST)?.or_note(&found.path) else { continue };
+        let content = found.read(LARGEST)?;
         let Found { path, is_named } = found;
+        let text = match content {
+            Content::Read(text) => text,
+            Content::TooLarge(large) => {
+                large.note(&path);
+                continue;
+            }
+            Content::Unreadable(why) => {
+                unread.push(Unread { file: path.display().to_string(), why });
+                continue;
+            }
+        };
         // A folder may hold other files than tests, such as templates.
         if !is_named && !names(&text, group) {
             continue;
@@ -69,9 +86,10 @@ pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result
         }
     }
     let named = paths.iter().map(|path| shown(path)).collect::<Vec<_>>().join(", ");
-    ensure!(are_there, "no {KIND} of {API_VERSION} in {named}; `portcullis test --help` shows one");
-    ensure!(!tests.is_empty(), "no case in {named} has {:?} in its name", wanted.unwrap_or_default());
-    Ok(tests)
+    let is_all = unread.is_empty();
+    ensure!(are_there || !is_all, "no {KIND} of {API_VERSION} in {named}; `portcullis test --help` shows one");
+    ensure!(!tests.is_empty() || !is_all, "no case in {named} has {:?} in its name", wanted.unwrap_or_default());
+    Ok((tests, unread))
 }
 
 /// A test with its policy and its requests; `None` if no case of it is wanted.
@@ -145,7 +163,18 @@ mod tests {
             }),
         );
         add_what_is_not_read(folder.path());
-        assert_eq!(collect(&[folder.path().to_owned()], None).expect("a test").len(), 1);
-        collect(&[folder.path().join("large.yaml")], None).err().expect("it is named");
+        let (tests, unread) = collect(&[folder.path().to_owned()], None).expect("a test");
+        let files: Vec<_> = unread.iter().map(|one| Path::new(&one.file).file_name()).collect();
+        assert_eq!((tests.len(), files), (1, vec![Some("odd.yaml".as_ref())]));
+        for name in ["large.yaml", "odd.yaml"] {
+            collect(&[folder.path().join(name)], None).err().expect("it is named");
+        }
+
+        // What is not known is no error in place of the answers, and no success either.
+        let nothing = |folder: &Path| collect(&[folder.to_owned()], Some("no such case"));
+        let (tests, unread) = nothing(folder.path()).expect("a file that cannot be read");
+        assert_eq!((tests.len(), unread.len()), (0, 1));
+        fs::remove_file(folder.path().join("odd.yaml")).expect("removes");
+        nothing(folder.path()).err().expect("no such case");
     }
 }

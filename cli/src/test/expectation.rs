@@ -30,6 +30,17 @@ pub(super) struct Expectation {
     object: Option<Value>,
 }
 
+/// What is known of a case before the policy is asked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Judged {
+    /// The expectation is not met, for this reason.
+    Differs(String),
+    /// It is met without an answer of the policy. The note says what a reader should know beside that.
+    Met(Option<String>),
+    /// The policy has to be asked, with such a note.
+    Ask(Option<String>),
+}
+
 impl Expectation {
     /// Whether it can be met at all.
     pub(super) fn check(&self) -> anyhow::Result<()> {
@@ -47,24 +58,23 @@ impl Expectation {
         Ok(())
     }
 
-    /// Whether the policy has to be asked to find out if it is met.
-    pub(super) fn asks(&self) -> bool {
-        self.matched != Some(false)
-    }
-
-    /// Where it differs from what matches; nothing if it does not.
-    pub(super) fn of_match(&self, found: &Match) -> Option<String> {
-        match (self.asks(), found) {
-            (true, Match::No(_)) => found.note(),
-            (false, Match::Yes) => Some("matched: want false, got true".to_owned()),
-            (false, Match::Unknown(what)) => {
-                Some(format!("matched: want false, and only an API server can judge that: {what}"))
-            }
+    /// What it means for the case whether an API server asks the policy about its request.
+    pub(super) fn judge(&self, found: &Match) -> Judged {
+        let (wants_answer, note) = (self.matched != Some(false), found.note());
+        match (wants_answer, found) {
+            (true, Match::Yes | Match::Unknown(_)) => Judged::Ask(note),
+            (true, Match::No(_)) => Judged::Differs(note.unwrap_or_default()),
             // This denial has neither the words nor the warnings of the policy. API servers deny with 403.
-            (true, Match::Denied(_)) if self.is_denial_of_any() => None,
-            (true, Match::Denied(why)) => Some(why.clone()),
-            (false, Match::Denied(why)) => Some(format!("matched: want false, and the request is denied: {why}")),
-            (true, Match::Yes | Match::Unknown(_)) | (false, Match::No(_)) => None,
+            (true, Match::Denied(_)) if self.is_denial_of_any() => Judged::Met(note),
+            (true, Match::Denied(why)) => Judged::Differs(why.clone()),
+            (false, Match::No(_)) => Judged::Met(None),
+            (false, Match::Yes) => Judged::Differs("matched: want false, got true".to_owned()),
+            (false, Match::Unknown(what)) => {
+                Judged::Differs(format!("matched: want false, and only an API server can judge that: {what}"))
+            }
+            (false, Match::Denied(why)) => {
+                Judged::Differs(format!("matched: want false, and the request is denied: {why}"))
+            }
         }
     }
 
@@ -198,13 +208,16 @@ mod tests {
 
     #[test]
     fn a_request_that_does_not_match_is_not_admitted_by_the_policy() {
-        let told = |expected, found| expectation(expected).of_match(&found);
+        let judged = |expected, found| expectation(expected).judge(&found);
         let no = || Match::No("its rules do not match".to_owned());
         let unknown = || Match::Unknown("match condition \"a\"".to_owned());
-        assert_eq!(told(json!({"matched": false}), no()), None);
-        assert_eq!(told(json!({"allowed": true}), Match::Yes), None);
-        assert_eq!(told(json!({"allowed": true}), unknown()), None);
-        let told = |expected, found| told(expected, found).expect("a difference");
+        assert_eq!(judged(json!({"matched": false}), no()), Judged::Met(None));
+        assert_eq!(judged(json!({"allowed": true}), Match::Yes), Judged::Ask(None));
+        assert_eq!(judged(json!({"allowed": true}), unknown()), Judged::Ask(unknown().note()));
+        let told = |expected, found| match judged(expected, found) {
+            Judged::Differs(difference) => difference,
+            other => panic!("{other:?}"),
+        };
         assert_eq!(
             told(json!({"allowed": true}), no()),
             "an API server would not ask the policy: its rules do not match"
@@ -215,19 +228,20 @@ mod tests {
 
     #[test]
     fn a_request_that_the_api_server_itself_denies_is_denied_and_no_more() {
-        let told = |expected| expectation(expected).of_match(&Match::Denied("the condition `x` fails".to_owned()));
-        assert_eq!(told(json!({"allowed": false})), None);
-        assert_eq!(told(json!({"allowed": false, "code": 403})), None);
+        let why = "the condition `x` fails";
+        let judged = |expected| expectation(expected).judge(&Match::Denied(why.to_owned()));
+        assert_eq!(judged(json!({"allowed": false})), Judged::Met(Some(why.to_owned())));
+        assert_eq!(judged(json!({"allowed": false, "code": 403})), Judged::Met(Some(why.to_owned())));
         for other in [
             json!({"allowed": true}),
             json!({"allowed": false, "message": "no"}),
             json!({"allowed": false, "code": 400}),
             json!({"allowed": false, "warnings": ["old"]}),
         ] {
-            assert_eq!(told(other.clone()).as_deref(), Some("the condition `x` fails"), "{other}");
+            assert_eq!(judged(other.clone()), Judged::Differs(why.to_owned()), "{other}");
         }
-        let left_out = told(json!({"matched": false})).expect("a difference");
-        assert_eq!(left_out, "matched: want false, and the request is denied: the condition `x` fails");
+        let left_out = format!("matched: want false, and the request is denied: {why}");
+        assert_eq!(judged(json!({"matched": false})), Judged::Differs(left_out));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::args::TestForm;
 use crate::junit;
 
-/// All cases, in the order of the files.
+/// All cases, in the order of the files, and then the files that could not be read.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     cases: Vec<Tried>,
@@ -20,9 +20,9 @@ pub(super) struct Tried {
     pub(super) file: String,
     /// The line that its document begins on, from 1.
     pub(super) line: usize,
-    /// The name of the test.
+    /// The name of the test; empty if the file could not be read.
     pub(super) test: String,
-    /// The policy's id.
+    /// The policy's id; empty if the file could not be read.
     pub(super) policy: String,
     /// The name of the case.
     pub(super) case: String,
@@ -44,8 +44,29 @@ pub(super) enum Outcome {
     Failed,
 }
 
+impl Tried {
+    /// A file of a folder that could not be read, as a case of its own: whether it has others is not known.
+    pub(super) fn unread(file: String, why: String) -> Self {
+        Self {
+            file,
+            line: 1,
+            test: String::new(),
+            policy: String::new(),
+            case: "the file".to_owned(),
+            outcome: Outcome::NotEvaluated,
+            messages: vec![why],
+            notes: Vec::new(),
+        }
+    }
+}
+
 fn safe(text: &str) -> String {
     portcullis_contract::clean(text, usize::MAX)
+}
+
+/// A name after that of what it is in. A file that could not be read has no test.
+fn named(whole: &str, part: &str) -> String {
+    [whole, part].into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join(": ")
 }
 
 impl Report {
@@ -89,7 +110,8 @@ impl Report {
                 Outcome::NotEvaluated => "NOT EVALUATED",
             };
             let file = safe(file);
-            let _ = writeln!(text, "{file}:{line}: {test}: {case}: {result}");
+            let name = named(test, case);
+            let _ = writeln!(text, "{file}:{line}: {name}: {result}");
             for message in messages {
                 let _ = writeln!(text, "  {message}");
             }
@@ -114,7 +136,7 @@ impl Report {
 
     fn junit(&self) -> String {
         let cases = self.cases.iter().map(|case| junit::Case {
-            class: format!("{}: {}", case.file, case.test),
+            class: named(&case.file, &case.test),
             name: case.case.clone(),
             problem: (case.outcome != Outcome::Passed).then(|| junit::Problem {
                 is_failure: case.outcome == Outcome::Failed,
@@ -158,6 +180,19 @@ mod tests {
         {
             assert_eq!(report(outcomes).status(), status, "{outcomes:?}");
         }
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_read_is_a_case_that_is_not_evaluated() {
+        let mut report = report(&[Outcome::Passed]);
+        report.add(Tried::unread("tests/b.yaml".to_owned(), "failed to open tests/b.yaml".to_owned()));
+        assert_eq!(report.status(), 2);
+        let text = report.in_form(TestForm::Text);
+        let end = "tests/b.yaml:1: the file: NOT EVALUATED\n  failed to open tests/b.yaml\n\n\
+                   1 passed, 0 failed, 1 not evaluated\n";
+        assert!(text.ends_with(end), "{text}");
+        let junit = report.in_form(TestForm::Junit);
+        assert!(junit.contains("<testcase classname=\"tests/b.yaml\" name=\"the file\">"), "{junit}");
     }
 
     #[test]

@@ -65,6 +65,24 @@ fn promise_a_migrated_policy_judges_as_it_did() {
 }
 
 #[test]
+fn promise_a_file_that_cannot_be_read_is_not_migrated_in_silence() {
+    let folder = Folder::empty();
+    folder.write("theirs.yaml", manifests("registry://a.example/b:v1").split("---\n").next().unwrap_or_default());
+    let path = folder.path("").display().to_string();
+    assert_eq!(run(["migrate", "kubewarden", &path]).status.code(), Some(0));
+    // Its bytes cannot be read, whatever rights the user has.
+    std::os::unix::fs::symlink("/proc/self/mem", folder.path("odd.yaml")).expect("links");
+    let output = run(["migrate", "kubewarden", &path]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{}", written(&output));
+    assert!(told.contains("odd.yaml: left out: failed to read "), "{told}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("name: owners"), "{}", written(&output));
+    let output = run(["migrate", "kubewarden", &path, "-o", "json"]);
+    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((output.status.code(), all["left"].as_array().map(Vec::len)), (Some(1), Some(1)), "{all}");
+}
+
+#[test]
 fn promise_what_is_no_manifest_is_not_migrated() {
     let folder = Folder::empty();
     folder.write("broken.yaml", "a: [");

@@ -79,6 +79,25 @@ fn promise_a_test_fails_where_the_answer_is_another_one() {
 }
 
 #[test]
+fn promise_a_file_that_cannot_be_read_is_no_test_that_passed() {
+    let folder = Folder::empty();
+    folder.put(&policy("labels", &json!(["team"])));
+    let cases = json!([{"name": "as it is", "request": request("pod-ok"), "expect": {"allowed": true}}]);
+    folder.write("labels-test.yaml", test("cluster-labels", &cases));
+    // Its bytes cannot be read, whatever rights the user has.
+    std::os::unix::fs::symlink("/proc/self/mem", folder.path("odd.yaml")).expect("links");
+    let (status, text) = tested(&folder, &[]);
+    assert_eq!(status, Some(2), "{text}");
+    for words in [
+        "labels: as it is: ok",
+        "odd.yaml:1: the file: NOT EVALUATED\n  failed to read ",
+        "1 passed, 0 failed, 1 not evaluated",
+    ] {
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
+}
+
+#[test]
 fn promise_tests_with_several_settings_of_a_policy_overwrite_no_recording() {
     let tests = examples().join("tests/required-labels.yaml").display().to_string();
     let folder = Folder::empty();

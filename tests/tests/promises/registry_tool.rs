@@ -173,6 +173,16 @@ fn promise_modules_travel_in_an_archive_with_their_signatures() {
     assert_eq!(saved["artifacts"].as_array().map(Vec::len), Some(3), "{saved}");
     printed(&outside, &["save", &policies, &pinned, "--output-file", &again]);
     assert_eq!(fs::read(&archive).expect("reads"), fs::read(&again).expect("reads"), "the same bytes each time");
+
+    // A file whose bytes cannot be read may name further modules.
+    let odd = folder.policies().join("odd.yaml");
+    std::os::unix::fs::symlink("/proc/self/mem", &odd).expect("links");
+    fs::remove_file(&again).expect("removes");
+    let output = tool(&outside, &["save", &policies, &pinned, "--output-file", &again]);
+    assert_eq!(output.status.code(), Some(1), "{}", written(&output));
+    assert!(written(&output).contains("the archive may lack modules"), "{}", written(&output));
+    assert_eq!(fs::read(&archive).expect("reads"), fs::read(&again).expect("reads"), "all the others");
+    fs::remove_file(&odd).expect("removes");
     outside.stop();
 
     let loaded = json(&inside, &["load", &archive, &format!("{}/mirror", inside.host())]);
