@@ -7,33 +7,47 @@ use super::{Fields, Outcome, put};
 /// The levels of Kubewarden's logs, which are levels of ours too.
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
+/// The settings of the chart for proxies.
+const HTTP_PROXY: &str = "modules.sources.proxies.http_proxy";
+const HTTPS_PROXY: &str = "modules.sources.proxies.https_proxy";
+const NO_PROXY: &str = "modules.sources.proxies.no_proxy";
+
 /// Puts what the variables set into the values, and says what became of each.
 pub(super) fn take(env: &Value, values: &mut Value, fields: &mut Fields<'_>) {
     let variables: Vec<&Value> = env.as_array().into_iter().flatten().collect();
-    let is_set = |name: &str| variables.iter().any(|variable| variable["name"] == name);
+    let of_name = |name: &str| variables.iter().find(|variable| variable["name"] == name);
     for variable in &variables {
         let name = variable["name"].as_str().unwrap_or_default();
         let field = format!("spec.env.{}", portcullis_contract::clean(name, 100));
         let upper = name.to_ascii_uppercase();
-        let outcome = match setting(name) {
+        let mut all = settings(name).to_vec();
+        if upper == "ALL_PROXY" {
+            // It counts where there is no proxy for the scheme. An empty one is none, and hides the one in lower case.
+            all.retain(|to| {
+                let names =
+                    if *to == HTTP_PROXY { ["HTTP_PROXY", "http_proxy"] } else { ["HTTPS_PROXY", "https_proxy"] };
+                names.into_iter().find_map(of_name).is_none_or(|own| literal(own) == Some(""))
+            });
+        }
+        let to = all.join(" and ");
+        let outcome = match literal(variable) {
+            _ if settings(name).is_empty() => Outcome::Dropped(of_another_program(name)),
             // Programs look at the upper case first.
-            Some(_) if upper != name && is_set(&upper) => Outcome::Dropped(format!("{upper} takes precedence")),
-            Some(to) => match literal(variable).map(|value| translated(to, value)) {
-                Some(Some(value)) => {
-                    put(values, to, value.into());
-                    Outcome::Renamed(to.to_owned())
+            _ if upper != name && of_name(&upper).is_some() => Outcome::Dropped(format!("{upper} takes precedence")),
+            _ if all.is_empty() => Outcome::Dropped("HTTP_PROXY and HTTPS_PROXY take precedence".to_owned()),
+            Some("") => Outcome::Dropped("it is empty".to_owned()),
+            Some(value) => match translated(all[0], value) {
+                Some(value) => {
+                    all.iter().for_each(|to| put(values, to, value.as_str().into()));
+                    Outcome::Renamed(to)
                 }
-                Some(None) => Outcome::Dropped(format!("{to} takes no such value")),
-                None => {
-                    let elsewhere = format!("its value is not in the manifest: write it into {to}");
-                    fields.note(field.clone(), Outcome::Noted(elsewhere.clone()));
-                    Outcome::Dropped(elsewhere)
-                }
+                None => Outcome::Dropped(format!("{to} takes no such value")),
             },
-            None => Outcome::Dropped(
-                "it is a setting of another program; logs.level and the settings of evaluator and loader are ours"
-                    .to_owned(),
-            ),
+            None => {
+                let elsewhere = format!("its value is not in the manifest: write it into {to}");
+                fields.note(field.clone(), Outcome::Noted(elsewhere.clone()));
+                Outcome::Dropped(elsewhere)
+            }
         };
         fields.note(field.clone(), outcome);
         if let Some(note) = note(name, literal(variable)) {
@@ -42,21 +56,36 @@ pub(super) fn take(env: &Value, values: &mut Value, fields: &mut Fields<'_>) {
     }
 }
 
-/// The setting of the chart that means the same.
-fn setting(variable: &str) -> Option<&'static str> {
-    Some(match variable {
-        "KUBEWARDEN_POLICY_TIMEOUT" => "evaluator.policyTimeout",
-        "KUBEWARDEN_LOG_LEVEL" => "logs.level",
-        "HTTP_PROXY" | "http_proxy" => "modules.sources.proxies.http_proxy",
-        "HTTPS_PROXY" | "https_proxy" => "modules.sources.proxies.https_proxy",
-        "NO_PROXY" | "no_proxy" => "modules.sources.proxies.no_proxy",
-        _ => return None,
-    })
+/// The settings of the chart that mean the same; they take the same values.
+fn settings(variable: &str) -> &'static [&'static str] {
+    match variable {
+        "KUBEWARDEN_POLICY_TIMEOUT" => &["evaluator.policyTimeout"],
+        "KUBEWARDEN_LOG_LEVEL" => &["logs.level"],
+        "HTTP_PROXY" | "http_proxy" => &[HTTP_PROXY],
+        "HTTPS_PROXY" | "https_proxy" => &[HTTPS_PROXY],
+        "ALL_PROXY" | "all_proxy" => &[HTTP_PROXY, HTTPS_PROXY],
+        "NO_PROXY" | "no_proxy" => &[NO_PROXY],
+        _ => &[],
+    }
+}
+
+/// Why a variable without such a setting is dropped.
+fn of_another_program(variable: &str) -> String {
+    if variable.starts_with("OTEL_") {
+        return "evaluator.extraEnv and loader.extraEnv take it; telemetry.otlp.endpoint is the collector's URL"
+            .to_owned();
+    }
+    "it is a setting of another program; logs.level and the settings of evaluator and loader are ours".to_owned()
 }
 
 /// The value of a variable; `None` if a Secret, a ConfigMap or another variable has it.
 fn literal(variable: &Value) -> Option<&str> {
-    variable["value"].as_str().filter(|value| !value.contains("$("))
+    match &variable["value"] {
+        Value::String(value) => Some(value.as_str()).filter(|value| !value.contains("$(")),
+        // For Kubernetes, a variable without a value is empty.
+        Value::Null if variable["valueFrom"].is_null() => Some(""),
+        _ => None,
+    }
 }
 
 /// The value of a setting; `None` if the chart or the loader would refuse it.
@@ -67,7 +96,7 @@ fn translated(setting: &str, value: &str) -> Option<String> {
             value.parse::<u32>().ok().filter(|seconds| *seconds > 0).map(|seconds| format!("{seconds}s"))
         }
         "logs.level" => Some(value.to_ascii_lowercase()).filter(|level| LEVELS.contains(&level.as_str())),
-        "modules.sources.proxies.no_proxy" => Some(value.to_owned()),
+        NO_PROXY => Some(value.to_owned()),
         _ => {
             let scheme = value.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
             scheme.is_none_or(|scheme| scheme == "http" || scheme == "https").then(|| value.to_owned())
@@ -84,7 +113,8 @@ fn note(variable: &str, value: Option<&str>) -> Option<String> {
                 .to_owned(),
         ),
         "KUBEWARDEN_ALWAYS_ACCEPT_ADMISSION_REVIEWS_ON_NAMESPACE" => {
-            let namespace = value.map_or_else(|| "that namespace".to_owned(), |name| portcullis_contract::clean(name, 63));
+            let named = value.filter(|name| !name.is_empty());
+            let namespace = portcullis_contract::clean(named.unwrap_or("that namespace"), 63);
             Some(format!(
                 "Kubewarden admits everything in {namespace}, whatever policies say; here, only the installation's own namespace is left \
                  out of all policies: leave another one out by namespaceSelector of each ClusterPolicy"
@@ -135,15 +165,57 @@ mod tests {
     }
 
     #[test]
+    fn a_proxy_for_all_schemes_counts_where_a_scheme_has_none_of_its_own() {
+        let of = |env: Value| {
+            let (values, list) = taken(&env);
+            let all = list.into_iter().find(|one| one.field.eq_ignore_ascii_case("spec.env.all_proxy"));
+            (values["modules"]["sources"]["proxies"].clone(), all.expect("it is told").outcome)
+        };
+        let variable = |name: &str, value: &str| json!({"name": name, "value": value});
+        let (all, both) = (variable("ALL_PROXY", "all:1"), format!("{HTTP_PROXY} and {HTTPS_PROXY}"));
+        let (none, secret) = (json!({"name": "https_proxy"}), json!({"name": "https_proxy", "valueFrom": {}}));
+        let (http, https) = (variable("http_proxy", "http:1"), variable("HTTPS_PROXY", "https:1"));
+        let everywhere = json!({"http_proxy": "all:1", "https_proxy": "all:1"});
+        for (env, proxies, outcome) in [
+            (json!([all]), everywhere.clone(), Outcome::Renamed(both.clone())),
+            (json!([variable("all_proxy", "all:1"), none]), everywhere, Outcome::Renamed(both.clone())),
+            (
+                json!([all, http]),
+                json!({"http_proxy": "http:1", "https_proxy": "all:1"}),
+                Outcome::Renamed(HTTPS_PROXY.into()),
+            ),
+            (json!([secret, all]), json!({"http_proxy": "all:1"}), Outcome::Renamed(HTTP_PROXY.into())),
+            (
+                json!([https, all, http]),
+                json!({"http_proxy": "http:1", "https_proxy": "https:1"}),
+                Outcome::Dropped("HTTP_PROXY and HTTPS_PROXY take precedence".into()),
+            ),
+            (
+                json!([variable("ALL_PROXY", "socks5://all:1")]),
+                Value::Null,
+                Outcome::Dropped(format!("{both} takes no such value")),
+            ),
+        ] {
+            assert_eq!(of(env.clone()), (proxies, outcome), "{env}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_a_setting_is_told() {
         let (values, list) = taken(&json!([
             {"name": "KUBEWARDEN_POLICY_TIMEOUT", "value": "0"},
             {"name": "KUBEWARDEN_LOG_LEVEL", "value": "loud"},
             {"name": "HTTPS_PROXY", "value": "socks5://proxy:1080"},
             {"name": "OTHER", "value": "x"},
+            {"name": "HTTP_PROXY"},
+            {"name": "OTEL_TRACES_SAMPLER", "value": "always_on"},
         ]));
         assert_eq!(values, json!({}));
-        assert!(list.len() == 4 && list.iter().all(|one| matches!(one.outcome, Outcome::Dropped(_))), "{list:?}");
+        assert!(list.len() == 6 && list.iter().all(|one| matches!(one.outcome, Outcome::Dropped(_))), "{list:?}");
+        assert_eq!(list[4].outcome, Outcome::Dropped("it is empty".into()));
+        let collector =
+            "evaluator.extraEnv and loader.extraEnv take it; telemetry.otlp.endpoint is the collector's URL";
+        assert_eq!(list[5].outcome, Outcome::Dropped(collector.into()));
         let noted = |env: Value| {
             let (values, list) = taken(&json!([env]));
             assert_eq!(values, json!({}));
