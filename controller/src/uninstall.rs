@@ -1,15 +1,15 @@
 //! Removes what would block a cluster after the installation is gone: first the controllers, then the webhooks, then the finalizers of
-//! policies, and then the Lease of the reporters. Last, the status of each policy says that nothing evaluates it.
+//! policies, and then the Lease of the reporters. Last, the status of each policy that they called says that nothing does.
 //!
 //! The order matters: controllers would restore what is removed, and a webhook that is not answered blocks more than a policy that
 //! cannot be deleted. Policies, revisions and Secrets stay.
 
 mod status;
+mod tell;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::rbac::v1::RoleBinding;
@@ -43,10 +43,6 @@ const LEADERS_RIGHTS: &str = "portcullis-reporter-leader";
 const LEASE_ROUNDS: u32 = 4;
 /// How long reporters may still make a Lease after they have lost the right to: until every API server has noticed.
 const LEASE_PAUSE: Duration = Duration::from_secs(3);
-/// How long a reporter relies on its Lease after the last renewal: until then, it may write the status of a policy once more.
-const LEADER_ENDS: Duration = Duration::from_secs(13);
-/// How long writing the status of all policies may take. The rest keeps what it says.
-const STATUS_LIMIT: Duration = Duration::from_secs(30);
 
 /// What is to be uninstalled.
 pub(crate) struct Uninstall {
@@ -227,60 +223,6 @@ impl Uninstall {
             patched => drop(patched.with_context(|| format!("policy {}", policy.name))?),
         }
         tracing::info!(policy = policy.name, namespace = policy.namespace, "removed the finalizer");
-        Ok(())
-    }
-
-    /// Makes the status of each policy say that nothing evaluates it, and once more what the last leader of the reporters has overwritten.
-    ///
-    /// A failure is only logged: it blocks nothing. Policies that go on saying that they are enforced are registered at once by the next
-    /// installation, as after a controller was gone for a while.
-    async fn tell(&self, had_leader: bool) {
-        let told = self.tell_all().await;
-        if had_leader && told > 0 {
-            tokio::time::sleep(LEADER_ENDS).await;
-            self.tell_all().await;
-        }
-        tracing::info!(policies = told, "their status says that nothing evaluates them");
-    }
-
-    /// Writes the status of the policies whose status does not say it, and returns of how many.
-    async fn tell_all(&self) -> usize {
-        let mut told = 0;
-        let all = async {
-            for collection in Collection::ALL {
-                if let Collection::Policies(kind) = collection {
-                    self.tell_each(collection, kind, &mut told).await?;
-                }
-            }
-            anyhow::Ok(())
-        };
-        let problem = match tokio::time::timeout(STATUS_LIMIT, all).await {
-            Ok(Ok(())) => return told,
-            Ok(Err(error)) => format!("{error:#}"),
-            Err(_) => format!("it took longer than {STATUS_LIMIT:?}"),
-        };
-        tracing::warn!(problem, "the status of some policies may go on saying that they are enforced");
-        told
-    }
-
-    async fn tell_each(&self, collection: Collection, kind: Kind, told: &mut usize) -> Result<()> {
-        let (params, now) = (manager(), Timestamp::now());
-        let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-        let mut next = Some(String::new());
-        while let Some(token) = next {
-            let (objects, after) = self.page(collection, &token).await?;
-            next = after;
-            for object in objects {
-                let policy = PolicyView::read(kind, &object).filter(|one| one.policy_server == self.policy_server);
-                let Some(policy) = policy.map(|policy| policy.reference) else { continue };
-                let Some(patch) = status::patch(&object, now) else { continue };
-                let api = self.policies(collection, &policy);
-                match api.patch_status(&policy.name, &params, &Patch::Merge(patch)).await {
-                    Ok(_) => *told += 1,
-                    Err(error) => tracing::warn!(%error, policy = policy.name, "failed to write its status"),
-                }
-            }
-        }
         Ok(())
     }
 
