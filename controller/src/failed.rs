@@ -7,6 +7,8 @@ use portcullis_kubernetes::asked_wait;
 
 /// The longest text of the API server that is shown, in bytes.
 pub(crate) const TEXT: usize = 800;
+/// The longest wait that an API server may ask for. Webhooks should not stay unrepaired for longer.
+pub(crate) const LONGEST_ASKED: Duration = Duration::from_secs(60);
 
 /// Why an action failed.
 #[derive(Debug)]
@@ -30,6 +32,11 @@ pub(crate) enum Cause {
     Refused,
     /// Everything else, such as an API server that does not answer.
     Other,
+}
+
+/// A wait of ours, or the longer one that the API server asks for.
+pub(crate) fn obeying(asked: Option<Duration>, own: Duration) -> Duration {
+    own.max(asked.unwrap_or_default().min(LONGEST_ASKED))
 }
 
 impl Failed {

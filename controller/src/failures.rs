@@ -7,12 +7,10 @@ use std::time::{Duration, Instant};
 use portcullis_util::Backoff;
 
 use crate::action::Key;
-use crate::failed::{Cause, Failed};
+use crate::failed::{Cause, Failed, obeying};
 
 /// The wait after failures.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(200), longest: Duration::from_secs(30) };
-/// The longest wait that an API server may ask for. Webhooks should not stay unrepaired for longer.
-const LONGEST_ASKED: Duration = Duration::from_secs(60);
 /// How many problems are logged in a minute. The others are logged later, if they last. Users can cause failures, and their number is not
 /// limited.
 const LINES: usize = 6;
@@ -51,8 +49,7 @@ impl FailingActions {
         let failing = self.failing.entry(key).or_insert(begins);
         failing.failures = failing.failures.saturating_add(1);
         failing.verb = verb;
-        let asked = failed.retry_after.unwrap_or_default().min(LONGEST_ASKED);
-        failing.until = now + BACKOFF.wait(failing.failures, random).max(asked);
+        failing.until = now + obeying(failed.retry_after, BACKOFF.wait(failing.failures, random));
         if failed.cause != Cause::Overtaken {
             failing.overtaken = None;
         } else if now.duration_since(*failing.overtaken.get_or_insert(now)) < MINUTE {

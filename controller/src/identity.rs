@@ -13,6 +13,7 @@ use portcullis_process::set_if_new;
 use portcullis_util::Backoff;
 use tokio::sync::{Notify, watch};
 
+use crate::failed::obeying;
 use crate::memory::ConditionValue;
 
 /// How often to ask again: after a new installation, the owner has changed.
@@ -21,9 +22,6 @@ const AGAIN: Duration = Duration::from_secs(60);
 const SOONEST: Duration = Duration::from_secs(1);
 /// The wait after failures.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(500), longest: Duration::from_secs(15) };
-
-/// The longest wait that an API server may ask for.
-const LONGEST_ASKED: Duration = Duration::from_secs(60);
 
 /// The identity of the controller, and the owner of its webhooks.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,9 +110,8 @@ impl IdentityQuery {
 
 /// How long to wait after this many failures in a row, and how long at least, if somebody wants to know sooner.
 fn waits(failures: u32, asked: Option<Duration>, random: f64) -> (Duration, Duration) {
-    let asked = asked.unwrap_or_default().min(LONGEST_ASKED);
-    let wait = if failures == 0 { AGAIN } else { BACKOFF.wait(failures, random) }.max(asked);
-    (wait, SOONEST.min(wait).max(asked))
+    let wait = obeying(asked, if failures == 0 { AGAIN } else { BACKOFF.wait(failures, random) });
+    (wait, obeying(asked, SOONEST.min(wait)))
 }
 
 /// Waits, but only for the `soonest` time if it is notified.
@@ -146,6 +143,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::failed::LONGEST_ASKED;
 
     #[tokio::test]
     async fn a_webhook_that_is_gone_makes_it_ask_at_once_but_not_all_the_time() {

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use portcullis_util::{Backoff, LogOnce};
 use prometheus::IntCounter;
 
+use crate::failed::obeying;
+
 /// How often Secrets are read. Reading two small objects is simpler than handling every way in which
 /// a watch can end.
 pub(crate) const POLL: Duration = Duration::from_secs(5);
@@ -83,9 +85,9 @@ pub(crate) async fn keep<K: Keep>(mut kept: K) {
     }
 }
 
-/// The pause after this many failures in a row: the longer one of ours and of what the API server asks for, but no longer than our longest.
+/// The pause after this many failures in a row.
 fn pause(failures: u32, asked: Option<Duration>, random: f64) -> Duration {
-    BACKOFF.wait(failures, random).max(asked.unwrap_or_default().min(BACKOFF.longest))
+    obeying(asked, BACKOFF.wait(failures, random))
 }
 
 #[cfg(test)]

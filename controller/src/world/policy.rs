@@ -65,7 +65,7 @@ pub struct StatusView {
     /// The newest generation, if every expected replica knows it and serves it or an older one, and has the objects that it reads;
     /// otherwise 0.
     pub everywhere: i64,
-    /// The `observedGeneration` that the reporters wrote; 0 before they have written one.
+    /// The `observedGeneration` that the reporters wrote; before that -1, or 0 without the default of the definition.
     pub observed: i64,
     /// A generation and the digest of its module, if the status has them.
     pub resolved: Option<Resolved>,
