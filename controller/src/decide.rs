@@ -12,6 +12,7 @@ mod quota;
 mod revision;
 mod rules;
 mod turns;
+mod uninstalled;
 mod unknown;
 mod unreadable;
 
@@ -39,7 +40,7 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
         match groups.refusal(policy) {
             // It has no revision and no finalizer, so there is nothing to clean up when it is deleted.
             Some(refusal) if !quota::is_taken(world, policy) => {
-                decision.refusals.extend(condition::write(policy, refusal.clone(), now));
+                decision.refusals.extend(condition::write(world, policy, refusal.clone(), now));
             }
             Some(_) | None => living::decide(world, &groups, policy, memory, rules, &mut decision),
         }

@@ -58,6 +58,8 @@ pub struct GroupMemory {
     pub unproven: Option<ConditionValue>,
     /// Why the last write failed, if a user has to fix it.
     pub refused: Option<ConditionValue>,
+    /// When a revision of a member last said that it served in an installation that was removed.
+    pub marked: Option<Instant>,
 }
 
 /// An API server's refusal of a webhook.

@@ -1,17 +1,16 @@
 //! The condition `WebhookConfigured` of a policy (docs/design/status-api.md, section 4).
 
-use portcullis_api::reason::UNINSTALLED;
 use portcullis_api::{Condition, ConditionType, Truth};
 use portcullis_contract::GroupId;
 use portcullis_process::Now;
 
 use super::groups::{Group, Groups};
 use super::rules::Rules;
-use super::unreadable;
+use super::{uninstalled, unreadable};
 use crate::action::Action;
 use crate::certificates::CaBundle;
 use crate::memory::{ConditionValue, Memory};
-use crate::world::{PolicyView, RevisionView, WebhookView, webhook_name};
+use crate::world::{PolicyView, RevisionView, WebhookView, World, webhook_name};
 
 /// The reason of a policy that waits for its replicas.
 pub(super) const WAITING: &str = "WaitingForReplicas";
@@ -149,20 +148,9 @@ fn bundles(entries: &serde_json::Value) -> impl Iterator<Item = Option<CaBundle>
     })
 }
 
-/// The value for a policy that has not been registered since an uninstallation: this stays the reason until it is, as only the status tells.
-/// A reason because of which somebody has to act takes its place.
-fn keep_uninstalled(policy: &PolicyView, value: ConditionValue) -> ConditionValue {
-    let is_early = value.status == Truth::False && [WAITING, "Suspended", "Unknown"].contains(&value.reason);
-    if !is_early || !policy.is_uninstalled() {
-        return value;
-    }
-    let message = format!("not registered since the last uninstallation; {}", value.message);
-    ConditionValue::not_configured(UNINSTALLED, message)
-}
-
 /// The write that sets a policy's condition to this value, unless it has it already.
-pub(super) fn write(policy: &PolicyView, value: ConditionValue, now: Now) -> Option<Action> {
-    let value = keep_uninstalled(policy, value);
+pub(super) fn write(world: &World, policy: &PolicyView, value: ConditionValue, now: Now) -> Option<Action> {
+    let value = uninstalled::keep_reason(policy, world, value);
     let known = ConditionType::WebhookConfigured.reasons();
     debug_assert!(known.contains(&value.reason), "{} is not in the list of reasons", value.reason);
     let before = policy.status.webhook.as_ref();

@@ -447,7 +447,7 @@ impl<'w> Groups<'w> {
             match group.found {
                 Some(found) if group.is_right => group.prove(id, found, desired, remembered, decision),
                 Some(found) => group.change(id, found, desired, remembered, decision),
-                None => group.create(id, desired, remembered, decision),
+                None => group.create(id, desired, remembered, world, rules, decision),
             }
         }
         // The other webhooks are not needed: their last member is gone, or their origin is unknown. One with another name than that of a group

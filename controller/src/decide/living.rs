@@ -8,7 +8,7 @@ use portcullis_api::revision::{DELETED_ANNOTATION, PINNED_DIGEST_ANNOTATION, SER
 
 use super::groups::{Groups, newest_content, was_registered};
 use super::rules::{Decision, Rules};
-use super::{condition, revision, unreadable};
+use super::{condition, revision, uninstalled, unreadable};
 use crate::action::Action;
 use crate::event::PolicyWarning;
 use crate::memory::{ConditionValue, Memory, Waiting};
@@ -28,7 +28,8 @@ pub(super) fn decide(
     if !policy.is_held {
         decision.act(Action::Hold(policy.reference.clone()));
         let refusal = memory.refusal(policy).cloned();
-        decision.actions.extend(refusal.and_then(|refusal| condition::write(policy, refusal, decision.now)));
+        uninstalled::unmark(policy, world, decision);
+        decision.actions.extend(refusal.and_then(|refusal| condition::write(world, policy, refusal, decision.now)));
         return;
     }
     let revisions = world.revisions.get(&policy.reference.uid);
@@ -55,7 +56,7 @@ pub(super) fn decide(
     if since.is_some_and(|since| is_too_early_to_report(policy, since, decision)) {
         return;
     }
-    decision.actions.extend(condition::write(policy, value, decision.now));
+    decision.actions.extend(condition::write(world, policy, value, decision.now));
 }
 
 /// Writes what has become known to the annotations of revisions.
@@ -75,10 +76,7 @@ fn mark(
         if let Some(resolved) = resolved.filter(|_| !revision.annotations.contains_key(PINNED_DIGEST_ANNOTATION)) {
             more.insert(PINNED_DIGEST_ANNOTATION, revision::pin(resolved));
         }
-        let served = policy.status.last_served.as_ref().is_some_and(|served| served.generation == generation);
-        if served && !marks.served {
-            more.insert(SERVED_ANNOTATION, "true".to_owned());
-        }
+        more.extend(uninstalled::served_mark(policy, revision).map(|mark| (SERVED_ANNOTATION, mark)));
         // The policy exists and is not being deleted, so the annotation is wrong.
         if marks.deleted {
             more.insert(DELETED_ANNOTATION, "false".to_owned());

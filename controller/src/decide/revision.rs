@@ -8,6 +8,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use super::rules::Rules;
+use super::uninstalled;
 use crate::action::Action;
 use crate::world::{Content, PolicyView, RevisionView};
 
@@ -61,7 +62,7 @@ pub(super) fn plan(policy: &PolicyView, revisions: Option<&BTreeMap<i64, Revisio
 pub(super) fn create(policy: &PolicyView, planned: &Planned, rules: &Rules) -> Action {
     let mut annotations = planned.annotations.clone();
     // If the revision was deleted by hand, fresh pods must learn at once that the policy was enforced.
-    if policy.status.last_served.as_ref().is_some_and(|served| served.generation == policy.generation) {
+    if uninstalled::has_served(policy, policy.generation) {
         annotations.insert(SERVED_ANNOTATION, "true".to_owned());
     }
     let content = planned.content.as_ref();

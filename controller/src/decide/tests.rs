@@ -8,6 +8,7 @@ mod restored;
 mod revisions;
 mod shared;
 mod turns;
+mod uninstalled;
 mod unreadable;
 mod webhook_quota;
 

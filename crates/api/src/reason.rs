@@ -4,7 +4,7 @@
 
 use crate::{ConditionType, EventType};
 
-/// The reason after an uninstallation. The controller keeps it in `WebhookConfigured` until it registers the policy again.
+/// The reason after an uninstallation. The controller keeps it in `WebhookConfigured` until it registers the policy, or somebody has to act.
 pub const UNINSTALLED: &str = "Uninstalled";
 
 /// The type and reason of each event, except those whose reason is that of a failure.

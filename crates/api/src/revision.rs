@@ -30,7 +30,7 @@ pub const WEBHOOK_KIND_LABEL: &str = "policies.portcullis.dev/webhook-kind";
 /// Annotation of a revision: the digest of its module, once known; for a group, a JSON object with each member's digest.
 pub const PINNED_DIGEST_ANNOTATION: &str = "policies.portcullis.dev/pinned-digest";
 /// Annotation of a revision, `true`: the generation has served on every replica, called by API servers or suspended. A policy with such
-/// a revision was enforced once, and that must never be forgotten: the newest revision with this annotation is never removed.
+/// a revision was enforced once: the newest one with this annotation is never removed, and only after `helm uninstall` it becomes `false`.
 pub const SERVED_ANNOTATION: &str = "policies.portcullis.dev/served";
 /// Annotation of a revision, `true`: its match part is no longer registered, so its match group need not be served. Content and digest
 /// can still be the last good ones, unless the policy itself is being deleted ([`DELETED_ANNOTATION`]).

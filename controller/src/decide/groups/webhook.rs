@@ -7,13 +7,14 @@ use portcullis_contract::{GroupId, MatchPart};
 use portcullis_matching::rules::{covers, intersection, resources, union};
 use portcullis_process::Now;
 
-use super::super::rules::Decision;
+use super::super::rules::{Decision, Rules};
+use super::super::uninstalled;
 use super::{Group, Sharing};
 use crate::action::Action;
 use crate::desired::{self, Desired};
 use crate::event::PolicyWarning;
 use crate::memory::GroupMemory;
-use crate::world::{Content, Entries, WebhookView};
+use crate::world::{Content, Entries, WebhookView, World};
 
 /// When to ask the API server again about a webhook that it refused.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
@@ -125,6 +126,8 @@ impl<'w> Group<'w> {
         id: &GroupId,
         desired: &Desired,
         remembered: &mut GroupMemory,
+        world: &World,
+        rules: &Rules,
         decision: &mut Decision,
     ) {
         let (group, desired) = (id.clone(), Box::new(desired.clone()));
@@ -135,12 +138,13 @@ impl<'w> Group<'w> {
             decision.act(Action::CreateWebhook { group, desired, repaired });
             return;
         }
+        let are_new = uninstalled::count_as_new(self.claims.iter().copied(), world, remembered, rules, decision);
         let now = decision.now;
         let is_old = |at| now.instant.duration_since(at) >= REFUSED_FOR;
         match &remembered.tried {
             Some(Err(refusal)) if !is_old(refusal.at) => decision.wake_at(refusal.at + REFUSED_FOR),
             Some(Ok(())) => {
-                if self.may_register {
+                if self.may_register && are_new {
                     decision.act(Action::CreateWebhook { group, desired, repaired: None });
                 }
             }

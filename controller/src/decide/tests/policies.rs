@@ -107,25 +107,6 @@ fn a_policy_that_was_proven_before_stays_registered_while_an_api_server_cannot_b
 }
 
 #[test]
-fn after_an_uninstallation_a_policy_waits_for_its_replicas_again_and_nobody_is_accused() {
-    let mut stage = Stage::new();
-    let left = policy("a").generation(2).condition("False", "Uninstalled", 2);
-    stage.put(left.clone());
-    stage.revision(&policy("a"), &["served", "withdrawn"]);
-    stage.revision(&left, &["served"]);
-    stage.tried(&left);
-    let waits = ["a False Uninstalled at 2"];
-    assert_eq!(stage.actions(), waits, "the reason stays, as the next leader has to know it too");
-    stage.rules.installation = Err(ConditionValue::not_configured("Unknown", "not asked yet"));
-    assert_eq!(stage.actions(), waits);
-    stage.rules.installation = rules().installation;
-    stage.put(left.clone().everywhere());
-    assert_eq!(stage.actions()[0], "register", "and not `register again`");
-    stage.proven(&left);
-    assert!(stage.actions().contains(&"a True Registered at 2".to_owned()));
-}
-
-#[test]
 fn what_waits_for_long_is_told_again_and_again() {
     let mut stage = Stage::new();
     stage.put(policy("a"));

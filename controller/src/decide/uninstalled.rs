@@ -1,0 +1,80 @@
+//! Policies that nothing has called since `helm uninstall`, as their status says. They count as new: replicas of this installation that are
+//! not ready must not reject requests because of them.
+//!
+//! Their revisions are those of the installation before, which say that the policy served: then replicas take it for an enforced one, and its
+//! webhook would be registered at once. So this mark is taken back first, and no webhook is registered for such a policy until replicas have
+//! heard of that. Until it is taken back, only the status tells that the policy counts as new, so that no other reason takes its place there.
+
+use std::collections::BTreeMap;
+
+use portcullis_api::Truth;
+use portcullis_api::reason::UNINSTALLED;
+use portcullis_api::revision::SERVED_ANNOTATION;
+
+use super::condition::WAITING;
+use super::rules::{Decision, Rules};
+use crate::action::Action;
+use crate::memory::{ConditionValue, GroupMemory};
+use crate::world::{PolicyView, RevisionView, World};
+
+/// Reasons because of which nobody has to act.
+const EARLY: [&str; 3] = [WAITING, "Suspended", "Unknown"];
+
+/// Whether a revision still says that the policy served, although it has been uninstalled since.
+fn has_old_marks(policy: &PolicyView, world: &World) -> bool {
+    let revisions = world.revisions.get(&policy.reference.uid);
+    policy.is_uninstalled() && revisions.is_some_and(|all| all.values().any(|revision| revision.marks.served))
+}
+
+/// Whether a generation has served in this installation.
+pub(super) fn has_served(policy: &PolicyView, generation: i64) -> bool {
+    let served = policy.status.last_served.as_ref().is_some_and(|served| served.generation == generation);
+    served && !policy.is_uninstalled()
+}
+
+/// What the mark of a revision should say, if it says something else.
+pub(super) fn served_mark(policy: &PolicyView, revision: &RevisionView) -> Option<String> {
+    let is_known = revision.marks.served || has_served(policy, revision.generation);
+    let mark = is_known && !policy.is_uninstalled();
+    (mark != revision.marks.served).then(|| mark.to_string())
+}
+
+/// Takes back the marks of a policy that does not have our finalizer yet.
+pub(super) fn unmark(policy: &PolicyView, world: &World, decision: &mut Decision) {
+    if !policy.is_uninstalled() {
+        return;
+    }
+    for revision in world.revisions.get(&policy.reference.uid).into_iter().flat_map(BTreeMap::values) {
+        if let Some(mark) = served_mark(policy, revision) {
+            let (name, policy) = (revision.name.clone(), policy.reference.clone());
+            let annotations = [(SERVED_ANNOTATION, mark)].into();
+            decision.act(Action::Mark { name, policy, labels: BTreeMap::new(), annotations });
+        }
+    }
+}
+
+/// Whether replicas take none of these policies, by uid, for one that was enforced before it was uninstalled.
+pub(super) fn count_as_new<'w>(
+    mut uids: impl Iterator<Item = &'w str>,
+    world: &World,
+    remembered: &mut GroupMemory,
+    rules: &Rules,
+    decision: &mut Decision,
+) -> bool {
+    if uids.any(|uid| world.policies.get(uid).is_some_and(|policy| has_old_marks(policy, world))) {
+        remembered.marked = Some(decision.now.instant);
+        return false;
+    }
+    remembered.marked.is_none_or(|at| decision.has_passed(at, rules.revision_pause))
+}
+
+/// The value for a policy that nothing has called since the uninstallation. A reason because of which somebody has to act takes the place of
+/// that one, but not before the marks are taken back.
+pub(super) fn keep_reason(policy: &PolicyView, world: &World, value: ConditionValue) -> ConditionValue {
+    let is_kept = EARLY.contains(&value.reason) || has_old_marks(policy, world);
+    if value.status != Truth::False || !policy.is_uninstalled() || !is_kept {
+        return value;
+    }
+    let message = format!("not registered since the last uninstallation; {}: {}", value.reason, value.message);
+    ConditionValue::not_configured(UNINSTALLED, message)
+}
