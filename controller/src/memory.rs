@@ -58,6 +58,8 @@ pub struct GroupMemory {
     pub unproven: Option<ConditionValue>,
     /// Why the last write failed, if a user has to fix it.
     pub refused: Option<ConditionValue>,
+    /// Whether we wrote the webhook.
+    pub is_written: bool,
     /// When a revision of a member last said that it served in an installation that was removed.
     pub marked: Option<Instant>,
 }
@@ -186,7 +188,9 @@ impl Memory {
         let Change::Applied(Collection::Webhooks(_), _) = change else { return };
         match action {
             Action::CreateWebhook { group, desired, .. } | Action::ChangeWebhook { group, desired, .. } => {
-                self.groups.entry(group.clone()).or_default().right = Some(Arc::clone(&desired.entries));
+                let remembered = self.groups.entry(group.clone()).or_default();
+                remembered.right = Some(Arc::clone(&desired.entries));
+                remembered.is_written = true;
             }
             Action::CreateCheckWebhook { desired, .. } | Action::ChangeCheckWebhook { desired, .. } => {
                 self.check_webhook = Some(Arc::clone(&desired.entries));

@@ -81,9 +81,10 @@ pub(super) fn value(
             refused => refused,
         };
     }
-    let unproven = remembered.and_then(|remembered| remembered.unproven.clone());
-    if let Some(unproven) = unproven {
-        if !unproven.is_silence || !is_registered(policy) {
+    if let Some((remembered, unproven)) = remembered.and_then(|one| Some((one, one.unproven.clone()?))) {
+        // What this leader has written, or has proven in another form, is not what the leader before has proven.
+        let is_untouched = remembered.proven.is_none() && !remembered.is_written;
+        if !unproven.is_silence || !is_untouched || !is_registered(policy) {
             return Some(unproven);
         }
         let message = format!("{}; not proven again: {}", called_by(found, id), unproven.message);

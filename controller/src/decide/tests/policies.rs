@@ -107,6 +107,23 @@ fn a_policy_that_was_proven_before_stays_registered_while_an_api_server_cannot_b
 }
 
 #[test]
+fn a_webhook_that_this_leader_has_written_or_proven_is_not_said_to_be_called_before_it_is_proven_again() {
+    let registered = policy("a").generation(2).everywhere().condition("True", "Registered", 2);
+    let mut stage = seen_by_a_new_leader(registered.clone(), false);
+    let group = stage.group(&registered);
+    let remembered = stage.memory.groups.get_mut(&group).expect("a group");
+    remembered.proven = Some(("of-another".to_owned(), Arc::new(json!([]))));
+    assert_eq!(stage.actions(), ["prove with a-2", "a Unknown Unknown at 2"], "it proved another one");
+
+    let mut stage = seen_by_a_new_leader(registered, false);
+    stage.world.webhooks.values_mut().for_each(|webhook| webhook.entries = Arc::new(json!([])));
+    assert_eq!(stage.write_webhooks(), 1);
+    let remembered = stage.memory.groups.get(&group).expect("a group");
+    assert!(remembered.proven.is_none() && remembered.unproven.is_some());
+    assert_eq!(stage.actions(), ["prove with a-2", "a Unknown Unknown at 2"], "it wrote this one");
+}
+
+#[test]
 fn what_waits_for_long_is_told_again_and_again() {
     let mut stage = Stage::new();
     stage.put(policy("a"));
