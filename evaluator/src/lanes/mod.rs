@@ -33,7 +33,6 @@ use std::time::{Duration, Instant};
 use futures::FutureExt as _;
 use portcullis_contract::MAX_CHECKS;
 use prometheus::{IntCounter, IntGauge};
-use rustix::time::ClockId;
 use tokio::runtime::Runtime;
 use tokio::time::timeout_at;
 use tokio_util::task::AbortOnDropHandle;
@@ -43,7 +42,7 @@ pub(crate) use self::error::LaneError;
 pub(crate) use self::load_times::LoadTimes;
 use self::load_times::Record;
 pub(crate) use self::share::{Needed, Share};
-use self::slow_lane::{Scheduled, Scheduler, time};
+use self::slow_lane::{Scheduled, Scheduler};
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
 use crate::fair::pool::{PolicyPermit, PolicyPool};
@@ -191,9 +190,10 @@ impl Lanes {
         let permits = (loading, self.in_use(instance));
         let deadline = Instant::now() + timeout;
         let mut future = Box::pin(AssertUnwindSafe(start(deadline)).catch_unwind());
-        let before = time(ClockId::ThreadCPUTime);
+        // The first turn is short, and its thread has a processor of its own for the most part, so all of its time counts.
+        let before = Instant::now();
         let first = first_turn(&mut future).await;
-        record.end_turn(Instant::now(), time(ClockId::ThreadCPUTime).saturating_sub(before), false);
+        record.end_turn(Instant::now(), before.elapsed(), false);
         if let Poll::Ready(output) = first {
             return output.map_err(panicked);
         }
@@ -277,9 +277,11 @@ fn panicked(_: Box<dyn Any + Send>) -> LaneError {
 mod tests {
     use portcullis_contract::PolicyId;
     use rustix::process::getpriority_process;
+    use rustix::time::ClockId;
     use tokio::task::spawn_blocking;
     use tokio::time::timeout;
 
+    use super::slow_lane::time;
     use super::*;
 
     #[tokio::test]
