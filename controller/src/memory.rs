@@ -12,6 +12,9 @@ use crate::action::Action;
 use crate::failed::Failed;
 use crate::world::{Change, Collection, Entries, PolicyView, World};
 
+/// The reason of a policy that waits for its replicas.
+pub(crate) const WAITING: &str = "WaitingForReplicas";
+
 /// The memory.
 #[derive(Debug)]
 pub struct Memory {

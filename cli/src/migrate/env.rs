@@ -169,7 +169,7 @@ mod tests {
         let of = |env: Value| {
             let (values, list) = taken(&env);
             let all = list.into_iter().find(|one| one.field.eq_ignore_ascii_case("spec.env.all_proxy"));
-            (values["modules"]["sources"]["proxies"].clone(), all.expect("it is told").outcome)
+            (values["modules"]["sources"]["proxies"].clone(), all.expect("it is named").outcome)
         };
         let variable = |name: &str, value: &str| json!({"name": name, "value": value});
         let (all, both) = (variable("ALL_PROXY", "all:1"), format!("{HTTP_PROXY} and {HTTPS_PROXY}"));

@@ -9,11 +9,8 @@ use super::rules::Rules;
 use super::{uninstalled, unreadable};
 use crate::action::Action;
 use crate::certificates::CaBundle;
-use crate::memory::{ConditionValue, Memory};
+use crate::memory::{ConditionValue, Memory, WAITING};
 use crate::world::{PolicyView, RevisionView, WebhookView, World, webhook_name};
-
-/// The reason of a policy that waits for its replicas.
-pub(super) const WAITING: &str = "WaitingForReplicas";
 
 /// The longest message, in bytes.
 const MESSAGE: usize = 1024;

@@ -11,7 +11,7 @@ use super::rules::{Decision, Rules};
 use super::{condition, revision, uninstalled, unreadable};
 use crate::action::Action;
 use crate::event::PolicyWarning;
-use crate::memory::{ConditionValue, Memory, Waiting};
+use crate::memory::{ConditionValue, Memory, WAITING, Waiting};
 use crate::world::{Content, PolicyView, RevisionView, World};
 
 /// How long the condition does not mention that a new policy waits for its replicas.
@@ -151,7 +151,7 @@ fn wait(
     decision: &mut Decision,
 ) -> Option<Instant> {
     let uid = &policy.reference.uid;
-    if value.reason != condition::WAITING {
+    if value.reason != WAITING {
         memory.waiting.remove(uid);
         return None;
     }
@@ -165,7 +165,7 @@ fn wait(
         waiting.warned = decision.now.instant;
         decision.wake_at(decision.now.instant + rules.waiting_event);
         let note = format!("{}; status.replicas says which one is missing and why", value.message);
-        decision.act(warn(&policy.reference, condition::WAITING, note));
+        decision.act(warn(&policy.reference, WAITING, note));
     }
     Some(since)
 }

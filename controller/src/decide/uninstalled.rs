@@ -11,10 +11,9 @@ use portcullis_api::Truth;
 use portcullis_api::reason::UNINSTALLED;
 use portcullis_api::revision::SERVED_ANNOTATION;
 
-use super::condition::WAITING;
 use super::rules::{Decision, Rules};
 use crate::action::Action;
-use crate::memory::{ConditionValue, GroupMemory};
+use crate::memory::{ConditionValue, GroupMemory, WAITING};
 use crate::world::{PolicyView, RevisionView, World};
 
 /// Reasons because of which nobody has to act.

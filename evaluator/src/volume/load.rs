@@ -276,7 +276,7 @@ fn group_limit(seconds: Option<u32>, group: &CandidatePolicyGroup, default: Dura
     own_limit(seconds, members.sum::<Duration>().min(LONGEST_WAIT).max(default))
 }
 
-/// The same as [`judge`], where a check that was too late because this replica is busy is told from one whose module takes too long.
+/// The same as [`judge`], where a check that was too late because this replica is busy counts otherwise than one whose module takes too long.
 fn judge_in_time(
     reply: Result<Vec<u8>, CallError>,
     times: LoadTimes,
