@@ -14,7 +14,7 @@ use crate::volume::plan::RefusedCandidate;
 const PAUSES: Backoff = Backoff { shortest: Duration::from_secs(1), longest: Duration::from_secs(300) };
 /// How often a candidate may have too little processor time. After that a start that is too late is the module's own failure, as the loader brings
 /// an older generation only when the newest has failed for good, and an endless module among others would never be judged.
-const STARVED_TRIES: u32 = 5;
+const STARVED_TRIES: u32 = 3;
 
 /// A candidate whose load has failed, and that was refused before as `earlier` says. `random` is from 0 to 1.
 pub(super) fn refused(
@@ -109,15 +109,15 @@ mod tests {
     #[test]
     fn who_never_has_enough_processor_time_is_judged_in_the_end() {
         let members = || of_member(starved());
-        for all in [refusals(starved, 6), refusals(members, 6)] {
-            let (last, excused) = all.split_last().expect("six");
+        for all in [refusals(starved, 4), refusals(members, 4)] {
+            let (last, excused) = all.split_last().expect("four");
             assert!(excused.iter().all(|refusal| refusal.refused.failure.reason == Reason::ProcessorUnavailable));
             assert!(excused.iter().all(|refusal| refusal.retry_at.is_some()));
             let failure = &last.refused.failure;
-            assert_eq!((failure.reason, failure.attempts, last.retry_at), (Reason::StartTimedOut, 6, None));
+            assert_eq!((failure.reason, failure.attempts, last.retry_at), (Reason::StartTimedOut, 4, None));
             assert!(failure.message.ends_with("init interrupted"), "{}", failure.message);
         }
-        let member = &refusals(members, 6)[5].refused;
+        let member = &refusals(members, 4)[3].refused;
         assert_eq!(member.module, Some(Digest::of(b"member")));
         assert_eq!(member.failure.message, "member `a`: init interrupted");
     }
