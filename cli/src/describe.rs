@@ -61,7 +61,9 @@ pub fn describe(item: &Item, events: &Events, now: Timestamp) -> String {
 /// The part of the status that is not a list.
 fn status(lines: &mut Vec<Line>, item: &Item, now: Timestamp) {
     lines.push(Line { label: "Status:".to_owned(), value: None });
-    if item.conditions().is_empty() {
+    // An API server gives each policy a status, with no generation observed.
+    let is_written = |status: &Map<String, Value>| status.keys().any(|field| field != "observedGeneration");
+    if !item.object.get("status").and_then(Value::as_object).is_some_and(is_written) {
         lines.push(line(1, "Ready", "nobody has looked at the policy yet".to_owned()));
         return;
     }
