@@ -18,45 +18,29 @@ pub(crate) struct Found {
     pub(crate) is_named: bool,
 }
 
-/// What a file has.
-pub(crate) enum Content {
-    /// These bytes.
-    Read(Vec<u8>),
-    /// More bytes than any file that is meant. It was in a folder, which may hold other files.
-    TooLarge(TooLarge),
-    /// It was in a folder and could not be read, for this reason. It may be one that is meant, so a command does not succeed without it.
-    Unreadable(String),
-}
-
-/// A file of a folder that is larger than any that is meant.
-pub(crate) struct TooLarge {
-    /// The most bytes.
-    largest: u64,
-}
-
 impl Found {
-    /// Reads a file of limited size. One that the user named must be readable; one of a folder does not end what is done with the others.
+    /// Reads a file of limited size. One that the user named must be readable; one of a folder, which may hold other files, does not end what is
+    /// done with the others. If that is larger than any file that is meant, it is nothing, and standard error says that it is left out. If it
+    /// cannot be read, the inner error says why: it may be one that is meant, so a command does not succeed without it.
     ///
     /// # Errors
     /// When a file that the user named cannot be read, or is too large.
-    pub(crate) fn read(&self, largest: u64) -> anyhow::Result<Content> {
+    pub(crate) fn read(&self, largest: u64) -> anyhow::Result<Option<Result<Vec<u8>, String>>> {
         // Its size tells, so that nothing of it is read. Pipes, whose size is not known, are only named.
         if !self.is_named && fs::metadata(&self.path).is_ok_and(|found| found.len() > largest) {
-            return Ok(Content::TooLarge(TooLarge { largest }));
+            crate::note(&portcullis_contract::clean(&self.left_out(largest), 1000));
+            return Ok(None);
         }
         match crate::read(&self.path, largest) {
-            Ok(bytes) => Ok(Content::Read(bytes)),
+            Ok(bytes) => Ok(Some(Ok(bytes))),
             Err(error) if self.is_named => Err(error),
-            Err(error) => Ok(Content::Unreadable(format!("{error:#}"))),
+            Err(error) => Ok(Some(Err(format!("{error:#}")))),
         }
     }
-}
 
-impl TooLarge {
-    /// Says on standard error that the file is left out. That is all that comes of it.
-    pub(crate) fn note(&self, path: &Path) {
-        let text = format!("left out {}: it is larger than {} MiB", path.display(), self.largest >> 20);
-        crate::note(&portcullis_contract::clean(&text, 1000));
+    /// That it is left out, as it is larger than this.
+    fn left_out(&self, largest: u64) -> String {
+        format!("left out {}: it is larger than {} MiB", self.path.display(), largest >> 20)
     }
 }
 
@@ -120,13 +104,13 @@ pub(crate) mod tests {
         add_what_is_not_read(folder.path());
         fs::write(folder.path().join("a.yaml"), "a: 1").expect("writes");
         let read = |name: &str, is_named| Found { path: folder.path().join(name), is_named }.read(16 << 20);
+        let large = Found { path: "large.yaml".into(), is_named: false };
+        assert_eq!(large.left_out(16 << 20), "left out large.yaml: it is larger than 16 MiB");
         for is_named in [true, false] {
-            assert!(matches!(read("a.yaml", is_named), Ok(Content::Read(bytes)) if bytes == b"a: 1"));
+            assert!(matches!(read("a.yaml", is_named), Ok(Some(Ok(bytes))) if bytes == b"a: 1"));
         }
-        assert!(
-            matches!(read("large.yaml", false), Ok(Content::TooLarge(TooLarge { largest })) if largest == 16 << 20)
-        );
-        assert!(matches!(read("odd.yaml", false), Ok(Content::Unreadable(why)) if why.contains("odd.yaml")));
+        assert!(matches!(read("large.yaml", false), Ok(None)));
+        assert!(matches!(read("odd.yaml", false), Ok(Some(Err(why))) if why.contains("odd.yaml")));
         for name in ["large.yaml", "odd.yaml"] {
             assert!(read(name, true).is_err(), "{name}");
         }

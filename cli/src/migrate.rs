@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::args::{MigrateArgs, ResultForm};
-use crate::files::{Content, Found, manifests, names};
+use crate::files::{Found, manifests, names};
 use crate::kind::{KUBEWARDEN, Kind, shown};
 
 /// Largest file that is read, in bytes.
@@ -145,15 +145,11 @@ struct Documents {
 fn documents(path: &Path) -> anyhow::Result<Documents> {
     let mut read = Documents { documents: Vec::new(), left: Vec::new() };
     for found in manifests(&[path.to_owned()])? {
-        let content = found.read(LARGEST)?;
+        let Some(content) = found.read(LARGEST)? else { continue };
         let Found { path: file, is_named } = found;
         let text = match content {
-            Content::Read(text) => text,
-            Content::TooLarge(large) => {
-                large.note(&file);
-                continue;
-            }
-            Content::Unreadable(why) => {
+            Ok(text) => text,
+            Err(why) => {
                 read.left.push(Left::new(&shown(&file), MigrateError::NotRead(why)));
                 continue;
             }

@@ -28,7 +28,7 @@ enum Kind {
 }
 
 impl Slots {
-    /// Nothing runs. `parallel` is how many writes may.
+    /// Slots for `parallel` writes, all of them free.
     pub(crate) fn new(parallel: usize) -> Self {
         Self { parallel, running: BTreeMap::new(), served: BTreeMap::new(), turns: 0 }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use portcullis_api::{ObservedPolicy, ObservedSpec, PolicyStatus};
 use portcullis_contract::{FailurePolicy, LoaderPolicy, Mode, Phase};
+use serde_json::{Value, json};
 
 /// A policy of which the loader has published generation 1.
 pub(crate) fn published(id: &str, uid: &str) -> LoaderPolicy {
@@ -39,4 +40,20 @@ pub(crate) fn observed(id: &str, generation: i64, status: PolicyStatus) -> Obser
         suspend: false,
     };
     ObservedPolicy::new(&id.parse().expect("an id"), "uid", generation, Timestamp::UNIX_EPOCH, spec, status)
+}
+
+/// A status with some of our fields, as an API server has it.
+pub(crate) fn status_value() -> Value {
+    let condition = |r#type: &str| {
+        json!({"type": r#type, "status": "True", "reason": "R", "message": "",
+        "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    json!({
+        "observedGeneration": 1,
+        "conditions": [condition("Accepted"), condition("Ready")],
+        "replicaCounts": {"expected": 1},
+        "summary": "1/1",
+        "replicas": [{"pod": "a", "podUID": "u", "state": "Current", "generation": 1}],
+        "replicasOmitted": 0,
+    })
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::report::{Finding, Level, Report};
 use crate::eval::manifest::{Chosen, Given, absolute};
-use crate::files::{Content, Found, manifests, names};
+use crate::files::{Found, manifests, names};
 use crate::kind::{KUBEWARDEN, Kind, NoPolicy, objects};
 
 /// Largest file that is read, in bytes.
@@ -37,15 +37,11 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
     let mut collected = Collected { ready: Vec::new(), report: Report::default(), folders: BTreeSet::new() };
     let (mut owners, mut kubewarden) = (HashMap::new(), Vec::new());
     for found in manifests(paths)? {
-        let content = found.read(LARGEST)?;
+        let Some(content) = found.read(LARGEST)? else { continue };
         let Found { path: file, is_named } = found;
         let text = match content {
-            Content::Read(text) => text,
-            Content::TooLarge(large) => {
-                large.note(&file);
-                continue;
-            }
-            Content::Unreadable(why) => {
+            Ok(text) => text,
+            Err(why) => {
                 // Whether it has a policy is not known.
                 let finding = Finding::new(Level::Unknown, "NotRead", why);
                 collected.report.policy(&file.display().to_string(), 1, None, vec![finding]);

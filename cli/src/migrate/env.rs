@@ -22,7 +22,7 @@ pub(super) fn take(env: &Value, values: &mut Value, fields: &mut Fields<'_>) {
         let upper = name.to_ascii_uppercase();
         let mut all = settings(name).to_vec();
         if upper == "ALL_PROXY" {
-            // It counts where there is no proxy for the scheme. An empty one is none, and hides the one in lower case.
+            // It counts where there is no proxy for the scheme. An empty variable counts as no proxy, and hides the one in lower case.
             all.retain(|to| {
                 let names =
                     if *to == HTTP_PROXY { ["HTTP_PROXY", "http_proxy"] } else { ["HTTPS_PROXY", "https_proxy"] };

@@ -17,7 +17,7 @@ use super::archive::Archive;
 use super::output::{self, Artifact};
 use super::{MAX_MODULE, ensure_no_absent_file, explain, image, registry};
 use crate::args::{LoadArgs, SaveArgs};
-use crate::files::{Content, Found, manifests, names};
+use crate::files::{Found, manifests, names};
 use crate::kind::{Kind, objects};
 
 /// Largest file of policies, in bytes.
@@ -183,15 +183,11 @@ impl Named {
     /// Adds what the policies of a file name, or those of the files in a folder and in the folders in it.
     fn add_below(&mut self, path: &Path) -> anyhow::Result<()> {
         for found in manifests(&[path.to_owned()])? {
-            let content = found.read(MAX_POLICIES)?;
+            let Some(content) = found.read(MAX_POLICIES)? else { continue };
             let Found { path, is_named } = found;
             let bytes = match content {
-                Content::Read(bytes) => bytes,
-                Content::TooLarge(large) => {
-                    large.note(&path);
-                    continue;
-                }
-                Content::Unreadable(why) => {
+                Ok(bytes) => bytes,
+                Err(why) => {
                     // The others are worth an archive. The end says that it is not all.
                     crate::note(&portcullis_contract::clean(&why, 1000));
                     self.unread.push(portcullis_contract::clean(&path.display().to_string(), 300));

@@ -12,7 +12,7 @@ use super::suite::{API_VERSION, Case, Input, KIND, PolicyTest};
 use crate::eval::manifest::{Chosen, Given};
 use crate::eval::policy_of;
 use crate::eval::request::Review;
-use crate::files::{Content, Found, manifests, names};
+use crate::files::{Found, manifests, names};
 use crate::kind::{objects, shown};
 
 /// Largest file that is read, in bytes. The evaluator takes requests of 7 MiB.
@@ -56,15 +56,11 @@ pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result
     let group = API_VERSION.split_once('/').map_or(API_VERSION, |(group, _)| group);
     let (mut tests, mut unread, mut are_there) = (Vec::new(), Vec::new(), false);
     for found in manifests(paths)? {
-        let content = found.read(LARGEST)?;
+        let Some(content) = found.read(LARGEST)? else { continue };
         let Found { path, is_named } = found;
         let text = match content {
-            Content::Read(text) => text,
-            Content::TooLarge(large) => {
-                large.note(&path);
-                continue;
-            }
-            Content::Unreadable(why) => {
+            Ok(text) => text,
+            Err(why) => {
                 unread.push(Unread { file: path.display().to_string(), why });
                 continue;
             }

@@ -48,7 +48,7 @@ const MOST_ENTRIES: usize = 8;
 /// The largest function that is compiled, in bytes: a limit of the compiler's reader.
 const MOST_BYTES: usize = 7_654_321;
 
-/// A module whose functions jump directly where that is possible. `None` if that is none of them.
+/// A module whose functions jump directly where that is possible. `None` if no function can.
 ///
 /// The module must be valid.
 pub(crate) fn with_direct_jumps(module: &[u8]) -> Option<Vec<u8>> {

@@ -71,21 +71,7 @@ mod tests {
     use portcullis_api::Kind;
 
     use super::*;
-
-    fn status() -> Value {
-        let condition = |r#type: &str| {
-            json!({"type": r#type, "status": "True", "reason": "R", "message": "",
-            "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"})
-        };
-        json!({
-            "observedGeneration": 1,
-            "conditions": [condition("Accepted"), condition("Ready")],
-            "replicaCounts": {"expected": 1},
-            "summary": "1/1",
-            "replicas": [{"pod": "a", "podUID": "u", "state": "Current", "generation": 1}],
-            "replicasOmitted": 0,
-        })
-    }
+    use crate::fixtures::status_value as status;
 
     #[test]
     fn what_an_older_schema_does_not_know_is_left_out_of_an_apply() {

@@ -107,21 +107,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn status() -> Value {
-        let condition = |r#type: &str| {
-            json!({"type": r#type, "status": "True", "reason": "R", "message": "",
-            "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"})
-        };
-        json!({
-            "observedGeneration": 1,
-            "conditions": [condition("Accepted"), condition("Ready")],
-            "replicaCounts": {"expected": 1},
-            "summary": "1/1",
-            "replicas": [{"pod": "a", "podUID": "u", "state": "Current", "generation": 1}],
-            "replicasOmitted": 0,
-        })
-    }
+    use crate::fixtures::status_value as status;
 
     #[test]
     fn order_and_foreign_conditions_do_not_count() {

@@ -51,7 +51,8 @@ fn the_authority_that_is_made_first_does_not_hide_that_a_policy_was_uninstalled(
     stage.put(left.clone());
     stage.revision(&left, &["served"]);
     stage.tried(&left);
-    stage.rules.installation = Err(ConditionValue::not_configured("CABundleInvalid", "there is none yet"));
+    stage.rules.installation =
+        Err(ConditionValue::not_configured("CABundleInvalid", "there is no certificate authority yet"));
     assert_eq!(stage.actions(), ["mark a-2 served=false", "a False Uninstalled at 2"]);
     stage.revision(&left, &[]);
     assert_eq!(stage.actions(), ["a False CABundleInvalid at 2"], "now no mark is left to be taken for true");

@@ -94,7 +94,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Nothing, because a candidate that does this would not get what the policy gets.
+    /// Nothing is counted: a candidate that asks its host would not get what the stored policy gets.
     pub(super) fn unknown(does: &str) -> Self {
         let text =
             format!("what it would do to objects that exist is not known, as it {does}; `portcullis impact` counts it");
