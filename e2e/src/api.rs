@@ -151,7 +151,7 @@ impl Api {
         self.send("PATCH", &path, "application/apply-patch+yaml", &object.to_string())
     }
 
-    /// Deletes an object, or a collection with a selector in its query.
+    /// Deletes an object.
     ///
     /// # Errors
     /// When no server answers.
@@ -161,6 +161,18 @@ impl Api {
             "propagationPolicy": "Background",
         });
         self.send("DELETE", path, "application/json", &options.to_string())
+    }
+
+    /// Deletes the objects of a collection, which may have a selector in its query. One request deletes them one after the other, and the API
+    /// server ends it in the middle (504) when that takes too long: it is then asked for the rest.
+    ///
+    /// # Panics
+    /// When no server answers, when it refuses, or when objects are left in the end.
+    pub fn delete_collection(&self, path: &str) {
+        eventually(&format!("the end of {path}"), || {
+            let reply = self.delete(path, None).expect("an answer");
+            (reply.code != 504).then(|| reply.expect("the end of a collection"))
+        });
     }
 
     /// Tries to delete an object, in a dry run.

@@ -314,6 +314,6 @@ fn fault_z23_objects_that_take_much_memory_when_they_are_decoded_are_audited() {
     note(&format!("an audit of small fields: the reporter has {usage}"));
     assert!(usage.peak < LIMIT, "{usage}");
     // Other tests use the same API server, whose memory they fill as well.
-    installation.api().delete(&path, None).expect("an API server answers").expect("their end");
+    installation.api().delete_collection(&path);
     canary.end();
 }

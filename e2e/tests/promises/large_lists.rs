@@ -97,7 +97,7 @@ fn make_crates(installation: &Installation<'_>, namespace: &str) -> String {
 
 /// Deletes these objects. Other tests use the same API server, whose memory they fill as well.
 pub(crate) fn delete_crates(installation: &Installation<'_>, path: &str) {
-    installation.api().delete(path, None).unwrap().expect("their end");
+    installation.api().delete_collection(path);
 }
 
 #[test]

@@ -190,14 +190,14 @@ fn fault_z11_a_tenant_makes_large_match_parts() {
     // Without the policies that have a match part of their own and no webhook, there is room for the others.
     let names: Vec<_> = others.iter().map(Policy::name).collect();
     let deleted = format!("{collection}?labelSelector=made-for%20in%20({})", names.join(","));
-    installation.api().delete(&deleted, None).expect("an answer").expect("their end");
+    installation.api().delete_collection(&deleted);
     for policy in &sharing {
         let object = installation.wait_for(policy, "Ready", "True");
         assert_eq!(said(&object, "Accepted").map(|one| (one.0, one.1)), Some(("True", "Accepted")));
     }
     scene.webhooks(WEBHOOKS);
     // Other tests use the same API server, whose memory they fill as well.
-    installation.api().delete(&collection, None).expect("an answer").expect("their end");
+    installation.api().delete_collection(&collection);
     canary.end();
 }
 
