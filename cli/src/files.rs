@@ -18,37 +18,50 @@ pub(crate) struct Found {
     pub(crate) is_named: bool,
 }
 
-impl Found {
-    /// Reads a file of limited size. One that the user named must be readable; one of a folder, which may hold other files, does not end what is
-    /// done with the others. If that is larger than any file that is meant, it is nothing, and standard error says that it is left out. If it
-    /// cannot be read, the inner error says why: it may be one that is meant, so a command does not succeed without it.
-    ///
-    /// # Errors
-    /// When a file that the user named cannot be read, or is too large.
-    pub(crate) fn read(&self, largest: u64) -> anyhow::Result<Option<Result<Vec<u8>, String>>> {
-        // Its size tells, so that nothing of it is read. Pipes, whose size is not known, are only named.
-        if !self.is_named && fs::metadata(&self.path).is_ok_and(|found| found.len() > largest) {
-            crate::note(&portcullis_contract::clean(&self.left_out(largest), 1000));
-            return Ok(None);
-        }
-        match crate::read(&self.path, largest) {
-            Ok(bytes) => Ok(Some(Ok(bytes))),
-            Err(error) if self.is_named => Err(error),
-            Err(error) => Ok(Some(Err(format!("{error:#}")))),
-        }
-    }
-
-    /// That it is left out, as it is larger than this.
-    fn left_out(&self, largest: u64) -> String {
-        format!("left out {}: it is larger than {} MiB", self.path.display(), largest >> 20)
-    }
+/// Something in a folder that could not be read. It may be what is meant, so a command does not succeed without it.
+pub(crate) struct Unread {
+    pub(crate) path: PathBuf,
+    pub(crate) why: String,
 }
 
-/// These files, and those of these folders and of the folders in them, each once. `-` stands for standard input.
+/// Reads these files, and those of these folders and of the folders in them, each once and of limited size, and gives them to `take`. `-` stands
+/// for standard input. What the user named must be readable. A folder may hold other files than those that are meant, so one of them that
+/// cannot be read does not end what is done with the others; and one that is larger than any that is meant is left out, with a note on
+/// standard error.
+///
+/// # Errors
+/// When something that the user named cannot be read, or is too large; when folders are nested too deep, or have too many files; when `take` fails.
+pub(crate) fn each(
+    paths: &[PathBuf],
+    largest: u64,
+    mut take: impl FnMut(Found, Vec<u8>) -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<Unread>> {
+    let mut unread = Vec::new();
+    for found in manifests(paths)? {
+        // Its size tells, so that nothing of it is read. Pipes, whose size is not known, are only named.
+        if !found.is_named && fs::metadata(&found.path).is_ok_and(|file| file.len() > largest) {
+            crate::note(&left_out(&found.path, &format!("it is larger than {} MiB", largest >> 20)));
+            continue;
+        }
+        match crate::read(&found.path, largest) {
+            Ok(bytes) => take(found, bytes)?,
+            Err(error) if found.is_named => return Err(error),
+            Err(error) => unread.push(Unread { path: found.path, why: format!("{error:#}") }),
+        }
+    }
+    Ok(unread)
+}
+
+/// The note that something of a folder is not looked at.
+fn left_out(path: &Path, why: &str) -> String {
+    portcullis_contract::clean(&format!("left out {}: {why}", path.display()), 1000)
+}
+
+/// The files, each once.
 ///
 /// # Errors
 /// When a folder cannot be read, is nested too deep, or has too many files.
-pub(crate) fn manifests(paths: &[PathBuf]) -> anyhow::Result<Vec<Found>> {
+fn manifests(paths: &[PathBuf]) -> anyhow::Result<Vec<Found>> {
     let mut found = Vec::new();
     for path in paths {
         add(path, path.as_os_str() != "-" && path.is_dir(), 0, &mut found)
@@ -103,16 +116,22 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         add_what_is_not_read(folder.path());
         fs::write(folder.path().join("a.yaml"), "a: 1").expect("writes");
-        let read = |name: &str, is_named| Found { path: folder.path().join(name), is_named }.read(16 << 20);
-        let large = Found { path: "large.yaml".into(), is_named: false };
-        assert_eq!(large.left_out(16 << 20), "left out large.yaml: it is larger than 16 MiB");
-        for is_named in [true, false] {
-            assert!(matches!(read("a.yaml", is_named), Ok(Some(Ok(bytes))) if bytes == b"a: 1"));
-        }
-        assert!(matches!(read("large.yaml", false), Ok(None)));
-        assert!(matches!(read("odd.yaml", false), Ok(Some(Err(why))) if why.contains("odd.yaml")));
+        let path = |name: &str| folder.path().join(name);
+        let read = |named: PathBuf| {
+            let mut taken = Vec::new();
+            let unread = each(&[named], 16 << 20, |found, bytes| {
+                taken.push((found.path, found.is_named, bytes));
+                Ok(())
+            })?;
+            anyhow::Ok((taken, unread.into_iter().map(|one| (one.path, one.why)).collect::<Vec<_>>()))
+        };
+        assert_eq!(read(path("a.yaml")).expect("reads"), (vec![(path("a.yaml"), true, b"a: 1".to_vec())], vec![]));
+        let (taken, unread) = read(folder.path().to_owned()).expect("reads");
+        assert_eq!(taken, [(path("a.yaml"), false, b"a: 1".to_vec())]);
+        let [(odd, why)] = unread.as_slice() else { panic!("{unread:?}") };
+        assert!(*odd == path("odd.yaml") && why.contains("odd.yaml"), "{unread:?}");
         for name in ["large.yaml", "odd.yaml"] {
-            assert!(read(name, true).is_err(), "{name}");
+            read(path(name)).expect_err(name);
         }
     }
 }

@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::args::{MigrateArgs, ResultForm};
-use crate::files::{Found, manifests, names};
+use crate::files::{Found, Unread, each, names};
 use crate::kind::{KUBEWARDEN, Kind, shown};
 
 /// Largest file that is read, in bytes.
@@ -144,19 +144,10 @@ struct Documents {
 /// The documents of a file, of the YAML and JSON files of a folder and of the folders in it, or of standard input.
 fn documents(path: &Path) -> anyhow::Result<Documents> {
     let mut read = Documents { documents: Vec::new(), left: Vec::new() };
-    for found in manifests(&[path.to_owned()])? {
-        let Some(content) = found.read(LARGEST)? else { continue };
-        let Found { path: file, is_named } = found;
-        let text = match content {
-            Ok(text) => text,
-            Err(why) => {
-                read.left.push(Left::new(&shown(&file), MigrateError::NotRead(why)));
-                continue;
-            }
-        };
+    let unread = each(&[path.to_owned()], LARGEST, |Found { path: file, is_named }, text| {
         // A folder may hold other files than manifests of Kubewarden, such as templates.
         if !is_named && !names(&text, KUBEWARDEN) {
-            continue;
+            return Ok(());
         }
         match portcullis_yaml::read_documents(text) {
             Ok(documents) => read.documents.extend(documents),
@@ -165,7 +156,10 @@ fn documents(path: &Path) -> anyhow::Result<Documents> {
             }
             Err(error) => read.left.push(Left::new(&shown(&file), MigrateError::Unreadable(error))),
         }
-    }
+        Ok(())
+    })?;
+    let not_read = |Unread { path, why }: Unread| Left::new(&shown(&path), MigrateError::NotRead(why));
+    read.left.extend(unread.into_iter().map(not_read));
     Ok(read)
 }
 

@@ -56,7 +56,7 @@ fn tested(args: &TestArgs) -> anyhow::Result<Report> {
             }
         }
         let mut report = Report::default();
-        let unread = unread.into_iter().map(|one| Tried::unread(one.file, one.why));
+        let unread = unread.into_iter().map(|one| Tried::unread(one.path.display().to_string(), one.why));
         tried.into_iter().flatten().chain(unread).for_each(|one| report.add(one));
         Ok(report)
     })

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::report::{Finding, Level, Report};
 use crate::eval::manifest::{Chosen, Given, absolute};
-use crate::files::{Found, manifests, names};
+use crate::files::{Found, Unread, each, names};
 use crate::kind::{KUBEWARDEN, Kind, NoPolicy, objects};
 
 /// Largest file that is read, in bytes.
@@ -36,18 +36,7 @@ pub(super) struct Collected {
 pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
     let mut collected = Collected { ready: Vec::new(), report: Report::default(), folders: BTreeSet::new() };
     let (mut owners, mut kubewarden) = (HashMap::new(), Vec::new());
-    for found in manifests(paths)? {
-        let Some(content) = found.read(LARGEST)? else { continue };
-        let Found { path: file, is_named } = found;
-        let text = match content {
-            Ok(text) => text,
-            Err(why) => {
-                // Whether it has a policy is not known.
-                let finding = Finding::new(Level::Unknown, "NotRead", why);
-                collected.report.policy(&file.display().to_string(), 1, None, vec![finding]);
-                continue;
-            }
-        };
+    let unread = each(paths, LARGEST, |Found { path: file, is_named }, text| {
         // A folder may hold other files than manifests of policies.
         if is_named || names(&text, GROUP) {
             collected.file(&file, &text, &mut owners)?;
@@ -55,6 +44,12 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
         if names(&text, KUBEWARDEN) && is_of_kubewarden(&text) {
             kubewarden.push(file);
         }
+        Ok(())
+    })?;
+    for Unread { path, why } in unread {
+        // Whether it has a policy is not known.
+        let finding = Finding::new(Level::Unknown, "NotRead", why);
+        collected.report.policy(&path.display().to_string(), 1, None, vec![finding]);
     }
     ensure!(!collected.report.is_empty(), NoPolicy::of(paths, &kubewarden));
     Ok(collected)

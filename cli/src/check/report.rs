@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::args::CheckForm;
 use crate::junit;
 
-/// All policies, in the order of the files.
+/// All policies, in the order of the files, and then what could not be read.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     policies: Vec<Checked>,

@@ -17,7 +17,7 @@ use super::archive::Archive;
 use super::output::{self, Artifact};
 use super::{MAX_MODULE, ensure_no_absent_file, explain, image, registry};
 use crate::args::{LoadArgs, SaveArgs};
-use crate::files::{Found, manifests, names};
+use crate::files::{Found, Unread, each, names};
 use crate::kind::{Kind, objects};
 
 /// Largest file of policies, in bytes.
@@ -182,24 +182,21 @@ struct Named {
 impl Named {
     /// Adds what the policies of a file name, or those of the files in a folder and in the folders in it.
     fn add_below(&mut self, path: &Path) -> anyhow::Result<()> {
-        for found in manifests(&[path.to_owned()])? {
-            let Some(content) = found.read(MAX_POLICIES)? else { continue };
-            let Found { path, is_named } = found;
-            let bytes = match content {
-                Ok(bytes) => bytes,
-                Err(why) => {
-                    // The others are worth an archive. The end says that it is not all.
-                    crate::note(&portcullis_contract::clean(&why, 1000));
-                    self.unread.push(portcullis_contract::clean(&path.display().to_string(), 300));
-                    continue;
-                }
-            };
+        let unread = each(&[path.to_owned()], MAX_POLICIES, |Found { path, is_named }, bytes| {
             // A folder may hold other files than policies, such as templates.
             if is_named || names(&bytes, "module") {
                 self.add(&bytes).with_context(|| format!("failed to read {}", path.display()))?;
             }
-        }
+            Ok(())
+        })?;
+        unread.iter().for_each(|Unread { path, why }| self.leave_out(path, why));
         Ok(())
+    }
+
+    /// Leaves out a file of a folder. The others are worth an archive, and the end says that it is not all.
+    fn leave_out(&mut self, path: &Path, why: &str) {
+        crate::note(&portcullis_contract::clean(why, 1000));
+        self.unread.push(portcullis_contract::clean(&path.display().to_string(), 300));
     }
 
     /// Adds what the policies of a text name: manifests, lists of them, or a Kubewarden policies.yml.

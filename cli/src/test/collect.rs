@@ -12,7 +12,7 @@ use super::suite::{API_VERSION, Case, Input, KIND, PolicyTest};
 use crate::eval::manifest::{Chosen, Given};
 use crate::eval::policy_of;
 use crate::eval::request::Review;
-use crate::files::{Found, manifests, names};
+use crate::files::{Found, Unread, each, names};
 use crate::kind::{objects, shown};
 
 /// Largest file that is read, in bytes. The evaluator takes requests of 7 MiB.
@@ -42,32 +42,17 @@ pub(super) struct Trial {
     pub(super) expect: Expectation,
 }
 
-/// A file of a folder that cannot be read. Whether it has tests is not known.
-pub(super) struct Unread {
-    pub(super) file: String,
-    pub(super) why: String,
-}
-
 /// Reads the tests of these files and folders, and of the folders in them. `wanted` leaves out cases without this text in `TEST: CASE`.
 ///
 /// # Errors
 /// When a file that is named cannot be read, when something is no test, and when there is no case at all.
 pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result<(Vec<Prepared>, Vec<Unread>)> {
     let group = API_VERSION.split_once('/').map_or(API_VERSION, |(group, _)| group);
-    let (mut tests, mut unread, mut are_there) = (Vec::new(), Vec::new(), false);
-    for found in manifests(paths)? {
-        let Some(content) = found.read(LARGEST)? else { continue };
-        let Found { path, is_named } = found;
-        let text = match content {
-            Ok(text) => text,
-            Err(why) => {
-                unread.push(Unread { file: path.display().to_string(), why });
-                continue;
-            }
-        };
+    let (mut tests, mut are_there) = (Vec::new(), false);
+    let unread = each(paths, LARGEST, |Found { path, is_named }, text| {
         // A folder may hold other files than tests, such as templates.
         if !is_named && !names(&text, group) {
-            continue;
+            return Ok(());
         }
         let text = std::str::from_utf8(&text).with_context(|| format!("{}: it is not UTF-8", path.display()))?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -80,7 +65,8 @@ pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result
                 tests.extend(prepared(test, &path, document.line, wanted).with_context(place)?);
             }
         }
-    }
+        Ok(())
+    })?;
     let named = paths.iter().map(|path| shown(path)).collect::<Vec<_>>().join(", ");
     let is_all = unread.is_empty();
     ensure!(are_there || !is_all, "no {KIND} of {API_VERSION} in {named}; `portcullis test --help` shows one");
@@ -160,7 +146,7 @@ mod tests {
         );
         add_what_is_not_read(folder.path());
         let (tests, unread) = collect(&[folder.path().to_owned()], None).expect("a test");
-        let files: Vec<_> = unread.iter().map(|one| Path::new(&one.file).file_name()).collect();
+        let files: Vec<_> = unread.iter().map(|one| one.path.file_name()).collect();
         assert_eq!((tests.len(), files), (1, vec![Some("odd.yaml".as_ref())]));
         for name in ["large.yaml", "odd.yaml"] {
             collect(&[folder.path().join(name)], None).err().expect("it is named");

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod completion;
+mod folders;
 mod health;
 mod page;
 mod refusals;
