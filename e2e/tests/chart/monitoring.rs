@@ -161,6 +161,34 @@ fn the_notes_say_where_alerts_have_no_metrics() {
     }
 }
 
+#[test]
+fn the_notes_name_the_alerts_that_fire_without_metrics() {
+    let fire = |values: &Value| -> BTreeSet<String> {
+        let notes = notes(values);
+        let words = notes.split(|letter: char| !letter.is_ascii_alphanumeric());
+        words.filter(|word| word.starts_with("Portcullis") && *word != "Portcullis").map(str::to_owned).collect()
+    };
+    let named = |alerts: &[&str]| -> BTreeSet<String> { alerts.iter().map(|alert| (*alert).to_owned()).collect() };
+    // Those that fire at once where no metrics are read, as a scene of `alerts.yaml` shows.
+    let all = [
+        "PortcullisNoReplicas",
+        "PortcullisReporterNoLeader",
+        "PortcullisControllerNoLeader",
+        "PortcullisMetricsMissing",
+    ];
+    let unread = json!({
+        "monitoring": { "prometheusRule": { "enabled": true } }, "networkPolicy": { "enabled": false },
+    });
+    assert_eq!(fire(&unread), named(&all));
+    // Targets that do not answer fire one more.
+    let mut values = watched();
+    assert_eq!(fire(&values), named(&[&all[..], &["PortcullisReplicaNotReady"]].concat()));
+    // NetworkPolicies do not apply to the policy server on the node's network, only to the controller.
+    values["server"] = json!({ "hostNetwork": true });
+    assert_eq!(fire(&values), named(&["PortcullisControllerNoLeader"]));
+    assert!(notes(&values).contains("no pod can read metrics of the controller."));
+}
+
 /// Asks promtool whether the alerts of these values are right in the scenes of a file beside this one.
 fn assert_alerts(values: &Value, scenes: &str) {
     let folder = tempfile::tempdir().unwrap();
