@@ -30,7 +30,8 @@ const LABELED: [(&str, &str); 3] = [("", "Namespace"), ("", "ReplicationControll
 
 /// Whether a key that a condition misses here is certainly missing in an API server, too.
 pub(super) fn is_certain(condition: &Condition, request: &Value, missing: &str) -> bool {
-    // Of several keys that are missing, CEL names one: that of the right side of `||`, where the left one would be true in an API server.
+    // CEL names only one of several missing keys: for `||` that of its right side. If the left side lacks a field that an API server sends, it
+    // may be true there, and then nothing is missing. So every such field that the condition names counts as read.
     let lacks = |part: &Value, fields: &[&str]| {
         let is_read = |field: &str| field == missing || condition.named.contains(&field);
         fields.iter().any(|field| part.get(field).is_none() && is_read(field))
