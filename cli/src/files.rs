@@ -26,8 +26,8 @@ pub(crate) struct Unread {
 
 /// Reads these files, and those of these folders and of the folders in them, each once and of limited size, and gives them to `take`. `-` stands
 /// for standard input. What the user named must be readable. A folder may hold other files than those that are meant, so one of them that
-/// cannot be read does not end what is done with the others; and one that is larger than any that is meant is left out, with a note on
-/// standard error.
+/// cannot be read does not end what is done with the others; and one that is larger than any that is meant is left out, as links to folders are,
+/// with a note on standard error.
 ///
 /// # Errors
 /// When something that the user named cannot be read, or is too large; when folders are nested too deep, or have too many files; when `take` fails.
@@ -90,10 +90,18 @@ fn add(path: &Path, is_folder: bool, depth: usize, found: &mut Vec<Found>) -> an
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let (path, kind) = (entry.path(), entry.file_type()?);
-        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        // Links to folders are not followed, as they may lead back here. Links to files are.
-        if !is_hidden && (kind.is_dir() || (crate::is_manifest(&path) && path.is_file())) {
-            add(&path, kind.is_dir(), depth + 1, found)?;
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let target = if kind.is_symlink() { fs::metadata(&path).map(|target| target.file_type()) } else { Ok(kind) };
+        match target {
+            Ok(_) if kind.is_dir() => add(&path, true, depth + 1, found)?,
+            // Links to folders are not followed, as they may lead back here. Links to files are.
+            Ok(target) if target.is_dir() => crate::note(&left_out(&path, "it is a link to a folder")),
+            Ok(target) if !target.is_file() => {}
+            // Where it is not known what a link leads to, reading it says why.
+            _ if crate::is_manifest(&path) => add(&path, false, depth + 1, found)?,
+            _ => {}
         }
     }
     Ok(())
@@ -101,14 +109,21 @@ fn add(path: &Path, is_folder: bool, depth: usize, found: &mut Vec<Found>) -> an
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
-    /// Puts into a folder what no command stops at: `large.yaml`, of more than 16 MiB, which none looks at, and `odd.yaml`, whose bytes cannot
-    /// be read, whatever rights the user has, so that none succeeds.
+    /// The files of [`add_what_is_not_read`] without which no command succeeds.
+    pub(crate) const NOT_READ: [&str; 2] = ["gone.yaml", "odd.yaml"];
+
+    /// Puts into a folder what no command stops at: `large.yaml`, of more than 16 MiB, and `back`, a link to the folder, which none looks at;
+    /// and what none can read, whatever rights the user has, so that none succeeds: `gone.yaml`, a link to no file, and `odd.yaml`.
     pub(crate) fn add_what_is_not_read(folder: &Path) {
         let large = fs::File::create(folder.join("large.yaml")).expect("creates");
         large.set_len((16 << 20) + 1).expect("it is sparse");
-        std::os::unix::fs::symlink("/proc/self/mem", folder.join("odd.yaml")).expect("links");
+        for (target, link) in [(".", "back"), ("nowhere.yaml", "gone.yaml"), ("/proc/self/mem", "odd.yaml")] {
+            symlink(target, folder.join(link)).expect("links");
+        }
     }
 
     #[test]
@@ -116,6 +131,11 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         add_what_is_not_read(folder.path());
         fs::write(folder.path().join("a.yaml"), "a: 1").expect("writes");
+        fs::write(folder.path().join("notes.txt"), "a: 1").expect("writes");
+        // Nothing that can be read, and sockets, pipes and devices cannot have what is meant.
+        for (target, link) in [("nowhere", "gone"), ("/dev/null", "null.yaml")] {
+            symlink(target, folder.path().join(link)).expect("links");
+        }
         let path = |name: &str| folder.path().join(name);
         let read = |named: PathBuf| {
             let mut taken = Vec::new();
@@ -128,9 +148,9 @@ pub(crate) mod tests {
         assert_eq!(read(path("a.yaml")).expect("reads"), (vec![(path("a.yaml"), true, b"a: 1".to_vec())], vec![]));
         let (taken, unread) = read(folder.path().to_owned()).expect("reads");
         assert_eq!(taken, [(path("a.yaml"), false, b"a: 1".to_vec())]);
-        let [(odd, why)] = unread.as_slice() else { panic!("{unread:?}") };
-        assert!(*odd == path("odd.yaml") && why.contains("odd.yaml"), "{unread:?}");
-        for name in ["large.yaml", "odd.yaml"] {
+        assert_eq!(unread.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>(), NOT_READ.map(path));
+        assert!(NOT_READ.iter().zip(&unread).all(|(name, (_, why))| why.contains(name)), "{unread:?}");
+        for name in ["gone.yaml", "large.yaml", "odd.yaml"] {
             read(path(name)).expect_err(name);
         }
     }

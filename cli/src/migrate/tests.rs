@@ -1,6 +1,7 @@
 //! Whole manifests of Kubewarden, and what became of them.
 
 use super::*;
+use crate::files::tests::{NOT_READ, add_what_is_not_read};
 
 fn migrated(text: &str) -> Migrated {
     Migrated::of(portcullis_yaml::read_documents(text).expect("YAML"))
@@ -252,16 +253,18 @@ fn other_files_of_a_folder_are_left_alone() {
     put("deeper/b.yaml", &policy("b"));
     put("template.yaml", "{{ if .Values.x }}: ]");
     put("kustomization.yaml", "kind: Kustomization\nresources: [a.yaml]\n");
-    crate::files::tests::add_what_is_not_read(folder.path());
+    add_what_is_not_read(folder.path());
     // One whose bytes cannot be read may have others.
     let migrated = Migrated::read(folder.path()).expect("reads");
     let left = serde_json::to_value(&migrated).expect("JSON")["left"].take();
-    let (object, why) = (left[0]["object"].as_str().unwrap_or_default(), left[0]["why"].as_str().unwrap_or_default());
-    assert!(object.ends_with("odd.yaml") && why.starts_with("failed to read "), "{left}");
-    assert!(why.ends_with("; whether it has objects of Kubewarden is not known"), "{left}");
-    assert_eq!((migrated.left.len(), migrated.status()), (1, 1));
+    for (number, name) in NOT_READ.iter().enumerate() {
+        let text = |field: &str| left[number][field].as_str().unwrap_or_default();
+        assert!(text("object").ends_with(name) && text("why").starts_with("failed to "), "{left}");
+        assert!(text("why").ends_with("; whether it has objects of Kubewarden is not known"), "{left}");
+    }
+    assert_eq!((migrated.left.len(), migrated.status()), (NOT_READ.len(), 1));
 
-    std::fs::remove_file(folder.path().join("odd.yaml")).expect("removes");
+    NOT_READ.iter().for_each(|name| std::fs::remove_file(folder.path().join(name)).expect("removes"));
     let migrated = Migrated::read(folder.path()).expect("reads");
     let names: Vec<_> = migrated.policies.iter().map(|policy| &policy["metadata"]["name"]).collect();
     assert_eq!((names, &migrated.left, migrated.status()), (vec![&json!("a"), &json!("b")], &Vec::new(), 0));

@@ -1,6 +1,7 @@
 //! What is in a folder and is not read is said, and is no success where it may be what is meant.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use crate::portcullis;
 
@@ -15,9 +16,36 @@ fn what_is_left_out_of_a_folder_is_noted() {
     fs::create_dir(&inner).expect("makes");
     fs::write(inner.join("a.yaml"), POLICY).expect("writes");
     fs::File::create(inner.join("large.yaml")).and_then(|file| file.set_len((16 << 20) + 1)).expect("it is sparse");
+    fs::create_dir(folder.path().join("shared")).expect("makes");
+    symlink("../shared", inner.join("shared")).expect("links");
     let migrated = portcullis(folder.path(), &["migrate", "kubewarden", "policies"]);
     assert_eq!(migrated.code, Some(0), "{migrated:?}");
-    let note = "left out policies/large.yaml: it is larger than 16 MiB\n";
-    assert!(migrated.err.starts_with(note), "{migrated:?}");
+    let notes = "left out policies/shared: it is a link to a folder\n\
+                 left out policies/large.yaml: it is larger than 16 MiB\n";
+    assert!(migrated.err.starts_with(notes), "{migrated:?}");
     assert!(migrated.out.contains("kind: ClusterPolicy"), "{migrated:?}");
+}
+
+/// A link to no file may be to a policy: no command ends with 0 without it, and none stops at it.
+#[test]
+fn a_link_to_no_file_is_no_success() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let inner = folder.path().join("policies");
+    fs::create_dir(&inner).expect("makes");
+    symlink("nowhere.yaml", inner.join("d.yaml")).expect("links");
+    let why = "failed to open policies/d.yaml: No such file or directory (os error 2)";
+    for (arguments, code) in [
+        (&["check", "policies"][..], 2),
+        (&["test", "policies"], 2),
+        (&["migrate", "kubewarden", "policies"], 1),
+        (&["save", "policies", "-f", "x.tar"], 1),
+    ] {
+        let printed = portcullis(folder.path(), arguments);
+        assert_eq!(printed.code, Some(code), "{arguments:?}: {printed:?}");
+        assert!((printed.out.clone() + &printed.err).contains(why), "{arguments:?}: {printed:?}");
+    }
+    fs::write(inner.join("a.yaml"), POLICY).expect("writes");
+    let migrated = portcullis(folder.path(), &["migrate", "kubewarden", "policies"]);
+    assert_eq!(migrated.code, Some(1), "{migrated:?}");
+    assert!(migrated.out.contains("kind: ClusterPolicy") && migrated.err.contains(why), "{migrated:?}");
 }
