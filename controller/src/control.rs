@@ -209,16 +209,16 @@ impl Control {
                 remembered.tried = Some(answer);
                 remembered.refused = None;
             }
-            Outcome::Proven(group, webhook, value) => {
+            Outcome::Proven(group, webhook, failed) => {
                 let remembered = self.memory.groups.entry(group).or_default();
-                match value {
+                match failed {
                     None => {
                         remembered.proven = Some(webhook);
                         remembered.unproven = None;
                     }
-                    Some(value) => {
-                        let text = value.message.clone();
-                        remembered.unproven = Some(value);
+                    Some(failed) => {
+                        let text = failed.value.message.clone();
+                        remembered.unproven = Some(failed);
                         self.failed(action, &Failed::other(text));
                     }
                 }

@@ -20,8 +20,8 @@ use crate::action::Action;
 use crate::desired::marker_value;
 use crate::event::{Events, kind};
 use crate::failed::Failed;
-use crate::marker::{ProofProblem, Prover};
-use crate::memory::{ConditionValue, WebhookRejection};
+use crate::marker::Prover;
+use crate::memory::{ConditionValue, FailedProof, WebhookRejection};
 use crate::watch::resource;
 use crate::world::{Change, Collection, Entries};
 
@@ -43,8 +43,8 @@ pub(crate) enum Outcome {
     Tried(GroupId, Result<(), WebhookRejection>),
     /// The policy with this uid does not exist.
     Gone(String),
-    /// Every API server calls a webhook; or the condition that says why that is not known.
-    Proven(GroupId, (String, Entries), Option<ConditionValue>),
+    /// Every API server calls a webhook; or why that is not known.
+    Proven(GroupId, (String, Entries), Option<FailedProof>),
 }
 
 /// Executes actions.
@@ -67,12 +67,12 @@ impl Executor {
             // Entries of a revision that nobody can read may be those of an earlier release, whose marker was the group.
             let value = marker_value(entries).unwrap_or(group.as_str());
             let proof = self.prover.prove(group, revision, value, PATIENCE).await;
-            let value = proof.err().map(|unproven| {
+            let failed = proof.err().map(|unproven| {
                 let (status, reason) = unproven.problem.condition();
-                let is_silence = matches!(unproven.problem, ProofProblem::Unreachable(_));
-                ConditionValue { status, reason, message: unproven.to_string(), is_silence }
+                let value = ConditionValue { status, reason, message: unproven.to_string() };
+                FailedProof { value, keeps_earlier: unproven.keeps_earlier_proof }
             });
-            return Ok(Outcome::Proven(group.clone(), webhook.clone(), value));
+            return Ok(Outcome::Proven(group.clone(), webhook.clone(), failed));
         }
         let done = tokio::time::timeout(LIMIT, self.write(action)).await;
         done.unwrap_or_else(|_| Err(Failed::other(format!("the API server did not answer within {LIMIT:?}"))))

@@ -57,14 +57,23 @@ pub struct GroupMemory {
     pub tried: Option<Result<(), WebhookRejection>>,
     /// The uid and entries of the webhook that every API server was proven to call.
     pub proven: Option<(String, Entries)>,
-    /// Why the last proof failed.
-    pub unproven: Option<ConditionValue>,
+    /// The last proof, if it failed.
+    pub unproven: Option<FailedProof>,
     /// Why the last write failed, if a user has to fix it.
     pub refused: Option<ConditionValue>,
     /// Whether we wrote the webhook.
     pub is_written: bool,
     /// When a revision of a member last said that it served in an installation that was removed.
     pub marked: Option<Instant>,
+}
+
+/// A failure to prove that every API server calls a webhook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedProof {
+    /// What policies say about it.
+    pub value: ConditionValue,
+    /// Whether nothing in it speaks against an earlier proof.
+    pub keeps_earlier: bool,
 }
 
 /// An API server's refusal of a webhook.
@@ -85,8 +94,6 @@ pub struct ConditionValue {
     pub reason: &'static str,
     /// Why it has this status, for people to read.
     pub message: String,
-    /// Whether it is only because an API server gave no answer, so that an earlier proof still holds.
-    pub is_silence: bool,
 }
 
 impl WebhookRejection {
@@ -99,7 +106,7 @@ impl WebhookRejection {
 impl ConditionValue {
     /// The webhook is not configured, for this reason.
     pub fn not_configured(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { status: Truth::False, reason, message: message.into(), is_silence: false }
+        Self { status: Truth::False, reason, message: message.into() }
     }
 
     /// The refusal of a policy whose match part has the same id as another one. The id is a part of a hash, so this can happen by chance or
@@ -113,7 +120,7 @@ impl ConditionValue {
 
     /// API servers call the policy.
     pub fn registered(message: String) -> Self {
-        Self { status: Truth::True, reason: "Registered", message, is_silence: false }
+        Self { status: Truth::True, reason: "Registered", message }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The condition `WebhookConfigured` of a policy (docs/design/status-api.md, section 4).
 
-use portcullis_api::{Condition, ConditionType, Truth};
+use portcullis_api::{Condition, ConditionType};
 use portcullis_contract::GroupId;
 use portcullis_process::Now;
 
@@ -78,13 +78,13 @@ pub(super) fn value(
             refused => refused,
         };
     }
-    if let Some((remembered, unproven)) = remembered.and_then(|one| Some((one, one.unproven.clone()?))) {
+    if let Some((remembered, failed)) = remembered.and_then(|one| Some((one, one.unproven.clone()?))) {
         // What this leader has written, or has proven in another form, is not what the leader before has proven.
         let is_untouched = remembered.proven.is_none() && !remembered.is_written;
-        if !unproven.is_silence || !is_untouched || !is_registered(policy) {
-            return Some(unproven);
+        if !failed.keeps_earlier || !is_untouched || !policy.is_registered_at(policy.generation) {
+            return Some(failed.value);
         }
-        let message = format!("{}; not proven again: {}", called_by(found, id), unproven.message);
+        let message = format!("{}; not proven again: {}", called_by(found, id), failed.value.message);
         return Some(ConditionValue::registered(message));
     }
     if newest.content.as_ref().is_ok_and(|content| !group.calls_for(content)) {
@@ -106,12 +106,6 @@ pub(super) fn value(
 /// What calls a policy, for people to read.
 fn called_by(found: &WebhookView, group: &GroupId) -> String {
     format!("webhook configuration {} of match group {group}", found.name)
-}
-
-/// Whether the status says of this generation that API servers call it. The leader before has written that, after a proof.
-fn is_registered(policy: &PolicyView) -> bool {
-    let condition = policy.status.webhook.as_ref();
-    condition.is_some_and(|one| one.status == Truth::True && one.observed_generation == policy.generation)
 }
 
 /// The condition of a policy that no webhook calls yet: it is suspended, or waits for its replicas.

@@ -5,7 +5,7 @@ mod webhook;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portcullis_api::{PolicyReference, Truth};
+use portcullis_api::PolicyReference;
 use portcullis_contract::{GroupId, MatchPart, RuleWithOperations, WebhookKind};
 use portcullis_matching::rules::resources;
 use portcullis_process::Now;
@@ -154,7 +154,8 @@ impl<'w> Groups<'w> {
             };
             group.first.get_or_insert(&policy.reference);
             group.marker.get_or_insert(&revision.name);
-            let (is_configured, was_registered) = (is_configured(policy, revision), was_registered(policy, revision));
+            let is_configured = policy.is_registered_at(revision.generation);
+            let was_registered = was_registered(policy, revision);
             let is_newest = revision.generation == policy.generation;
             let may_register = is_newest && !policy.is_suspended && policy.status.everywhere >= policy.generation;
             group.was_registered |= was_registered;
@@ -475,16 +476,10 @@ pub(super) fn newest_content<'w>(
     revisions.get(&policy.generation)?.content.as_ref().ok()
 }
 
-/// Whether API servers call the policy because of this revision, as its condition says.
-fn is_configured(policy: &PolicyView, revision: &RevisionView) -> bool {
-    let condition = policy.status.webhook.as_ref();
-    condition.is_some_and(|one| one.status == Truth::True && one.observed_generation == revision.generation)
-}
-
 /// Whether API servers may have called the policy because of this revision. The condition may be about a later generation by now.
 pub(super) fn was_registered(policy: &PolicyView, revision: &RevisionView) -> bool {
     let may_count = !policy.is_suspended && !policy.is_uninstalled();
-    is_configured(policy, revision) || revision.marks.served && may_count
+    policy.is_registered_at(revision.generation) || revision.marks.served && may_count
 }
 
 /// Whether the match part of the newest generation does not follow from the policy itself.

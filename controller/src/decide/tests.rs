@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::action::Action;
 use crate::desired::Installation;
-use crate::memory::ConditionValue;
+use crate::memory::{ConditionValue, FailedProof};
 use crate::world::{Change, Collection};
 
 const POLICIES: Collection = Collection::Policies(Kind::ClusterPolicy);

@@ -51,6 +51,8 @@ pub struct Unproven {
     pub problem: ProofProblem,
     /// The API server that has it.
     pub server: String,
+    /// Whether none of the API servers has shown that it does not call the webhook, so that an earlier proof still holds.
+    pub keeps_earlier_proof: bool,
     /// How many API servers call the webhook.
     pub proven: usize,
     /// How many API servers there are.
@@ -67,6 +69,15 @@ impl ProofProblem {
             | Self::Gone
             | Self::RefusedByAnother(_)
             | Self::Unexpected { .. } => (Truth::Unknown, "Unknown"),
+        }
+    }
+
+    /// Whether an earlier proof still holds: the API server was not asked, or said nothing about the webhook. What somebody must mend is reported
+    /// in any case.
+    pub fn keeps_earlier_proof(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Gone | Self::RefusedByAnother(_) | Self::Unexpected { .. } => true,
+            Self::NotCalledYet | Self::Forbidden(_) => false,
         }
     }
 
@@ -88,9 +99,25 @@ impl ProofProblem {
     }
 }
 
+impl Unproven {
+    /// The result for `servers` API servers, of which these have failed; `None` if none has.
+    pub(crate) fn of<'a>(failed: impl Iterator<Item = (&'a str, &'a ProofProblem)>, servers: usize) -> Option<Self> {
+        let failed: Vec<_> = failed.collect();
+        let (server, problem) = failed.iter().max_by_key(|(_, problem)| problem.weight())?;
+        Some(Self {
+            problem: (*problem).clone(),
+            server: (*server).to_owned(),
+            // A more serious problem of one does not hide what another has shown.
+            keeps_earlier_proof: failed.iter().all(|(_, problem)| problem.keeps_earlier_proof()),
+            proven: servers - failed.len(),
+            servers,
+        })
+    }
+}
+
 impl fmt::Display for Unproven {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { problem, server, proven, servers } = self;
+        let Self { problem, server, proven, servers, .. } = self;
         write!(f, "{proven} of {servers} API servers call the webhook; {server}: {problem}")
     }
 }
@@ -167,6 +194,29 @@ mod tests {
     fn only_what_somebody_must_mend_is_false() {
         assert_eq!(ProofProblem::Forbidden(String::new()).condition(), (Truth::False, "Forbidden"));
         assert_eq!(ProofProblem::NotCalledYet.condition(), (Truth::Unknown, "Unknown"));
+    }
+
+    #[test]
+    fn only_an_api_server_that_lets_the_marker_pass_speaks_against_an_earlier_proof() {
+        let text = String::new;
+        for (problem, keeps) in [
+            (ProofProblem::NotCalledYet, false),
+            (ProofProblem::Unreachable(text()), true),
+            // It says nothing about the webhook, but somebody has to restore a right.
+            (ProofProblem::Forbidden(text()), false),
+            // Another revision carries the next marker.
+            (ProofProblem::Gone, true),
+            (ProofProblem::RefusedByAnother(text()), true),
+            (ProofProblem::Unexpected { code: 503, text: text() }, true),
+        ] {
+            assert_eq!(problem.keeps_earlier_proof(), keeps, "{problem}");
+            let alone = Unproven::of([("a", &problem)].into_iter(), 2).expect("a failure");
+            assert_eq!((alone.keeps_earlier_proof, alone.proven), (keeps, 1), "{problem}");
+            let failed = [("a", &problem), ("b", &ProofProblem::NotCalledYet)];
+            let with_another = Unproven::of(failed.into_iter(), 2).expect("a failure");
+            assert!(!with_another.keeps_earlier_proof, "the second one does not call it, whatever {problem}");
+        }
+        assert_eq!(Unproven::of(std::iter::empty(), 2), None);
     }
 
     #[test]

@@ -84,14 +84,12 @@ impl Prover {
             let answers = join_all(left.iter().map(|server| self.ask(server, group, revision, value))).await;
             let failed: Vec<_> =
                 left.into_iter().zip(answers).filter_map(|(one, said)| Some((one, said.err()?))).collect();
-            let Some((server, problem)) = failed.iter().max_by_key(|(_, problem)| problem.weight()) else {
-                return Ok(());
-            };
+            let problems = failed.iter().map(|(server, problem)| (server.name.as_str(), problem));
+            let Some(unproven) = Unproven::of(problems, servers) else { return Ok(()) };
             let wait = pause_after(tries);
             tries += 1;
-            if start.elapsed() + wait > patience || matches!(problem, ProofProblem::Gone) {
-                let proven = servers - failed.len();
-                return Err(Unproven { problem: problem.clone(), server: server.name.clone(), proven, servers });
+            if start.elapsed() + wait > patience || matches!(unproven.problem, ProofProblem::Gone) {
+                return Err(unproven);
             }
             tokio::time::sleep(wait).await;
             let is_renewed = failed.iter().any(|(_, problem)| problem.may_be_outdated()) && self.renew().await;
@@ -192,7 +190,8 @@ impl Prover {
 
     /// The failure to find the API servers.
     fn unproven(&self, problem: ProofProblem) -> Unproven {
-        Unproven { problem, server: self.configured(), proven: 0, servers: 1 }
+        let keeps_earlier_proof = problem.keeps_earlier_proof();
+        Unproven { problem, server: self.configured(), keeps_earlier_proof, proven: 0, servers: 1 }
     }
 }
 

@@ -142,6 +142,12 @@ impl PolicyView {
         })
     }
 
+    /// Whether the status says that API servers call the policy because of this generation. A leader has written that after a proof.
+    pub(crate) fn is_registered_at(&self, generation: i64) -> bool {
+        let condition = self.status.webhook.as_ref();
+        condition.is_some_and(|one| one.status == Truth::True && one.observed_generation == generation)
+    }
+
     /// Whether the installation was removed on purpose, and API servers have not called the policy since then. It counts as one that was never
     /// registered: replicas of the next installation that are not ready must not reject requests.
     pub(crate) fn is_uninstalled(&self) -> bool {

@@ -317,13 +317,7 @@ fn a_revision_that_somebody_deletes_takes_no_webhook_away() {
 #[test]
 fn before_authority_and_owner_are_known_nothing_is_registered() {
     let mut stage = Stage::new();
-    let missing = ConditionValue {
-        status: Truth::False,
-        reason: "CABundleInvalid",
-        message: "none yet".into(),
-        is_silence: false,
-    };
-    stage.rules.installation = Err(missing);
+    stage.rules.installation = Err(ConditionValue::not_configured("CABundleInvalid", "none yet"));
     stage.put(policy("a").everywhere());
     stage.revision(&policy("a"), &[]);
     assert_eq!(stage.actions(), ["a False CABundleInvalid at 1"]);

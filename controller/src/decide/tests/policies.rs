@@ -65,25 +65,24 @@ fn a_registered_policy_says_so_only_after_the_proof() {
     assert_eq!(stage.actions(), ["prove with a-1"]);
     stage.proven(&policy("a"));
     assert_eq!(stage.actions(), ["a True Registered at 1"]);
-    let unproven =
-        ConditionValue { status: Truth::Unknown, reason: "Unknown", message: "not called".into(), is_silence: false };
+    let value = ConditionValue { status: Truth::Unknown, reason: "Unknown", message: "not called".into() };
     let group = stage.group(&policy("a"));
-    stage.memory.groups.entry(group).or_default().unproven = Some(unproven);
+    stage.memory.groups.entry(group).or_default().unproven = Some(FailedProof { value, keeps_earlier: false });
     assert_eq!(stage.actions(), ["prove with a-1", "a Unknown Unknown at 1"]);
 }
 
-/// What a new leader sees of a policy with this condition, whose webhook is as it should be, where an API server gave no answer or, if
-/// `answered`, let the marker pass.
-fn seen_by_a_new_leader(policy: P, answered: bool) -> Stage {
+/// What a new leader sees of a policy with this condition, whose webhook is as it should be, where an API server said nothing about it or, if
+/// `passed`, let the marker pass.
+fn seen_by_a_new_leader(policy: P, passed: bool) -> Stage {
     let mut stage = Stage::new();
     stage.put(policy.clone());
     stage.revision(&policy, &["served"]);
     stage.webhook(&policy);
     let message = "1 of 2 API servers call the webhook; 10.0.0.2:6443: it failed".to_owned();
     let (status, reason) = (Truth::Unknown, "Unknown");
-    let unproven = ConditionValue { status, reason, message, is_silence: !answered };
+    let value = ConditionValue { status, reason, message };
     let group = stage.group(&policy);
-    stage.memory.groups.entry(group).or_default().unproven = Some(unproven);
+    stage.memory.groups.entry(group).or_default().unproven = Some(FailedProof { value, keeps_earlier: !passed });
     stage
 }
 

@@ -30,13 +30,7 @@ impl Stage {
 fn the_webhook_that_checks_policies_is_registered_once_authority_and_key_are_known() {
     let mut stage = Stage::checking();
     let installation = stage.rules.installation.clone();
-    let missing = ConditionValue {
-        status: Truth::False,
-        reason: "CABundleInvalid",
-        message: "none yet".into(),
-        is_silence: false,
-    };
-    stage.rules.installation = Err(missing);
+    stage.rules.installation = Err(ConditionValue::not_configured("CABundleInvalid", "none yet"));
     assert_eq!(stage.actions(), NOTHING);
     stage.rules.installation = installation;
     assert_eq!(stage.actions(), ["register checks"]);

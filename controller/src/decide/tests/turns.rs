@@ -80,8 +80,7 @@ fn z03_nobody_waits_for_what_only_somebody_else_can_mend() {
     let mut stage = enforced(&[mutating("a", 10)]);
     stage.put(mutating("new", 5));
     let group = stage.group(&mutating("a", 10));
-    let forbidden =
-        ConditionValue { status: Truth::Unknown, reason: "Forbidden", message: "no".into(), is_silence: false };
+    let forbidden = ConditionValue { status: Truth::Unknown, reason: "Forbidden", message: "no".into() };
     stage.memory.groups.entry(group).or_default().refused = Some(forbidden);
     assert!(created(&stage.decide()).is_some());
 }
