@@ -72,7 +72,9 @@ struct Work {
     pruned: Instant,
     looked: Instant,
     look_due: bool,
-    looking: OneAtATime,
+    looking: OneAtATime<(bool, Looked)>,
+    /// Whether a publication began while the look was under way, so that the look may have taken the new manifest for another program's.
+    overtaken: bool,
     silence: Silence,
     watched: Looked,
 }
@@ -172,6 +174,7 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
         looked: Instant::now(),
         look_due: false,
         looking: OneAtATime::default(),
+        overtaken: false,
         silence: Silence::default(),
         watched,
         outside: outside.clone(),
@@ -262,6 +265,7 @@ impl Work {
             self.outside.grants.replace(&manifest, evaluator.as_deref(), now.instant);
             self.runner.keep(self.plan.keep());
             self.publishing = Some(now.instant);
+            self.overtaken = true;
             let (runner, events) = (Arc::clone(&self.runner), self.events.clone());
             tokio::spawn(async move {
                 let result = runner.publish(manifest).await;
@@ -279,9 +283,12 @@ impl Work {
         if has_changed {
             match self.silence.failure() {
                 Some(failure) => {
-                    tracing::warn!(problem = failure.message, "what is on it serves on; nothing new is published")
+                    tracing::warn!(
+                        problem = failure.message,
+                        "what is on the volume serves on; changes may not be seen or published"
+                    )
                 }
-                None => tracing::info!("the volume answers again"),
+                None => tracing::info!("the volume and the files answer again"),
             }
         }
         if progresses || has_changed || self.shown != Some(self.plan.changes()) {
@@ -358,16 +365,20 @@ impl Work {
 
     /// Looks for changes that send no events: of the manifest on the volume, and of the files that fetches depend on.
     async fn look(&mut self) {
-        let is_due = self.looked.elapsed() >= LOOK || self.look_due;
-        if !is_due || self.publishing.is_some() || self.looking.since().is_some() {
-            return;
+        if !self.looking.has_begun() {
+            let is_due = self.looked.elapsed() >= LOOK || self.look_due;
+            if !is_due || self.publishing.is_some() {
+                return;
+            }
+            (self.looked, self.look_due, self.overtaken) = (Instant::now(), false, false);
         }
-        (self.looked, self.look_due) = (Instant::now(), false);
         let (runner, files) = (Arc::clone(&self.runner), self.outside.watched_files.clone());
         let look = move || (runner.volume.is_manifest_foreign(), look_at(&files, &runner));
-        // A volume that hangs must not block the loop.
+        // A volume that hangs must not block the loop. What a slow one shows is taken in a later turn.
         let Some((foreign, watched)) = self.looking.run(TICK, look).await else { return };
-        if foreign {
+        if foreign && self.overtaken {
+            self.look_due = true;
+        } else if foreign {
             tracing::warn!("another program changed the manifest on the volume; publishing it again");
             self.take(plan::Event::ManifestLost, Now::get());
         }
