@@ -6,6 +6,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+#[cfg(test)]
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use portcullis_contract::{Artifact, Digest, Hasher};
@@ -25,8 +26,9 @@ const CHUNK: usize = 256 << 10;
 pub(crate) struct PrivateCopies {
     volume: PathBuf,
     folder: PathBuf,
-    tries: AtomicU64,
     room: PrivateRoom,
+    #[cfg(test)]
+    tries: AtomicU64,
 }
 
 /// Makes the folder of private copies, for this process's user only. To be called before the process is confined.
@@ -49,15 +51,23 @@ pub(crate) fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
 }
 
 impl PrivateCopies {
-    /// The copies in `folder` of the artifacts in `volume`, in at most `size` bytes.
+    /// The copies in `folder` of the artifacts in `volume`, in at most `size` bytes. Copies that an earlier process did not end are removed.
     ///
     /// # Errors
     /// When the folder cannot be made or listed.
     pub(crate) fn new(volume: &Path, folder: &Path, size: Option<u64>) -> Result<Self, FileError> {
         prepare_private_dir(folder)?;
         let there = fs::read_dir(folder).map_err(FileError::new("list", folder))?.flatten();
-        let room = PrivateRoom::new(size, there.filter_map(|entry| known(&entry)));
-        Ok(Self { volume: volume.to_owned(), folder: folder.to_owned(), tries: AtomicU64::new(0), room })
+        // What cannot be removed goes on to take its room.
+        let stays = |entry: &fs::DirEntry| !is_unfinished(&entry.file_name()) || fs::remove_file(entry.path()).is_err();
+        let room = PrivateRoom::new(size, there.filter(stays).filter_map(|entry| known(&entry)));
+        Ok(Self {
+            volume: volume.to_owned(),
+            folder: folder.to_owned(),
+            room,
+            #[cfg(test)]
+            tries: AtomicU64::new(0),
+        })
     }
 
     /// The copy of an artifact, open for reading. Its bytes have been hashed in this process.
@@ -125,18 +135,18 @@ impl PrivateCopies {
         None
     }
 
-    /// Copies the artifact from the volume and hashes the bytes as they pass.
+    /// Copies the artifact from the volume and hashes the bytes as they pass. Nobody else copies it meanwhile.
     fn copy(&self, artifact: &Artifact) -> Result<File, ArtifactError> {
         let from = self.volume.join(ARTIFACTS).join(&artifact.file);
         let mut source = files::open_regular(&from).map_err(|error| match error.source.kind() {
             io::ErrorKind::NotFound => ArtifactError::Missing { file: artifact.file.clone() },
             _ => ArtifactError::Unreadable(error),
         })?;
+        #[cfg(test)]
+        self.tries.fetch_add(1, Ordering::Relaxed);
         let path = self.path(artifact.sha256);
-        // Each try has a file name of its own, since an earlier one that was given up may still be writing.
-        let n = self.tries.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.folder.join(format!(".{}.{n}", artifact.sha256.hex()));
-        // An earlier process may have left a file of this name.
+        let temporary = self.folder.join(format!(".{}", artifact.sha256.hex()));
+        // An earlier try may have failed to remove its file.
         let _ = fs::remove_file(&temporary);
         let result = self.copy_to(artifact, &mut source, &from, &temporary).and_then(|()| {
             fs::rename(&temporary, &path).map_err(|error| self.copy_error(artifact, error))?;
@@ -192,6 +202,11 @@ fn known(entry: &fs::DirEntry) -> Option<(Digest, u64)> {
     Some((digest(&entry.file_name())?, entry.metadata().ok()?.len()))
 }
 
+/// Whether a file in the folder has the name of a copy that is being made.
+fn is_unfinished(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".") && digest(name).is_some()
+}
+
 /// The digest in the name of a copy, or of a file that becomes one; none in other names.
 fn digest(name: &OsStr) -> Option<Digest> {
     format!("sha256:{}", name.to_str()?.trim_start_matches('.').split('.').next()?).parse().ok()
@@ -240,8 +255,8 @@ mod tests {
         // A folder cannot be removed like a file.
         fs::create_dir(folder.path().join(stays.hex())).expect("a folder");
         fs::write(folder.path().join(goes.hex()), b"goes").expect("writes");
-        fs::write(folder.path().join(format!(".{}.7", goes.hex())), b"go").expect("writes");
         let copies = PrivateCopies::new(volume.path(), folder.path(), None).expect("opens");
+        fs::write(folder.path().join(format!(".{}", goes.hex())), b"go").expect("writes");
         let files = copies.files();
         assert_eq!((files.len(), files[&Some(stays)].len(), files[&Some(goes)].len()), (2, 1, 2));
         for (digest, files) in files {
@@ -251,12 +266,31 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 1);
     }
 
-    #[test]
-    fn a_spoilt_earlier_copy_is_not_used() {
+    /// An artifact on a new volume, and an empty folder for private copies.
+    fn artifact() -> (tempfile::TempDir, tempfile::TempDir, Artifact) {
         let (volume, folder) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         fs::create_dir(volume.path().join(ARTIFACTS)).expect("a folder");
         fs::write(volume.path().join(ARTIFACTS).join("a"), b"code").expect("writes");
-        let artifact = Artifact { file: "a".into(), sha256: Digest::of(b"code"), size: 4 };
+        (volume, folder, Artifact { file: "a".into(), sha256: Digest::of(b"code"), size: 4 })
+    }
+
+    #[test]
+    fn what_a_killed_process_was_writing_is_gone_with_the_next_start() {
+        let (volume, folder, artifact) = artifact();
+        let requester = Requester { tenant: &Tenant::Cluster, enforced: false };
+        for left in ["", ".0", ".7"] {
+            fs::write(folder.path().join(format!(".{}{left}", artifact.sha256.hex())), b"co").expect("writes");
+        }
+        let copies = PrivateCopies::new(volume.path(), folder.path(), None).expect("opens");
+        assert_eq!(copies.room.digests(), []);
+        assert!(copies.get(&artifact, requester).is_ok());
+        let files: Vec<_> = fs::read_dir(folder.path()).expect("lists").flatten().map(|file| file.path()).collect();
+        assert_eq!(files, [copies.path(artifact.sha256)]);
+    }
+
+    #[test]
+    fn a_spoilt_earlier_copy_is_not_used() {
+        let (volume, folder, artifact) = artifact();
         let copies = PrivateCopies::new(volume.path(), folder.path(), None).expect("opens");
         let requester = Requester { tenant: &Tenant::Cluster, enforced: false };
         assert!(copies.get(&artifact, requester).is_ok());
