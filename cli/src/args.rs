@@ -116,8 +116,8 @@ pub enum Command {
     /// answers with what is expected. A policy is asked as in mode protect, and also while it is suspended. A request that an API server would
     /// not ask the policy about, by its rules, selectors and match conditions, fails its case, unless that expects `matched: false`.
     ///
-    /// Exit status: 0 all cases passed, 1 one failed, 2 one could not be evaluated, or a file of a folder cannot be read; 64 for a bad
-    /// argument.
+    /// Exit status: 0 all cases passed, 1 one failed, 2 one could not be evaluated, or a file or a folder in a folder cannot be
+    /// read; 64 for a bad argument.
     Test(TestArgs),
     /// Say what a policy would do to the objects that are in a cluster already.
     ///
@@ -132,14 +132,15 @@ pub enum Command {
     /// them, from reports (OpenReports); this needs the right to list reports. Unlike `impact`, it evaluates nothing.
     ///
     /// Exit status: 0 no object is rejected, 1 at least one is, 2 unknown, for instance because the audit is off; 64 for a bad argument.
+    /// With --now and without --wait, 0 says only that the scan has been asked for.
     Audit(AuditArgs),
     /// Translate manifests of Kubewarden, and say what became of each field.
     ///
     /// Policies come as YAML on standard output, ready to apply, and what became of each field on standard error. With --values it is the
     /// Helm values of each PolicyServer instead of the policies.
     ///
-    /// Exit status: 0; 1 when an object was left out, for instance because an API server would refuse it, or a file of a folder that cannot
-    /// be read; 2 when there is nothing to translate; 64 for a bad argument.
+    /// Exit status: 0; 1 when an object was left out, for instance because an API server would refuse it, or a file or a folder in a
+    /// folder that cannot be read; 2 when there is nothing to translate; 64 for a bad argument.
     Migrate(MigrateArgs),
     /// Fetch a module from a registry or a web address to a file.
     Pull(PullArgs),

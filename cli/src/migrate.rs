@@ -91,7 +91,7 @@ enum MigrateError {
     /// A file of a folder is neither YAML nor JSON. Usually it is a template.
     #[error("failed to read it: {0}; a template must be rendered first")]
     Unreadable(ReadError),
-    /// The bytes of a file of a folder cannot be read. Usually the right to read it is missing.
+    /// A file or a folder in a folder cannot be read. Usually the right to read it is missing.
     #[error("{0}; whether it has objects of Kubewarden is not known")]
     NotRead(String),
 }
@@ -137,7 +137,7 @@ pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
 /// What was read.
 struct Documents {
     documents: Vec<Value>,
-    /// The files of a folder that cannot be read, and those that name Kubewarden's API group and are neither YAML nor JSON.
+    /// The files and folders in a folder that cannot be read, and the files that name Kubewarden's API group and are neither YAML nor JSON.
     left: Vec<Left>,
 }
 
@@ -158,7 +158,7 @@ fn documents(path: &Path) -> anyhow::Result<Documents> {
         }
         Ok(())
     })?;
-    let not_read = |Unread { path, why }: Unread| Left::new(&shown(&path), MigrateError::NotRead(why));
+    let not_read = |Unread { path, why, .. }: Unread| Left::new(&shown(&path), MigrateError::NotRead(why));
     read.left.extend(unread.into_iter().map(not_read));
     Ok(read)
 }

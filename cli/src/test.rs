@@ -22,6 +22,7 @@ use crate::child::Echo;
 use crate::eval::session::{More, Session, until_signal};
 use crate::eval::state::Settled;
 use crate::eval::verdict::{Outcome as Answer, Verdict};
+use crate::files::Unread;
 use crate::matching::{NamespaceLabels, matching};
 use collect::{Prepared, Trial, collect};
 use expectation::Judged;
@@ -56,7 +57,10 @@ fn tested(args: &TestArgs) -> anyhow::Result<Report> {
             }
         }
         let mut report = Report::default();
-        let unread = unread.into_iter().map(|one| Tried::unread(one.path.display().to_string(), one.why));
+        let unread = unread.into_iter().map(|Unread { path, is_folder, why }| {
+            let what = if is_folder { "the folder" } else { "the file" };
+            Tried::unread(path.display().to_string(), what, why)
+        });
         tried.into_iter().flatten().chain(unread).for_each(|one| report.add(one));
         Ok(report)
     })

@@ -46,7 +46,7 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
         }
         Ok(())
     })?;
-    for Unread { path, why } in unread {
+    for Unread { path, why, .. } in unread {
         // Whether it has a policy is not known.
         let finding = Finding::new(Level::Unknown, "NotRead", why);
         collected.report.policy(&path.display().to_string(), 1, None, vec![finding]);

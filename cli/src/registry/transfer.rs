@@ -28,7 +28,7 @@ const MAX_POLICIES: u64 = 16 << 20;
 pub(crate) struct Saved {
     /// The list of what is in the archive.
     pub(crate) text: String,
-    /// The files that could not be read.
+    /// The files and folders that could not be read.
     unread: Vec<String>,
 }
 
@@ -37,7 +37,10 @@ impl Saved {
     /// When the archive may lack something.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let names = self.unread.join(", ");
-        ensure!(self.unread.is_empty(), "the archive may lack modules, as these files could not be read: {names}");
+        ensure!(
+            self.unread.is_empty(),
+            "the archive may lack modules, as these files or folders could not be read: {names}"
+        );
         Ok(())
     }
 }
@@ -175,7 +178,7 @@ struct Named {
     images: BTreeSet<Image>,
     /// Modules that are files or web addresses, and cannot be in an archive of artifacts.
     elsewhere: BTreeSet<String>,
-    /// The files of folders that could not be read.
+    /// The files and folders in folders that could not be read.
     unread: Vec<String>,
 }
 
@@ -189,11 +192,11 @@ impl Named {
             }
             Ok(())
         })?;
-        unread.iter().for_each(|Unread { path, why }| self.leave_out(path, why));
+        unread.iter().for_each(|Unread { path, why, .. }| self.leave_out(path, why));
         Ok(())
     }
 
-    /// Leaves out a file of a folder. The others are worth an archive, and the end says that it is not all.
+    /// Leaves out a file or a folder in a folder. The others are worth an archive, and the end says that it is not all.
     fn leave_out(&mut self, path: &Path, why: &str) {
         crate::note(&portcullis_contract::clean(why, 1000));
         self.unread.push(portcullis_contract::clean(&path.display().to_string(), 300));

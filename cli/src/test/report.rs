@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::args::TestForm;
 use crate::junit;
 
-/// All cases, in the order of the files, and then the files that could not be read.
+/// All cases, in the order of the files, and then what could not be read.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     cases: Vec<Tried>,
@@ -20,9 +20,9 @@ pub(super) struct Tried {
     pub(super) file: String,
     /// The line that its document begins on, from 1.
     pub(super) line: usize,
-    /// The name of the test; empty if the file could not be read.
+    /// The name of the test; empty if its file could not be read.
     pub(super) test: String,
-    /// The policy's id; empty if the file could not be read.
+    /// The policy's id; empty if the test's file could not be read.
     pub(super) policy: String,
     /// The name of the case.
     pub(super) case: String,
@@ -45,14 +45,14 @@ pub(super) enum Outcome {
 }
 
 impl Tried {
-    /// A file of a folder that could not be read, as a case of its own: whether it has others is not known.
-    pub(super) fn unread(file: String, why: String) -> Self {
+    /// `the file` or `the folder` in a folder that could not be read, as a case of its own: whether it has others is not known.
+    pub(super) fn unread(file: String, what: &str, why: String) -> Self {
         Self {
             file,
             line: 1,
             test: String::new(),
             policy: String::new(),
-            case: "the file".to_owned(),
+            case: what.to_owned(),
             outcome: Outcome::NotEvaluated,
             messages: vec![why],
             notes: Vec::new(),
@@ -64,7 +64,7 @@ fn safe(text: &str) -> String {
     portcullis_contract::clean(text, usize::MAX)
 }
 
-/// A name after that of what it is in. A file that could not be read has no test.
+/// A name after that of what it is in. What could not be read has no test.
 fn named(whole: &str, part: &str) -> String {
     [whole, part].into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join(": ")
 }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_file_that_could_not_be_read_is_a_case_that_is_not_evaluated() {
         let mut report = report(&[Outcome::Passed]);
-        report.add(Tried::unread("tests/b.yaml".to_owned(), "failed to open tests/b.yaml".to_owned()));
+        report.add(Tried::unread("tests/b.yaml".to_owned(), "the file", "failed to open tests/b.yaml".to_owned()));
         assert_eq!(report.status(), 2);
         let text = report.in_form(TestForm::Text);
         let end = "tests/b.yaml:1: the file: NOT EVALUATED\n  failed to open tests/b.yaml\n\n\
