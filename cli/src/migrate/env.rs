@@ -15,36 +15,21 @@ const NO_PROXY: &str = "modules.sources.proxies.no_proxy";
 /// Puts what the variables set into the values, and says what became of each.
 pub(super) fn take(env: &Value, values: &mut Value, fields: &mut Fields<'_>) {
     let variables: Vec<&Value> = env.as_array().into_iter().flatten().collect();
-    let of_name = |name: &str| variables.iter().find(|variable| variable["name"] == name);
     for variable in &variables {
         let name = variable["name"].as_str().unwrap_or_default();
         let field = format!("spec.env.{}", portcullis_contract::clean(name, 100));
-        let upper = name.to_ascii_uppercase();
-        let mut all = settings(name).to_vec();
-        if upper == "ALL_PROXY" {
-            // It counts where there is no proxy for the scheme. An empty variable counts as no proxy, and hides the one in lower case.
-            all.retain(|to| {
-                let names =
-                    if *to == HTTP_PROXY { ["HTTP_PROXY", "http_proxy"] } else { ["HTTPS_PROXY", "https_proxy"] };
-                names.into_iter().find_map(of_name).is_none_or(|own| literal(own) == Some(""))
-            });
-        }
-        let to = all.join(" and ");
-        let outcome = match literal(variable) {
-            _ if settings(name).is_empty() => Outcome::Dropped(of_another_program(name)),
-            // Programs look at the upper case first.
-            _ if upper != name && of_name(&upper).is_some() => Outcome::Dropped(format!("{upper} takes precedence")),
-            _ if all.is_empty() => Outcome::Dropped("HTTP_PROXY and HTTPS_PROXY take precedence".to_owned()),
-            Some("") => Outcome::Dropped("it is empty".to_owned()),
-            Some(value) => match translated(all[0], value) {
+        let outcome = match (targets(name, &variables), literal(variable)) {
+            (Err(why), _) => Outcome::Dropped(why),
+            (Ok(_), Some("")) => Outcome::Dropped("it is empty".to_owned()),
+            (Ok(all), Some(value)) => match translated(all[0], value) {
                 Some(value) => {
                     all.iter().for_each(|to| put(values, to, value.as_str().into()));
-                    Outcome::Renamed(to)
+                    Outcome::Renamed(all.join(" and "))
                 }
-                None => Outcome::Dropped(format!("{to} takes no such value")),
+                None => Outcome::Dropped(format!("{} takes no such value", all.join(" and "))),
             },
-            None => {
-                let elsewhere = format!("its value is not in the manifest: write it into {to}");
+            (Ok(all), None) => {
+                let elsewhere = format!("its value is not in the manifest: write it into {}", all.join(" and "));
                 fields.note(field.clone(), Outcome::Noted(elsewhere.clone()));
                 Outcome::Dropped(elsewhere)
             }
@@ -54,6 +39,31 @@ pub(super) fn take(env: &Value, values: &mut Value, fields: &mut Fields<'_>) {
             fields.note(field, Outcome::Noted(note));
         }
     }
+}
+
+/// The settings that a variable is for, one at least, in an environment with these variables; or why it is for none.
+fn targets(name: &str, variables: &[&Value]) -> Result<Vec<&'static str>, String> {
+    let of_name = |name: &str| variables.iter().find(|variable| variable["name"] == name);
+    let mut all = settings(name).to_vec();
+    if all.is_empty() {
+        return Err(of_another_program(name));
+    }
+    // Programs look at the upper case first.
+    let upper = name.to_ascii_uppercase();
+    if upper != name && of_name(&upper).is_some() {
+        return Err(format!("{upper} takes precedence"));
+    }
+    if upper == "ALL_PROXY" {
+        // It counts where there is no proxy for the scheme. An empty variable counts as no proxy, and hides the one in lower case.
+        all.retain(|to| {
+            let names = if *to == HTTP_PROXY { ["HTTP_PROXY", "http_proxy"] } else { ["HTTPS_PROXY", "https_proxy"] };
+            names.into_iter().find_map(of_name).is_none_or(|own| literal(own) == Some(""))
+        });
+    }
+    if all.is_empty() {
+        return Err("HTTP_PROXY and HTTPS_PROXY take precedence".to_owned());
+    }
+    Ok(all)
 }
 
 /// The settings of the chart that mean the same; they take the same values.
