@@ -9,6 +9,9 @@
 //! policy that would hold the least, then the oldest claim. So a tenant with hundreds of claims in the queue is one of several that
 //! take turns. A claim that does not fit yet is passed over: the largest one is the one that waits.
 //!
+//! **Audits come last.** They never wait. What a request would get at once they leave to requests that wait for what others hold, but not to
+//! those of a tenant that waits for what it holds itself ([`ByPolicy::gives_way`]).
+//!
 //! **No claim waits for ever.** Each has a deadline of its own. And where all that hold something wait for more, none of them could go
 //! on before that: then the claim that holds the most, of the policy and the tenant that hold the most, is refused, and what it holds
 //! comes back.
@@ -88,9 +91,22 @@ impl<W> ByPolicy<W> {
         }
     }
 
-    /// Whether any claim waits.
-    pub(super) fn is_waited_for(&self) -> bool {
-        self.waiting > 0
+    /// Whether an audit's claim, which never waits, has to leave what it asks for to a claim that waits: to one of the same policy, to one that
+    /// the queue would serve first, and to one whose owner would not have more than its part with it, so that it waits because of what others
+    /// hold. An owner that waits because of what it holds itself stops nobody's audit.
+    pub(super) fn gives_way(&self, claim: &Claim) -> bool {
+        if self.waiting == 0 {
+            return false;
+        }
+        let rank = self.rank(claim, self.next_ticket);
+        let newcomer = if self.tenants.contains_key(&claim.who.tenant) { 0 } else { claim.who.tenant.weight() };
+        let parts = self.tenants.keys().map(Tenant::weight).sum::<u64>() + newcomer + 1;
+        let mut waiters = self.tenants.values().flat_map(|tenant| tenant.policies.values()).flat_map(|one| &one.queue);
+        waiters.any(|Waiter { ticket, claim: waiting, .. }| {
+            waiting.who.policy == claim.who.policy
+                || self.rank(waiting, *ticket) < rank
+                || self.is_within_part(waiting, parts)
+        })
     }
 
     /// Takes what is asked for, if the rule allows it now.
@@ -148,7 +164,7 @@ impl<W> ByPolicy<W> {
             return None;
         }
         let mut best: Option<(Rank, Arc<Claimant>, usize)> = None;
-        for (name, tenant) in &self.tenants {
+        for tenant in self.tenants.values() {
             for policy in tenant.policies.values() {
                 // A claim for at least as much as one that does not fit does not fit either.
                 let mut too_much = u64::MAX;
@@ -161,8 +177,7 @@ impl<W> ByPolicy<W> {
                         too_much = claim.amount;
                         continue;
                     }
-                    let share = (tenant.held + claim.amount) / name.weight();
-                    let rank = (share, tenant.turn, policy.held + claim.amount, waiter.ticket);
+                    let rank = self.rank(claim, waiter.ticket);
                     if best.as_ref().is_none_or(|(least, ..)| rank < *least) {
                         best = Some((rank, Arc::clone(&claim.who), place));
                     }
@@ -205,11 +220,34 @@ impl<W> ByPolicy<W> {
         if self.held == *has {
             return true;
         }
+        let (tenant_held, policy_held) = self.held(who);
+        let leaves_room = |held: u64, free: u64| held + amount <= free || held == 0 && *amount <= self.quantum;
+        leaves_room(tenant_held, free.saturating_mul(who.tenant.weight())) && leaves_room(policy_held, free)
+    }
+
+    fn rank(&self, claim: &Claim, ticket: u64) -> Rank {
+        let Claim { who, amount, .. } = claim;
+        let (tenant_held, policy_held) = self.held(who);
+        let turn = self.tenants.get(&who.tenant).map_or(0, |tenant| tenant.turn);
+        ((tenant_held + amount) / who.tenant.weight(), turn, policy_held + amount, ticket)
+    }
+
+    /// Whether the owner of a claim would not have more than its part with it, where everybody had the same of `parts` equal parts, of which one
+    /// stays free. The owner is the namespace. ClusterPolicies have one part, but one of them does not wait because of what another one holds.
+    /// Nobody gets more than half by the rule.
+    fn is_within_part(&self, claim: &Claim, parts: u64) -> bool {
+        let Claim { who, amount, .. } = claim;
+        let (tenant_held, policy_held) = self.held(who);
+        let held = if who.tenant == Tenant::Cluster { policy_held } else { tenant_held };
+        let part = (self.capacity.saturating_mul(who.tenant.weight()) / parts).min(self.capacity / 2);
+        held + amount <= part
+    }
+
+    /// What tenant and policy hold.
+    fn held(&self, who: &Claimant) -> (u64, u64) {
         let tenant = self.tenants.get(&who.tenant);
         let policy = tenant.and_then(|tenant| tenant.policies.get(&who.policy));
-        let leaves_room = |held: u64, free: u64| held + amount <= free || held == 0 && *amount <= self.quantum;
-        leaves_room(tenant.map_or(0, |tenant| tenant.held), free.saturating_mul(who.tenant.weight()))
-            && leaves_room(policy.map_or(0, |policy| policy.held), free)
+        (tenant.map_or(0, |tenant| tenant.held), policy.map_or(0, |policy| policy.held))
     }
 
     fn remove(&mut self, who: &Claimant, place: usize) -> Option<Waiter<W>> {
@@ -225,7 +263,7 @@ impl<W> ByPolicy<W> {
         tenant.policies.entry(who.policy.clone()).or_default()
     }
 
-    /// What tenant and policy hold.
+    /// What tenant and policy hold, to be changed.
     fn account(&mut self, who: &Claimant) -> (&mut u64, &mut u64) {
         let tenant = self.tenants.entry(who.tenant.clone()).or_default();
         let policy = tenant.policies.entry(who.policy.clone()).or_default();
@@ -294,177 +332,4 @@ impl<W> Default for PolicyAccount<W> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn claim(id: &str, amount: u64) -> Claim {
-        Claim { who: Claimant::new(&id.parse().expect("an id")), amount, has: 0 }
-    }
-
-    fn more(id: &str, amount: u64, has: u64) -> Claim {
-        Claim { has, ..claim(id, amount) }
-    }
-
-    /// Takes one for each id in turn until none of them gets any more; gives how many each one took.
-    fn fill(fair: &mut ByPolicy<&str>, ids: &[&str]) -> Vec<u64> {
-        let mut taken = vec![0; ids.len()];
-        loop {
-            let mut any = false;
-            for (id, taken) in ids.iter().zip(&mut taken) {
-                let got = fair.take(&claim(id, 1));
-                *taken += u64::from(got);
-                any |= got;
-            }
-            if !any {
-                return taken;
-            }
-        }
-    }
-
-    #[test]
-    fn who_takes_all_it_can_leaves_one_part_for_the_next() {
-        for (ids, expected) in [
-            (&["namespaced/a/x"] as &[&str], vec![32]),
-            // Many policies of one namespace get no more together than a single one.
-            (&["namespaced/a/x", "namespaced/a/y", "namespaced/a/z", "namespaced/a/w"], vec![8, 8, 8, 8]),
-            (&["namespaced/a/x", "namespaced/b/x"], vec![21, 21]),
-            (&["namespaced/a/x", "namespaced/b/x", "namespaced/c/x"], vec![16, 16, 16]),
-            (&["cluster/x"], vec![32]),
-            // All ClusterPolicies together get twice what a namespace gets.
-            (&["cluster/x", "cluster/y", "cluster/z"], vec![14, 14, 14]),
-        ] {
-            assert_eq!(fill(&mut ByPolicy::new(64, 1, 0), ids), expected, "{ids:?}");
-        }
-    }
-
-    #[test]
-    fn a_newcomer_begins_at_once_however_many_are_greedy() {
-        let mut fair = ByPolicy::new(64, 1, 0);
-        let ids: Vec<_> = (0..30).map(|namespace| format!("namespaced/n{namespace}/x")).collect();
-        fill(&mut fair, &ids.iter().map(String::as_str).collect::<Vec<_>>());
-        assert!(fair.take(&claim("namespaced/new/x", 1)));
-        assert!(fair.take(&claim("cluster/new", 1)));
-    }
-
-    #[test]
-    fn a_single_permit_can_be_had() {
-        let mut fair = ByPolicy::<&str>::new(1, 1, 0);
-        assert!(fair.take(&claim("cluster/a", 1)));
-        assert!(!fair.take(&claim("cluster/b", 1)));
-        fair.give_back(&claim("cluster/a", 1).who, 1);
-        assert!(fair.take(&claim("cluster/b", 1)));
-    }
-
-    #[test]
-    fn all_of_it_can_be_had_by_who_is_alone() {
-        let mut fair = ByPolicy::<&str>::new(100, 1, 0);
-        assert!(fair.take(&claim("cluster/a", 60)));
-        assert!(!fair.take(&claim("cluster/a", 41)));
-        assert!(fair.take(&more("cluster/a", 40, 60)), "the same evaluation");
-    }
-
-    #[test]
-    fn who_holds_least_goes_first() {
-        let mut fair = ByPolicy::new(8, 1, 10);
-        // One namespace holds four, another one two, and two more hold one each.
-        for (id, n) in [("namespaced/a/x", 4), ("namespaced/b/x", 2), ("namespaced/c/x", 1), ("namespaced/d/x", 1)] {
-            for _ in 0..n {
-                assert!(fair.take(&claim(id, 1)), "{id}");
-            }
-        }
-        let waits = ["namespaced/a/y", "namespaced/b/x", "namespaced/b/y", "namespaced/e/x"];
-        for id in waits {
-            assert!(!fair.take(&claim(id, 1)));
-            fair.wait(&claim(id, 1), id).expect("there is room");
-        }
-        assert!(fair.next().is_none());
-        let mut next = |id: &str| {
-            fair.give_back(&claim(id, 1).who, 1);
-            fair.next().map(|(_, id)| id)
-        };
-        assert_eq!(next("namespaced/a/x"), Some("namespaced/e/x"), "its namespace holds nothing");
-        assert_eq!(next("namespaced/a/x"), None, "who holds two leaves three");
-        assert_eq!(next("namespaced/a/x"), None);
-        assert_eq!(next("namespaced/a/x"), Some("namespaced/a/y"), "its namespace holds nothing any more");
-        assert_eq!(next("namespaced/b/x"), Some("namespaced/b/y"), "before the other one of its namespace");
-    }
-
-    #[test]
-    fn z09_tenants_with_many_who_wait_take_turns() {
-        let mut fair = ByPolicy::new(1, 1, 10);
-        let ids =
-            ["namespaced/a/1", "namespaced/a/2", "namespaced/b/1", "namespaced/b/2", "namespaced/c/1", "cluster/x"];
-        let mut holder = claim("namespaced/a/0", 1);
-        assert!(fair.take(&holder));
-        for id in ids {
-            fair.wait(&claim(id, 1), id).expect("there is room");
-        }
-        let order: [&str; 6] = ids.map(|_| {
-            fair.give_back(&holder.who, 1);
-            let (next, id) = fair.next().expect("one waits");
-            holder = next;
-            id
-        });
-        assert_eq!(order[0], "cluster/x", "it has the share of two");
-        assert_eq!(
-            order[1..],
-            ["namespaced/b/1", "namespaced/c/1", "namespaced/a/1", "namespaced/b/2", "namespaced/a/2"]
-        );
-    }
-
-    #[test]
-    fn the_queue_has_an_end() {
-        let mut fair = ByPolicy::new(1, 1, 1);
-        assert!(fair.take(&claim("cluster/a", 1)));
-        let ticket = fair.wait(&claim("cluster/a", 1), "first").expect("there is room");
-        assert_eq!(fair.wait(&claim("cluster/a", 1), "second"), Err("second"));
-        assert_eq!(fair.leave(&claim("cluster/a", 1).who, ticket), Some("first"));
-        assert_eq!(fair.leave(&claim("cluster/a", 1).who, ticket), None);
-        assert!(fair.wait(&claim("cluster/a", 1), "second").is_ok());
-    }
-
-    #[test]
-    fn a_large_claim_does_not_hold_up_small_ones() {
-        let mut fair = ByPolicy::new(100, 4, 10);
-        assert!(fair.take(&claim("namespaced/a/x", 40)));
-        fair.wait(&claim("namespaced/a/x", 50), "large").expect("there is room");
-        fair.wait(&claim("namespaced/a/x", 5), "small").expect("there is room");
-        assert_eq!(fair.next().map(|(_, who)| who), Some("small"));
-        fair.give_back(&claim("namespaced/a/x", 0).who, 45);
-        assert_eq!(fair.next().map(|(_, who)| who), Some("large"));
-    }
-
-    #[test]
-    fn those_who_wait_for_each_other_are_parted() {
-        let mut fair = ByPolicy::new(100, 1, 10);
-        assert!(fair.take(&claim("namespaced/a/x", 40)));
-        assert!(fair.take(&claim("namespaced/b/x", 30)));
-        let (one, other) = (more("namespaced/a/x", 40, 40), more("namespaced/b/x", 40, 30));
-        fair.wait(&one, "one").expect("there is room");
-        assert_eq!(fair.give_up(), None, "the other one still runs");
-        fair.wait(&other, "other").expect("there is room");
-        assert!(fair.next().is_none());
-        assert_eq!(fair.give_up(), Some("one"), "its tenant holds the most");
-        fair.give_back(&one.who, 40);
-        assert_eq!(fair.next().map(|(_, who)| who), Some("other"));
-    }
-
-    #[test]
-    fn what_nobody_could_ever_have_is_refused() {
-        let mut fair = ByPolicy::new(10, 1, 10);
-        assert!(!fair.take(&claim("cluster/a", 11)));
-        fair.wait(&claim("cluster/a", 11), "too much").expect("there is room");
-        assert_eq!(fair.give_up(), Some("too much"));
-    }
-
-    #[test]
-    fn nothing_is_remembered_of_who_is_gone() {
-        let mut fair = ByPolicy::new(10, 1, 10);
-        assert!(fair.take(&claim("namespaced/a/x", 3)));
-        let ticket = fair.wait(&claim("namespaced/b/x", 9), "b").expect("there is room");
-        fair.give_back(&claim("namespaced/a/x", 0).who, 3);
-        fair.leave(&claim("namespaced/b/x", 0).who, ticket);
-        assert!(fair.tenants.is_empty());
-        assert_eq!((fair.held, fair.waiting, fair.waiting_hold), (0, 0, 0));
-    }
-}
+mod tests;

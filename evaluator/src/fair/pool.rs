@@ -70,11 +70,11 @@ impl PolicyPool {
         Arc::new(Self { rule: Mutex::new(ByPolicy::new(capacity, quantum, queue)) })
     }
 
-    /// Takes what is asked for, if it can be had at once and no claim waits.
+    /// Takes what is asked for, if it can be had at once and no claim waits that comes first ([`ByPolicy::gives_way`]).
     pub(crate) fn try_take_unwanted(self: &Arc<Self>, claim: &Claim) -> Option<PolicyPermit> {
         let grant = {
             let mut rule = lock(&self.rule);
-            if rule.is_waited_for() { None } else { Rule::take(&mut *rule, claim) }
+            if rule.gives_way(claim) { None } else { Rule::take(&mut *rule, claim) }
         };
         grant.map(|grant| self.permit(grant))
     }

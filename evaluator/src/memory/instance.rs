@@ -43,7 +43,7 @@ pub(crate) struct InstanceMemory {
 pub(crate) enum WhenFull {
     /// It waits until shortly before its deadline.
     Wait,
-    /// It is refused at once, also where others wait: requests come first. This is not counted, as no request was refused.
+    /// It is refused at once, also where requests wait for it that come first. This is not counted, as no request was refused.
     Refuse,
 }
 
@@ -287,6 +287,21 @@ mod tests {
         assert_eq!((metrics.guest_memory_waits.get(), metrics.guest_memory_refused.get()), (1, 0));
         drop((first, hold));
         assert_eq!(waits.await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_tenant_that_waits_for_memory_that_it_holds_itself_stops_no_audit_of_others() {
+        let (memory, _) = memory(MIB, 8 * MIB);
+        let (mut first, _hold) = account(&memory, "namespaced/a/x", 60_000);
+        assert_eq!(first.grow(5 * MIB).await, Ok(()));
+        let (mut second, _hold) = account(&memory, "namespaced/a/x", 60_000);
+        let mut waits = Box::pin(second.grow(5 * MIB));
+        assert!(waits.as_mut().now_or_never().is_none());
+        let (mut request, _hold) = account(&memory, "namespaced/b/x", 60_000);
+        assert_eq!(request.grow(MIB + 1).now_or_never(), Some(Ok(())));
+        let (audited, _hold) = account(&memory, "namespaced/b/audited", 60_000);
+        assert_eq!(audited.when_full(WhenFull::Refuse).grow(MIB + 1).now_or_never(), Some(Ok(())));
+        assert!(waits.as_mut().now_or_never().is_none());
     }
 
     #[tokio::test]
