@@ -9,7 +9,6 @@ use serde_json::value::RawValue;
 
 use super::{Admission, Evaluated, Evaluation, LONGEST_WAIT, Purpose};
 use crate::lanes::{LaneError, Needed};
-use crate::memory::WhenFull;
 use crate::review::Review;
 use crate::table::{ServedPolicy, Serving};
 use crate::verdict::decision::{self, Decision, Denial, Outcome};
@@ -40,8 +39,7 @@ impl Admission {
         let (generation, deadline) = (loaded.generation(), Instant::now() + longest(policy));
         let (request, edit) =
             (review.payload(review.object().map(RawValue::get)), Draft::object(review.object()).edit());
-        let (purpose, when_full) = (Purpose::Audit, WhenFull::Refuse);
-        let evaluation = Evaluation { purpose, when_full, ..Evaluation::new(policy, loaded, request, edit) };
+        let evaluation = Evaluation { purpose: Purpose::Background, ..Evaluation::new(policy, loaded, request, edit) };
         let spare = policy.share.run_spare(deadline, evaluation.run(deadline)).await;
         let result = spare.map_err(not_begun)?.unwrap_or_else(|error| {
             if error == LaneError::Panicked {

@@ -81,8 +81,25 @@ impl Target {
 pub(crate) enum Purpose {
     /// To decide a request: mode, mutation and custom message count.
     Admission,
-    /// To report it, without mode and custom message.
+    /// To report it to the sender of a request, without mode and custom message.
     Audit,
+    /// The same about an object that exists, with the capacity that requests leave over.
+    Background,
+}
+
+impl Purpose {
+    /// Whether the verdict is given as it is, without mode and custom message.
+    fn is_audit(self) -> bool {
+        self != Self::Admission
+    }
+
+    /// What an instance does where no memory is left: the sender of a request waits for it.
+    fn when_full(self) -> WhenFull {
+        match self {
+            Self::Admission | Self::Audit => WhenFull::Wait,
+            Self::Background => WhenFull::Refuse,
+        }
+    }
 }
 
 /// One policy to be evaluated, with everything that its part of the request needs.
@@ -97,7 +114,6 @@ struct Evaluation {
     /// Whether other policies are asked about the object as this one leaves it.
     is_followed: bool,
     purpose: Purpose,
-    when_full: WhenFull,
 }
 
 /// A policy that gave a verdict.
@@ -291,7 +307,7 @@ impl Admission {
 
     /// The labels of the request for Kubewarden's metrics; none where these are off.
     fn asked(&self, review: &Review<'_>, purpose: Purpose) -> Option<RequestLabels> {
-        self.metrics.has_kubewarden().then(|| RequestLabels::review(review, purpose == Purpose::Audit))
+        self.metrics.has_kubewarden().then(|| RequestLabels::review(review, purpose.is_audit()))
     }
 
     /// Counts a result, and takes the policy's change of the object.
@@ -357,12 +373,13 @@ impl Evaluation {
     fn new(policy: &Arc<ServedPolicy>, loaded: &Arc<Loaded>, request: Bytes, edit: Edit) -> Self {
         let (policy, loaded) = (Arc::clone(policy), Arc::clone(loaded));
         let (may_mutate, is_followed, purpose) = (loaded.mutating(), false, Purpose::Admission);
-        Self { policy, loaded, request, edit, may_mutate, is_followed, purpose, when_full: WhenFull::Wait }
+        Self { policy, loaded, request, edit, may_mutate, is_followed, purpose }
     }
 
     /// Asks the guest, judges its change of the object and decides, all in the policy's own time.
     async fn run(self, deadline: Instant) -> Result<Evaluated, EvaluationError> {
-        let Self { policy, loaded, request, edit, may_mutate, is_followed, purpose, when_full } = self;
+        let Self { policy, loaded, request, edit, may_mutate, is_followed, purpose } = self;
+        let when_full = purpose.when_full();
         failpoint::hit_of("evaluator.asking", &policy.id);
         failpoint::hit_async("evaluator.handler").await;
         let Judged { verdict, mutation, change } = match loaded.content() {
@@ -378,7 +395,7 @@ impl Evaluation {
             }
         };
         failpoint::hit_of("evaluator.concluding", &policy.id);
-        let keeps = purpose == Purpose::Audit || (may_mutate && policy.mode != Mode::Monitor);
+        let keeps = purpose.is_audit() || (may_mutate && policy.mode != Mode::Monitor);
         let count = match (verdict.accepted, mutation) {
             (false, _) => Count::Denied,
             (true, Mutation::None) => Count::Allowed,
@@ -388,7 +405,7 @@ impl Evaluation {
         let said =
             VerdictLabels { accepted: verdict.accepted, mutated: mutation != Mutation::None, code: verdict.code };
         let generation = loaded.generation();
-        let decision = if purpose == Purpose::Audit {
+        let decision = if purpose.is_audit() {
             decision::plain(generation, verdict, mutation)
         } else {
             if policy.mode == Mode::Monitor {
@@ -423,6 +440,13 @@ fn deadline(until: Option<Instant>, now: Instant, limit: Duration) -> Instant {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_nobody_has_sent_a_request_for_does_without_memory() {
+        assert_eq!([Purpose::Admission, Purpose::Audit].map(Purpose::when_full), [WhenFull::Wait; 2]);
+        assert_eq!(Purpose::Background.when_full(), WhenFull::Refuse);
+        assert!(!Purpose::Admission.is_audit() && Purpose::Audit.is_audit() && Purpose::Background.is_audit());
+    }
 
     #[test]
     fn the_smaller_limit_counts() {

@@ -50,8 +50,8 @@ pub(crate) struct Job {
 
 /// Works on the queues.
 pub(crate) struct Worker<J = Job> {
-    /// The queue whose turn it is, and the other one.
-    queues: [Queue<J>; 2],
+    stored: Queue<J>,
+    checked: Queue<J>,
 }
 
 /// Questions, and the pauses between them.
@@ -102,28 +102,24 @@ impl Worker {
 
 impl<J> Worker<J> {
     fn of(percent: u8) -> (Asked<mpsc::Sender<J>>, Self) {
-        let ((stored, first), (checked, second)) = (Queue::new(percent), Queue::new(percent));
-        (Asked { stored, checked }, Self { queues: [first, second] })
+        let ((to_stored, stored), (to_checked, checked)) = (Queue::new(percent), Queue::new(percent));
+        (Asked { stored: to_stored, checked: to_checked }, Self { stored, checked })
     }
 
     async fn answer<F: Future<Output = ()>>(mut self, mut work: impl FnMut(J, Instant) -> F) {
+        // The queue whose turn it is, and the other one.
+        let (mut next, mut after) = (&mut self.stored, &mut self.checked);
         loop {
-            let [first, second] = &mut self.queues;
-            let (is_second, job) = tokio::select! {
+            let (job, asked, other) = tokio::select! {
                 biased;
-                job = first.next() => (false, job),
-                job = second.next() => (true, job),
+                job = next.next() => (job, next, after),
+                job = after.next() => (job, after, next),
             };
             let Some(job) = job else { return };
-            if !is_second {
-                self.queues.swap(0, 1);
-            }
             let begin = Instant::now();
             work(job, begin).await;
-            let end = Instant::now();
-            // The queue that had its turn is now the second one.
-            let [other, own] = &mut self.queues;
-            own.pace.took(begin, end, other.is_used(begin));
+            asked.pace.took(begin, Instant::now(), other.is_used(begin));
+            (next, after) = (other, asked);
         }
     }
 }
@@ -275,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_group_of_16_members_with_10_seconds_each_gets_a_verdict() {
+    async fn a_limit_longer_than_the_patience_is_cut() {
         let metrics = Metrics::new().expect("registers");
         let (limit, arrived) = (16 * Duration::from_secs(10), Instant::now());
         assert!(limit > PATIENCE);
