@@ -53,7 +53,7 @@ pub(super) const OUT_OF_MEMORY: u8 = 4;
 const LAST_RESERVE: usize = 4 << 20;
 
 /// When memory runs out, the compiler aborts in most places and panics in some. A test allocation at each panic
-/// shows whether that was the cause.
+/// shows whether that was the cause. What other panics say goes to standard error, for the parent.
 fn exit_when_out_of_memory() {
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use portcullis_contract::Reason;
+use portcullis_contract::{Failure, Reason};
 use portcullis_registry::Receive as _;
 use rustix::process::Signal;
 use tokio::io::AsyncReadExt as _;
@@ -20,6 +20,8 @@ use crate::volume::{Compiled, Reservation};
 const PIECE: usize = 256 << 10;
 /// Most bytes of a child's standard error that are read.
 const MAX_STDERR: u64 = 64 << 10;
+/// The exit status of a Rust program that panicked.
+const PANICKED: i32 = 101;
 /// Most threads of a child's compiler. Each has a stack and the function that it compiles within the child's memory limit, so there must not be
 /// one for each core of a large node. More would hardly help: most modules are compiled in less than a second, and the largest in a few.
 const MAX_THREADS: usize = 4;
@@ -75,7 +77,8 @@ impl Compilers {
             };
             match self.once(module().map_err(io)?, artifact().map_err(io)?).await {
                 Err(ChildFailure::Died(text)) if attempt < TRIES => {
-                    tracing::debug!(how = text, "a compile child died; trying once more");
+                    // The policy's own line in the log tells of the last time.
+                    tracing::warn!(how = text, "the compiler died on a module; trying once more");
                     attempt += 1;
                 }
                 Err(ChildFailure::Died(text)) => {
@@ -223,9 +226,19 @@ fn judge(status: ExitStatus, said: &[u8], limits: &CompileLimits) -> Result<Comp
             Err(ChildFailure::Judged(CompileFailure::new(failure.reason, failure.message)))
         }
         Some(code) if code == i32::from(OUT_OF_MEMORY) => out_of_memory(),
+        Some(PANICKED) if let Some(panic) = panic_in(said) => Err(unknown(&format!("exit status {PANICKED}: {panic}"))),
         Some(code) => Err(unknown(&format!("exit status {code}"))),
         None => Err(unknown("no exit status")),
     }
+}
+
+/// What the first panic said, from its place on; `None` if there was none. It may quote the module, and a child that the module has taken over
+/// may write anything. So it is cleaned and cut before it reaches a log or a status, and decides nothing.
+fn panic_in(said: &[u8]) -> Option<String> {
+    let said = String::from_utf8_lossy(said);
+    let panic = &said[said.find("panicked at ")?..];
+    let end = panic.find("\nnote: run with `RUST_BACKTRACE").unwrap_or(panic.len());
+    Some(portcullis_contract::clean(&panic[..end], Failure::MAX_MESSAGE))
 }
 
 #[cfg(test)]
@@ -270,6 +283,27 @@ mod tests {
         assert_eq!(reason(101 << 8, "thread panicked"), None);
         assert_eq!(reason(3 << 8, "noise"), None);
         assert_eq!(reason(0, "noise"), None);
+    }
+
+    #[test]
+    fn a_compiler_that_panics_says_where_and_why() {
+        let died = |status: i32, said: &[u8]| match judge(ExitStatus::from_raw(status << 8), said, &LIMITS) {
+            Err(ChildFailure::Died(text)) => text,
+            _ => panic!("it died"),
+        };
+        let panic = "\nthread '<unnamed>' (7) panicked at src/a.rs:1:2:\nwhy\nagain";
+        let note = "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace";
+        let another = "\nthread '<unnamed>' (8) panicked at src/b.rs:1:2:\nanother\n";
+        let expected = "with exit status 101: panicked at src/a.rs:1:2: why again";
+        assert_eq!(died(101, format!("noise{panic}\n{note}\n{another}").as_bytes()), expected);
+        assert_eq!(died(101, panic.as_bytes()), expected);
+        assert_eq!(died(101, b"thread panicked"), "with exit status 101");
+        assert_eq!(died(86, panic.as_bytes()), "with exit status 86");
+        // What a module can make a panic say is as long as the parent reads, and anything.
+        let hostile = ["panicked at \u{1b}[2J\u{202e}a\0".as_bytes(), &[0xff; 64 << 10]].concat();
+        let text = died(101, &hostile);
+        assert!(text.starts_with("with exit status 101: panicked at [2Ja \u{fffd}"), "{text}");
+        assert!(text.len() < 2 * Failure::MAX_MESSAGE, "{}", text.len());
     }
 
     #[test]

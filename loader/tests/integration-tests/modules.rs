@@ -80,8 +80,11 @@ fn fault_m06_time_and_memory_of_a_compilation_are_limited() {
 fn fault_m07_a_compiler_that_dies_fails_its_module_only() {
     let folder = Folder::new();
     let loader = folder.start_with(&[], "compile.start=panic");
-    let (reason, _) = fails(&folder, &loader, "a", &numbered(1));
+    let (reason, message) = fails(&folder, &loader, "a", &numbered(1));
     assert_eq!(reason, Reason::CompileFailed);
+    assert!(message.contains("panicked at ") && message.ends_with(": fail point compile.start"), "{message}");
+    let log = loader.log();
+    assert_eq!(log.matches("the compiler died on a module").count(), 1, "{log}");
     assert!(loader.files("artifacts").is_empty());
     // The manifest that reports the failure may still be a temporary file.
     eventually("no temporary file to be left", || loader.files("tmp").is_empty().then_some(()));
