@@ -104,9 +104,9 @@ struct Output<'a> {
     bytes: Vec<u8>,
     /// The number of wasm blocks that are open, without those within a basic block.
     open: usize,
-    /// The number of wasm blocks outside the one that ends where a basic block starts, for each basic block.
+    /// A nesting depth for each basic block: the number of wasm blocks outside the one that ends where it starts.
     starts: Vec<usize>,
-    /// The number of wasm blocks outside the loop whose first basic block it is, for each basic block.
+    /// A nesting depth for each basic block: the number of wasm blocks outside the loop whose first basic block it is.
     heads: Vec<usize>,
     body: &'a Body<'a>,
     loops: &'a Loops,
@@ -116,7 +116,7 @@ impl Output<'_> {
     /// Writes all that follows the prologue.
     fn write(&mut self, module: &[u8]) -> Option<()> {
         if self.body.has_exit {
-            self.block();
+            self.open_block();
         }
         self.function_head()?;
         let mut changes = self.body.changes();
@@ -181,7 +181,7 @@ impl Output<'_> {
         self.open_blocks(&blocks);
         // Continues with the first basic block.
         let here = self.open;
-        self.block();
+        self.open_block();
         let pc = self.body.value(first)?;
         self.put(&Instruction::LocalGet(PC));
         self.put(&Instruction::I32Const(pc));
@@ -215,16 +215,19 @@ impl Output<'_> {
     /// A jump from one basic block to another, from within some wasm blocks.
     fn jump(&mut self, from: usize, to: usize, depth: usize) -> Option<()> {
         let outside = if to <= from {
+            // Back to the head of a loop that it is in.
             if self.loops.starting_at(to)?.has_table() {
                 self.set_pc(to)?;
             }
             self.heads[to]
         } else if let Some(entered) = self.loops.largest_with(to, from) {
+            // Into a loop from outside, whose head reads `$pc`.
             if entered.has_table() {
                 self.set_pc(to)?;
             }
             self.starts[entered.first]
         } else {
+            // Forward, and into no loop that it is not in: nobody reads `$pc` there before it is set again.
             self.starts[to]
         };
         let label = self.label(outside, depth)?;
@@ -244,7 +247,7 @@ impl Output<'_> {
     fn open_blocks(&mut self, blocks: &[usize]) {
         for block in blocks.iter().rev() {
             self.starts[*block] = self.open;
-            self.block();
+            self.open_block();
         }
     }
 
@@ -259,7 +262,7 @@ impl Output<'_> {
         (self.open + depth).checked_sub(outside + 1).and_then(|label| u32::try_from(label).ok())
     }
 
-    fn block(&mut self) {
+    fn open_block(&mut self) {
         self.put(&Instruction::Block(BlockType::Empty));
         self.open += 1;
     }

@@ -66,7 +66,7 @@ impl<'a> Body<'a> {
     }
 
     /// The basic block that a value of the parameter means.
-    fn block(&self, pc: i32) -> usize {
+    fn basic_block_of(&self, pc: i32) -> usize {
         let entry = usize::try_from(pc.cast_unsigned()).ok().and_then(|pc| self.table.get(pc));
         entry.map_or(self.count - 1, |block| *block as usize)
     }
@@ -219,7 +219,7 @@ impl Changes<'_> {
             }
             Operator::Br { relative_depth: label } if *label as usize == go => match self.previous {
                 [Some((Operator::I32Const { value }, start)), Some((Operator::LocalSet { local_index: PC }, _))] => {
-                    Some(Some((Kind::Jump(self.body.block(value)), start)))
+                    Some(Some((Kind::Jump(self.body.basic_block_of(value)), start)))
                 }
                 _ => None,
             },

@@ -1,5 +1,7 @@
 //! Which basic blocks become loops.
 
+use std::iter;
+
 use super::body::Jump;
 
 /// The most loops around one basic block. Go's own functions have a few; each jump may look at all of them.
@@ -76,13 +78,13 @@ impl Loops {
 
     /// The largest loop that contains one basic block and not the other.
     pub(super) fn largest_with(&self, block: usize, without: usize) -> Option<Loop> {
-        let mut largest = None;
-        let mut next = self.starting_at(block).or_else(|| self.around(block));
-        while let Some(candidate) = next.filter(|candidate| !candidate.contains(without)) {
-            largest = Some(candidate);
-            next = self.around(candidate.first);
-        }
-        largest
+        self.around_and_at(block).take_while(|candidate| !candidate.contains(without)).last()
+    }
+
+    /// The loops that contain this basic block, from the smallest to the largest.
+    fn around_and_at(&self, block: usize) -> impl Iterator<Item = Loop> {
+        let smallest = self.starting_at(block).or_else(|| self.around(block));
+        iter::successors(smallest, |inner| self.around(inner.first))
     }
 
     /// The smallest loop that contains this basic block, other than the loop of which it is the first itself.
@@ -92,13 +94,7 @@ impl Loops {
 
     /// The number of loops that end with a basic block.
     pub(super) fn ending_at(&self, block: usize) -> usize {
-        let mut next = self.starting_at(block).or_else(|| self.around(block));
-        let mut count = 0;
-        while let Some(ending) = next.filter(|candidate| candidate.last == block) {
-            count += 1;
-            next = self.around(ending.first);
-        }
-        count
+        self.around_and_at(block).take_while(|candidate| candidate.last == block).count()
     }
 
     /// The basic blocks from one to another, of each loop among them only the first.
