@@ -25,7 +25,7 @@ const EMPTY_MODULE: &[u8] = b"\0asm\x01\0\0\0";
 
 /// The version of how modules are prepared before they are compiled; a part of the engine key. Change it with the
 /// preparation.
-const PREPARATION: u8 = 3;
+const PREPARATION: u8 = 4;
 
 /// Cranelift with the configuration that the evaluator runs.
 pub struct Compiler {

@@ -37,7 +37,7 @@ const AFTER_MEMORIES: [u8; 8] = [
 pub(crate) fn with_own_memory(module: &[u8]) -> Option<Vec<u8>> {
     let mut memory = None;
     let mut rewritten = Module::new();
-    let mut is_placed = false;
+    let (mut is_placed, mut is_rego) = (false, false);
     for payload in Parser::new(0).parse_all(module) {
         let payload = payload.ok()?;
         let Some((id, range)) = payload.as_section() else { continue };
@@ -54,13 +54,14 @@ pub(crate) fn with_own_memory(module: &[u8]) -> Option<Vec<u8>> {
             Payload::MemorySection(_) => return None,
             Payload::ExportSection(reader) => {
                 rewritten.section(&with_memory(reader)?);
+                is_rego = true;
             }
             _ => {
                 rewritten.section(&RawSection { id, data: module.get(range)? });
             }
         }
     }
-    is_placed.then(|| rewritten.finish())
+    (is_placed && is_rego).then(|| rewritten.finish())
 }
 
 /// The imports without the memory, and the type of that memory.
@@ -96,7 +97,7 @@ pub(crate) fn is_common(memory: &wasmparser::MemoryType) -> bool {
     !memory.memory64 && !memory.shared && memory.page_size_log2.is_none()
 }
 
-/// The exports of a policy in Rego, with the memory added.
+/// The exports of a policy in Rego, with the memory added. `None` for exports of another module.
 fn with_memory(reader: ExportSectionReader<'_>) -> Option<ExportSection> {
     let (mut exports, mut is_exported, mut is_rego) = (ExportSection::new(), false, false);
     for export in reader {
@@ -192,6 +193,7 @@ mod tests {
         for text in [
             "",
             r#"(import "env" "memory" (memory 2))"#,
+            r#"(import "env" "memory" (memory 2)) (func (drop (i32.load (i32.const 0))))"#,
             r#"(import "env" "memory" (memory 2)) (func (export "eval"))"#,
             &format!("(memory 1) {REST}"),
             &format!(r#"(import "env" "other" (memory 1)) {REST}"#),

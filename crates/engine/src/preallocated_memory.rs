@@ -136,7 +136,11 @@ fn fits(data: &DataSectionReader<'_>, pages: u64) -> Option<bool> {
     for segment in data.clone() {
         let segment = segment.ok()?;
         let DataKind::Active { offset_expr, .. } = segment.kind else { continue };
-        let Operator::I32Const { value } = offset_expr.get_operators_reader().read().ok()? else { return Some(false) };
+        let mut offset = offset_expr.get_operators_reader();
+        // A constant may be the first of several instructions.
+        let (Operator::I32Const { value }, Operator::End) = (offset.read().ok()?, offset.read().ok()?) else {
+            return Some(false);
+        };
         let end = u64::from(value.cast_unsigned()) + u64::try_from(segment.data.len()).ok()?;
         if end > pages << 16 {
             return Some(false);
@@ -230,6 +234,7 @@ mod tests {
             &format!(r#"(import "env" "memory" (memory 1)) {GROWS}"#),
             &format!(r#"(import "env" "table" (table 1 funcref)) (memory 1) {GROWS}"#),
             &format!(r#"(memory 1) (data (i32.const 65534) "abc") {GROWS}"#),
+            &format!(r#"(memory 1) (data (offset (i32.add (i32.const 0) (i32.const 65534))) "abc") {GROWS}"#),
             &format!(r#"(import "env" "base" (global $base i32)) (memory 1) (data (global.get $base) "abc") {GROWS}"#),
         ] {
             assert_eq!(rewritten(text), None, "{text}");
