@@ -1,5 +1,7 @@
 //! The loader's half: from WebAssembly to an artifact.
 
+use std::borrow::Cow;
+
 use wasmtime::Engine;
 
 use crate::direct_jumps::with_direct_jumps;
@@ -57,15 +59,25 @@ impl Compiler {
         self.key.clone()
     }
 
-    /// Compiles a core module to the bytes of an artifact. Before that, a policy in Rego gets a memory of its own, another one that grows its
-    /// memory gets a part of it from the start, and functions that Go compiled jump directly.
+    /// Compiles a core module to the bytes of an artifact: what `prepare` makes of it, or the module as it is if the compiler does not take that.
     ///
     /// # Errors
     /// When the module is not valid under [`crate::features`], or beyond an implementation limit.
     pub fn compile(&self, module: &[u8]) -> Result<Vec<u8>, CompileError> {
-        let own = with_own_memory(module).or_else(|| with_preallocated_memory(module));
-        let prepared = with_direct_jumps(own.as_deref().unwrap_or(module)).or(own);
-        self.engine.precompile_module(prepared.as_deref().unwrap_or(module)).map_err(|error| {
+        if let Cow::Owned(prepared) = prepare(module) {
+            match self.precompile(&prepared) {
+                // What was added may be beyond a limit. Without it the module may be within, and if not, the error is about its own bytes. The
+                // limits on time and memory of the process hold for both together.
+                Err(CompileError::Module(_)) => {}
+                compiled => return compiled,
+            }
+        }
+        self.precompile(module)
+    }
+
+    /// Compiles these very bytes.
+    fn precompile(&self, module: &[u8]) -> Result<Vec<u8>, CompileError> {
+        self.engine.precompile_module(module).map_err(|error| {
             if error.is::<wasmtime::OutOfMemory>() {
                 CompileError::OutOfMemory
             } else {
@@ -75,28 +87,20 @@ impl Compiler {
     }
 }
 
+/// A module as it is compiled: a policy in Rego has a memory of its own, another module that grows its memory has a part of it from the start, and
+/// after that, functions that Go compiled jump directly.
+///
+/// The module must be valid; then what it becomes is valid too, but for limits on how much there may be of something.
+fn prepare(module: &[u8]) -> Cow<'_, [u8]> {
+    let with_memory = with_own_memory(module).or_else(|| with_preallocated_memory(module));
+    let direct = with_direct_jumps(with_memory.as_deref().unwrap_or(module));
+    direct.or(with_memory).map_or(Cow::Borrowed(module), Cow::Owned)
+}
+
 /// FNV-1a: a hash that is the same in every build, which the standard library does not promise for its own.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_same_configuration_has_the_same_key() {
-        let key = Compiler::new().unwrap().key();
-        assert_eq!(key, Compiler::new().unwrap().key());
-        assert_eq!(key.len(), 16);
-        assert!(key.bytes().all(|digit| digit.is_ascii_hexdigit()), "{key}");
-    }
-
-    #[test]
-    fn the_key_tells_configurations_apart() {
-        let key = |config| fnv1a(&Engine::new(&config).unwrap().precompile_module(EMPTY_MODULE).unwrap());
-        let mut other = crate::shared_config();
-        other.epoch_interruption(false);
-        assert_ne!(key(crate::shared_config()), key(other));
-    }
-}
+mod tests;

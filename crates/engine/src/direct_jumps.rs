@@ -45,9 +45,6 @@ use self::loops::{Loop, Loops};
 /// below; a module made for it would otherwise have an artifact that is larger than itself by the depth of its loops.
 const MOST_ENTRIES: usize = 8;
 
-/// The largest function that is compiled, in bytes: a limit of the compiler's reader.
-const MOST_BYTES: usize = 7_654_321;
-
 /// A module whose functions jump directly where that is possible. `None` if no function can.
 ///
 /// The module must be valid.
@@ -96,7 +93,7 @@ fn rewritten(module: &[u8], function: &FunctionBody<'_>) -> Option<Vec<u8>> {
         loops: &loops,
     };
     output.write(module)?;
-    (output.bytes.len() <= MOST_BYTES).then_some(output.bytes)
+    Some(output.bytes)
 }
 
 /// The code of a function as far as it is written.

@@ -1,6 +1,5 @@
 use std::fmt::Write as _;
 
-use wasm_encoder::{CodeSection, Function, FunctionSection, Module, TypeSection, ValType};
 use wasmparser::Validator;
 
 use super::*;
@@ -168,29 +167,4 @@ fn large_functions_are_rewritten() {
     for jumps in [jumps, forward] {
         assert!(direct(&function(&jumps)).is_some());
     }
-}
-
-#[test]
-fn a_function_that_would_become_too_large_stays_as_it_is() {
-    let sized = |bytes: usize| {
-        let mut body = Function::new([]);
-        body.instructions().loop_(BlockType::Empty).block(BlockType::Empty);
-        body.instructions().local_get(0).br_table([], 0).end().i32_const(0).local_set(0).br(0).end().i32_const(1);
-        let nops = bytes - body.byte_len() - 1;
-        body.raw(std::iter::repeat_n(1, nops));
-        body.instructions().end();
-        assert_eq!(body.byte_len(), bytes);
-        let (mut types, mut functions, mut code) = (TypeSection::new(), FunctionSection::new(), CodeSection::new());
-        types.ty().function([ValType::I32], [ValType::I32]);
-        functions.function(0);
-        code.function(&body);
-        let mut module = Module::new();
-        module.section(&types).section(&functions).section(&code);
-        module.finish()
-    };
-    let valid = |module: &[u8]| Validator::new_with_features(crate::features()).validate_all(module).is_ok();
-    assert!(valid(&sized(MOST_BYTES)) && !valid(&sized(MOST_BYTES + 1)));
-    let rewritten = with_direct_jumps(&sized(MOST_BYTES - 100)).expect("changed");
-    assert!(valid(&rewritten));
-    assert_eq!(with_direct_jumps(&sized(MOST_BYTES)), None);
 }
