@@ -47,10 +47,11 @@ use budget::Budgets;
 use memory::Memory;
 pub(crate) use metrics::AuditMetrics;
 use rest::Reading;
-pub(crate) use scan::Found;
 use scan::Scanner;
+pub(crate) use scan::{Found, News};
 pub(crate) use subject::Site;
 use subject::{Served, is_settled, served};
+pub(crate) use tally::unserved;
 use worker::Worker;
 use writer::Writer;
 

@@ -30,7 +30,21 @@ pub(crate) struct Found {
     /// Its uid.
     pub(crate) uid: String,
     /// What the scan found.
-    pub(crate) summary: AuditSummary,
+    pub(crate) news: News,
+}
+
+/// What is new about a policy after a scan.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// What the scan found.
+    Summary(AuditSummary),
+    /// The evaluator does not serve the policy, so what is known stays. Whoever has asked for this scan does not wait for another one.
+    Unserved {
+        /// The request for a scan at once that this scan handles; empty without one.
+        request: String,
+        /// When the scan ended.
+        at: Timestamp,
+    },
 }
 
 /// Does the scans.
@@ -107,24 +121,32 @@ impl Scanner {
     fn found(&self, plan: &Plan, tallies: &[Tally], not_asked: Vec<Left>) -> Vec<Found> {
         let now = Now { instant: Instant::now(), wall: to_second(Timestamp::now()) };
         let budgets = lock(&self.worker.budgets);
+        let subjects = || plan.subjects.iter().enumerate();
         // A policy that is not served now keeps its last summary.
-        let asked = || plan.subjects.iter().enumerate().filter(|(_, subject)| subject.generation > 0);
-        let violations = asked().map(|(number, subject)| (subject.id.to_string(), tallies[number].violations()));
+        let asked = subjects().filter(|(_, subject)| subject.generation > 0);
+        let violations = asked.map(|(number, subject)| (subject.id.to_string(), tallies[number].violations()));
         self.metrics.show(&violations.collect::<BTreeMap<_, _>>());
         let problem = self.worker.writer.problem();
-        let summaries = asked().map(|(number, subject)| {
+        let news = |number: usize, subject: &Subject| {
+            let request = subject.requested.clone();
+            if subject.generation == 0 {
+                return News::Unserved { request, at: now.wall };
+            }
             let is_asking = |list: &&List| list.asking.iter().any(|asking| asking.subject == number);
             let lists = plan.lists.iter().filter(is_asking).count();
             let over = budgets.over(subject);
             let summary = tallies[number].summary(subject.generation, lists, over.as_ref(), problem, now);
-            let summary = AuditSummary { handled_request: subject.requested.clone(), ..summary };
-            Found { policy: subject.id.clone(), uid: subject.uid.clone(), summary }
+            News::Summary(AuditSummary { handled_request: request, ..summary })
+        };
+        let of_subjects = subjects().map(|(number, subject)| {
+            let (policy, uid) = (subject.id.clone(), subject.uid.clone());
+            Found { policy, uid, news: news(number, subject) }
         });
         let others = not_asked.into_iter().map(|Left { id, uid, requested, why }| {
             let summary = AuditSummary { handled_request: requested, ..left(&why, now.wall) };
-            Found { policy: id, uid, summary }
+            Found { policy: id, uid, news: News::Summary(summary) }
         });
-        summaries.chain(others).collect()
+        of_subjects.chain(others).collect()
     }
 
     /// The policies of this installation.

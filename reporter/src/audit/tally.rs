@@ -195,6 +195,23 @@ pub(super) fn left(why: &str, now: Timestamp) -> AuditSummary {
     }
 }
 
+/// The summary of a policy that the evaluator does not serve, if somebody has asked for this scan: what was known, with a sentence that says so.
+/// None where nobody waits for it.
+pub(crate) fn unserved(known: Option<&AuditSummary>, request: String, now: Timestamp) -> Option<AuditSummary> {
+    if request.is_empty() || known.is_some_and(|known| known.handled_request == request) {
+        return None;
+    }
+    // Without a generation, no object was ever evaluated.
+    let earlier = known.filter(|known| known.generation > 0);
+    let consequence =
+        if earlier.is_some() { "these are the findings of an earlier scan" } else { "nothing is known yet" };
+    let message = format!(
+        "the evaluator beside the leading reporter does not serve the policy, so {consequence}; `portcullis describe` says why"
+    );
+    let summary = earlier.cloned().unwrap_or_else(|| left("", now));
+    Some(AuditSummary { message, handled_request: request, ..summary })
+}
+
 fn counted(number: i64, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{plural}")
@@ -248,6 +265,33 @@ mod tests {
         let none = Tally::default().summary(1, 0, None, None, now());
         assert_eq!(none.message, "the rules name no resource of the cluster for CREATE or UPDATE");
         assert_eq!(left("the policy is suspended", Timestamp::UNIX_EPOCH).message, "the policy is suspended");
+    }
+
+    #[test]
+    fn who_asks_for_a_scan_of_a_policy_that_is_not_served_hears_so_with_what_is_known() {
+        let (now, later) = (now(), Timestamp::from_second(60).expect("a time"));
+        let mut tally = Tally::default();
+        tally.judged(Some(&finding("a", Problem::Violation, "no")), "Pod a/one");
+        let known = AuditSummary { handled_request: "first".to_owned(), ..tally.summary(3, 1, None, Some("cut"), now) };
+        let told = unserved(Some(&known), "second".to_owned(), later).expect("a summary");
+        assert_eq!(
+            told.message,
+            "the evaluator beside the leading reporter does not serve the policy, so these are the findings of an earlier scan; \
+             `portcullis describe` says why"
+        );
+        let expected =
+            AuditSummary { message: told.message.clone(), handled_request: "second".to_owned(), ..known.clone() };
+        assert_eq!(told, expected, "the time is that of the findings");
+        for request in ["", "first"] {
+            assert_eq!(unserved(Some(&known), request.to_owned(), later), None, "nobody waits");
+        }
+        assert_eq!(unserved(None, String::new(), later), None);
+        let suspended = left("the policy is suspended", now.wall);
+        for known in [None, Some(&suspended)] {
+            let told = unserved(known, "second".to_owned(), later).expect("a summary");
+            assert_eq!((told.generation, told.scanned_at, told.handled_request.as_str()), (0, later, "second"));
+            assert!(told.message.contains("does not serve the policy, so nothing is known yet"), "{}", told.message);
+        }
     }
 
     #[test]

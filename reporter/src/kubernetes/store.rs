@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::fields::Fingerprint;
 use super::object::{Endpoint, Meta, PolicyObject, ReportObject, endpoints, status};
-use crate::audit::Found;
+use crate::audit::{Found, News, unserved};
 use crate::facts::{LastReport, Replica};
 
 /// How far clocks may differ.
@@ -215,14 +215,18 @@ impl Store {
 
     /// Takes in the audit's summary of a policy. It is written if more than its time is new, as the request that it handles, or if the interval
     /// has passed.
-    pub(crate) fn audited(&mut self, found: Found) {
+    pub(crate) fn audited(&mut self, Found { policy: id, uid, news }: Found) {
         let Some(interval) = self.audit else { return };
-        let Some(policy) = self.policies.get_mut(&found.policy) else { return };
+        let Some(policy) = self.policies.get_mut(&id) else { return };
         let known = policy.audit.as_ref().or(policy.last.as_ref().and_then(|last| last.audit.as_ref()));
-        let is_due = known.is_none_or(|known| is_due(known, &found.summary, interval));
-        if policy.object.meta.uid == found.uid && is_due {
-            policy.audit = Some(found.summary);
-            self.dirty.insert(found.policy);
+        let next = match news {
+            News::Summary(summary) => Some(summary),
+            News::Unserved { request, at } => unserved(known, request, at),
+        };
+        let next = next.filter(|next| known.is_none_or(|known| is_due(known, next, interval)));
+        if policy.object.meta.uid == uid && next.is_some() {
+            policy.audit = next;
+            self.dirty.insert(id);
         }
     }
 

@@ -61,8 +61,15 @@ impl Stage {
     }
 
     async fn scan(&mut self) -> Summaries {
-        let found = self.scanner.scan(&self.served).await.expect("a scan");
-        found.into_iter().map(|found| (found.policy.to_string(), found.summary)).collect()
+        let summaries = self.found().await.into_iter().filter_map(|found| match found.news {
+            News::Summary(summary) => Some((found.policy.to_string(), summary)),
+            News::Unserved { .. } => None,
+        });
+        summaries.collect()
+    }
+
+    async fn found(&mut self) -> Vec<Found> {
+        self.scanner.scan(&self.served).await.expect("a scan")
     }
 
     /// The objects that a policy was asked about since the last call, in this order.
@@ -106,7 +113,9 @@ fn policies(slow: Value) -> [(&'static str, Value); 3] {
     let rules =
         json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}]);
     let policy = |namespace: Option<&str>, name: &str, mut spec: Value| {
-        let metadata = json!({"name": name, "namespace": namespace, "uid": format!("uid-{name}")});
+        let asked = json!({"policies.portcullis.dev/audit-requested-at": "now"});
+        let metadata =
+            json!({"name": name, "namespace": namespace, "uid": format!("uid-{name}"), "annotations": asked});
         spec["rules"] = rules.clone();
         json!({"metadata": metadata, "spec": spec})
     };
@@ -196,6 +205,22 @@ async fn a_policy_that_runs_to_its_deadline_costs_the_others_a_few_evaluations_a
     stage.served.insert(PolicyKey::of("uid-slow"), 2);
     stage.scan().await;
     assert!(!stage.asked("namespaced/a/slow").is_empty());
+}
+
+#[tokio::test]
+async fn who_has_asked_for_a_scan_of_a_policy_that_is_not_served_does_not_wait_for_another_one() {
+    let mut stage = Stage::new(INTERVAL);
+    stage.served.remove(&PolicyKey::of("uid-slow"));
+    for found in stage.found().await {
+        match (found.policy.as_str(), found.news) {
+            ("namespaced/a/slow", News::Unserved { request, .. }) => assert_eq!(request, "now"),
+            (policy @ ("cluster/all" | "namespaced/b/quick"), News::Summary(summary)) => {
+                assert_eq!((summary.generation, summary.handled_request.as_str()), (1, "now"), "{policy}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(stage.asked("namespaced/a/slow").is_empty());
 }
 
 #[tokio::test]

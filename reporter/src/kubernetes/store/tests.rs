@@ -332,8 +332,8 @@ fn a_name_that_two_pods_have_is_there_once_and_the_ready_one_counts() {
     assert_eq!(replicas, [("uid-b".to_owned(), true), ("uid-c".to_owned(), false)]);
 }
 
-fn found(uid: &str, seconds: i64, checked: i64) -> Found {
-    let summary = AuditSummary {
+fn summary(seconds: i64, checked: i64) -> AuditSummary {
+    AuditSummary {
         scanned_at: jiff::Timestamp::from_second(seconds).expect("a time"),
         generation: 2,
         checked,
@@ -343,8 +343,12 @@ fn found(uid: &str, seconds: i64, checked: i64) -> Found {
         unreadable: Vec::new(),
         message: String::new(),
         handled_request: String::new(),
-    };
-    Found { policy: id(), uid: uid.to_owned(), summary }
+    }
+}
+
+fn found(uid: &str, seconds: i64, checked: i64) -> Found {
+    let summary = summary(seconds, checked);
+    Found { policy: id(), uid: uid.to_owned(), news: News::Summary(summary) }
 }
 
 #[test]
@@ -360,12 +364,34 @@ fn a_summary_of_the_audit_is_written_when_it_says_something_new_or_an_interval_h
     assert!(is_written(found(UID, 151, 8)));
     assert!(!is_written(found("another", 999, 9)), "of an earlier policy of the same name");
     let requested = |seconds, by: &str| {
-        let Found { policy, uid, summary } = found(UID, seconds, 8);
-        Found { policy, uid, summary: AuditSummary { handled_request: by.to_owned(), ..summary } }
+        let summary = AuditSummary { handled_request: by.to_owned(), ..summary(seconds, 8) };
+        Found { news: News::Summary(summary), ..found(UID, seconds, 8) }
     };
     assert!(is_written(requested(152, "first")), "somebody waits for it");
     assert!(!is_written(requested(153, "first")));
     assert!(is_written(requested(154, "second")));
+}
+
+#[test]
+fn a_request_for_a_scan_of_a_policy_that_is_not_served_is_handled_with_what_is_known() {
+    let mut store = Store { audit: Some(Duration::from_secs(100)), ..listed(Instant::now()) };
+    let unserved = |request: &str| {
+        let at = jiff::Timestamp::from_second(500).expect("a time");
+        Found { news: News::Unserved { request: request.to_owned(), at }, ..found(UID, 0, 0) }
+    };
+    store.audited(found(UID, 0, 7));
+    store.take_dirty();
+    store.audited(unserved(""));
+    assert!(store.take_dirty().is_empty(), "nobody waits for it, and the findings stay");
+    store.audited(unserved("now"));
+    assert!(!store.take_dirty().is_empty());
+    let told = store.policy(&id()).and_then(|policy| policy.audit.clone()).expect("a summary");
+    assert_eq!((told.checked, told.scanned_at, told.handled_request.as_str()), (7, summary(0, 7).scanned_at, "now"));
+    assert!(told.message.contains("does not serve the policy"), "{}", told.message);
+    store.audited(unserved("now"));
+    assert!(store.take_dirty().is_empty(), "it was told");
+    store.audited(Found { news: News::Summary(told.clone()), uid: "another".to_owned(), ..unserved("later") });
+    assert_eq!(store.policy(&id()).and_then(|policy| policy.audit.clone()), Some(told), "of an earlier policy");
 }
 
 #[test]
@@ -374,7 +400,7 @@ fn without_an_audit_its_summary_is_not_carried_on() {
     let mut object = policy(UID, 5, 2);
     let condition = json!({"type": "Ready", "status": "True", "reason": "Active", "message": "", "observedGeneration": 2,
         "lastTransitionTime": "2026-01-01T00:00:00Z"});
-    object["status"] = json!({"conditions": [condition], "audit": found(UID, 0, 7).summary});
+    object["status"] = json!({"conditions": [condition], "audit": summary(0, 7)});
     let last = |audit| {
         let mut store = Store::new("default", LIFETIME, audit);
         list(&mut store, Collection::ClusterPolicies, vec![object.clone()], now, clock());
