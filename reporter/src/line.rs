@@ -67,7 +67,8 @@ pub fn warning(change: &Change, now: Timestamp) -> Option<String> {
 /// The message of `Ready`, but only the reason if the text comes from a guest: it may quote the settings, and these lines often end up
 /// in a log.
 fn words(id: &PolicyId, object: &ObservedPolicy, degraded: Option<&str>, describe: &Describe) -> String {
-    let quotes_settings = [Reason::SettingsInvalid, Reason::SettingsCheckFailed].map(Reason::as_str);
+    let quotes_settings = [Reason::SettingsInvalid, Reason::SettingsCheckFailed, Reason::CapabilityUnavailable];
+    let quotes_settings = quotes_settings.map(Reason::as_str);
     match degraded {
         Some(reason) if quotes_settings.contains(&reason) || reason == "SeveralReasons" => {
             format!("{reason}; `{}` shows what the policy says", describe.of(id))
@@ -178,14 +179,16 @@ mod tests {
 
     #[test]
     fn what_a_guest_says_of_its_settings_is_not_in_the_line() {
-        let kept = object(3, "ServingPrevious", "SettingsInvalid");
-        assert_eq!(
-            told(Some(object(2, "Active", "AsExpected")), Some(kept)).as_deref(),
-            Some(
-                "1970-01-01T00:00:00Z policy cluster/a: ServingPrevious generation 3 (was Active): SettingsInvalid; \
-                 `portcullis describe cluster/a` shows what the policy says"
-            )
-        );
+        for reason in ["SettingsInvalid", "CapabilityUnavailable"] {
+            let kept = object(3, "ServingPrevious", reason);
+            assert_eq!(
+                told(Some(object(2, "Active", "AsExpected")), Some(kept)),
+                Some(format!(
+                    "1970-01-01T00:00:00Z policy cluster/a: ServingPrevious generation 3 (was Active): {reason}; \
+                     `portcullis describe cluster/a` shows what the policy says"
+                ))
+            );
+        }
         let describe =
             Describe { command: "target/debug/portcullis".to_owned(), dir: Some("'my policies'".to_owned()) };
         assert_eq!(describe.of(&id()), "target/debug/portcullis describe cluster/a --dir 'my policies'");

@@ -1,6 +1,6 @@
 //! Whether a policy would answer, according to the states of loader and evaluator. Pure.
 
-use portcullis_contract::{Digest, EvaluatorState, Failure, LoaderState, Mismatch, Phase, PolicyId};
+use portcullis_contract::{Digest, EvaluatorState, Failure, LoaderState, Mismatch, Phase, PolicyId, Reason};
 
 /// What became of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,9 +47,11 @@ pub(super) fn settled(id: &PolicyId, file: &str, loader: &LoaderState, evaluator
     let is_it = |generation: i64, uid: &str| generation == policy.generation && uid == policy.uid;
     let deviation = evaluator.deviations.iter().find(|other| other.id == *id && is_it(other.generation, &other.uid));
     let refused = deviation.into_iter().flat_map(|deviation| &deviation.refused);
-    // Failures that may pass are left out: for instance, an artifact that the evaluator could not use is compiled again.
+    // Failures that may pass are left out: for instance, an artifact that the evaluator could not use is compiled again. But nobody waits here
+    // for a registry that is away, and a recording never has the missing call.
+    let is_over = |reason: Reason| reason == Reason::CapabilityUnavailable || !reason.class().is_retryable();
     let refused = refused.filter(|refused| refused.digest == module && refused.failure.generation == policy.generation);
-    let failure = refused.map(|refused| &refused.failure).find(|failure| !failure.class().is_retryable())?;
+    let failure = refused.map(|refused| &refused.failure).find(|failure| is_over(failure.reason))?;
     Some(Settled::Failed(failure.clone()))
 }
 
@@ -59,7 +61,7 @@ mod tests {
 
     use jiff::Timestamp;
     use portcullis_contract::{
-        Current, Deviation, FailurePolicy, InputProblem, LoaderPolicy, Mode, Reason, Refused, ReplicaState,
+        Current, Deviation, FailurePolicy, InputProblem, LoaderPolicy, Mode, Refused, ReplicaState,
     };
 
     use super::*;
@@ -168,6 +170,8 @@ mod tests {
         assert_eq!(of(refusing(2, b"old", Reason::SettingsInvalid)), None);
         assert_eq!(of(refusing(1, b"new", Reason::SettingsInvalid)), None);
         assert_eq!(of(refusing(2, b"new", Reason::ArtifactCorrupt)), None, "it is made again");
+        let away = of(refusing(2, b"new", Reason::CapabilityUnavailable));
+        assert!(matches!(away, Some(Settled::Failed(_))), "nobody waits for it");
         let failure = Failure::new(2, Reason::ModuleInvalid, "no", Timestamp::UNIX_EPOCH);
         let failed = loader(2, Phase::Failed, Some(failure.clone()));
         assert_eq!(state(failed, EvaluatorState::default()), Some(Settled::Failed(failure)));

@@ -43,6 +43,8 @@ pub(crate) enum CallError {
         text: String,
         /// Whether the deadline passed.
         timed_out: bool,
+        /// The failed host call that may be the cause and may pass, and why it failed; none if there is none.
+        may_pass: Option<String>,
     },
     /// There was no memory for the guest.
     #[error("{0}")]
@@ -51,8 +53,13 @@ pub(crate) enum CallError {
     #[error("{0}")]
     Denied(String),
     /// A capability that the guest uses could not be provided, and it failed because of that; the text is that of the failure.
-    #[error("{0}")]
-    Unprovided(String),
+    #[error("{text}")]
+    Unprovided {
+        /// What happened.
+        text: String,
+        /// The failed host call that may pass, and why it failed; none if there is none.
+        may_pass: Option<String>,
+    },
     /// The guest asks for something that this host does not have.
     #[error("{0}")]
     Unsupported(String),
@@ -66,6 +73,7 @@ impl CallError {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::TimedOut | Self::Init { timed_out: true, .. } => Reason::EvaluationTimedOut,
+            Self::Unprovided { .. } | Self::Init { may_pass: Some(_), .. } => Reason::CapabilityUnavailable,
             Self::Trap(_) | Self::Limit(_) | Self::Exit(_) | Self::Guest(_) | Self::Init { .. } => {
                 Reason::EvaluationTrapped
             }
@@ -73,7 +81,6 @@ impl CallError {
             Self::ReplyTooLarge => Reason::ResponseTooLarge,
             Self::Overloaded(_) => Reason::Overloaded,
             Self::Denied(_) => Reason::CapabilityDenied,
-            Self::Unprovided(_) => Reason::CapabilityUnavailable,
             Self::Unsupported(_) => Reason::ModuleUnsupported,
             Self::Host(_) => Reason::InternalError,
         }
@@ -98,24 +105,26 @@ impl CallError {
             Self::TimedOut => Self::Init {
                 text: format!("Initialization failed: {function} init interrupted, execution deadline exceeded"),
                 timed_out: true,
+                may_pass: None,
             },
             Self::Host(_) | Self::Overloaded(_) | Self::Unsupported(_) => self,
-            other => Self::Init { text: format!("Initialization failed: {other}"), timed_out: false },
+            other => Self::Init { text: format!("Initialization failed: {other}"), timed_out: false, may_pass: None },
         }
     }
 
     /// The failure as it counts after these failed host calls, which may be its cause.
     pub(super) fn after(self, failures: &FailedCalls) -> Self {
-        let becomes = match failures {
-            FailedCalls { denied: true, .. } => Self::Denied,
-            FailedCalls { failed: Some(_), .. } => Self::Unprovided,
-            FailedCalls { denied: false, failed: None } => return self,
-        };
-        match self {
-            Self::Trap(text) | Self::Guest(text) | Self::NoReply(text) => becomes(text),
-            Self::Exit(_) => becomes(self.to_string()),
-            other => other,
+        if !failures.denied && failures.failed.is_none() {
+            return self;
         }
+        let may_pass = failures.that_may_pass().map(str::to_owned);
+        let text = match self {
+            Self::Trap(text) | Self::Guest(text) | Self::NoReply(text) => text,
+            Self::Exit(_) => self.to_string(),
+            Self::Init { text, timed_out: false, .. } => return Self::Init { text, timed_out: false, may_pass },
+            other => return other,
+        };
+        if failures.denied { Self::Denied(text) } else { Self::Unprovided { text, may_pass } }
     }
 }
 
@@ -138,7 +147,12 @@ mod tests {
     }
 
     fn denied() -> FailedCalls {
-        FailedCalls { denied: true, failed: None }
+        FailedCalls { denied: true, ..FailedCalls::default() }
+    }
+
+    fn failed() -> FailedCalls {
+        let failure = Some("net/v1/dns_lookup_host: no".to_owned());
+        FailedCalls { denied: false, failed: failure.clone(), failed_outside: failure }
     }
 
     #[test]
@@ -146,9 +160,20 @@ mod tests {
         let trap = || CallError::Trap("unreachable".into());
         assert_eq!(trap().after(&FailedCalls::default()), trap());
         assert_eq!(trap().after(&denied()).reason(), Reason::CapabilityDenied);
-        let failed = FailedCalls { denied: false, failed: Some("net/v1/dns_lookup_host: no".into()) };
-        assert_eq!(trap().after(&failed).reason(), Reason::CapabilityUnavailable);
-        assert_eq!(CallError::TimedOut.after(&failed), CallError::TimedOut);
+        assert_eq!(trap().after(&failed()).reason(), Reason::CapabilityUnavailable);
+        assert_eq!(CallError::TimedOut.after(&failed()), CallError::TimedOut);
+    }
+
+    #[test]
+    fn a_start_that_failed_after_a_host_call_keeps_its_text_and_names_the_call() {
+        let start = || CallError::Exit(3).init("_start");
+        let error = start().after(&failed());
+        let text = "Initialization failed: the guest exited with code 3";
+        assert_eq!((error.to_string().as_str(), error.reason()), (text, Reason::CapabilityUnavailable));
+        assert!(matches!(error, CallError::Init { may_pass: Some(call), .. } if call.contains("dns_lookup_host")));
+        assert_eq!(start().after(&denied()), start());
+        let late = || CallError::TimedOut.init("_start");
+        assert_eq!(late().after(&failed()), late());
     }
 
     #[test]

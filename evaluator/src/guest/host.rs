@@ -77,7 +77,11 @@ pub(super) async fn call(
             Ok(Err(text))
         }
         Err(LinkFailure::Failed(text)) => {
-            context.host_calls.failed = Some(format!("{capability}: {text}"));
+            let failure = format!("{capability}: {text}");
+            if !is_answered_here(capability) {
+                context.host_calls.failed_outside = Some(failure.clone());
+            }
+            context.host_calls.failed = Some(failure);
             Ok(Err(text))
         }
     }
@@ -98,6 +102,11 @@ impl std::ops::Deref for Provided {
             Self::Broker(answer) => &answer.bytes,
         }
     }
+}
+
+/// Whether this program answers by itself. It hands over certificates only where calls are recorded, and then the answer is the same.
+fn is_answered_here(capability: Capability) -> bool {
+    matches!(capability, Capability::CacheSet | Capability::CacheGet | Capability::CertificateTrusted)
 }
 
 async fn provide(

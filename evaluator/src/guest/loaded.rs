@@ -108,12 +108,12 @@ impl LoadedModule {
         let account = account.when_full(when_full);
         let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, account).await;
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
-        let (mode, Reply { bytes, failed_capability, account }) = (self.mode, reply);
+        let (mode, Reply { bytes, failed_calls, account }) = (self.mode, reply);
         let verdict = match account {
             Some(account) => rego_verdict(&self.host.who, bytes, mode, request, account, deadline).await,
             None => offload::work(&self.host.who, bytes.len(), move || reply::verdict(&bytes, mode)).await,
         };
-        verdict.map(|verdict| verdict.after_failed_capability(failed_capability))
+        verdict.map(|verdict| verdict.after_failed_capability(failed_calls.failed))
     }
 
     /// The time limit of one evaluation.
@@ -249,7 +249,7 @@ fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
         CallError::ReplyTooLarge => format!("internal server error: invalid response from policy: {error}"),
         CallError::Overloaded(text) => text.clone(),
         // The message is what the command wrote to standard error, without a prefix.
-        CallError::Guest(said) | CallError::Denied(said) | CallError::Unprovided(said)
+        CallError::Guest(said) | CallError::Denied(said) | CallError::Unprovided { text: said, .. }
             if mode == ExecutionMode::Wasi =>
         {
             said.clone()

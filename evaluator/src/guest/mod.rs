@@ -40,6 +40,7 @@ mod wasi;
 
 pub(crate) use context::Context;
 pub(crate) use error::CallError;
+pub(crate) use failed_calls::FailedCalls;
 pub(crate) use link::{Guest, Guests, LinkError};
 pub(crate) use log::{Excess, GuestLog, LogShares};
 pub(crate) use parts::Parts;
@@ -102,8 +103,8 @@ pub(crate) struct Grants {
 pub(crate) struct Reply {
     /// Its bytes.
     pub(crate) bytes: Vec<u8>,
-    /// A capability that could not be provided before it replied, and why.
-    pub(crate) failed_capability: Option<String>,
+    /// Which of its host calls failed before it replied.
+    pub(crate) failed_calls: FailedCalls,
     /// The account of the instance, from which work of the host on the reply of a Rego policy is taken; none for other guests.
     pub(crate) account: Option<InstanceMemory>,
 }
@@ -147,7 +148,8 @@ impl Host {
             LinkFailure::Denied(text) => CallError::Denied(text),
             // Rules make no calls, so the text for guests, that a call failed, does not fit.
             failed @ LinkFailure::Failed(_) => {
-                CallError::Unprovided(format!("objects of the cluster are missing: {}", failed.cause()))
+                let text = format!("objects of the cluster are missing: {}", failed.cause());
+                CallError::Unprovided { text, may_pass: None }
             }
         })
     }

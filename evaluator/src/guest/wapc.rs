@@ -45,8 +45,8 @@ impl WapcGuest {
         match result {
             Err(error) => Err(error.after(&store.data().host_calls)),
             Ok(bytes) => {
-                let failed_capability = store.data_mut().host_calls.failed.take();
-                Ok(Reply { bytes, failed_capability, account: None })
+                let failed_calls = std::mem::take(&mut store.data_mut().host_calls);
+                Ok(Reply { bytes, failed_calls, account: None })
             }
         }
     }

@@ -244,6 +244,9 @@ pub(crate) fn unserved_text(failure: &Failure) -> String {
     match failure.reason {
         Reason::SettingsInvalid => "the policy refuses its settings; its status tells why".to_owned(),
         Reason::SettingsCheckFailed => "the policy's check of its settings failed; its status tells how".to_owned(),
+        Reason::CapabilityUnavailable => {
+            "a host capability that the policy needs to load could not be provided; its status tells which".to_owned()
+        }
         _ => text::denial(&failure.message),
     }
 }

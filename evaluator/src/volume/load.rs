@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use portcullis_contract::{
-    Candidate, CandidateContent, CandidatePolicyGroup, Digest, ExecutionMode, NamedModule, PolicyId, Reason, clean,
+    CALLBACK_FAILURE, Candidate, CandidateContent, CandidatePolicyGroup, Digest, ExecutionMode, NamedModule, PolicyId,
+    Reason, clean,
 };
 use portcullis_expression::{Expression, ExpressionError};
 
@@ -16,7 +17,7 @@ use crate::capability::cache::{Caches, PolicyCache};
 use crate::fair::claimant::Claimant;
 use crate::guest::loaded::{Content, Loaded, LoadedModule, LoadedPolicyGroup};
 use crate::guest::{
-    CallError, Grants, Guest, GuestLog, Guests, Host, LinkError, LogShares, NO_BROKER, Operation, Parts,
+    CallError, FailedCalls, Grants, Guest, GuestLog, Guests, Host, LinkError, LogShares, NO_BROKER, Operation, Parts,
 };
 use crate::lanes::{LaneError, Lanes, LoadTimes};
 use crate::metrics::PolicyMetrics;
@@ -31,6 +32,8 @@ const MAX_SETTINGS: usize = 1 << 20;
 const MAX_SETTINGS_DEPTH: usize = 1000;
 /// How much of a guest's own text about its settings is quoted, in bytes.
 const MAX_QUOTE: usize = 512;
+/// How much is quoted of the reason why a host call failed, in bytes. With the guest's own text it fits in a message.
+const MAX_CAUSE: usize = 256;
 
 /// Why a candidate may not serve.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +50,10 @@ pub(crate) enum LoadError {
     /// It judges by objects of the cluster, and there is no broker to provide them.
     #[error("the policy reads objects of the cluster (contextAwareResources), and {NO_BROKER}")]
     NoObjects,
+    /// A host capability could not be provided while the module was started or checked its settings, and it failed. The text may quote the
+    /// guest, and what it asked for.
+    #[error("{0}")]
+    Capability(String),
     /// Its module does not start.
     #[error("{0}")]
     Start(String),
@@ -123,7 +130,7 @@ impl LoadError {
             Self::Artifact(error) => error.reason(),
             Self::Link(error) => error.reason(),
             Self::Unsupported(_) => Reason::ModuleUnsupported,
-            Self::NoObjects => Reason::CapabilityUnavailable,
+            Self::NoObjects | Self::Capability(_) => Reason::CapabilityUnavailable,
             Self::Start(_) => Reason::InstantiationFailed,
             Self::NoMemory(_) => Reason::MemoryUnavailable,
             Self::StartTimedOut(_) => Reason::StartTimedOut,
@@ -158,8 +165,17 @@ pub(crate) struct Loading {
     pub(crate) log_shares: Arc<LogShares>,
 }
 
+/// What is known about a candidate before it is loaded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Before {
+    /// Whether any generation of the policy was enforced.
+    pub(crate) enforced: bool,
+    /// Whether an earlier try of the candidate had too little processor time.
+    pub(crate) was_starved: bool,
+}
+
 impl Loading {
-    /// Loads a candidate of the policy `id`; `enforced` says whether any generation of it was enforced.
+    /// Loads a candidate of the policy `id`.
     ///
     /// # Errors
     /// The first check that it does not pass.
@@ -167,7 +183,7 @@ impl Loading {
         &self,
         id: &PolicyId,
         candidate: &Candidate,
-        enforced: bool,
+        before: Before,
         metrics: Arc<PolicyMetrics>,
     ) -> Result<Arc<Loaded>, LoadError> {
         let limit = |own| own_limit(own, self.policy_timeout);
@@ -177,7 +193,7 @@ impl Loading {
             CandidateContent::Module(module) => {
                 let timeout = limit(candidate.timeout_eval_seconds);
                 let named = NamedModule { member: None, digest: candidate.digest, module };
-                let module = self.load_module(id, candidate.generation, named, timeout, enforced, metrics).await?;
+                let module = self.load_module(id, candidate.generation, named, timeout, before, metrics).await?;
                 (Content::Module(module), timeout)
             }
             CandidateContent::Group(group) => {
@@ -187,7 +203,7 @@ impl Loading {
                     let Some(name) = named.member else { continue };
                     let timeout = limit(group.members[name].timeout_eval_seconds);
                     let metrics = Arc::clone(&metrics);
-                    let load = self.load_module(id, candidate.generation, named, timeout, enforced, metrics);
+                    let load = self.load_module(id, candidate.generation, named, timeout, before, metrics);
                     members.insert(name.to_owned(), load.await.map_err(|error| error.of(&named))?);
                 }
                 let timeout = group_limit(candidate.timeout_eval_seconds, group, self.policy_timeout);
@@ -203,7 +219,7 @@ impl Loading {
         generation: i64,
         named: NamedModule<'_>,
         timeout: Duration,
-        enforced: bool,
+        before: Before,
         metrics: Arc<PolicyMetrics>,
     ) -> Result<LoadedModule, LoadError> {
         let candidate = named.module;
@@ -216,7 +232,7 @@ impl Loading {
         }
         let who = Claimant::new(id);
         let caches = if id.is_check() { &self.caches_of_checks } else { &self.caches };
-        let module = self.artifacts.load(&who, enforced, &candidate.artifact).await?;
+        let module = self.artifacts.load(&who, before.enforced, &candidate.artifact).await?;
         let guest = Arc::new(self.guests.link(&module, candidate.execution_mode)?);
         let share = self.log_shares.of(id, Instant::now());
         let host = Arc::new(Host {
@@ -234,7 +250,7 @@ impl Loading {
             needs_objects,
             cache: Arc::new(PolicyCache::new(caches, id)),
         });
-        self.check_settings(&guest, &host, candidate.execution_mode, settings, timeout).await?;
+        self.check_settings(&guest, &host, candidate.execution_mode, settings, timeout, before).await?;
         Ok(LoadedModule::new(candidate, timeout, guest, host, module))
     }
 
@@ -245,12 +261,14 @@ impl Loading {
         mode: ExecutionMode,
         settings: &str,
         timeout: Duration,
+        before: Before,
     ) -> Result<(), LoadError> {
         let payload = Parts::whole(Bytes::copy_from_slice(settings.as_bytes()));
         let (guest, host, who) = (Arc::clone(guest), Arc::clone(host), Arc::clone(&host.who));
-        let call = self.lanes.load(&who, timeout, move |deadline| async move {
+        let call = self.lanes.load(&who, timeout, before.was_starved, move |deadline| async move {
             let (account, _hold) = host.account(deadline);
-            guest.call(&host, Operation::ValidateSettings, payload, deadline, account).await.map(|reply| reply.bytes)
+            let reply = guest.call(&host, Operation::ValidateSettings, payload, deadline, account).await;
+            reply.map(|reply| (reply.bytes, reply.failed_calls))
         });
         let (reply, times) = call.await;
         let reply = reply.unwrap_or_else(|error| {
@@ -276,13 +294,11 @@ fn group_limit(seconds: Option<u32>, group: &CandidatePolicyGroup, default: Dura
     own_limit(seconds, members.sum::<Duration>().min(LONGEST_WAIT).max(default))
 }
 
+/// The reply to `validate_settings`, with the host calls that failed before it; or why there is none.
+type Checked = Result<(Vec<u8>, FailedCalls), CallError>;
+
 /// The same as [`judge`], where a check that was too late because this replica is busy counts otherwise than one whose module takes too long.
-fn judge_in_time(
-    reply: Result<Vec<u8>, CallError>,
-    times: LoadTimes,
-    limit: Duration,
-    mode: ExecutionMode,
-) -> Result<(), LoadError> {
+fn judge_in_time(reply: Checked, times: LoadTimes, limit: Duration, mode: ExecutionMode) -> Result<(), LoadError> {
     let is_late = matches!(reply, Err(CallError::TimedOut | CallError::Init { timed_out: true, .. }));
     judge(reply, mode).map_err(|error| match is_late && times.is_starved(limit) {
         true => LoadError::NoProcessor { used: times.used, limit, late: Box::new(error) },
@@ -306,16 +322,21 @@ fn check_size(settings: &str) -> Result<(), LoadError> {
 }
 
 /// What the reply to `validate_settings` means.
-fn judge(reply: Result<Vec<u8>, CallError>, mode: ExecutionMode) -> Result<(), LoadError> {
+fn judge(reply: Checked, mode: ExecutionMode) -> Result<(), LoadError> {
     let is_wasi = mode == ExecutionMode::Wasi;
-    let reply = match reply {
+    let (reply, failed_calls) = match reply {
         Ok(reply) => reply,
-        Err(CallError::Init { text, timed_out: true }) => return Err(LoadError::StartTimedOut(quote(&text))),
-        Err(CallError::Init { text, timed_out: false }) => return Err(LoadError::Start(quote(&text))),
+        // What failed with its capability may succeed the next time. It is no mistake in the settings.
+        Err(
+            CallError::Unprovided { text, may_pass: Some(call) }
+            | CallError::Init { text, timed_out: false, may_pass: Some(call) },
+        ) => return Err(unprovided(&call, Some(&text))),
+        Err(CallError::Init { text, timed_out: true, .. }) => return Err(LoadError::StartTimedOut(quote(&text))),
+        Err(CallError::Init { text, timed_out: false, .. }) => return Err(LoadError::Start(quote(&text))),
         Err(CallError::Overloaded(text)) => return Err(LoadError::NoMemory(text)),
         Err(CallError::Unsupported(text)) => return Err(LoadError::Unsupported(text)),
         Err(CallError::Host(text)) => return Err(LoadError::Start(quote(&format!("Initialization failed: {text}")))),
-        Err(error @ (CallError::Guest(_) | CallError::Denied(_) | CallError::Unprovided(_))) if is_wasi => {
+        Err(error @ (CallError::Guest(_) | CallError::Denied(_) | CallError::Unprovided { .. })) if is_wasi => {
             return Err(LoadError::SettingsCheck(quote(&error.to_string())));
         }
         Err(error) => {
@@ -327,6 +348,9 @@ fn judge(reply: Result<Vec<u8>, CallError>, mode: ExecutionMode) -> Result<(), L
         Ok(response) if response.valid => Ok(()),
         Ok(response) => {
             let message = response.message.filter(|message| !message.trim().is_empty());
+            if let Some(call) = failed_calls.that_may_pass() {
+                return Err(unprovided(call, message.as_deref()));
+            }
             Err(LoadError::Settings(message.map_or_else(|| "no message".to_owned(), |message| quote(&message))))
         }
         Err(cause) if is_wasi => {
@@ -339,122 +363,16 @@ fn judge(reply: Result<Vec<u8>, CallError>, mode: ExecutionMode) -> Result<(), L
     }
 }
 
+/// The failure of a module that asks its host for something while it is loaded, where `call` failed; `said` is what came of that.
+fn unprovided(call: &str, said: Option<&str>) -> LoadError {
+    let call = clean(&call.replacen(CALLBACK_FAILURE, "", 1), MAX_CAUSE);
+    let said = said.map_or_else(String::new, |said| format!("; then the policy failed: {}", quote(said)));
+    LoadError::Capability(format!("a host capability could not be provided while the policy was loaded: {call}{said}"))
+}
+
 fn quote(text: &str) -> String {
     clean(text, MAX_QUOTE)
 }
 
 #[cfg(test)]
-mod tests {
-    use portcullis_contract::{Artifact, CandidateMember, CandidateModule};
-    use serde_json::value::RawValue;
-
-    use super::*;
-
-    fn wapc(reply: Result<&str, CallError>) -> (Reason, String) {
-        let error = judge(reply.map(|text| text.as_bytes().to_vec()), ExecutionMode::KubewardenWapc);
-        let error = error.expect_err("refused");
-        (error.reason(), error.to_string())
-    }
-
-    #[test]
-    fn settings_that_the_guest_refuses() {
-        let (reason, text) = wapc(Ok(r#"{"valid":false,"message":"no such label"}"#));
-        assert_eq!((reason, text.as_str()), (Reason::SettingsInvalid, "Policy settings are invalid: no such label"));
-        for silent in [r#"{"valid":false}"#, r#"{"valid":false,"message":null}"#, r#"{"valid":false,"message":" "}"#] {
-            assert_eq!(wapc(Ok(silent)).1, "Policy settings are invalid: no message");
-        }
-        let long = format!(r#"{{"valid":false,"message":"{}"}}"#, "x".repeat(4096));
-        assert!(wapc(Ok(&long)).1.len() < 600);
-    }
-
-    #[test]
-    fn a_check_that_fails_itself() {
-        for reply in [Ok("nonsense"), Ok("{}"), Err(CallError::TimedOut), Err(CallError::Trap("wasm trap".into()))] {
-            assert_eq!(wapc(reply).0, Reason::SettingsCheckFailed);
-        }
-        let text = wapc(Err(CallError::Guest("oh".into()))).1;
-        assert_eq!(
-            text,
-            "Policy settings are invalid: Error invoking settings validation callback: Guest call failure: oh"
-        );
-    }
-
-    #[test]
-    fn a_start_without_memory_may_pass() {
-        let (reason, text) = wapc(Err(CallError::Overloaded("no memory left".into())));
-        assert_eq!((reason, text.as_str()), (Reason::MemoryUnavailable, "no memory left"));
-        assert!(reason.class().is_retryable());
-    }
-
-    #[test]
-    fn a_start_without_processor_time_may_pass() {
-        let limit = Duration::from_secs(2);
-        let had = |millis| LoadTimes { used: Duration::from_millis(millis), waited: Duration::ZERO };
-        let judged = |reply, millis| {
-            judge_in_time(reply, had(millis), limit, ExecutionMode::KubewardenWapc).expect_err("it does not serve")
-        };
-        for (late, reason) in [
-            (CallError::TimedOut, Reason::SettingsCheckFailed),
-            (CallError::TimedOut.init("wapc_init"), Reason::StartTimedOut),
-        ] {
-            let error = judged(Err(late.clone()), 80);
-            assert!(error.reason() == Reason::ProcessorUnavailable && error.reason().class().is_retryable());
-            assert!(error.to_string().contains("80 ms within 2000 ms"), "{error}");
-            assert_eq!(error.blaming_the_module().reason(), reason);
-            assert_eq!(judged(Err(late), 1900).reason(), reason, "the module is to blame");
-        }
-        let failed = judged(Err(CallError::Exit(1).init("_start")), 0);
-        assert_eq!(failed.reason(), Reason::InstantiationFailed);
-        assert_eq!(failed.blaming_the_module().reason(), Reason::InstantiationFailed);
-    }
-
-    #[test]
-    fn a_group_has_the_time_of_all_its_members() {
-        let group = |members: &[Option<u32>]| {
-            let members = members.iter().enumerate().map(|(n, &timeout_eval_seconds)| {
-                let artifact = Artifact { file: "a".into(), sha256: Digest::of(b"code"), size: 4 };
-                let module = CandidateModule {
-                    artifact,
-                    execution_mode: ExecutionMode::KubewardenWapc,
-                    settings: RawValue::from_string("{}".to_owned()).expect("JSON"),
-                    host_capabilities: Vec::new(),
-                    context_aware_resources: Vec::new(),
-                };
-                let member = CandidateMember { digest: Digest::of(b"module"), timeout_eval_seconds, module };
-                (format!("m{n}"), member)
-            });
-            CandidatePolicyGroup { expression: "true".to_owned(), members: members.collect() }
-        };
-        for (own, members, default, seconds) in [
-            (None, &[None, None, None][..], 2, 6),
-            (None, &[Some(3), None], 2, 5),
-            (None, &[Some(3), Some(4)], 2, 7),
-            (None, &[Some(1)], 2, 2),
-            (Some(1), &[None, Some(4)], 2, 1),
-            (Some(9), &[None], 2, 9),
-            (None, &[None; 15], 2, 30),
-            (None, &[None; 16], 10, 30),
-            (None, &[Some(30), None], 2, 30),
-            (None, &[Some(5)], 40, 40),
-        ] {
-            let limit = group_limit(own, &group(members), Duration::from_secs(default));
-            assert_eq!(limit, Duration::from_secs(seconds), "{own:?} {members:?} {default}");
-        }
-    }
-
-    #[test]
-    fn a_start_that_fails_is_another_matter() {
-        assert_eq!(wapc(Err(CallError::TimedOut.init("wapc_init"))).0, Reason::StartTimedOut);
-        assert_eq!(wapc(Err(CallError::Exit(1).init("_start"))).0, Reason::InstantiationFailed);
-    }
-
-    #[test]
-    fn large_and_deep_settings_are_refused_unseen() {
-        let large = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_SETTINGS));
-        let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
-        for settings in [large, deep] {
-            assert_eq!(check_size(&settings).expect_err("refused").reason(), Reason::SettingsInvalid);
-        }
-        assert!(check_size(&"[".repeat(999)).is_ok());
-    }
-}
+mod tests;

@@ -148,9 +148,9 @@ pub(crate) fn is_settled(
 }
 
 /// Whether the text of a failure may quote the guest, and with it settings or requests: such a text goes into the policy's status and
-/// never into a log.
+/// never into a log. A host capability that failed may name what the guest asked it for.
 pub(crate) fn quotes_guest(reason: Reason) -> bool {
-    matches!(reason, Reason::SettingsInvalid | Reason::SettingsCheckFailed)
+    matches!(reason, Reason::SettingsInvalid | Reason::SettingsCheckFailed | Reason::CapabilityUnavailable)
 }
 
 #[cfg(test)]

@@ -165,6 +165,66 @@ async fn settings_checks_that_fail_themselves() {
     assert_eq!(refusal("wasi_settings_exit_1").await, (Reason::SettingsCheckFailed, text));
 }
 
+/// A guest that asks its host for the addresses of a name, first when it is called. `init` is what its `wapc_init` does, `then` what it does
+/// after the call.
+fn asks_its_host(init: &str, then: &str) -> Policy {
+    let wat = r#"(module
+        (import "wapc" "__host_call" (func $call (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+        (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+        (import "wapc" "__guest_error" (func $error (param i32 i32)))
+        (memory (export "memory") 1)
+        (data (i32.const 0) "{\"valid\":false,\"message\":\"no host\"}")
+        (data (i32.const 64) "kubewarden") (data (i32.const 80) "net") (data (i32.const 96) "v1/dns_lookup_host")
+        (data (i32.const 128) "\"web.example\"")
+        (func $ask
+          (drop (call $call (i32.const 64) (i32.const 10) (i32.const 80) (i32.const 3)
+            (i32.const 96) (i32.const 18) (i32.const 128) (i32.const 13))))
+        (func (export "wapc_init") {{INIT}})
+        (func (export "__guest_call") (param i32 i32) (result i32) (call $ask) {{THEN}}))"#;
+    Policy::text(ID, &wat.replace("{{INIT}}", init).replace("{{THEN}}", then))
+}
+
+/// A command that asks its host for the addresses of a name, and then exits with code 1.
+fn command_that_asks_its_host() -> Policy {
+    let wat = r#"(module
+        (import "host" "call" (func $call (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+        (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+        (memory (export "memory") 1)
+        (data (i32.const 64) "kubewarden") (data (i32.const 80) "net") (data (i32.const 96) "v1/dns_lookup_host")
+        (data (i32.const 128) "\"web.example\"")
+        (func (export "_start")
+          (drop (call $call (i32.const 64) (i32.const 10) (i32.const 80) (i32.const 3)
+            (i32.const 96) (i32.const 18) (i32.const 128) (i32.const 13)))
+          (call $exit (i32.const 1))))"#;
+    Policy::module(ID, &wat::parse_str(wat).unwrap(), ExecutionMode::Wasi)
+}
+
+#[tokio::test]
+async fn a_policy_that_does_not_load_without_its_host_is_tried_again_unless_it_was_denied() {
+    let says_invalid = "(call $respond (i32.const 0) (i32.const 35)) (i32.const 1)";
+    let fails = "(call $error (i32.const 64) (i32.const 10)) (i32.const 0)";
+    for (policy, words, denied) in [
+        (asks_its_host("", says_invalid), "no host", Reason::SettingsInvalid),
+        (asks_its_host("", fails), "kubewarden", Reason::SettingsCheckFailed),
+        (asks_its_host("", "unreachable"), "unreachable", Reason::SettingsCheckFailed),
+        (asks_its_host("(call $ask) unreachable", fails), "Initialization failed", Reason::InstantiationFailed),
+        (command_that_asks_its_host(), "exited with code 1", Reason::SettingsCheckFailed),
+    ] {
+        let rig = Rig::start();
+        let (reason, text) = rig.refusal(policy.clone().grants(&["net/*"])).await;
+        assert_eq!(reason, Reason::CapabilityUnavailable, "{text}");
+        assert!(text.contains("net/v1/dns_lookup_host: this evaluator has no connection to a loader"), "{text}");
+        assert!(text.contains(words), "{text}");
+        assert!(rig.unserved(ID).next_retry_time.is_some());
+        rig.until(|_| rig.unserved(ID).attempts > 1).await;
+
+        let rig = Rig::start();
+        let (reason, text) = rig.refusal(policy).await;
+        assert_eq!(reason, denied, "{text}");
+        assert_eq!(rig.unserved(ID).next_retry_time, None);
+    }
+}
+
 #[tokio::test]
 async fn settings_beyond_size_or_depth() {
     let large = format!("{{\"a\":\"{}\"}}", "x".repeat(1 << 20));

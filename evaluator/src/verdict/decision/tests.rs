@@ -215,6 +215,13 @@ fn an_unserved_policy_denies_with_reason_and_next_try() {
             500,
             None,
         ),
+        (
+            Reason::CapabilityUnavailable,
+            None,
+            "CapabilityUnavailable: a host capability that the policy needs to load could not be provided; its status tells which",
+            503,
+            None,
+        ),
     ] {
         let mut status = serde_json::json!({"message": format!("policy cluster/a: {message}"), "code": code});
         if let Some(details) = details {
