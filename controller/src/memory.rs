@@ -63,7 +63,7 @@ pub struct GroupMemory {
     pub refused: Option<ConditionValue>,
     /// Whether we wrote the webhook.
     pub is_written: bool,
-    /// When a revision of a member last said that it served in an installation that was removed.
+    /// When a revision of a member last said that it served in an installation that was removed; `None` if none did in this controller's time.
     pub marked: Option<Instant>,
 }
 

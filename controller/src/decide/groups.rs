@@ -14,7 +14,7 @@ use super::quota::{self, Quota, WebhookQuota};
 use super::revision::{self, Planned};
 use super::rules::{Decision, Rules};
 use super::turns::{Turns, longest_turn};
-use super::unknown;
+use super::{uninstalled, unknown};
 use crate::action::Action;
 use crate::desired::{self, Desired, desired, kept, waits};
 use crate::memory::{ConditionValue, GroupMemory, Memory};
@@ -440,6 +440,7 @@ impl<'w> Groups<'w> {
         for (id, group) in &self.groups {
             let remembered = memory.groups.entry(id.clone()).or_default();
             group.remember(remembered, decision.now);
+            uninstalled::note_old_marks(group.claims.iter().copied(), world, remembered, decision.now);
             if group.claims.is_empty() {
                 continue;
             }
@@ -448,7 +449,7 @@ impl<'w> Groups<'w> {
             match group.found {
                 Some(found) if group.is_right => group.prove(id, found, desired, remembered, decision),
                 Some(found) => group.change(id, found, desired, remembered, decision),
-                None => group.create(id, desired, remembered, world, rules, decision),
+                None => group.create(id, desired, remembered, memory.since, rules, decision),
             }
         }
         // The other webhooks are not needed: their last member is gone, or their origin is unknown. One with another name than that of a group

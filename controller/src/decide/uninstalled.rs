@@ -6,10 +6,12 @@
 //! heard of that. Until it is taken back, only the status tells that the policy counts as new, so that no other reason takes its place there.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use portcullis_api::Truth;
 use portcullis_api::reason::UNINSTALLED;
 use portcullis_api::revision::SERVED_ANNOTATION;
+use portcullis_process::Now;
 
 use super::rules::{Decision, Rules};
 use crate::action::Action;
@@ -52,19 +54,23 @@ pub(super) fn unmark(policy: &PolicyView, world: &World, decision: &mut Decision
     }
 }
 
-/// Whether replicas take none of these policies, by uid, for one that was enforced before it was uninstalled.
-pub(super) fn count_as_new<'w>(
+/// Notes whether one of these policies, by uid, still has old marks. This is for every decision: marks are mostly taken back in the first one,
+/// in which no webhook can be made yet.
+pub(super) fn note_old_marks<'w>(
     mut uids: impl Iterator<Item = &'w str>,
     world: &World,
     remembered: &mut GroupMemory,
-    rules: &Rules,
-    decision: &mut Decision,
-) -> bool {
+    now: Now,
+) {
     if uids.any(|uid| world.policies.get(uid).is_some_and(|policy| has_old_marks(policy, world))) {
-        remembered.marked = Some(decision.now.instant);
-        return false;
+        remembered.marked = Some(now.instant);
     }
-    remembered.marked.is_none_or(|at| decision.has_passed(at, rules.revision_pause))
+}
+
+/// Whether replicas take no member of the group for one that was enforced before it was uninstalled: those who have heard that the marks were
+/// taken back do not. A controller that began to lead at `since` does not know what the leader before it has taken back.
+pub(super) fn have_heard(remembered: &GroupMemory, since: Instant, rules: &Rules, decision: &mut Decision) -> bool {
+    decision.has_passed(remembered.marked.unwrap_or(since), rules.revision_pause)
 }
 
 /// The value for a policy that nothing has called since the uninstallation. A reason because of which somebody has to act takes the place of

@@ -1,7 +1,7 @@
 //! The webhook of one match group: what it should be, and what is done about the one that exists.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_contract::{GroupId, MatchPart};
 use portcullis_matching::rules::{covers, intersection, resources, union};
@@ -14,7 +14,7 @@ use crate::action::Action;
 use crate::desired::{self, Desired};
 use crate::event::PolicyWarning;
 use crate::memory::GroupMemory;
-use crate::world::{Content, Entries, WebhookView, World};
+use crate::world::{Content, Entries, WebhookView};
 
 /// When to ask the API server again about a webhook that it refused.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
@@ -126,7 +126,7 @@ impl<'w> Group<'w> {
         id: &GroupId,
         desired: &Desired,
         remembered: &mut GroupMemory,
-        world: &World,
+        since: Instant,
         rules: &Rules,
         decision: &mut Decision,
     ) {
@@ -138,13 +138,12 @@ impl<'w> Group<'w> {
             decision.act(Action::CreateWebhook { group, desired, repaired });
             return;
         }
-        let are_new = uninstalled::count_as_new(self.claims.iter().copied(), world, remembered, rules, decision);
         let now = decision.now;
         let is_old = |at| now.instant.duration_since(at) >= REFUSED_FOR;
         match &remembered.tried {
             Some(Err(refusal)) if !is_old(refusal.at) => decision.wake_at(refusal.at + REFUSED_FOR),
             Some(Ok(())) => {
-                if self.may_register && are_new {
+                if self.may_register && uninstalled::have_heard(remembered, since, rules, decision) {
                     decision.act(Action::CreateWebhook { group, desired, repaired: None });
                 }
             }

@@ -63,6 +63,39 @@ fn the_authority_that_is_made_first_does_not_hide_that_a_policy_was_uninstalled(
 }
 
 #[test]
+fn replicas_hear_that_the_marks_were_taken_back_before_the_authority_is_made() {
+    let mut stage = Stage::new();
+    let left = left("a").everywhere();
+    stage.put(left.clone());
+    stage.revision(&left, &["served"]);
+    stage.tried(&left);
+    let installation = stage.rules.installation.clone();
+    stage.rules.installation =
+        Err(ConditionValue::not_configured("CABundleInvalid", "there is no certificate authority yet"));
+    assert_eq!(stage.actions(), ["mark a-2 served=false", "a False Uninstalled at 2"]);
+    stage.revision(&left, &[]);
+    stage.rules.installation = installation;
+    assert_eq!(stage.actions(), NOTHING, "they may not have heard of it yet");
+    stage.pass(1);
+    assert_eq!(stage.actions(), NOTHING);
+    stage.pass(1);
+    assert_eq!(stage.actions(), ["register"]);
+}
+
+#[test]
+fn a_new_leader_does_not_know_when_the_marks_were_taken_back_and_waits_as_long() {
+    let mut stage = Stage::new();
+    let left = policy("a").generation(2).everywhere().condition("False", "CABundleInvalid", 2);
+    stage.put(left.clone());
+    stage.revision(&left, &[]);
+    stage.memory = Memory::new(stage.start + stage.elapsed);
+    stage.tried(&left);
+    assert_eq!(stage.actions(), NOTHING);
+    stage.pass(2);
+    assert_eq!(stage.actions(), ["register"]);
+}
+
+#[test]
 fn the_first_policy_of_a_group_that_is_ready_registers_no_other_one_as_enforced() {
     let mut stage = Stage::new();
     let (ready, broken) = (left("a").everywhere(), left("b"));
