@@ -73,13 +73,17 @@ pub(super) fn have_heard(remembered: &GroupMemory, since: Instant, rules: &Rules
     decision.has_passed(remembered.marked.unwrap_or(since), rules.revision_pause)
 }
 
-/// The value for a policy that nothing has called since the uninstallation. A reason because of which somebody has to act takes the place of
-/// that one, but not before the marks are taken back.
+/// The value for a policy that nothing has called since the uninstallation. Until the old marks are taken back, nothing takes the place of
+/// that one, not even that its webhook is called, as it is already if other policies have it too. After that, a reason because of which somebody
+/// has to act does.
 pub(super) fn keep_reason(policy: &PolicyView, world: &World, value: ConditionValue) -> ConditionValue {
-    let is_kept = EARLY.contains(&value.reason) || has_old_marks(policy, world);
-    if value.status != Truth::False || !policy.is_uninstalled() || !is_kept {
+    let is_early = value.status == Truth::False && EARLY.contains(&value.reason);
+    if !policy.is_uninstalled() || !is_early && !has_old_marks(policy, world) {
         return value;
     }
-    let message = format!("not registered since the last uninstallation; {}: {}", value.reason, value.message);
-    ConditionValue::not_configured(UNINSTALLED, message)
+    let more = match value.status {
+        Truth::True => "its revisions still say that it served, which is being taken back".to_owned(),
+        Truth::False | Truth::Unknown => format!("{}: {}", value.reason, value.message),
+    };
+    ConditionValue::not_configured(UNINSTALLED, format!("not registered since the last uninstallation; {more}"))
 }

@@ -269,3 +269,21 @@ fn z10_generations_that_a_shared_webhook_may_call_have_a_size_together() {
     let actions = stage.actions();
     assert!(actions.contains(&"revision 6".to_owned()), "they were never called: {actions:?}");
 }
+
+#[test]
+fn a_member_that_was_uninstalled_says_so_until_its_marks_are_taken_back() {
+    let mut stage = Stage::sharing();
+    let (first, left) = (policy("a").everywhere(), policy("b").everywhere().condition("False", "Uninstalled", 1));
+    let group = stage.shared_group(&first);
+    stage.share(&first, &["served"]);
+    stage.share(&left, &["served"]);
+    stage.write(&group, true);
+    let actions = stage.actions();
+    let stays = ["mark b-1 served=false", "b False Uninstalled at 1"].map(str::to_owned);
+    assert!(actions.ends_with(&stays), "{actions:?}");
+    let value = ConditionValue { status: Truth::Unknown, reason: "Unknown", message: "not called".into() };
+    let failed = FailedProof { value, keeps_earlier: false };
+    stage.memory.groups.get_mut(&group).expect("a group").unproven = Some(failed);
+    let actions = stage.actions();
+    assert!(actions.ends_with(&stays), "{actions:?}");
+}

@@ -96,6 +96,32 @@ fn a_new_leader_does_not_know_when_the_marks_were_taken_back_and_waits_as_long()
 }
 
 #[test]
+fn a_policy_whose_webhook_others_have_too_stays_uninstalled_until_its_marks_are_taken_back() {
+    let mut stage = Stage::new();
+    let registered = policy("a").everywhere().condition("True", "Registered", 1);
+    stage.put(registered.clone());
+    stage.revision(&registered, &["served"]);
+    let left = left("b").everywhere();
+    assert_eq!(stage.group(&registered), stage.group(&left));
+    stage.put(left.clone());
+    stage.revision(&left, &["served"]);
+    stage.proven(&registered);
+    let stays = ["a True Registered at 1", "mark b-2 served=false", "b False Uninstalled at 2"];
+    assert_eq!(stage.actions(), stays, "although the webhook is called");
+    let group = stage.group(&left);
+    let value = ConditionValue { status: Truth::Unknown, reason: "Unknown", message: "not called".into() };
+    let failed = FailedProof { value, keeps_earlier: false };
+    stage.memory.groups.get_mut(&group).expect("a group").unproven = Some(failed);
+    let actions = stage.actions();
+    assert!(actions.ends_with(&stays[1..].iter().map(|one| (*one).to_owned()).collect::<Vec<_>>()), "{actions:?}");
+    stage.revision(&left, &[]);
+    assert!(stage.actions().contains(&"b Unknown Unknown at 2".to_owned()), "now no mark is left to be taken for true");
+    stage.proven(&registered);
+    stage.memory.groups.get_mut(&group).expect("a group").unproven = None;
+    assert!(stage.actions().contains(&"b True Registered at 2".to_owned()));
+}
+
+#[test]
 fn the_first_policy_of_a_group_that_is_ready_registers_no_other_one_as_enforced() {
     let mut stage = Stage::new();
     let (ready, broken) = (left("a").everywhere(), left("b"));
