@@ -9,6 +9,7 @@
 //!
 //! Only the names of objects and the messages of the policy itself are ever shown. Secrets are never read.
 
+mod condition_time;
 mod memory;
 mod sample;
 mod tally;
@@ -34,6 +35,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use self::condition_time::ConditionTime;
 pub(super) use self::memory::{Memory, Stored};
 use self::sample::{Cursor, Sample};
 use self::tally::{Effect, Tally};
@@ -63,7 +65,8 @@ pub(crate) struct Impact {
     /// One page of objects is read at a time. Then each check keeps the rest of its page while it asks about the objects, so that a policy that is
     /// slow to answer holds up no other check. As a page is small ([`Sample::may_keep`]), all of them together need little memory.
     pages: Semaphore,
-    /// One object is decoded at a time: decoded, it may take a hundred times its text.
+    /// One object is decoded at a time: decoded, it may take a hundred times its text. The match conditions of one check get little time with it
+    /// ([`ConditionTime`]), since all others wait for them.
     decoding: Semaphore,
 }
 
@@ -129,6 +132,7 @@ struct Look<'a> {
     part: &'a MatchPart,
     scope: &'a Scope,
     conditions: Arc<Conditions>,
+    condition_time: ConditionTime,
     /// The namespaces that the policy's selector selects; `None` without a selector.
     selected: Option<BTreeSet<String>>,
     namespaces: Namespaces,
@@ -199,6 +203,7 @@ impl Impact {
             part,
             scope: &scope,
             conditions: Arc::new(Conditions::of(&part.match_conditions)),
+            condition_time: ConditionTime::default(),
             selected,
             namespaces: Namespaces::NotAsked,
         };
@@ -299,7 +304,7 @@ impl Look<'_> {
 
     /// Asks about the objects of a page. Returns how many of them rules and selectors choose, and their size in bytes.
     async fn judge(
-        &self,
+        &mut self,
         resource: &Resource,
         operations: &[&'static str],
         objects: Vec<ObjectText>,
@@ -308,7 +313,8 @@ impl Look<'_> {
         let (mut known, mut bytes, mut asking) = (0, 0, Vec::new());
         for object in objects {
             let Ok(raw) = object.whole(&resource.api_version(), &resource.kind) else { continue };
-            let turn = self.impact.decoding.acquire().await;
+            let impact = self.impact;
+            let turn = impact.decoding.acquire().await;
             let Some(object) = BoundedValue::read(&raw) else {
                 tally.leave_too_large();
                 continue;
@@ -319,6 +325,10 @@ impl Look<'_> {
             known += 1;
             bytes += raw.get().len();
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            if self.condition_time.is_used_up() {
+                tally.leave_costly();
+                continue;
+            }
             let existing = self.existing(resource, operations, object).await;
             drop(turn);
             match existing {
@@ -350,15 +360,22 @@ impl Look<'_> {
 
     /// What the policy would be asked about an object. Match conditions may take many milliseconds, so they are judged on a thread of their own:
     /// the broker must go on answering requests.
-    async fn existing(&self, resource: &Resource, operations: &[&'static str], object: Value) -> Existing {
+    async fn existing(&mut self, resource: &Resource, operations: &[&'static str], object: Value) -> Existing {
         if self.conditions.is_empty() {
             return self.conditions.existing(resource, operations, &object);
         }
         let conditions = Arc::clone(&self.conditions);
         let (resource, operations) = (resource.clone(), operations.to_vec());
-        let decided = spawn_blocking(move || conditions.existing(&resource, &operations, &object)).await;
+        let decide = move || {
+            let begin = std::time::Instant::now();
+            let existing = conditions.existing(&resource, &operations, &object);
+            // The time in which a thread for it was awaited does not count.
+            (existing, begin.elapsed())
+        };
         // The closure does not panic, so an error means that the program is ending.
-        decided.unwrap_or_else(|_| Existing::Undecided(String::new()))
+        let Ok((existing, took)) = spawn_blocking(decide).await else { return Existing::Undecided(String::new()) };
+        self.condition_time.took(took);
+        existing
     }
 
     async fn page(&self, resource: &Resource, cursor: &Cursor, limit: usize) -> Result<Page, CallError> {

@@ -43,6 +43,8 @@ pub(super) struct Tally {
     undecided: usize,
     /// How many objects the policy was not asked about because they take too much memory.
     too_large: usize,
+    /// How many objects the policy was not asked about because its match conditions had taken too long for others.
+    costly: usize,
     /// Conditions that could not be decided, each once.
     conditions: Vec<String>,
     /// For the current kind: how many objects match conditions leave out, and how many others were read.
@@ -113,6 +115,12 @@ impl Tally {
         }
     }
 
+    /// Counts an object for which no match condition is evaluated, since they have taken too long for others.
+    pub(super) fn leave_costly(&mut self) {
+        self.costly += 1;
+        self.here.1 += 1;
+    }
+
     /// Counts an object that takes too much memory to be judged.
     pub(super) fn leave_too_large(&mut self) {
         self.too_large += 1;
@@ -179,6 +187,13 @@ impl Tally {
                 listed(&self.conditions)
             )
         });
+        let costly = (self.costly > 0).then(|| {
+            let (count, known, what) = (self.costly, self.known(), self.what());
+            format!(
+                "what it would do to {count} of {known} {what} is not known: its match conditions take too long; make them quicker, or \
+                 count with `portcullis impact`"
+            )
+        });
         let too_large = (self.too_large > 0).then(|| {
             let (count, known, what) = (self.too_large, self.known(), self.what());
             format!(
@@ -193,7 +208,7 @@ impl Tally {
         });
         let unread = (!self.unread.is_empty())
             .then(|| format!("what it would do to {} is not known: they could not be listed", listed(&self.unread)));
-        [figures, undecided, too_large, forbidden, unread]
+        [figures, undecided, costly, too_large, forbidden, unread]
             .into_iter()
             .flatten()
             .map(|text| clean(&text, LONGEST))
@@ -216,7 +231,7 @@ impl Tally {
             namespaces: number(self.namespaces.len()),
             examples: self.denied_first.clone(),
             sample: self.is_sample,
-            complete: is_everything && !self.is_late && self.undecided + self.too_large == 0,
+            complete: is_everything && !self.is_late && self.undecided + self.costly + self.too_large == 0,
         })
     }
 
@@ -229,7 +244,7 @@ impl Tally {
 
     /// How many of the objects that were read the policy is asked about, or may be.
     fn known(&self) -> usize {
-        self.evaluated + self.undecided + self.too_large
+        self.evaluated + self.undecided + self.costly + self.too_large
     }
 
     fn what(&self) -> &str {

@@ -49,13 +49,31 @@ fn a_list_goes_on_where_it_ended() {
     assert_eq!(second.continue_token.as_deref(), Some("token"));
 }
 
-/// What is known of a cluster with one pod.
-fn discovery() -> Discovery {
-    let pod = json!({"metadata": {"name": "web", "namespace": "team"}});
-    let list = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [pod]}).to_string();
+/// What is known of a cluster with these pods.
+fn discovery(pods: Vec<Value>) -> Discovery {
+    let list = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods}).to_string();
     let answer = get(async move || ([(CONTENT_TYPE, "application/json")], list));
     let routes = Router::new().route("/api/v1/pods", answer);
     Discovery::of(Client::new(routes.into_service(), "default"), served("Current"))
+}
+
+/// A policy about pods with these match conditions.
+fn subject(conditions: Value) -> Subject {
+    let object = json!({
+        "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "a"},
+        "spec": {"module": "https://example.com/a.wasm", "matchConditions": conditions, "rules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]},
+        ]},
+    });
+    let applied = Applied::read(&object.to_string()).expect("a policy");
+    Subject {
+        id: applied.id.clone(),
+        fingerprint: applied.fingerprint,
+        mode: applied.mode(),
+        reads_cluster: false,
+        is_suspended: false,
+        part: applied.part,
+    }
 }
 
 /// An evaluator that has no time for the first candidate, ever, and says that the others deny. It tells when it was asked about the first.
@@ -83,22 +101,8 @@ async fn a_candidate_that_is_never_judged_keeps_no_other_from_its_figures() {
     portcullis_process::install_crypto();
     let (evaluator, mut was_asked) = evaluator().await;
     let impact = Arc::new(Impact::new(evaluator, "portcullis").expect("a client"));
-    let discovery = Arc::new(discovery());
-    let object = json!({
-        "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "a"},
-        "spec": {"module": "https://example.com/a.wasm", "rules": [
-            {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]},
-        ]},
-    });
-    let applied = Applied::read(&object.to_string()).expect("a policy");
-    let subject = Subject {
-        id: applied.id.clone(),
-        fingerprint: applied.fingerprint,
-        mode: applied.mode(),
-        reads_cluster: false,
-        is_suspended: false,
-        part: applied.part,
-    };
+    let discovery = Arc::new(discovery(vec![json!({"metadata": {"name": "web", "namespace": "team"}})]));
+    let subject = subject(json!([]));
     let look = |number| {
         let (impact, discovery, subject) = (Arc::clone(&impact), Arc::clone(&discovery), subject.clone());
         let candidate = PolicyId::check(None, number).expect("an id");
@@ -111,4 +115,24 @@ async fn a_candidate_that_is_never_judged_keeps_no_other_from_its_figures() {
     assert_eq!((figures.evaluated, figures.denied, figures.complete), (1, 1, true));
     assert!(!first.is_finished());
     first.abort();
+}
+
+#[tokio::test]
+async fn match_conditions_that_take_long_are_evaluated_for_a_part_of_the_objects_so_that_others_have_their_figures() {
+    const PODS: usize = 200;
+    portcullis_process::install_crypto();
+    let (evaluator, _was_asked) = evaluator().await;
+    let impact = Impact::new(evaluator, "portcullis").expect("a client");
+    let numbers: Vec<_> = (0..50).collect();
+    let pod = |n| json!({"metadata": {"name": format!("web-{n}"), "namespace": "team"}, "spec": {"n": numbers}});
+    let discovery = discovery((0..PODS).map(pod).collect());
+    let costly = "object.spec.n.all(a, object.spec.n.all(b, a >= 0 && b >= 0))";
+    let subject = subject(json!([{"name": "costly", "expression": costly}]));
+    let candidate = PolicyId::check(None, 2).expect("an id");
+    let looking = impact.look(&candidate, &subject, &discovery, Instant::now() + 10 * LONG);
+    let found = timeout(LONG, looking).await.expect("it ends");
+    let figures = found.figures.expect("figures");
+    assert!(0 < figures.evaluated && figures.evaluated < PODS as u64, "{figures:?}");
+    assert_eq!((figures.denied, figures.total, figures.complete), (figures.evaluated, Some(PODS as u64), false));
+    assert!(found.warnings.iter().any(|text| text.contains("match conditions take too long")), "{:?}", found.warnings);
 }

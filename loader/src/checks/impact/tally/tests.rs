@@ -248,3 +248,19 @@ fn a_policy_that_cannot_judge_is_not_asked_for_ever() {
     let with_one: Vec<_> = failed.into_iter().chain([("a", ALLOWED)]).collect();
     assert!(!tally(&with_one).is_hopeless());
 }
+
+#[test]
+fn objects_for_which_match_conditions_take_too_long_are_said_and_the_figures_are_not_all() {
+    let mut some = tally(&[("team-a", ALLOWED)]);
+    (0..3).for_each(|_| some.leave_costly());
+    read(&mut some, &resource("pods", ""), true, Some(4));
+    assert_eq!(
+        some.warnings(PROTECT),
+        [
+            "what it would do to 3 of 4 pods is not known: its match conditions take too long; make them quicker, or count with \
+          `portcullis impact`"
+        ]
+    );
+    let figures = some.figures(Timestamp::UNIX_EPOCH).expect("figures");
+    assert_eq!((figures.evaluated, figures.total, figures.complete), (1, Some(4), false));
+}
