@@ -190,14 +190,18 @@ fn image_argument(text: &str) -> anyhow::Result<Image> {
     Err(SettingError::new("IMAGE", problem).into())
 }
 
+/// The artifact that an argument names, without a look at files.
 fn image(text: &str) -> anyhow::Result<Image> {
+    address(text).map_err(|problem| SettingError::new(text, problem).into())
+}
+
+/// The artifact that a text names, or what is wrong with it.
+fn address(text: &str) -> Result<Image, String> {
     if let Some((scheme, _)) = text.split_once("://").filter(|(scheme, _)| !["registry", "oci"].contains(scheme)) {
-        let problem =
-            format!("modules do not come by {:?}; want registry://host/repository:tag", format!("{scheme}://"));
-        return Err(SettingError::new(text, problem).into());
+        let scheme = format!("{scheme}://");
+        return Err(format!("modules do not come by {scheme:?}; want registry://host/repository:tag"));
     }
-    text.parse()
-        .map_err(|error| SettingError::new(text, format!("{error}: want registry://host/repository:tag")).into())
+    text.parse().map_err(|error| format!("{error}: want registry://host/repository:tag"))
 }
 
 /// The name of a file for a module.

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
+use portcullis_api::kubernetes::GROUP;
 use portcullis_contract::{Digest, Reason};
 use portcullis_process::{SettingError, files};
 use portcullis_registry::Whole;
@@ -15,10 +16,10 @@ use serde_json::Value;
 
 use super::archive::Archive;
 use super::output::{self, Artifact};
-use super::{MAX_MODULE, ensure_no_absent_file, explain, image, registry};
+use super::{MAX_MODULE, address, ensure_no_absent_file, explain, image, registry};
 use crate::args::{LoadArgs, SaveArgs};
 use crate::files::{Found, Unread, each, names};
-use crate::kind::{Kind, objects};
+use crate::kind::{KUBEWARDEN, Kind, objects};
 
 /// Largest file of policies, in bytes.
 const MAX_POLICIES: u64 = 16 << 20;
@@ -186,9 +187,19 @@ impl Named {
     /// Adds what the policies of a file name, or those of the files in a folder and in the folders in it.
     fn add_below(&mut self, path: &Path) -> anyhow::Result<()> {
         let unread = each(&[path.to_owned()], MAX_POLICIES, |Found { path, is_named }, bytes| {
+            let is_policies_yml = is_named || is_called_policies_yml(&path);
             // A folder may hold other files than policies, such as templates.
-            if is_named || names(&bytes, "module") {
-                self.add(&bytes).with_context(|| format!("failed to read {}", path.display()))?;
+            if !is_policies_yml && !names(&bytes, GROUP) && !names(&bytes, KUBEWARDEN) {
+                return Ok(());
+            }
+            let added = match portcullis_yaml::read_documents(bytes) {
+                Ok(documents) => self.add(documents, is_policies_yml),
+                Err(error) if is_named => Err(error.into()),
+                Err(error) => Err(anyhow::anyhow!("{error}; a template must be rendered first")),
+            };
+            match added.with_context(|| format!("failed to read {}", path.display())) {
+                Err(error) if !is_named => self.leave_out(&path, &format!("{error:#}")),
+                added => added?,
             }
             Ok(())
         })?;
@@ -202,13 +213,13 @@ impl Named {
         self.unread.push(portcullis_contract::clean(&path.display().to_string(), 300));
     }
 
-    /// Adds what the policies of a text name: manifests, lists of them, or a Kubewarden policies.yml.
-    fn add(&mut self, text: &[u8]) -> anyhow::Result<()> {
-        for object in portcullis_yaml::read_documents(text)?.into_iter().flat_map(objects) {
+    /// Adds what policies name: manifests, lists of them, or a Kubewarden policies.yml where the documents may be one.
+    fn add(&mut self, documents: Vec<Value>, is_policies_yml: bool) -> anyhow::Result<()> {
+        for object in documents.into_iter().flat_map(objects) {
             match Kind::of(&object) {
                 Kind::Policy | Kind::Unknown(_) | Kind::Kubewarden => self.add_policy(&object["spec"])?,
                 // The entries of a policies.yml have names of their own.
-                Kind::Other if object.get("apiVersion").is_none() => {
+                Kind::Other if is_policies_yml && object.get("apiVersion").is_none() => {
                     for entry in object.as_object().into_iter().flat_map(|entries| entries.values()) {
                         self.add_policy(entry)?;
                     }
@@ -229,7 +240,9 @@ impl Named {
             if is_path || module.starts_with("http://") || module.starts_with("https://") {
                 self.elsewhere.insert(module.to_owned());
             } else {
-                self.images.insert(image(module)?);
+                // The arguments are right; the file is not.
+                let shown = portcullis_contract::clean(module, 300);
+                self.images.insert(address(module).map_err(|problem| anyhow::anyhow!("{shown}: {problem}"))?);
             }
         }
         Ok(())
@@ -259,6 +272,11 @@ impl Named {
             format!("; these are files or web addresses, which are not saved: {names}")
         }
     }
+}
+
+/// Whether a file of a folder is called as Kubewarden's file of policies is, which has no API group to know it by.
+fn is_called_policies_yml(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "policies.yml" || name == "policies.yaml")
 }
 
 #[cfg(test)]
@@ -301,7 +319,7 @@ mod tests {
 
     fn named(text: &str) -> anyhow::Result<Vec<String>> {
         let mut named = Named::default();
-        named.add(text.as_bytes())?;
+        named.add(portcullis_yaml::read_documents(text)?, true)?;
         Ok(named.images.iter().map(Image::to_string).collect())
     }
 
@@ -334,16 +352,24 @@ mod tests {
         put("list.yaml", &format!("kind: List\nitems: [{}, {}]", policy("a.example/a:v1"), policy("b.wasm")));
         put("deeper/still/one.yaml", &policy("a.example/c:v1"));
         put("deeper/web.yml", &policy("https://a.example/d.wasm"));
-        put("template.yaml", "{{ if .Values.x }}: ]");
+        // Kubewarden's file of policies has no API group.
+        put("theirs/policies.yml", "one: {module: 'a.example/e:v1'}");
+        // What is no policy is not read, and not looked for in a registry.
+        put("template.yaml", "{{ if .Values.module }}: ]");
+        put("other.yaml", "web: {module: 'UPPER/x y'}");
+        put("compose.yml", &format!("# beside policies of {GROUP}\nweb: {{module: busybox}}"));
         add_what_is_not_read(folder.path());
         let mut named = Named::default();
         named.add_below(folder.path()).expect("reads");
-        assert_eq!(named.images.iter().map(Image::to_string).collect::<Vec<_>>(), ["a.example/a:v1", "a.example/c:v1"]);
+        assert_eq!(
+            named.images.iter().map(Image::to_string).collect::<Vec<_>>(),
+            ["a.example/a:v1", "a.example/c:v1", "a.example/e:v1"]
+        );
         let elsewhere = "which is a file or a web address; push it to a registry, and name that in the policy";
         assert_eq!(
             named.summary(),
             [
-                "4 policies read; 2 modules in registries to save".to_owned(),
+                "5 policies read; 3 modules in registries to save".to_owned(),
                 format!("not saved: b.wasm, {elsewhere}"),
                 format!("not saved: https://a.example/d.wasm, {elsewhere}"),
             ]
@@ -354,7 +380,17 @@ mod tests {
         assert!(NOT_READ.iter().all(|name| error.contains(name)), "{error}");
         Saved { text: String::new(), unread: Vec::new() }.check().expect("all was read");
         assert_eq!(Named::default().summary(), Vec::<String>::new(), "only artifacts were named");
-        put("deeper/broken.yaml", "module: [");
-        Named::default().add_below(folder.path()).expect_err("a file that may be a policy cannot be read");
+
+        // What may be a policy does not end it for the others, and is told.
+        put("deeper/broken.yaml", &format!("{{{{ if .x }}}}: ]\n# {KUBEWARDEN}"));
+        put("deeper/wrong.yaml", &policy("UPPER/x y"));
+        let mut named = Named::default();
+        named.add_below(folder.path()).expect("reads the others");
+        assert_eq!(named.images.len(), 3);
+        for name in ["broken.yaml", "wrong.yaml"] {
+            assert!(named.unread.iter().any(|path| path.ends_with(name)), "{name}: {:?}", named.unread);
+            let error = Named::default().add_below(&folder.path().join("deeper").join(name)).expect_err(name);
+            assert!(!error.is::<SettingError>(), "no argument is wrong: {error:#}");
+        }
     }
 }

@@ -49,3 +49,19 @@ fn a_link_to_no_file_is_no_success() {
     assert_eq!(migrated.code, Some(1), "{migrated:?}");
     assert!(migrated.out.contains("kind: ClusterPolicy") && migrated.err.contains(why), "{migrated:?}");
 }
+
+/// An archive without what a file names is no success, and neither is the argument wrong.
+#[test]
+fn a_policy_whose_module_is_no_artifact_is_named_and_no_argument_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("policies")).expect("makes");
+    let policy = POLICY.replace("registry://a.example/b:v1", "ftp://a.example/b");
+    fs::write(folder.path().join("policies/a.yaml"), policy).expect("writes");
+    let why = "failed to read policies/a.yaml: ftp://a.example/b: modules do not come by \"ftp://\"; want registry://host/repository:tag\n";
+    let saved = portcullis(folder.path(), &["save", "policies", "-f", "x.tar"]);
+    assert_eq!(saved.code, Some(1), "{saved:?}");
+    let end = "error: no policy in policies names a module in a registry\n";
+    assert_eq!(saved.err, format!("{why}{end}"));
+    let saved = portcullis(folder.path(), &["save", "policies/a.yaml", "-f", "x.tar"]);
+    assert_eq!((saved.code, saved.err), (Some(1), format!("error: {why}")));
+}

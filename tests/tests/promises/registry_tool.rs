@@ -174,6 +174,18 @@ fn promise_modules_travel_in_an_archive_with_their_signatures() {
     printed(&outside, &["save", &policies, &pinned, "--output-file", &again]);
     assert_eq!(fs::read(&archive).expect("reads"), fs::read(&again).expect("reads"), "the same bytes each time");
 
+    // What is no policy is not read, and not looked for in a registry.
+    for (name, content) in [
+        ("template.yaml", "module: {{ .Values.module }}: ]"),
+        ("compose.yaml", "web: {module: nowhere}"),
+        ("other.json", "{\"module\": {\"module\": \"UPPER/x y\"}}"),
+    ] {
+        fs::write(folder.policies().join(name), content).expect("writes");
+    }
+    fs::remove_file(&again).expect("removes");
+    printed(&outside, &["save", &policies, &pinned, "--output-file", &again]);
+    assert_eq!(fs::read(&archive).expect("reads"), fs::read(&again).expect("reads"), "no other module");
+
     // A file whose bytes cannot be read may name further modules.
     let odd = folder.policies().join("odd.yaml");
     std::os::unix::fs::symlink("/proc/self/mem", &odd).expect("links");
