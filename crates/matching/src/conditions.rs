@@ -4,6 +4,7 @@
 //! Kubernetes, and everything that takes too long, is reported as [`Decision::Unknown`] and never guessed. So is everything that depends on the
 //! user who makes a request, if that user is not known.
 
+mod cautious;
 mod cost;
 mod failing;
 mod requester;
@@ -19,7 +20,9 @@ use cel::{Context, Env, ExecutionError, IdedExpr};
 use portcullis_contract::MatchCondition;
 use serde_json::Value;
 
+use crate::filled::FromFile;
 use crate::request::Asked;
+use cautious::cautious;
 use cost::{Cost, MAX_BRIEF_STEPS, MAX_DEPTH, MAX_STEPS, Size};
 pub use failing::Failing;
 use failing::{is_certain, named};
@@ -163,7 +166,8 @@ impl Conditions {
         })
     }
 
-    /// What the conditions say about the request of an AdmissionReview, all of which is known.
+    /// What the conditions say about the request of an AdmissionReview. All of it is known, unless it was made from a file: then a condition is
+    /// unknown that an API server may decide otherwise, which knows the user and fills in the object.
     ///
     /// # Errors
     /// When a condition reads what is not there, and none is false or unknown: an API server fails to evaluate it, too.
@@ -171,19 +175,29 @@ impl Conditions {
         if self.0.is_empty() {
             return Ok(Decision::Matches);
         }
-        let (object, old) = (&request["object"], &request["oldObject"]);
+        let made = FromFile::of(request);
+        let mut shown = for_conditions(request);
+        if made.is_some() {
+            requester::remove(&mut shown);
+        }
+        let (object, old) = (made.as_ref().map_or(&request["object"], |made| &made.object), &request["oldObject"]);
         let size = [request, object, old].map(Size::of).into_iter().fold(Size::default(), Size::and);
-        let subject = (!size.is_too_large()).then(|| Subject::new(&for_conditions(request), object, old));
+        let subject = (!size.is_too_large()).then(|| Subject::new(&shown, object, old));
         let (mut steps, mut failing) = (MAX_STEPS, None);
         let decision = self.decide_each(|condition| {
-            let outcome = condition.outcome(size, &mut steps, &subject.as_ref()?.context);
-            match outcome {
+            let context = &subject.as_ref()?.context;
+            match condition.outcome(size, &mut steps, context) {
                 // It counts only if all others are true, as one that is false excludes the request.
-                Err(Some(missing)) if is_certain(condition, request, &missing) => {
+                Err(Some(missing)) if is_certain(condition, request, made.as_ref(), &missing) => {
                     failing.get_or_insert_with(|| Failing { condition: condition.name.clone(), missing });
                     Some(true)
                 }
-                outcome => outcome.ok(),
+                outcome => {
+                    let value = outcome.ok()?;
+                    let Some(made) = &made else { return Some(value) };
+                    let again = condition.cautious(made).outcome(size, &mut steps, context);
+                    (again == Ok(value)).then_some(value)
+                }
             }
         });
         match (decision, failing) {
@@ -261,6 +275,12 @@ impl Condition {
         self.resolved(context).ok()
     }
 
+    /// The same condition, which fails where an API server may decide otherwise about the object of a file.
+    fn cautious(&self, made: &FromFile<'_>) -> Self {
+        let expression = self.expression.as_ref().map(|(tree, cost)| (cautious(tree, made), *cost));
+        Self { name: self.name.clone(), expression, needs_requester: self.needs_requester, named: self.named.clone() }
+    }
+
     fn resolved(&self, context: &Context<'_, '_>) -> Result<bool, Option<String>> {
         let (expression, _) = self.expression.as_ref().ok_or(None::<String>)?;
         // A defect of the CEL interpreter must not end a scan.
@@ -289,9 +309,8 @@ fn library() -> Context<'static, 'static> {
 fn context(user: Option<&str>, asked: &Asked, kind: &str, name: &str, object: &Value) -> Context<'static, 'static> {
     let mut context = library();
     let mut request = asked.request(user.unwrap_or_default(), kind, name);
-    if let (None, Some(fields)) = (user, request.as_object_mut()) {
-        // An expression that reads one of these fields fails, and so is unknown.
-        fields.retain(|name, _| !requester::FIELDS.contains(&name.as_str()));
+    if user.is_none() {
+        requester::remove(&mut request);
     }
     let (object, mut request) = (value(object), value(&request));
     let old = if asked.is_update() { object.clone() } else { cel::Value::Null };

@@ -6,6 +6,7 @@
 
 mod conditions;
 mod existing;
+mod filled;
 mod member;
 mod request;
 mod resource;
@@ -16,6 +17,7 @@ mod system;
 
 pub use conditions::{Conditions, Decision, Failing, NoPause, Pace};
 pub use existing::Existing;
+pub use filled::{NAME_LABEL, labels_of};
 pub use member::{AdmissionRequest, MemberMatcher, shared_part};
 pub use request::{Asked, about, matches_rule};
 pub use resource::Resource;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Condition, reads_metadata_only, requester};
-use crate::request::UID;
+use crate::filled::{FromFile, METADATA};
 
 /// A match condition that an API server fails to evaluate, too. None of the others is false, so the API server does not ask the policy, and
 /// denies the request unless the policy's `failurePolicy` is `Ignore`.
@@ -21,33 +21,22 @@ const SENT: [&str; 8] =
 const SENT_OF_USER: [&str; 2] = ["groups", "username"];
 /// Fields of a request that conditions do not have: an API server refuses a webhook with a condition that reads one.
 const REFUSED: [&str; 3] = ["object", "oldObject", "uid"];
-/// Fields of metadata that an object has in a request though its file has none. API servers fill them in, `kubectl apply` adds an annotation,
-/// and admission plugins add finalizers to volumes and claims.
-const FILLED: [&str; 8] =
-    ["annotations", "creationTimestamp", "finalizers", "generation", "managedFields", "name", "resourceVersion", "uid"];
-/// Kinds to which API servers add labels, after their API groups.
-const LABELED: [(&str, &str); 3] = [("", "Namespace"), ("", "ReplicationController"), ("batch", "Job")];
 
 /// Whether a key that a condition misses here is certainly missing in an API server, too.
-pub(super) fn is_certain(condition: &Condition, request: &Value, missing: &str) -> bool {
+pub(super) fn is_certain(condition: &Condition, request: &Value, made: Option<&FromFile<'_>>, missing: &str) -> bool {
     // CEL names only one of several missing keys: for `||` that of its right side. If the left side lacks a field that an API server sends, it
     // may be true there, and then nothing is missing. So every such field that the condition names counts as read.
-    let lacks = |part: &Value, fields: &[&str]| {
-        let is_read = |field: &str| field == missing || condition.named.contains(&field);
-        fields.iter().any(|field| part.get(field).is_none() && is_read(field))
-    };
+    let is_read = |field: &str| field == missing || condition.named.contains(&field);
+    let lacks = |part: &Value, fields: &[&str]| fields.iter().any(|field| part.get(field).is_none() && is_read(field));
     if REFUSED.contains(&missing) || lacks(request, &SENT) || lacks(&request["userInfo"], &SENT_OF_USER) {
         return false;
     }
-    if request["uid"] != UID {
-        return true;
-    }
-    // The request was made from an object as it is in a file. An API server fills in what is left out there by default, and knows the user.
+    let Some(made) = made else { return true };
+    // An API server fills in what is left out in the file by default, and knows the user.
     let reads_metadata = condition.expression.as_ref().is_some_and(|(tree, _)| reads_metadata_only(tree));
     let reads_requester = requester::FIELDS.iter().any(|field| condition.named.contains(field));
-    let kind = &request["kind"];
-    let is_labeled = LABELED.iter().any(|(group, name)| kind["group"] == *group && kind["kind"] == *name);
-    reads_metadata && !reads_requester && !is_labeled && !lacks(&request["object"]["metadata"], &FILLED)
+    let reads_filled = METADATA.iter().any(|field| made.may_add_to(field) && is_read(field));
+    reads_metadata && !reads_requester && !reads_filled && !made.may_get_label(None)
 }
 
 /// The fields that an expression names, of those that API servers send or fill in. They may be fields of something else of the same name, and
@@ -56,7 +45,7 @@ pub(super) fn named(text: &str) -> Vec<&'static str> {
     let is_named = |field: &&str| {
         text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').any(|word| word == *field)
     };
-    SENT.into_iter().chain(SENT_OF_USER).chain(FILLED).filter(is_named).collect()
+    SENT.into_iter().chain(SENT_OF_USER).chain(METADATA).filter(is_named).collect()
 }
 
 #[cfg(test)]
@@ -66,6 +55,7 @@ mod tests {
 
     use super::*;
     use crate::conditions::{Conditions, Decision};
+    use crate::request::UID;
     use crate::request::tests::asked;
 
     fn decide(expressions: &[&str], request: &Value) -> Result<Decision, Failing> {
@@ -151,5 +141,117 @@ mod tests {
         }
         made["kind"]["kind"] = json!("CronJob");
         assert_eq!(decide(&["object.metadata.labels.app == 'shop'"], &made), failing("c0", "labels"));
+    }
+
+    /// A request that was made from an object as it is in a file.
+    fn made(group: &str, kind: &str, object: Value) -> Value {
+        let mut request = asked("any", "", "CREATE").request("portcullis-eval", kind, "web");
+        request["kind"] = json!({"group": group, "version": "v1", "kind": kind});
+        request["object"] = object;
+        request["oldObject"] = Value::Null;
+        request
+    }
+
+    #[test]
+    fn no_guard_is_false_about_what_an_api_server_fills_in() {
+        let spec = json!({"containers": [{"name": "a"}]});
+        let generated = made("", "Pod", json!({"metadata": {"generateName": "web-"}, "spec": spec}));
+        let labeled = json!({"metadata": {"name": "web", "labels": {"app": "shop"}, "annotations": {"a": "b"}}});
+        let pod = made("", "Pod", labeled.clone());
+        let template = json!({"metadata": {"labels": {"app": "shop"}}});
+        let job = made("batch", "Job", json!({"metadata": {"name": "web"}, "spec": {"template": template}}));
+        let namespace = made("", "Namespace", labeled);
+        let bound = made("", "PersistentVolumeClaim", json!({"metadata": {"name": "web", "finalizers": ["a/b"]}}));
+        for (text, request) in [
+            ("has(object.spec.restartPolicy) && object.spec.restartPolicy == 'Always'", &generated),
+            ("!has(object.spec.restartPolicy)", &generated),
+            ("'restartPolicy' in object.spec", &generated),
+            ("object.spec.containers.exists(c, has(c.imagePullPolicy) && c.imagePullPolicy == 'Always')", &generated),
+            ("'imagePullPolicy' in object.spec.containers[0]", &generated),
+            ("has(object.spec) && has(object.spec.serviceAccountName)", &generated),
+            ("has(object.status)", &generated),
+            ("has(object.metadata.name) && object.metadata.name.startsWith('web-')", &generated),
+            ("has(object.metadata.annotations) && 'a.kubernetes.io/b' in object.metadata.annotations", &generated),
+            ("has(object.metadata.annotations)", &generated),
+            ("'deprecated.daemonset.template.generation' in object.metadata.annotations", &pod),
+            ("size(object.metadata.annotations) == 1", &pod),
+            ("object.metadata.annotations == {'a': 'b'}", &pod),
+            ("'kubernetes.io/pvc-protection' in object.metadata.finalizers", &bound),
+            ("has(object.metadata.labels) && 'app' in object.metadata.labels", &job),
+            ("!has(object.metadata.labels)", &job),
+            ("'kubernetes.io/metadata.name' in object.metadata.labels", &namespace),
+            ("has(request.options.fieldManager)", &pod),
+            ("has(request.options)", &pod),
+            ("'userInfo' in request", &pod),
+            ("'ci' in request.userInfo.groups", &pod),
+            ("request.userInfo.username == 'portcullis-eval'", &pod),
+            ("object == object", &pod),
+        ] {
+            assert_eq!(decide(&[text], request), Ok(Decision::Unknown("c0".into())), "{text}");
+            assert_eq!(decide(&[text, "false"], request), Ok(Decision::Excluded), "{text}");
+        }
+    }
+
+    /// The same request as an API server sends it.
+    fn filled(made: &Value) -> Value {
+        let mut request = made.clone();
+        request["uid"] = json!("1");
+        request["userInfo"] = json!({"username": "ada", "groups": ["ci"]});
+        let metadata = &mut request["object"]["metadata"];
+        metadata["uid"] = json!("2");
+        metadata["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = json!("{}");
+        if metadata["labels"].is_null() {
+            metadata.as_object_mut().expect("a mapping").remove("labels");
+        }
+        if made["kind"]["kind"] == "Namespace" {
+            metadata["labels"][crate::NAME_LABEL] = json!("web");
+        }
+        request["object"]["spec"]["priority"] = json!(0);
+        request["object"]["spec"]["containers"][0]["imagePullPolicy"] = json!("Always");
+        request["object"]["status"] = json!({});
+        request
+    }
+
+    #[test]
+    fn what_the_file_decides_is_certain() {
+        let spec = json!({"accessModes": ["a"], "selector": null, "containers": [{"name": "a", "args": ["b"]}]});
+        let bare = made("", "Pod", json!({"metadata": {"name": "web", "labels": null}, "spec": spec}));
+        let full = json!({"metadata": {"name": "web", "labels": {"app": "shop"}, "annotations": {"a": "b"}}, "spec": {"containers": [{}]}});
+        let (pod, namespace) = (made("", "Pod", full.clone()), made("", "Namespace", full.clone()));
+        let job = made("batch", "Job", full);
+        for (text, request) in [
+            ("!has(object.metadata.labels)", &bare),
+            ("!has(object.metadata.annotations) || !('example.com/skip' in object.metadata.annotations)", &bare),
+            ("has(object.spec.containers) && object.spec.containers.all(c, c.name == 'a')", &bare),
+            ("has(object.spec.priority) || object.metadata.name == 'web'", &bare),
+            ("object != null && oldObject == null && object.metadata != null", &bare),
+            ("size(object.spec.containers) == 1 && 'a' in object.spec.accessModes", &bare),
+            ("request.operation in ['CREATE'] && !has(request.subResource) && !request.dryRun", &bare),
+            ("has(object.metadata.annotations.a) && object.metadata['labels']['app'] == 'shop'", &pod),
+            ("object.metadata.labels == {'app': 'shop'} && size(object.metadata.labels) == 1", &pod),
+            ("!has(object.metadata.ownerReferences)", &pod),
+        ] {
+            assert_eq!(decide(&[text], request), Ok(Decision::Matches), "{text}");
+            assert_eq!(decide(&[text], &filled(request)), Ok(Decision::Matches), "{text}");
+        }
+        for (text, request) in [
+            ("has(object.metadata.labels) && 'app' in object.metadata.labels", &bare),
+            ("has(object.metadata.annotations) && 'example.com/ask' in object.metadata.annotations", &bare),
+            ("has(request.userInfo) && object.metadata.name == 'db'", &bare),
+            ("'b' in object.spec.accessModes", &bare),
+            ("object.spec.containers.exists(c, 'c' in c.args)", &bare),
+            ("'example.com/ask' in object.metadata.annotations", &pod),
+            ("'tier' in object.metadata.labels", &pod),
+            ("has(object.metadata.labels.tier)", &job),
+            ("'tier' in object.metadata.labels", &namespace),
+        ] {
+            assert_eq!(decide(&[text], request), Ok(Decision::Excluded), "{text}");
+            assert_eq!(decide(&[text], &filled(request)), Ok(Decision::Excluded), "{text}");
+        }
+        // All is known of a request that somebody sent.
+        let mut sent = bare;
+        sent["uid"] = json!("1");
+        assert_eq!(decide(&["has(object.spec.restartPolicy)"], &sent), Ok(Decision::Excluded));
+        assert_eq!(decide(&["'ci' in request.userInfo.groups"], &sent), Ok(Decision::Excluded));
     }
 }

@@ -2,9 +2,17 @@
 
 use cel::IdedExpr;
 use cel::common::ast::{EntryExpr, Expr};
+use serde_json::Value;
 
 /// The fields of a request that depend on the user who makes it.
 pub(super) const FIELDS: [&str; 2] = ["options", "userInfo"];
+
+/// Leaves these fields out of a request. An expression that reads one of them fails, and so is unknown.
+pub(super) fn remove(request: &mut Value) {
+    if let Some(fields) = request.as_object_mut() {
+        fields.retain(|name, _| !FIELDS.contains(&name.as_str()));
+    }
+}
 
 /// Whether an expression could be true or false because these fields are missing: it asks whether one of them is there, or takes the request as a
 /// whole. All other expressions fail when they read one.
