@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use portcullis_api::PolicySpec;
 use portcullis_contract::{FailurePolicy, PolicyId, clean};
 use portcullis_matching::{
-    Asked, Conditions, Decision, Failing, LEFT_OUT, Labels, SYSTEM, Selector, is_by_the_cluster, is_own_definition,
-    labels, rules,
+    Asked, Conditions, Decision, Failing, LEFT_OUT, Labels, NAME_LABEL, SYSTEM, Selector, is_by_the_cluster,
+    is_own_definition, labels, labels_of, rules,
 };
 use serde_json::{Value, json};
 
@@ -18,8 +18,6 @@ use equivalent::may_be_equivalent;
 
 /// The namespace of an installation, if its operator has chosen no other.
 const INSTALLATION: &str = "portcullis";
-/// The label with the namespace's name, which API servers set (Kubernetes 1.22).
-const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Whether the policy is asked.
 #[derive(Debug, PartialEq, Eq)]
@@ -170,8 +168,14 @@ fn of_objects(spec: &PolicySpec, request: &Value) -> Match {
     match spec.object_selector.as_ref().map(Selector::parse).transpose() {
         Err(problem) => Match::Unknown(format!("spec.objectSelector ({problem})")),
         Ok(Some(selector)) if !selector.is_empty() => {
-            let mut with_metadata = objects.iter().map(|object| &object["metadata"]).filter(|it| it.is_object());
-            match with_metadata.any(|metadata| selector.selects(&labels(metadata))) {
+            let with_metadata = objects.into_iter().filter(|object| object["metadata"].is_object());
+            let all: Vec<_> = with_metadata.map(|object| labels_of(request, object)).collect();
+            if all.iter().any(|(_, may_have_more)| *may_have_more) {
+                return Match::Unknown(
+                    "spec.objectSelector, as an API server adds labels to an object of this kind".to_owned(),
+                );
+            }
+            match all.iter().any(|(labels, _)| selector.selects(labels)) {
                 true => Match::Yes,
                 false => Match::No("spec.objectSelector does not select the object".to_owned()),
             }
@@ -245,6 +249,8 @@ fn namespace(asked: &Asked, request: &Value, given: &BTreeMap<String, String>) -
 
 #[cfg(test)]
 mod tests {
+    use portcullis_matching::about;
+
     use super::*;
 
     fn found(id: &str, spec: &Value, request: &Value, namespace_labels: &[(&str, &str)]) -> Match {
@@ -279,6 +285,21 @@ mod tests {
         })
     }
 
+    /// The request to create an object with these metadata, as it is made from a file.
+    fn from_file(group: &str, kind: &str, resource: &str, metadata: &Value) -> Value {
+        let asked = Asked {
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            resource: resource.to_owned(),
+            subresource: String::new(),
+            operation: "CREATE".to_owned(),
+            namespace: if resource == "namespaces" { "" } else { "shop" }.to_owned(),
+        };
+        let name = metadata["name"].as_str().unwrap_or_default();
+        let review = about("portcullis-eval", &asked, kind, name, &json!({"metadata": metadata}).to_string());
+        serde_json::from_slice::<Value>(&review).expect("JSON")["request"].take()
+    }
+
     #[test]
     fn each_part_of_a_policy_can_leave_a_request_out() {
         let of = |id: &str, spec: Value, labels: &[(&str, &str)]| found(id, &spec, &pod("CREATE"), labels);
@@ -309,6 +330,23 @@ mod tests {
         assert!(matches!(found("cluster/a", &json!({}), &pod("DELETE"), &[]), Match::No(_)));
         let only_there = condition("authorizer.group('').resource('pods').check('get').allowed()");
         assert_eq!(of("cluster/a", only_there, &[]), Match::Unknown("match condition \"c\"".to_owned()));
+
+        // An API server adds labels to what was made from a file.
+        let named = |name: &str| json!({"objectSelector": {"matchLabels": {NAME_LABEL: name}}});
+        let namespace = from_file("", "Namespace", "namespaces", &json!({"name": "shop"}));
+        assert_eq!(found("cluster/a", &named("shop"), &namespace, &[]), Match::Yes);
+        assert!(matches!(found("cluster/a", &named("other"), &namespace, &[]), Match::No(_)));
+        let generated = from_file("", "Namespace", "namespaces", &json!({"generateName": "shop-"}));
+        assert!(matches!(found("cluster/a", &named("shop-1"), &generated, &[]), Match::Unknown(_)));
+        let job = |metadata: Value| {
+            let rule =
+                json!({"apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"], "operations": ["*"]});
+            let spec = json!({"rules": [rule], "objectSelector": {"matchLabels": {"app": "web"}}});
+            found("cluster/a", &spec, &from_file("batch", "Job", "jobs", &metadata), &[])
+        };
+        let copied = job(json!({"name": "web"}));
+        assert!(matches!(&copied, Match::Unknown(what) if what.contains("adds labels")), "{copied:?}");
+        assert!(matches!(job(json!({"name": "web", "labels": {"app": "db"}})), Match::No(_)), "it has its own");
     }
 
     #[test]
