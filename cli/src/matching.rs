@@ -432,7 +432,7 @@ mod tests {
         };
         for (asked, may_be) in [
             (request("apps", "v1beta1", "deployments", "CREATE"), true),
-            (request("extensions", "v1beta1", "deployments", "CREATE"), true),
+            (request("extensions", "v1beta1", "deployments", "CREATE"), false),
             (request("batch", "v2", "jobs", "CREATE"), true),
             (request("apps", "v1beta1", "deployments", "DELETE"), false),
             (request("", "v1", "pods", "CREATE"), false),

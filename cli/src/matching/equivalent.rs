@@ -3,23 +3,15 @@
 use portcullis_contract::RuleWithOperations;
 use portcullis_matching::{Asked, rules};
 
-/// Resources that are the same in two API groups. The definition of a custom resource has one group.
-const SAME: [([&str; 2], &[&str]); 5] = [
-    (["", "events.k8s.io"], &["events"]),
-    (["", "extensions"], &["replicationcontrollers"]),
-    (["apps", "extensions"], &["daemonsets", "deployments", "replicasets"]),
-    (["networking.k8s.io", "extensions"], &["ingresses", "networkpolicies"]),
-    (["policy", "extensions"], &["podsecuritypolicies"]),
-];
+/// The API groups that have the same Events. No other resource of Kubernetes 1.30 or later is in two groups, and the definition of a custom
+/// resource has one.
+const EVENTS: [&str; 2] = ["", "events.k8s.io"];
 
 /// Whether a rule that does not match may match the same object in another version, or in another group that has the same resource, to which
 /// an API server converts it.
 pub(super) fn may_be_equivalent(rule: &RuleWithOperations, asked: &Asked) -> bool {
     let Asked { group, resource, .. } = asked;
-    let others = SAME
-        .iter()
-        .filter(|(pair, resources)| pair.contains(&group.as_str()) && resources.contains(&resource.as_str()));
-    let groups = others.flat_map(|(pair, _)| *pair).chain([group.as_str()]);
+    let is_event = resource == "events" && EVENTS.contains(&group.as_str());
     let of_group = |group: &str| {
         let mut rule = rule.clone();
         let mut asked = Asked { group: group.to_owned(), ..asked.clone() };
@@ -31,7 +23,7 @@ pub(super) fn may_be_equivalent(rule: &RuleWithOperations, asked: &Asked) -> boo
         }
         rules::matches(&[rule], &asked)
     };
-    groups.into_iter().any(of_group)
+    of_group(group) || is_event && EVENTS.into_iter().any(of_group)
 }
 
 #[cfg(test)]
@@ -59,11 +51,13 @@ mod tests {
     }
 
     #[test]
-    fn some_resources_are_in_two_groups_and_others_in_several_versions() {
+    fn events_are_in_two_groups_and_other_resources_in_several_versions() {
         for (rule, asked, may_be) in [
-            (["extensions", "v1beta1", "deployments"], ["apps", "v1", "deployments"], true),
-            (["extensions", "v1beta1", "*"], ["apps", "v1", "deployments"], true),
-            (["extensions", "v1beta1", "ingresses"], ["networking.k8s.io", "v1", "ingresses"], true),
+            (["extensions", "v1beta1", "deployments"], ["apps", "v1", "deployments"], false),
+            (["extensions", "v1beta1", "*"], ["apps", "v1", "deployments"], false),
+            (["extensions", "v1beta1", "ingresses"], ["networking.k8s.io", "v1", "ingresses"], false),
+            (["apps", "v1", "deployments"], ["extensions", "v1beta1", "deployments"], false),
+            (["apps", "v1beta2", "deployments"], ["apps", "v1", "deployments"], true),
             (["", "v1", "events"], ["events.k8s.io", "v1", "events"], true),
             (["", "v2", "events"], ["events.k8s.io", "v1", "events"], false),
             (["events.k8s.io", "v1beta1", "events"], ["", "v1", "events"], true),
