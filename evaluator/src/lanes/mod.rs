@@ -16,6 +16,7 @@
 
 mod error;
 mod load_times;
+mod loads;
 mod schedule;
 mod share;
 mod slow_lane;
@@ -41,10 +42,10 @@ use tracing::Instrument as _;
 pub(crate) use self::error::LaneError;
 pub(crate) use self::load_times::LoadTimes;
 use self::load_times::Record;
+use self::loads::Loads;
 pub(crate) use self::share::{Needed, Share};
 use self::slow_lane::{Scheduled, Scheduler};
 use crate::fair::claimant::Claimant;
-use crate::fair::policies::Claim;
 use crate::fair::pool::{PolicyPermit, PolicyPool};
 use crate::memory::{GuestMemory, MemoryPlan};
 use crate::metrics::Metrics;
@@ -97,10 +98,10 @@ pub struct Lanes {
     limits: LaneLimits,
     instances: Arc<PolicyPool>,
     long: Arc<PolicyPool>,
-    loading: Arc<PolicyPool>,
+    loading: Loads,
     /// Permits for policies that are only checked. They are separate from `loading`, so that a check that hangs keeps no policy of the
     /// installation from loading.
-    trying: Arc<PolicyPool>,
+    trying: Loads,
     memory: Arc<GuestMemory>,
     order: Arc<Scheduler>,
     in_use: IntGauge,
@@ -133,8 +134,8 @@ impl Lanes {
             limits,
             instances: permits(limits.instances),
             long: permits(limits.long()),
-            loading: permits(limits.loading()),
-            trying: permits(limits.trying()),
+            loading: Loads::new(limits.loading()),
+            trying: Loads::new(limits.trying()),
             memory: GuestMemory::new(memory, metrics),
             order: Scheduler::new(limits.threads),
             in_use: metrics.instances.clone(),
@@ -153,12 +154,13 @@ impl Lanes {
         &self.memory
     }
 
-    /// Runs the future that `start` makes for its deadline, outside any policy's share: for loading. `timeout` begins when there is room.
-    /// Gives its result, and the times that it had.
+    /// Runs the future that `start` makes for its deadline, outside any policy's share: for loading. `timeout` begins when there is room,
+    /// which one that `was_starved` before waits for alone. Gives its result, and the times that it had.
     pub(crate) async fn load<F>(
         &self,
         who: &Arc<Claimant>,
         timeout: Duration,
+        was_starved: bool,
         start: impl FnOnce(Instant) -> F,
     ) -> (Result<F::Output, LaneError>, LoadTimes)
     where
@@ -166,7 +168,7 @@ impl Lanes {
         F::Output: Send + 'static,
     {
         let record = Arc::default();
-        let result = self.load_recorded(who, timeout, start, &record).await;
+        let result = self.load_recorded(who, timeout, was_starved, start, &record).await;
         (result, record.times(Instant::now()))
     }
 
@@ -174,6 +176,7 @@ impl Lanes {
         &self,
         who: &Arc<Claimant>,
         timeout: Duration,
+        was_starved: bool,
         start: impl FnOnce(Instant) -> F,
         record: &Arc<Record>,
     ) -> Result<F::Output, LaneError>
@@ -181,13 +184,7 @@ impl Lanes {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let one = Claim { who: Arc::clone(who), amount: 1, has: 0 };
-        // Without a deadline: the manifest limits the number of loads, and no request waits for them.
-        let full = |_| self.overloaded("too many policies are being loaded on this replica".to_owned());
-        let pool = if who.policy.is_check() { &self.trying } else { &self.loading };
-        let loading = pool.take(&one, None).await.map_err(full)?;
-        let instance = self.instances.take(&one, None).await.map_err(full)?;
-        let permits = (loading, self.in_use(instance));
+        let permits = self.admit_load(who, timeout, was_starved).await?;
         let deadline = Instant::now() + timeout;
         let mut future = Box::pin(AssertUnwindSafe(start(deadline)).catch_unwind());
         // The first turn is short, and its thread has a processor of its own for the most part, so all of its time counts.
@@ -315,11 +312,11 @@ mod tests {
                 Poll::Pending
             })
         };
-        let (result, times) = lanes.load(&who, Duration::from_secs(60), spins).await;
+        let (result, times) = lanes.load(&who, Duration::from_secs(60), false, spins).await;
         assert!(result == Ok(()) && times.used >= Duration::from_millis(30), "{times:?}");
         assert_eq!(times.waited, Duration::ZERO);
         // It ends from outside, while it waits. On a busy machine it is late to begin with that.
-        let (result, times) = lanes.load(&who, Duration::from_secs(1), |_| std::future::pending::<()>()).await;
+        let (result, times) = lanes.load(&who, Duration::from_secs(1), false, |_| std::future::pending::<()>()).await;
         assert_eq!(result, Err(LaneError::TimedOut));
         assert!(times.waited > Duration::ZERO, "{times:?}");
     }
@@ -332,7 +329,7 @@ mod tests {
             let id = PolicyId::check(Some(&format!("team-{number}")), number).expect("an id");
             let lanes = Arc::clone(&lanes);
             AbortOnDropHandle::new(tokio::spawn(async move {
-                lanes.load(&Claimant::new(&id), Duration::from_secs(600), |_| std::future::pending::<()>()).await
+                lanes.load(&Claimant::new(&id), Duration::from_secs(600), false, |_| std::future::pending::<()>()).await
             }))
         };
         let _flood: Vec<_> = (0..64).map(hang).collect();
@@ -340,7 +337,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let policy = Claimant::new(&"namespaced/a/policy".parse().expect("an id"));
-        let load = lanes.load(&policy, Duration::from_secs(60), |_| std::future::ready(7));
+        let load = lanes.load(&policy, Duration::from_secs(60), false, |_| std::future::ready(7));
         assert_eq!(timeout(Duration::from_secs(60), load).await.expect("there is room").0, Ok(7));
         assert!(metrics.instances.get() <= i64::try_from(lanes.limits.trying()).expect("small"));
     }

@@ -12,19 +12,17 @@ use std::time::Instant;
 
 use futures::FutureExt as _;
 use jiff::Timestamp;
-use portcullis_contract::{Candidate, Digest, GroupEntry, Manifest, MemberMatch, PolicyId, Tenant};
+use portcullis_contract::{Candidate, Digest, GroupEntry, Manifest, MemberMatch, PolicyId};
 use portcullis_matching::MemberMatcher;
 use tokio::task::JoinSet;
 use tracing::{Instrument as _, debug_span};
 
 pub(crate) use self::policy::PolicyState;
-use crate::fair::pool::TurnPool;
-use crate::fair::turns::TurnClaim;
 use crate::guest::loaded::Loaded;
 use crate::lanes::Share;
 use crate::metrics::Metrics;
 use crate::table::{MatchGroup, Table};
-use crate::volume::load::{LoadError, Loading};
+use crate::volume::load::{Before, LoadError, Loading};
 use crate::volume::plan::{Key, Next};
 
 /// All policies of the newest manifest, with what is loaded and what is being loaded.
@@ -36,9 +34,6 @@ pub(crate) struct Reload {
     groups: Vec<(GroupEntry, Arc<Matchers>)>,
     policies: BTreeMap<PolicyId, PolicyState>,
     tasks: JoinSet<Outcome>,
-    /// Candidates that had too little processor time are tried again one at a time, in turns of their tenants: together they would take it from each
-    /// other again.
-    alone: Arc<TurnPool<Tenant>>,
 }
 
 /// The match parts of the members of a group.
@@ -60,7 +55,6 @@ impl Reload {
             groups: Vec::new(),
             policies: BTreeMap::new(),
             tasks: JoinSet::new(),
-            alone: TurnPool::new(1, 1),
         }
     }
 
@@ -74,9 +68,11 @@ impl Reload {
         self.number
     }
 
-    /// Whether every candidate of the newest manifest that is due has been tried.
+    /// Whether every candidate of the newest manifest that is due has been tried. One that had too little processor time has been: it may wait long
+    /// until its turn comes again.
     pub(crate) fn is_idle(&self) -> bool {
-        self.tasks.is_empty()
+        let again = self.policies.values().filter(|policy| policy.is_starved_one_on_its_way()).count();
+        self.tasks.len() <= again
     }
 
     /// Takes over another manifest. Policies and candidates that it no longer names are given up, even while they are being loaded.
@@ -134,15 +130,11 @@ impl Reload {
             }
             policy.give_up();
             let (loading, candidate) = (Arc::clone(&self.loading), policy.entry.candidates[i].clone());
-            let (id, enforced, metrics) = (id.clone(), policy.entry.enforced, Arc::clone(&policy.metrics));
-            let alone = policy.was_starved(&key).then(|| Arc::clone(&self.alone));
+            let (id, metrics) = (id.clone(), Arc::clone(&policy.metrics));
+            let before = Before { enforced: policy.entry.enforced, was_starved: policy.was_starved(&key) };
             let task = self.tasks.spawn(async move {
-                let _turn = match &alone {
-                    Some(alone) => alone.take(&turn_of(&id), None).await.ok(),
-                    None => None,
-                };
                 let span = debug_span!("load", policy = %id, generation = candidate.generation);
-                let load = loading.load(&id, &candidate, enforced, metrics).instrument(span);
+                let load = loading.load(&id, &candidate, before, metrics).instrument(span);
                 let load = AssertUnwindSafe(load).catch_unwind();
                 let result = load.await.unwrap_or_else(|_| {
                     Err(LoadError::Start("Initialization failed: a panic of the evaluator".to_owned()))
@@ -221,12 +213,6 @@ impl Reload {
     }
 }
 
-/// A claim for the one turn at loading alone.
-fn turn_of(id: &PolicyId) -> TurnClaim<Tenant> {
-    let owner = Tenant::of(id);
-    TurnClaim { is_preferred: owner == Tenant::Cluster, owner, amount: 1 }
-}
-
 /// The groups of a manifest with their match parts. Those that `earlier` groups had already are not parsed again: there may be thousands of
 /// conditions, and this thread answers requests too.
 fn with_matchers(groups: &[GroupEntry], earlier: Vec<(GroupEntry, Arc<Matchers>)>) -> Vec<(GroupEntry, Arc<Matchers>)> {
@@ -253,9 +239,132 @@ fn matchers(group: &GroupEntry) -> Matchers {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_contract::{MatchCondition, WebhookKind};
+    use std::future::pending;
+    use std::time::Duration;
+
+    use portcullis_contract::{
+        Artifact, CandidateContent, CandidateModule, ExecutionMode, FailurePolicy, MatchCondition, Mode, PolicyEntry,
+        WebhookKind,
+    };
+    use portcullis_engine::{RunLimits, RunningEngine};
+    use serde_json::value::RawValue;
+    use tempfile::TempDir;
 
     use super::*;
+    use crate::guest::Guests;
+    use crate::lanes::{LaneLimits, Lanes};
+    use crate::memory::MemoryPlan;
+    use crate::volume::artifact::Artifacts;
+
+    /// A manifest's policy with the generations 3 and 2, neither of which has been tried.
+    struct Fixture {
+        reload: Reload,
+        id: PolicyId,
+        _folders: [TempDir; 2],
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+            std::fs::create_dir(folders[0].path().join("artifacts")).expect("a folder");
+            let metrics = Metrics::new().expect("registers");
+            let lanes = Lanes::new(LaneLimits::new(4, 1), MemoryPlan::unlimited(), &metrics).expect("starts");
+            let engine = RunningEngine::new(RunLimits { instances: 1, ..RunLimits::default() }).expect("an engine");
+            let artifacts = Artifacts::new(folders[0].path(), folders[1].path(), None, engine.clone(), 2);
+            let loading = Loading {
+                artifacts: Arc::new(artifacts.expect("opens")),
+                guests: Guests::new(engine).expect("links"),
+                lanes: Arc::clone(&lanes),
+                policy_timeout: Duration::from_secs(60),
+                namespaced_capabilities: Arc::default(),
+                broker: None,
+                caches: Arc::default(),
+                caches_of_checks: Arc::default(),
+                log_shares: Arc::default(),
+            };
+            let id: PolicyId = "cluster/a".parse().expect("an id");
+            let entry = PolicyEntry {
+                id: id.clone(),
+                uid: "u".into(),
+                generation: 3,
+                mode: Mode::Protect,
+                failure_policy: FailurePolicy::Fail,
+                suspend: false,
+                enforced: true,
+                candidates: [3, 2].map(candidate).into(),
+                failures: Vec::new(),
+                last_good: None,
+                source: None,
+            };
+            let share = Share::new(lanes, &id, metrics.policy(&id));
+            let policy = PolicyState::new(&entry, Arc::new(share), metrics.policy(&id));
+            let mut reload = Reload::new(loading, metrics);
+            reload.policies.insert(id.clone(), policy);
+            Self { reload, id, _folders: folders }
+        }
+
+        fn policy(&mut self) -> &mut PolicyState {
+            self.reload.policies.get_mut(&self.id).expect("it is there")
+        }
+
+        fn refuse(&mut self, i: usize, error: LoadError) {
+            let key = self.policy().keys[i];
+            self.policy().refuse(i, key, error);
+        }
+
+        /// Lets candidate `i` be on its way for ever.
+        fn loads_for_ever(&mut self, i: usize) -> Key {
+            let key = self.policy().keys[i];
+            let task = self.reload.tasks.spawn(pending());
+            self.policy().on_its_way = Some((key, task));
+            key
+        }
+    }
+
+    fn candidate(generation: i64) -> Candidate {
+        let module = CandidateModule {
+            artifact: Artifact { file: "a".into(), sha256: Digest::of(b"artifact"), size: 1 },
+            execution_mode: ExecutionMode::KubewardenWapc,
+            settings: RawValue::from_string(format!("{{\"of\":{generation}}}")).expect("JSON"),
+            host_capabilities: Vec::new(),
+            context_aware_resources: Vec::new(),
+        };
+        Candidate {
+            generation,
+            digest: Digest::of(b"module"),
+            mutating: false,
+            message: None,
+            timeout_eval_seconds: None,
+            content: CandidateContent::Module(module),
+        }
+    }
+
+    fn starved() -> LoadError {
+        LoadError::NoProcessor {
+            used: Duration::from_millis(80),
+            limit: Duration::from_secs(2),
+            late: Box::new(LoadError::StartTimedOut("init interrupted".to_owned())),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_manifest_is_applied_while_starved_candidates_wait_for_another_turn() {
+        for (earlier, is_idle) in
+            [(None, false), (Some(LoadError::NoMemory("none left".to_owned())), false), (Some(starved()), true)]
+        {
+            let mut fixture = Fixture::new();
+            assert!(fixture.reload.is_idle(), "nothing is on its way");
+            if let Some(error) = earlier {
+                fixture.refuse(0, error);
+            }
+            fixture.loads_for_ever(0);
+            assert_eq!(fixture.reload.is_idle(), is_idle);
+            // A load that was given up may still read its artifact.
+            let other = fixture.reload.tasks.spawn(pending());
+            assert!(!fixture.reload.is_idle());
+            other.abort();
+        }
+    }
 
     fn group(id: &str, expression: &str) -> GroupEntry {
         let policy: PolicyId = "cluster/a".parse().expect("an id");

@@ -100,6 +100,12 @@ impl PolicyState {
         self.known.refused.get(key).is_some_and(|refusal| refusal.starved > 0)
     }
 
+    /// Whether a candidate is on its way whose last try had too little processor time.
+    pub(super) fn is_starved_one_on_its_way(&self) -> bool {
+        let refusal = self.on_its_way.as_ref().and_then(|(key, _)| self.known.refused.get(key));
+        refusal.is_some_and(|refusal| refusal.refused.failure.reason == Reason::ProcessorUnavailable)
+    }
+
     pub(super) fn next(&mut self, now: Instant) -> Next {
         let next = plan::next(&self.entry, &self.keys, &self.known, now);
         self.due = if let Next::Rest(due) = next { due } else { None };
