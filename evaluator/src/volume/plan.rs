@@ -64,8 +64,10 @@ pub(crate) enum Next {
 }
 
 /// The next step: the first candidate that may serve is loaded. A refused one is skipped until its time comes, and none that is older than
-/// the one that serves is loaded, so a newest generation that fails does not change what serves.
-pub(crate) fn next(entry: &PolicyEntry, keys: &[Key], known: &Known, now: Instant) -> Next {
+/// the one that serves is loaded, so a newest generation that fails does not change what serves. While nothing serves, the
+/// candidate `on_its_way` is not given up for another try of a newer one, which may wait and fail again.
+pub(crate) fn next(entry: &PolicyEntry, keys: &[Key], known: &Known, on_its_way: Option<Key>, now: Instant) -> Next {
+    let on_its_way = on_its_way.filter(|_| known.in_service.is_none());
     let mut again: Option<Instant> = None;
     for (i, key) in keys.iter().enumerate() {
         if let Some(serving) = known.in_service {
@@ -80,6 +82,8 @@ pub(crate) fn next(entry: &PolicyEntry, keys: &[Key], known: &Known, now: Instan
         }
         match known.refused.get(key).map(|refusal| refusal.retry_at) {
             Some(None) => {}
+            // The end of that load asks for the next step again.
+            Some(Some(_)) if on_its_way.is_some_and(|older| keys[i + 1..].contains(&older)) => {}
             Some(Some(at)) if at > now => again = Some(again.map_or(at, |earlier| earlier.min(at))),
             Some(Some(_)) | None => return Next::Load(i),
         }
@@ -188,6 +192,7 @@ mod tests {
         entry: PolicyEntry,
         keys: Vec<Key>,
         known: Known,
+        on_its_way: Option<Key>,
         now: Instant,
     }
 
@@ -206,7 +211,7 @@ mod tests {
                 last_good: None,
                 source: None,
             };
-            Self { entry, keys: Vec::new(), known: Known::default(), now: Instant::now() }
+            Self { entry, keys: Vec::new(), known: Known::default(), on_its_way: None, now: Instant::now() }
         }
 
         fn candidate(mut self, generation: i64) -> Self {
@@ -217,6 +222,11 @@ mod tests {
 
         fn serves(mut self, generation: i64) -> Self {
             self.known.in_service = Some(Key::of("u", &candidate(generation)));
+            self
+        }
+
+        fn loads(mut self, generation: i64) -> Self {
+            self.on_its_way = Some(Key::of("u", &candidate(generation)));
             self
         }
 
@@ -237,7 +247,7 @@ mod tests {
         }
 
         fn next(&self) -> Next {
-            next(&self.entry, &self.keys, &self.known, self.now)
+            next(&self.entry, &self.keys, &self.known, self.on_its_way, self.now)
         }
 
         fn states(&self) -> (ReplicaState, Option<Reason>, Option<Reason>) {
@@ -328,6 +338,36 @@ mod tests {
         let case = refused(Duration::from_secs(1));
         assert_eq!(case.next(), Next::Rest(Some(case.now + Duration::from_secs(1))));
         assert_eq!(refused(Duration::ZERO).next(), Next::Load(0));
+    }
+
+    #[test]
+    fn while_nothing_serves_a_load_is_not_given_up_for_another_try_of_a_newer_generation() {
+        let refused = |time| {
+            let case = Case::newest(3).candidate(3).candidate(2);
+            case.refused(3, Reason::ProcessorUnavailable, Some(time))
+        };
+        let due = || refused(Duration::ZERO);
+        assert_eq!(due().loads(2).next(), Next::Load(1), "it goes on");
+        assert_eq!(refused(Duration::from_secs(1)).loads(2).next(), Next::Load(1));
+        // A try of its own has come before; the newest one's turn comes when it has ended.
+        let time = Some(Duration::ZERO);
+        let both = || due().refused(2, Reason::ProcessorUnavailable, time);
+        assert_eq!(both().loads(2).next(), Next::Load(1));
+        assert_eq!((both().next(), both().loads(3).next()), (Next::Load(0), Next::Load(0)));
+        let failed = due().refused(2, Reason::StartTimedOut, None);
+        assert_eq!(failed.next(), Next::Load(0), "the older one has failed");
+        assert_eq!(due().serves(2).next(), Next::Load(0), "the older one serves");
+        let later = refused(Duration::from_secs(1)).serves(2);
+        assert_eq!(later.next(), Next::Rest(Some(later.now + Duration::from_secs(1))));
+    }
+
+    #[test]
+    fn a_load_is_given_up_for_a_generation_that_was_not_tried_and_for_one_that_is_not_wanted() {
+        assert_eq!(Case::newest(3).candidate(3).candidate(2).loads(2).next(), Next::Load(0));
+        let again = Case::newest(3).candidate(3).refused(3, Reason::ProcessorUnavailable, Some(Duration::ZERO));
+        assert_eq!(again.loads(2).next(), Next::Load(0), "the manifest no longer names it");
+        let case = Case::newest(3).candidate(3).candidate(2).serves(1).loads(2);
+        assert_eq!(case.refused(3, Reason::ProcessorUnavailable, Some(Duration::ZERO)).next(), Next::Load(0));
     }
 
     #[test]

@@ -366,6 +366,22 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn an_older_generation_that_could_serve_is_not_given_up_for_another_try_of_the_newest() {
+        let mut fixture = Fixture::new();
+        fixture.refuse(0, starved());
+        let [newest, older] = [fixture.policy().keys[0], fixture.loads_for_ever(1)];
+        let now = Instant::now();
+        fixture.policy().known.refused.get_mut(&newest).expect("refused").retry_at = Some(now);
+        fixture.reload.start();
+        assert_eq!(fixture.policy().on_its_way.as_ref().map(|(key, _)| *key), Some(older));
+        // When that has failed, it is the newest one's turn.
+        let result = Err(LoadError::Start("a trap".to_owned()));
+        fixture.reload.finish(Outcome { id: fixture.id.clone(), key: older, result });
+        fixture.reload.start();
+        assert_eq!(fixture.policy().on_its_way.as_ref().map(|(key, _)| *key), Some(newest));
+    }
+
     fn group(id: &str, expression: &str) -> GroupEntry {
         let policy: PolicyId = "cluster/a".parse().expect("an id");
         let condition = MatchCondition { name: "c".to_owned(), expression: expression.to_owned() };

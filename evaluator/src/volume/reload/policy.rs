@@ -107,7 +107,8 @@ impl PolicyState {
     }
 
     pub(super) fn next(&mut self, now: Instant) -> Next {
-        let next = plan::next(&self.entry, &self.keys, &self.known, now);
+        let on_its_way = self.on_its_way.as_ref().map(|(key, _)| *key);
+        let next = plan::next(&self.entry, &self.keys, &self.known, on_its_way, now);
         self.due = if let Next::Rest(due) = next { due } else { None };
         next
     }
