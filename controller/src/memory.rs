@@ -28,6 +28,9 @@ pub struct Memory {
     pub placed: BTreeMap<(String, i64), u32>,
     /// The newest generation of a policy that every API server called in its own group and every replica knew, by the policy's uid.
     pub moved: BTreeMap<String, i64>,
+    /// The generation that API servers called, as the policy's status said last, by the policy's uid. By now the status may say why its webhook,
+    /// which is missing, cannot be registered again.
+    pub registered: BTreeMap<String, i64>,
     /// Since when all revisions of a policy are marked as deleted, by the policy's uid.
     pub forgotten: BTreeMap<String, Instant>,
     /// Since when there are revisions of an unknown policy, by the policy's uid.
@@ -144,6 +147,7 @@ impl Memory {
             check_webhook: None,
             placed: BTreeMap::new(),
             moved: BTreeMap::new(),
+            registered: BTreeMap::new(),
             forgotten: BTreeMap::new(),
             orphans: BTreeMap::new(),
             gone: BTreeSet::new(),
@@ -158,6 +162,18 @@ impl Memory {
         let refused =
             self.refused.get(&policy.reference.uid).filter(|(generation, _)| *generation == policy.generation);
         refused.map(|(_, value)| value)
+    }
+
+    /// Notes which generations API servers call, as the status of policies says.
+    pub(crate) fn note_registered(&mut self, world: &World) {
+        self.registered.retain(|uid, _| world.policies.contains_key(uid));
+        for (uid, policy) in &world.policies {
+            let condition = policy.status.webhook.as_ref().filter(|condition| condition.status == Truth::True);
+            let Some(generation) = condition.map(|condition| condition.observed_generation) else { continue };
+            if self.registered.get(uid) != Some(&generation) {
+                self.registered.insert(uid.clone(), generation);
+            }
+        }
     }
 
     /// Notes that an action has succeeded.

@@ -1,19 +1,35 @@
 //! The condition `WebhookConfigured` of a policy (docs/design/status-api.md, section 4).
 
+use std::time::Duration;
+
 use portcullis_api::{Condition, ConditionType};
 use portcullis_contract::GroupId;
 use portcullis_process::Now;
 
 use super::groups::{Group, Groups};
-use super::rules::Rules;
+use super::rules::{Decision, Rules};
 use super::{uninstalled, unreadable};
 use crate::action::Action;
 use crate::certificates::CaBundle;
-use crate::memory::{ConditionValue, Memory, WAITING};
+use crate::memory::{ConditionValue, GroupMemory, Memory, WAITING};
 use crate::world::{PolicyView, RevisionView, WebhookView, World, webhook_name};
 
 /// The longest message, in bytes.
 const MESSAGE: usize = 1024;
+
+/// How long a new leader may need to learn what it must know before it can register a webhook.
+const BEGINNING: Duration = Duration::from_secs(30);
+
+/// A policy whose newest revision exists, with its group.
+struct Subject<'a> {
+    policy: &'a PolicyView,
+    newest: &'a RevisionView,
+    /// Why the revision cannot be read, if it cannot.
+    problem: Option<String>,
+    id: &'a GroupId,
+    group: &'a Group<'a>,
+    remembered: &'a GroupMemory,
+}
 
 /// The condition of a policy whose newest revision exists; `None` while it is being found out, and the present one stays.
 pub(super) fn value(
@@ -22,43 +38,57 @@ pub(super) fn value(
     groups: &Groups<'_>,
     memory: &Memory,
     rules: &Rules,
+    decision: &mut Decision,
 ) -> Option<ConditionValue> {
     let problem = unreadable::words(newest, rules);
     let known = newest.content.as_ref().ok().map(|content| &content.group);
-    let id = match (known.or_else(|| groups.stands_in(&policy.reference.uid)), &problem) {
-        (Some(id), _) => id,
-        (None, problem) => {
-            return Some(ConditionValue::not_configured("SpecInvalid", problem.clone().unwrap_or_default()));
-        }
+    let Some(id) = known.or_else(|| groups.stands_in(&policy.reference.uid)) else {
+        return Some(ConditionValue::not_configured("SpecInvalid", problem.unwrap_or_default()));
     };
-    let group = groups.get(id)?;
-    let remembered = memory.groups.get(id);
-    let refused = remembered.and_then(|remembered| remembered.refused.clone());
-    if let Err(missing) = &rules.installation {
+    let (group, nothing) = (groups.get(id)?, GroupMemory::default());
+    let remembered = memory.groups.get(id).unwrap_or(&nothing);
+    let subject = Subject { policy, newest, problem, id, group, remembered };
+    match (group.found, &rules.installation) {
+        (None, Ok(_)) => subject.without_webhook(rules),
+        (None, Err(missing)) => {
+            // What the status says may be all that is known of the registration, and it has to be known to the next leader if this one ends before it
+            // has registered the webhook again. But if that takes long, people must read of it.
+            let stays = group.comes_back(remembered)
+                && policy.is_registered_at(policy.generation)
+                && !decision.has_passed(memory.since, BEGINNING);
+            (!stays).then(|| missing.clone())
+        }
         // A registered webhook stays, and so does its condition.
-        return group.found.is_none().then(|| missing.clone());
+        (Some(_), Err(_)) => None,
+        (Some(found), Ok(_)) if group.is_right => subject.with_right_webhook(found),
+        (Some(found), Ok(_)) => subject.with_wrong_webhook(found),
     }
-    let Some(found) = group.found else {
-        if let Some(problem) = problem {
-            let name = webhook_name(&rules.policy_server, id);
+}
+
+impl Subject<'_> {
+    /// The condition while the webhook does not exist.
+    fn without_webhook(&self, rules: &Rules) -> Option<ConditionValue> {
+        let Self { group, remembered, .. } = self;
+        if let Some(problem) = &self.problem {
+            let name = webhook_name(&rules.policy_server, self.id);
             let next = if group.desired.is_some() { "" } else { ", and its content is no longer known" };
             return Some(ConditionValue::not_configured(
                 "SpecInvalid",
                 format!("{problem}; webhook configuration {name} does not exist{next}"),
             ));
         }
-        if let Some(Err(refusal)) = remembered.and_then(|remembered| remembered.tried.as_ref()) {
+        if let Some(Err(refusal)) = &remembered.tried {
             return Some(ConditionValue::not_configured("SpecInvalid", refusal.message.clone()));
         }
-        if refused.is_some() {
-            return refused;
+        if remembered.refused.is_some() {
+            return remembered.refused.clone();
         }
-        if group.may_register || remembered.is_some_and(|remembered| remembered.right.is_some()) {
-            return None;
-        }
-        return Some(waiting(policy));
-    };
-    if !group.is_right {
+        (!group.may_register && !group.comes_back(remembered)).then(|| waiting(self.policy))
+    }
+
+    /// The condition while the webhook is not as it should be.
+    fn with_wrong_webhook(&self, found: &WebhookView) -> Option<ConditionValue> {
+        let Self { group, remembered, .. } = self;
         if !trusts(found, group) {
             let text = format!(
                 "webhook configuration {} trusts other authorities than those in use; it is being repaired",
@@ -67,45 +97,51 @@ pub(super) fn value(
             return Some(ConditionValue::not_configured("CABundleInvalid", text));
         }
         // One that somebody else has edited is no longer as it was proven.
-        let is_proven = remembered.is_some_and(|remembered| remembered.proven.is_some());
-        let is_called = is_proven && newest.content.as_ref().is_ok_and(|content| group.calls_for(content));
-        return match refused {
+        let is_called =
+            remembered.proven.is_some() && self.newest.content.as_ref().is_ok_and(|content| group.calls_for(content));
+        match remembered.refused.clone() {
             Some(refused) if is_called && refused.reason == "SpecInvalid" => {
                 let message =
-                    format!("{}; the API server refuses a change of it: {}", called_by(found, id), refused.message);
+                    format!("{}; the API server refuses a change of it: {}", self.called_by(found), refused.message);
                 Some(ConditionValue::registered(message))
             }
             refused => refused,
-        };
-    }
-    if let Some((remembered, failed)) = remembered.and_then(|one| Some((one, one.unproven.clone()?))) {
-        // What this leader has written, or has proven in another form, is not what the leader before has proven.
-        let is_untouched = remembered.proven.is_none() && !remembered.is_written;
-        if !failed.keeps_earlier || !is_untouched || !policy.is_registered_at(policy.generation) {
-            return Some(failed.value);
         }
-        let message = format!("{}; not proven again: {}", called_by(found, id), failed.value.message);
-        return Some(ConditionValue::registered(message));
     }
-    if newest.content.as_ref().is_ok_and(|content| !group.calls_for(content)) {
-        // Other policies share the webhook, which is not called for the rules of this one yet.
-        let is_ready = !policy.is_suspended && policy.status.everywhere >= policy.generation;
-        return (!is_ready && group.is_proven).then(|| waiting(policy));
-    }
-    let mut message = called_by(found, id);
-    if newest.content.as_ref().is_ok_and(|content| content.shared) {
-        message.push_str("; it is shared, and the policy server applies rules, objectSelector and matchConditions");
-    }
-    // The webhook is called, which is what this condition is about; `Accepted` says that the policy is not served.
-    let more = problem.map(|problem| format!("; it stays as it is: {problem}"));
-    let more = more.or_else(|| group.turns.complaint(found.kind).map(|complaint| format!("; {complaint}")));
-    let message = format!("{message}{}", more.unwrap_or_default());
-    group.is_proven.then(|| ConditionValue::registered(message))
-}
 
-/// What calls a policy, for people to read.
-fn called_by(found: &WebhookView, group: &GroupId) -> String {
-    format!("webhook configuration {} of match group {group}", found.name)
+    /// The condition while the webhook is as it should be.
+    fn with_right_webhook(&self, found: &WebhookView) -> Option<ConditionValue> {
+        let Self { policy, group, remembered, .. } = self;
+        if let Some(failed) = &remembered.unproven {
+            // What this leader has written, or has proven in another form, is not what the leader before has proven.
+            let is_untouched = remembered.proven.is_none() && !remembered.is_written;
+            if !failed.keeps_earlier || !is_untouched || !policy.is_registered_at(policy.generation) {
+                return Some(failed.value.clone());
+            }
+            let message = format!("{}; not proven again: {}", self.called_by(found), failed.value.message);
+            return Some(ConditionValue::registered(message));
+        }
+        let content = self.newest.content.as_ref().ok();
+        if content.is_some_and(|content| !group.calls_for(content)) {
+            // Other policies share the webhook, which is not called for the rules of this one yet.
+            let is_ready = !policy.is_suspended && policy.status.everywhere >= policy.generation;
+            return (!is_ready && group.is_proven).then(|| waiting(policy));
+        }
+        let mut message = self.called_by(found);
+        if content.is_some_and(|content| content.shared) {
+            message.push_str("; it is shared, and the policy server applies rules, objectSelector and matchConditions");
+        }
+        // The webhook is called, which is what this condition is about; `Accepted` says that the policy is not served.
+        let more = self.problem.as_ref().map(|problem| format!("; it stays as it is: {problem}"));
+        let more = more.or_else(|| group.turns.complaint(found.kind).map(|complaint| format!("; {complaint}")));
+        let message = format!("{message}{}", more.unwrap_or_default());
+        group.is_proven.then(|| ConditionValue::registered(message))
+    }
+
+    /// What calls the policy, for people to read.
+    fn called_by(&self, found: &WebhookView) -> String {
+        format!("webhook configuration {} of match group {}", found.name, self.id)
+    }
 }
 
 /// The condition of a policy that no webhook calls yet: it is suspended, or waits for its replicas.

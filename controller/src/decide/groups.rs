@@ -1,5 +1,6 @@
 //! Match groups: their members, the webhooks that they should have, and when a webhook is deleted.
 
+mod member;
 mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,9 @@ use crate::action::Action;
 use crate::desired::{self, Desired, desired, kept, waits};
 use crate::memory::{ConditionValue, GroupMemory, Memory};
 use crate::world::{Content, PolicyView, RevisionView, WebhookView, World, webhook_name};
+use member::Member;
+
+pub(super) use member::was_registered;
 
 /// The most resources in the rules of a shared webhook, which an API server compares with every request.
 const MOST_RESOURCES: usize = 256;
@@ -52,7 +56,7 @@ pub(super) struct Group<'w> {
     claims: BTreeSet<&'w str>,
     /// Whether the newest revision of a policy that is not suspended is here, and all replicas know it.
     pub(super) may_register: bool,
-    /// Whether the webhook was registered before, as the status of a member says.
+    /// Whether the webhook was registered before, as the status or a revision of a member says.
     was_registered: bool,
     /// Whether it is registered now, as that status says, so if it is missing, another client has deleted it. A webhook that a policy has
     /// moved to or from may be missing because another controller, which led before, did not register it yet, or has deleted it.
@@ -85,12 +89,13 @@ impl<'w> Groups<'w> {
     /// Finds the groups of a world, and remembers in which shard policies were placed.
     pub(super) fn of(world: &'w World, quota: &Quota<'_>, memory: &mut Memory, rules: &Rules, now: Now) -> Self {
         let mut groups = Self::default();
+        memory.note_registered(world);
         for (uid, revisions) in &world.revisions {
             let policy = world.policies.get(uid).filter(|policy| !policy.is_deleting);
             let may_exist = unknown::may_exist(uid, world, memory, now);
-            let turn = longest_turn(revisions, rules);
+            let member = Member { uid, policy, may_exist, revisions, turn: longest_turn(revisions, rules) };
             for revision in revisions.values().filter(|revision| revision.is_in_force()) {
-                groups.join(uid, revision, policy, may_exist, turn);
+                groups.join(&member, revision, memory);
             }
         }
         let mut missing = Vec::new();
@@ -123,49 +128,6 @@ impl<'w> Groups<'w> {
         groups.claim(world, memory);
         groups.keep(world, memory, now);
         groups
-    }
-
-    /// Notes what a revision in force says. `may_exist` tells that its policy is unknown, and may not have been reported yet.
-    fn join(
-        &mut self,
-        uid: &'w str,
-        revision: &'w RevisionView,
-        policy: Option<&'w PolicyView>,
-        may_exist: bool,
-        turn: u32,
-    ) {
-        let content = revision.content.as_ref().ok();
-        let named = content.map(|content| (&content.group, content.part.kind, Some(&content.part)));
-        let label = revision.label.as_ref().map(|(group, kind)| (group, *kind, None));
-        for (id, kind, part) in named.into_iter().chain(label) {
-            let group = self.group(id, kind, part);
-            if turn > 0 {
-                group.turns.add(uid, turn);
-            }
-            let content = content.filter(|_| policy.is_some() || may_exist);
-            let sharing = content.filter(|content| content.shared && content.group == *id);
-            if let Some(content) = content {
-                group.turns.wait(content.timeout_seconds);
-            }
-            let Some(policy) = policy else {
-                // What is registered for it stays, and nothing is added.
-                sharing.into_iter().for_each(|content| group.share(content, false));
-                continue;
-            };
-            group.first.get_or_insert(&policy.reference);
-            group.marker.get_or_insert(&revision.name);
-            let is_configured = policy.is_registered_at(revision.generation);
-            let was_registered = was_registered(policy, revision);
-            let is_newest = revision.generation == policy.generation;
-            let may_register = is_newest && !policy.is_suspended && policy.status.everywhere >= policy.generation;
-            group.was_registered |= was_registered;
-            group.is_registered |= is_newest && is_configured && revision.groups().count() == 1;
-            group.may_register |= may_register;
-            sharing.into_iter().for_each(|content| group.share(content, was_registered || may_register));
-        }
-        let is_newest_known = |policy: &PolicyView| revision.generation == policy.generation && !says_nothing(policy);
-        self.has_unknown |=
-            revision.groups().next().is_none() && policy.map_or(may_exist, |policy| !is_newest_known(policy));
     }
 
     /// Finds the group of a newest revision whose match part cannot be read: from the policy itself, which says the same unless it is
@@ -475,12 +437,6 @@ pub(super) fn newest_content<'w>(
     revisions: &'w BTreeMap<i64, RevisionView>,
 ) -> Option<&'w Content> {
     revisions.get(&policy.generation)?.content.as_ref().ok()
-}
-
-/// Whether API servers may have called the policy because of this revision. The condition may be about a later generation by now.
-pub(super) fn was_registered(policy: &PolicyView, revision: &RevisionView) -> bool {
-    let may_count = !policy.is_suspended && !policy.is_uninstalled();
-    policy.is_registered_at(revision.generation) || revision.marks.served && may_count
 }
 
 /// Whether the match part of the newest generation does not follow from the policy itself.

@@ -43,7 +43,7 @@ pub(super) fn decide(
             decision.actions.extend(planned.map(|planned| revision::create(policy, planned, rules)));
             memory.refusal(policy).cloned()
         }
-        Some(newest) => condition::value(policy, newest, groups, memory, rules),
+        Some(newest) => condition::value(policy, newest, groups, memory, rules, decision),
     };
     if let Some(revisions) = revisions {
         mark(policy, revisions, groups, memory, rules, decision);
@@ -129,7 +129,7 @@ fn may_withdraw(
         return false;
     }
     let had_moved = !policy.is_suspended && memory.moved.get(uid) == Some(&revision.generation);
-    let is_called = was_registered(policy, revision) || had_moved;
+    let is_called = was_registered(policy, revision, memory) || had_moved;
     let is_in_it = revision.groups().any(|group| *group == newest.group);
     let is_called_there = is_in_it && newest.shared && is_called && !revision.has_part_of(newest);
     !is_called_there

@@ -121,6 +121,12 @@ impl<'w> Group<'w> {
         });
     }
 
+    /// Whether a webhook that is missing is registered again in any case. Once registered, it stays registered: failing replicas must not switch
+    /// off the policies.
+    pub(in crate::decide) fn comes_back(&self, remembered: &GroupMemory) -> bool {
+        remembered.right.is_some() || self.was_registered
+    }
+
     pub(super) fn create(
         &self,
         id: &GroupId,
@@ -131,8 +137,7 @@ impl<'w> Group<'w> {
         decision: &mut Decision,
     ) {
         let (group, desired) = (id.clone(), Box::new(desired.clone()));
-        // Once registered, it stays registered: failing replicas must not switch off the policies.
-        if remembered.right.is_some() || self.was_registered {
+        if self.comes_back(remembered) {
             let is_deleted = remembered.right.is_some() || self.is_registered;
             let repaired = is_deleted.then(|| self.repair_warning(&desired.name, "was deleted")).flatten();
             decision.act(Action::CreateWebhook { group, desired, repaired });

@@ -122,7 +122,74 @@ fn a_new_controller_knows_from_the_status_what_was_registered() {
     let mut stage = Stage::new();
     stage.put(policy("a").condition("True", "Registered", 1));
     stage.revision(&policy("a"), &[]);
-    assert_eq!(stage.actions()[0], "register again");
+    assert_eq!(stage.actions(), ["register again"], "and the status says so to the next one");
+}
+
+/// What a new leader sees of a policy whose newest generation does not load, and whose webhook was deleted while no controller ran. The generation
+/// that serves had these rules, and has been withdrawn; one replica does not answer, and there is no authority yet.
+fn serving_previous(old: P) -> (Stage, P) {
+    let mut stage = Stage::new();
+    let new = policy("a").generation(2).spec("module", json!("broken"));
+    stage.put(new.clone().condition("True", "Registered", 2));
+    stage.revision(&old, &["served", "withdrawn"]);
+    stage.revision(&new, &[]);
+    stage.memory = Memory::new(stage.start + stage.elapsed);
+    stage.rules.installation = Err(ConditionValue::not_configured("CABundleInvalid", "none yet"));
+    (stage, new)
+}
+
+#[test]
+fn a_new_controller_that_does_not_know_the_authority_yet_keeps_in_the_status_what_was_registered() {
+    for old in [policy("a"), policy("a").on("secrets")] {
+        let (mut stage, _) = serving_previous(old);
+        assert_eq!(stage.actions(), NOTHING);
+        stage.rules.installation = rules().installation;
+        assert_eq!(stage.actions(), ["register again"]);
+    }
+}
+
+#[test]
+fn an_authority_that_is_missing_for_long_is_told_and_what_was_registered_is_not_forgotten() {
+    for old in [policy("a"), policy("a").on("secrets")] {
+        let (mut stage, new) = serving_previous(old);
+        assert_eq!(stage.actions(), NOTHING);
+        stage.pass(30);
+        assert_eq!(stage.actions(), ["a False CABundleInvalid at 2"]);
+        stage.put(new.condition("False", "CABundleInvalid", 2));
+        stage.rules.installation = rules().installation;
+        assert_eq!(stage.actions(), ["register again"]);
+    }
+}
+
+#[test]
+fn a_withdrawn_generation_that_served_tells_that_its_policy_was_registered() {
+    let told = |old: P, new: P| {
+        let mut stage = Stage::new();
+        stage.put(new.clone());
+        stage.revision(&old, &["served", "withdrawn"]);
+        stage.revision(&new, &[]);
+        stage.tried(&new);
+        stage.actions().iter().any(|action| action == "register")
+    };
+    let new = policy("a").generation(2).spec("module", json!("broken")).condition("False", "CABundleInvalid", 2);
+    assert!(told(policy("a"), new.clone()));
+    assert!(!told(policy("a").on("secrets"), new.clone()), "it was called in another group");
+    assert!(!told(policy("a"), new.clone().spec("suspend", json!(true))));
+    assert!(!told(policy("a"), new.condition("False", "Uninstalled", 2)));
+}
+
+#[test]
+fn a_policy_that_goes_back_to_a_group_which_it_has_left_waits_for_its_replicas() {
+    let mut stage = Stage::new();
+    let (elsewhere, back) = (policy("a").generation(2).on("secrets"), policy("a").generation(3));
+    stage.put(back.clone().condition("True", "Registered", 2));
+    stage.revision(&policy("a"), &["served", "withdrawn"]);
+    // No replica could load it, but it was registered.
+    stage.revision(&elsewhere, &[]);
+    stage.proven(&elsewhere);
+    stage.revision(&back, &[]);
+    stage.tried(&back);
+    assert_eq!(stage.actions(), ["a False WaitingForReplicas at 3"]);
 }
 
 /// What a new controller sees of a policy that was edited under the previous leader, and its two generations. The condition is that of the old

@@ -287,3 +287,19 @@ fn a_member_that_was_uninstalled_says_so_until_its_marks_are_taken_back() {
     let actions = stage.actions();
     assert!(actions.ends_with(&stays), "{actions:?}");
 }
+
+#[test]
+fn a_shared_webhook_that_is_missing_comes_back_with_the_rules_of_a_generation_that_was_withdrawn() {
+    let mut stage = Stage::sharing();
+    let other = policy("b").on("services").everywhere().condition("True", "Registered", 1);
+    let broken = policy("a").generation(2).spec("module", json!("broken")).condition("False", "CABundleInvalid", 2);
+    stage.share(&other, &["served"]);
+    stage.share(&policy("a"), &["served", "withdrawn"]);
+    stage.share(&broken, &[]);
+    let (_, words) = stage.written().expect("a webhook to write");
+    assert_eq!(words, "pods services");
+    // An edit of its rules is not called before every replica has it.
+    stage.share(&broken.on("secrets"), &[]);
+    let (_, words) = stage.written().expect("a webhook to write");
+    assert_eq!(words, "services");
+}
