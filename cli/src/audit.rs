@@ -72,7 +72,8 @@ enum AuditError {
     },
 }
 
-/// Reads and prints. Exit status: 0 nothing is rejected, 1 something is, 2 could not find out, 64 for a bad argument.
+/// Reads and prints. Exit status: 0 nothing is rejected, or a scan has been asked for that nobody waits for; 1 something is rejected, 2 could not
+/// find out, 64 for a bad argument.
 pub(crate) fn audit(args: &AuditArgs) -> ExitCode {
     let printed = until_signal(found(args)).and_then(|(text, status)| {
         crate::print(text.as_bytes())?;

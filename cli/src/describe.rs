@@ -310,6 +310,19 @@ Events:  <not shown: no right>
     }
 
     #[test]
+    fn what_the_audit_found_is_shown_also_where_nothing_else_is_known() {
+        let mut item = crate::item::tests::failing();
+        // The API server gives each policy the first field.
+        item.object["status"] = serde_json::json!({"observedGeneration": -1});
+        let told = |item: &Item| describe(item, &Events::Known(vec![]), Timestamp::UNIX_EPOCH);
+        assert!(told(&item).contains("\nStatus:\n  Ready:  nobody has looked at the policy yet\n"));
+        item.object["status"]["audit"] = serde_json::json!({"checked": 12, "violations": 2});
+        let text = told(&item);
+        assert!(text.contains("Audit:                2 of 12 objects are rejected; scanned -\n"), "{text}");
+        assert!(!text.contains("nobody has looked"), "{text}");
+    }
+
+    #[test]
     fn names_of_fields_write_no_codes_and_no_lines_to_a_terminal() {
         let mut item = crate::item::tests::failing();
         let hostile = "a\u{1b}[2J\nName: other";
