@@ -1,9 +1,34 @@
 //! `helm uninstall`.
 
-use portcullis_e2e::eventually;
-use serde_json::json;
+use portcullis_e2e::{Policy, Release, condition, eventually};
+use serde_json::{Value, json};
 
 use crate::stage::{assert_denied, second_release, shared, turn};
+
+/// Installs it again while modules cannot be fetched: policies that were enforced before count as new ones, and reject nothing until they are loaded.
+fn install_again(release: &Release<'_>, values: &Value, shop: &str, policies: &[Policy]) {
+    release.source().close();
+    release.install(values).expect("the next installation");
+    for policy in policies {
+        policy.wait_until(&release.api(), "a module that cannot be fetched", |object| {
+            condition(object, "Ready").is_some_and(|ready| ready["reason"] == "Error")
+        });
+    }
+    let revisions = format!("/apis/apps/v1/namespaces/{}/controllerrevisions", release.namespace());
+    let is_marked = |revision: &Value| revision["metadata"]["annotations"]["policies.portcullis.dev/served"] == "true";
+    eventually("no revision that says that it served", || {
+        let all = release.api().list(&revisions);
+        (!all.is_empty() && !all.iter().any(is_marked)).then_some(())
+    });
+    assert!(release.webhooks().is_empty(), "{:#?}", release.webhooks());
+    release.create_pod(shop, "three", &json!({})).expect("a pod that nobody judges yet");
+
+    release.source().open();
+    for policy in policies {
+        policy.wait_for(&release.api(), "Ready", "True");
+    }
+    assert_denied(&release.create_pod(shop, "four", &json!({})), "not here");
+}
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -21,7 +46,8 @@ fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
     // Nobody deletes these two before their namespace.
     let denying = release.policy(&shop, "denying").denying("not here");
     let mutating = release.policy(&shop, "mutating").field("mutating", true);
-    release.apply_ready(&[policy.clone(), denying, mutating]);
+    let policies = [policy.clone(), denying, mutating];
+    release.apply_ready(&policies);
     assert_denied(&release.create_pod(&shop, "one", &json!({})), "not here");
 
     release.uninstall().expect("the end of the installation");
@@ -34,6 +60,10 @@ fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
                 {.status.conditions[?(@.type==\"WebhookConfigured\")].reason}";
     let status = release.site().kubectl(["get", &policy.reference(), said]);
     assert_eq!(status.expect("the policy"), "False Uninstalled", "nothing evaluates it");
+
+    install_again(&release, &small, &shop, &policies);
+    release.uninstall().expect("the end of the next installation");
+    assert!(release.webhooks().is_empty(), "{:#?}", release.webhooks());
     // The policy still exists, as the definitions do, and can be deleted without help.
     release.site().kubectl(["delete", &policy.reference(), "--timeout=180s"]).expect("a policy that goes");
     for namespace in [release.namespace(), &shop] {
