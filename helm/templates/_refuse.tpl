@@ -33,7 +33,7 @@
 {{- $limit := dig "limits" "memory" "" (dict "limits" ((.resources | default dict).limits | default dict)) -}}
 {{- $has := include "portcullis.bytes" $limit | int64 -}}
 {{- $each := include "portcullis.bytes" .memoryLimit | int64 -}}
-{{- $guests := max (mul 4 $each) (add (mul (int64 .instances) 1474560) (mul 2 $each)) -}}
+{{- $guests := max (mul 4 $each) (add (mul (int64 .instances) 1507328) (mul 2 $each)) -}}
 {{- $least := max (div (add (mul 8 $guests) 4) 5) (add (div (add (mul 4 $guests) 2) 3) 29360128) -}}
 {{- if and $has (lt $has $least) -}}
 {{- fail (printf "evaluator.resources.limits.memory is %v, which has no room for %d instances (evaluator.instances) of up to %s (evaluator.memoryLimit): want %dMi at least, or fewer or smaller instances" $limit (int64 .instances) .memoryLimit (div (add $least 1048575) 1048576)) -}}

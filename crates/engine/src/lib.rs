@@ -19,7 +19,10 @@ mod run;
 #[cfg(feature = "compile")]
 pub use compile::{CompileError, Compiler};
 #[cfg(feature = "run")]
-pub use run::{EngineError, LEAST_KEPT, MOST_KEPT, RunLimits, RunningEngine, STACKS, Ticks, finds_written_pages};
+pub use run::{
+    EngineError, LEAST_KEPT, MOST_KEPT, RunLimits, RunningEngine, STACKS, TABLE_KEPT, TABLES, Ticks,
+    finds_written_pages,
+};
 use wasmtime::{Config, WasmFeatures};
 
 /// The engine and its version, for states and reports.

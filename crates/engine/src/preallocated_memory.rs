@@ -27,9 +27,18 @@ use crate::own_memory::is_common;
 /// budget without asking, and enough for a guest with a stack of 1 MiB and a review of some kilobytes.
 const PAGES: u32 = 28;
 
-/// A module whose memory has [`PAGES`] pages from the start, or as many as it may have at most. `None` for a module that does not grow its
-/// memory or has that many pages already, and for unusual ones: those without a memory of their own, with several memories or none of the
-/// common kind, without globals, or whose data would not fit into the memory as declared.
+/// The number of pages that a command in Go adds to its data before it reads a review of some kilobytes: its heap, and what describes it.
+const GO_HEAP: u32 = 16;
+
+/// Go takes its heap in parts of so many pages, each at a multiple of them (since Go 1.26, `heapArenaBytes` in its `runtime/malloc.go`).
+const GO_PART: u32 = 8;
+
+/// The custom section by which a module is known as Go's. A module that only has the section gets a memory that it could have declared.
+const GO_SECTION: &str = "go:buildid";
+
+/// A module whose memory has [`PAGES`] pages from the start, or with a heap for Go if Go compiled it, or as many as it may have at most. `None`
+/// for a module that does not grow its memory or has that many pages already, and for unusual ones: those without a memory of their own, with
+/// several memories or none of the common kind, without globals, or whose data would not fit into the memory as declared.
 ///
 /// The module must be valid.
 pub(crate) fn with_preallocated_memory(module: &[u8]) -> Option<Vec<u8>> {
@@ -53,7 +62,7 @@ struct Rewriting {
 impl Rewriting {
     fn of(module: &[u8]) -> Option<Self> {
         let (mut types, mut functions, mut globals) = (0, 0, 0);
-        let (mut has_globals, mut grows, mut memory) = (false, false, None);
+        let (mut has_globals, mut grows, mut is_go, mut memory) = (false, false, false, None);
         for payload in Parser::new(0).parse_all(module) {
             match payload.ok()? {
                 Payload::TypeSection(reader) => {
@@ -89,13 +98,15 @@ impl Rewriting {
                         grows = matches!(operators.read().ok()?, Operator::MemoryGrow { .. });
                     }
                 }
+                Payload::CustomSection(section) => is_go |= section.name() == GO_SECTION,
                 Payload::DataSection(reader) if !fits(&reader, memory?.initial)? => return None,
                 _ => {}
             }
         }
         let memory = memory.filter(|_| grows && has_globals)?;
         let declared = u32::try_from(memory.initial).ok()?;
-        let preallocated = memory.maximum.map_or(PAGES, |most| PAGES.min(most.try_into().unwrap_or(PAGES)));
+        let wanted = if is_go { with_go_heap(declared)? } else { PAGES };
+        let preallocated = memory.maximum.map_or(wanted, |most| wanted.min(most.try_into().unwrap_or(wanted)));
         (declared < preallocated).then_some(Self {
             declared,
             preallocated,
@@ -128,6 +139,11 @@ impl Rewriting {
         code.local_get(old).end();
         body
     }
+}
+
+/// The number of pages that a command in Go has once it reads its input, where it declares so many. `None` if no memory has that many.
+fn with_go_heap(declared: u32) -> Option<u32> {
+    declared.checked_add(GO_HEAP)?.checked_next_multiple_of(GO_PART).filter(|pages| *pages <= 1 << 16)
 }
 
 /// Whether all data is placed within a memory of this many pages, at offsets that are known. Otherwise the instance may not start, and must
@@ -239,6 +255,21 @@ mod tests {
         ] {
             assert_eq!(rewritten(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_module_of_go_has_its_heap_from_the_start() {
+        let pages = |declared: &str, is_go: bool| {
+            let section = if is_go { r#"(@custom "go:buildid" "of a build")"# } else { "" };
+            let rewriting = Rewriting::of(&module(&format!("{section} (memory {declared}) {GROWS}")))?;
+            Some((rewriting.declared, rewriting.preallocated))
+        };
+        assert_eq!(pages("43", true), Some((43, 64)));
+        assert_eq!(pages("48", true), Some((48, 64)));
+        assert_eq!(pages("49", true), Some((49, 72)));
+        assert_eq!(pages("43 50", true), Some((43, 50)), "no more than it may have");
+        assert_eq!(pages("65521", true), None, "no more than there can be");
+        assert_eq!(pages("43", false), None);
     }
 
     #[test]

@@ -24,15 +24,16 @@ pub struct RunLimits {
 /// What wasmtime may allocate to describe one instance, with its globals, functions and imports. Policies need a small part of it.
 const INSTANCE_BYTES: usize = 4 << 20;
 /// The most tables of one instance: compilers write one, for function pointers, and a second one for references where they use them.
-const TABLES: u32 = 2;
+pub const TABLES: u32 = 2;
 /// The beginning of a linear memory that stays resident between two instances in any case, in bytes. Pages that an instance is likely to
 /// touch again are cleared in place, which is cheaper than giving them back and faulting them in again.
 pub const LEAST_KEPT: usize = 256 << 10;
 /// The most of a linear memory that stays resident where the kernel tells which pages were written, in bytes: what guests of all
 /// languages write in a call. Only written pages are cleared, so more costs nothing but memory.
 pub const MOST_KEPT: usize = 4 << 20;
-/// How much of a table stays resident, in bytes: two thousand elements.
-const TABLE_KEPT: usize = 16 << 10;
+/// How much of a table stays resident, in bytes: four thousand elements. A command in Go has a table of all its functions, two thousand
+/// and more, and uses them from the first to the last.
+pub const TABLE_KEPT: usize = 32 << 10;
 /// How many free slots keep their pages. More would hold memory for a load that is rare.
 const WARM_SLOTS: u32 = 32;
 /// The stack that WebAssembly may use, as wasmtime's own default: recursion beyond it ends with a trap.

@@ -1,9 +1,9 @@
 //! Divides the memory that the program may use. Pure.
 
-use portcullis_engine::{LEAST_KEPT, MOST_KEPT, STACKS};
+use portcullis_engine::{LEAST_KEPT, MOST_KEPT, STACKS, TABLE_KEPT, TABLES};
 
 /// What tables may keep resident in a slot without an instance, in bytes.
-const TABLES_KEPT: u64 = 32 << 10;
+const TABLES_KEPT: u64 = TABLES as u64 * TABLE_KEPT as u64;
 /// The least that a slot without an instance keeps resident, in bytes, so that the next instance finds cleared memory (the engine's
 /// `keep_resident` settings). No floor is below that.
 const KEPT: u64 = LEAST_KEPT as u64 + TABLES_KEPT;
