@@ -6,6 +6,8 @@ use wasmparser::Validator;
 
 use super::*;
 
+mod mutants;
+
 #[test]
 fn the_same_configuration_has_the_same_key() {
     let key = Compiler::new().unwrap().key();
