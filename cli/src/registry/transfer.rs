@@ -354,7 +354,7 @@ mod tests {
         put("deeper/web.yml", &policy("https://a.example/d.wasm"));
         // Kubewarden's file of policies has no API group.
         put("theirs/policies.yml", "one: {module: 'a.example/e:v1'}");
-        // What is no policy is not read, and not looked for in a registry.
+        // Files that hold no policies are not read, and nothing of them is looked for in a registry.
         put("template.yaml", "{{ if .Values.module }}: ]");
         put("other.yaml", "web: {module: 'UPPER/x y'}");
         put("compose.yml", &format!("# beside policies of {GROUP}\nweb: {{module: busybox}}"));
@@ -381,7 +381,7 @@ mod tests {
         Saved { text: String::new(), unread: Vec::new() }.check().expect("all was read");
         assert_eq!(Named::default().summary(), Vec::<String>::new(), "only artifacts were named");
 
-        // What may be a policy does not end it for the others, and is told.
+        // A file that may hold a policy is named, and the others are saved.
         put("deeper/broken.yaml", &format!("{{{{ if .x }}}}: ]\n# {KUBEWARDEN}"));
         put("deeper/wrong.yaml", &policy("UPPER/x y"));
         let mut named = Named::default();

@@ -93,7 +93,7 @@ impl<W> ByPolicy<W> {
 
     /// Whether an audit's claim, which never waits, has to leave what it asks for to a claim that waits: to one of the same policy, to one that
     /// the queue would serve first, and to one whose owner would not have more than its part with it, so that it waits because of what others
-    /// hold. An owner that waits because of what it holds itself stops nobody's audit.
+    /// hold. An owner that waits because of what it holds itself stops no audit of others.
     pub(super) fn gives_way(&self, claim: &Claim) -> bool {
         if self.waiting == 0 {
             return false;

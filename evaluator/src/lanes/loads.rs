@@ -60,7 +60,7 @@ impl Lanes {
         loop {
             let turn = loads.alone.take(&claim, None).await.map_err(full)?;
             // Requests of the same tenant may have all of its instances. Then the turn goes on to the next tenant, after no longer than a load may
-            // take. So whoever has the turn waits for nothing without a limit, and what it waits for is held by nobody who waits for the turn.
+            // take. So a load that has the turn waits for nothing without a limit, and no load that waits for the turn holds what it waits for.
             match self.instances.take(&one, Some(Instant::now() + timeout + GRACE)).await {
                 Ok(instance) => {
                     return Ok(LoadPermits { _instance: self.in_use(instance), _permit: None, _turn: Some(turn) });

@@ -38,7 +38,7 @@ pub(crate) struct Found {
 pub(crate) enum News {
     /// What the scan found.
     Summary(AuditSummary),
-    /// The evaluator does not serve the policy, so what is known stays. Whoever has asked for this scan does not wait for another one.
+    /// The evaluator does not serve the policy, so what is known stays. A user who has asked for this scan does not wait for another one.
     Unserved {
         /// The request for a scan at once that this scan handles; empty without one.
         request: String,

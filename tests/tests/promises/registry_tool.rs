@@ -174,7 +174,7 @@ fn promise_modules_travel_in_an_archive_with_their_signatures() {
     printed(&outside, &["save", &policies, &pinned, "--output-file", &again]);
     assert_eq!(fs::read(&archive).expect("reads"), fs::read(&again).expect("reads"), "the same bytes each time");
 
-    // What is no policy is not read, and not looked for in a registry.
+    // Files that hold no policies are not read, and nothing of them is looked for in a registry.
     for (name, content) in [
         ("template.yaml", "module: {{ .Values.module }}: ]"),
         ("compose.yaml", "web: {module: nowhere}"),
