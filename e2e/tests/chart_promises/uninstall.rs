@@ -5,6 +5,27 @@ use serde_json::{Value, json};
 
 use crate::stage::{assert_denied, second_release, shared, turn};
 
+/// Waits until each policy has a revision that says that it served. Without these marks, the next installation has nothing to take back.
+fn wait_for_marks(release: &Release<'_>, policies: &[Policy]) {
+    eventually("a revision of each policy that says that it served", || {
+        let all = revisions(release);
+        let is_of = |one: &Value, policy: &Policy| {
+            one["metadata"]["labels"]["policies.portcullis.dev/policy-name"] == policy.name()
+        };
+        let is_marked = |policy: &Policy| all.iter().any(|one| is_of(one, policy) && is_marked(one));
+        policies.iter().all(is_marked).then_some(())
+    });
+}
+
+fn revisions(release: &Release<'_>) -> Vec<Value> {
+    release.api().list(&format!("/apis/apps/v1/namespaces/{}/controllerrevisions", release.namespace()))
+}
+
+/// Whether a revision says that it served.
+fn is_marked(revision: &Value) -> bool {
+    revision["metadata"]["annotations"]["policies.portcullis.dev/served"] == "true"
+}
+
 /// Installs it again while modules cannot be fetched: policies that were enforced before count as new ones, and reject nothing until they are loaded.
 fn install_again(release: &Release<'_>, values: &Value, shop: &str, policies: &[Policy]) {
     release.source().close();
@@ -14,10 +35,8 @@ fn install_again(release: &Release<'_>, values: &Value, shop: &str, policies: &[
             condition(object, "Ready").is_some_and(|ready| ready["reason"] == "Error")
         });
     }
-    let revisions = format!("/apis/apps/v1/namespaces/{}/controllerrevisions", release.namespace());
-    let is_marked = |revision: &Value| revision["metadata"]["annotations"]["policies.portcullis.dev/served"] == "true";
     eventually("no revision that says that it served", || {
-        let all = release.api().list(&revisions);
+        let all = revisions(release);
         (!all.is_empty() && !all.iter().any(is_marked)).then_some(())
     });
     assert!(release.webhooks().is_empty(), "{:#?}", release.webhooks());
@@ -49,6 +68,7 @@ fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
     let policies = [policy.clone(), denying, mutating];
     release.apply_ready(&policies);
     assert_denied(&release.create_pod(&shop, "one", &json!({})), "not here");
+    wait_for_marks(&release, &policies);
 
     release.uninstall().expect("the end of the installation");
     assert!(release.webhooks().is_empty(), "{:#?}", release.webhooks());
