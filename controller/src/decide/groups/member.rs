@@ -65,16 +65,20 @@ impl<'w> Groups<'w> {
     }
 }
 
-/// Whether API servers call the policy because of this revision, as its status says, or said when this controller began to lead.
+/// Whether API servers call the policy because of this revision, as its status says, or said last in this controller's term.
 fn is_registered(policy: &PolicyView, revision: &RevisionView, memory: &Memory) -> bool {
-    let said = memory.registered.get(&policy.reference.uid) == Some(&revision.generation);
-    said || policy.is_registered_at(revision.generation)
+    policy.is_registered_at(revision.generation) || was_said(policy, revision, memory)
 }
 
 /// Whether API servers may have called the policy because of this revision. The condition may be about a later generation by now.
 pub(in crate::decide) fn was_registered(policy: &PolicyView, revision: &RevisionView, memory: &Memory) -> bool {
-    let was_called = revision.marks.served || is_registered(policy, revision, memory);
-    policy.is_registered_at(revision.generation) || was_called && may_count(policy)
+    let was_called = revision.marks.served || was_said(policy, revision, memory);
+    policy.is_registered_at(revision.generation) || may_count(policy) && was_called
+}
+
+/// Whether the status said last of this revision that API servers call it.
+fn was_said(policy: &PolicyView, revision: &RevisionView, memory: &Memory) -> bool {
+    memory.registered.get(&policy.reference.uid) == Some(&revision.generation)
 }
 
 /// Whether the newest generation has replaced one that served where API servers call the policy. The older one is withdrawn then, and its mark
