@@ -191,7 +191,7 @@ pub struct VerifyArgs {
 #[command(after_help = "Examples:\n  \
     portcullis save policies --output-file modules.tar\n  \
     portcullis save registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 -f modules.tar\n\n\
-Exit status: 0; 1 when a module cannot be fetched, or a file or a folder in a folder cannot be read; 64 for a bad argument.")]
+Exit status: 0; 1 when a module cannot be fetched, or a file or a folder in a folder cannot be read or used; 64 for a bad argument.")]
 pub struct SaveArgs {
     /// Artifacts (registry://host/repository:tag), or files or folders of policies that name some.
     #[arg(value_name = "MODULE|FILE|DIR", required = true, value_hint = ValueHint::AnyPath)]

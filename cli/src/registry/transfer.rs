@@ -29,7 +29,7 @@ const MAX_POLICIES: u64 = 16 << 20;
 pub(crate) struct Saved {
     /// The list of what is in the archive.
     pub(crate) text: String,
-    /// The files and folders that could not be read.
+    /// The files and folders that could not be read or used.
     unread: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Saved {
         let names = self.unread.join(", ");
         ensure!(
             self.unread.is_empty(),
-            "the archive may lack modules, as these files or folders could not be read: {names}"
+            "the archive may lack modules, as these files or folders could not be read or used: {names}"
         );
         Ok(())
     }
@@ -179,7 +179,7 @@ struct Named {
     images: BTreeSet<Image>,
     /// Modules that are files or web addresses, and cannot be in an archive of artifacts.
     elsewhere: BTreeSet<String>,
-    /// The files and folders in folders that could not be read.
+    /// The files and folders in folders that could not be read or used.
     unread: Vec<String>,
 }
 
@@ -376,7 +376,10 @@ mod tests {
         );
         let saved = Saved { text: String::new(), unread: named.unread };
         let error = saved.check().expect_err("it may lack modules").to_string();
-        assert!(error.contains("the archive may lack modules"), "{error}");
+        assert!(
+            error.contains("the archive may lack modules, as these files or folders could not be read or used: "),
+            "{error}"
+        );
         assert!(NOT_READ.iter().all(|name| error.contains(name)), "{error}");
         Saved { text: String::new(), unread: Vec::new() }.check().expect("all was read");
         assert_eq!(Named::default().summary(), Vec::<String>::new(), "only artifacts were named");
