@@ -8,7 +8,8 @@ use serde_json::Value;
 pub(super) const MAX_DEPTH: u16 = 48;
 /// Largest object on which expressions are evaluated, in bytes.
 const MAX_OBJECT: u64 = 256 << 10;
-/// Most steps for all conditions of a policy together; each step handles a piece of the object.
+/// Most steps for all conditions of a policy together; each step handles a piece of the object. Conditions on an object of a file are evaluated
+/// twice, and have as many each time.
 pub(super) const MAX_STEPS: u64 = 2_000_000;
 /// Most steps for one condition of a request: enough for a hundred comparisons of metadata of 256 KiB, the most that annotations may have.
 pub(super) const MAX_BRIEF_STEPS: u64 = 500_000;
