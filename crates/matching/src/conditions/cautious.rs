@@ -65,17 +65,31 @@ fn part(expression: &IdedExpr, made: &FromFile<'_>) -> IdedExpr {
             };
             Expr::Map(MapExpr { entries: map.entries.iter().map(entry).collect() })
         }
-        Expr::Comprehension(loops) => Expr::Comprehension(Box::new(ComprehensionExpr {
-            iter_range: whole(&loops.iter_range),
-            accu_init: whole(&loops.accu_init),
-            loop_cond: whole(&loops.loop_cond),
-            loop_step: whole(&loops.loop_step),
-            result: whole(&loops.result),
-            ..(**loops).clone()
-        })),
+        Expr::Comprehension(loops) => return looped(loops, made),
         Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) | Expr::Unspecified => expression.expr.clone(),
     };
     ided(changed)
+}
+
+/// The same for a loop. More entries make an `all` that is false no other one, nor an `exists` that is true.
+fn looped(loops: &ComprehensionExpr, made: &FromFile<'_>) -> IdedExpr {
+    let whole = |part: &IdedExpr| cautious(part, made);
+    let found = ided(Expr::Comprehension(Box::new(ComprehensionExpr {
+        iter_range: part(&loops.iter_range, made),
+        accu_init: whole(&loops.accu_init),
+        loop_cond: whole(&loops.loop_cond),
+        loop_step: whole(&loops.loop_step),
+        result: whole(&loops.result),
+        ..loops.clone()
+    })));
+    if !Path::of(&loops.iter_range).is_some_and(|path| path.may_grow(made)) {
+        return found;
+    }
+    match &loops.accu_init.expr {
+        Expr::Literal(LiteralValue::Boolean(is_all)) if *is_all.inner() => either(found, fails(), truth(false)),
+        Expr::Literal(LiteralValue::Boolean(_)) => either(found, truth(true), fails()),
+        _ => fails(),
+    }
 }
 
 /// A question whether something is there: `has(container.key)`, or `key in container`.
@@ -158,7 +172,9 @@ impl<'a> Path<'a> {
         match self.root {
             "object" => made.may_grow(&self.keys),
             "request" => self.is_of_requester(),
-            _ => false,
+            "oldObject" => false,
+            // Of an entry of a list.
+            _ => self.keys.last().copied().flatten().is_some_and(|field| made.may_append_to(field)),
         }
     }
 
@@ -169,7 +185,7 @@ impl<'a> Path<'a> {
 }
 
 /// What an expression reads a field of, and which.
-fn step(expression: &IdedExpr) -> Option<(&IdedExpr, Key<'_>)> {
+pub(super) fn step(expression: &IdedExpr) -> Option<(&IdedExpr, Key<'_>)> {
     match &expression.expr {
         Expr::Select(select) if !select.test => Some((&select.operand, Some(&select.field))),
         Expr::Call(call) if call.func_name == operators::INDEX => match call.args.as_slice() {
@@ -195,7 +211,7 @@ fn is_plain(expression: &IdedExpr) -> bool {
     }
 }
 
-fn literal(expression: &IdedExpr) -> Key<'_> {
+pub(super) fn literal(expression: &IdedExpr) -> Key<'_> {
     match &expression.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
         _ => None,

@@ -1,9 +1,12 @@
 //! Match conditions that fail because they read what a request does not have. API servers do not take them for false.
 
+use cel::IdedExpr;
+use cel::common::ast::{Expr, operators};
 use serde_json::Value;
 
+use super::cautious::{literal, step};
 use super::{Condition, reads_metadata_only, requester};
-use crate::filled::{FromFile, METADATA};
+use crate::filled::{FromFile, Key, METADATA, is_of_kubernetes};
 
 /// A match condition that an API server fails to evaluate, too. None of the others is false, so the API server does not ask the policy, and
 /// denies the request unless the policy's `failurePolicy` is `Ignore`.
@@ -33,10 +36,39 @@ pub(super) fn is_certain(condition: &Condition, request: &Value, made: Option<&F
     }
     let Some(made) = made else { return true };
     // An API server fills in what is left out in the file by default, and knows the user.
-    let reads_metadata = condition.expression.as_ref().is_some_and(|(tree, _)| reads_metadata_only(tree));
+    let Some((tree, _)) = &condition.expression else { return false };
+    let reads_metadata = reads_metadata_only(tree);
     let reads_requester = requester::FIELDS.iter().any(|field| condition.named.contains(field));
-    let reads_filled = METADATA.iter().any(|field| made.may_add_to(field) && is_read(field));
+    let is_as_written =
+        |field: &str| field == "annotations" && made.has_annotations() && !may_see_more_annotations(tree);
+    let reads_filled = METADATA.iter().any(|field| made.may_add_to(field) && is_read(field) && !is_as_written(field));
     reads_metadata && !reads_requester && !reads_filled && !made.may_get_label(None)
+}
+
+/// Whether an expression may read an annotation that Kubernetes adds, or takes annotations as a whole.
+fn may_see_more_annotations(expression: &IdedExpr) -> bool {
+    const ANNOTATIONS: Key<'_> = Some("annotations");
+    let reads = |container: &IdedExpr, key: Key<'_>| match step(container) {
+        Some((parent, ANNOTATIONS)) => key.is_none_or(is_of_kubernetes) || may_see_more_annotations(parent),
+        _ => may_see_more_annotations(container),
+    };
+    if step(expression).is_some_and(|(_, key)| key == ANNOTATIONS) {
+        return true;
+    }
+    match &expression.expr {
+        Expr::Select(select) => reads(&select.operand, Some(&select.field)),
+        Expr::Call(call) => match (call.func_name.as_str(), call.args.as_slice()) {
+            // Any field may have a name that is computed.
+            (operators::INDEX, [container, key]) => {
+                !matches!(key.expr, Expr::Literal(_)) || reads(container, literal(key))
+            }
+            (operators::IN, [key, container]) => reads(container, literal(key)) || may_see_more_annotations(key),
+            (_, args) => call.target.as_deref().into_iter().chain(args).any(may_see_more_annotations),
+        },
+        Expr::List(list) => list.elements.iter().any(may_see_more_annotations),
+        Expr::Ident(_) | Expr::Literal(_) => false,
+        Expr::Map(_) | Expr::Comprehension(_) | Expr::Struct(_) | Expr::Unspecified => true,
+    }
 }
 
 /// The fields that an expression names, of those that API servers send or fill in. They may be fields of something else of the same name, and
@@ -135,6 +167,7 @@ mod tests {
             unknown(text, &made);
         }
         assert_eq!(decide(&["object.metadata.labels.app == 'shop'"], &made), failing("c0", "labels"));
+        made["object"]["spec"]["template"]["metadata"]["labels"]["app"] = json!("shop");
         for (group, kind) in [("", "Namespace"), ("", "ReplicationController"), ("batch", "Job")] {
             made["kind"] = json!({"group": group, "version": "v1", "kind": kind});
             unknown("object.metadata.labels.app == 'shop'", &made);
@@ -161,6 +194,12 @@ mod tests {
         let template = json!({"metadata": {"labels": {"app": "shop"}}});
         let job = made("batch", "Job", json!({"metadata": {"name": "web"}, "spec": {"template": template}}));
         let namespace = made("", "Namespace", labeled);
+        let secret = made("", "Secret", json!({"metadata": {"name": "web"}, "data": {}, "stringData": {"a": "b"}}));
+        let lists = json!({
+            "containers": [{"name": "a", "volumeMounts": [{"name": "data"}]}], "imagePullSecrets": [],
+            "tolerations": [{"key": "a"}], "volumes": [{"name": "data", "configMap": {}}],
+        });
+        let lists = made("", "Pod", json!({"metadata": {"name": "web"}, "spec": lists}));
         let bound = made("", "PersistentVolumeClaim", json!({"metadata": {"name": "web", "finalizers": ["a/b"]}}));
         for (text, request) in [
             ("has(object.spec.restartPolicy) && object.spec.restartPolicy == 'Always'", &generated),
@@ -186,6 +225,18 @@ mod tests {
             ("'ci' in request.userInfo.groups", &pod),
             ("request.userInfo.username == 'portcullis-eval'", &pod),
             ("object == object", &pod),
+            ("object.spec.volumes.all(v, has(v.configMap))", &lists),
+            ("object.spec.volumes.exists(v, v.name == 'token')", &lists),
+            ("size(object.spec.volumes) == 1", &lists),
+            ("object.spec['volumes'].filter(v, v.name == 'data').size() == 1", &lists),
+            ("object.spec.tolerations.exists_one(t, t.key == 'a')", &lists),
+            ("object.spec.imagePullSecrets.all(s, s.name == 'a')", &lists),
+            ("object.spec.containers.all(c, c.volumeMounts.all(m, m.name == 'data'))", &lists),
+            ("size(object.spec.containers[0].volumeMounts) == 1", &lists),
+            ("'batch.kubernetes.io/job-name' in object.spec.template.metadata.labels", &job),
+            ("'job-name' in object.spec.template.metadata.labels", &job),
+            ("size(object.spec.template.metadata.labels) == 1", &job),
+            ("'a' in object.data", &secret),
         ] {
             assert_eq!(decide(&[text], request), Ok(Decision::Unknown("c0".into())), "{text}");
             assert_eq!(decide(&[text, "false"], request), Ok(Decision::Excluded), "{text}");
@@ -207,7 +258,12 @@ mod tests {
             metadata["labels"][crate::NAME_LABEL] = json!("web");
         }
         request["object"]["spec"]["priority"] = json!(0);
-        request["object"]["spec"]["containers"][0]["imagePullPolicy"] = json!("Always");
+        if let Some(container) = request.pointer_mut("/object/spec/containers/0") {
+            container["imagePullPolicy"] = json!("Always");
+        }
+        if let Some(volumes) = request.pointer_mut("/object/spec/volumes").and_then(Value::as_array_mut) {
+            volumes.push(json!({"name": "token", "projected": {}}));
+        }
         request["object"]["status"] = json!({});
         request
     }
@@ -219,6 +275,13 @@ mod tests {
         let full = json!({"metadata": {"name": "web", "labels": {"app": "shop"}, "annotations": {"a": "b"}}, "spec": {"containers": [{}]}});
         let (pod, namespace) = (made("", "Pod", full.clone()), made("", "Namespace", full.clone()));
         let job = made("batch", "Job", full);
+        let volumes = json!([{"name": "data", "configMap": {}}, {"name": "host", "hostPath": {}}]);
+        let spec = json!({"volumes": volumes, "imagePullSecrets": [{"name": "a"}]});
+        let lists = made("", "Pod", json!({"metadata": {"name": "web"}, "spec": spec}));
+        let template = json!({"metadata": {"labels": {"app": "shop"}}});
+        let deployment =
+            made("apps", "Deployment", json!({"metadata": {"name": "web"}, "spec": {"template": template}}));
+        let config = made("", "ConfigMap", json!({"metadata": {"name": "web"}, "data": {"a": "b"}}));
         for (text, request) in [
             ("!has(object.metadata.labels)", &bare),
             ("!has(object.metadata.annotations) || !('example.com/skip' in object.metadata.annotations)", &bare),
@@ -230,6 +293,9 @@ mod tests {
             ("has(object.metadata.annotations.a) && object.metadata['labels']['app'] == 'shop'", &pod),
             ("object.metadata.labels == {'app': 'shop'} && size(object.metadata.labels) == 1", &pod),
             ("!has(object.metadata.ownerReferences)", &pod),
+            ("object.spec.volumes.exists(v, has(v.hostPath))", &lists),
+            ("object.spec.volumes[1].name == 'host' && size(object.spec.imagePullSecrets) == 1", &lists),
+            ("!has(object.binaryData) && object.data == {'a': 'b'}", &config),
         ] {
             assert_eq!(decide(&[text], request), Ok(Decision::Matches), "{text}");
             assert_eq!(decide(&[text], &filled(request)), Ok(Decision::Matches), "{text}");
@@ -244,9 +310,35 @@ mod tests {
             ("'tier' in object.metadata.labels", &pod),
             ("has(object.metadata.labels.tier)", &job),
             ("'tier' in object.metadata.labels", &namespace),
+            ("object.spec.volumes.all(v, v.name == 'data')", &lists),
+            ("'tier' in object.spec.template.metadata.labels", &deployment),
+            (
+                "has(object.spec.template.metadata.annotations) && 'example.com/ask' in object.spec.template.metadata.annotations",
+                &deployment,
+            ),
+            ("'c' in object.data", &config),
         ] {
             assert_eq!(decide(&[text], request), Ok(Decision::Excluded), "{text}");
             assert_eq!(decide(&[text], &filled(request)), Ok(Decision::Excluded), "{text}");
+        }
+        // What fails here fails there, too.
+        let key = "example.com/team";
+        for text in [
+            "object.metadata.annotations['example.com/team'] == 'x'",
+            "'a' in object.metadata.annotations && object.metadata.annotations['example.com/team'] == 'x'",
+        ] {
+            assert_eq!(decide(&[text], &pod), failing("c0", key), "{text}");
+            assert_eq!(decide(&[text], &filled(&pod)), failing("c0", key), "{text}");
+        }
+        for text in [
+            "object.metadata.annotations['kubectl.kubernetes.io/x'] == 'x'",
+            "object.metadata.annotations['deprecated.x'] == 'x'",
+            "object.metadata.annotations[request.operation] == 'x'",
+            "size(object.metadata.annotations) == 2 || object.metadata.annotations['example.com/team'] == 'x'",
+            "'a.k8s.io/b' in object.metadata.annotations || object.metadata.annotations['example.com/team'] == 'x'",
+            "object.metadata[request.operation] == 'x' || object.metadata.annotations['example.com/team'] == 'x'",
+        ] {
+            assert_eq!(decide(&[text], &pod), Ok(Decision::Unknown("c0".into())), "{text}");
         }
         // All is known of a request that somebody sent.
         let mut sent = bare;
