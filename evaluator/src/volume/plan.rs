@@ -317,6 +317,18 @@ mod tests {
     }
 
     #[test]
+    fn an_older_one_serves_while_the_newest_lacks_a_capability_and_is_tried_again() {
+        let refused = |time| {
+            let case = Case::newest(2).candidate(2).candidate(1);
+            case.refused(2, Reason::CapabilityUnavailable, Some(time))
+        };
+        assert_eq!(refused(Duration::from_secs(1)).next(), Next::Load(1));
+        let later = refused(Duration::from_secs(1)).serves(1);
+        assert_eq!(later.next(), Next::Rest(Some(later.now + Duration::from_secs(1))));
+        assert_eq!(refused(Duration::ZERO).serves(1).next(), Next::Load(0));
+    }
+
+    #[test]
     fn a_failing_target_leaves_what_serves_untouched() {
         let case = Case::newest(3).candidate(3).candidate(1).serves(2).refused(3, Reason::SettingsInvalid, None);
         assert_eq!(case.next(), Next::Rest(None));

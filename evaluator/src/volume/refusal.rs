@@ -13,7 +13,7 @@ use crate::volume::plan::RefusedCandidate;
 /// The pauses before a candidate whose failure may pass is tried again.
 const PAUSES: Backoff = Backoff { shortest: Duration::from_secs(1), longest: Duration::from_secs(300) };
 /// How often a candidate may have too little processor time. After that a start that is too late is the module's own failure, as the loader brings
-/// an older generation only when the newest has failed for good, and an endless module among others would never be judged.
+/// no older generation for want of processor time, and an endless module among others would never be judged.
 const STARVED_TRIES: u32 = 3;
 
 /// A candidate whose load has failed, and that was refused before as `earlier` says. `random` is from 0 to 1.

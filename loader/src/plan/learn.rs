@@ -27,8 +27,8 @@ impl Plan {
                 policy.loaded(deviation.serving, digest);
             }
             for refused in &deviation.refused {
-                if is_for_good(refused.failure.reason) {
-                    policy.refuse(refused.failure.generation, refused.digest);
+                if needs_an_older_one(refused.failure.reason) {
+                    policy.refuse(refused.failure.generation, refused.digest, refused.failure.class());
                     continue;
                 }
                 let module = refused.module.unwrap_or(refused.digest);
@@ -47,9 +47,11 @@ impl Plan {
     }
 }
 
-/// Whether a candidate that was refused for this reason will be refused again.
-fn is_for_good(reason: Reason) -> bool {
-    reason.class() == Class::Final && matches!(reason.stage(), Stage::Load | Stage::Compile)
+/// Whether an older generation must serve, as a candidate that was refused for this reason will be refused again, or, where it needs a registry or
+/// an API server to load, for as long as that is away.
+fn needs_an_older_one(reason: Reason) -> bool {
+    let is_for_good = reason.class() == Class::Final && matches!(reason.stage(), Stage::Load | Stage::Compile);
+    is_for_good || reason == Reason::CapabilityUnavailable
 }
 
 impl Compilation {

@@ -286,7 +286,7 @@ impl Plan {
         if newest.is_some() {
             choices.push(Choice::Both);
             // A generation that was refused cannot serve alone.
-            choices.extend((!policy.refused.contains(&policy.generation)).then_some(Choice::Newest));
+            choices.extend((!policy.refused.contains_key(&policy.generation)).then_some(Choice::Newest));
         }
         choices.extend(older.as_ref().map(|_| Choice::Older));
         let serving = if newest.is_some() && policy.need() == Need::Served {

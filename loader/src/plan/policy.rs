@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use portcullis_contract::{
-    Candidate, Digest, Failure, GroupId, LastGood, MemberMatch, PolicyEntry, PolicyId, Reason, Stage, Tenant,
+    Candidate, Class, Digest, Failure, GroupId, LastGood, MemberMatch, PolicyEntry, PolicyId, Reason, Stage, Tenant,
     WebhookKind,
 };
 use serde::{Deserialize, Serialize};
@@ -63,8 +63,8 @@ pub(super) struct Policy {
     pub(super) enforced: bool,
     /// In a cluster: whether the newest generation served on all replicas.
     newest_served: bool,
-    /// Generations that an evaluator refused for good.
-    pub(super) refused: BTreeSet<i64>,
+    /// Generations that an evaluator refused so that an older one must serve, and whether trying them again may help.
+    pub(super) refused: BTreeMap<i64, Class>,
     /// Generation and module of the first candidate of the newest manifest on the volume.
     pub(super) published: Option<(i64, Digest)>,
     /// Why an earlier loader could not publish the newest generation. It counts until this loader has tried, so that a failure does not seem to
@@ -123,7 +123,7 @@ impl Policy {
             // A policy of a `policies.yml` is in no match group and is called by its id, so it is never passed over.
             enforced: desired.id.is_bare(),
             newest_served: false,
-            refused: BTreeSet::new(),
+            refused: BTreeMap::new(),
             published: None,
             failed_before: None,
         };
@@ -196,7 +196,7 @@ impl Policy {
             is_object: false,
             enforced: entry.enforced,
             newest_served: false,
-            refused: BTreeSet::new(),
+            refused: BTreeMap::new(),
             published: entry.candidates.first().map(|candidate| (candidate.generation, candidate.digest)),
             // Failures of the spec are left out: this loader finds out at once whether it can read the spec.
             failed_before: entry
@@ -343,15 +343,15 @@ impl Policy {
         }
     }
 
-    /// Records that an evaluator refuses this generation for good.
-    pub(super) fn refuse(&mut self, number: i64, digest: Digest) {
+    /// Records that an evaluator refuses this generation so that an older one must serve.
+    pub(super) fn refuse(&mut self, number: i64, digest: Digest, class: Class) {
         let known = || self.recent.iter().chain(&self.last_good).chain(self.served());
         let is_known = known().any(|known| known.number == number && known.digest == digest);
         let oldest = known().map(|known| known.number).min().unwrap_or(0);
         if is_known {
-            self.refused.insert(number);
+            self.refused.insert(number, class);
         }
-        self.refused.retain(|number| *number >= oldest);
+        self.refused.retain(|number, _| *number >= oldest);
     }
 
     /// Whether a generation is known only because it served on all replicas, and was not published on this volume.
@@ -375,7 +375,7 @@ impl Policy {
     }
 
     /// The generations that may serve while the newest one does not, best first. One that was published after the last good one comes first: it
-    /// may already serve, although no evaluator has reported that yet.
+    /// may already serve, although no evaluator has reported that yet. One that is tried again is still among them.
     pub(super) fn fallbacks(&self) -> impl Iterator<Item = &Generation> {
         let target = self.target().map(|(_, digest)| (self.generation, digest));
         self.recent
@@ -385,7 +385,8 @@ impl Policy {
             .chain(&self.last_good)
             .chain(self.recent.iter().rev().filter(|recent| !self.is_unproven(recent)))
             .chain(self.served())
-            .filter(move |other| target != Some((other.number, other.digest)) && !self.refused.contains(&other.number))
+            .filter(move |other| target != Some((other.number, other.digest)))
+            .filter(move |other| self.refused.get(&other.number) != Some(&Class::Final))
     }
 
     /// The modules of all known generations.

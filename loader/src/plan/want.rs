@@ -88,7 +88,7 @@ impl Plan {
     /// Adds what the best earlier generation needs, and the next best one too if that one fails as well, and so on.
     fn want_fallback(&self, policy: &Policy, wanted: &mut Wanted) {
         // What served on other replicas is fetched only if the newest generation has failed.
-        let has_failed = policy.refused.contains(&policy.generation) || self.failure(policy).is_some();
+        let has_failed = policy.refused.contains_key(&policy.generation) || self.failure(policy).is_some();
         for fallback in policy.fallbacks() {
             if policy.is_foreign(fallback) && !has_failed {
                 return;
@@ -129,7 +129,7 @@ impl Plan {
 
     /// Whether an earlier generation must be able to serve, because the newest is on its way, failed, or was refused.
     pub(super) fn needs_fallback(&self, policy: &Policy) -> bool {
-        policy.refused.contains(&policy.generation)
+        policy.refused.contains_key(&policy.generation)
             || policy.target().is_none()
             || !self.is_ready(&policy.target_parts())
     }

@@ -107,6 +107,25 @@ fn refused_settings_bring_the_last_good_one_back() {
 }
 
 #[test]
+fn an_older_generation_serves_while_the_newest_is_tried_again_for_want_of_a_capability() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.settle();
+    table.loads("a", 1, digest(URL));
+    table.want(vec![wants("a", URL, "{\"asks\":1}")]);
+    assert_eq!(table.candidates("a"), [2]);
+    table.refuses("a", 2, digest(URL), digest("x"), Reason::MemoryUnavailable, 0);
+    assert_eq!(table.candidates("a"), [2], "that passes without another generation");
+    table.refuses("a", 2, digest(URL), digest("x"), Reason::CapabilityUnavailable, 0);
+    assert_eq!(table.candidates("a"), [2, 1]);
+    // The older one lacks it too. It is the best there is, and must be tried again.
+    table.refuses("a", 1, digest(URL), digest("x"), Reason::CapabilityUnavailable, 0);
+    assert_eq!(table.candidates("a"), [2, 1]);
+    table.loads("a", 2, digest(URL));
+    assert_eq!(table.candidates("a"), [2], "it works again");
+}
+
+#[test]
 fn a_generation_that_was_replaced_before_anybody_said_it_serves_outlives_a_restart() {
     let mut table = Table::new();
     table.want(vec![wants("a", URL, "{}")]);
