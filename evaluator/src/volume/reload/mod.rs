@@ -68,10 +68,10 @@ impl Reload {
         self.number
     }
 
-    /// Whether every candidate of the newest manifest that is due has been tried. One that had too little processor time has been: it may wait long
-    /// until its turn comes again.
+    /// Whether every candidate of the newest manifest that is due has been tried. One that is being tried again has been, unless the manifest may
+    /// have mended it: it may wait long for another turn, and fail again.
     pub(crate) fn is_idle(&self) -> bool {
-        let again = self.policies.values().filter(|policy| policy.is_starved_one_on_its_way()).count();
+        let again = self.policies.values().filter(|policy| policy.is_another_try_on_its_way()).count();
         self.tasks.len() <= again
     }
 
@@ -255,6 +255,7 @@ mod tests {
     use crate::lanes::{LaneLimits, Lanes};
     use crate::memory::MemoryPlan;
     use crate::volume::artifact::Artifacts;
+    use crate::volume::artifact_error::ArtifactError;
 
     /// A manifest's policy with the generations 3 and 2, neither of which has been tried.
     struct Fixture {
@@ -349,12 +350,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_manifest_is_applied_while_starved_candidates_wait_for_another_turn() {
-        for (earlier, is_idle) in
-            [(None, false), (Some(LoadError::NoMemory("none left".to_owned())), false), (Some(starved()), true)]
-        {
+        let no_memory = || LoadError::NoMemory("none left".to_owned());
+        let missing = || LoadError::Artifact(ArtifactError::Missing { file: "a".to_owned() });
+        for (earlier, is_idle) in [
+            (vec![], false),
+            (vec![missing()], false),
+            (vec![starved(), missing()], false),
+            (vec![no_memory()], true),
+            (vec![starved()], true),
+            (vec![starved(), no_memory()], true),
+        ] {
             let mut fixture = Fixture::new();
             assert!(fixture.reload.is_idle(), "nothing is on its way");
-            if let Some(error) = earlier {
+            for error in earlier {
                 fixture.refuse(0, error);
             }
             fixture.loads_for_ever(0);

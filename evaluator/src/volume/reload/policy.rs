@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use portcullis_contract::{CandidateContent, Failure, PolicyEntry, Reason, ReplicaState};
+use portcullis_contract::{CandidateContent, Failure, PolicyEntry, Reason, ReplicaState, Stage};
 use tokio::task::AbortHandle;
 
 use crate::guest::loaded::{Content, Loaded};
@@ -100,10 +100,11 @@ impl PolicyState {
         self.known.refused.get(key).is_some_and(|refusal| refusal.starved > 0)
     }
 
-    /// Whether a candidate is on its way whose last try had too little processor time.
-    pub(super) fn is_starved_one_on_its_way(&self) -> bool {
+    /// Whether another try of a candidate is on its way, for a cause that no manifest mends. One that failed because of the volume is as good as
+    /// new: a new manifest may have mended that.
+    pub(super) fn is_another_try_on_its_way(&self) -> bool {
         let refusal = self.on_its_way.as_ref().and_then(|(key, _)| self.known.refused.get(key));
-        refusal.is_some_and(|refusal| refusal.refused.failure.reason == Reason::ProcessorUnavailable)
+        refusal.is_some_and(|refusal| refusal.refused.failure.stage() != Stage::Volume)
     }
 
     pub(super) fn next(&mut self, now: Instant) -> Next {
