@@ -23,8 +23,9 @@ use wasmparser::{
 
 use crate::own_memory::is_common;
 
-/// The number of pages that the memory has from the start: 1.75 MiB, which is less than an instance may use of the evaluator's memory
-/// budget without asking, and enough for a guest with a stack of 1 MiB and a review of some kilobytes.
+/// The number of pages that the memory has from the start: 1.75 MiB, which is enough for a guest with a stack of 1 MiB and a review of some
+/// kilobytes. With the memory that the chart gives the evaluator, an instance may use 22 pages without asking, and takes a step of the shared
+/// memory for the others.
 const PAGES: u32 = 28;
 
 /// The number of pages that a command in Go adds to its data before it reads a review of some kilobytes: its heap, and what describes it.

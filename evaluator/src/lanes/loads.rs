@@ -52,8 +52,8 @@ impl Lanes {
             let instance = self.instances.take(&one, None).await.map_err(full)?;
             return Ok(LoadPermits { _instance: self.in_use(instance), _permit: Some(permit), _turn: None });
         }
-        // It has waited behind the first tries of its tenant, which would take its processor time. Until its turn comes, which may take long, it
-        // holds nothing: neither a permit, which first tries need, nor an instance, which requests need.
+        // The permit was only its place behind the first tries of its tenant, which would take its processor time. Until its turn comes, which may
+        // take long, it holds nothing: neither a permit, which first tries need, nor an instance, which requests need.
         drop(permit);
         let owner = who.tenant.clone();
         let claim = TurnClaim { is_preferred: owner == Tenant::Cluster, owner, amount: 1 };

@@ -123,7 +123,7 @@ impl InstanceMemory {
     /// The claim for what must be taken so that `used` bytes are covered; none if nothing must be.
     fn claim(&self, used: u64, floor: u64) -> Option<Claim> {
         let above = used.saturating_sub(floor);
-        // Most instances stay below the floor; then no lock is taken.
+        // An instance that stays below the floor takes no lock.
         if above == 0 {
             return None;
         }
