@@ -13,7 +13,10 @@ const MAX_QUOTE: usize = 1024;
 pub(crate) enum CallError {
     /// The deadline passed.
     #[error("guest code interrupted, execution deadline exceeded")]
-    TimedOut,
+    TimedOut {
+        /// The failed host call that may be the cause and may pass, and why it failed; none if there is none.
+        may_pass: Option<String>,
+    },
     /// The guest trapped; the text is the trap's.
     #[error("{0}")]
     Trap(String),
@@ -72,7 +75,7 @@ impl CallError {
     /// The reason for the evaluation's failure.
     pub(crate) fn reason(&self) -> Reason {
         match self {
-            Self::TimedOut | Self::Init { timed_out: true, .. } => Reason::EvaluationTimedOut,
+            Self::TimedOut { .. } | Self::Init { timed_out: true, .. } => Reason::EvaluationTimedOut,
             Self::Unprovided { .. } | Self::Init { may_pass: Some(_), .. } => Reason::CapabilityUnavailable,
             Self::Trap(_) | Self::Limit(_) | Self::Exit(_) | Self::Guest(_) | Self::Init { .. } => {
                 Reason::EvaluationTrapped
@@ -86,13 +89,24 @@ impl CallError {
         }
     }
 
+    /// The failed host call because of which the guest may have failed now, and may not fail later; none if there is none. A load is tried again
+    /// because of it, also one that was too late: a host that hangs takes the guest's time.
+    pub(crate) fn that_may_pass(&self) -> Option<&str> {
+        match self {
+            Self::TimedOut { may_pass } | Self::Init { may_pass, .. } | Self::Unprovided { may_pass, .. } => {
+                may_pass.as_deref()
+            }
+            _ => None,
+        }
+    }
+
     /// What an error of the engine means. Kinds are distinguished by type, never by text.
     pub(super) fn of(error: &wasmtime::Error) -> Self {
         if let Some(known) = error.downcast_ref::<Self>() {
             return known.clone();
         }
         match error.downcast_ref::<Trap>() {
-            Some(Trap::Interrupt) => Self::TimedOut,
+            Some(Trap::Interrupt) => Self::TimedOut { may_pass: None },
             Some(trap) => Self::Trap(trap.to_string()),
             // An error without a trap comes from the engine itself, for instance when it has no memory.
             None => Self::Host(quote(format!("{error:#}").as_bytes())),
@@ -102,10 +116,10 @@ impl CallError {
     /// The failure of the initialisation function `function`.
     pub(crate) fn init(self, function: &str) -> Self {
         match self {
-            Self::TimedOut => Self::Init {
+            Self::TimedOut { may_pass } => Self::Init {
                 text: format!("Initialization failed: {function} init interrupted, execution deadline exceeded"),
                 timed_out: true,
-                may_pass: None,
+                may_pass,
             },
             Self::Host(_) | Self::Overloaded(_) | Self::Unsupported(_) => self,
             other => Self::Init { text: format!("Initialization failed: {other}"), timed_out: false, may_pass: None },
@@ -121,7 +135,8 @@ impl CallError {
         let text = match self {
             Self::Trap(text) | Self::Guest(text) | Self::NoReply(text) => text,
             Self::Exit(_) => self.to_string(),
-            Self::Init { text, timed_out: false, .. } => return Self::Init { text, timed_out: false, may_pass },
+            Self::Init { text, timed_out, .. } => return Self::Init { text, timed_out, may_pass },
+            Self::TimedOut { .. } => return Self::TimedOut { may_pass },
             other => return other,
         };
         if failures.denied { Self::Denied(text) } else { Self::Unprovided { text, may_pass } }
@@ -140,10 +155,14 @@ mod tests {
 
     #[test]
     fn kinds_are_told_by_type() {
-        assert_eq!(CallError::of(&Trap::Interrupt.into()), CallError::TimedOut);
+        assert_eq!(CallError::of(&Trap::Interrupt.into()), late());
         assert!(matches!(CallError::of(&Trap::UnreachableCodeReached.into()), CallError::Trap(_)));
         assert_eq!(CallError::of(&wasmtime::Error::new(CallError::Exit(3))), CallError::Exit(3));
         assert!(matches!(CallError::of(&wasmtime::Error::msg("deadline exceeded")), CallError::Host(_)));
+    }
+
+    fn late() -> CallError {
+        CallError::TimedOut { may_pass: None }
     }
 
     fn denied() -> FailedCalls {
@@ -161,7 +180,16 @@ mod tests {
         assert_eq!(trap().after(&FailedCalls::default()), trap());
         assert_eq!(trap().after(&denied()).reason(), Reason::CapabilityDenied);
         assert_eq!(trap().after(&failed()).reason(), Reason::CapabilityUnavailable);
-        assert_eq!(CallError::TimedOut.after(&failed()), CallError::TimedOut);
+    }
+
+    #[test]
+    fn a_deadline_after_a_failed_host_call_stays_one_and_names_the_call() {
+        for error in [late(), late().init("_start")] {
+            assert_eq!(error.clone().after(&denied()), error);
+            let after = error.clone().after(&failed());
+            assert_eq!((after.to_string(), after.reason()), (error.to_string(), Reason::EvaluationTimedOut));
+            assert_eq!(after.that_may_pass(), failed().that_may_pass());
+        }
     }
 
     #[test]
@@ -172,8 +200,6 @@ mod tests {
         assert_eq!((error.to_string().as_str(), error.reason()), (text, Reason::CapabilityUnavailable));
         assert!(matches!(error, CallError::Init { may_pass: Some(call), .. } if call.contains("dns_lookup_host")));
         assert_eq!(start().after(&denied()), start());
-        let late = || CallError::TimedOut.init("_start");
-        assert_eq!(late().after(&failed()), late());
     }
 
     #[test]
@@ -185,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_deadline_in_an_initialisation_names_the_function() {
-        let error = CallError::TimedOut.init("wapc_init");
+        let error = late().init("wapc_init");
         let text = "Initialization failed: wapc_init init interrupted, execution deadline exceeded";
         assert_eq!((error.to_string().as_str(), error.reason()), (text, Reason::EvaluationTimedOut));
     }

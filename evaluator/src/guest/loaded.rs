@@ -244,7 +244,7 @@ async fn rego_verdict(
 /// The evaluation's error, with a text of docs/design/policy-abi.md, sections 5, 6 and 11.
 fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
     let text = match error {
-        CallError::TimedOut | CallError::Init { timed_out: true, .. } => TIMED_OUT.to_owned(),
+        CallError::TimedOut { .. } | CallError::Init { timed_out: true, .. } => TIMED_OUT.to_owned(),
         CallError::Init { .. } | CallError::Host(_) => format!("internal server error: {error}"),
         CallError::ReplyTooLarge => format!("internal server error: invalid response from policy: {error}"),
         CallError::Overloaded(text) => text.clone(),
@@ -269,8 +269,9 @@ mod tests {
         let text = |error: CallError, mode| evaluation_error(&error, mode).text;
         let wapc = ExecutionMode::KubewardenWapc;
         let timed_out = "Policy execution interrupted because it exceeded the allowed execution time";
-        assert_eq!(text(CallError::TimedOut, wapc), timed_out);
-        assert_eq!(text(CallError::TimedOut.init("wapc_init"), wapc), timed_out);
+        let late = || CallError::TimedOut { may_pass: None };
+        assert_eq!(text(late(), wapc), timed_out);
+        assert_eq!(text(late().init("wapc_init"), wapc), timed_out);
         assert_eq!(text(CallError::Guest("no".into()), wapc), "internal server error: Guest call failure: no");
         assert_eq!(text(CallError::Guest("no".into()), ExecutionMode::Wasi), "no");
         assert_eq!(

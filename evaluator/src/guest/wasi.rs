@@ -46,7 +46,7 @@ impl WasiGuest {
                 let error = if said.is_empty() { error } else { CallError::Guest(said) };
                 Err(error.after(&failures))
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.after(&failures)),
         }
     }
 }

@@ -273,7 +273,7 @@ impl Loading {
         let (reply, times) = call.await;
         let reply = reply.unwrap_or_else(|error| {
             Err(match error {
-                LaneError::TimedOut => CallError::TimedOut,
+                LaneError::TimedOut => CallError::TimedOut { may_pass: None },
                 LaneError::Overloaded { text } => CallError::Overloaded(text),
                 LaneError::Panicked => CallError::Host("it ended with a panic".to_owned()),
             })
@@ -299,7 +299,7 @@ type Checked = Result<(Vec<u8>, FailedCalls), CallError>;
 
 /// The same as [`judge`], where a check that was too late because this replica is busy counts otherwise than one whose module takes too long.
 fn judge_in_time(reply: Checked, times: LoadTimes, limit: Duration, mode: ExecutionMode) -> Result<(), LoadError> {
-    let is_late = matches!(reply, Err(CallError::TimedOut | CallError::Init { timed_out: true, .. }));
+    let is_late = matches!(reply, Err(CallError::TimedOut { .. } | CallError::Init { timed_out: true, .. }));
     judge(reply, mode).map_err(|error| match is_late && times.is_starved(limit) {
         true => LoadError::NoProcessor { used: times.used, limit, late: Box::new(error) },
         false => error,
@@ -324,13 +324,14 @@ fn check_size(settings: &str) -> Result<(), LoadError> {
 /// What the reply to `validate_settings` means.
 fn judge(reply: Checked, mode: ExecutionMode) -> Result<(), LoadError> {
     let is_wasi = mode == ExecutionMode::Wasi;
+    // What failed with its capability may succeed the next time. It is no mistake in the settings.
+    if let Err(error) = &reply
+        && let Some(call) = error.that_may_pass()
+    {
+        return Err(unprovided(call, Some(&error.to_string())));
+    }
     let (reply, failed_calls) = match reply {
         Ok(reply) => reply,
-        // What failed with its capability may succeed the next time. It is no mistake in the settings.
-        Err(
-            CallError::Unprovided { text, may_pass: Some(call) }
-            | CallError::Init { text, timed_out: false, may_pass: Some(call) },
-        ) => return Err(unprovided(&call, Some(&text))),
         Err(CallError::Init { text, timed_out: true, .. }) => return Err(LoadError::StartTimedOut(quote(&text))),
         Err(CallError::Init { text, timed_out: false, .. }) => return Err(LoadError::Start(quote(&text))),
         Err(CallError::Overloaded(text)) => return Err(LoadError::NoMemory(text)),
@@ -344,23 +345,23 @@ fn judge(reply: Checked, mode: ExecutionMode) -> Result<(), LoadError> {
             return Err(LoadError::SettingsCheck(quote(&text)));
         }
     };
-    match reply::settings(&reply) {
-        Ok(response) if response.valid => Ok(()),
+    let (said, error) = match reply::settings(&reply) {
+        Ok(response) if response.valid => return Ok(()),
         Ok(response) => {
             let message = response.message.filter(|message| !message.trim().is_empty());
-            if let Some(call) = failed_calls.that_may_pass() {
-                return Err(unprovided(call, message.as_deref()));
-            }
-            Err(LoadError::Settings(message.map_or_else(|| "no message".to_owned(), |message| quote(&message))))
-        }
-        Err(cause) if is_wasi => {
-            Err(LoadError::SettingsCheck(quote(&format!("Cannot deserialize settings validation response: {cause}"))))
+            let text = message.as_deref().map_or_else(|| "no message".to_owned(), quote);
+            (message, LoadError::Settings(text))
         }
         Err(cause) => {
-            let text = format!("Error invoking settings validation callback: {cause}");
-            Err(LoadError::SettingsCheck(quote(&text)))
+            let text = match is_wasi {
+                true => format!("Cannot deserialize settings validation response: {cause}"),
+                false => format!("Error invoking settings validation callback: {cause}"),
+            };
+            let error = LoadError::SettingsCheck(quote(&text));
+            (Some(text), error)
         }
-    }
+    };
+    Err(failed_calls.that_may_pass().map_or(error, |call| unprovided(call, said.as_deref())))
 }
 
 /// The failure of a module that asks its host for something while it is loaded, where `call` failed; `said` is what came of that.

@@ -184,8 +184,8 @@ fn asks_its_host(init: &str, then: &str) -> Policy {
     Policy::text(ID, &wat.replace("{{INIT}}", init).replace("{{THEN}}", then))
 }
 
-/// A command that asks its host for the addresses of a name, and then exits with code 1.
-fn command_that_asks_its_host() -> Policy {
+/// A command that asks its host for the addresses of a name, and then exits with this code and without a reply.
+fn command_that_asks_its_host(code: i32) -> Policy {
     let wat = r#"(module
         (import "host" "call" (func $call (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
         (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
@@ -195,7 +195,8 @@ fn command_that_asks_its_host() -> Policy {
         (func (export "_start")
           (drop (call $call (i32.const 64) (i32.const 10) (i32.const 80) (i32.const 3)
             (i32.const 96) (i32.const 18) (i32.const 128) (i32.const 13)))
-          (call $exit (i32.const 1))))"#;
+          (call $exit (i32.const {{CODE}}))))"#;
+    let wat = wat.replace("{{CODE}}", &code.to_string());
     Policy::module(ID, &wat::parse_str(wat).unwrap(), ExecutionMode::Wasi)
 }
 
@@ -208,7 +209,8 @@ async fn a_policy_that_does_not_load_without_its_host_is_tried_again_unless_it_w
         (asks_its_host("", fails), "kubewarden", Reason::SettingsCheckFailed),
         (asks_its_host("", "unreachable"), "unreachable", Reason::SettingsCheckFailed),
         (asks_its_host("(call $ask) unreachable", fails), "Initialization failed", Reason::InstantiationFailed),
-        (command_that_asks_its_host(), "exited with code 1", Reason::SettingsCheckFailed),
+        (command_that_asks_its_host(1), "exited with code 1", Reason::SettingsCheckFailed),
+        (command_that_asks_its_host(0), "Cannot deserialize", Reason::SettingsCheckFailed),
     ] {
         let rig = Rig::start();
         let (reason, text) = rig.refusal(policy.clone().grants(&["net/*"])).await;

@@ -157,7 +157,7 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
     let builtin =
         found.ok_or_else(|| CallError::Trap(format!("the module calls the builtin {id}, which it did not name")))?;
     let failed = |error: BuiltinError| match error {
-        BuiltinError::TimedOut => CallError::TimedOut,
+        BuiltinError::TimedOut => CallError::TimedOut { may_pass: None },
         error => CallError::Guest(format!("{}: {error}", builtin.name)),
     };
     let too_large = || CallError::Limit(format!("{}: its values are above {MAX_TEXT} bytes", builtin.name));

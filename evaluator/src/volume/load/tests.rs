@@ -3,6 +3,10 @@ use serde_json::value::RawValue;
 
 use super::*;
 
+fn late() -> CallError {
+    CallError::TimedOut { may_pass: None }
+}
+
 fn wapc(reply: Result<&str, CallError>) -> (Reason, String) {
     wapc_after(&FailedCalls::default(), reply)
 }
@@ -26,7 +30,7 @@ fn settings_that_the_guest_refuses() {
 
 #[test]
 fn a_check_that_fails_itself() {
-    for reply in [Ok("nonsense"), Ok("{}"), Err(CallError::TimedOut), Err(CallError::Trap("wasm trap".into()))] {
+    for reply in [Ok("nonsense"), Ok("{}"), Err(late()), Err(CallError::Trap("wasm trap".into()))] {
         assert_eq!(wapc(reply).0, Reason::SettingsCheckFailed);
     }
     let text = wapc(Err(CallError::Guest("oh".into()))).1;
@@ -47,6 +51,14 @@ fn what_fails_with_its_capability_may_pass_and_names_it() {
     for (reply, said) in [
         (Err(CallError::Unprovided { text: "oh".into(), may_pass: may_pass() }), "; then the policy failed: oh"),
         (Err(init), "; then the policy failed: Initialization failed: no"),
+        (
+            Err(CallError::TimedOut { may_pass: may_pass() }),
+            "; then the policy failed: guest code interrupted, execution deadline exceeded",
+        ),
+        (
+            Err(CallError::TimedOut { may_pass: may_pass() }.init("wapc_init")),
+            "; then the policy failed: Initialization failed: wapc_init init interrupted, execution deadline exceeded",
+        ),
         (Ok(r#"{"valid":false,"message":"not signed"}"#), "; then the policy failed: not signed"),
         (Ok(r#"{"valid":false}"#), ""),
     ] {
@@ -54,6 +66,11 @@ fn what_fails_with_its_capability_may_pass_and_names_it() {
         assert_eq!((reason, text), (Reason::CapabilityUnavailable, format!("{named}{said}")));
         assert!(reason.class().is_retryable());
     }
+    let (reason, text) = wapc_after(&failed, Ok("no registry"));
+    assert_eq!(reason, Reason::CapabilityUnavailable);
+    assert!(text.contains(named) && text.contains("Error invoking settings validation callback"), "{text}");
+    let error = judge(Ok((b"no registry".to_vec(), failed.clone())), ExecutionMode::Wasi).expect_err("refused");
+    assert_eq!(error.reason(), Reason::CapabilityUnavailable, "{error}");
     let valid = (br#"{"valid":true}"#.to_vec(), failed.clone());
     assert!(judge(Ok(valid), ExecutionMode::KubewardenWapc).is_ok(), "it does without");
     let long = format!(r#"{{"valid":false,"message":"{}"}}"#, "x".repeat(4096));
@@ -88,10 +105,7 @@ fn a_start_without_processor_time_may_pass() {
     let judged = |reply, millis| {
         judge_in_time(reply, had(millis), limit, ExecutionMode::KubewardenWapc).expect_err("it does not serve")
     };
-    for (late, reason) in [
-        (CallError::TimedOut, Reason::SettingsCheckFailed),
-        (CallError::TimedOut.init("wapc_init"), Reason::StartTimedOut),
-    ] {
+    for (late, reason) in [(late(), Reason::SettingsCheckFailed), (late().init("wapc_init"), Reason::StartTimedOut)] {
         let error = judged(Err(late.clone()), 80);
         assert!(error.reason() == Reason::ProcessorUnavailable && error.reason().class().is_retryable());
         assert!(error.to_string().contains("80 ms within 2000 ms"), "{error}");
@@ -139,7 +153,7 @@ fn a_group_has_the_time_of_all_its_members() {
 
 #[test]
 fn a_start_that_fails_is_another_matter() {
-    assert_eq!(wapc(Err(CallError::TimedOut.init("wapc_init"))).0, Reason::StartTimedOut);
+    assert_eq!(wapc(Err(late().init("wapc_init"))).0, Reason::StartTimedOut);
     assert_eq!(wapc(Err(CallError::Exit(1).init("_start"))).0, Reason::InstantiationFailed);
 }
 
