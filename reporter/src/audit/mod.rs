@@ -47,17 +47,17 @@ use budget::Budgets;
 use memory::Memory;
 pub(crate) use metrics::AuditMetrics;
 use rest::Reading;
-use scan::Scanner;
 pub(crate) use scan::{Found, News};
+use scan::{Scanned, Scanner};
 pub(crate) use subject::Site;
-use subject::{Served, is_settled, served};
+use subject::{Served, Unloadable, is_settled, served, unloadable};
 pub(crate) use tally::unserved;
 use worker::Worker;
 use writer::Writer;
 
 /// How long changes are collected before a scan that they cause.
 const DEBOUNCE: Duration = Duration::from_secs(5);
-/// How long a scan waits for an evaluator that is loading.
+/// How long a scan waits for an evaluator that is loading, and how long a request for a scan waits for a policy that is not served yet.
 const LOADING: Duration = Duration::from_secs(120);
 /// How often it checks meanwhile whether the evaluator still loads.
 const LOOK: Duration = Duration::from_secs(1);
@@ -79,11 +79,15 @@ pub(crate) struct Audit {
 }
 
 /// The state that a scan is made for; another one causes another scan.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 struct State {
     /// The policies, as a number that changes with them.
     policies: u64,
     served: Served,
+    /// A change of this causes a scan only if `is_awaited`.
+    unloadable: Unloadable,
+    /// Whether the scan has left a request for a policy that may soon be served.
+    is_awaited: bool,
 }
 
 /// Where the state comes from.
@@ -108,9 +112,9 @@ impl Audit {
         let Some(mut scanner) = self.scanner(leadership) else { return std::future::pending().await };
         let (mut retry, mut may_be_interrupted) = (Retry::default(), false);
         loop {
-            let state = inputs.settled().await;
+            let mut state = inputs.settled().await;
             let done = tokio::select! {
-                done = scanner.scan(&state.served) => Some(done),
+                done = scanner.scan(&state.served, &state.unloadable) => Some(done),
                 () = inputs.changed(&state, Duration::ZERO), if may_be_interrupted => None,
             };
             scanner.worker.reading.stop(Instant::now().into_std());
@@ -120,10 +124,11 @@ impl Audit {
                     may_be_interrupted = false;
                     continue;
                 }
-                Some(Ok(all)) => {
+                Some(Ok(Scanned { found: all, is_awaited })) => {
                     failures.over();
                     retry.reset();
                     may_be_interrupted = true;
+                    state.is_awaited = is_awaited;
                     for one in all {
                         if found.send(one).await.is_err() {
                             return;
@@ -137,8 +142,9 @@ impl Audit {
                 }
             }
             let rest = scanner.worker.reading.rest(interval, Instant::now().into_std());
+            let pause = if state.is_awaited { rest.max(LOADING).min(interval) } else { interval };
             tokio::select! {
-                () = tokio::time::sleep(interval) => {}
+                () = tokio::time::sleep(pause) => {}
                 () = inputs.changed(&state, rest) => {}
             }
         }
@@ -175,12 +181,22 @@ impl Audit {
     }
 }
 
+impl State {
+    /// Whether nothing has changed since that calls for a scan.
+    fn is_still(&self, now: &Self) -> bool {
+        let is_told = !self.is_awaited || self.unloadable == now.unloadable;
+        self.policies == now.policies && self.served == now.served && is_told
+    }
+}
+
 impl Inputs {
     /// The state; none until it is known.
     fn state(&self) -> Option<State> {
         let policies = *self.policies.borrow();
-        let served = self.report.borrow().as_ref().map(served);
-        Some(State { policies: policies?, served: served? })
+        let report = self.report.borrow();
+        let report = report.as_ref()?;
+        let (served, unloadable) = (served(report), unloadable(report));
+        Some(State { policies: policies?, served, unloadable, is_awaited: false })
     }
 
     /// Waits until the state is known, and for a limited time until the evaluator has loaded what it can.
@@ -200,7 +216,7 @@ impl Inputs {
     /// Waits until the state has changed, and a moment longer for further changes; and until a rest of this time from now is over.
     async fn changed(&mut self, last: &State, rest: Duration) {
         let rested = Instant::now() + rest;
-        while self.state().is_none_or(|state| state == *last) {
+        while self.state().is_none_or(|state| last.is_still(&state)) {
             let changed = tokio::select! {
                 changed = self.policies.changed() => changed,
                 changed = self.report.changed() => changed,
@@ -218,7 +234,8 @@ impl Inputs {
 mod tests {
     use std::collections::BTreeMap;
 
-    use portcullis_api::PolicyKey;
+    use portcullis_api::{PolicyKey, ReportDeviation};
+    use portcullis_contract::ReplicaState;
 
     use super::*;
 
@@ -244,6 +261,33 @@ mod tests {
         let serving = BTreeMap::from([(PolicyKey::of("aaaa"), 2)]);
         report.send_replace(Some(ReplicaReportSpec { current: serving, ..ReplicaReportSpec::default() }));
         assert!(!waits(&mut inputs, &state, LONG).await);
+    }
+
+    #[tokio::test]
+    async fn that_a_policy_cannot_be_loaded_is_noticed_while_a_request_waits_for_it() {
+        let failed = ReportDeviation {
+            policy_uid: "aaaa".into(),
+            generation: 1,
+            serving: 0,
+            state: ReplicaState::Failed,
+            reason: None,
+            retryable: None,
+            next_retry_time: None,
+            since: jiff::Timestamp::UNIX_EPOCH,
+            message: None,
+            passed_over: false,
+        };
+        for is_awaited in [false, true] {
+            let (_policies, policies) = watch::channel(Some(1));
+            let (report, report_receiver) = watch::channel(Some(ReplicaReportSpec::default()));
+            let debounce = Duration::from_millis(10);
+            let mut inputs = Inputs { policies, report: report_receiver, debounce };
+            let state = State { is_awaited, ..inputs.settled().await };
+            let deviations = vec![failed.clone()];
+            report.send_replace(Some(ReplicaReportSpec { deviations, ..ReplicaReportSpec::default() }));
+            let time = if is_awaited { LONG } else { debounce * 50 };
+            assert_eq!(waits(&mut inputs, &state, time).await, !is_awaited);
+        }
     }
 
     #[tokio::test]

@@ -14,10 +14,11 @@ use portcullis_matching::{Resource, labels};
 use portcullis_process::Now;
 use portcullis_util::lock;
 
+use super::LOADING;
 use super::metrics::AuditMetrics;
 use super::pages::Pages;
 use super::plan::{KnownNamespaces, List, Plan};
-use super::subject::{Left, Read, Served, Site, Subject, read};
+use super::subject::{Left, Read, Served, Site, Subject, Unloadable, read};
 use super::tally::{Tally, left};
 use super::worker::{Current, Worker};
 use crate::facts::to_second;
@@ -38,13 +39,22 @@ pub(crate) struct Found {
 pub(crate) enum News {
     /// What the scan found.
     Summary(AuditSummary),
-    /// The evaluator does not serve the policy, so what is known stays. A user who has asked for this scan does not wait for another one.
+    /// The evaluator does not serve the policy and will not soon, so what is known stays. A user who has asked for this scan does not wait for
+    /// another one.
     Unserved {
         /// The request for a scan at once that this scan handles; empty without one.
         request: String,
         /// When the scan ended.
         at: Timestamp,
     },
+}
+
+/// What a scan has found.
+#[derive(Debug)]
+pub(super) struct Scanned {
+    pub(super) found: Vec<Found>,
+    /// Whether it leaves a request for a scan to the next one, as the evaluator may soon serve the policy.
+    pub(super) is_awaited: bool,
 }
 
 /// Does the scans.
@@ -66,12 +76,12 @@ struct Policies {
 }
 
 impl Scanner {
-    /// Does one scan. `served` is what the evaluator serves. The future can be dropped at any time: the next scan asks only about objects that
-    /// this one has not judged.
+    /// Does one scan. `served` is what the evaluator serves, and `unloadable` what it cannot. The future can be dropped at any time: the next
+    /// scan asks only about objects that this one has not judged.
     ///
     /// # Errors
     /// When the policies cannot be listed, or the API server does not say which resources it has.
-    pub(super) async fn scan(&mut self, served: &Served) -> Result<Vec<Found>, CallError> {
+    pub(super) async fn scan(&mut self, served: &Served, unloadable: &Unloadable) -> Result<Scanned, CallError> {
         let begin = Instant::now();
         self.worker.reading.begin(begin);
         self.worker.memory.begin();
@@ -115,10 +125,10 @@ impl Scanner {
         self.worker.memory.end();
         self.metrics.scans.inc();
         self.metrics.seconds.set(begin.elapsed().as_secs_f64());
-        Ok(self.found(&plan, &tallies, not_asked))
+        Ok(self.scanned(&plan, &tallies, not_asked, unloadable))
     }
 
-    fn found(&self, plan: &Plan, tallies: &[Tally], not_asked: Vec<Left>) -> Vec<Found> {
+    fn scanned(&self, plan: &Plan, tallies: &[Tally], not_asked: Vec<Left>, unloadable: &Unloadable) -> Scanned {
         let now = Now { instant: Instant::now(), wall: to_second(Timestamp::now()) };
         let budgets = lock(&self.worker.budgets);
         let subjects = || plan.subjects.iter().enumerate();
@@ -138,7 +148,9 @@ impl Scanner {
             let summary = tallies[number].summary(subject.generation, lists, over.as_ref(), problem, now);
             News::Summary(AuditSummary { handled_request: request, ..summary })
         };
-        let of_subjects = subjects().map(|(number, subject)| {
+        // Its request is for the scan that will ask it.
+        let may_come = |subject: &Subject| subject.generation == 0 && subject.may_come(unloadable, now.wall, LOADING);
+        let of_subjects = subjects().filter(|(_, subject)| !may_come(subject)).map(|(number, subject)| {
             let (policy, uid) = (subject.id.clone(), subject.uid.clone());
             Found { policy, uid, news: news(number, subject) }
         });
@@ -146,7 +158,8 @@ impl Scanner {
             let summary = AuditSummary { handled_request: requested, ..left(&why, now.wall) };
             Found { policy: id, uid, news: News::Summary(summary) }
         });
-        of_subjects.chain(others).collect()
+        let is_awaited = plan.subjects.iter().any(|subject| !subject.requested.is_empty() && may_come(subject));
+        Scanned { found: of_subjects.chain(others).collect(), is_awaited }
     }
 
     /// The policies of this installation.

@@ -1,7 +1,9 @@
 //! The policies that are audited, read from the objects of the API server. Pure.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use portcullis_api::kubernetes::{AUDIT_REQUESTED_ANNOTATION, MAX_AUDIT_REQUESTED};
 use portcullis_api::{Kind, PolicyKey, ReplicaReportSpec};
 use portcullis_contract::{MatchCondition, Mode, PolicyId, ReplicaState, RuleWithOperations, clean};
@@ -17,6 +19,9 @@ const MAX_CATEGORY: usize = 128;
 
 /// The generation that this pod's evaluator serves of each policy.
 pub(super) type Served = BTreeMap<PolicyKey, i64>;
+
+/// The newest generation that this pod's evaluator knows of each policy that it cannot load, and of which it serves no other.
+pub(super) type Unloadable = BTreeMap<PolicyKey, i64>;
 
 /// The installation whose policies are audited.
 #[derive(Debug, Clone)]
@@ -36,6 +41,10 @@ pub(super) struct Subject {
     pub(super) requested: String,
     /// The generation that this pod's evaluator serves; 0 if it serves none and the policy cannot be asked now.
     pub(super) generation: i64,
+    /// The newest generation; 0 if it is not known.
+    pub(super) newest: i64,
+    /// When the policy was made, if it says so.
+    pub(super) created: Option<Timestamp>,
     pub(super) mode: Mode,
     pub(super) severity: Option<&'static str>,
     pub(super) category: Option<String>,
@@ -69,6 +78,25 @@ pub(super) fn served(report: &ReplicaReportSpec) -> Served {
     let older = report.deviations.iter().filter(|deviation| deviation.serving > 0);
     let older = older.map(|deviation| (PolicyKey::of(&deviation.policy_uid), deviation.serving));
     report.current.iter().map(|(key, generation)| (key.clone(), *generation)).chain(older).collect()
+}
+
+/// Which policies this pod's evaluator cannot load, by its report.
+pub(super) fn unloadable(report: &ReplicaReportSpec) -> Unloadable {
+    let failed = report.deviations.iter().filter(|one| one.serving == 0 && one.state == ReplicaState::Failed);
+    failed.map(|one| (PolicyKey::of(&one.policy_uid), one.generation)).collect()
+}
+
+impl Subject {
+    /// Whether the evaluator, which does not serve the policy, may be about to: it has not failed on the newest generation, and the policy, or the
+    /// request for a scan, is new. A report does not name a policy of which the pod has not heard yet.
+    pub(super) fn may_come(&self, unloadable: &Unloadable, now: Timestamp, loading: Duration) -> bool {
+        let has_failed = unloadable.get(&PolicyKey::of(&self.uid)).is_some_and(|failed| *failed >= self.newest);
+        // A request of the command line program is the time by its machine's clock, and any other text may be one.
+        let requested = self.requested.parse::<Timestamp>().ok();
+        // Clocks differ, so it may be later than now.
+        let is_new = |since: Timestamp| now.duration_since(since).unsigned_abs() < loading;
+        !has_failed && [self.created, requested].into_iter().flatten().any(is_new)
+    }
 }
 
 /// Whether the evaluator has loaded what it can for now. While it starts, some policies are not served yet but will be soon.
@@ -125,6 +153,8 @@ pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> 
     };
     Some(Read::Subject(Box::new(Subject {
         generation: served.get(&PolicyKey::of(&uid)).copied().unwrap_or(0),
+        newest: metadata["generation"].as_i64().unwrap_or(0),
+        created: metadata["creationTimestamp"].as_str().and_then(|created| created.parse().ok()),
         mode: serde_json::from_value(spec["mode"].clone()).unwrap_or_default(),
         severity: annotation(metadata, "severity").and_then(severity),
         category: annotation(metadata, "category").map(|text| clean(text, MAX_CATEGORY)),
@@ -159,7 +189,6 @@ fn reads_context(spec: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
     use portcullis_api::ReportDeviation;
     use serde_json::json;
 
@@ -257,7 +286,37 @@ mod tests {
             report(vec![deviation("bbbb", 8, ReplicaState::Previous), deviation("cccc", 0, ReplicaState::Failed)]);
         let expected = Served::from([(PolicyKey::of(UID), 3), (PolicyKey::of("bbbb"), 8)]);
         assert_eq!((served(&older), is_settled(&older)), (expected, true));
+        assert_eq!(unloadable(&older), Unloadable::from([(PolicyKey::of("cccc"), 9)]));
         assert!(!is_settled(&report(vec![deviation("dddd", 0, ReplicaState::Pending)])));
         assert!(!is_settled(&report(vec![deviation("dddd", 0, ReplicaState::Unknown)])));
+    }
+
+    #[test]
+    fn a_policy_that_is_not_served_may_come_while_it_or_the_request_is_new_and_its_newest_generation_has_not_failed() {
+        let (now, loading) = (Timestamp::from_second(1_000_000).expect("a time"), Duration::from_secs(120));
+        let ago = |seconds: i64| Timestamp::from_second(now.as_second() - seconds).expect("a time").to_string();
+        let may_come = |created: i64, requested: &str, unloadable: &Unloadable| {
+            let subject = subject(|object| {
+                object["metadata"]["generation"] = json!(3);
+                object["metadata"]["creationTimestamp"] = json!(ago(created));
+                object["metadata"]["annotations"] = json!({AUDIT_REQUESTED_ANNOTATION: requested});
+            });
+            subject.may_come(unloadable, now, loading)
+        };
+        let nothing = Unloadable::new();
+        let failed = |generation| Unloadable::from([(PolicyKey::of(UID), generation)]);
+        for (created, requested, is_new) in [
+            (119, "now", true),
+            (120, "now", false),
+            (900, &*ago(119), true),
+            (900, &*ago(120), false),
+            (900, &*ago(-60), true),
+            (900, &*ago(-3600), false),
+        ] {
+            assert_eq!(may_come(created, requested, &nothing), is_new, "{created} {requested}");
+            assert_eq!(may_come(created, requested, &failed(2)), is_new, "an edit may have mended it");
+            assert!(!may_come(created, requested, &failed(3)));
+        }
+        assert!(!subject(|_| ()).may_come(&nothing, now, loading), "nothing is known of its age");
     }
 }

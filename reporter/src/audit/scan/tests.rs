@@ -40,6 +40,7 @@ type Summaries = BTreeMap<String, AuditSummary>;
 struct Stage {
     scanner: Scanner,
     served: Served,
+    unloadable: Unloadable,
     asked: Asked,
 }
 
@@ -50,26 +51,31 @@ impl Stage {
 
     /// With this in the `spec` of the slow policy.
     fn with_slow(interval: Duration, spec: Value) -> Self {
+        Self::created(interval, spec, 3600)
+    }
+
+    /// The same, where all policies were made this many seconds ago.
+    fn created(interval: Duration, spec: Value, ago: i64) -> Self {
         portcullis_process::install_crypto();
         let asked = Asked::default();
         let mut servers = ProbeServer::new();
         let mut serve = |routes| servers.port(([127, 0, 0, 1], 0).into(), routes).expect("binds");
-        let (api, evaluator) = (serve(api_server(spec)), serve(evaluator(Arc::clone(&asked))));
+        let (api, evaluator) = (serve(api_server(spec, ago)), serve(evaluator(Arc::clone(&asked))));
         servers.start().expect("starts");
         let served = ["uid-all", "uid-slow", "uid-quick"].map(|uid| (PolicyKey::of(uid), 1)).into();
-        Self { scanner: scanner(api, evaluator, interval), served, asked }
+        Self { scanner: scanner(api, evaluator, interval), served, unloadable: Unloadable::new(), asked }
     }
 
     async fn scan(&mut self) -> Summaries {
-        let summaries = self.found().await.into_iter().filter_map(|found| match found.news {
+        let summaries = self.scanned().await.found.into_iter().filter_map(|found| match found.news {
             News::Summary(summary) => Some((found.policy.to_string(), summary)),
             News::Unserved { .. } => None,
         });
         summaries.collect()
     }
 
-    async fn found(&mut self) -> Vec<Found> {
-        self.scanner.scan(&self.served).await.expect("a scan")
+    async fn scanned(&mut self) -> Scanned {
+        self.scanner.scan(&self.served, &self.unloadable).await.expect("a scan")
     }
 
     /// The objects that a policy was asked about since the last call, in this order.
@@ -108,14 +114,17 @@ fn scanner(api: SocketAddr, evaluator: SocketAddr, interval: Duration) -> Scanne
 }
 
 /// A policy for all namespaces, a slow one of the namespace `a` with this in its `spec`, and a quick one of the namespace `b`, each with its
-/// collection.
-fn policies(slow: Value) -> [(&'static str, Value); 3] {
+/// collection. They were made this many seconds ago.
+fn policies(slow: Value, ago: i64) -> [(&'static str, Value); 3] {
     let rules =
         json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}]);
+    let created = to_second(Timestamp::from_second(Timestamp::now().as_second() - ago).expect("a time"));
     let policy = |namespace: Option<&str>, name: &str, mut spec: Value| {
         let asked = json!({"policies.portcullis.dev/audit-requested-at": "now"});
-        let metadata =
-            json!({"name": name, "namespace": namespace, "uid": format!("uid-{name}"), "annotations": asked});
+        let mut metadata = json!({"name": name, "namespace": namespace, "uid": format!("uid-{name}")});
+        metadata["annotations"] = asked;
+        metadata["generation"] = json!(1);
+        metadata["creationTimestamp"] = json!(created);
         spec["rules"] = rules.clone();
         json!({"metadata": metadata, "spec": spec})
     };
@@ -130,8 +139,8 @@ fn answer(body: &Value) -> impl IntoResponse + use<> {
     ([(CONTENT_TYPE, "application/json")], body.to_string())
 }
 
-fn api_server(slow: Value) -> Router {
-    let policies = policies(slow);
+fn api_server(slow: Value, ago: i64) -> Router {
+    let policies = policies(slow, ago);
     let list = |items: Vec<Value>| answer(&json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}));
     let policies = move |Path(plural): Path<String>| async move {
         list(policies.into_iter().filter(|(of, _)| *of == plural).map(|(_, policy)| policy).collect())
@@ -209,9 +218,20 @@ async fn a_policy_that_runs_to_its_deadline_costs_the_others_a_few_evaluations_a
 
 #[tokio::test]
 async fn who_has_asked_for_a_scan_of_a_policy_that_is_not_served_does_not_wait_for_another_one() {
-    let mut stage = Stage::new(INTERVAL);
-    stage.served.remove(&PolicyKey::of("uid-slow"));
-    for found in stage.found().await {
+    for is_old in [true, false] {
+        let mut stage = Stage::created(INTERVAL, json!({}), if is_old { 3600 } else { 1 });
+        let slow = PolicyKey::of("uid-slow");
+        stage.served.remove(&slow);
+        // A new one may be on its way, but not where it has failed.
+        stage.unloadable.extend((!is_old).then_some((slow, 1)));
+        is_told_of_slow(&mut stage).await;
+    }
+}
+
+async fn is_told_of_slow(stage: &mut Stage) {
+    let scanned = stage.scanned().await;
+    assert_eq!((scanned.found.len(), scanned.is_awaited), (3, false));
+    for found in scanned.found {
         match (found.policy.as_str(), found.news) {
             ("namespaced/a/slow", News::Unserved { request, .. }) => assert_eq!(request, "now"),
             (policy @ ("cluster/all" | "namespaced/b/quick"), News::Summary(summary)) => {
@@ -221,6 +241,19 @@ async fn who_has_asked_for_a_scan_of_a_policy_that_is_not_served_does_not_wait_f
         }
     }
     assert!(stage.asked("namespaced/a/slow").is_empty());
+}
+
+#[tokio::test]
+async fn who_has_asked_for_a_scan_of_a_policy_that_may_be_on_its_way_waits_for_the_next_one() {
+    let mut stage = Stage::created(INTERVAL, json!({}), 1);
+    let slow = PolicyKey::of("uid-slow");
+    stage.served.remove(&slow);
+    let scanned = stage.scanned().await;
+    let told: Vec<_> = scanned.found.iter().map(|found| found.policy.to_string()).collect();
+    assert_eq!((told, scanned.is_awaited), (vec!["cluster/all".to_owned(), "namespaced/b/quick".to_owned()], true));
+    stage.served.insert(slow, 1);
+    let scanned = stage.scanned().await;
+    assert_eq!((scanned.found.len(), scanned.is_awaited), (3, false));
 }
 
 #[tokio::test]
