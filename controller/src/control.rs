@@ -229,7 +229,7 @@ impl Control {
     fn failed(&mut self, action: &Action, failed: &Failed) {
         let (verb, object, problem) = (action.verb(), action.object(), failed.text.as_str());
         self.metrics.failed(verb, failed);
-        self.memory.failed(action, failed, &self.world);
+        self.memory.failed(action, failed, &self.world, Instant::now());
         if failed.cause == Cause::Forbidden && action.written().is_some() {
             self.identity_again.notify_one();
         }

@@ -9,7 +9,7 @@ use portcullis_api::Truth;
 use portcullis_contract::GroupId;
 
 use crate::action::Action;
-use crate::failed::Failed;
+use crate::failed::{Cause, Failed};
 use crate::world::{Change, Collection, Entries, PolicyView, World};
 
 /// The reason of a policy that waits for its replicas.
@@ -64,6 +64,9 @@ pub struct GroupMemory {
     pub unproven: Option<FailedProof>,
     /// Why the last write failed, if a user has to fix it.
     pub refused: Option<ConditionValue>,
+    /// Since when the webhook, which is missing, cannot be created for a reason that may pass by itself, and the last one in the words of the
+    /// API server.
+    pub failing: Option<(Instant, String)>,
     /// Whether we wrote the webhook.
     pub is_written: bool,
     /// When a revision of a member last said that it served in an installation that was removed; `None` if none did in this controller's time.
@@ -183,8 +186,14 @@ impl Memory {
         }
     }
 
-    /// Notes why an action has failed, if somebody has to act: policies say so until it succeeds.
-    pub(crate) fn failed(&mut self, action: &Action, failed: &Failed, world: &World) {
+    /// Notes why an action has failed: if somebody has to act, policies say so until it succeeds, and if a webhook cannot be created, they say so
+    /// after a while in any case.
+    pub(crate) fn failed(&mut self, action: &Action, failed: &Failed, world: &World, now: Instant) {
+        if let (Cause::Other, Action::CreateWebhook { group, .. }) = (failed.cause, action) {
+            let failing = &mut self.groups.entry(group.clone()).or_default().failing;
+            let since = failing.as_ref().map_or(now, |(since, _)| *since);
+            *failing = Some((since, failed.text.clone()));
+        }
         let Some(reason) = failed.reason() else { return };
         // A webhook with this content was there, so the content is not what is wrong, and nothing else is called in its place.
         let reason = if action.restores() { "Forbidden" } else { reason };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portcullis_api::{Condition, ConditionType};
+use portcullis_api::{Condition, ConditionType, Truth};
 use portcullis_contract::GroupId;
 use portcullis_process::Now;
 
@@ -17,7 +17,8 @@ use crate::world::{PolicyView, RevisionView, WebhookView, World, webhook_name};
 /// The longest message, in bytes.
 const MESSAGE: usize = 1024;
 
-/// How long a new leader may need to learn what it must know before it can register a webhook.
+/// How long a new leader may need to learn what it must know before it can register a webhook, and how long an API server may fail to create it
+/// before policies say so.
 const BEGINNING: Duration = Duration::from_secs(30);
 
 /// A policy whose newest revision exists, with its group.
@@ -49,7 +50,7 @@ pub(super) fn value(
     let remembered = memory.groups.get(id).unwrap_or(&nothing);
     let subject = Subject { policy, newest, problem, id, group, remembered };
     match (group.found, &rules.installation) {
-        (None, Ok(_)) => subject.without_webhook(rules),
+        (None, Ok(_)) => subject.without_webhook(rules, decision),
         (None, Err(missing)) => {
             // What the status says may be all that is known of the registration, and it has to be known to the next leader if this one ends before it
             // has registered the webhook again. But if that takes long, people must read of it.
@@ -67,10 +68,10 @@ pub(super) fn value(
 
 impl Subject<'_> {
     /// The condition while the webhook does not exist.
-    fn without_webhook(&self, rules: &Rules) -> Option<ConditionValue> {
+    fn without_webhook(&self, rules: &Rules, decision: &mut Decision) -> Option<ConditionValue> {
         let Self { group, remembered, .. } = self;
+        let name = webhook_name(&rules.policy_server, self.id);
         if let Some(problem) = &self.problem {
-            let name = webhook_name(&rules.policy_server, self.id);
             let next = if group.desired.is_some() { "" } else { ", and its content is no longer known" };
             return Some(ConditionValue::not_configured(
                 "SpecInvalid",
@@ -82,6 +83,12 @@ impl Subject<'_> {
         }
         if remembered.refused.is_some() {
             return remembered.refused.clone();
+        }
+        if let Some((since, text)) = &remembered.failing
+            && decision.has_passed(*since, BEGINNING)
+        {
+            let message = format!("webhook configuration {name} is missing and cannot be registered: {text}");
+            return Some(ConditionValue { status: Truth::Unknown, reason: "Unknown", message });
         }
         (!group.may_register && !group.comes_back(remembered)).then(|| waiting(self.policy))
     }

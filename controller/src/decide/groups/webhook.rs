@@ -62,6 +62,7 @@ impl<'w> Group<'w> {
             Some(found) => {
                 remembered.gone = None;
                 remembered.deleted = None;
+                remembered.failing = None;
                 if self.is_right {
                     remembered.right = Some(Arc::clone(&found.entries));
                     remembered.refused = None;
@@ -72,11 +73,15 @@ impl<'w> Group<'w> {
                 if was_found {
                     remembered.gone = Some(now.instant);
                 }
+                if !self.may_register && !self.comes_back(remembered) {
+                    remembered.failing = None;
+                }
                 if self.claims.is_empty() {
                     // A policy that joins the group later registers it again.
                     remembered.right = None;
                     remembered.proven = None;
                     remembered.unproven = None;
+                    remembered.failing = None;
                 }
             }
         }

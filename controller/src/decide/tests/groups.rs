@@ -162,6 +162,31 @@ fn an_authority_that_is_missing_for_long_is_told_and_what_was_registered_is_not_
 }
 
 #[test]
+fn a_webhook_that_cannot_be_registered_for_long_is_told_whatever_the_cause() {
+    let again = serving_previous(policy("a")).0;
+    let mut first = Stage::new();
+    first.put(policy("a").everywhere());
+    first.revision(&policy("a"), &[]);
+    first.tried(&policy("a"));
+    for (mut stage, register, generation) in [(again, "register again", 2), (first, "register", 1)] {
+        stage.rules.installation = rules().installation;
+        for seconds in [29, 1] {
+            let actions = stage.decide();
+            assert_eq!(actions.iter().map(short).collect::<Vec<_>>(), [register]);
+            policies::answer(&mut stage, &actions, crate::failed::Cause::Other);
+            stage.pass(seconds);
+        }
+        let told = format!("a Unknown Unknown at {generation}");
+        assert_eq!(stage.actions(), [register, &told]);
+        let (_, message) = policies::said(&stage.decide()).remove(0);
+        assert!(message.ends_with(" is missing and cannot be registered: its words"), "{message}");
+        assert_eq!(stage.write_webhooks(), 1);
+        stage.decide();
+        assert!(stage.memory.groups.values().all(|group| group.failing.is_none()));
+    }
+}
+
+#[test]
 fn a_withdrawn_generation_that_served_tells_that_its_policy_was_registered() {
     let told = |old: P, new: P| {
         let mut stage = Stage::new();

@@ -302,15 +302,15 @@ fn a_policy_that_lost_our_finalizer_while_it_is_deleted_is_forgotten() {
 }
 
 /// What the API server answers to these actions.
-fn answer(stage: &mut Stage, actions: &[Action], cause: crate::failed::Cause) {
+pub(super) fn answer(stage: &mut Stage, actions: &[Action], cause: crate::failed::Cause) {
     for action in actions {
         let failed = crate::failed::Failed::of(cause, "its words".to_owned());
-        stage.memory.failed(action, &failed, &stage.world);
+        stage.memory.failed(action, &failed, &stage.world, stage.start + stage.elapsed);
     }
 }
 
 /// The conditions that are to be written, with their messages.
-fn said(actions: &[Action]) -> Vec<(String, String)> {
+pub(super) fn said(actions: &[Action]) -> Vec<(String, String)> {
     let conditions = actions.iter().filter_map(|action| match action {
         Action::SetCondition { condition, .. } => Some((short(action), condition.message.clone())),
         _ => None,
