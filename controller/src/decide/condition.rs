@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portcullis_api::{Condition, ConditionType, Truth};
+use portcullis_api::{Condition, ConditionType};
 use portcullis_contract::GroupId;
 use portcullis_process::Now;
 
@@ -88,7 +88,7 @@ impl Subject<'_> {
             && decision.has_passed(*since, BEGINNING)
         {
             let message = format!("webhook configuration {name} is missing and cannot be registered: {text}");
-            return Some(ConditionValue { status: Truth::Unknown, reason: "Unknown", message });
+            return Some(ConditionValue::not_configured("Unknown", message));
         }
         (!group.may_register && !group.comes_back(remembered)).then(|| waiting(self.policy))
     }

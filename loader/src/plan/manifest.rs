@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use portcullis_contract::{Candidate, Digest, Failure, GroupEntry, Manifest, PolicyEntry, PolicyId, Reason};
+use portcullis_contract::{Candidate, Class, Digest, Failure, GroupEntry, Manifest, PolicyEntry, PolicyId, Reason};
 use serde::Serialize;
 
 use super::attempts::{AttemptError, Attempts};
@@ -285,8 +285,9 @@ impl Plan {
         let mut choices = Vec::new();
         if newest.is_some() {
             choices.push(Choice::Both);
-            // A generation that was refused cannot serve alone.
-            choices.extend((!policy.refused.contains_key(&policy.generation)).then_some(Choice::Newest));
+            // A generation that was refused for good cannot serve alone. One that is tried again may.
+            let is_final = policy.refused.get(&policy.generation) == Some(&Class::Final);
+            choices.extend((!is_final).then_some(Choice::Newest));
         }
         choices.extend(older.as_ref().map(|_| Choice::Older));
         let serving = if newest.is_some() && policy.need() == Need::Served {

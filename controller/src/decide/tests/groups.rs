@@ -176,7 +176,7 @@ fn a_webhook_that_cannot_be_registered_for_long_is_told_whatever_the_cause() {
             policies::answer(&mut stage, &actions, crate::failed::Cause::Other);
             stage.pass(seconds);
         }
-        let told = format!("a Unknown Unknown at {generation}");
+        let told = format!("a False Unknown at {generation}");
         assert_eq!(stage.actions(), [register, &told]);
         let (_, message) = policies::said(&stage.decide()).remove(0);
         assert!(message.ends_with(" is missing and cannot be registered: its words"), "{message}");

@@ -109,3 +109,25 @@ fn z07_what_serves_keeps_its_place_from_one_manifest_to_the_next() {
     }
     assert_eq!(served.len(), 4, "{served:?}");
 }
+
+#[test]
+fn z07_what_is_tried_again_keeps_its_place() {
+    let kept = |reason| {
+        let mut table = Table::narrow();
+        // Others are older, and want more later.
+        let older = || (0..7).map(|n| small(&format!("namespaced/greedy/{n}"), "x"));
+        table.want(older().collect());
+        table.settle();
+        table.want(older().chain([greedy(7), greedy(8)]).collect());
+        table.settle();
+        table.loads("namespaced/greedy/7", 1, digest(URL));
+        table.loads("namespaced/greedy/8", 1, digest(URL));
+        // A replica that started again could not load it.
+        table.refuses("namespaced/greedy/8", 1, digest(URL), digest("x"), reason, 0);
+        table.want((0..9).map(greedy).collect());
+        table.settle();
+        table.served().contains(&"namespaced/greedy/8".to_owned())
+    };
+    assert!(kept(Reason::CapabilityUnavailable));
+    assert!(!kept(Reason::SettingsInvalid), "what is refused for good makes room");
+}
