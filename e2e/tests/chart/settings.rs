@@ -102,7 +102,7 @@ fn instances_that_have_no_room_in_the_container_are_refused() {
         ("512Mi", "128MiB", 128, "want 820Mi"),
         ("800M", "128MiB", 128, "want 820Mi"),
         ("1Gi", "256MiB", 128, "want 1639Mi"),
-        ("1Gi", "128MiB", 1000, "want 2660Mi"),
+        ("1Gi", "128MiB", 1000, "want 2710Mi"),
         ("32Mi", "1MiB", 8, "want 46Mi"),
     ] {
         let words = refusal(&evaluator(limit, memory, instances));
