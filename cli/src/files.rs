@@ -198,7 +198,7 @@ pub(crate) mod tests {
         add_what_is_not_read(folder.path());
         fs::write(folder.path().join("a.yaml"), "a: 1").expect("writes");
         fs::write(folder.path().join("notes.txt"), "a: 1").expect("writes");
-        // Nothing that can be read, and sockets, pipes and devices cannot have what is meant.
+        // A link to nothing cannot be read. Sockets, pipes and devices hold no policies.
         for (target, link) in [("nowhere", "gone"), ("/dev/null", "null.yaml")] {
             symlink(target, folder.path().join(link)).expect("links");
         }

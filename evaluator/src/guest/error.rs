@@ -14,7 +14,7 @@ pub(crate) enum CallError {
     /// The deadline passed.
     #[error("guest code interrupted, execution deadline exceeded")]
     TimedOut {
-        /// The failed host call that may be the cause and may pass, and why it failed; none if there is none.
+        /// The host call whose failure may have caused this and may be temporary, with why it failed.
         may_pass: Option<String>,
     },
     /// The guest trapped; the text is the trap's.
@@ -46,7 +46,7 @@ pub(crate) enum CallError {
         text: String,
         /// Whether the deadline passed.
         timed_out: bool,
-        /// The failed host call that may be the cause and may pass, and why it failed; none if there is none.
+        /// The host call whose failure may have caused this and may be temporary, with why it failed.
         may_pass: Option<String>,
     },
     /// There was no memory for the guest.
@@ -60,7 +60,7 @@ pub(crate) enum CallError {
     Unprovided {
         /// What happened.
         text: String,
-        /// The failed host call that may pass, and why it failed; none if there is none.
+        /// The host call whose failure may be temporary, with why it failed.
         may_pass: Option<String>,
     },
     /// The guest asks for something that this host does not have.
@@ -89,8 +89,8 @@ impl CallError {
         }
     }
 
-    /// The failed host call because of which the guest may have failed now, and may not fail later; none if there is none. A load is tried again
-    /// because of it, also one that was too late: a host that hangs takes the guest's time.
+    /// The host call whose failure may have caused this and may be temporary. A load is tried again because of it, also one that was too late: a
+    /// host that hangs takes the guest's time.
     pub(crate) fn that_may_pass(&self) -> Option<&str> {
         match self {
             Self::TimedOut { may_pass } | Self::Init { may_pass, .. } | Self::Unprovided { may_pass, .. } => {

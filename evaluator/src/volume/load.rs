@@ -294,7 +294,7 @@ fn group_limit(seconds: Option<u32>, group: &CandidatePolicyGroup, default: Dura
     own_limit(seconds, members.sum::<Duration>().min(LONGEST_WAIT).max(default))
 }
 
-/// The reply to `validate_settings`, with the host calls that failed before it; or why there is none.
+/// The reply to `validate_settings` with the host calls that failed before it, or why no reply came.
 type Checked = Result<(Vec<u8>, FailedCalls), CallError>;
 
 /// The same as [`judge`], where a check that was too late because this replica is busy counts otherwise than one whose module takes too long.

@@ -158,7 +158,7 @@ pub(crate) fn quotes_guest(reason: Reason) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use portcullis_contract::{Artifact, CandidateContent, CandidateModule, ExecutionMode, FailurePolicy, Mode};
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     /// A candidate whose settings are different in each generation.
-    fn candidate(generation: i64) -> Candidate {
+    pub(in crate::volume) fn candidate(generation: i64) -> Candidate {
         Candidate {
             generation,
             digest: Digest::of(b"module"),

@@ -173,7 +173,7 @@ impl<'a> Path<'a> {
             "object" => made.may_grow(&self.keys),
             "request" => self.is_of_requester(),
             "oldObject" => false,
-            // Of an entry of a list.
+            // A field of an entry of a list.
             _ => self.keys.last().copied().flatten().is_some_and(|field| made.may_append_to(field)),
         }
     }

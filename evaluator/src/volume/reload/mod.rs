@@ -242,12 +242,8 @@ mod tests {
     use std::future::pending;
     use std::time::Duration;
 
-    use portcullis_contract::{
-        Artifact, CandidateContent, CandidateModule, ExecutionMode, FailurePolicy, MatchCondition, Mode, PolicyEntry,
-        WebhookKind,
-    };
+    use portcullis_contract::{FailurePolicy, MatchCondition, Mode, PolicyEntry, WebhookKind};
     use portcullis_engine::{RunLimits, RunningEngine};
-    use serde_json::value::RawValue;
     use tempfile::TempDir;
 
     use super::*;
@@ -256,6 +252,7 @@ mod tests {
     use crate::memory::MemoryPlan;
     use crate::volume::artifact::Artifacts;
     use crate::volume::artifact_error::ArtifactError;
+    use crate::volume::plan::tests::candidate;
 
     /// A manifest's policy with the generations 3 and 2, neither of which has been tried.
     struct Fixture {
@@ -319,24 +316,6 @@ mod tests {
             let task = self.reload.tasks.spawn(pending());
             self.policy().on_its_way = Some((key, task));
             key
-        }
-    }
-
-    fn candidate(generation: i64) -> Candidate {
-        let module = CandidateModule {
-            artifact: Artifact { file: "a".into(), sha256: Digest::of(b"artifact"), size: 1 },
-            execution_mode: ExecutionMode::KubewardenWapc,
-            settings: RawValue::from_string(format!("{{\"of\":{generation}}}")).expect("JSON"),
-            host_capabilities: Vec::new(),
-            context_aware_resources: Vec::new(),
-        };
-        Candidate {
-            generation,
-            digest: Digest::of(b"module"),
-            mutating: false,
-            message: None,
-            timeout_eval_seconds: None,
-            content: CandidateContent::Module(module),
         }
     }
 
