@@ -33,6 +33,7 @@ mod test_images;
 mod tools;
 mod totals;
 mod workspace;
+mod wrapped;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -7,6 +7,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::wrapped;
+
 /// The script that is run in the namespace before the program itself.
 const LOOPBACK_UP: &str = r#"ip link set lo up && exec "$0" "$@""#;
 
@@ -30,17 +32,8 @@ pub(crate) fn own(cargo: &mut Command) -> Result<()> {
 pub(crate) fn inside_own(command: &Command) -> Result<Command> {
     let program = std::env::current_exe().context("failed to find this program")?;
     let mut inside = Command::new(program);
-    inside.arg("in-own-network").arg(command.get_program()).args(command.get_args());
-    if let Some(folder) = command.get_current_dir() {
-        inside.current_dir(folder);
-    }
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => inside.env(name, value),
-            None => inside.env_remove(name),
-        };
-    }
-    Ok(inside)
+    inside.arg("in-own-network");
+    Ok(wrapped::started_by(inside, command))
 }
 
 /// Replaces this process by the program, in its own network namespace.

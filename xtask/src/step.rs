@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,7 @@ use crate::evidence::count::Count;
 use crate::evidence::runs::{self, Run, TestOutcome};
 use crate::log::{self, Written};
 use crate::totals::Totals;
+use crate::wrapped;
 
 /// How many of the steps that may run beside others run at the same time. Tests of real programs wait more than they
 /// compute. Three leave no core idle and save some minutes, but then canaries wait longer than a busy machine excuses.
@@ -33,14 +35,25 @@ pub(crate) struct Step<'a> {
     pub(crate) work: Work<'a>,
     /// If this fails, the build is broken and later steps are not run, because they would only repeat its errors.
     pub(crate) gate: bool,
-    /// Whether it may run at the same time as adjacent steps that may do so too.
-    pub(crate) is_beside: bool,
+    /// What else may run at the same time.
+    pub(crate) place: Place,
     /// Whether its commands may take minutes and show their progress on standard error.
     pub(crate) is_shown: bool,
     /// The longest that all of its commands may take together.
     pub(crate) limit: Duration,
     /// If it is skipped: a part of the paths of the files whose tests do not run because of that.
     pub(crate) leaves_out: Option<&'static str>,
+}
+
+/// What may run at the same time as a step: of the steps next to it, those that are not alone either.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Place {
+    /// Nothing.
+    Alone,
+    /// Other steps that run beside each other, in as many lanes as there are.
+    Beside,
+    /// Those of all lanes, which lose little by it: the commands of this step have the lowest priority, and use what is idle.
+    WhenIdle,
 }
 
 /// What a step does.
@@ -105,7 +118,15 @@ impl<'a> Step<'a> {
     }
 
     fn new(name: impl Into<String>, work: Work<'a>) -> Self {
-        Self { name: name.into(), work, gate: false, is_beside: false, is_shown: false, limit: LIMIT, leaves_out: None }
+        Self {
+            name: name.into(),
+            work,
+            gate: false,
+            place: Place::Alone,
+            is_shown: false,
+            limit: LIMIT,
+            leaves_out: None,
+        }
     }
 
     pub(crate) fn gate(self) -> Self {
@@ -117,7 +138,11 @@ impl<'a> Step<'a> {
     }
 
     pub(crate) fn beside(self) -> Self {
-        Self { is_beside: true, ..self }
+        Self { place: Place::Beside, ..self }
+    }
+
+    pub(crate) fn when_idle(self) -> Self {
+        Self { place: Place::WhenIdle, ..self }
     }
 
     pub(crate) fn within(self, limit: Duration) -> Self {
@@ -142,8 +167,8 @@ pub(crate) fn run_all(steps: Vec<Step<'_>>, logs: &Path) -> Result<Vec<Done>> {
             continue;
         }
         let mut group = vec![(index, step)];
-        if group[0].1.is_beside {
-            while let Some(next) = steps.next_if(|(_, next)| next.is_beside) {
+        if group[0].1.place != Place::Alone {
+            while let Some(next) = steps.next_if(|(_, next)| next.place != Place::Alone) {
                 group.push(next);
             }
         }
@@ -183,14 +208,18 @@ impl Runner<'_> {
         Ok(done)
     }
 
-    /// Runs steps, [`LANES`] of them at the same time. Returns their results in the order of the steps.
+    /// Runs steps, [`LANES`] of them at the same time, and one more of those that use what is idle. Returns their results in the order of
+    /// the steps.
     fn lanes(&self, steps: Vec<(usize, Step<'_>)>) -> Result<Vec<Done>> {
-        let waiting = Mutex::new(steps.into_iter());
+        let (when_idle, beside): (Vec<_>, Vec<_>) =
+            steps.into_iter().partition(|(_, step)| step.place == Place::WhenIdle);
+        let (when_idle, beside) = (Mutex::new(when_idle.into_iter()), Mutex::new(beside.into_iter()));
         let ended = Mutex::new(Vec::new());
         thread::scope(|scope| {
-            for _ in 0..LANES {
-                scope.spawn(|| {
-                    while let Some((index, step)) = next(&waiting) {
+            for waiting in iter::once(&when_idle).chain(iter::repeat_n(&beside, LANES)) {
+                let ended = &ended;
+                scope.spawn(move || {
+                    while let Some((index, step)) = next(waiting) {
                         let line = self.line(index, &step.name);
                         println!("{line} begins");
                         let tell = |panic: &str| {
@@ -203,7 +232,7 @@ impl Runner<'_> {
                             println!("{line} ... {}", told(&done.outcome, done.took));
                             tell_of_failure(done, output);
                         }
-                        lock(&ended).push((index, result.map(|(done, _)| done)));
+                        lock(ended).push((index, result.map(|(done, _)| done)));
                     }
                 });
             }
@@ -221,6 +250,8 @@ impl Runner<'_> {
     fn run(&self, step: Step<'_>, tell: &(dyn Fn(&str) + Sync)) -> Result<(Done, String)> {
         let start = Instant::now();
         let log = log_path(self.logs, &step.name);
+        let is_low = step.place == Place::WhenIdle;
+        let with_priority = |command| if is_low { wrapped::at_lowest_priority(&command) } else { command };
         let (done, output) = match step.work {
             Work::Skip(reason) => {
                 (Done { leaves_out: step.leaves_out, ..Done::new(step.name, Outcome::Skipped(reason)) }, String::new())
@@ -231,11 +262,14 @@ impl Runner<'_> {
                 let outcome = if problems.is_empty() { Outcome::Passed(totals) } else { Outcome::Failed(totals) };
                 (Done::new(step.name, outcome), problems.join("\n"))
             }
-            Work::Command(command) => {
-                of_commands(step.name, log::run(vec![command], &log, step.limit, step.is_shown, tell)?, &log)
-            }
+            Work::Command(command) => of_commands(
+                step.name,
+                log::run(vec![with_priority(command)], &log, step.limit, step.is_shown, tell)?,
+                &log,
+            ),
             Work::Commands(commands) => {
-                of_commands(step.name, log::run(commands()?, &log, step.limit, step.is_shown, tell)?, &log)
+                let commands = commands()?.into_iter().map(with_priority).collect();
+                of_commands(step.name, log::run(commands, &log, step.limit, step.is_shown, tell)?, &log)
             }
         };
         Ok((Done { took: start.elapsed(), ..done }, output))
@@ -340,141 +374,4 @@ fn told(outcome: &Outcome, took: Duration) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn done(name: &str, outcome: Outcome) -> Done {
-        Done { took: Duration::from_millis(1240), ..Done::new(name.to_owned(), outcome) }
-    }
-
-    #[test]
-    fn the_summary_ends_with_the_totals() {
-        let passed = Outcome::Passed(Totals { passed: 3, failed: 0, skipped: 0 });
-        let skipped = Outcome::Skipped("no Go here; install Go 1.24".to_owned());
-        let steps =
-            [done("formatting", Outcome::Passed(Totals::default())), done("loader", passed), done("go", skipped)];
-        let (text, totals) = summary(&steps, &Count::default());
-        assert_eq!(
-            text,
-            "formatting  ok         1.2 s\n\
-             loader      ok         1.2 s  3 passed, 0 failed, 0 skipped\n\
-             go          SKIPPED\n\
-             SKIPPED: go: no Go here; install Go 1.24\n\
-             3 passed, 0 failed, 1 skipped",
-        );
-        assert_eq!(totals, Totals { passed: 3, failed: 0, skipped: 1 });
-    }
-
-    #[test]
-    fn a_failed_check_counts_as_one_failure() {
-        let (_, totals) = summary(&[done("formatting", Outcome::Failed(Totals::default()))], &Count::default());
-        assert_eq!(totals, Totals { passed: 0, failed: 1, skipped: 0 });
-    }
-
-    #[test]
-    fn failed_tests_count_as_many_as_they_are() {
-        let failed = done("loader", Outcome::Failed(Totals { passed: 5, failed: 2, skipped: 0 }));
-        let (_, totals) = summary(&[failed], &Count::default());
-        assert_eq!(totals, Totals { passed: 5, failed: 2, skipped: 0 });
-    }
-
-    #[test]
-    fn tests_that_failed_or_said_that_they_were_skipped_are_named_before_the_totals() {
-        let output =
-            "SKIPPED a: no node\ntest a ... ok\nFAILING b: x.rs:1:1: why\ntest b ... FAILED\ntest c ... FAILED\n";
-        let mut step = done("loader", Outcome::Failed(Totals { passed: 0, failed: 2, skipped: 1 }));
-        step.runs = runs::parse(output);
-        let count = Count { lines: vec!["fault catalogue: none".to_owned()], missing: 1, ..Count::default() };
-        let (text, _) = summary(&[step], &count);
-        assert_eq!(
-            text.split_once('\n').unwrap().1,
-            "SKIPPED: loader: a: no node\nFAILED: loader: b: x.rs:1:1: why\nFAILED: loader: c\nfault catalogue: none\n\
-             0 passed, 3 failed, 1 skipped",
-        );
-    }
-
-    #[test]
-    fn a_skip_inside_a_test_is_counted_as_one() {
-        let logs = std::env::temp_dir().join(format!("xtask-steps-skip-{}", std::process::id()));
-        let mut echo = Command::new("sh");
-        let output =
-            "SKIPPED a: no node\ntest a ... ok\ntest b ... ok\ntest result: ok. 2 passed; 0 failed; 0 ignored\n";
-        echo.args(["-c", "printf %s \"$0\"", output]);
-        let steps = vec![Step::command("one", echo), Step::skip("two", "no node").leaving_out("e2e/tests/node/")];
-        let done = run_all(steps, &logs).unwrap();
-        assert_eq!(done[0].outcome, Outcome::Passed(Totals { passed: 1, failed: 0, skipped: 1 }));
-        assert_eq!(done[0].runs.len(), 2);
-        assert_eq!(done[1].leaves_out, Some("e2e/tests/node/"));
-        fs::remove_dir_all(logs).unwrap();
-    }
-
-    #[test]
-    fn a_step_that_hangs_fails_and_its_last_lines_come_before_the_totals() {
-        let logs = std::env::temp_dir().join(format!("xtask-steps-hung-{}", std::process::id()));
-        let mut hangs = Command::new("sh");
-        hangs.args(["-c", "echo 'test a ... ok'; echo 'test b has been running'; exec sleep 3600"]);
-        let steps = vec![
-            Step::command("one", hangs).within(Duration::from_secs(1)),
-            Step::command("two", Command::new("true")),
-        ];
-        let done = run_all(steps, &logs).unwrap();
-        assert!(matches!(done[0].outcome, Outcome::Failed(_)), "{:?}", done[0].outcome);
-        assert_eq!(done[1].outcome, Outcome::Passed(Totals::default()), "the others run");
-        let (text, totals) = summary(&done, &Count::default());
-        let told = "FAILED: one: sh was ended, as the step may take 1 s; its last lines:\n    test a ... ok\n    \
-            test b has been running\n";
-        assert!(text.contains(told), "{text}");
-        assert_eq!(totals.failed, 1);
-        fs::remove_dir_all(logs).unwrap();
-    }
-
-    #[test]
-    fn a_broken_build_ends_the_run() {
-        let logs = std::env::temp_dir().join(format!("xtask-steps-{}", std::process::id()));
-        let steps = vec![
-            Step::check("builds", || Ok(vec!["it does not build".to_owned()])).gate(),
-            Step::check("tests", || panic!("a step behind a broken build was run")),
-        ];
-        let done = run_all(steps, &logs).unwrap();
-        let outcomes: Vec<_> = done.iter().map(|step| step.outcome.clone()).collect();
-        assert_eq!(outcomes, [Outcome::Failed(Totals::default()), Outcome::NotRun]);
-        fs::remove_dir_all(logs).unwrap();
-    }
-
-    #[test]
-    fn steps_that_may_run_beside_each_other_end_in_their_order() {
-        let logs = std::env::temp_dir().join(format!("xtask-steps-beside-{}", std::process::id()));
-        fs::create_dir_all(&logs).unwrap();
-        // Each of the two waits for the other, which would never end in one lane.
-        let (one, two) = (logs.join("one"), logs.join("two"));
-        let meet = |mine: &Path, other: &Path| {
-            let mut command = Command::new("sh");
-            command.args(["-c", "touch \"$0\"; until [ -e \"$1\" ]; do sleep 0.01; done"]).args([mine, other]);
-            command
-        };
-        let steps = vec![
-            Step::command("one", meet(&one, &two)).beside(),
-            Step::commands("two", || Ok(vec![meet(&two, &one), Command::new("false")])).beside(),
-            Step::command("three", Command::new("true")),
-        ];
-        let done = run_all(steps, &logs).unwrap();
-        let told: Vec<_> = done.iter().map(|step| (step.name.as_str(), step.outcome.clone())).collect();
-        let (passed, failed) = (Outcome::Passed(Totals::default()), Outcome::Failed(Totals::default()));
-        assert_eq!(told, [("one", passed.clone()), ("two", failed), ("three", passed)]);
-        fs::remove_dir_all(logs).unwrap();
-    }
-
-    #[test]
-    fn a_failed_step_lets_the_others_run() {
-        let logs = std::env::temp_dir().join(format!("xtask-steps-on-{}", std::process::id()));
-        let mut echo = Command::new("sh");
-        echo.args(["-c", "echo 'test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured'"]);
-        let steps = vec![Step::command("one", Command::new("false")), Step::command("two", echo)];
-        let outcomes: Vec<_> = run_all(steps, &logs).unwrap().into_iter().map(|step| step.outcome).collect();
-        assert_eq!(
-            outcomes,
-            [Outcome::Failed(Totals::default()), Outcome::Passed(Totals { passed: 2, failed: 0, skipped: 0 })]
-        );
-        fs::remove_dir_all(logs).unwrap();
-    }
-}
+mod tests;

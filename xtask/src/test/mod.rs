@@ -107,7 +107,6 @@ impl<'a> Plan<'a> {
             self.add(step);
         }
         self.advisories();
-        self.lints();
         self.guests();
 
         let selected = |tests: Vec<Tests<'a>>| -> Vec<_> {
@@ -133,6 +132,7 @@ impl<'a> Plan<'a> {
         for tests in real {
             self.add(tests.step.beside());
         }
+        self.lints();
         if needs.contains(&Need::Kubernetes) {
             self.clean_up();
         }
@@ -174,25 +174,25 @@ impl<'a> Plan<'a> {
     }
 
     /// Lints everything at once, and libraries also by themselves. Programs are built by themselves anyway, and benchmarks and tests are
-    /// always built with the whole workspace.
+    /// always built with the whole workspace. All that is compiled for lints alone, which is a quarter of what a first run compiles, and
+    /// tests of real programs leave a fifth of the processor idle.
     fn lints(&mut self) {
         let mut clippy = self.workspace.cargo("clippy");
         clippy.args(["--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
-        self.add(Step::command("lints", clippy).within(LIMIT_OF_BUILDS));
+        self.add(Step::command("lints", clippy).when_idle().within(LIMIT_OF_BUILDS));
         let is_else = |step: &Step<'_>| {
             let name = step.name.strip_prefix(boundaries::ALONE);
             programs::all().into_iter().chain([BENCH, BLACK_BOX]).any(|other| Some(other) == name)
         };
         for step in boundaries::builds_alone(self.workspace).into_iter().filter(|step| !is_else(step)) {
-            self.add(step.gate().within(LIMIT_OF_BUILDS));
+            self.add(step.when_idle().within(LIMIT_OF_BUILDS));
         }
+        let mut guests = self.in_guests("clippy");
+        guests.args(["--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
+        self.add(Step::command("guests: lints", guests).when_idle().within(LIMIT_OF_BUILDS));
     }
 
     fn guests(&mut self) {
-        let mut clippy = self.in_guests("clippy");
-        clippy.args(["--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
-        self.add(Step::command("guests: lints", clippy).within(LIMIT_OF_BUILDS));
-
         let mut native = self.in_guests("test");
         // Without `--quiet`, which would also keep the names of tests from being written.
         native.args(["--workspace", "--no-fail-fast"]).args(&self.wanted.args);
