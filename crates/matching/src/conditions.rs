@@ -8,6 +8,7 @@ mod cautious;
 mod cost;
 mod failing;
 mod requester;
+mod types;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,6 +28,7 @@ use cost::{Cost, MAX_BRIEF_STEPS, MAX_DEPTH, MAX_STEPS, Size};
 pub use failing::Failing;
 use failing::{is_certain, named};
 use requester::needs_requester;
+use types::is_condition;
 
 /// Longest expression that is evaluated, in bytes.
 const MAX_LENGTH: usize = 4096;
@@ -90,8 +92,8 @@ impl Subject {
 }
 
 impl Conditions {
-    /// Parses conditions that are evaluated for each request. `None` if one of them might mean something else in an API server, takes more
-    /// than a moment, or looks at more of an object than its metadata.
+    /// Parses conditions that are evaluated for each request. `None` if one of them might mean something else in an API server or be refused
+    /// by it, takes more than a moment, or looks at more of an object than its metadata.
     pub(crate) fn for_requests(conditions: &[MatchCondition]) -> Option<Self> {
         /// Variables that only API servers have, and fields that are missing in the variables here.
         const ELSEWHERE: [&str; 4] = ["authorizer", "namespaceObject", "options", "managedFields"];
@@ -100,10 +102,12 @@ impl Conditions {
             !ELSEWHERE.iter().any(|word| text.contains(word)) && portcullis_expression::match_condition(text).is_ok()
         };
         let all = Self::of(conditions);
-        let is_brief = |one: &Condition| {
-            one.expression.as_ref().is_some_and(|(tree, cost)| cost.is_brief() && reads_metadata_only(tree))
+        let is_known = |one: &Condition| {
+            one.expression
+                .as_ref()
+                .is_some_and(|(tree, cost)| cost.is_brief() && reads_metadata_only(tree) && is_condition(tree))
         };
-        (conditions.iter().all(is_judged) && all.0.iter().all(is_brief)).then_some(all)
+        (conditions.iter().all(is_judged) && all.0.iter().all(is_known)).then_some(all)
     }
 
     /// Whether there are none.

@@ -368,9 +368,23 @@ mod tests {
             "object.spec.hostNetwork",
             "object.metadata.name ==",
             "object.?metadata.hasValue()",
+            // An API server would refuse these, and here they would be false for every request.
+            "request.kind == 'Pod'",
+            "request.resource == 'pods'",
+            "has(request.userinfo) && request.userinfo.username == 'me'",
+            "request.dryRun == 'true'",
+            "request.user == 'x'",
+            "request.name.contains(1)",
+            "sets.contains(['a'], ['a'])",
         ] {
             assert!(matcher(Value::Null, &["true", unjudged]).is_none(), "{unjudged}");
         }
-        assert!(matcher(json!({"matchExpressions": [{"key": "a", "operator": "Near"}]}), &[]).is_none());
+        for unjudged in [
+            json!({"matchExpressions": [{"key": "a", "operator": "Near"}]}),
+            json!({"matchLabels": {"app": "shop-"}}),
+            json!({"matchExpressions": [{"key": "a/b/c", "operator": "Exists"}]}),
+        ] {
+            assert!(matcher(unjudged.clone(), &[]).is_none(), "{unjudged}");
+        }
     }
 }

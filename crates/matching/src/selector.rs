@@ -4,6 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+/// Longest value of a label, and longest name in its key, in bytes.
+const LONGEST_NAME: usize = 63;
+/// Longest DNS name in the key of a label, in bytes.
+const LONGEST_DOMAIN: usize = 253;
+
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
@@ -37,9 +42,12 @@ pub enum SelectorError {
         /// What it must be.
         wanted: &'static str,
     },
-    /// A key or value has characters that labels do not have.
-    #[error("{0:?} is not the key or value of a label")]
-    Word(String),
+    /// No label can have this key.
+    #[error("{0:?} is not the key of a label")]
+    Key(String),
+    /// No label can have this value.
+    #[error("{0:?} is not the value of a label")]
+    Value(String),
     /// The operator is unknown.
     #[error("{0:?} is not an operator of label selectors")]
     Operator(String),
@@ -52,18 +60,19 @@ impl Selector {
     /// Reads a selector.
     ///
     /// # Errors
-    /// When it is not a label selector, or has characters that would mean something else in a query.
+    /// When an API server would refuse it: it is not a label selector, or no label can have one of its keys or values.
     pub fn parse(selector: &Value) -> Result<Self, SelectorError> {
         let mut requirements = Vec::new();
         for (key, value) in fields(&selector["matchLabels"])? {
-            let key = word("matchLabels", Some(key))?;
-            requirements.push(Requirement { key, condition: Condition::Equals(word("matchLabels", value.as_str())?) });
+            let key = key_of("matchLabels", Some(key))?;
+            let condition = Condition::Equals(value_of("matchLabels", value.as_str())?);
+            requirements.push(Requirement { key, condition });
         }
         for expression in list("matchExpressions", &selector["matchExpressions"])? {
-            let key = word("matchExpressions.key", expression["key"].as_str())?;
+            let key = key_of("matchExpressions.key", expression["key"].as_str())?;
             let values = list("matchExpressions.values", &expression["values"])?.iter();
             let values: Result<BTreeSet<String>, _> =
-                values.map(|value| word("matchExpressions.values", value.as_str())).collect();
+                values.map(|value| value_of("matchExpressions.values", value.as_str())).collect();
             let values = values?;
             let operator = expression["operator"].as_str().unwrap_or_default();
             if matches!(operator, "In" | "NotIn") && values.is_empty() {
@@ -140,10 +149,35 @@ fn list<'v>(field: &'static str, value: &'v Value) -> Result<&'v [Value], Select
     }
 }
 
-fn word(field: &'static str, text: Option<&str>) -> Result<String, SelectorError> {
+/// The key of a label: a name, and maybe a DNS name and `/` before it.
+fn key_of(field: &'static str, text: Option<&str>) -> Result<String, SelectorError> {
     let text = text.ok_or(SelectorError::Type { field, wanted: "a string" })?;
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
-    if text.bytes().all(is_plain) { Ok(text.to_owned()) } else { Err(SelectorError::Word(text.to_owned())) }
+    let (domain, name) = text.split_once('/').map_or((None, text), |(domain, name)| (Some(domain), name));
+    let is_key = domain.is_none_or(is_domain) && is_name(name);
+    if is_key { Ok(text.to_owned()) } else { Err(SelectorError::Key(text.to_owned())) }
+}
+
+/// The value of a label, which may be empty.
+fn value_of(field: &'static str, text: Option<&str>) -> Result<String, SelectorError> {
+    let text = text.ok_or(SelectorError::Type { field, wanted: "a string" })?;
+    if text.is_empty() || is_name(text) { Ok(text.to_owned()) } else { Err(SelectorError::Value(text.to_owned())) }
+}
+
+fn is_name(text: &str) -> bool {
+    text.len() <= LONGEST_NAME && is_framed(text, |byte| byte.is_ascii_alphanumeric(), b"-_.")
+}
+
+fn is_domain(text: &str) -> bool {
+    let is_label = |label| is_framed(label, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit(), b"-");
+    text.len() <= LONGEST_DOMAIN && text.split('.').all(is_label)
+}
+
+/// Whether a text begins and ends with one kind of characters, and has only those and the `between` ones inside.
+fn is_framed(text: &str, end: fn(&u8) -> bool, between: &[u8]) -> bool {
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(end)
+        && bytes.last().is_some_and(end)
+        && bytes.iter().all(|byte| end(byte) || between.contains(byte))
 }
 
 #[cfg(test)]
@@ -210,6 +244,32 @@ mod tests {
             json!({"matchExpressions": [{"key": "a", "operator": "In", "values": "b"}]}),
         ] {
             assert!(Selector::parse(&wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn keys_and_values_are_those_that_labels_can_have() {
+        let with = |key: &str, value: &str| {
+            let labels = Selector::parse(&json!({"matchLabels": {key: value}}));
+            let expression = json!({"key": key, "operator": "In", "values": [value]});
+            let expressions = Selector::parse(&json!({"matchExpressions": [expression]}));
+            assert_eq!(labels.is_ok(), expressions.is_ok(), "{key}={value}");
+            labels.err()
+        };
+        let (long, longer) = ("x".repeat(63), "x".repeat(64));
+        let [domain, longer_domain] = [126, 127].map(|count| format!("{}x/a", "x.".repeat(count)));
+        for key in ["a", "A-b_c.D", "7", "a.b/c", "a-1.example.com/B", "a/b", &long, &domain] {
+            assert_eq!(with(key, "x"), None, "{key}");
+        }
+        let wrong = "-a a- a,b ä /a a/ a/b/c A/b a_b/c a..b/c -a/b a-.b/c .a/b".split(' ');
+        for key in wrong.chain(["", "a b", &longer, &longer_domain]) {
+            assert_eq!(with(key, "x"), Some(SelectorError::Key(key.to_owned())), "{key}");
+        }
+        for value in ["", "a", "A-b_c.D", "7", &long] {
+            assert_eq!(with("a", value), None, "{value}");
+        }
+        for value in ["shop-", "-shop", ".", "a b", "a/b", "a,b=c", "ä", &longer] {
+            assert_eq!(with("a", value), Some(SelectorError::Value(value.to_owned())), "{value}");
         }
     }
 
