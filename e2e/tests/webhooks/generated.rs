@@ -54,6 +54,33 @@ const CONDITIONS: [&str; 12] = [
     "request.kind.kind != 'ConfigMap' && has(request.dryRun) && request.dryRun",
 ];
 
+/// Match conditions with the fields and types of a request that API servers know.
+const TYPED: [&str; 6] = [
+    "request.kind == request.requestKind && request.resource.group == request.requestResource.group",
+    "request.requestSubResource == '' || size(request.userInfo.groups) - 1 > 2 || !request.dryRun",
+    "has(request.userInfo.extra) && 'a' in request.userInfo.extra && request.userInfo.extra['a'][0] == 'b'",
+    "has(request.userInfo.extra.a) && 'b' in request.userInfo.extra.a && request.userInfo.uid != ''",
+    "request.name in object.metadata.labels || object.metadata.name in request.userInfo.groups",
+    "object.metadata.a && object.metadata.generation - 1 in [1, 2] ? request.dryRun : request.operation < 'D'",
+];
+/// Match conditions that API servers refuse, as their types do not fit.
+const REFUSED: [&str; 12] = [
+    "request.kind == 'Pod'",
+    "request.resource == 'pods'",
+    "has(request.userinfo) && request.userinfo.username == 'me'",
+    "request.dryRun == 'true'",
+    "request.user == 'x'",
+    "request.name == 1",
+    "request['name'] == 'x'",
+    "request.kind.startsWith('P')",
+    "'username' in request.userInfo",
+    "request.userInfo.groups['a'] == 'x'",
+    "size(request.userInfo) == 1",
+    "true ? request.dryRun : object.metadata.a",
+];
+/// Where webhooks are registered.
+const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+
 fn pick<T: Clone>(random: &mut Rng, list: &[T]) -> T {
     list[random.usize(..list.len())].clone()
 }
@@ -287,21 +314,43 @@ fn register(api: &Api, round: usize, parts: &[MatchPart], server: &ReviewServer)
         "clientConfig": { "url": format!("https://{}/{round}", server.address()), "caBundle": server.ca_bundle() },
     }));
     webhooks.extend(parts.iter().enumerate().map(|(number, part)| webhook(&name(round, &format!("m{number}")), part)));
-    let configuration = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
-        "metadata": { "name": "generated" }, "webhooks": webhooks,
-    });
-    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
     if round > 0 {
-        api.delete(&format!("{path}/generated"), None).expect("an answer").expect("the deletion");
+        api.delete(&format!("{WEBHOOKS}/generated"), None).expect("an answer").expect("the deletion");
     }
-    api.create(path, &configuration).expect("an answer").expect("a webhook configuration");
+    api.create(WEBHOOKS, &configuration(&webhooks)).expect("an answer").expect("a webhook configuration");
     let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "fence" } });
     eventually("a call of the new webhooks", || {
         api.create("/api/v1/namespaces/generated/configmaps?dryRun=All", &map).ok()?;
         let counts = calls(api);
         counts.contains_key(&name(round, "fence")).then_some(counts)
     })
+}
+
+fn configuration(webhooks: &[Value]) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": "generated" }, "webhooks": webhooks,
+    })
+}
+
+/// Checks that match parts share a webhook only if the API server takes them.
+fn compare_what_is_refused(api: &Api, random: &mut Rng) {
+    let plain = MatchPart { object_selector: None, match_conditions: Vec::new(), ..part(random, ROUNDS[0]) };
+    let with = |text: &&str| MatchPart {
+        match_conditions: vec![MatchCondition { name: "c".to_owned(), expression: (*text).to_owned() }],
+        ..plain.clone()
+    };
+    let selecting = |selector: Value| MatchPart { object_selector: Some(selector), ..plain.clone() };
+    let selectors = [("shop-", "app"), ("shop", "a/b/c"), ("shop", "A/b"), ("a/b", "app")];
+    let selectors = selectors.map(|(value, key)| selecting(json!({ "matchLabels": { key: value } })));
+    let good = TYPED.iter().chain(&CONDITIONS).map(with).map(|part| (part, true));
+    let bad = REFUSED.iter().map(with).chain(selectors).map(|part| (part, false));
+    for (part, is_taken) in good.chain(bad) {
+        let configuration = configuration(&[webhook(&name(0, "typed"), &part)]);
+        let reply = api.create(&format!("{WEBHOOKS}?dryRun=All"), &configuration).expect("an answer");
+        assert_eq!(reply.is_ok(), is_taken, "{part:?}: {:?}", reply.body);
+        assert_eq!(shared_part(&part).is_some(), is_taken, "{part:?}");
+    }
 }
 
 fn name(round: usize, webhook: &str) -> String {
@@ -330,6 +379,7 @@ fn a_thousand_generated_policies_are_asked_about_what_api_servers_would_call_the
         Ok(())
     });
     fill(&api);
+    compare_what_is_refused(&api, &mut random);
     let (mut asked, mut decided, mut failed) = (0, 0, 0);
     for (round, what) in ROUNDS.into_iter().enumerate() {
         let parts: Vec<_> = (0..MEMBERS).map(|_| part(&mut random, what)).collect();
