@@ -99,6 +99,14 @@ pub(crate) fn go_names() -> impl Iterator<Item = &'static str> {
     names(Language::Go)
 }
 
+/// Names of the guests in Rego, and the committed module of each. OPA makes the same bytes of the same sources everywhere.
+pub(crate) fn rego_modules() -> impl Iterator<Item = (&'static str, PathBuf)> {
+    GUESTS.iter().filter(|guest| matches!(guest.language, Language::Rego(_))).filter_map(|guest| {
+        let folder = guest.language.kept_dir()?;
+        Some((guest.name, folder.join(format!("{}.wasm", guest.name))))
+    })
+}
+
 fn names(language: Language) -> impl Iterator<Item = &'static str> {
     GUESTS.iter().filter(move |guest| guest.language == language).map(|guest| guest.name)
 }

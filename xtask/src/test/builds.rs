@@ -15,6 +15,9 @@ use crate::{cluster, guests, test_images, tools};
 /// The crate of the program that writes broken modules, in the workspace of the guests.
 const MUTANTS: &str = "mutants";
 
+/// The script that compares a module that is kept with one that was just built of the guest `$2`.
+const COMPARE: &str = r#"cmp "$0" "$1" || { echo "run \`cargo xtask guests $2\` and commit the module"; exit 1; }"#;
+
 impl<'a> Plan<'a> {
     /// Adds the steps that build tests and what they need. If one of them fails, no test is run.
     pub(super) fn builds(&mut self, needs: &[Need]) -> Result<()> {
@@ -73,13 +76,40 @@ impl<'a> Plan<'a> {
             self.add_needed(Step::skip(name, words));
             return Ok(());
         }
-        let mut command = Command::new(std::env::current_exe().context("failed to find this program")?);
-        command.args(["guests", "--out"]).arg(self.guests_dir()).env("CARGO_TARGET_DIR", &self.workspace.target);
-        if !tools::on_path("go") {
-            command.args(guests::rust_names());
+        let mut command = self.guests_command()?;
+        command.args(guests::rust_names());
+        if tools::on_path("go") {
+            command.args(guests::go_names());
         }
         self.add_needed(Step::command(name, command).within(LIMIT_OF_BUILDS));
         Ok(())
+    }
+
+    /// Builds the guests in Rego, and compares them with the modules that are kept, which the tests use. Building OPA for it takes a minute.
+    pub(super) fn rego_guests(&mut self) -> Result<()> {
+        let name = "guests: kept modules in Rego";
+        if !tools::on_path("go") {
+            self.add(Step::skip(name, "there is no Go here to build OPA; install Go 1.24 or newer"));
+            return Ok(());
+        }
+        let mut build = self.guests_command()?;
+        build.args(guests::rego_modules().map(|(guest, _)| guest));
+        let folder = self.guests_dir();
+        let compare = guests::rego_modules().map(|(guest, kept)| {
+            let mut compare = Command::new("sh");
+            compare.args(["-c", COMPARE]).arg(kept).arg(folder.join(format!("{guest}.wasm"))).arg(guest);
+            compare
+        });
+        let commands = [build].into_iter().chain(compare).collect();
+        self.add(Step::commands(name, move || Ok(commands)).when_idle().within(LIMIT_OF_BUILDS));
+        Ok(())
+    }
+
+    /// This program, as it builds guests for tests.
+    fn guests_command(&self) -> Result<Command> {
+        let mut command = Command::new(std::env::current_exe().context("failed to find this program")?);
+        command.args(["guests", "--out"]).arg(self.guests_dir()).env("CARGO_TARGET_DIR", &self.workspace.target);
+        Ok(command)
     }
 }
 

@@ -133,6 +133,7 @@ impl<'a> Plan<'a> {
             self.add(tests.step.beside());
         }
         self.lints();
+        self.rego_guests()?;
         if needs.contains(&Need::Kubernetes) {
             self.clean_up();
         }
