@@ -248,7 +248,8 @@ impl Plan {
         let mut size = 0;
         let mut entries = Vec::with_capacity(self.policies.len());
         for (id, policy) in &self.policies {
-            let entry = policy.entry(id, self.candidates(policy), self.failure(policy).into_iter().collect());
+            let failures = self.failure(policy).into_iter().collect();
+            let entry = policy.entry(id, self.candidates(policy), failures, self.admissions.trusted(policy));
             size += size_of(&entry);
             if size > room {
                 return None;
@@ -316,7 +317,7 @@ impl Plan {
             Choice::Nothing => Vec::new(),
         };
         let failures = self.failure(policy).or(left_out).into_iter().collect();
-        let entry = policy.entry(id, candidates, failures);
+        let entry = policy.entry(id, candidates, failures, self.admissions.trusted(policy));
         if choice == Choice::Both { entry } else { policy.without_others(entry) }
     }
 

@@ -16,6 +16,7 @@ mod learn;
 mod manifest;
 mod pins;
 mod policy;
+mod saved;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -140,7 +141,7 @@ impl Plan {
                 plan.artifacts.insert(named.digest, compilation);
             }
             let policy = Policy::restore(entry, now);
-            plan.admissions.restore(&policy);
+            plan.admissions.restore(&policy, &saved::trusted_in(entry));
             plan.policies.insert(entry.id.clone(), policy);
         }
         let pins: Vec<&Pins> = plan.policies.values().map(|policy| &policy.pins).collect();

@@ -7,11 +7,12 @@ use portcullis_contract::{
     Candidate, Class, Digest, Failure, GroupId, LastGood, MemberMatch, PolicyEntry, PolicyId, Reason, Stage, Tenant,
     WebhookKind,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::generation::{Generation, LastServed};
 use super::groups::Membership;
+use super::saved::{SavedPolicy, trusted_in};
 use crate::claims::Need;
 use crate::content::{Body, DesiredPolicy, Head, Object, uid};
 use crate::input::Unreadable;
@@ -70,33 +71,6 @@ pub(super) struct Policy {
     /// Why an earlier loader could not publish the newest generation. It counts until this loader has tried, so that a failure does not seem to
     /// be over because of a restart.
     pub(super) failed_before: Option<Failure>,
-}
-
-/// What the manifest remembers of the newest generation, for the loader's own restart.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SavedPolicy {
-    file: String,
-    hash: Digest,
-    created: Timestamp,
-    begun: Timestamp,
-    head: Head,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    body: Option<Body>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    problem: Option<Problem>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    reference: Option<Reference>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    digest: Option<Digest>,
-    /// The addresses for the members of a policy group; `members` has their digests.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
-    references: BTreeMap<String, Reference>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
-    members: BTreeMap<String, Digest>,
-    /// A generation that was published after the last good one, and replaced before an evaluator reported on it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    unproven: Option<LastGood>,
 }
 
 impl Policy {
@@ -408,8 +382,14 @@ impl Policy {
         Some(Failure::new(self.generation, problem.reason, &problem.message, self.begun.wall))
     }
 
-    /// The policy's entry for the manifest.
-    pub(super) fn entry(&self, id: &PolicyId, candidates: Vec<Candidate>, failures: Vec<Failure>) -> PolicyEntry {
+    /// The policy's entry for the manifest. `trusted` are the modules whose addresses could not be asked yet.
+    pub(super) fn entry(
+        &self,
+        id: &PolicyId,
+        candidates: Vec<Candidate>,
+        failures: Vec<Failure>,
+        trusted: BTreeSet<Digest>,
+    ) -> PolicyEntry {
         // Settings may be large, and the size of a manifest is limited, so it has them only once for each generation.
         let kept = |body: &Body, number: i64, digest: Option<Digest>| {
             let candidate = digest.and_then(|digest| candidate_of(&candidates, number, digest));
@@ -424,7 +404,7 @@ impl Policy {
         let digest = self.target().map(|(_, digest)| digest);
         let body = self.body.as_ref().ok().map(|body| kept(body, self.generation, digest));
         let unproven = self.fallbacks().find(|other| self.is_unproven(other)).map(remembered);
-        let saved = self.saved(body, unproven);
+        let saved = self.saved(body, unproven, trusted);
         let last_good = self.last_good.as_ref().map(remembered);
         PolicyEntry {
             id: id.clone(),
@@ -441,7 +421,7 @@ impl Policy {
         }
     }
 
-    fn saved(&self, body: Option<Body>, unproven: Option<LastGood>) -> SavedPolicy {
+    fn saved(&self, body: Option<Body>, unproven: Option<LastGood>, trusted: BTreeSet<Digest>) -> SavedPolicy {
         SavedPolicy {
             file: self.file.clone(),
             hash: self.hash,
@@ -460,15 +440,17 @@ impl Policy {
                 .collect(),
             members: self.pins.members(),
             unproven,
+            trusted,
         }
     }
 
     /// An entry without what is saved of generations that are not candidates. After a restart, the loader must ask again for that.
     pub(super) fn without_others(&self, entry: PolicyEntry) -> PolicyEntry {
+        let trusted = trusted_in(&entry);
         let has = |number: i64, digest: Digest| candidate_of(&entry.candidates, number, digest).is_some();
         let is_newest_in = self.target().is_some_and(|(_, digest)| has(self.generation, digest));
         let body = self.body.as_ref().ok().filter(|_| is_newest_in).map(Body::without_settings);
-        let source = Some(raw(&self.saved(body, None)));
+        let source = Some(raw(&self.saved(body, None, trusted)));
         let last_good = entry.last_good.filter(|good| has(good.generation, good.digest));
         PolicyEntry { last_good, source, ..entry }
     }

@@ -146,3 +146,33 @@ fn a_pin_that_is_trusted_while_its_source_is_away_is_asked_about_until_the_sourc
         assert!(!asks(&mut table), "not at once");
     }
 }
+
+#[test]
+fn a_pin_that_was_trusted_before_a_restart_is_asked_about_after_it() {
+    for (found, left) in [(Ok(()), vec![1]), (Err(Reason::DigestMismatch), vec![])] {
+        let reference = || Reference::parse(URL, std::path::Path::new("/policies")).expect("an address");
+        let want = |table: &mut Table| table.want(vec![pinned(object(wants("a", URL, "{}"), "u", 1), URL)]);
+        let mut table = Table::new();
+        want(&mut table);
+        let trusted = Ok(Admission::Trusted(error(Reason::RegistryUnreachable)));
+        table.jobs_with(false);
+        table.ended(Outcome::Admitted(reference(), digest(URL), trusted));
+        table.compiled(URL);
+        assert_eq!(table.candidates_with(false, "a"), [1], "it serves meanwhile");
+        // Twice, as the second start knows only what the first one wrote.
+        for _ in 0..2 {
+            table = Table::restored(table.manifest);
+            want(&mut table);
+            let turn = table.plan.turn(table.now);
+            assert!(turn.jobs.keys().any(|job| matches!(job, Job::Admit { again: false, .. })), "{:?}", turn.jobs);
+            assert_eq!(table.candidates_with(false, "a"), [1], "it goes on serving");
+        }
+        answer(&mut table, URL, URL, found);
+        assert_eq!(table.candidates_with(false, "a"), left, "{found:?}");
+        let mut table = Table::restored(table.manifest);
+        want(&mut table);
+        let turn = table.plan.turn(table.now);
+        let asked_about = turn.jobs.keys().any(|job| matches!(job, Job::Admit { again: false, .. }));
+        assert_eq!(asked_about, found.is_err(), "what was found is known");
+    }
+}
