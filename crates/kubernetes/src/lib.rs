@@ -26,7 +26,7 @@ pub use failures::Failures;
 pub use lease::{Leadership, LeadershipSender, LeaseSettings, OfTerm, hold_lease};
 pub use names::{
     AUDIT_MANAGER, CONTROLLER_MANAGER, CONTROLLER_REPORTING, MANAGED_BY_LABEL, REPORT_MANAGER, REPORTER_REPORTING,
-    STATUS_MANAGER, is_object_name, siblings_name,
+    STATUS_MANAGER, is_namespace_name, is_object_name, is_path_segment, siblings_name,
 };
 pub use object_text::ObjectText;
 pub use proxy::{ProxyError, set_proxy};

@@ -29,6 +29,18 @@ pub fn is_object_name(name: &str) -> bool {
     bytes.len() <= 253 && bytes.iter().copied().all(is_inner) && is_end(bytes.first()) && is_end(bytes.last())
 }
 
+/// Whether this is one part of the path of an address, and nothing else: what would lead to another address is not. A few kinds have such
+/// names that [`is_object_name`] refuses, like `system:node`.
+pub fn is_path_segment(name: &str) -> bool {
+    let is_special = |c: char| matches!(c, '/' | '\\' | '%' | '?' | '#') || c.is_control() || c.is_whitespace();
+    !matches!(name, "" | "." | "..") && !name.contains(is_special)
+}
+
+/// Whether a namespace can have this name: a DNS label.
+pub fn is_namespace_name(name: &str) -> bool {
+    name.len() <= 63 && !name.contains('.') && is_object_name(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,5 +51,20 @@ mod tests {
         let longest = "a".repeat(253);
         assert!(is_object_name(&longest) && !is_object_name(&format!("{longest}a")));
         assert!(!["", "../a", "A", "a/b", "-a", "a.", "a_b"].into_iter().any(is_object_name));
+    }
+
+    #[test]
+    fn what_leads_to_another_address_is_no_part_of_a_path() {
+        assert!(["a", "pod-a.eu", "system:node", "A_b", "...", "a;b", "é"].into_iter().all(is_path_segment));
+        let other = ["", ".", "..", "a/b", "a\\b", "a%2fb", "a?b", "a#b", "a b", "a\u{a0}b", "a\n", "\0"];
+        assert_eq!(other.into_iter().find(|name| is_path_segment(name)), None);
+    }
+
+    #[test]
+    fn namespaces_have_names_of_one_label() {
+        let longest = "a".repeat(63);
+        assert!(["a", "kube-system", "0", &longest].into_iter().all(is_namespace_name));
+        let other = ["", "a.b", "A", "-a", "a-", "a/b", "a?b", "..", &format!("{longest}a")];
+        assert_eq!(other.into_iter().find(|name| is_namespace_name(name)), None);
     }
 }

@@ -41,7 +41,23 @@ struct Identity {
     resource_version: Option<String>,
 }
 
+/// The type that an object says it has.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Type<'a> {
+    #[serde(borrow)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+}
+
 impl ObjectText {
+    /// Whether the object says that it has this type. One in a list often says nothing.
+    pub fn is_a(&self, api_version: &str, kind: &str) -> bool {
+        let said: serde_json::Result<Type<'_>> = serde_json::from_str(self.json.get());
+        said.is_ok_and(|said| said.api_version == api_version && said.kind == kind)
+    }
+
     /// The object as the API server sent it.
     pub fn json(&self) -> &RawValue {
         &self.json
@@ -151,6 +167,8 @@ mod tests {
             r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"7"},"n":1.50}"#
         );
         let again: ObjectText = serde_json::from_str(typed.get()).expect("reads");
+        assert!(again.is_a("v1", "Pod") && !again.is_a("v1", "Secret") && !again.is_a("v2", "Pod"));
+        assert!(!list.items[0].is_a("v1", "Pod"), "it says nothing");
         assert_eq!(again.typed("v2", "Other").expect("JSON").get(), typed.get(), "its own type stays");
     }
 }

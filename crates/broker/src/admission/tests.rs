@@ -1,11 +1,13 @@
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kube::config::KubeconfigError;
 use portcullis_contract::Manifest;
-use portcullis_kubernetes::AccessError;
+use portcullis_kubernetes::{Access, AccessError, ApiServer};
 use portcullis_process::telemetry::Collectors;
 use portcullis_registry::oci::Registry;
 use portcullis_registry::{Guard, Web, WebSettings};
+use portcullis_util::lock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -23,7 +25,7 @@ fn admission(policy: &str, grants: &[&str], kinds: &[&str], namespaced: &[&str])
 }
 
 /// A client whose attempts may take so long.
-fn web(time: Duration) -> WebSettings {
+pub(crate) fn web(time: Duration) -> WebSettings {
     WebSettings {
         header: time,
         total: time,
@@ -187,6 +189,88 @@ async fn a_slow_registry_is_asked_once_and_its_answer_is_there_for_the_next_call
     ask(LONG).await.expect("an answer");
     ask(LONG).await.expect("an answer");
     assert_eq!(slow.asked(), 1);
+}
+
+/// An API server on the loopback with a namespace, pods, and Secrets at all other addresses; and the addresses that it was asked for.
+async fn api_server() -> (ApiServer, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let server = format!("http://{}", listener.local_addr().expect("an address"));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&asked);
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut request = vec![0; 16384];
+            let length = stream.read(&mut request).await.expect("a request");
+            let request = String::from_utf8_lossy(&request[..length]).into_owned();
+            let address = request.split(' ').nth(1).expect("an address");
+            lock(&noted).push(address.to_owned());
+            let body = match address {
+                "/api/v1" => {
+                    let resources = json!([
+                        {"name": "namespaces", "singularName": "", "kind": "Namespace", "namespaced": false, "verbs": ["get"]},
+                        {"name": "pods", "singularName": "", "kind": "Pod", "namespaced": true, "verbs": ["get"]},
+                    ]);
+                    json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": resources})
+                }
+                "/api/v1/namespaces/prod" => {
+                    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "prod"}})
+                }
+                _ => {
+                    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db"}, "data": {"password": "aGk="}})
+                }
+            };
+            let (body, head) = (body.to_string(), "HTTP/1.1 200 OK\r\nContent-Type: application/json");
+            let answer = format!("{head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+            stream.write_all(answer.as_bytes()).await.expect("writes");
+        }
+    });
+    let kubeconfig = json!({
+        "clusters": [{"name": "a", "cluster": {"server": server}}], "users": [{"name": "a", "user": {}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}], "current-context": "a",
+    });
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), kubeconfig.to_string()).expect("writes");
+    let access = Access { kubeconfig: Some(file.path().to_owned()) };
+    (access.connect("test").await.expect("a client"), asked)
+}
+
+#[tokio::test]
+async fn no_name_leads_to_an_object_of_another_kind() {
+    let (server, asked) = api_server().await;
+    let services = Services { cluster: Ok(server), ..nothing() };
+    let broker = broker(services, &manifest(&[("cluster/a", 1, &["*"], &["Namespace", "Pod"])]));
+    let ask = async |capability, payload: serde_json::Value| {
+        let answer = ask_within(LONG, &broker, "cluster/a", capability, &payload.to_string()).await;
+        answer.map_err(|error| error.to_string())
+    };
+    let get = async |name: &str| {
+        ask(Capability::GetResource, json!({"api_version": "v1", "kind": "Namespace", "name": name})).await
+    };
+    let list = async |namespace: &str| {
+        let query = json!({"api_version": "v1", "kind": "Pod", "namespace": namespace});
+        ask(Capability::ListByNamespace, query).await
+    };
+    let pod = json!({"api_version": "v1", "kind": "Pod", "name": "db", "namespace": "prod/secrets/db?"});
+    for refused in [
+        get("prod/secrets/db").await,
+        get("prod/pods?watch=true").await,
+        get("..").await,
+        list("prod/secrets?x=").await,
+        list("prod%2fsecrets").await,
+        ask(Capability::GetResource, pod).await,
+    ] {
+        let error = refused.expect_err("refused");
+        assert!(error.contains("is not the name of a"), "{error}");
+    }
+    assert_eq!(*lock(&asked), [""; 0], "nothing is asked");
+    let found = get("prod").await.expect("the namespace");
+    assert_eq!(found, r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"prod"}}"#);
+    assert_eq!(*lock(&asked), ["/api/v1", "/api/v1/namespaces/prod"]);
+    // Whatever leads to an object of another kind, it is not for this policy.
+    let error = get("system:node").await.expect_err("a Secret");
+    assert!(error.ends_with("the API server gave something else for v1/Namespace named 'system:node'"), "{error}");
+    assert_eq!(lock(&asked).last().map(String::as_str), Some("/api/v1/namespaces/system:node"));
 }
 
 const LIST_PODS: &str = r#"{"api_version": "v1", "kind": "Pod"}"#;

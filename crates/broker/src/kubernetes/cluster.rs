@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use moka::Expiry;
 use moka::future::Cache;
 use portcullis_contract::{ContextAwareResource, ContextProblem, ContextReason, PolicyId};
-use portcullis_kubernetes::{AccessError, AnswerLimits, ApiServer, CallError, ObjectText};
+use portcullis_kubernetes::{AccessError, AnswerLimits, ApiServer, CallError, ObjectText, is_path_segment};
 use portcullis_util::lock;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -317,8 +317,12 @@ impl Cluster {
                 place.unwrap_or_default()
             ))
         })?;
-        let whole = found.typed(&resource.api_version, &resource.kind).map_err(ProvideError::failed)?;
-        let kept = mask::named(&query.masks).apply(&whole).map_err(ProvideError::failed)?;
+        // The policy was found to have the right to this kind alone, so that nothing else may come back, whatever led to it.
+        if !found.is_a(&resource.api_version, &resource.kind) {
+            let text = format!("the API server gave something else for {api_version}/{kind} named '{name}'");
+            return Err(ProvideError::failed(text));
+        }
+        let kept = mask::named(&query.masks).apply(found.json()).map_err(ProvideError::failed)?;
         Ok(Bytes::from(Box::<str>::from(kept).into_string()))
     }
 
@@ -353,24 +357,30 @@ impl Cluster {
     async fn discover(&self, kind: &ContextAwareResource) -> Result<Discovered, DiscoveryError> {
         let client = &self.clients().map_err(DiscoveryError::not_synced)?.whole;
         let find = async {
-            let (group, version) = kind.api_version.split_once('/').unwrap_or(("", &kind.api_version));
-            let found = pinned_kind(client, &GroupVersionKind::gvk(group, version, &kind.kind)).await;
-            let found = match found {
+            let unknown = || {
+                let text = format!("Cannot find resource {}/{}", kind.api_version, kind.kind);
+                let (reason, error) = (ContextReason::ContextKindUnknown, ProvideError::failed(text));
+                DiscoveryError { reason, error }
+            };
+            let found = match pinned_kind(client, &gvk(kind).ok_or_else(unknown)?).await {
                 Ok((resource, capabilities)) => {
                     Ok(Discovered { resource, is_namespaced: capabilities.scope == Scope::Namespaced })
                 }
                 Err(kube::Error::Api(status)) if status.code != 404 => Err(CallError::from(kube::Error::Api(status))),
-                Err(kube::Error::Api(_) | kube::Error::Discovery(_)) => {
-                    let text = format!("Cannot find resource {}/{}", kind.api_version, kind.kind);
-                    let (reason, error) = (ContextReason::ContextKindUnknown, ProvideError::failed(text));
-                    return Err(DiscoveryError { reason, error });
-                }
+                Err(kube::Error::Api(_) | kube::Error::Discovery(_)) => return Err(unknown()),
                 Err(error) => Err(CallError::from(error)),
             };
             found.map_err(|error| DiscoveryError { reason: reason_of(&error), error: ProvideError::failed(error) })
         };
         self.discovered.get_with(kind.clone(), find).await
     }
+}
+
+/// The kind as discovery takes it; `None` if its version would lead to another address. Policies name it, and no schema limits it.
+fn gvk(kind: &ContextAwareResource) -> Option<GroupVersionKind> {
+    let (group, version) = kind.api_version.split_once('/').unwrap_or(("", &kind.api_version));
+    let is_valid = is_path_segment(version) && (group.is_empty() || is_path_segment(group));
+    is_valid.then(|| GroupVersionKind::gvk(group, version, &kind.kind))
 }
 
 /// What is watched for a need.
@@ -399,76 +409,4 @@ fn review_reply(status: SubjectAccessReviewStatus) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::slice;
-
-    use kube::Config;
-    use kube::config::KubeconfigError;
-    use kube::discovery::ApiResource;
-
-    use super::*;
-
-    /// An API server at an address where none listens, of which it is known which pods it has.
-    async fn cluster(pods: &ContextAwareResource) -> Cluster {
-        let config = Config::new("http://127.0.0.1:9".parse().expect("an address"));
-        let client = Client::try_from(config).expect("a client");
-        let no_server =
-            AccessError::File { file: "config".into(), source: Box::new(KubeconfigError::CurrentContextNotSet) };
-        let metrics = Metrics::new(&prometheus::Registry::new()).expect("registers");
-        let clients = Ok(Clients { whole: client.clone(), metadata: client });
-        let cluster = Cluster { clients, ..Cluster::new(Err(no_server), Arc::default(), metrics) };
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
-        cluster.discovered.insert(pods.clone(), Ok(Discovered { resource, is_namespaced: true })).await;
-        cluster
-    }
-
-    #[tokio::test]
-    async fn what_policies_need_is_in_no_policys_share_though_a_guest_asked_first() {
-        let pods = ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
-        let (cluster, guest) = (cluster(&pods).await, "cluster/guest".parse().expect("an id"));
-        let needs = HashSet::from([ContextNeed { kind: pods.clone(), whole: true }]);
-        let watched = cluster.watch(&guest, ListQuery::whole(pods)).await.expect("a watch");
-        assert_eq!(watched.charged_to(), Some(&guest));
-        cluster.keep(&needs).await;
-        assert_eq!(watched.charged_to(), None);
-        cluster.keep(&HashSet::new()).await;
-        assert_eq!(watched.charged_to(), Some(&guest), "once the others are gone");
-    }
-
-    #[tokio::test]
-    async fn what_was_too_large_is_not_read_again_for_rules_before_its_pause_is_over() {
-        let pods = ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
-        let need = ContextNeed { kind: pods.clone(), whole: true };
-        let cluster = cluster(&pods).await;
-        let document = async || {
-            let answer =
-                cluster.document(&"cluster/a".parse().expect("an id"), Form::Opa, slice::from_ref(&pods)).await;
-            answer.expect_err("no objects").to_string()
-        };
-        // The second refusal was 61 seconds ago, and the pause after it is two minutes.
-        let second = Instant::now().checked_sub(Duration::from_secs(61)).expect("a time");
-        for time in [second.checked_sub(Duration::from_secs(60)).expect("a time"), second] {
-            let problem = ContextProblem::new(ContextReason::ContextTooLarge, "v1/Pod: more than 1 byte");
-            lock(&cluster.refusals).report(&need, Some(problem), time);
-        }
-        assert_eq!(document().await, "Callback evaluation failure: failed to list v1/Pod: more than 1 byte");
-        assert!(cluster.watches.find(&query_of(&need), None).is_none(), "it is not read");
-        *lock(&cluster.refusals) = Refusals::default();
-        let failed = document().await;
-        assert!(failed.contains("failed to list v1/Pod: ") && !failed.contains("more than 1 byte"), "{failed}");
-        assert!(cluster.watches.find(&query_of(&need), None).is_some(), "it is tried again after the pause");
-    }
-
-    #[test]
-    fn a_verdict_leaves_out_what_is_absent() {
-        let status = SubjectAccessReviewStatus { allowed: true, ..SubjectAccessReviewStatus::default() };
-        assert_eq!(review_reply(status), json!({"allowed": true}));
-        let status = SubjectAccessReviewStatus {
-            allowed: false,
-            denied: Some(true),
-            reason: Some("no".to_owned()),
-            evaluation_error: None,
-        };
-        assert_eq!(review_reply(status), json!({"allowed": false, "denied": true, "reason": "no"}));
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! Parses what a guest asks of the API server.
 
 use portcullis_contract::{Capability, ContextAwareResource};
+use portcullis_kubernetes::{is_namespace_name, is_path_segment};
 use serde::Deserialize;
 
 use super::mask;
@@ -141,7 +142,8 @@ impl Read {
     /// Parses the payload of a call.
     ///
     /// # Errors
-    /// When it does not have the form of such a call, or a part of it is too long.
+    /// When it does not have the form of such a call, a part of it is too long, or a name in it would lead to another address: kube puts names
+    /// into addresses as they are.
     pub(crate) fn parse(capability: Capability, payload: &[u8]) -> Result<Self, ProvideError> {
         if capability == Capability::CanI {
             return serde_json::from_slice(payload).map(Self::Review).map_err(ProvideError::failed);
@@ -160,12 +162,12 @@ impl Read {
         masks.dedup();
         let kind = ContextAwareResource { api_version: fields.api_version, kind: fields.kind };
         let not_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let namespace = not_empty(fields.namespace).map(namespace).transpose()?;
         if capability == Capability::GetResource {
             let name = not_empty(fields.name).ok_or_else(|| ProvideError::failed("missing field `name`"))?;
-            let (namespace, disable_cache) = (not_empty(fields.namespace), fields.disable_cache);
+            let (name, disable_cache) = (object_name(name)?, fields.disable_cache);
             return Ok(Self::Get(GetQuery { kind, name, namespace, masks, disable_cache }));
         }
-        let namespace = not_empty(fields.namespace);
         let namespace = match (capability, namespace) {
             (Capability::ListByNamespace, None) => return Err(ProvideError::failed("missing field `namespace`")),
             (Capability::ListByNamespace, some) => some,
@@ -205,8 +207,22 @@ impl Read {
     }
 }
 
+fn namespace(name: String) -> Result<String, ProvideError> {
+    let want = "want at most 63 lower-case letters, digits and '-'";
+    let refused = || ProvideError::failed(format!("{name:?} is not the name of a namespace: {want}"));
+    if is_namespace_name(&name) { Ok(name) } else { Err(refused()) }
+}
+
+fn object_name(name: String) -> Result<String, ProvideError> {
+    let want = "want neither '/', '\\', '%', '?', '#' nor white space in it";
+    let refused = || ProvideError::failed(format!("{name:?} is not the name of an object: {want}"));
+    if is_path_segment(&name) { Ok(name) } else { Err(refused()) }
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn parse(capability: Capability, payload: &str) -> Result<Read, String> {
@@ -241,6 +257,43 @@ mod tests {
         let review = parse(Capability::CanI, rust).expect("a question");
         assert_eq!(review.namespace_of_review(), Some("team"));
         assert_eq!(parse(Capability::CanI, go), Ok(review));
+    }
+
+    /// What is asked for by this name in this namespace, and the list of the namespace.
+    fn named(name: &str, namespace: &str) -> [Result<Read, String>; 2] {
+        let fields = json!({"api_version": "v1", "kind": "Pod", "name": name, "namespace": namespace}).to_string();
+        [Capability::GetResource, Capability::ListByNamespace].map(|capability| parse(capability, &fields))
+    }
+
+    #[test]
+    fn a_name_that_leads_to_another_address_is_refused() {
+        for name in [
+            "prod/secrets/db",
+            "prod/pods?watch=true",
+            "../secrets/db",
+            ".",
+            "..",
+            "a?b",
+            "a#b",
+            "a%2fb",
+            "a\\b",
+            "a b",
+            "a\nb",
+        ] {
+            let [get, list] = named(name, "prod");
+            let error = get.expect_err(name);
+            assert!(error.contains("is not the name of an object: want neither '/'"), "{error}");
+            assert!(list.is_ok(), "a list has no name");
+            for read in named("a", name) {
+                let error = read.expect_err(name);
+                assert!(error.contains("is not the name of a namespace: want at most 63"), "{error}");
+            }
+        }
+        let error = named("a", "prod/secrets?x=")[1].clone().expect_err("refused");
+        assert!(error.contains(r#""prod/secrets?x=" is not"#), "{error}");
+        for name in ["a", "pod-a.eu", "system:node", "Case_y"] {
+            assert!(matches!(&named(name, "prod")[0], Ok(Read::Get(get)) if get.name == name), "{name}");
+        }
     }
 
     #[test]
