@@ -49,9 +49,7 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
     }
     let mut metadata = object["metadata"].as_object().cloned().unwrap_or_default();
     metadata.retain(|name, _| ["name", "namespace", "labels", "annotations"].contains(&name.as_str()));
-    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-        annotations.shift_remove(LAST_APPLIED);
-    }
+    disown(&mut metadata, fields);
     fields.note("host capabilities", Outcome::Dropped(why_no_capabilities(kind).to_owned()));
     for (field, note) in notes(kind, &Value::Object(spec.clone())) {
         fields.note(field, Outcome::Noted(note));
@@ -59,6 +57,45 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
     let policy = json!({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec});
     let id = decode_manifest(policy.clone())?.check()?;
     Ok((id, policy))
+}
+
+/// Removes the labels and annotations by which others know what is theirs: they tell of the old policy, and not of the new one beside it.
+fn disown(metadata: &mut Map<String, Value>, fields: &mut Fields<'_>) {
+    for section in ["labels", "annotations"] {
+        let Some(marks) = metadata.get_mut(section).and_then(Value::as_object_mut) else { continue };
+        marks.shift_remove(LAST_APPLIED);
+        marks.retain(|name, value| {
+            let Some(why) = owned(name, value) else { return true };
+            let name = portcullis_contract::clean(name, 100);
+            fields.note(format!("metadata.{section}.{name}"), Outcome::Dropped(why.to_owned()));
+            false
+        });
+        if marks.is_empty() {
+            metadata.shift_remove(section);
+        }
+    }
+}
+
+/// Why a label or an annotation is not that of the new policy, if it says to what the old one belongs.
+fn owned(name: &str, value: &Value) -> Option<&'static str> {
+    match name {
+        "app.kubernetes.io/managed-by" if value == "Helm" => {
+            Some("Helm installed the old policy, and did not install this one")
+        }
+        "meta.helm.sh/release-name" | "meta.helm.sh/release-namespace" => {
+            Some("it names the release of Helm that the old policy belongs to, and this one does not")
+        }
+        "app.kubernetes.io/instance" | "argocd.argoproj.io/instance" => {
+            Some("Argo CD may know by it what belongs to an application: that of the old policy would delete this one")
+        }
+        "argocd.argoproj.io/tracking-id" | "argocd.argoproj.io/installation-id" => {
+            Some("Argo CD knows by it what belongs to an application: that of the old policy would delete this one")
+        }
+        _ if name.ends_with(".toolkit.fluxcd.io/name") || name.ends_with(".toolkit.fluxcd.io/namespace") => {
+            Some("it names what of Flux the old policy belongs to, and this one does not")
+        }
+        _ => None,
+    }
 }
 
 fn why_no_capabilities(kind: &str) -> &'static str {

@@ -74,6 +74,61 @@ status: {policyStatus: active}
 }
 
 #[test]
+fn marks_of_owners_stay_with_the_old_policy() {
+    let migrated = migrated(
+        "
+apiVersion: policies.kubewarden.io/v1
+kind: ClusterAdmissionPolicy
+metadata:
+  name: psp
+  labels:
+    team: a
+    app.kubernetes.io/managed-by: Helm
+    app.kubernetes.io/instance: kubewarden
+    app.kubernetes.io/name: psp
+    kustomize.toolkit.fluxcd.io/name: policies
+    helm.toolkit.fluxcd.io/namespace: flux-system
+    kustomize.toolkit.fluxcd.io/prune: disabled
+  annotations:
+    kubectl.kubernetes.io/last-applied-configuration: '{}'
+    meta.helm.sh/release-name: kubewarden
+    meta.helm.sh/release-namespace: kubewarden
+    argocd.argoproj.io/tracking-id: 'kubewarden:policies.kubewarden.io/ClusterAdmissionPolicy:/psp'
+spec:
+  module: registry://ghcr.io/kubewarden/policies/pod-privileged:v1.0.3
+  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]
+",
+    );
+    let kept = json!({
+        "name": "psp",
+        "labels": {"team": "a", "app.kubernetes.io/name": "psp", "kustomize.toolkit.fluxcd.io/prune": "disabled"},
+    });
+    assert_eq!((&migrated.policies[0]["metadata"], migrated.status()), (&kept, 0));
+    let dropped = migrated.fields.iter().filter(|one| one.field.starts_with("metadata."));
+    let dropped: Vec<_> = dropped.map(|one| (one.field.as_str(), matches!(one.outcome, Outcome::Dropped(_)))).collect();
+    assert_eq!(
+        dropped,
+        [
+            ("metadata.labels.app.kubernetes.io/managed-by", true),
+            ("metadata.labels.app.kubernetes.io/instance", true),
+            ("metadata.labels.kustomize.toolkit.fluxcd.io/name", true),
+            ("metadata.labels.helm.toolkit.fluxcd.io/namespace", true),
+            ("metadata.annotations.meta.helm.sh/release-name", true),
+            ("metadata.annotations.meta.helm.sh/release-namespace", true),
+            ("metadata.annotations.argocd.argoproj.io/tracking-id", true),
+        ]
+    );
+}
+
+#[test]
+fn a_mark_of_the_user_stays() {
+    let text = "apiVersion: policies.kubewarden.io/v1\nkind: ClusterAdmissionPolicy\n\
+                metadata: {name: a, labels: {app.kubernetes.io/managed-by: me}}";
+    let fields = migrated(text).fields;
+    assert!(!fields.iter().any(|one| one.field.starts_with("metadata.")), "{fields:?}");
+}
+
+#[test]
 fn a_group_is_a_policy_with_members() {
     let migrated = migrated(
         "
