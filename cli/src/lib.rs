@@ -29,6 +29,7 @@ pub mod layout;
 pub mod log;
 mod matching;
 mod migrate;
+mod module_source;
 pub mod moment;
 pub mod name;
 pub mod plugin;

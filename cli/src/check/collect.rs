@@ -12,9 +12,10 @@ use portcullis_yaml::ReadOtherwise;
 use serde_json::Value;
 
 use super::report::{Finding, Level, Report};
-use crate::eval::manifest::{Chosen, Given, absolute};
+use crate::eval::manifest::{Chosen, Given};
 use crate::files::{Found, Unread, each, names};
 use crate::kind::{KUBEWARDEN, Kind, NoPolicy, objects};
+use crate::module_source::Source;
 
 /// Largest file that is read, in bytes.
 const LARGEST: u64 = 16 << 20;
@@ -159,11 +160,7 @@ fn files_of(spec: &PolicySpec) -> Vec<Finding> {
     let members = spec.policies.iter().flatten();
     let members = members.map(|(name, member)| (format!("spec.policies.{name}.module"), member["module"].as_str()));
     let modules = members.chain([("spec.module".to_owned(), spec.module.as_deref())]);
-    let is_file = |module: &str| {
-        let module = module.trim();
-        module.starts_with("file:") || absolute(module, Path::new("/")).is_some()
-    };
-    let files = modules.filter(|(_, module)| module.is_some_and(is_file));
+    let files = modules.filter(|(_, module)| module.is_some_and(|module| Source::of(module).is_file()));
     let note = files.map(|(field, _)| {
         let text = format!(
             "{field} is a file: no cluster takes it, only the commands that read this folder; a cluster wants registry:// or \

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::request::Review;
 use crate::kind::{Kind, NoPolicy, objects};
 use crate::matching::{NamespaceLabels, matching};
+use crate::module_source::Source;
 
 /// The chosen policy.
 #[derive(Debug)]
@@ -217,14 +218,8 @@ fn id_of(policy: &Value) -> String {
 }
 
 /// The absolute path of a module that is named by a path; `None` for an address.
-pub(crate) fn absolute(module: &str, folder: &Path) -> Option<String> {
-    let path = match module.strip_prefix("file:") {
-        Some(rest) if rest.starts_with("//") => return None,
-        Some(rest) => rest,
-        None if module.contains("://") => return None,
-        None if module.starts_with(['/', '.']) || module.ends_with(".wasm") => module,
-        None => return None,
-    };
+fn absolute(module: &str, folder: &Path) -> Option<String> {
+    let Source::Path(path) = Source::of(module) else { return None };
     folder.join(path).to_str().map(str::to_owned)
 }
 
@@ -381,6 +376,7 @@ spec:
         let absolute = |module: &str| absolute(module, Path::new("/home/me"));
         assert_eq!(absolute("./a").as_deref(), Some("/home/me/./a"));
         assert_eq!(absolute("file:a.wasm").as_deref(), Some("/home/me/a.wasm"));
+        assert_eq!(absolute(" a.wasm ").as_deref(), Some("/home/me/a.wasm"), "spaces are no part of it");
         assert_eq!(absolute("/opt/a.wasm").as_deref(), Some("/opt/a.wasm"));
         for address in ["https://example.com/a.wasm", "file:///opt/a.wasm", "registry://example.com/a:v1", "a"] {
             assert_eq!(absolute(address), None, "{address}");

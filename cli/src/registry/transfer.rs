@@ -20,6 +20,7 @@ use super::{MAX_MODULE, address, ensure_no_absent_file, explain, image, registry
 use crate::args::{LoadArgs, SaveArgs};
 use crate::files::{Found, Unread, each, names};
 use crate::kind::{KUBEWARDEN, Kind, objects};
+use crate::module_source::Source;
 
 /// Largest file of policies, in bytes.
 const MAX_POLICIES: u64 = 16 << 20;
@@ -236,13 +237,12 @@ impl Named {
         let modules: Vec<&str> = [spec].into_iter().chain(members).filter_map(|part| part["module"].as_str()).collect();
         self.policies += usize::from(!modules.is_empty());
         for module in modules {
-            let is_path = module.starts_with(['.', '/']) || module.ends_with(".wasm") || module.starts_with("file:");
-            if is_path || module.starts_with("http://") || module.starts_with("https://") {
-                self.elsewhere.insert(module.to_owned());
-            } else {
+            if Source::of(module) == Source::Registry {
                 // The arguments are right; the file is not.
                 let shown = portcullis_contract::clean(module, 300);
-                self.images.insert(address(module).map_err(|problem| anyhow::anyhow!("{shown}: {problem}"))?);
+                self.images.insert(address(module.trim()).map_err(|problem| anyhow::anyhow!("{shown}: {problem}"))?);
+            } else {
+                self.elsewhere.insert(module.to_owned());
             }
         }
         Ok(())
@@ -333,6 +333,19 @@ mod tests {
         named(text).expect_err("no digest");
         let text = "{apiVersion: v1, kind: ConfigMap, data: {module: a.example/b}}";
         assert_eq!(named(text).expect("reads"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_artifact_whose_name_ends_as_that_of_a_file_is_saved() {
+        let of = |module: &str| named(&format!("spec: {{module: '{module}'}}"));
+        for module in ["registry://a.example/b.wasm", "oci://a.example/b.wasm"] {
+            assert_eq!(of(module).expect("reads"), ["a.example/b.wasm:latest"], "{module}");
+        }
+        for module in ["a.example/b.wasm", "file:b", "file:///b.wasm", "HTTPS://a.example/b"] {
+            assert_eq!(of(module).expect("reads"), Vec::<String>::new(), "{module}");
+        }
+        let error = of("ftp://a.example/b.wasm").expect_err("no file").to_string();
+        assert!(error.contains("modules do not come by"), "{error}");
     }
 
     #[test]
