@@ -63,7 +63,7 @@ pub enum Action {
         group: GroupId,
         /// The webhook configuration.
         desired: Box<Desired>,
-        /// The event to write, if the webhook had been deleted by something else.
+        /// The event to write afterwards, if the webhook had been deleted by something else.
         repaired: Option<PolicyWarning>,
     },
     /// Changes a webhook to what it should be.
@@ -74,7 +74,7 @@ pub enum Action {
         desired: Box<Desired>,
         /// The `resourceVersion` that the decision is based on.
         version: String,
-        /// The event to write, if the webhook had been changed by something else.
+        /// The event to write afterwards, if the webhook had been changed by something else.
         repaired: Option<PolicyWarning>,
     },
     /// Deletes a webhook.

@@ -21,6 +21,7 @@ mod tests;
 
 use portcullis_process::Now;
 
+use crate::action::Action;
 use crate::memory::Memory;
 use crate::world::World;
 
@@ -51,5 +52,8 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
     memory.waiting.retain(|uid, _| is_living(uid));
     memory.refused.retain(|uid, _| is_living(uid));
     memory.groups.retain(|group, _| groups.holds(group));
+    // Events come last, as nothing depends on them.
+    let untold: Vec<_> = memory.groups.values().filter_map(|group| group.untold.clone()).collect();
+    decision.actions.extend(untold.into_iter().map(Action::Warn));
     decision
 }

@@ -203,7 +203,7 @@ fn identified(policy: &PolicyReference, metadata: &Value, status: Option<&Value>
 }
 
 fn applied(collection: Collection, object: impl Into<Outline>) -> Outcome {
-    Outcome::Wrote(Change::Applied(collection, Box::new(object.into())))
+    Outcome::Wrote(Change::Answered(collection, Box::new(object.into())))
 }
 
 /// What an API server says about a policy that no watch has reported. Another object may have its name by now.
@@ -235,6 +235,6 @@ mod tests {
             assert!(matches!(found(&policy, gone), Outcome::Gone(uid) if uid == "u"));
         }
         let there = found(&policy, Some(object("u")));
-        assert!(matches!(there, Outcome::Wrote(Change::Applied(Collection::Policies(Kind::ClusterPolicy), _))));
+        assert!(matches!(there, Outcome::Wrote(Change::Answered(Collection::Policies(Kind::ClusterPolicy), _))));
     }
 }

@@ -9,6 +9,7 @@ use portcullis_api::Truth;
 use portcullis_contract::GroupId;
 
 use crate::action::Action;
+use crate::event::PolicyWarning;
 use crate::failed::{Cause, Failed};
 use crate::world::{Change, Collection, Entries, PolicyView, World};
 
@@ -69,6 +70,8 @@ pub struct GroupMemory {
     pub failing: Option<(Instant, String)>,
     /// Whether we wrote the webhook.
     pub is_written: bool,
+    /// The event about our last repair of the webhook, until it is written.
+    pub untold: Option<PolicyWarning>,
     /// When a revision of a member last said that it served in an installation that was removed; `None` if none did in this controller's time.
     pub marked: Option<Instant>,
 }
@@ -181,8 +184,18 @@ impl Memory {
 
     /// Notes that an action has succeeded.
     pub fn succeeded(&mut self, action: &Action) {
-        if let Action::Hold(policy) | Action::CreateRevision { policy, .. } = action {
-            self.refused.remove(&policy.uid);
+        match action {
+            Action::Hold(policy) | Action::CreateRevision { policy, .. } => drop(self.refused.remove(&policy.uid)),
+            Action::CreateWebhook { group, repaired: Some(warning), .. }
+            | Action::ChangeWebhook { group, repaired: Some(warning), .. } => {
+                self.groups.entry(group.clone()).or_default().untold = Some(warning.clone());
+            }
+            Action::Warn(warning) => {
+                for group in self.groups.values_mut().filter(|group| group.untold.as_ref() == Some(warning)) {
+                    group.untold = None;
+                }
+            }
+            _ => {}
         }
     }
 
@@ -220,7 +233,7 @@ impl Memory {
     /// Notes that an action of ours has written a webhook. By the next decision something else may be desired, and then what was written is
     /// not somebody else's change. What the API server made of it is not noted: if that differs, somebody else changed it on the way.
     pub fn wrote(&mut self, action: &Action, change: &Change) {
-        let Change::Applied(Collection::Webhooks(_), _) = change else { return };
+        let Change::Answered(Collection::Webhooks(_), _) = change else { return };
         match action {
             Action::CreateWebhook { group, desired, .. } | Action::ChangeWebhook { group, desired, .. } => {
                 let remembered = self.groups.entry(group.clone()).or_default();

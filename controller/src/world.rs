@@ -1,5 +1,6 @@
 //! The state of the cluster, as reported by watches and by the answers to our own writes. Pure.
 
+mod deleted;
 mod policy;
 mod revision;
 mod room;
@@ -12,6 +13,7 @@ use portcullis_api::Kind;
 use portcullis_api::kubernetes::Outline;
 use portcullis_contract::WebhookKind;
 
+use self::deleted::Deleted;
 use self::room::MatchRoom;
 
 pub use policy::{Content, PolicyView, StatusView, Unreadable};
@@ -46,15 +48,17 @@ impl Collection {
 ///
 /// What a list says counts, even if its resource versions are lower than known ones: then etcd was restored, and all that was known is of no
 /// use. Only an object that was learned after the list had begun stays as it is if the list has an older version of it. A watch and an
-/// answer may overtake each other, so of these two the newer version counts.
+/// answer may overtake each other, so of these two the newer version counts, and no answer brings back what was deleted meanwhile.
 #[derive(Debug, Clone)]
 pub enum Change {
     /// A list of the collection has begun.
     Listing(Collection),
     /// The list that has begun has an object with this content.
     InList(Collection, Box<Outline>),
-    /// A watch or an answer says that an object has this content.
+    /// A watch says that an object has this content.
     Applied(Collection, Box<Outline>),
+    /// An answer says that an object has this content.
+    Answered(Collection, Box<Outline>),
     /// An object was deleted.
     Deleted(Collection, Box<Outline>),
     /// The list is complete: all its objects were reported before, and no others exist than those with these uids.
@@ -74,6 +78,7 @@ pub struct World {
     listed: BTreeSet<Collection>,
     /// The uids of the objects that watches and answers reported since a list of their collection began, while it is not complete.
     learned: BTreeMap<Collection, BTreeSet<String>>,
+    deleted: Deleted,
     room: MatchRoom,
 }
 
@@ -98,18 +103,25 @@ impl World {
         match change {
             Change::Listing(collection) => drop(self.learned.insert(collection, BTreeSet::new())),
             Change::InList(collection, object) => {
+                object.metadata.uid.iter().for_each(|uid| self.deleted.forget(uid));
                 let learned = self.learned.get(&collection);
                 let is_learned =
                     object.metadata.uid.as_ref().is_some_and(|uid| learned.is_some_and(|all| all.contains(uid)));
                 self.apply(collection, *object, !is_learned);
             }
             Change::Applied(collection, object) => {
-                if let Some(learned) = self.learned.get_mut(&collection) {
-                    learned.extend(object.metadata.uid.clone());
-                }
-                self.apply(collection, *object, false);
+                object.metadata.uid.iter().for_each(|uid| self.deleted.forget(uid));
+                self.learn(collection, *object);
             }
-            Change::Deleted(collection, object) => self.delete(collection, &object.metadata),
+            Change::Answered(collection, object) => {
+                if !object.metadata.uid.as_ref().is_some_and(|uid| self.deleted.has(uid)) {
+                    self.learn(collection, *object);
+                }
+            }
+            Change::Deleted(collection, object) => {
+                object.metadata.uid.iter().for_each(|uid| self.deleted.note(uid));
+                self.delete(collection, &object.metadata);
+            }
             Change::Listed(collection, uids) => {
                 match collection {
                     Collection::Policies(kind) => {
@@ -136,6 +148,14 @@ impl World {
                 self.listed.insert(collection);
             }
         }
+    }
+
+    /// Takes what a watch or an answer says of an object.
+    fn learn(&mut self, collection: Collection, object: Outline) {
+        if let Some(learned) = self.learned.get_mut(&collection) {
+            learned.extend(object.metadata.uid.clone());
+        }
+        self.apply(collection, object, false);
     }
 
     /// Takes an object that is newer than the known one, or as it is if `always`.
@@ -226,9 +246,36 @@ mod tests {
     #[test]
     fn an_answer_is_not_undone_by_an_older_word_of_a_watch() {
         let mut world = World::new("default");
-        world.take(Change::Applied(POLICIES, Box::new(policy("u", "default", "12"))));
+        world.take(Change::Answered(POLICIES, Box::new(policy("u", "default", "12"))));
         world.take(Change::Applied(POLICIES, Box::new(policy("u", "default", "9"))));
         assert_eq!(world.policies["u"].version, "12");
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_does_not_bring_back_what_was_deleted() {
+        let mut world = World::new("default");
+        let object = |version| Box::new(policy("u", "default", version));
+        world.take(Change::Applied(POLICIES, object("12")));
+        world.take(Change::Deleted(POLICIES, object("13")));
+        world.take(Change::Answered(POLICIES, object("12")));
+        assert!(world.policies.is_empty());
+        let name = "portcullis-default-0123456789abcdef";
+        let webhook = json!({"metadata": {"name": name, "uid": "w", "resourceVersion": "12"}, "webhooks": []});
+        let webhook = || Box::new(serde_json::from_value(webhook.clone()).expect("an object"));
+        let webhooks = Collection::Webhooks(WebhookKind::Validating);
+        world.take(Change::Applied(webhooks, webhook()));
+        world.take(Change::Deleted(webhooks, webhook()));
+        world.take(Change::Answered(webhooks, webhook()));
+        assert!(world.webhooks.is_empty(), "or nobody would create it again");
+
+        // A watch or a list that has an object again knows better.
+        world.take(Change::Applied(POLICIES, object("14")));
+        world.take(Change::Answered(POLICIES, object("15")));
+        assert_eq!(world.policies["u"].version, "15");
+        world.take(Change::Deleted(POLICIES, object("16")));
+        world.take(Change::InList(POLICIES, object("3")));
+        world.take(Change::Answered(POLICIES, object("4")));
+        assert_eq!(world.policies["u"].version, "4", "etcd was restored");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod fair;
 mod groups;
 mod policies;
 mod policy_checks;
+mod repaired;
 mod restored;
 mod revisions;
 mod shared;
@@ -21,7 +22,6 @@ use portcullis_contract::{GroupId, PathKey, WebhookKind};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::action::Action;
 use crate::desired::Installation;
 use crate::memory::{ConditionValue, FailedProof};
 use crate::world::{Change, Collection};
@@ -242,7 +242,7 @@ impl Stage {
             object["metadata"]["resourceVersion"] = json!(self.version.to_string());
             plugin(&mut object);
             let object = serde_json::from_value(object).expect("an object");
-            let change = Change::Applied(Collection::Webhooks(desired.kind), Box::new(object));
+            let change = Change::Answered(Collection::Webhooks(desired.kind), Box::new(object));
             self.memory.wrote(action, &change);
             self.world.take(change);
         }

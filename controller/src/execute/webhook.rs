@@ -37,12 +37,12 @@ impl Executor {
                 let written = self.webhooks(desired.kind).create(&posts(), &object(desired)?).await?;
                 passes("controller.after_webhook_write").await?;
                 tracing::info!(webhook = desired.name, "registered");
-                self.repaired(repaired.as_ref()).await;
+                log_repair(repaired.as_ref());
                 Ok(applied(collection, written))
             }
             Action::ChangeWebhook { desired, version, repaired, .. } => {
                 let outcome = self.change_webhook(desired, version).await?;
-                self.repaired(repaired.as_ref()).await;
+                log_repair(repaired.as_ref());
                 Ok(outcome)
             }
             Action::CreateCheckWebhook { desired, is_repair } => {
@@ -85,14 +85,12 @@ impl Executor {
         passes("controller.after_webhook_write").await?;
         Ok(applied(collection, written))
     }
+}
 
-    /// Writes the event about a repair. If that fails, the repair still counts.
-    async fn repaired(&self, warning: Option<&PolicyWarning>) {
-        let Some(warning) = warning else { return };
+/// Logs a repair. Its event is written by an action of its own, so that what was written is known at once, and counts if the event fails.
+fn log_repair(warning: Option<&PolicyWarning>) {
+    if let Some(warning) = warning {
         tracing::warn!(policy = warning.policy.name, note = warning.note, "somebody else had changed a webhook");
-        if let Err(error) = self.events.write(warning).await {
-            tracing::warn!(%error, "failed to write an event");
-        }
     }
 }
 
