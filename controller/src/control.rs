@@ -152,6 +152,7 @@ impl Control {
         for verb in self.failures.retain(&wanted, now.instant) {
             tracing::info!(action = verb, "works again, or is no longer needed");
         }
+        self.slots.retain(&wanted);
         let mut may_start = |action: &Action| {
             let key = action.key();
             let again = || action.written().and_then(|webhook| self.rewrites.waits(webhook, now.instant));

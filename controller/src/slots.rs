@@ -1,5 +1,5 @@
 //! Which of the actions that were decided on start. Only so many run at the same time, so webhooks come first, and then the namespaces take
-//! turns: one whose users edit much does not hold up the policies of others.
+//! turns: one whose users edit much does not hold up the policies of others. Proofs have room of their own, and those take turns that fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +16,8 @@ pub(crate) struct Slots {
     running: BTreeMap<Key, Kind>,
     /// When each namespace was last served, as the number of that action, if it has more to do.
     served: BTreeMap<String, u64>,
+    /// When each proof that is still wanted was last begun, as the number of that action.
+    tried: BTreeMap<Key, u64>,
     turns: u64,
 }
 
@@ -30,7 +32,7 @@ enum Kind {
 impl Slots {
     /// Slots for `parallel` writes, all of them free.
     pub(crate) fn new(parallel: usize) -> Self {
-        Self { parallel, running: BTreeMap::new(), served: BTreeMap::new(), turns: 0 }
+        Self { parallel, running: BTreeMap::new(), served: BTreeMap::new(), tried: BTreeMap::new(), turns: 0 }
     }
 
     pub(crate) fn is_running(&self, key: &Key) -> bool {
@@ -45,12 +47,21 @@ impl Slots {
         self.running.clear();
     }
 
+    /// Forgets proofs that are no longer `wanted`. One that fails is wanted while it waits for its next try.
+    pub(crate) fn retain(&mut self, wanted: &BTreeSet<Key>) {
+        self.tried.retain(|proof, _| wanted.contains(proof));
+    }
+
     /// The actions that start now, of those that need not wait, most important first. `refusals` are the conditions of policies that were never
     /// accepted. Users can cause any number of them, so they come last, and only a quarter of the writes are for them.
     pub(crate) fn start(&mut self, actions: Vec<Action>, refusals: Vec<Action>) -> Vec<Action> {
         let waiting: BTreeSet<&str> = actions.iter().chain(&refusals).filter_map(Action::namespace).collect();
         self.served.retain(|namespace, _| waiting.contains(namespace.as_str()));
-        let (of_policies, others): (Vec<_>, Vec<_>) = actions.into_iter().partition(|one| one.namespace().is_some());
+        let (of_policies, mut others): (Vec<_>, Vec<_>) =
+            actions.into_iter().partition(|one| one.namespace().is_some());
+        // Writes and proofs that were never tried come first, then the proofs that were tried longest ago: a few that fail, each of which takes
+        // long, do not keep the others from being tried.
+        others.sort_by_cached_key(|action| self.tried.get(&action.key()).copied());
         let first = others.into_iter().chain(self.by_turns(of_policies)).map(|action| (action, Kind::Write));
         let last = self.by_turns(refusals).into_iter().map(|action| (action, Kind::Refusal));
         let count = |kind| self.running.values().filter(|running| **running == kind).count();
@@ -68,9 +79,12 @@ impl Slots {
                 continue;
             }
             *count += 1;
+            self.turns += 1;
             if let Some(namespace) = action.namespace() {
-                self.turns += 1;
                 self.served.insert(namespace.to_owned(), self.turns);
+            }
+            if kind == Kind::Proof {
+                self.tried.insert(key.clone(), self.turns);
             }
             self.running.insert(key, kind);
             started.push(action);
@@ -96,6 +110,8 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use portcullis_api::{Kind as PolicyKind, PolicyReference};
     use portcullis_contract::WebhookKind;
 
@@ -151,6 +167,33 @@ mod tests {
         slots.ended(&write("a", "a000").key());
         let counts = started(&mut slots, writes("b", 1), writes("refused", 100));
         assert_eq!((of(&counts, "b"), of(&counts, "refused")), (1, 1));
+    }
+
+    #[test]
+    fn proofs_that_fail_do_not_keep_others_from_being_tried() {
+        let prove = |number: usize| {
+            let group = format!("{number:016x}").parse().expect("a group");
+            Action::Prove { group, revision: "a-1".to_owned(), webhook: ("u".to_owned(), Arc::default()) }
+        };
+        let all: Vec<_> = (0..30).map(prove).collect();
+        let wanted: BTreeSet<_> = all.iter().map(Action::key).collect();
+        let mut slots = Slots::new(4);
+        let mut round = |ready: &[Action]| {
+            let started = slots.start(ready.to_vec(), Vec::new());
+            started.iter().for_each(|proof| slots.ended(&proof.key()));
+            slots.retain(&wanted);
+            started
+        };
+        let mut tried = Vec::new();
+        for _ in 0..3 {
+            tried.extend(round(&all));
+            assert_eq!(tried, all[..tried.len()]);
+        }
+        // The others wait for their next try, and are not taken for new ones after that.
+        assert_eq!(round(&all[24..]), all[24..]);
+        assert_eq!(round(&all), all[..8]);
+        slots.retain(&BTreeSet::new());
+        assert!(slots.tried.is_empty());
     }
 
     #[test]
