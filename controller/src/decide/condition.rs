@@ -41,6 +41,9 @@ pub(super) fn value(
     rules: &Rules,
     decision: &mut Decision,
 ) -> Option<ConditionValue> {
+    if rules.is_never_asked(&policy.reference) {
+        return Some(never_asked(&rules.namespace));
+    }
     let problem = unreadable::words(newest, rules);
     let known = newest.content.as_ref().ok().map(|content| &content.group);
     let Some(id) = known.or_else(|| groups.stands_in(&policy.reference.uid)) else {
@@ -149,6 +152,14 @@ impl Subject<'_> {
     fn called_by(&self, found: &WebhookView) -> String {
         format!("webhook configuration {} of match group {}", found.name, self.id)
     }
+}
+
+/// The condition of a policy in the installation's namespace.
+fn never_asked(namespace: &str) -> ConditionValue {
+    let text = format!(
+        "no policy is asked about objects in {namespace}, the namespace of the installation: move the policy to another namespace"
+    );
+    ConditionValue::not_configured("SpecInvalid", text)
 }
 
 /// The condition of a policy that no webhook calls yet: it is suspended, or waits for its replicas.

@@ -52,7 +52,7 @@ pub(super) struct Group<'w> {
     resources: BTreeSet<(String, String)>,
     /// The time that its members need.
     pub(super) turns: Turns<'w>,
-    /// The policies that need the webhook: those that are not being deleted and have not moved to another group.
+    /// The policies that need the webhook: those that are not being deleted, have not moved to another group, and can be asked at all.
     claims: BTreeSet<&'w str>,
     /// Whether the newest revision of a policy that is not suspended is here, and all replicas know it.
     pub(super) may_register: bool,
@@ -125,7 +125,7 @@ impl<'w> Groups<'w> {
             groups.plan(uid, policy, revisions, &mut webhooks, memory, rules);
         }
         groups.look(world, memory, rules);
-        groups.claim(world, memory);
+        groups.claim(world, memory, rules);
         groups.keep(world, memory, now);
         groups
     }
@@ -224,7 +224,9 @@ impl<'w> Groups<'w> {
         group.turns.add(uid, content.turn(rules.policy_timeout));
         group.turns.wait(content.timeout_seconds);
         group.first.get_or_insert(&policy.reference);
-        group.claims.insert(uid);
+        if !rules.is_never_asked(&policy.reference) {
+            group.claims.insert(uid);
+        }
     }
 
     fn group(&mut self, id: &GroupId, kind: WebhookKind, part: Option<&Arc<MatchPart>>) -> &mut Group<'w> {
@@ -290,9 +292,10 @@ impl<'w> Groups<'w> {
 
     /// Notes that a policy needs the webhook of its newest match part, and those of older ones until the newest is called everywhere. A
     /// webhook that is gone since then is not needed again if replicas stop to answer.
-    fn claim(&mut self, world: &'w World, memory: &mut Memory) {
+    fn claim(&mut self, world: &'w World, memory: &mut Memory, rules: &Rules) {
         memory.moved.retain(|uid, _| world.policies.contains_key(uid));
-        for (uid, policy) in world.policies.iter().filter(|(_, policy)| !policy.is_deleting) {
+        let needs_webhook = |policy: &PolicyView| !policy.is_deleting && !rules.is_never_asked(&policy.reference);
+        for (uid, policy) in world.policies.iter().filter(|(_, policy)| needs_webhook(policy)) {
             let Some(revisions) = world.revisions.get(uid) else { continue };
             let newest = newest_content(policy, revisions);
             let has_moved = newest.is_some_and(|newest| self.is_settled(newest, policy));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portcullis_api::PolicyReference;
 use portcullis_process::Now;
 
 use crate::action::Action;
@@ -37,6 +38,13 @@ pub struct Rules {
     pub revision_pause: Duration,
     /// How long a policy waits for its replicas before an event says so.
     pub waiting_event: Duration,
+}
+
+impl Rules {
+    /// Whether no webhook can call the policy: it is about objects in the installation's own namespace only, which webhooks leave out.
+    pub(super) fn is_never_asked(&self, policy: &PolicyReference) -> bool {
+        policy.namespace.as_ref() == Some(&self.namespace)
+    }
 }
 
 /// What to do.

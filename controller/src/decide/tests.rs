@@ -2,6 +2,7 @@
 
 mod fair;
 mod groups;
+mod own_namespace;
 mod policies;
 mod policy_checks;
 mod repaired;
