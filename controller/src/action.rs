@@ -201,6 +201,11 @@ impl Action {
         }
     }
 
+    /// Whether the deletion of a policy may wait for it.
+    pub fn is_removal(&self) -> bool {
+        matches!(self, Self::DeleteWebhook { .. } | Self::Mark { .. } | Self::DeleteRevision { .. } | Self::Release(_))
+    }
+
     /// Whether it creates a webhook that something else has deleted.
     pub fn restores(&self) -> bool {
         matches!(self, Self::CreateWebhook { .. } | Self::CreateCheckWebhook { .. }) && self.is_repair()

@@ -47,6 +47,7 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
         }
     }
     deletion::decide(world, &groups, memory, rules, &mut decision);
+    deletion::tell(world, memory, rules, &mut decision);
     policy_checks::decide(world, memory, rules, &mut decision);
     let is_living = |uid: &String| world.policies.get(uid).is_some_and(|policy| !policy.is_deleting);
     memory.waiting.retain(|uid, _| is_living(uid));

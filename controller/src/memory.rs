@@ -8,7 +8,7 @@ use std::time::Instant;
 use portcullis_api::Truth;
 use portcullis_contract::GroupId;
 
-use crate::action::Action;
+use crate::action::{Action, Key};
 use crate::event::PolicyWarning;
 use crate::failed::{Cause, Failed};
 use crate::world::{Change, Collection, Entries, PolicyView, World};
@@ -42,6 +42,8 @@ pub struct Memory {
     pub strays: BTreeMap<String, Instant>,
     /// Why the API server refused our finalizer or a revision, by the policy's uid, with the generation that it was for.
     pub refused: BTreeMap<String, (i64, ConditionValue)>,
+    /// Why the last try of a write failed that the deletion of a policy may wait for, by the object that it writes.
+    pub obstacles: BTreeMap<Key, Obstacle>,
     /// The policies that wait for their replicas, by uid.
     pub waiting: BTreeMap<String, Waiting>,
 }
@@ -74,6 +76,17 @@ pub struct GroupMemory {
     pub untold: Option<PolicyWarning>,
     /// When a revision of a member last said that it served in an installation that was removed; `None` if none did in this controller's time.
     pub marked: Option<Instant>,
+}
+
+/// A failure that holds up the deletion of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Obstacle {
+    /// Since when each try has failed.
+    pub since: Instant,
+    /// The reason that the policy should give; `None` if it may pass by itself.
+    pub reason: Option<&'static str>,
+    /// What failed, and the API server's words.
+    pub message: String,
 }
 
 /// A failure to prove that every API server calls a webhook.
@@ -159,6 +172,7 @@ impl Memory {
             gone: BTreeSet::new(),
             strays: BTreeMap::new(),
             refused: BTreeMap::new(),
+            obstacles: BTreeMap::new(),
             waiting: BTreeMap::new(),
         }
     }
@@ -184,6 +198,9 @@ impl Memory {
 
     /// Notes that an action has succeeded.
     pub fn succeeded(&mut self, action: &Action) {
+        if action.is_removal() {
+            self.obstacles.remove(&action.key());
+        }
         match action {
             Action::Hold(policy) | Action::CreateRevision { policy, .. } => drop(self.refused.remove(&policy.uid)),
             Action::CreateWebhook { group, repaired: Some(warning), .. }
@@ -207,6 +224,9 @@ impl Memory {
             let since = failing.as_ref().map_or(now, |(since, _)| *since);
             *failing = Some((since, failed.text.clone()));
         }
+        if action.is_removal() {
+            return self.obstructed(action, failed, now);
+        }
         let Some(reason) = failed.reason() else { return };
         // A webhook with this content was there, so the content is not what is wrong, and nothing else is called in its place.
         let reason = if action.restores() { "Forbidden" } else { reason };
@@ -228,6 +248,27 @@ impl Memory {
             }
             _ => {}
         }
+    }
+
+    /// Notes why a write failed that the deletion of a policy may wait for.
+    fn obstructed(&mut self, action: &Action, failed: &Failed, now: Instant) {
+        let (what, reason) = match action {
+            Action::DeleteWebhook { name, .. } => {
+                (format!("webhook configuration {name}, which API servers still call, cannot be deleted"), "Forbidden")
+            }
+            Action::DeleteRevision { name, .. } => (format!("revision {name} cannot be deleted"), "Forbidden"),
+            Action::Mark { name, .. } => (format!("revision {name} cannot be changed"), "SpecInvalid"),
+            _ => ("the finalizer of Portcullis cannot be removed".to_owned(), "SpecInvalid"),
+        };
+        let reason = match failed.cause {
+            Cause::Overtaken => return,
+            Cause::Other => None,
+            Cause::Forbidden => Some("Forbidden"),
+            Cause::Refused => Some(reason),
+        };
+        let since = self.obstacles.get(&action.key()).map_or(now, |before| before.since);
+        let message = format!("{what}: {}", failed.text);
+        self.obstacles.insert(action.key(), Obstacle { since, reason, message });
     }
 
     /// Notes that an action of ours has written a webhook. By the next decision something else may be desired, and then what was written is

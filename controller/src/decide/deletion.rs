@@ -4,17 +4,22 @@
 //! the policy, then its revisions are deleted, and last its finalizer is removed. Before anything of a policy that no watch has reported is
 //! deleted, an API server is asked whether it exists.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use portcullis_api::revision::DELETED_ANNOTATION;
 
+use super::condition;
 use super::groups::Groups;
 use super::revision;
 use super::rules::{Decision, Rules};
 use super::unknown::UNKNOWN_FOR;
-use crate::action::Action;
-use crate::memory::Memory;
-use crate::world::{RevisionView, World};
+use crate::action::{Action, Key};
+use crate::memory::{ConditionValue, Memory};
+use crate::world::{RevisionView, World, webhook_name};
+
+/// How long a step may fail for a reason that may pass by itself before the policy says so.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) fn decide(world: &World, groups: &Groups<'_>, memory: &mut Memory, rules: &Rules, decision: &mut Decision) {
     let none = BTreeMap::new();
@@ -43,6 +48,34 @@ pub(super) fn decide(world: &World, groups: &Groups<'_>, memory: &mut Memory, ru
         }
     }
     memory.forgotten.retain(|uid, _| world.revisions.contains_key(uid));
+}
+
+/// Writes to policies that are being deleted what holds that up. This comes after all removals were decided, so that nothing is told of those
+/// that are no longer to be done.
+pub(super) fn tell(world: &World, memory: &mut Memory, rules: &Rules, decision: &mut Decision) {
+    let removals: BTreeSet<_> = decision.actions.iter().filter(|one| one.is_removal()).map(Action::key).collect();
+    memory.obstacles.retain(|object, _| removals.contains(object));
+    if memory.obstacles.is_empty() {
+        return;
+    }
+    for (uid, policy) in world.policies.iter().filter(|(_, policy)| policy.is_deleting && policy.is_held) {
+        let mut objects = vec![Key::Policy(uid.clone())];
+        for revision in world.revisions.get(uid).into_iter().flat_map(BTreeMap::values) {
+            objects.push(Key::Revision(revision.name.clone()));
+            let groups = revision.groups().filter(|_| revision.is_in_force());
+            objects.extend(groups.map(|group| Key::Webhook(webhook_name(&rules.policy_server, group))));
+        }
+        let obstacle = objects.iter().find_map(|object| memory.obstacles.get(object));
+        let Some(obstacle) = obstacle else { continue };
+        let reason = obstacle.reason.or_else(|| decision.has_passed(obstacle.since, PATIENCE).then_some("Unknown"));
+        let Some(reason) = reason else { continue };
+        let message = format!(
+            "the policy is being deleted, and {}; the controller tries again, so the deletion goes on as soon as this works",
+            obstacle.message
+        );
+        let value = ConditionValue::not_configured(reason, message);
+        decision.actions.extend(condition::write(world, policy, value, decision.now));
+    }
 }
 
 fn forget(

@@ -1,5 +1,6 @@
 //! Objects in, exact actions out.
 
+mod deletion;
 mod fair;
 mod groups;
 mod own_namespace;

@@ -1,0 +1,81 @@
+//! Deletions that cannot go on.
+
+use super::policies::{answer, said};
+use super::*;
+use crate::failed::Cause;
+
+/// What a deleted policy says after each of these actions has failed, which has to be this one.
+fn told(stage: &mut Stage, action: &str, cause: Cause) -> Vec<(String, String)> {
+    let actions = stage.decide();
+    assert_eq!(actions.iter().map(short).collect::<Vec<_>>(), [action]);
+    answer(stage, &actions, cause);
+    let actions = stage.decide();
+    assert_eq!(short(&actions[0]), action, "it is tried again");
+    said(&actions)
+}
+
+/// A policy that is being deleted and whose webhook exists.
+fn deleted() -> Stage {
+    let mut stage = Stage::new();
+    stage.put(policy("a").deleting().condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &[]);
+    stage.webhook(&policy("a"));
+    stage
+}
+
+#[test]
+fn each_step_of_a_deletion_that_the_api_server_refuses_is_told_in_its_words() {
+    let mut stage = deleted();
+    let check = |told: Vec<(String, String)>, reason: &str, what: &str| {
+        let [(condition, message)] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(condition, &format!("a False {reason} at 1"));
+        assert!(message.starts_with(&format!("the policy is being deleted, and {what}: its words; ")), "{message}");
+    };
+    let name = stage.world.webhooks.values().next().expect("a webhook").name.clone();
+    let what = format!("webhook configuration {name}, which API servers still call, cannot be deleted");
+    check(told(&mut stage, "unregister", Cause::Forbidden), "Forbidden", &what);
+    check(told(&mut deleted(), "unregister", Cause::Refused), "Forbidden", &what);
+    let removed = stage.decide().into_iter().next().expect("a removal");
+    stage.memory.succeeded(&removed);
+    stage.world.webhooks.clear();
+    assert_eq!(stage.actions(), NOTHING);
+
+    stage.pass(5);
+    let mark = "mark a-1 deleted=true";
+    check(told(&mut stage, mark, Cause::Forbidden), "Forbidden", "revision a-1 cannot be changed");
+    stage.revision(&policy("a"), &["deleted"]);
+    assert_eq!(stage.actions(), NOTHING, "what is over is not told");
+    stage.pass(2);
+    check(told(&mut stage, "remove a-1", Cause::Forbidden), "Forbidden", "revision a-1 cannot be deleted");
+    stage.world.revisions.clear();
+    let what = "the finalizer of Portcullis cannot be removed";
+    check(told(&mut stage, "release a", Cause::Refused), "SpecInvalid", what);
+    stage.world.policies.clear();
+    stage.decide();
+    assert!(stage.memory.obstacles.is_empty(), "nothing is kept of a policy that is gone");
+}
+
+#[test]
+fn a_deletion_that_fails_for_a_while_says_so_whatever_the_cause() {
+    let mut stage = deleted();
+    assert_eq!(told(&mut stage, "unregister", Cause::Overtaken), []);
+    assert_eq!(told(&mut stage, "unregister", Cause::Other), [], "it may pass by itself");
+    stage.pass(29);
+    assert_eq!(told(&mut stage, "unregister", Cause::Other), []);
+    stage.pass(1);
+    let conditions = said(&stage.decide());
+    assert_eq!(conditions.len(), 1);
+    assert_eq!(conditions[0].0, "a False Unknown at 1");
+}
+
+#[test]
+fn a_policy_that_is_not_deleted_says_nothing_of_writes_that_deletions_wait_for() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere().condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &["deleted"]);
+    let actions = stage.decide();
+    let mark = actions.iter().find(|action| action.is_removal()).cloned().expect("a mark");
+    let before = said(&actions);
+    answer(&mut stage, &[mark], Cause::Forbidden);
+    assert_eq!(said(&stage.decide()), before);
+}
