@@ -35,7 +35,7 @@ impl Metrics {
             watches: gauge("portcullis_broker_watches", "Collections of the API server that are watched for policies")?,
             watched_bytes: gauge(
                 "portcullis_broker_watched_bytes",
-                "Bytes of the objects that are watched for policies",
+                "Bytes of the objects that are watched for policies, and of the lists that were made of them",
             )?,
         })
     }

@@ -62,10 +62,11 @@ pub(super) struct Objects {
     pub(super) has_ended: bool,
     /// The number of the last change.
     pub(super) version: u64,
+    /// What the objects take, and the last list that was made of them.
     pub(super) bytes: u64,
     /// The length of all objects as JSON; computed when asked for, and `None` after a change.
     length: Option<usize>,
-    /// The last list for guests; `None` after a change.
+    /// The last list for guests; `None` after a change, and where there was no room for it.
     rendered: Option<Bytes>,
 }
 
@@ -80,11 +81,15 @@ struct List<'a> {
 }
 
 impl Objects {
-    /// The list for guests.
+    /// The list for guests. It is kept for the next one if `keeps` says so of its length in bytes.
     ///
     /// # Errors
     /// When the list is too large, or the watch has ended.
-    pub(super) fn render(&mut self, kind: &ContextAwareResource) -> Result<Bytes, CollectionError> {
+    pub(super) fn render(
+        &mut self,
+        kind: &ContextAwareResource,
+        keeps: impl FnOnce(u64) -> bool,
+    ) -> Result<Bytes, CollectionError> {
         let length = self.length()?;
         if let Some(rendered) = &self.rendered {
             return Ok(rendered.clone());
@@ -98,9 +103,20 @@ impl Objects {
             metadata: BTreeMap::new(),
             items: self.current.values().map(|json| &**json).collect(),
         };
-        let reply = Bytes::from(serde_json::to_vec(&list)?);
-        self.rendered = Some(reply.clone());
+        // The room for what is around the objects is enough, so that the list takes no more than its length.
+        let mut reply = Vec::with_capacity(length + kind.api_version.len() + kind.kind.len() + 128);
+        serde_json::to_writer(&mut reply, &list)?;
+        let reply = Bytes::from(reply);
+        if keeps(length_of(&reply)) {
+            self.bytes += length_of(&reply);
+            self.rendered = Some(reply.clone());
+        }
         Ok(reply)
+    }
+
+    /// Drops the list that is kept, which can be made again.
+    pub(super) fn forget_list(&mut self) {
+        self.bytes -= self.rendered.take().as_ref().map_or(0, length_of);
     }
 
     /// The length of all objects as JSON, in bytes.
@@ -149,7 +165,8 @@ impl Objects {
                 }
             }
         }
-        (self.length, self.rendered) = (None, None);
+        self.length = None;
+        self.forget_list();
         self.version = CHANGES.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
@@ -165,6 +182,10 @@ impl Objects {
         self.has_ended = true;
         bytes
     }
+}
+
+pub(super) fn length_of(list: &Bytes) -> u64 {
+    u64::try_from(list.len()).unwrap_or(u64::MAX)
 }
 
 pub(super) fn size((key, json): (&Key, &Arc<RawValue>)) -> u64 {

@@ -209,7 +209,7 @@ async fn follow(watched: Arc<Watched>, collection: Collection, running: Arc<Runn
     }
 }
 
-/// Ends collections until all together take no more than `most` bytes.
+/// Drops the lists that were made of collections, and then ends collections, until all together take no more than `most` bytes.
 ///
 /// # Errors
 /// When it is `taker`, which grew, that must end.
@@ -218,6 +218,11 @@ fn make_room(running: &Running, taker: &Watched, most: u64) -> Result<(), Collec
         return Ok(());
     }
     let running = lock(running);
+    for watched in running.values() {
+        if taker.bytes.load(Ordering::Relaxed) > most {
+            watched.change(&mut lock(&watched.objects), Objects::forget_list);
+        }
+    }
     while taker.bytes.load(Ordering::Relaxed) > most {
         let held = running.values().map(|watched| Held {
             collection: &**watched,
@@ -341,21 +346,33 @@ impl Watched {
             return Ok(false);
         }
         let before = objects.bytes;
-        let taken = objects.take(event, shape).and_then(|is_complete| match objects.bytes {
-            now if now > LARGEST => Err(CollectionError::TooLarge(LARGEST)),
-            now => Ok((is_complete, now)),
-        });
-        let Ok((is_complete, now)) = taken else {
-            objects.clear();
-            self.bytes.fetch_sub(before, Ordering::Relaxed);
-            return taken.map(|_| false);
-        };
-        self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        let is_complete = self.change(&mut objects, |objects| {
+            let taken = objects.take(event, shape);
+            if objects.bytes > LARGEST {
+                objects.forget_list();
+            }
+            let taken = taken.and_then(|is_complete| match objects.bytes {
+                now if now > LARGEST => Err(CollectionError::TooLarge(LARGEST)),
+                _ => Ok(is_complete),
+            });
+            if taken.is_err() {
+                objects.clear();
+            }
+            taken
+        })?;
         if is_complete {
             // Before the objects are released: a refusal that follows must be the last word.
             self.state.send_if_modified(State::complete);
         }
-        Ok(now > before)
+        Ok(objects.bytes > before)
+    }
+
+    /// Changes the objects, and counts by how much they take more or less than before.
+    fn change<T>(&self, objects: &mut Objects, change: impl FnOnce(&mut Objects) -> T) -> T {
+        let before = objects.bytes;
+        let result = change(objects);
+        self.bytes.fetch_add(objects.bytes.wrapping_sub(before), Ordering::Relaxed);
+        result
     }
 
     /// The list for guests.
@@ -366,8 +383,11 @@ impl Watched {
         self.render(kind).map_err(|why| failed_to_list(kind, why))
     }
 
+    /// The list, which is kept only where nothing must end for it: it can be made again.
     fn render(&self, kind: &ContextAwareResource) -> Result<Bytes, CollectionError> {
-        lock(&self.objects).render(kind)
+        let mut objects = lock(&self.objects);
+        let (own, all) = (objects.bytes, self.bytes.load(Ordering::Relaxed));
+        self.change(&mut objects, |objects| objects.render(kind, |bytes| own + bytes <= LARGEST && all + bytes <= ALL))
     }
 
     /// A number that changes with the objects, and their length as JSON in bytes.

@@ -4,7 +4,7 @@ use portcullis_contract::ContextReason;
 use serde_json::{Value, json};
 
 use super::super::mask;
-use super::super::objects::size;
+use super::super::objects::{length_of, size};
 use super::*;
 use crate::grants::tests::manifest;
 
@@ -44,6 +44,10 @@ fn watches(published: Arc<PublishedGrants>) -> Watches {
     Watches::new(published, Metrics::new(&prometheus::Registry::new()).expect("registers"))
 }
 
+fn forget_list(watched: &Arc<Watched>) {
+    watched.change(&mut lock(&watched.objects), Objects::forget_list);
+}
+
 fn take(watched: &Watched, event: Event<ObjectText>) -> Result<(), CollectionError> {
     watched.take(event, &shape()).map(drop)
 }
@@ -75,7 +79,8 @@ fn a_list_is_there_once_all_of_it_is_and_follows_what_changes() {
     assert_eq!(names(&watched), ["b", "c"]);
     take(&watched, Event::InitDone).expect("room");
     assert_eq!(names(&watched), ["d"]);
-    let kept = lock(&watched.objects).current.iter().map(size).sum::<u64>();
+    let list = length_of(&watched.render(&pods()).expect("a list"));
+    let kept = lock(&watched.objects).current.iter().map(size).sum::<u64>() + list;
     assert_eq!((lock(&watched.objects).bytes, watched.bytes.load(Ordering::Relaxed)), (kept, kept));
     watched.end();
     assert_eq!(watched.bytes.load(Ordering::Relaxed), 0);
@@ -156,6 +161,10 @@ fn where_there_is_no_room_the_largest_of_who_has_the_most_ends_and_not_the_one_t
     take(&large, Event::Apply(pod("late", "x"))).expect("nothing");
     let kept: u64 = lock(running).values().map(|watched| lock(&watched.objects).bytes).sum();
     assert_eq!((kept, lock(&large.objects).bytes), (bytes.load(Ordering::Relaxed), 0));
+    // Lists go before any collection.
+    assert_eq!(make_room(running, &victim, kept - 1), Ok(()));
+    lock(running).values().for_each(forget_list);
+    let kept = bytes.load(Ordering::Relaxed);
     // Now the victim has the most.
     assert_eq!(make_room(running, &victim, kept - 1), Err(CollectionError::AllTooLarge(ALL)));
     // Those that published policies need end nothing small, and end themselves.
@@ -164,6 +173,50 @@ fn where_there_is_no_room_the_largest_of_who_has_the_most_ends_and_not_the_one_t
     watches.note_needs(&[query("shared")].into());
     assert_eq!(make_room(running, &victim, kept - 1), Ok(()));
     assert_eq!(*found.state.borrow(), State::Refused(CollectionError::AllTooLarge(ALL).to_string()));
+}
+
+#[test]
+fn a_list_that_is_kept_counts_and_goes_before_any_collection() {
+    let watches = watches(Arc::default());
+    let (bytes, running) = (&watches.bytes, &*watches.running);
+    let all = || bytes.load(Ordering::Relaxed);
+    let begin = |name: &str| {
+        let asked_by = OnceLock::from("cluster/a".parse::<PolicyId>().expect("an id"));
+        let watched = Arc::new(Watched { bytes: Arc::clone(bytes), asked_by, ..watched() });
+        take(&watched, Event::Init).expect("room");
+        for n in 0..7 {
+            take(&watched, Event::InitApply(pod(&n.to_string(), &"x".repeat(1 << 20)))).expect("room");
+        }
+        take(&watched, Event::InitDone).expect("room");
+        let query = ListQuery { label_selector: Some(name.to_owned()), ..ListQuery::whole(pods()) };
+        lock(running).insert(query, Arc::clone(&watched));
+        watched
+    };
+    let (one, other) = (begin("one"), begin("other"));
+    let objects = all();
+    let lists = [&one, &other].map(|watched| watched.render(&pods()).expect("a list"));
+    assert_eq!(all(), objects + lists.iter().map(length_of).sum::<u64>());
+    assert_eq!(one.render(&pods()).expect("a list").as_ptr(), lists[0].as_ptr(), "it is kept, and counts once");
+    assert_eq!(make_room(running, &one, objects), Ok(()));
+    assert_eq!(all(), objects);
+    assert_eq!([&one, &other].map(|watched| watched.state.borrow().clone()), [State::Complete, State::Complete]);
+    // Where there is no room, a list is made and not kept.
+    bytes.fetch_add(ALL - objects, Ordering::Relaxed);
+    assert_eq!((one.render(&pods()), all()), (Ok(lists[0].clone()), ALL));
+    bytes.fetch_sub(ALL - objects, Ordering::Relaxed);
+    // A change ends it, and so does a new list of the objects that needs its room.
+    one.render(&pods()).expect("a list");
+    take(&one, Event::Delete(pod("6", ""))).expect("room");
+    assert_eq!(all(), lock(&one.objects).bytes + lock(&other.objects).bytes);
+    one.render(&pods()).expect("a list");
+    take(&one, Event::Init).expect("room");
+    for n in 0..56 {
+        take(&one, Event::InitApply(pod(&n.to_string(), &"x".repeat(1 << 20)))).expect("room");
+    }
+    assert!(all() < objects + (57 << 20), "without the list");
+    one.end();
+    other.end();
+    assert_eq!(all(), 0);
 }
 
 #[test]
