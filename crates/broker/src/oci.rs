@@ -1,5 +1,7 @@
 //! `oci/*`: digests, manifests and configurations of images, and their signatures.
 
+mod manifest;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use portcullis_registry::signature::{self, Requirement, Signer, Subject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use self::manifest::{Manifest, architecture, of_this_platform, reply};
 use crate::ProvideError;
 use crate::cache::Answer;
 use crate::certificate::Certificate;
@@ -179,7 +182,7 @@ impl Images {
                 let (bytes, _) = self.manifest(&image(payload)?).await?;
                 return Ok(bytes);
             }
-            _ => self.manifest_and_config(image(payload)?).await?,
+            _ => return self.manifest_and_config(image(payload)?).await,
         };
         Ok(Bytes::from(reply.to_string()))
     }
@@ -212,30 +215,26 @@ impl Images {
         }
     }
 
-    async fn manifest_and_config(&self, mut image: Image) -> Result<Value, ProvideError> {
-        let (bytes, mut digest) = self.manifest(&image).await?;
-        let mut manifest: Value = serde_json::from_slice(&bytes).map_err(ProvideError::failed)?;
-        if let Some(platforms) = manifest.get("manifests") {
+    async fn manifest_and_config(&self, mut image: Image) -> Answer {
+        let (mut manifest, mut digest) = self.manifest(&image).await?;
+        if let Some(platforms) = Manifest::parse(&manifest).map_err(ProvideError::failed)?.manifests {
             image.digest = Some(of_this_platform(platforms).ok_or_else(|| {
                 ProvideError::failed(format!("the index of {image} has no image for linux/{}", architecture()))
             })?);
-            let found = self.manifest(&image).await?;
-            manifest = serde_json::from_slice(&found.0).map_err(ProvideError::failed)?;
-            digest = found.1;
+            (manifest, digest) = self.manifest(&image).await?;
         }
-        let named = manifest["config"]["digest"].as_str().and_then(|text| text.parse::<Digest>().ok());
+        let named = Manifest::parse(&manifest).map_err(ProvideError::failed)?.config();
         let named =
             named.ok_or_else(|| ProvideError::failed(format!("the manifest of {image} names no configuration")))?;
         let mut body = Whole::new("the configuration", MAX_CONFIG);
         let fetched = self.registry.web().in_time(&image.host, self.registry.blob(&image, &named, &mut body)).await;
         fetched.map_err(|error| ProvideError::failed(error.message))?;
-        let (bytes, found) = body.finish();
+        let (config, found) = body.finish();
         if found != named {
             let text = format!("{} gave a configuration with the digest {found} for {named}", image.host);
             return Err(ProvideError::failed(text));
         }
-        let config: Value = serde_json::from_slice(&bytes).map_err(ProvideError::failed)?;
-        Ok(json!({ "manifest": manifest, "digest": digest, "config": config }))
+        reply(&manifest, digest, &config).map_err(ProvideError::failed)
     }
 }
 
@@ -265,98 +264,5 @@ fn parse(name: &str) -> Result<Image, ProvideError> {
     name.parse().map_err(|error| ProvideError::failed(format!("invalid reference {name:?}: {error}")))
 }
 
-/// The entry of an index for this machine's architecture.
-fn of_this_platform(manifests: &Value) -> Option<Digest> {
-    let is_ours =
-        |entry: &&Value| entry["platform"]["os"] == "linux" && entry["platform"]["architecture"] == architecture();
-    manifests.as_array()?.iter().find(is_ours)?["digest"].as_str()?.parse().ok()
-}
-
-/// This machine's architecture, as images name it.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wanted(capability: Capability, payload: &Value) -> Result<(String, Vec<Signer>), String> {
-        let verify = Verify::parse(capability, payload.to_string().as_bytes()).map_err(|error| error.to_string())?;
-        verify.wanted().map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn both_versions_name_an_image_and_signers() {
-        let fields = json!({"image": "ghcr.io/a/b:1", "pub_keys": ["one", "two"], "annotations": {"env": "prod"}});
-        let mut second = fields.clone();
-        second["type"] = json!("SigstorePubKeyVerify");
-        for (capability, payload) in
-            [(Capability::OciVerifyV1, json!({"SigstorePubKeyVerify": fields})), (Capability::OciVerifyV2, second)]
-        {
-            let (image, signers) = wanted(capability, &payload).expect("can be read");
-            assert_eq!(image, "ghcr.io/a/b:1");
-            let [Signer::PubKey { key, annotations, .. }, Signer::PubKey { .. }] = signers.as_slice() else {
-                panic!("{signers:?}")
-            };
-            assert_eq!((key.as_str(), annotations["env"].as_str()), ("one", "prod"));
-        }
-        let prefix = json!({"type": "SigstoreKeylessPrefixVerify", "image": "a", "annotations": null,
-            "keyless_prefix": [{"issuer": "https://i", "url_prefix": "https://github.com/org"}]});
-        let (_, signers) = wanted(Capability::OciVerifyV2, &prefix).expect("can be read");
-        assert!(matches!(&signers[..], [Signer::GenericIssuer { subject: Subject::UrlPrefix(_), .. }]), "{signers:?}");
-        let github = json!({"type": "SigstoreGithubActionsVerify", "image": "a", "owner": "o"});
-        let (_, signers) = wanted(Capability::OciVerifyV2, &github).expect("can be read");
-        assert!(matches!(&signers[..], [Signer::GithubAction { repo: None, .. }]), "{signers:?}");
-    }
-
-    #[test]
-    fn a_call_says_which_registry_it_asks() {
-        let asked = |capability, payload: Value| registry(capability, payload.to_string().as_bytes());
-        let verify = json!({"type": "SigstorePubKeyVerify", "image": "ghcr.io/a/b:1", "pub_keys": ["k"]});
-        assert_eq!(asked(Capability::OciVerifyV2, verify.clone()).as_deref(), Some("ghcr.io"));
-        let verify = json!({"SigstorePubKeyVerify": verify});
-        assert_eq!(asked(Capability::OciVerifyV1, verify).as_deref(), Some("ghcr.io"));
-        assert_eq!(asked(Capability::OciManifest, json!("localhost:5000/a:1")).as_deref(), Some("localhost:5000"));
-        assert_eq!(asked(Capability::OciManifest, json!({})), None);
-        assert_eq!(asked(Capability::OciVerifyV2, json!({})), None);
-    }
-
-    #[test]
-    fn what_is_missing_is_named_as_upstream_does() {
-        for (payload, text) in [
-            (
-                json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": []}),
-                "Must provide at least one pub key",
-            ),
-            (json!({"type": "SigstoreKeylessVerify", "image": "a", "keyless": []}), "Must provide keyless info"),
-            (json!({"type": "SigstoreGithubActionsVerify", "image": "a", "owner": ""}), "Must provide owner info"),
-            (json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": vec!["k"; 101]}), "the limit is 100"),
-            (json!({"type": "Other", "image": "a"}), "unknown variant"),
-        ] {
-            let error = wanted(Capability::OciVerifyV2, &payload).expect_err(text);
-            assert!(error.contains(text), "{error}");
-        }
-        for payload in
-            [json!({}), json!({"Other": {}}), json!({"SigstoreGithubActionsVerify": {"image": "a", "owner": "o"}})]
-        {
-            assert!(wanted(Capability::OciVerifyV1, &payload).is_err(), "{payload}");
-        }
-    }
-
-    #[test]
-    fn the_image_of_this_platform_is_taken() {
-        let digest = format!("sha256:{}", "a".repeat(64));
-        let index = json!([
-            {"platform": {"os": "windows", "architecture": architecture()}, "digest": "sha256:no"},
-            {"platform": {"os": "linux", "architecture": architecture()}, "digest": digest},
-        ]);
-        assert_eq!(of_this_platform(&index).map(|found| found.to_string()), Some(digest));
-        assert_eq!(of_this_platform(&json!([])), None);
-        assert_eq!(of_this_platform(&json!({})), None);
-    }
-}
+mod tests;

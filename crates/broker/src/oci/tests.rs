@@ -1,0 +1,111 @@
+use std::time::Duration;
+
+use portcullis_contract::PolicyId;
+use portcullis_registry::{Guard, Web, WebSettings};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::admission::tests::web;
+
+fn wanted(capability: Capability, payload: &Value) -> Result<(String, Vec<Signer>), String> {
+    let verify = Verify::parse(capability, payload.to_string().as_bytes()).map_err(|error| error.to_string())?;
+    verify.wanted().map_err(|error| error.to_string())
+}
+
+#[test]
+fn both_versions_name_an_image_and_signers() {
+    let fields = json!({"image": "ghcr.io/a/b:1", "pub_keys": ["one", "two"], "annotations": {"env": "prod"}});
+    let mut second = fields.clone();
+    second["type"] = json!("SigstorePubKeyVerify");
+    for (capability, payload) in
+        [(Capability::OciVerifyV1, json!({"SigstorePubKeyVerify": fields})), (Capability::OciVerifyV2, second)]
+    {
+        let (image, signers) = wanted(capability, &payload).expect("can be read");
+        assert_eq!(image, "ghcr.io/a/b:1");
+        let [Signer::PubKey { key, annotations, .. }, Signer::PubKey { .. }] = signers.as_slice() else {
+            panic!("{signers:?}")
+        };
+        assert_eq!((key.as_str(), annotations["env"].as_str()), ("one", "prod"));
+    }
+    let prefix = json!({"type": "SigstoreKeylessPrefixVerify", "image": "a", "annotations": null,
+        "keyless_prefix": [{"issuer": "https://i", "url_prefix": "https://github.com/org"}]});
+    let (_, signers) = wanted(Capability::OciVerifyV2, &prefix).expect("can be read");
+    assert!(matches!(&signers[..], [Signer::GenericIssuer { subject: Subject::UrlPrefix(_), .. }]), "{signers:?}");
+    let github = json!({"type": "SigstoreGithubActionsVerify", "image": "a", "owner": "o"});
+    let (_, signers) = wanted(Capability::OciVerifyV2, &github).expect("can be read");
+    assert!(matches!(&signers[..], [Signer::GithubAction { repo: None, .. }]), "{signers:?}");
+}
+
+#[test]
+fn a_call_says_which_registry_it_asks() {
+    let asked = |capability, payload: Value| registry(capability, payload.to_string().as_bytes());
+    let verify = json!({"type": "SigstorePubKeyVerify", "image": "ghcr.io/a/b:1", "pub_keys": ["k"]});
+    assert_eq!(asked(Capability::OciVerifyV2, verify.clone()).as_deref(), Some("ghcr.io"));
+    let verify = json!({"SigstorePubKeyVerify": verify});
+    assert_eq!(asked(Capability::OciVerifyV1, verify).as_deref(), Some("ghcr.io"));
+    assert_eq!(asked(Capability::OciManifest, json!("localhost:5000/a:1")).as_deref(), Some("localhost:5000"));
+    assert_eq!(asked(Capability::OciManifest, json!({})), None);
+    assert_eq!(asked(Capability::OciVerifyV2, json!({})), None);
+}
+
+#[test]
+fn what_is_missing_is_named_as_upstream_does() {
+    for (payload, text) in [
+        (json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": []}), "Must provide at least one pub key"),
+        (json!({"type": "SigstoreKeylessVerify", "image": "a", "keyless": []}), "Must provide keyless info"),
+        (json!({"type": "SigstoreGithubActionsVerify", "image": "a", "owner": ""}), "Must provide owner info"),
+        (json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": vec!["k"; 101]}), "the limit is 100"),
+        (json!({"type": "Other", "image": "a"}), "unknown variant"),
+    ] {
+        let error = wanted(Capability::OciVerifyV2, &payload).expect_err(text);
+        assert!(error.contains(text), "{error}");
+    }
+    for payload in
+        [json!({}), json!({"Other": {}}), json!({"SigstoreGithubActionsVerify": {"image": "a", "owner": "o"}})]
+    {
+        assert!(wanted(Capability::OciVerifyV1, &payload).is_err(), "{payload}");
+    }
+}
+
+/// Images of a registry on the loopback that has one manifest and one configuration; and its host.
+async fn images(manifest: String, config: String) -> (Images, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let host = listener.local_addr().expect("an address").to_string();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut request = [0; 4096];
+            // The client tries TLS first, which ends here.
+            let length = stream.read(&mut request).await.unwrap_or_default();
+            let request = String::from_utf8_lossy(&request[..length]);
+            if request.starts_with("GET ") {
+                let body = if request.contains("/manifests/") { &manifest } else { &config };
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: application/vnd.oci.image.manifest.v1+json";
+                let answer = format!("{head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+                stream.write_all(answer.as_bytes()).await.expect("writes");
+            }
+        }
+    });
+    let web = WebSettings {
+        plain_hosts: [host.clone()].into_iter().collect(),
+        guard: Guard::new(vec!["127.0.0.1".parse().expect("an address")]),
+        ..web(Duration::from_secs(30))
+    };
+    (Images::new(Registry::new(Web::new(web), None), None, Arc::default()), host)
+}
+
+#[tokio::test]
+async fn manifest_and_configuration_are_passed_on_as_they_are_without_decoding_them() {
+    // A tree of values cannot be so deep, and has no digits that mean nothing.
+    let nested = format!("{}1.50{}", "[".repeat(1000), "]".repeat(1000));
+    let config = format!(r#"{{"os": "linux", "nested": {nested}}}"#);
+    let digest = Digest::of(config.as_bytes());
+    let manifest = format!(r#"{{"schemaVersion": 2, "config": {{"digest": "{digest}"}}, "nested": {nested}}}"#);
+    let (images, host) = images(manifest.clone(), config.clone()).await;
+    let askers = Askers::only(&"cluster/a".parse::<PolicyId>().expect("an id"));
+    let name = format!("\"{host}/apps/web:v1\"");
+    let reply = images.provide(&askers, Capability::OciManifestConfig, name.as_bytes()).await.expect("a reply");
+    let digest = Digest::of(manifest.as_bytes());
+    assert_eq!(reply, format!(r#"{{"manifest":{manifest},"digest":"{digest}","config":{config}}}"#));
+}
