@@ -39,19 +39,9 @@ pub(crate) struct Images {
 #[serde(tag = "type")]
 enum Verify {
     #[serde(rename = "SigstorePubKeyVerify")]
-    PubKey {
-        image: String,
-        pub_keys: Vec<String>,
-        #[serde(default)]
-        annotations: Option<BTreeMap<String, String>>,
-    },
+    PubKey(PubKeys),
     #[serde(rename = "SigstoreKeylessVerify")]
-    Keyless {
-        image: String,
-        keyless: Vec<Identity>,
-        #[serde(default)]
-        annotations: Option<BTreeMap<String, String>>,
-    },
+    Keyless(Identities),
     #[serde(rename = "SigstoreKeylessPrefixVerify")]
     KeylessPrefix {
         image: String,
@@ -80,6 +70,33 @@ enum Verify {
     },
 }
 
+/// The same in the form of version 1, which has the variant for a key: `{"SigstorePubKeyVerify": {…}}`.
+#[derive(Deserialize)]
+enum FirstVerify {
+    #[serde(rename = "SigstorePubKeyVerify")]
+    PubKey(PubKeys),
+    #[serde(rename = "SigstoreKeylessVerify")]
+    Keyless(Identities),
+}
+
+/// An image that these keys must have signed.
+#[derive(Debug, Deserialize)]
+struct PubKeys {
+    image: String,
+    pub_keys: Vec<String>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+/// An image that these identities must have signed.
+#[derive(Debug, Deserialize)]
+struct Identities {
+    image: String,
+    keyless: Vec<Identity>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
 /// An identity of a signer.
 #[derive(Debug, Deserialize)]
 struct Identity {
@@ -95,22 +112,27 @@ struct IdentityPrefix {
 }
 
 impl Verify {
-    /// Parses either version. Version 1 has a variant for keys: `{"SigstorePubKeyVerify": {…}}`.
+    /// Parses either version.
     fn parse(capability: Capability, payload: &[u8]) -> Result<Self, ProvideError> {
-        if capability == Capability::OciVerifyV2 {
-            return serde_json::from_slice(payload).map_err(ProvideError::failed);
-        }
-        let tagged: BTreeMap<String, Value> = serde_json::from_slice(payload).map_err(ProvideError::failed)?;
-        let want = || ProvideError::failed("want {\"SigstorePubKeyVerify\": {…}} or {\"SigstoreKeylessVerify\": {…}}");
-        let mut variants = tagged.into_iter();
-        let (Some((variant, Value::Object(mut fields))), None) = (variants.next(), variants.next()) else {
-            return Err(want());
+        let parsed = match capability {
+            Capability::OciVerifyV2 => serde_json::from_slice(payload),
+            _ => serde_json::from_slice(payload).map(|first| match first {
+                FirstVerify::PubKey(keys) => Self::PubKey(keys),
+                FirstVerify::Keyless(identities) => Self::Keyless(identities),
+            }),
         };
-        if !matches!(variant.as_str(), "SigstorePubKeyVerify" | "SigstoreKeylessVerify") {
-            return Err(want());
+        parsed.map_err(ProvideError::failed)
+    }
+
+    /// The name of the image.
+    fn image(&self) -> &str {
+        match self {
+            Self::PubKey(PubKeys { image, .. })
+            | Self::Keyless(Identities { image, .. })
+            | Self::KeylessPrefix { image, .. }
+            | Self::GithubActions { image, .. }
+            | Self::Certificate { image, .. } => image,
         }
-        fields.insert("type".to_owned(), Value::String(variant));
-        serde_json::from_value(Value::Object(fields)).map_err(ProvideError::failed)
     }
 
     /// The image, and the signers who must all have signed it.
@@ -126,12 +148,12 @@ impl Verify {
             annotations: annotations.clone(),
         };
         match self {
-            Self::PubKey { image, pub_keys, annotations } => {
+            Self::PubKey(PubKeys { image, pub_keys, annotations }) => {
                 let annotations = annotations.unwrap_or_default();
                 let key = |key| Signer::PubKey { owner: None, key, annotations: annotations.clone() };
                 Ok((image, some(pub_keys.into_iter().map(key).collect(), "Must provide at least one pub key")?))
             }
-            Self::Keyless { image, keyless, annotations } => {
+            Self::Keyless(Identities { image, keyless, annotations }) => {
                 let annotations = annotations.unwrap_or_default();
                 let of = |known: Identity| issuer(known.issuer, Subject::Equal(known.subject), &annotations);
                 Ok((image, some(keyless.into_iter().map(of).collect(), "Must provide keyless info")?))
@@ -238,18 +260,11 @@ impl Images {
     }
 }
 
-/// The registry that a call asks; `None` for a payload that cannot be parsed, which asks none.
+/// The registry that a call asks; `None` for a payload that cannot be parsed, which asks none. It is parsed as for the answer, so that no
+/// payload is in the share of one registry and asks another, and a second time: a call that waits for its share keeps the payload alone.
 pub(crate) fn registry(capability: Capability, payload: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Named {
-        image: String,
-    }
     let image = match capability {
-        Capability::OciVerifyV2 => parse(&serde_json::from_slice::<Named>(payload).ok()?.image),
-        Capability::OciVerifyV1 => {
-            let tagged: BTreeMap<String, Named> = serde_json::from_slice(payload).ok()?;
-            parse(&tagged.into_values().next()?.image)
-        }
+        Capability::OciVerifyV1 | Capability::OciVerifyV2 => parse(Verify::parse(capability, payload).ok()?.image()),
         _ => image(payload),
     };
     Some(image.ok()?.api_host().to_owned())

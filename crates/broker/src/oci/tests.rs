@@ -50,6 +50,27 @@ fn a_call_says_which_registry_it_asks() {
 }
 
 #[test]
+fn no_call_asks_a_registry_in_whose_share_it_is_not() {
+    let twice = r#""image": "a.example/a:1", "image": "b.example/b:1", "pub_keys": ["k"]"#;
+    let first = format!(r#"{{"SigstorePubKeyVerify": {{{twice}}}}}"#);
+    let second = format!(r#"{{"type": "SigstorePubKeyVerify", {twice}}}"#);
+    let variants =
+        r#"{"SigstorePubKeyVerify": {"image": "a.example/a:1", "pub_keys": ["k"]}, "SigstoreKeylessVerify": {}}"#;
+    for (capability, payload) in [
+        (Capability::OciVerifyV1, first.as_str()),
+        (Capability::OciVerifyV1, variants),
+        (Capability::OciVerifyV1, r#"{"SigstorePubKeyVerify": ["a.example/a:1", ["k"], null]}"#),
+        (Capability::OciVerifyV2, &second),
+        (Capability::OciVerifyV2, r#"["SigstorePubKeyVerify", "a.example/a:1", ["k"], null]"#),
+    ] {
+        let asked = Verify::parse(capability, payload.as_bytes()).ok();
+        let asked = asked.map(|verify| parse(verify.image()).expect("a name").api_host().to_owned());
+        assert_eq!(registry(capability, payload.as_bytes()), asked, "{payload}");
+    }
+    Verify::parse(Capability::OciVerifyV1, first.as_bytes()).expect_err("an image is named once");
+}
+
+#[test]
 fn what_is_missing_is_named_as_upstream_does() {
     for (payload, text) in [
         (json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": []}), "Must provide at least one pub key"),
