@@ -6,8 +6,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use portcullis_contract::{Digest, Reason};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
+use super::annotations::Names;
 use super::legacy;
 use super::material::Layer;
 use super::refusal::Refusal;
@@ -26,10 +27,11 @@ const MAX_STATEMENT: u64 = 64 << 10;
 pub(super) const MAX_SIGNATURES: usize = 64;
 
 #[derive(Deserialize)]
-struct Statement {
+struct Statement<'a> {
     critical: Critical,
-    #[serde(default)]
-    optional: Option<BTreeMap<String, Value>>,
+    /// The annotations.
+    #[serde(borrow)]
+    optional: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -85,25 +87,31 @@ async fn statement(registry: &Registry, place: &Image, layer: Descriptor) -> Res
     Ok((digest == wanted).then_some(Layer { media_type, annotations, body }))
 }
 
-/// A statement and its signature, if it is about this manifest. Statements about another digest, and other documents, give `None`.
-pub(super) fn read(layer: &Layer, manifest: &Digest, trust: &Result<TrustRoot, NoTrustRoot>) -> Option<Signed> {
+/// A statement and its signature, if it is about this manifest, with those of its annotations that have these names. Statements about another
+/// digest, and other documents, give `None`.
+pub(super) fn read(
+    layer: &Layer,
+    manifest: &Digest,
+    trust: &Result<TrustRoot, NoTrustRoot>,
+    names: &Names<'_>,
+) -> Option<Signed> {
     let Layer { media_type, annotations, body } = layer;
     if media_type != STATEMENT_TYPE || body.len() as u64 > MAX_STATEMENT {
         return None;
     }
     let signature = STANDARD.decode(annotations.get(SIGNATURE)?.trim()).ok()?;
-    let said: Statement = serde_json::from_slice(body).ok()?;
+    let said: Statement<'_> = serde_json::from_slice(body).ok()?;
     if said.critical.kind != KIND || said.critical.image.docker_manifest_digest != *manifest {
         return None;
     }
+    let said = names.select(said.optional)?;
     let certificate = match (legacy::bundle(annotations, &Digest::of(body), &signature), trust) {
         (Ok(None), _) | (_, Err(_)) => Certificate::None,
         (Err(why), _) => Certificate::Refused(why),
         (Ok(Some(bundle)), Ok(trust)) => Certificate::of(trust.check(body, &bundle, Logged::Promise)),
     };
     let entry = entry(annotations, &Digest::of(body), &signature, trust);
-    let (message, annotations) = (body.clone(), said.optional.unwrap_or_default());
-    Some(Signed { message, signature, annotations, certificate, entry })
+    Some(Signed { message: body.clone(), signature, annotations: said, certificate, entry })
 }
 
 /// The log entry that comes with a signature over a statement with this digest.

@@ -11,6 +11,7 @@
 //! asked over the network: the data that come with a signature must suffice, and a signature that cannot be checked is not
 //! accepted.
 
+mod annotations;
 mod bundle;
 mod cosign;
 mod crypto;

@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use serde_json::Value;
-
 use super::identity::Identity;
 use super::legacy::Promise;
 use super::refusal::Refusal;
@@ -19,8 +17,8 @@ pub(super) struct Signed {
     pub message: Vec<u8>,
     /// The signature over them.
     pub signature: Vec<u8>,
-    /// The annotations of the statement.
-    pub annotations: BTreeMap<String, Value>,
+    /// The annotations of the statement that a signer requires.
+    pub annotations: BTreeMap<String, String>,
     /// The signer's certificate.
     pub certificate: Certificate,
     /// Its entry in a transparency log.
@@ -168,10 +166,7 @@ impl Signed {
 
     /// Whether this has the signed annotations that `signer` requires.
     fn says_what_is_required(&self, signer: &Signer) -> bool {
-        let says = |(name, value): (&String, &String)| {
-            self.annotations.get(name).and_then(Value::as_str).is_some_and(|said| said == value)
-        };
-        signer.annotations().iter().all(says)
+        signer.annotations().iter().all(|(name, value)| self.annotations.get(name) == Some(value))
     }
 
     /// Checks that the key of a certificate has signed this, and that this was logged within the certificate's

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use portcullis_contract::{Digest, Reason};
 
+use super::annotations::Names;
 use super::cosign::{MAX_SIGNATURES, STATEMENT_TYPE};
 use super::referrers::MAX_BUNDLES;
 use super::refusal::Refusal;
@@ -100,11 +101,11 @@ impl Material {
         requirement: &Requirement,
         trust: &Result<TrustRoot, NoTrustRoot>,
     ) -> Result<Vec<Proof>, FetchError> {
-        let root = trust.as_ref().ok();
+        let (root, names) = (trust.as_ref().ok(), Names::of(requirement));
         let statements = self.layers.iter().filter(|layer| layer.media_type == STATEMENT_TYPE).take(MAX_SIGNATURES);
         let bundles = self.layers.iter().filter(|layer| layer.media_type != STATEMENT_TYPE).take(MAX_BUNDLES);
-        let statements = statements.filter_map(|layer| cosign::read(layer, manifest, trust));
-        let bundles = bundles.filter_map(|layer| bundle::read(layer, manifest, root));
+        let statements = statements.filter_map(|layer| cosign::read(layer, manifest, trust, &names));
+        let bundles = bundles.filter_map(|layer| bundle::read(layer, manifest, root, &names));
         let signed: Vec<Signed> = statements.chain(bundles).collect();
         decide(image, &signed, requirement, trust.as_ref().err(), &Checks::most(MAX_CHECKS))
     }
