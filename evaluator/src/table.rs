@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use portcullis_contract::{Failure, FailurePolicy, GroupId, Mode, PolicyId, WebhookKind};
 use portcullis_matching::MemberMatcher;
 
+use crate::fair::claimant::Claimant;
 use crate::guest::loaded::Loaded;
 use crate::lanes::Share;
 use crate::metrics::PolicyMetrics;
@@ -25,7 +26,7 @@ pub struct Table {
     pub manifest_number: u64,
     /// The policies, without those that are only checked.
     pub policies: HashMap<PolicyId, Arc<ServedPolicy>>,
-    /// Policies that are only checked. No request finds them; the reporter asks them about objects that exist.
+    /// Policies that are only checked. No request finds them; the loader asks them about objects that exist.
     pub checks: HashMap<PolicyId, Arc<ServedPolicy>>,
     /// The match groups.
     pub groups: HashMap<GroupId, Arc<MatchGroup>>,
@@ -83,4 +84,12 @@ pub struct MatchGroup {
     /// Where members share a webhook: the match parts of each member, of which any one suffices. A member without an entry is asked about
     /// every request.
     pub matchers: Arc<HashMap<PolicyId, Vec<MemberMatcher>>>,
+}
+
+impl MatchGroup {
+    /// The policy that a request to the group counts for; `None` for a group without members. All members belong to one tenant, as the
+    /// namespace is part of the match part, so the first one stands for all.
+    pub(crate) fn claimant(&self) -> Option<&Arc<Claimant>> {
+        self.members.first().map(|policy| policy.share.claimant())
+    }
 }

@@ -18,4 +18,11 @@ impl Claimant {
     pub(crate) fn new(policy: &PolicyId) -> Arc<Self> {
         Arc::new(Self { tenant: Tenant::of(policy), policy: policy.clone() })
     }
+
+    /// A claimant that is no policy. It has the share of a namespace of its own.
+    pub(crate) fn apart(name: &'static str) -> Arc<Self> {
+        // No namespace has a name with a colon.
+        let tenant = Tenant::Namespace(format!(":{name}").into());
+        Arc::new(Self { tenant, policy: name.parse().expect("a name without a slash") })
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`policies`]: requests under way, instances, long evaluations, loads and memory, among policies and their tenants. What each may
 //!   hold depends on what stays free, so that the next tenant always finds room, and the one that holds the least is served first.
-//! - [`turns`]: handshakes and memory for bodies, among the addresses of clients, and the program's own work on large values, among tenants.
+//! - [`turns`]: handshakes and bodies that arrive, among the addresses of clients, and the program's own work on large values, among tenants.
 //!   They simply take turns, preferred ones in a queue of their own, and each may hold a fixed part. No claim waits for ever, however large
 //!   it is.
 //!

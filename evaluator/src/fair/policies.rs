@@ -34,7 +34,7 @@ pub(crate) struct ByPolicy<W> {
     queue: usize,
     held: u64,
     waiting: usize,
-    /// What the evaluations behind the waiting claims hold already.
+    /// What the requests behind the waiting claims hold already.
     waiting_hold: u64,
     next_ticket: u64,
     /// How often something was taken.
@@ -42,14 +42,14 @@ pub(crate) struct ByPolicy<W> {
     tenants: HashMap<Tenant, TenantAccount<W>>,
 }
 
-/// A claim of one evaluation.
+/// A claim of one request, or of a load.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     /// The policy that it is for.
     pub(crate) who: Arc<Claimant>,
     /// How much is asked for.
     pub(crate) amount: u64,
-    /// How much the same evaluation holds already.
+    /// How much the same request holds already, which comes back when this claim is refused. It is in no other claim that waits.
     pub(crate) has: u64,
 }
 
@@ -89,6 +89,11 @@ impl<W> ByPolicy<W> {
             turns: 0,
             tenants: HashMap::new(),
         }
+    }
+
+    /// Whether any claim waits.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.waiting > 0
     }
 
     /// Whether an audit's claim, which never waits, has to leave what it asks for to a claim that waits: to one of the same policy, to one that
@@ -194,7 +199,7 @@ impl<W> ByPolicy<W> {
 
     /// Where no claim in the queue can be met before another gives up: takes that one out of the queue.
     pub(super) fn give_up(&mut self) -> Option<W> {
-        // An evaluation that holds something and does not wait will give it back.
+        // A request that holds something and does not wait will give it back.
         if self.waiting == 0 || self.waiting_hold < self.held {
             return None;
         }

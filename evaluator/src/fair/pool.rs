@@ -70,6 +70,11 @@ impl PolicyPool {
         Arc::new(Self { rule: Mutex::new(ByPolicy::new(capacity, quantum, queue)) })
     }
 
+    /// Whether any claim waits.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        lock(&self.rule).is_waited_for()
+    }
+
     /// Takes what is asked for, if it can be had at once and no claim waits that comes first ([`ByPolicy::gives_way`]).
     pub(crate) fn try_take_unwanted(self: &Arc<Self>, claim: &Claim) -> Option<PolicyPermit> {
         let grant = {

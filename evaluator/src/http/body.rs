@@ -1,4 +1,8 @@
 //! Reading the body of a request within limits of size, rate and memory.
+//!
+//! A large body takes its memory before any of it is read, and waits if there is too little. Policies and namespaces share this memory until
+//! their requests are answered, since a request may be under way for long. While bodies arrive, the addresses of clients share it too: all API
+//! servers may have one address, and a client that sends slowly may know the path of any policy.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -11,7 +15,9 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::fair::pool::{PeerPermit, PeerPool};
+use crate::fair::claimant::Claimant;
+use crate::fair::policies::Claim;
+use crate::fair::pool::{NothingLeft, PeerPermit, PeerPool, PolicyPermit, PolicyPool};
 use crate::fair::turns::TurnClaim;
 use crate::http::connection::ConnectionState;
 use crate::http::pace::{LONGEST, Progress};
@@ -21,7 +27,7 @@ use crate::metrics::Metrics;
 const SMALL: usize = 64 << 10;
 /// The unit that memory is counted in, in bytes.
 const STEP: usize = 64 << 10;
-/// How much of the memory one peer may have, in quarters, so that one that sends slowly leaves room for others.
+/// How much of the memory one peer may have for bodies that arrive, in quarters, so that one that sends slowly leaves room for others.
 const QUARTERS_OF_ONE: usize = 3;
 /// How many copies of a body are kept: one as it came, and one as guests see it. All members of a group see the same bytes.
 const COPIES: usize = 2;
@@ -35,17 +41,29 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limits on bodies.
 pub(crate) struct BodyLimits {
     largest: usize,
-    /// The memory for all large bodies together, in steps. A body takes what it announces before any of it is read; one that finds too
-    /// little waits, and so does its sender.
-    memory: Arc<PeerPool>,
+    /// The memory for all large bodies together, in steps. A body holds what it announces until its request is answered.
+    memory: Arc<PolicyPool>,
+    /// The same memory as the addresses of clients share it: a body holds its part while it arrives.
+    arriving: Arc<PeerPool>,
     metrics: Metrics,
+}
+
+/// Whom the memory of a body counts for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum BodyOwner<'a> {
+    /// A policy that is asked.
+    Policy(&'a Arc<Claimant>),
+    /// All checks of policies that somebody applies.
+    Checks,
+    /// All requests for which no policy is asked.
+    Nobody,
 }
 
 /// A body and the memory that is reserved for it.
 pub(crate) struct Body {
     /// The content.
     pub bytes: Bytes,
-    _memory: Option<PeerPermit>,
+    _memory: Option<PolicyPermit>,
 }
 
 /// Why a body is not taken.
@@ -69,7 +87,7 @@ struct Reading<'a> {
     received: usize,
     begun: Instant,
     /// Where its memory comes from; none if it is small.
-    memory: Option<&'a PeerPool>,
+    memory: Option<&'a BodyLimits>,
 }
 
 impl BodyLimits {
@@ -78,8 +96,10 @@ impl BodyLimits {
         let steps = |bytes: usize| u64::try_from(bytes.div_ceil(STEP)).unwrap_or(u64::MAX).max(1);
         let one = largest.saturating_mul(COPIES);
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).max(one);
-        let memory = PeerPool::new(steps(memory), steps((memory / 4 * QUARTERS_OF_ONE).max(one)));
-        Self { largest, memory, metrics: metrics.clone() }
+        let arriving = PeerPool::new(steps(memory), steps((memory / 4 * QUARTERS_OF_ONE).max(one)));
+        // Who has none gets the largest body in if there is room. The number of connections limits the queue.
+        let memory = PolicyPool::new(steps(memory), steps(one), usize::MAX);
+        Self { largest, memory, arriving, metrics: metrics.clone() }
     }
 
     /// Whether a body announces more bytes than are taken.
@@ -94,6 +114,7 @@ impl BodyLimits {
     pub(crate) async fn read(
         &self,
         body: Incoming,
+        owner: BodyOwner<'_>,
         state: &ConnectionState,
         patience: Option<Duration>,
     ) -> Result<Body, BodyError> {
@@ -102,11 +123,13 @@ impl BodyLimits {
         }
         // Chunked bodies have been refused already, so this is the exact size.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let permit = if announced > SMALL { Some(self.room(announced, state, patience).await?) } else { None };
+        let room = if announced > SMALL { Some(self.room(announced, owner, state, patience).await?) } else { None };
+        let (permit, arriving) = room.unzip();
         state.sending(u64::try_from(announced).unwrap_or(u64::MAX));
-        let memory = permit.as_ref().map(|_| &*self.memory);
+        let memory = permit.as_ref().map(|_| self);
         let reading = Reading { body, state, announced, received: 0, begun: Instant::now(), memory };
         let read = reading.whole().await;
+        drop(arriving);
         if read == Err(BodyError::TooSlow) {
             self.metrics.bodies_too_slow.inc();
         }
@@ -117,18 +140,41 @@ impl BodyLimits {
     async fn room(
         &self,
         announced: usize,
+        owner: BodyOwner<'_>,
         state: &ConnectionState,
         patience: Option<Duration>,
-    ) -> Result<PeerPermit, BodyError> {
+    ) -> Result<(PolicyPermit, PeerPermit), BodyError> {
         state.waiting();
         let amount = u64::try_from(announced.saturating_mul(COPIES).div_ceil(STEP)).unwrap_or(u64::MAX);
         let is_known = state.is_known() || state.is_proven();
-        let claim = TurnClaim { owner: state.peer(), is_preferred: is_known, amount };
+        let who = match owner {
+            // Strangers together leave room for those who have sent reviews, whatever policy they name.
+            _ if !is_known => Claimant::apart("strangers"),
+            BodyOwner::Policy(who) => Arc::clone(who),
+            BodyOwner::Checks => Claimant::apart("checks"),
+            BodyOwner::Nobody => Claimant::apart("nobody"),
+        };
+        let (claim, turn) =
+            (Claim { who, amount, has: 0 }, TurnClaim { owner: state.peer(), is_preferred: is_known, amount });
         let longest = patience.map_or(LONGEST, |patience| patience.saturating_sub(LAST_MOMENT).min(LONGEST));
-        self.memory.take(&claim, Some(Instant::now() + longest)).await.map_err(|_| {
+        let until = Some(Instant::now() + longest);
+        let taken = async {
+            // In this order: a body that waits for what its policy may have holds nothing of what its address may have.
+            let memory = self.memory.take(&claim, until).await?;
+            Ok((memory, self.arriving.take(&turn, until).await?))
+        };
+        taken.await.map_err(|_: NothingLeft| {
             self.metrics.bodies_without_room.inc();
+            if matches!(owner, BodyOwner::Policy(_)) {
+                self.metrics.overloaded.inc();
+            }
             BodyError::NoRoom
         })
+    }
+
+    /// Whether other bodies wait for memory.
+    fn are_waited_for(&self) -> bool {
+        self.memory.is_waited_for() || self.arriving.is_waited_for()
     }
 
     /// Throws a refused body away, as [`discard`] does.
@@ -189,7 +235,7 @@ impl Reading<'_> {
         }
         loop {
             let progress = self.progress();
-            let is_in_the_way = || self.memory.is_some_and(PeerPool::is_waited_for);
+            let is_in_the_way = || self.memory.is_some_and(BodyLimits::are_waited_for);
             if progress.is_too_slow() || (progress.lags() && is_in_the_way()) {
                 return Poll::Ready(Err(BodyError::TooSlow));
             }
@@ -203,5 +249,101 @@ impl Reading<'_> {
     fn progress(&self) -> Progress {
         let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
         Progress { announced: bytes(self.announced), received: bytes(self.received), elapsed: self.begun.elapsed() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use portcullis_process::eviction::Peer;
+
+    use super::*;
+
+    const KIB: usize = 1 << 10;
+
+    /// Limits of 32 MiB for bodies of at most 1 MiB.
+    fn limits() -> (BodyLimits, Metrics) {
+        let metrics = Metrics::new().expect("registers");
+        (BodyLimits::new(KIB * KIB, 32 << 20, &metrics), metrics)
+    }
+
+    /// A connection from the address with this last number.
+    fn from(last: u8, is_known: bool) -> ConnectionState {
+        ConnectionState::new(Instant::now(), Peer::of([10, 0, 0, last].into()), is_known)
+    }
+
+    fn who(id: &str) -> Arc<Claimant> {
+        Claimant::new(&id.parse().expect("an id"))
+    }
+
+    type Room = (PolicyPermit, PeerPermit);
+
+    /// Memory for a body of so many KiB, if there is some at once.
+    fn room(limits: &BodyLimits, owner: BodyOwner<'_>, state: &ConnectionState, kib: usize) -> Option<Room> {
+        limits.room(kib * KIB, owner, state, None).now_or_never().map(|room| room.expect("it is in time"))
+    }
+
+    /// The memory of as many bodies of 512 KiB as there is room for. They have all arrived.
+    fn flood(limits: &BodyLimits, owner: BodyOwner<'_>, state: &ConnectionState) -> Vec<PolicyPermit> {
+        std::iter::from_fn(|| room(limits, owner, state, 512).map(|(memory, _)| memory)).collect()
+    }
+
+    #[tokio::test]
+    async fn z22_the_large_bodies_of_a_namespace_leave_room_for_those_of_all_others() {
+        let (limits, _) = limits();
+        // All come from one API server.
+        let server = from(1, true);
+        let [a, b, c] = ["a", "b", "c"].map(|team| who(&format!("namespaced/{team}/x")));
+        let held = flood(&limits, BodyOwner::Policy(&a), &server);
+        assert_eq!(held.len(), 16, "as much as stays free");
+        assert!(room(&limits, BodyOwner::Policy(&who("namespaced/a/another")), &server, 100).is_none());
+        let more = [&b, &c].map(|who| flood(&limits, BodyOwner::Policy(who), &server));
+        for owner in [
+            BodyOwner::Policy(&who("namespaced/d/x")),
+            BodyOwner::Policy(&who("cluster/x")),
+            BodyOwner::Checks,
+            BodyOwner::Nobody,
+        ] {
+            assert!(room(&limits, owner, &server, 100).is_some(), "{owner:?}");
+        }
+        drop((held, more));
+        assert!(room(&limits, BodyOwner::Policy(&a), &server, 100).is_some());
+    }
+
+    #[tokio::test]
+    async fn strangers_leave_room_for_those_who_sent_reviews_to_the_same_policy() {
+        let (limits, _) = limits();
+        let policy = who("cluster/x");
+        let held: Vec<_> = (2..10).map(|last| flood(&limits, BodyOwner::Policy(&policy), &from(last, false))).collect();
+        assert_eq!(held.iter().map(Vec::len).sum::<usize>(), 16, "from all addresses");
+        assert!(room(&limits, BodyOwner::Policy(&policy), &from(1, true), 512).is_some());
+    }
+
+    #[tokio::test]
+    async fn one_address_has_three_quarters_for_bodies_that_arrive() {
+        let (limits, _) = limits();
+        let (slow, other) = (from(1, true), from(2, true));
+        let policies: Vec<_> = (0..8).map(|number| who(&format!("namespaced/team-{number}/x"))).collect();
+        let arriving = || policies.iter().filter_map(|who| room(&limits, BodyOwner::Policy(who), &slow, 1024));
+        let held: Vec<_> = arriving().chain(arriving()).collect();
+        assert_eq!(held.len(), 12);
+        let policy = who("cluster/x");
+        assert!(room(&limits, BodyOwner::Policy(&policy), &slow, 1024).is_none());
+        assert!(room(&limits, BodyOwner::Policy(&policy), &other, 1024).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_body_without_room_is_a_refused_request_only_where_a_policy_is_asked() {
+        let (limits, metrics) = limits();
+        let server = from(1, true);
+        let policy = who("namespaced/a/x");
+        let soon = Some(LAST_MOMENT + Duration::from_millis(1));
+        for (owner, overloaded) in [(BodyOwner::Checks, 0), (BodyOwner::Policy(&policy), 1)] {
+            let _held = flood(&limits, owner, &server);
+            let refused = limits.room(512 * KIB, owner, &server, soon).await.map(drop);
+            assert_eq!(refused, Err(BodyError::NoRoom));
+            assert_eq!(metrics.overloaded.get(), overloaded, "{owner:?}");
+        }
+        assert_eq!(metrics.bodies_without_room.get(), 2);
     }
 }

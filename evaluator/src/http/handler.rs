@@ -19,7 +19,7 @@ use tracing::{Instrument as _, debug_span};
 
 use crate::admission::check::Checks;
 use crate::admission::{Admission, Purpose, Target, answer_by};
-use crate::http::body::{BodyError, BodyLimits};
+use crate::http::body::{BodyError, BodyLimits, BodyOwner};
 use crate::http::connection::ConnectionState;
 use crate::http::media_type;
 use crate::http::path_keys::AcceptedKeys;
@@ -62,6 +62,18 @@ enum Destination {
     Marker(GroupId),
     /// A check of a policy that somebody applies.
     Check(Arc<Checks>),
+}
+
+impl Destination {
+    /// Whom the memory of the request's body counts for. It is known before the body is read.
+    fn body_owner(&self) -> BodyOwner<'_> {
+        match self {
+            Self::Policy(policy, _) | Self::ValidateRaw(policy) => BodyOwner::Policy(policy.share.claimant()),
+            Self::Group(_, group) => group.claimant().map_or(BodyOwner::Nobody, BodyOwner::Policy),
+            Self::Marker(_) => BodyOwner::Nobody,
+            Self::Check(_) => BodyOwner::Checks,
+        }
+    }
 }
 
 /// A request that policies are asked about, with what is needed to answer it if that fails.
@@ -161,7 +173,7 @@ impl Handler {
                 return Err(error);
             }
         };
-        let body = self.bodies.read(body, connection, timeout).await?;
+        let body = self.bodies.read(body, destination.body_owner(), connection, timeout).await?;
         connection.asking();
         failpoint::hit("evaluator.reading");
         let until = answer_by(arrived, timeout);
