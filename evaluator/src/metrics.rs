@@ -54,7 +54,8 @@ pub struct Metrics {
     pub guest_memory_waits: IntCounter,
     /// Times that an instance got no memory.
     pub guest_memory_refused: IntCounter,
-    /// Requests refused because too many were under way or memory was exhausted.
+    /// Requests refused because too many were under way or memory was exhausted. It is counted where a request is refused and not where what it
+    /// needs is shared: loads, checks and audits need the same.
     pub overloaded: IntCounter,
     /// Markers of the controller that were answered.
     pub markers: IntCounter,

@@ -134,7 +134,7 @@ impl Pace for Turns {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::HashMap;
 
     use jiff::Timestamp;
@@ -149,13 +149,12 @@ mod tests {
     use crate::table::Serving;
     use crate::verdict::decision::Outcome;
 
-    /// What becomes of a member that cannot be loaded, in a group whose webhook is shared, if its match condition fails.
-    async fn outcome(id: &str, enforced: bool, suspend: bool) -> Option<Outcome> {
-        let metrics = Metrics::new().expect("registers");
-        let lanes = Lanes::new(LaneLimits::new(4, 1), MemoryPlan::unlimited(), &metrics).expect("starts");
+    /// A policy that cannot be loaded.
+    pub(in crate::admission) fn unloaded(id: &str, enforced: bool, suspend: bool, metrics: &Metrics) -> ServedPolicy {
+        let lanes = Lanes::new(LaneLimits::new(4, 1), MemoryPlan::unlimited(), metrics).expect("starts");
         let id = id.parse().expect("an id");
         let of_policy = metrics.policy(&id);
-        let policy = ServedPolicy {
+        ServedPolicy {
             uid: "u".to_owned(),
             generation: 1,
             mode: Mode::Protect,
@@ -167,9 +166,16 @@ mod tests {
             failure: None,
             share: Arc::new(Share::new(lanes, &id, Arc::clone(&of_policy))),
             metrics: of_policy,
-            id: id.clone(),
-        };
-        let condition = MatchCondition { name: "odd".to_owned(), expression: "request.noSuchField == 1".to_owned() };
+            id,
+        }
+    }
+
+    /// What becomes of such a member, in a group whose webhook is shared, if its match condition fails.
+    async fn outcome(id: &str, enforced: bool, suspend: bool) -> Option<Outcome> {
+        let metrics = Metrics::new().expect("registers");
+        let policy = unloaded(id, enforced, suspend, &metrics);
+        let id = policy.id.clone();
+        let condition = MatchCondition { name: "odd".to_owned(), expression: "object.metadata.name == 'a'".to_owned() };
         let part = MemberMatch { rules: Vec::new(), object_selector: None, match_conditions: vec![condition] };
         let matchers = HashMap::from([(id, vec![MemberMatcher::of(&part).expect("a condition")])]);
         let group = Arc::new(MatchGroup {

@@ -65,14 +65,12 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// The policy that a request counts for; `None` for a match group without members. All members of a group belong to one tenant, as the
-    /// namespace is part of the match part, so the first one stands for all.
+    /// The policy that a request counts for; `None` for a match group without members.
     pub(crate) fn claimant(&self) -> Option<&Arc<Claimant>> {
-        let policy = match self {
-            Self::Policy(policy) => Some(policy),
-            Self::Group(group) => group.members.first(),
-        };
-        policy.map(|policy| policy.share.claimant())
+        match self {
+            Self::Policy(policy) => Some(policy.share.claimant()),
+            Self::Group(group) => group.claimant(),
+        }
     }
 }
 
@@ -332,7 +330,12 @@ impl Admission {
                 kept.into_iter().for_each(|kept| draft.keep(kept));
                 decision
             }
-            Err(error) => self.failed(policy, &error),
+            Err(error) => {
+                if error.reason == Reason::Overloaded {
+                    self.metrics.overloaded.inc();
+                }
+                self.failed(policy, &error)
+            }
         }
     }
 
@@ -439,7 +442,20 @@ fn deadline(until: Option<Instant>, now: Instant, limit: Duration) -> Instant {
 
 #[cfg(test)]
 mod tests {
+    use super::members::tests::unloaded;
     use super::*;
+
+    #[tokio::test]
+    async fn an_evaluation_without_room_is_a_refused_request() {
+        let metrics = Metrics::new().expect("registers");
+        let admission = Admission { metrics: metrics.clone(), last_call: LastCall::default() };
+        let policy = unloaded("cluster/a", true, false, &metrics);
+        for (reason, refused) in [(Reason::EvaluationTimedOut, 0), (Reason::Overloaded, 1)] {
+            let result = (Err(EvaluationError::new(reason, "no")), Duration::ZERO);
+            admission.conclude(&policy, result, &mut Draft::object(None), None);
+            assert_eq!(metrics.overloaded.get(), refused, "{reason}");
+        }
+    }
 
     #[test]
     fn only_what_nobody_has_sent_a_request_for_does_without_memory() {

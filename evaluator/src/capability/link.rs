@@ -263,10 +263,7 @@ impl BrokerLink {
             return Ok(room);
         }
         let until = Instant::now() + without_way_back(left_until(deadline));
-        self.unclaimed.take(&claim, Some(until)).await.map_err(|_| {
-            self.metrics.overloaded.inc();
-            NoRoom
-        })
+        self.unclaimed.take(&claim, Some(until)).await.map_err(|_| NoRoom)
     }
 
     /// Asks the broker. The reply comes some time before the deadline, or a failure does. It needs no more room than `room` if it is not

@@ -44,7 +44,7 @@ impl Lanes {
         was_starved: bool,
     ) -> Result<LoadPermits, LaneError> {
         let one = Claim { who: Arc::clone(who), amount: 1, has: 0 };
-        let full = |_| self.overloaded("too many policies are being loaded on this replica".to_owned());
+        let full = |_| LaneError::Overloaded { text: "too many policies are being loaded on this replica".to_owned() };
         let loads = if who.policy.is_check() { &self.trying } else { &self.loading };
         // Without a deadline: the manifest limits the number of loads, and no request waits for them.
         let permit = loads.permits.take(&one, None).await.map_err(full)?;

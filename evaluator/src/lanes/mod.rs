@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use futures::FutureExt as _;
 use portcullis_contract::MAX_CHECKS;
 use portcullis_engine::TICK;
-use prometheus::{IntCounter, IntGauge};
+use prometheus::IntGauge;
 use tokio::runtime::Runtime;
 use tokio::time::timeout_at;
 use tokio_util::task::AbortOnDropHandle;
@@ -108,7 +108,6 @@ pub struct Lanes {
     memory: Arc<GuestMemory>,
     order: Arc<Scheduler>,
     in_use: IntGauge,
-    refused: IntCounter,
     /// None only while this is dropped.
     slow: Option<Runtime>,
 }
@@ -142,7 +141,6 @@ impl Lanes {
             memory: GuestMemory::new(memory, metrics),
             order: Scheduler::new(limits.threads),
             in_use: metrics.instances.clone(),
-            refused: metrics.overloaded.clone(),
             slow: Some(slow),
         }))
     }
@@ -232,11 +230,6 @@ impl Lanes {
     fn in_use(&self, permit: PolicyPermit) -> InstancePermit {
         self.in_use.inc();
         InstancePermit { in_use: self.in_use.clone(), _permit: permit }
-    }
-
-    fn overloaded(&self, text: String) -> LaneError {
-        self.refused.inc();
-        LaneError::Overloaded { text }
     }
 
     fn slow(&self) -> &Runtime {

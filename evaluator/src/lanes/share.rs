@@ -182,9 +182,9 @@ impl Share {
         // It waits with an instance from its own policy's share, so it delays no other policy.
         let long = self.lanes.long.take(&self.one(), Some(deadline)).await.map_err(|_| {
             let limit = self.lanes.limits.long();
-            self.lanes.overloaded(format!(
-                "this policy or its namespace has its share of the {limit} long evaluations of this replica"
-            ))
+            let text =
+                format!("this policy or its namespace has its share of the {limit} long evaluations of this replica");
+            LaneError::Overloaded { text }
         })?;
         self.in_turns(deadline, future, Some(&self.is_long), (long, permits)).await
     }
@@ -217,9 +217,9 @@ impl Share {
         };
         let instance = self.lanes.instances.take(&self.one(), Some(deadline)).await.map_err(|_| {
             let limit = self.lanes.limits.instances;
-            self.lanes.overloaded(format!(
-                "this policy or its namespace has its share of the {limit} policy instances of this replica"
-            ))
+            let text =
+                format!("this policy or its namespace has its share of the {limit} policy instances of this replica");
+            LaneError::Overloaded { text }
         })?;
         Ok(Permits { _running: running, _instance: self.lanes.in_use(instance) })
     }
@@ -241,7 +241,7 @@ impl Share {
         let waiting = Waiting::new(&self.waiting);
         let overloaded = |queue: &str| {
             let text = format!("{limit} evaluations of this policy, its limit, are under way already, and {queue}");
-            self.lanes.overloaded(text)
+            LaneError::Overloaded { text }
         };
         if waiting.place > room {
             return Err(overloaded(&format!("its queue of {room} requests is full")));
