@@ -29,6 +29,7 @@ use tracing::{Instrument as _, debug_span};
 
 use crate::admission::last_call::LastCall;
 use crate::admission::member_deadlines::MemberDeadlines;
+use crate::admission::policy_group::Asking;
 use crate::admission::step::{Step, step, step_in_group};
 use crate::fair::claimant::Claimant;
 use crate::guest::loaded::{Content, Loaded};
@@ -89,6 +90,11 @@ impl Purpose {
     /// Whether the verdict is given as it is, without mode and custom message.
     fn is_audit(self) -> bool {
         self != Self::Admission
+    }
+
+    /// Whether several instances may be used at the same time, as far as there are some to spare. Requests would wait for the whole of an audit.
+    fn may_take_spares(self) -> bool {
+        self != Self::Background
     }
 
     /// What an instance does where no memory is left: the sender of a request waits for it.
@@ -382,17 +388,16 @@ impl Evaluation {
     /// Asks the guest, judges its change of the object and decides, all in the policy's own time.
     async fn run(self, deadline: Instant) -> Result<Evaluated, EvaluationError> {
         let Self { policy, loaded, request, edit, may_mutate, is_followed, purpose } = self;
-        let when_full = purpose.when_full();
         failpoint::hit_of("evaluator.asking", &policy.id);
         failpoint::hit_async("evaluator.handler").await;
         let Judged { verdict, mutation, change } = match loaded.content() {
             Content::Module(module) => {
-                let verdict = module.validate_with(request.clone(), deadline, when_full).await?;
+                let verdict = module.validate_with(request.clone(), deadline, purpose.when_full()).await?;
                 edit.judge(policy.share.claimant(), verdict, request, deadline).await?
             }
             Content::PolicyGroup(group) => {
-                let share = &policy.share;
-                let mut verdict = policy_group::evaluate(group, share, &edit, &request, deadline, when_full).await?;
+                let asking = Asking { share: &policy.share, edit: &edit, request: &request, deadline, purpose };
+                let mut verdict = policy_group::evaluate(group, asking).await?;
                 verdict.message = loaded.message().filter(|_| !verdict.accepted).map(str::to_owned);
                 Judged { verdict, mutation: Mutation::None, change: None }
             }

@@ -1,7 +1,7 @@
 //! Evaluates a policy group: asks its members as its expression needs them (docs/design/policy-abi.md, section 10).
 //!
-//! Members that are needed in any case are asked side by side, as far as there are instances to spare; each has its own time within that of
-//! the group. A member that fails never counts as a denial, which `!` would turn into an admission: the group fails, unless the others
+//! Members that are needed in any case are asked side by side, as far as there are instances to spare, and one after the other about an object
+//! that exists; each has its own time within that of the group. A member that fails never counts as a denial, which `!` would turn into an admission: the group fails, unless the others
 //! decide.
 
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use bytes::Bytes;
 use futures::future::join_all;
 use portcullis_expression::{Answers, MemberAnswer, State};
 
+use crate::admission::Purpose;
 use crate::guest::loaded::{LoadedModule, LoadedPolicyGroup};
-use crate::lanes::Share;
-use crate::memory::WhenFull;
+use crate::lanes::{InstancePermit, Share};
 use crate::verdict::decision::Mutation;
 use crate::verdict::draft::{Edit, Judged};
 use crate::verdict::{EvaluationError, FAILED_CAPABILITY, MemberDenial, Verdict, text};
@@ -21,18 +21,26 @@ use crate::verdict::{EvaluationError, FAILED_CAPABILITY, MemberDenial, Verdict, 
 /// The error of a member that changes the object; its text is part of docs/design/policy-abi.md, section 10.
 const MUTATES: &str = "mutation is not allowed inside of policy group";
 
+/// What the members of a group are asked about, and with what.
+#[derive(Clone, Copy)]
+pub(super) struct Asking<'a> {
+    /// The share of the group.
+    pub(super) share: &'a Share,
+    /// Judges what a member changes.
+    pub(super) edit: &'a Edit,
+    /// What all members see of the request.
+    pub(super) request: &'a Bytes,
+    /// When the group must have its verdict.
+    pub(super) deadline: Instant,
+    /// What the verdict is for.
+    pub(super) purpose: Purpose,
+}
+
 /// The verdict of the group on a request, without a message of its own.
 ///
 /// # Errors
 /// When a member fails and the others do not decide.
-pub(super) async fn evaluate(
-    group: &LoadedPolicyGroup,
-    share: &Share,
-    edit: &Edit,
-    request: &Bytes,
-    deadline: Instant,
-    when_full: WhenFull,
-) -> Result<Verdict, EvaluationError> {
+pub(super) async fn evaluate(group: &LoadedPolicyGroup, asking: Asking<'_>) -> Result<Verdict, EvaluationError> {
     let mut answers = Answers::new();
     let (mut denials, mut failures) = (Vec::new(), BTreeMap::new());
     let mut annotations = BTreeMap::new();
@@ -52,7 +60,7 @@ pub(super) async fn evaluate(
         };
         // The expression calls members only, which was checked when it was loaded.
         let needed = needed.into_iter().filter_map(|name| Some((name, group.members.get(name)?)));
-        for (name, result) in ask(needed.collect(), share, edit, request, deadline, when_full).await {
+        for (name, result) in asking.ask(needed.collect()).await {
             let answer = match result {
                 Err(error) => {
                     failures.insert(name, error);
@@ -81,35 +89,67 @@ pub(super) async fn evaluate(
 
 type Judgement<'g> = (&'g str, Result<Judged, EvaluationError>);
 
-/// Asks members side by side, and one after the other those for which there is no instance to spare.
-async fn ask<'g>(
-    members: Vec<(&'g str, &'g LoadedModule)>,
-    share: &Share,
-    edit: &Edit,
-    request: &Bytes,
-    deadline: Instant,
-    when_full: WhenFull,
-) -> Vec<Judgement<'g>> {
-    let one = |(name, member): (&'g str, &'g LoadedModule)| async move {
+impl Asking<'_> {
+    /// Asks members side by side, and one after the other those for which there is no instance to spare.
+    async fn ask<'g>(self, members: Vec<(&'g str, &'g LoadedModule)>) -> Vec<Judgement<'g>> {
+        let one = |(name, member): (&'g str, &'g LoadedModule)| async move { (name, self.judged(member).await) };
+        let spare = self.spare_instances(members.len().saturating_sub(1));
+        let mut left = members.into_iter();
+        let side_by_side: Vec<_> = left.by_ref().take(1 + spare.len()).map(one).collect();
+        let mut asked = join_all(side_by_side).await;
+        drop(spare);
+        for member in left {
+            asked.push(one(member).await);
+        }
+        asked
+    }
+
+    /// The verdict of a member, in its own time.
+    async fn judged(self, member: &LoadedModule) -> Result<Judged, EvaluationError> {
+        let Self { share, edit, request, deadline, purpose } = self;
         let deadline = deadline.min(Instant::now() + member.timeout());
-        let judged = match member.validate_with(request.clone(), deadline, when_full).await {
-            Ok(verdict) => edit.clone().judge(share.claimant(), verdict, request.clone(), deadline).await,
-            Err(error) => Err(error),
-        };
-        (name, judged)
-    };
-    let mut left = members.into_iter();
-    let (mut first, mut spare) = (Vec::from_iter(left.next()), Vec::new());
-    while left.len() > 0
-        && let Some(permit) = share.spare_instance()
-    {
-        spare.push(permit);
-        first.extend(left.next());
+        let verdict = member.validate_with(request.clone(), deadline, purpose.when_full()).await?;
+        edit.clone().judge(share.claimant(), verdict, request.clone(), deadline).await
     }
-    let mut asked = join_all(first.into_iter().map(one)).await;
-    drop(spare);
-    for member in left {
-        asked.push(one(member).await);
+
+    /// At most so many instances beside that of the group.
+    fn spare_instances(self, most: usize) -> Vec<InstancePermit> {
+        let most = if self.purpose.may_take_spares() { most } else { 0 };
+        (0..most).map_while(|_| self.share.spare_instance()).collect()
     }
-    asked
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::lanes::{LaneLimits, Lanes};
+    use crate::memory::MemoryPlan;
+    use crate::metrics::Metrics;
+    use crate::verdict::draft::Draft;
+
+    #[tokio::test]
+    async fn the_audit_of_a_group_has_one_instance_and_requests_have_the_others() {
+        let metrics = Metrics::new().expect("registers");
+        let lanes = Lanes::new(LaneLimits::new(4, 1), MemoryPlan::unlimited(), &metrics).expect("starts");
+        let id = "namespaced/a/group".parse().expect("an id");
+        let share = Arc::new(Share::new(lanes, &id, metrics.policy(&id)));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let (edit, request) = (Draft::object(None).edit(), Bytes::new());
+        let spare = |purpose| Asking { share: &share, edit: &edit, request: &request, deadline, purpose };
+        let mut audit = Box::pin(share.run_spare(deadline, pending::<()>()));
+        assert!(audit.as_mut().now_or_never().is_none());
+        assert_eq!(spare(Purpose::Background).spare_instances(3).len(), 0);
+        assert_eq!(metrics.instances.get(), 1);
+        assert_eq!(share.run(deadline, async { 1 }).await, Ok(1));
+        // The namespace has half of them.
+        assert_eq!(spare(Purpose::Admission).spare_instances(3).len(), 1);
+        drop(audit);
+        assert_eq!(spare(Purpose::Audit).spare_instances(1).len(), 1);
+    }
 }
