@@ -392,7 +392,8 @@ impl Evaluation {
         failpoint::hit_async("evaluator.handler").await;
         let Judged { verdict, mutation, change } = match loaded.content() {
             Content::Module(module) => {
-                let verdict = module.validate_with(request.clone(), deadline, purpose.when_full()).await?;
+                let (when_full, kept) = (purpose.when_full(), edit.held());
+                let verdict = module.validate_with(request.clone(), deadline, when_full, kept).await?;
                 edit.judge(policy.share.claimant(), verdict, request, deadline).await?
             }
             Content::PolicyGroup(group) => {

@@ -108,7 +108,8 @@ impl Asking<'_> {
     async fn judged(self, member: &LoadedModule) -> Result<Judged, EvaluationError> {
         let Self { share, edit, request, deadline, purpose } = self;
         let deadline = deadline.min(Instant::now() + member.timeout());
-        let verdict = member.validate_with(request.clone(), deadline, purpose.when_full()).await?;
+        // What the request keeps would be counted twice where two members wait for memory.
+        let verdict = member.validate_with(request.clone(), deadline, purpose.when_full(), 0).await?;
         edit.clone().judge(share.claimant(), verdict, request.clone(), deadline).await
     }
 

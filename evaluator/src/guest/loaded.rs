@@ -89,10 +89,10 @@ impl LoadedModule {
     /// # Errors
     /// When the guest fails, is not done by `deadline`, or gives a reply that is not a verdict.
     pub async fn validate(&self, request: Bytes, deadline: Instant) -> Result<Verdict, EvaluationError> {
-        self.validate_with(request, deadline, WhenFull::Wait).await
+        self.validate_with(request, deadline, WhenFull::Wait, 0).await
     }
 
-    /// [`Self::validate`], where `when_full` says what the instance does where no memory is left.
+    /// [`Self::validate`], where `when_full` says what the instance does where no memory is left, and its request keeps `kept` bytes already.
     ///
     /// # Errors
     /// The same.
@@ -101,11 +101,12 @@ impl LoadedModule {
         request: Bytes,
         deadline: Instant,
         when_full: WhenFull,
+        kept: u64,
     ) -> Result<Verdict, EvaluationError> {
         let payload = Parts::request(request.clone(), self.settings.clone());
         // Held until the instance is gone and its reply is decoded.
         let (account, _hold) = self.host.account(deadline);
-        let account = account.when_full(when_full);
+        let account = account.when_full(when_full).beside(kept);
         let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, account).await;
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
         let (mode, Reply { bytes, failed_calls, account }) = (self.mode, reply);

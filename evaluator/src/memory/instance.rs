@@ -33,6 +33,8 @@ pub(crate) struct InstanceMemory {
     who: Arc<Claimant>,
     deadline: Instant,
     when_full: WhenFull,
+    /// What its request keeps of changes in the meantime, in bytes ([`GuestMemory::keep`]).
+    kept: u64,
     /// What the instance has asked for so far, in bytes.
     used: u64,
 }
@@ -88,7 +90,9 @@ impl GuestMemory {
         self.used.add(gauge(self.floor));
         let hold = Arc::new(MemoryHold { memory: Arc::clone(self), permit: Mutex::new(None) });
         let when_full = WhenFull::Wait;
-        (InstanceMemory { hold: Arc::clone(&hold), who: Arc::clone(who), deadline, when_full, used: 0 }, hold)
+        let account =
+            InstanceMemory { hold: Arc::clone(&hold), who: Arc::clone(who), deadline, when_full, kept: 0, used: 0 };
+        (account, hold)
     }
 }
 
@@ -96,6 +100,12 @@ impl InstanceMemory {
     /// The same account, for an instance that does this where no memory is left.
     pub(crate) fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }
+    }
+
+    /// The same account, for an instance whose request keeps so many bytes already. No other instance may count them at the same time, and they
+    /// must not go back before this instance has ended.
+    pub(crate) fn beside(self, kept: u64) -> Self {
+        Self { kept, ..self }
     }
 
     /// Gives the instance `more` bytes, now or when they become available.
@@ -125,9 +135,9 @@ impl InstanceMemory {
         if above == 0 {
             return None;
         }
-        let has = lock(&self.hold.permit).as_ref().map_or(0, PolicyPermit::amount);
-        let amount = above.saturating_sub(has).div_ceil(STEP).saturating_mul(STEP);
-        (amount > 0).then(|| Claim { who: Arc::clone(&self.who), amount, has })
+        let taken = lock(&self.hold.permit).as_ref().map_or(0, PolicyPermit::amount);
+        let amount = above.saturating_sub(taken).div_ceil(STEP).saturating_mul(STEP);
+        (amount > 0).then(|| Claim { who: Arc::clone(&self.who), amount, has: taken + self.kept })
     }
 }
 
@@ -261,6 +271,31 @@ mod tests {
         assert!(begin.elapsed() >= Duration::from_millis(60), "{:?}", begin.elapsed());
         assert_eq!((metrics.guest_memory_waits.get(), metrics.guest_memory_refused.get()), (1, 1));
         assert_eq!(metrics.overloaded.get(), 0, "it may be a load, and no request was refused");
+    }
+
+    #[tokio::test]
+    async fn requests_that_wait_beside_what_they_keep_are_parted_at_once() {
+        let (memory, _) = memory(MIB, 10 * MIB);
+        let later = Instant::now() + Duration::from_secs(60);
+        let mut kept = Vec::new();
+        for id in ["namespaced/a/x", "namespaced/b/x"] {
+            kept.push(memory.keep(&who(id), 3 * MIB, 0, later).await.expect("free"));
+        }
+        let grow = |id: &'static str, kept: KeptMemory| {
+            let (account, hold) = account(&memory, id, 60_000);
+            let mut account = account.beside(kept.amount());
+            tokio::spawn(async move {
+                let grown = account.grow(7 * MIB).await;
+                drop((account, hold, kept));
+                grown
+            })
+        };
+        let (second, first) = (kept.pop().expect("one"), kept.pop().expect("another"));
+        let (first, second) = (grow("namespaced/a/x", first), grow("namespaced/b/x", second));
+        let mut results = [first.await.expect("ends"), second.await.expect("ends")];
+        results.sort_by_key(Result::is_err);
+        assert_eq!(results, [Ok(()), Err(NoMemory)]);
+        assert!(Instant::now() < later - Duration::from_secs(30));
     }
 
     #[tokio::test]

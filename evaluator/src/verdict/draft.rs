@@ -28,7 +28,7 @@ pub(crate) struct Draft<'a> {
     /// As JSON. It becomes base64 at the end, since that is a third longer.
     patch: Option<String>,
     /// The memory of all that, as far as it is more than what is reserved for the request's body.
-    memory: Vec<KeptMemory>,
+    memory: Vec<Arc<KeptMemory>>,
 }
 
 /// What an evaluation needs to judge its policy's change, in its own time and on its own thread.
@@ -37,8 +37,8 @@ pub(crate) struct Edit {
     subject: Subject,
     first: Option<Bytes>,
     is_left_out: bool,
-    /// The memory that the draft holds, in bytes.
-    held: u64,
+    /// The memory that the draft holds. It stays until the evaluation has ended, whose claims for more count it.
+    memory: Vec<Arc<KeptMemory>>,
 }
 
 /// A verdict whose change of the object has been judged.
@@ -97,8 +97,7 @@ impl<'a> Draft<'a> {
 
     /// What the evaluation of the next policy needs.
     pub(crate) fn edit(&self) -> Edit {
-        let held = self.memory.iter().map(KeptMemory::amount).sum();
-        Edit { subject: self.subject, first: self.first.clone(), is_left_out: false, held }
+        Edit { subject: self.subject, first: self.first.clone(), is_left_out: false, memory: self.memory.clone() }
     }
 
     /// Takes a change: it is what the next policy sees.
@@ -106,7 +105,7 @@ impl<'a> Draft<'a> {
         self.first.get_or_insert(seen);
         self.patch = change.patch;
         self.current = Some(change.object);
-        self.memory.extend(memory);
+        self.memory.extend(memory.map(Arc::new));
     }
 
     /// The current object's JSON.
@@ -163,6 +162,11 @@ impl Edit {
         Self { is_left_out: may_mutate, ..self }
     }
 
+    /// How much memory the draft holds, in bytes.
+    pub(crate) fn held(&self) -> u64 {
+        self.memory.iter().map(|memory| memory.amount()).sum()
+    }
+
     /// Judges how the policy `who` changed the object that it saw in `seen`.
     ///
     /// # Errors
@@ -177,7 +181,7 @@ impl Edit {
         let mutated = verdict.mutated_object.take();
         let mutated = mutated.filter(|object| verdict.accepted && !self.is_left_out && object.get() != "null");
         let Some(mutated) = mutated else { return Ok(Judged { verdict, mutation: Mutation::None, change: None }) };
-        let held = self.held;
+        let held = self.held();
         let size = mutated.get().len() + seen.len() + self.first.as_ref().map_or(0, Bytes::len);
         let result =
             offload::work(who, size, move || self.change(mutated, &seen, deadline).map(|found| (found, seen))).await;
