@@ -20,7 +20,7 @@ pub use policy::{Content, PolicyView, StatusView, Unreadable};
 pub use revision::RevisionView;
 pub(crate) use room::MATCH_BYTES;
 pub(crate) use webhook::canonical;
-pub use webhook::{Entries, WebhookView, check_webhook_name, webhook_name, webhook_prefix};
+pub use webhook::{Entries, OwnWebhook, WebhookView, check_webhook_name, webhook_name};
 
 /// A collection of objects that is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

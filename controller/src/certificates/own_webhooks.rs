@@ -9,10 +9,10 @@ use k8s_openapi::api::admissionregistration::v1::{
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource};
 use portcullis_api::revision::POLICY_SERVER_LABEL;
-use portcullis_contract::GroupId;
+use portcullis_contract::WebhookKind;
 use serde::de::DeserializeOwned;
 
-use crate::world::{check_webhook_name, webhook_prefix};
+use crate::world::OwnWebhook;
 
 /// How many configurations one answer has at most.
 const PAGE: u32 = 20;
@@ -20,10 +20,10 @@ const PAGE: u32 = 20;
 const NAMED: usize = 5;
 
 /// A webhook's `clientConfig`, with the name of the configuration that it is in.
-pub(crate) type OwnWebhook = (String, WebhookClientConfig);
+pub(crate) type OwnClient = (String, WebhookClientConfig);
 
 /// Lists the webhooks of this policy server. One configuration can take megabytes, of which a `clientConfig` is the smallest part.
-pub(crate) async fn list_own(client: &Client, policy_server: &str) -> Result<Vec<OwnWebhook>, kube::Error> {
+pub(crate) async fn list_own(client: &Client, policy_server: &str) -> Result<Vec<OwnClient>, kube::Error> {
     let params = ListParams::default().labels(&format!("{POLICY_SERVER_LABEL}={policy_server}")).limit(PAGE);
     let mut webhooks = Vec::new();
     each_page(client, &params, |page| webhooks.extend(own(policy_server, page, Vec::new()))).await?;
@@ -63,25 +63,20 @@ fn own(
     policy_server: &str,
     validating: Vec<ValidatingWebhookConfiguration>,
     mutating: Vec<MutatingWebhookConfiguration>,
-) -> Vec<OwnWebhook> {
-    let (prefix, check) = (webhook_prefix(policy_server), check_webhook_name(policy_server));
-    let is_group = |name: &str| name.strip_prefix(&prefix).is_some_and(|group| group.parse::<GroupId>().is_ok());
-    let mut webhooks = Vec::new();
-    for one in validating {
-        let name = one.metadata.name.unwrap_or_default();
-        if is_group(&name) || name == check {
-            let entries = one.webhooks.into_iter().flatten();
-            webhooks.extend(entries.map(|entry| (name.clone(), entry.client_config)));
-        }
-    }
-    for one in mutating {
-        let name = one.metadata.name.unwrap_or_default();
-        if is_group(&name) {
-            let entries = one.webhooks.into_iter().flatten();
-            webhooks.extend(entries.map(|entry| (name.clone(), entry.client_config)));
-        }
-    }
-    webhooks
+) -> Vec<OwnClient> {
+    let validating = validating.into_iter().map(|one| {
+        let clients: Vec<_> = one.webhooks.into_iter().flatten().map(|entry| entry.client_config).collect();
+        (WebhookKind::Validating, one.metadata.name, clients)
+    });
+    let mutating = mutating.into_iter().map(|one| {
+        let clients: Vec<_> = one.webhooks.into_iter().flatten().map(|entry| entry.client_config).collect();
+        (WebhookKind::Mutating, one.metadata.name, clients)
+    });
+    let all = validating.chain(mutating).filter_map(|(kind, name, clients)| {
+        let name = name.filter(|name| OwnWebhook::of(policy_server, kind, name).is_some())?;
+        Some(clients.into_iter().map(move |client| (name.clone(), client)))
+    });
+    all.flatten().collect()
 }
 
 #[cfg(test)]

@@ -50,8 +50,8 @@ pub(super) fn decide(world: &World, groups: &Groups<'_>, memory: &mut Memory, ru
     memory.forgotten.retain(|uid, _| world.revisions.contains_key(uid));
 }
 
-/// Writes to policies that are being deleted what holds that up. This comes after all removals were decided, so that nothing is told of those
-/// that are no longer to be done.
+/// Writes to policies that are being deleted what holds that up. This comes after all removals were decided, so that a failure of one that is no
+/// longer to be done is forgotten before.
 pub(super) fn tell(world: &World, memory: &mut Memory, rules: &Rules, decision: &mut Decision) {
     let removals: BTreeSet<_> = decision.actions.iter().filter(|one| one.is_removal()).map(Action::key).collect();
     memory.obstacles.retain(|object, _| removals.contains(object));

@@ -1,5 +1,5 @@
-//! The objects that were deleted last. The answer to a write of ours may come after a watch has reported that its object is gone, and must not put
-//! the object back: nothing would report its deletion again.
+//! The objects that were deleted last. The answer to a write of ours may come after a watch has reported that its object is gone, and must
+//! not put the object back: nothing would report its deletion again.
 
 use std::collections::{BTreeSet, VecDeque};
 

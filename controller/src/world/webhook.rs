@@ -33,6 +33,25 @@ pub struct WebhookView {
     pub entries: Entries,
 }
 
+/// A webhook configuration of ours, as its kind and name tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnWebhook {
+    /// That of a match group.
+    Group(GroupId),
+    /// The one with which API servers ask about policies that users apply.
+    Check,
+}
+
+impl OwnWebhook {
+    /// The one of this policy server with this kind and name, if it is one.
+    pub fn of(policy_server: &str, kind: WebhookKind, name: &str) -> Option<Self> {
+        if kind == WebhookKind::Validating && name == check_webhook_name(policy_server) {
+            return Some(Self::Check);
+        }
+        name.strip_prefix(&webhook_prefix(policy_server))?.parse().ok().map(Self::Group)
+    }
+}
+
 impl WebhookView {
     /// Reads an object.
     pub fn read(kind: WebhookKind, object: &Outline) -> Option<Self> {
@@ -51,17 +70,15 @@ impl WebhookView {
     /// Whether it has a name of ours. It keeps its name when somebody removes its labels. One with our labels and another name is a copy that
     /// somebody made, for instance to keep it: it does not concern us.
     pub fn concerns(&self, policy_server: &str) -> bool {
-        self.is_check(policy_server) || self.group(policy_server).is_some()
+        OwnWebhook::of(policy_server, self.kind, &self.name).is_some()
     }
 
     /// The match group whose name it has.
     pub fn group(&self, policy_server: &str) -> Option<GroupId> {
-        self.name.strip_prefix(&webhook_prefix(policy_server))?.parse().ok()
-    }
-
-    /// Whether it is the one with which API servers ask about policies that users apply, and not that of a match group.
-    pub fn is_check(&self, policy_server: &str) -> bool {
-        self.kind == WebhookKind::Validating && self.name == check_webhook_name(policy_server)
+        match OwnWebhook::of(policy_server, self.kind, &self.name)? {
+            OwnWebhook::Group(group) => Some(group),
+            OwnWebhook::Check => None,
+        }
     }
 
     /// Whether its labels say that a controller of this policy server made it.
@@ -82,7 +99,7 @@ pub fn check_webhook_name(policy_server: &str) -> String {
 }
 
 /// The prefix of the names of a policy server's webhook configurations, before the id of the group or `check`.
-pub fn webhook_prefix(policy_server: &str) -> String {
+fn webhook_prefix(policy_server: &str) -> String {
     format!("portcullis-{policy_server}-")
 }
 
@@ -150,10 +167,14 @@ mod tests {
     fn the_webhook_that_checks_policies_is_found_by_its_name_too() {
         let check = webhook(&check_webhook_name("one"), json!({}));
         assert_eq!(check.name, "portcullis-one-check");
-        assert!(check.is_check("one") && check.concerns("one") && !check.is_ours("one"));
-        assert!(!check.is_check("two") && !check.concerns("two"));
+        let own = |webhook: &WebhookView, server: &str| OwnWebhook::of(server, webhook.kind, &webhook.name);
+        assert_eq!(own(&check, "one"), Some(OwnWebhook::Check));
+        assert!(check.concerns("one") && check.group("one").is_none() && !check.is_ours("one"));
+        assert!(own(&check, "two").is_none() && !check.concerns("two"));
         let mutating = WebhookView { kind: WebhookKind::Mutating, ..check };
-        assert!(!mutating.is_check("one") && !mutating.concerns("one"), "that of somebody else");
-        assert!(!webhook("portcullis-one-0123456789abcdef", json!({})).is_check("one"));
+        assert!(own(&mutating, "one").is_none() && !mutating.concerns("one"), "that of somebody else");
+        let grouped = webhook("portcullis-one-0123456789abcdef", json!({}));
+        assert_eq!(own(&grouped, "one"), grouped.group("one").map(OwnWebhook::Group));
+        assert!(grouped.group("one").is_some());
     }
 }
