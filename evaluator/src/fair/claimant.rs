@@ -19,7 +19,7 @@ impl Claimant {
         Arc::new(Self { tenant: Tenant::of(policy), policy: policy.clone() })
     }
 
-    /// A claimant that is no policy. It has the share of a namespace of its own.
+    /// A claimant that stands for something else than a policy. It has the share of a namespace of its own.
     pub(crate) fn apart(name: &'static str) -> Arc<Self> {
         // No namespace has a name with a colon.
         let tenant = Tenant::Namespace(format!(":{name}").into());

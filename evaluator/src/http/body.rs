@@ -48,7 +48,7 @@ pub(crate) struct BodyLimits {
     metrics: Metrics,
 }
 
-/// Whom the memory of a body counts for.
+/// Which share the memory of a body counts in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum BodyOwner<'a> {
     /// A policy that is asked.
@@ -97,7 +97,7 @@ impl BodyLimits {
         let one = largest.saturating_mul(COPIES);
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).max(one);
         let arriving = PeerPool::new(steps(memory), steps((memory / 4 * QUARTERS_OF_ONE).max(one)));
-        // Who has none gets the largest body in if there is room. The number of connections limits the queue.
+        // An owner that holds none gets the largest body in if there is room. The number of connections limits the queue.
         let memory = PolicyPool::new(steps(memory), steps(one), usize::MAX);
         Self { largest, memory, arriving, metrics: metrics.clone() }
     }

@@ -65,7 +65,7 @@ enum Destination {
 }
 
 impl Destination {
-    /// Whom the memory of the request's body counts for. It is known before the body is read.
+    /// Which share the memory of the request's body counts in. It is known before the body is read.
     fn body_owner(&self) -> BodyOwner<'_> {
         match self {
             Self::Policy(policy, _) | Self::ValidateRaw(policy) => BodyOwner::Policy(policy.share.claimant()),
