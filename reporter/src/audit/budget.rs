@@ -129,7 +129,7 @@ impl Budgets {
         self.of(subject).all(|(_, account)| !account.was_over)
     }
 
-    /// The round in which a verdict that depends on other objects holds after it was given; none if the policy, so far, is quick enough to be asked
+    /// The round in which a verdict that depends on others holds after it was given; none if the policy, so far, is quick enough to be asked
     /// about all objects in each scan.
     pub(super) fn kept_round(&self, subject: &Subject) -> Option<Round> {
         let is_slow = |account: &Account| account.was_over || account.spent > EACH.saturating_mul(account.questions);

@@ -39,9 +39,9 @@ struct Judged {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Remembered {
     pub(super) findings: Vec<Finding>,
-    /// The policies that are to be asked again; the findings of all others hold, unless they read other objects.
+    /// The policies that are to be asked again; the findings of all others hold, unless they depend on others.
     pub(super) open: Vec<Open>,
-    /// The rounds in which policies that read other objects were asked; their findings hold as long as these last.
+    /// The rounds in which policies that depend on others were asked; their findings hold as long as these last.
     pub(super) rounds: Vec<Round>,
 }
 

@@ -48,8 +48,9 @@ pub(super) struct Subject {
     pub(super) mode: Mode,
     pub(super) severity: Option<&'static str>,
     pub(super) category: Option<String>,
-    /// Whether it reads objects of the cluster, so that its verdict can change while object and policy stay as they are.
-    pub(super) reads_context: bool,
+    /// Whether it reads objects of the cluster, or may ask for anything else that changes, like signatures in a registry. So its verdict can change
+    /// while object and policy stay as they are.
+    pub(super) depends_on_others: bool,
     pub(super) scope: Scope,
     pub(super) conditions: Conditions,
 }
@@ -158,7 +159,7 @@ pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> 
         mode: serde_json::from_value(spec["mode"].clone()).unwrap_or_default(),
         severity: annotation(metadata, "severity").and_then(severity),
         category: annotation(metadata, "category").map(|text| clean(text, MAX_CATEGORY)),
-        reads_context: reads_context(spec),
+        depends_on_others: depends_on_others(spec),
         conditions: Conditions::of(&conditions),
         scope,
         id,
@@ -181,10 +182,21 @@ fn severity(text: &str) -> Option<&'static str> {
     SEVERITIES.into_iter().find(|severity| severity.eq_ignore_ascii_case(text.trim()))
 }
 
-/// Whether a policy, or a member of a policy group, reads objects of the cluster.
-fn reads_context(spec: &Value) -> bool {
-    let reads = |part: &Value| part["contextAwareResources"].as_array().is_some_and(|resources| !resources.is_empty());
-    reads(spec) || spec["policies"].as_object().into_iter().flatten().any(|(_, member)| reads(member))
+/// Whether a policy, or a member of a policy group, reads objects of the cluster, or may ask its host for what changes.
+fn depends_on_others(spec: &Value) -> bool {
+    let depends = |part: &Value| {
+        let mut granted = part["hostCapabilities"].as_array().into_iter().flatten();
+        let reads = part["contextAwareResources"].as_array().is_some_and(|resources| !resources.is_empty());
+        reads || granted.any(may_change)
+    };
+    depends(spec) || spec["policies"].as_object().into_iter().flatten().any(|(_, member)| depends(member))
+}
+
+/// Whether the answers that a pattern grants may change. Those of a cache are what the policy itself has said, and a log gives none; whether a
+/// certificate can be trusted depends on the time.
+fn may_change(pattern: &Value) -> bool {
+    let namespace = pattern.as_str().and_then(|pattern| pattern.split('/').next());
+    !matches!(namespace, Some("cache" | "tracing"))
 }
 
 #[cfg(test)]
@@ -229,7 +241,7 @@ mod tests {
     fn a_policy_is_read_with_what_a_report_needs() {
         let plain = subject(|_| ());
         assert_eq!((plain.id.as_str(), plain.generation, plain.mode), ("cluster/a", 3, Mode::Protect));
-        assert_eq!((plain.severity, plain.category, plain.reads_context), (None, None, false));
+        assert_eq!((plain.severity, plain.category, plain.depends_on_others), (None, None, false));
         let rich = subject(|object| {
             object["metadata"]["annotations"] = json!({
                 "io.kubewarden.policy.severity": "low", "policies.portcullis.dev/severity": "High",
@@ -239,11 +251,31 @@ mod tests {
             object["spec"]["policies"] = json!({"m": {"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod"}]}});
         });
         assert_eq!((rich.severity, rich.category.as_deref()), (Some("high"), Some("PSP")));
-        assert_eq!((rich.mode, rich.reads_context), (Mode::Monitor, true));
+        assert_eq!((rich.mode, rich.depends_on_others), (Mode::Monitor, true));
         let odd =
             subject(|object| object["metadata"]["annotations"] = json!({"io.kubewarden.policy.severity": "dire"}));
         assert_eq!(odd.severity, None);
         assert_eq!(subject(|object| object["spec"]["backgroundAudit"] = json!(true)).generation, 3);
+    }
+
+    #[test]
+    fn a_policy_that_reads_objects_or_may_ask_registries_or_anybody_else_depends_on_others() {
+        let depends = |part: Value| {
+            let fields = part.as_object().expect("an object").clone();
+            let own = subject(|object| object["spec"].as_object_mut().expect("an object").extend(fields));
+            let group = subject(|object| object["spec"]["policies"] = json!({"first": {"module": "m"}, "other": part}));
+            assert_eq!(own.depends_on_others, group.depends_on_others, "{part}");
+            own.depends_on_others
+        };
+        for granted in
+            ["*", "oci/*", "oci/v2/verify", "net/v1/dns_lookup_host", "kubernetes/can_i", "crypto/*", "new/*"]
+        {
+            assert!(depends(json!({"hostCapabilities": ["cache/*", granted]})), "{granted}");
+        }
+        assert!(depends(json!({"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod"}]})));
+        for granted in [json!([]), json!(["cache/*", "tracing/log"]), json!(null)] {
+            assert!(!depends(json!({"hostCapabilities": granted, "contextAwareResources": []})), "{granted}");
+        }
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl Worker {
             None => Plan::too_large(list),
         };
         let stable =
-            || matching.asking.iter().map(move |one| &plan.subjects[one.subject]).filter(|one| !one.reads_context);
+            || matching.asking.iter().map(move |one| &plan.subjects[one.subject]).filter(|one| !one.depends_on_others);
         let labels = target.namespace.as_ref().and_then(|namespace| current.namespaces.labels.get(namespace));
         let fingerprint = fingerprint(&version, labels, stable());
         let remembered = self.memory.recall(key, fingerprint);
@@ -126,7 +126,7 @@ impl Worker {
         let is_asked = |one: &&Asking| {
             let subject = &plan.subjects[one.subject];
             let Some(remembered) = &remembered else { return true };
-            if subject.reads_context {
+            if subject.depends_on_others {
                 return !budgets.resumed_round(subject).is_some_and(|round| remembered.rounds.contains(&round));
             }
             remembered.open(subject).is_some_and(|open| !open.is_late || budgets.asks_late(subject))
@@ -213,7 +213,7 @@ impl Worker {
                         Answer::LeftOut => tally.left_out(&title),
                         _ => tally.unasked(),
                     }
-                    remembered.open.extend((!subject.reads_context).then(|| Open::new(subject, false)));
+                    remembered.open.extend((!subject.depends_on_others).then(|| Open::new(subject, false)));
                     continue;
                 }
                 None => {
@@ -226,7 +226,7 @@ impl Worker {
             };
             tally.judged(finding.as_ref(), &title);
             let mut holds = open.is_none_or(|open| open.is_late);
-            if subject.reads_context {
+            if subject.depends_on_others {
                 let round = lock(&self.budgets).kept_round(subject).filter(|_| holds);
                 holds = round.is_some();
                 remembered.rounds.extend(round);

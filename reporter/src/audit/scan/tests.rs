@@ -51,16 +51,16 @@ impl Stage {
 
     /// With this in the `spec` of the slow policy.
     fn with_slow(interval: Duration, spec: Value) -> Self {
-        Self::created(interval, spec, 3600)
+        Self::created(interval, [spec, json!({})], 3600)
     }
 
-    /// The same, where all policies were made this many seconds ago.
-    fn created(interval: Duration, spec: Value, ago: i64) -> Self {
+    /// With this in the `spec` of the slow policy and of the quick one, where all policies were made this many seconds ago.
+    fn created(interval: Duration, specs: [Value; 2], ago: i64) -> Self {
         portcullis_process::install_crypto();
         let asked = Asked::default();
         let mut servers = ProbeServer::new();
         let mut serve = |routes| servers.port(([127, 0, 0, 1], 0).into(), routes).expect("binds");
-        let (api, evaluator) = (serve(api_server(spec, ago)), serve(evaluator(Arc::clone(&asked))));
+        let (api, evaluator) = (serve(api_server(specs, ago)), serve(evaluator(Arc::clone(&asked))));
         servers.start().expect("starts");
         let served = ["uid-all", "uid-slow", "uid-quick"].map(|uid| (PolicyKey::of(uid), 1)).into();
         Self { scanner: scanner(api, evaluator, interval), served, unloadable: Unloadable::new(), asked }
@@ -113,9 +113,9 @@ fn scanner(api: SocketAddr, evaluator: SocketAddr, interval: Duration) -> Scanne
     Scanner { client, site, metrics, failures: failures(), worker }
 }
 
-/// A policy for all namespaces, a slow one of the namespace `a` with this in its `spec`, and a quick one of the namespace `b`, each with its
-/// collection. They were made this many seconds ago.
-fn policies(slow: Value, ago: i64) -> [(&'static str, Value); 3] {
+/// A policy for all namespaces, a slow one of the namespace `a`, and a quick one of the namespace `b`, both with this in their `spec`, each with
+/// its collection. They were made this many seconds ago.
+fn policies([slow, quick]: [Value; 2], ago: i64) -> [(&'static str, Value); 3] {
     let rules =
         json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}]);
     let created = to_second(Timestamp::from_second(Timestamp::now().as_second() - ago).expect("a time"));
@@ -131,7 +131,7 @@ fn policies(slow: Value, ago: i64) -> [(&'static str, Value); 3] {
     [
         ("clusterpolicies", policy(None, "all", json!({}))),
         ("policies", policy(Some("a"), "slow", slow)),
-        ("policies", policy(Some("b"), "quick", json!({}))),
+        ("policies", policy(Some("b"), "quick", quick)),
     ]
 }
 
@@ -139,8 +139,8 @@ fn answer(body: &Value) -> impl IntoResponse + use<> {
     ([(CONTENT_TYPE, "application/json")], body.to_string())
 }
 
-fn api_server(slow: Value, ago: i64) -> Router {
-    let policies = policies(slow, ago);
+fn api_server(specs: [Value; 2], ago: i64) -> Router {
+    let policies = policies(specs, ago);
     let list = |items: Vec<Value>| answer(&json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}));
     let policies = move |Path(plural): Path<String>| async move {
         list(policies.into_iter().filter(|(of, _)| *of == plural).map(|(_, policy)| policy).collect())
@@ -219,7 +219,7 @@ async fn a_policy_that_runs_to_its_deadline_costs_the_others_a_few_evaluations_a
 #[tokio::test]
 async fn who_has_asked_for_a_scan_of_a_policy_that_is_not_served_does_not_wait_for_another_one() {
     for is_old in [true, false] {
-        let mut stage = Stage::created(INTERVAL, json!({}), if is_old { 3600 } else { 1 });
+        let mut stage = Stage::created(INTERVAL, [json!({}), json!({})], if is_old { 3600 } else { 1 });
         let slow = PolicyKey::of("uid-slow");
         stage.served.remove(&slow);
         // A new one may be on its way, but not where it has failed.
@@ -245,7 +245,7 @@ async fn is_told_of_slow(stage: &mut Stage) {
 
 #[tokio::test]
 async fn who_has_asked_for_a_scan_of_a_policy_that_may_be_on_its_way_waits_for_the_next_one() {
-    let mut stage = Stage::created(INTERVAL, json!({}), 1);
+    let mut stage = Stage::created(INTERVAL, [json!({}), json!({})], 1);
     let slow = PolicyKey::of("uid-slow");
     stage.served.remove(&slow);
     let scanned = stage.scanned().await;
@@ -263,6 +263,19 @@ async fn after_a_scan_there_is_a_rest_in_proportion_to_it() {
     stage.scan().await;
     let rest = stage.scanner.worker.reading.rest(INTERVAL, Instant::now());
     assert!(Duration::ZERO < rest && rest <= begin.elapsed() * 9, "{rest:?}");
+}
+
+#[tokio::test]
+async fn a_policy_that_may_ask_a_registry_is_asked_about_all_its_objects_in_each_scan() {
+    let specs = [json!({}), json!({"hostCapabilities": ["oci/*"]})];
+    let mut stage = Stage::created(INTERVAL, specs, 3600);
+    for scan in 0..2 {
+        let found = stage.scan().await;
+        assert!(is_complete(&found["namespaced/b/quick"], OBJECTS), "{found:?}");
+        assert_eq!(stage.asked("namespaced/b/quick").len(), OBJECTS);
+        // The verdicts of others about the same objects hold.
+        assert_eq!(stage.asked("cluster/all").len(), if scan == 0 { 2 * OBJECTS } else { 0 });
+    }
 }
 
 #[tokio::test]
