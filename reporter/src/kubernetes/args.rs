@@ -60,7 +60,7 @@ pub struct KubernetesArgs {
     #[arg(long, env = "PORTCULLIS_STATUS_WRITES", value_name = "NUMBER", default_value = "120", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub status_writes: u32,
 
-    /// Longest watch: a connection that has died without a word is noticed after this.
+    /// Longest watch: a connection that has died without a word is noticed after this, and that of reports before a replica would count as Unknown.
     #[arg(
         long,
         env = "PORTCULLIS_WATCH_LIMIT",
@@ -120,6 +120,14 @@ pub(crate) struct Settings {
 pub(crate) struct AuditSettings {
     pub(crate) interval: Duration,
     pub(crate) format: AuditFormat,
+}
+
+impl Settings {
+    /// After which time a silent watch of reports counts as dead. That is before the silence of pods is believed, as it may be due to the watch: a
+    /// heartbeat may be about to come when the connection dies, so its time is taken off, and of the rest some is left for reading the reports again.
+    pub(crate) fn reports_watch_limit(&self) -> Duration {
+        self.watch_limit.min(self.report_lifetime.saturating_sub(self.heartbeat) / 4 * 3)
+    }
 }
 
 impl KubernetesArgs {
@@ -193,7 +201,7 @@ impl KubernetesArgs {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use clap::Parser;
 
     use super::*;
@@ -204,7 +212,7 @@ mod tests {
         kubernetes: KubernetesArgs,
     }
 
-    fn settings(arguments: &[&str]) -> Result<Option<Settings>, String> {
+    pub(in crate::kubernetes) fn settings(arguments: &[&str]) -> Result<Option<Settings>, String> {
         let only = Only::try_parse_from(["reporter"].iter().chain(arguments)).expect("parses");
         let variable = |name: &str| (name == "POD_UID").then(|| "uid".to_owned());
         only.kubernetes.settings(Some("pod-a"), variable).map_err(|error| error.to_string())
@@ -228,6 +236,24 @@ mod tests {
         let settings = settings(&["--namespace", "ns", "--service", "s"]).expect("fine").expect("wanted");
         assert_eq!(settings.watch_limit, Duration::from_secs(300));
         assert_eq!((settings.report_lifetime, settings.heartbeat), (Duration::from_secs(150), Duration::from_secs(60)));
+        assert_eq!(settings.reports_watch_limit(), Duration::from_millis(67_500));
+    }
+
+    #[test]
+    fn a_dead_watch_of_reports_is_noticed_before_the_silence_of_pods_is_believed() {
+        for more in [
+            &[][..],
+            &["--watch-limit", "1h"],
+            &["--report-lifetime", "120s"],
+            &["--heartbeat", "10m", "--report-lifetime", "1h"],
+            &["--watch-limit", "10s"],
+        ] {
+            let settings = settings(&[&["--namespace", "ns", "--service", "s"][..], more].concat());
+            let settings = settings.expect("fine").expect("wanted");
+            let limit = settings.reports_watch_limit();
+            assert!(limit + settings.heartbeat < settings.report_lifetime, "{more:?}: {limit:?}");
+            assert!(limit <= settings.watch_limit, "{more:?}: {limit:?}");
+        }
     }
 
     #[test]

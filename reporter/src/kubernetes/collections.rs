@@ -44,9 +44,8 @@ pub(super) fn collections(
     settings: &Settings,
 ) -> [(Collection, &'static str, Objects, watcher::Config); 4] {
     let namespace = &settings.identity.namespace;
-    let seconds = settings.watch_limit.saturating_sub(SLACK).as_secs().clamp(1, LONGEST_WATCH.into());
-    let timeout = seconds.try_into().unwrap_or(LONGEST_WATCH);
-    let config = |page| watcher::Config::default().page_size(page).timeout(timeout);
+    let limited = |page, limit| watcher::Config::default().page_size(page).timeout(timeout(limit));
+    let config = |page| limited(page, settings.watch_limit);
     let policies = |resource: ApiResource| Objects::Heads(Api::all_with(client.clone(), &resource));
     let slices = ApiResource::erase::<EndpointSlice>(&());
     let reports_of = format!("{POLICY_SERVER_LABEL}={}", settings.identity.policy_server);
@@ -63,7 +62,7 @@ pub(super) fn collections(
             Collection::Reports,
             "watch replicareports",
             Objects::Whole(reports(client.clone(), namespace)),
-            config(REPORTS_PAGE).labels(&reports_of),
+            limited(REPORTS_PAGE, settings.reports_watch_limit()).labels(&reports_of),
         ),
         (
             Collection::Endpoints,
@@ -72,6 +71,12 @@ pub(super) fn collections(
             config(PAGE).labels(&slices_of),
         ),
     ]
+}
+
+/// The time limit of a watch, in seconds, by which its silence is noticed after `limit`. Below [`SLACK`] it is noticed as soon as can be.
+fn timeout(limit: Duration) -> u32 {
+    let seconds = limit.saturating_sub(SLACK).as_secs().clamp(1, LONGEST_WATCH.into());
+    seconds.try_into().unwrap_or(LONGEST_WATCH)
 }
 
 /// Sends the changes of a collection until the receiver is gone.
@@ -125,9 +130,23 @@ mod tests {
     use axum::Router;
     use axum::extract::Request;
     use serde_json::json;
-    use tokio::time::timeout;
 
     use super::*;
+    use crate::kubernetes::args::tests::settings;
+
+    #[tokio::test]
+    async fn the_silence_of_reports_is_noticed_before_the_replicas_count_as_silent() {
+        let answer = |_: Request| std::future::pending::<String>();
+        let client = Client::new(Router::new().fallback(answer).into_service(), "default");
+        let settings = settings(&["--namespace", "ns", "--service", "s"]).expect("fine").expect("wanted");
+        let timeouts = collections(&client, &settings).map(|(collection, _, _, config)| (collection, config.timeout));
+        let [policies, cluster_policies, (_, Some(reports)), endpoints] = timeouts else { panic!("{timeouts:?}") };
+        let others = [policies, cluster_policies, endpoints].map(|(_, timeout)| timeout);
+        assert_eq!((others, reports), ([Some(294); 3], 62));
+        let noticed = Duration::from_secs(reports.into()) + SLACK;
+        assert!(noticed + settings.heartbeat < settings.report_lifetime, "{noticed:?}");
+        assert_eq!(timeout(Duration::from_millis(100)), 1);
+    }
 
     #[tokio::test]
     async fn a_list_is_handed_on_one_by_one_while_it_is_read() {
@@ -151,7 +170,7 @@ mod tests {
         let following = tokio::spawn(follow);
         let mut found = Vec::new();
         let uids = loop {
-            let change = timeout(Duration::from_secs(60), changes.recv()).await.expect("a change in time");
+            let change = tokio::time::timeout(Duration::from_secs(60), changes.recv()).await.expect("a change in time");
             match change.expect("a change").1 {
                 Change::Read(object) => found.push(object["metadata"]["name"].as_str().unwrap_or_default().to_owned()),
                 Change::Listed(uids) => break uids,
