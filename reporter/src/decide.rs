@@ -212,7 +212,8 @@ fn stalled(aggregate: &Aggregate<'_>) -> Finding {
 }
 
 /// The condition `Accepted`: whether the spec is understood. While no replica has judged the newest generation, the last judgement
-/// stays, with the generation that it is about, so that an edit does not make the condition flap.
+/// stays, with the generation that it is about, so that an edit does not make the condition flap. That the newest one is beyond a limit is none:
+/// it ends with the controller's refusal.
 fn accepted(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, now: Timestamp) -> Condition {
     let refusal = |assessment: &&&Assessment<'_>| {
         let refusals = [Reason::SpecInvalid, Reason::SourceNotAllowed, Reason::SettingsInvalid];
@@ -241,7 +242,11 @@ fn accepted(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, now: Tim
             aggregate.facts.rollback_to.map(|to| format!("rollbackTo: it serves the content of generation {to}"));
         return made(finding(Truth::True, "Accepted", words.unwrap_or_default()));
     }
-    match previous.and_then(|previous| previous.condition(ConditionType::Accepted)) {
+    let last = previous.and_then(|previous| previous.condition(ConditionType::Accepted));
+    let is_over = |last: &&Condition| {
+        last.reason == Reason::QuotaExceeded.as_str() && last.observed_generation >= aggregate.facts.generation
+    };
+    match last.filter(|last| !is_over(last)) {
         Some(last) => last.clone(),
         None => made(finding(Truth::Unknown, "Progressing", "no replica has looked at the policy yet")),
     }

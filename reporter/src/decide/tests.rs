@@ -5,6 +5,7 @@ mod context;
 mod impact;
 mod mismatch;
 mod not_ready;
+mod refused;
 mod resolution;
 mod resumed;
 mod webhook;
