@@ -12,7 +12,7 @@ use self::aggregate::{Aggregate, Case};
 use crate::facts::{Facts, Replica, Webhook, to_second};
 use crate::replica::{Assessment, examine};
 use crate::resolution::{self, Resolution};
-use crate::{impact, message, mismatch};
+use crate::{context, impact, message, mismatch};
 
 /// Most entries of `replicas`.
 pub const MAX_REPLICAS: usize = 16;
@@ -46,7 +46,11 @@ pub fn decide(
     let resolution = Resolution::of(facts, replicas, previous);
     let digest = resolution.digest();
     let resolved = digest.map(|digest| resolution::resolved(facts.generation, digest, facts, replicas, previous));
-    let assessments: Vec<Assessment<'_>> = replicas.iter().map(|replica| examine(facts, resolution, replica)).collect();
+    let mut assessments: Vec<Assessment<'_>> =
+        replicas.iter().map(|replica| examine(facts, resolution, replica)).collect();
+    for left_out in assessments.iter_mut().filter(|one| one.is_context_left_out) {
+        left_out.context = context::last(facts, previous);
+    }
     let aggregate = Aggregate::new(facts, webhook, &assessments);
 
     let enforced = enforced(&aggregate, previous);
@@ -253,7 +257,7 @@ fn accepted(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, now: Tim
 }
 
 /// The condition `MetadataMatched`: whether the module's metadata agrees with the policy. Like the last judgement of the spec, the last
-/// comparison stays while no replica has made another.
+/// comparison stays while no replica has made another, or has no room for it in its report.
 fn metadata_matched(
     aggregate: &Aggregate<'_>,
     replicas: &[Replica<'_>],
@@ -266,26 +270,33 @@ fn metadata_matched(
     match mismatch::found(aggregate.facts, replicas, is_current) {
         Some((status, reason, message)) => made(finding(status, reason, message)),
         None => previous.and_then(|previous| previous.condition(r#type)).cloned().unwrap_or_else(|| {
-            made(finding(Truth::Unknown, "Progressing", "no replica has compared it with the policy yet"))
+            let words = if is_current {
+                "too many modules differ from their policies for the report of a pod to tell whether this one does"
+            } else {
+                "no replica has compared it with the policy yet"
+            };
+            made(finding(Truth::Unknown, "Progressing", words))
         }),
     }
 }
 
 /// The condition `ContextSynced`: whether the objects that the policy reads are known and up to date. Outdated objects show only here: the
-/// policy goes on with them. The last finding stays while no replica serves the newest generation.
+/// policy goes on with them. The last finding stays while no replica serves the newest generation, or one that does has no room in its report
+/// to tell.
 fn context_synced(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, now: Timestamp) -> Condition {
     let r#type = ConditionType::ContextSynced;
     let made = |finding| condition(r#type, finding, aggregate.facts.generation, previous, now);
     if let Some((reason, words)) = aggregate.context() {
         return made(finding(Truth::False, reason.as_str(), words));
     }
-    if aggregate.counts.current > 0 {
+    let is_current = aggregate.counts.current > 0;
+    if is_current && !aggregate.assessments.iter().any(|assessment| assessment.is_context_left_out) {
         return made(finding(Truth::True, "AsExpected", ""));
     }
-    previous
-        .and_then(|previous| previous.condition(r#type))
-        .cloned()
-        .unwrap_or_else(|| made(finding(Truth::Unknown, "Progressing", "no replica has loaded the policy yet")))
+    previous.and_then(|previous| previous.condition(r#type)).cloned().unwrap_or_else(|| {
+        let words = if is_current { context::NO_ROOM } else { "no replica has loaded the policy yet" };
+        made(finding(Truth::Unknown, "Progressing", words))
+    })
 }
 
 fn condition(

@@ -13,6 +13,7 @@ use portcullis_contract::{
     ReplicaState, Stage,
 };
 
+use crate::turns::in_turns;
 use crate::{context, impact, mismatch};
 
 mod shorten;
@@ -160,7 +161,8 @@ fn failing(loader: &LoaderState, evaluator: &EvaluatorState) -> Vec<ReportFailin
         reason: failing.reason.to_string(),
         since: failing.since,
     };
-    evaluator.failing.iter().filter(known).take(ReplicaReportSpec::MAX_FAILING).map(entry).collect()
+    let failing = in_turns(evaluator.failing.iter().filter(known), |failing| ((), failing.id.namespace()));
+    failing.into_iter().take(ReplicaReportSpec::MAX_FAILING).map(entry).collect()
 }
 
 fn silent(policy: &LoaderPolicy, why: &str, since: Timestamp) -> ReportDeviation {

@@ -39,6 +39,7 @@ mod replica;
 mod resolution;
 mod run;
 pub mod statuses;
+mod turns;
 pub mod view;
 
 pub use args::Args;

@@ -203,6 +203,7 @@ mod tests {
             note: None,
             since: None,
             context: None,
+            is_context_left_out: false,
             passed_over: false,
         }
     }

@@ -5,8 +5,9 @@ use portcullis_api::{ConditionType, ReplicaReportSpec, ReportMismatch, Truth};
 use portcullis_contract::{LoaderState, Mismatch, MismatchReason, clean};
 
 use crate::facts::{Facts, Replica};
+use crate::turns::in_turns;
 
-/// The mismatches that this pod's loader found, the worst first.
+/// The mismatches that this pod's loader found. Namespaces take turns, each with its worst first.
 pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportMismatch> {
     let worst = |found: &[Mismatch]| found.iter().map(|mismatch| mismatch.reason).min();
     let mut policies: Vec<_> = loader.policies.iter().filter(|policy| !policy.mismatches.is_empty()).collect();
@@ -26,19 +27,27 @@ pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportMismatch> {
             message: clean(&message, ReplicaReportSpec::MAX_MISMATCH_MESSAGE),
         }
     };
+    let policies = in_turns(policies, |policy| ((), policy.id.namespace()));
     policies.iter().take(ReplicaReportSpec::MAX_MISMATCHES).map(entry).collect()
 }
 
+/// Whether a report has no room for further mismatches, so that it does not tell of which policies there is none.
+pub(crate) fn is_full(report: &ReplicaReportSpec) -> bool {
+    report.mismatches.len() >= ReplicaReportSpec::MAX_MISMATCHES
+}
+
 /// Status, reason and message of the condition, by the reports of the replicas that count; none while no replica has compared this
-/// generation.
+/// generation, or where a report has no room to tell what it has found.
 pub(crate) fn found(
     facts: &Facts<'_>,
     replicas: &[Replica<'_>],
     is_current: bool,
 ) -> Option<(Truth, &'static str, String)> {
-    let mut entries = replicas.iter().filter_map(Replica::heard).flat_map(|report| &report.mismatches);
+    let heard = || replicas.iter().filter_map(Replica::heard);
+    let mut entries = heard().flat_map(|report| &report.mismatches);
     let Some(found) = entries.find(|one| one.policy_uid == facts.uid && one.generation == facts.generation) else {
-        return is_current.then_some((Truth::True, "AsExpected", String::new()));
+        let is_known = is_current && !heard().any(is_full);
+        return is_known.then_some((Truth::True, "AsExpected", String::new()));
     };
     // Another pod wrote the report. If its reason is not one of ours, perhaps because that pod runs a newer release, only its message is shown.
     let reasons = ConditionType::MetadataMatched.reasons();
@@ -105,6 +114,21 @@ mod tests {
         let found = || reported(&loader(vec![mismatch(MismatchReason::RawPolicy)]));
         assert_eq!(condition(found(), 2, true).as_deref(), Some("True/AsExpected "));
         assert_eq!(condition(found(), 2, false), None);
+    }
+
+    #[test]
+    fn a_full_report_does_not_tell_that_a_policy_without_an_entry_has_no_mismatch() {
+        let other = ReportMismatch {
+            policy_uid: "another".into(),
+            generation: 1,
+            reason: "NoMetadata".into(),
+            message: "in words".into(),
+        };
+        let full = vec![other.clone(); ReplicaReportSpec::MAX_MISMATCHES];
+        assert_eq!(condition(full.clone(), 1, true), None);
+        assert_eq!(condition(full[1..].to_vec(), 1, true).as_deref(), Some("True/AsExpected "));
+        let named = [&full[1..], &[ReportMismatch { policy_uid: "uid".into(), ..other }]].concat();
+        assert_eq!(condition(named, 1, true).as_deref(), Some("Unknown/NoMetadata in words"));
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(crate) struct Assessment<'a> {
     pub(crate) since: Option<Timestamp>,
     /// What is wrong with the objects that the newest generation reads; none if nothing is.
     pub(crate) context: Option<Context>,
+    /// Whether this replica serves the newest generation, and its report has no room to say whether anything is wrong with these objects.
+    pub(crate) is_context_left_out: bool,
     /// Whether requests pass here without the policy, as it was never enforced and nothing of it is loaded.
     pub(crate) passed_over: bool,
 }
@@ -133,6 +135,7 @@ fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>
         note: None,
         since: None,
         context: context::of(facts, replica),
+        is_context_left_out: state == ReplicaState::Current && context::is_left_out(facts, replica),
         passed_over: false,
     };
     let stale = |text: &str| {

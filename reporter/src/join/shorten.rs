@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use portcullis_api::{PolicyKey, ReplicaReportSpec, ReportContext, ReportDeviation, ReportMismatch};
 use portcullis_contract::LoaderState;
 
+use crate::turns::in_turns;
+
 /// Most bytes of a report as it is stored. etcd takes 1.5 MiB, of which the API server needs some for itself.
 const MAX_STORED: usize = 1 << 20;
 /// What marks a text that is cut.
@@ -35,21 +37,15 @@ pub(super) fn shorten(report: &mut ReplicaReportSpec, loader: &LoaderState) {
 /// answers; the namespaces take turns. Only failures that are cut are counted: what merely loads reads the same without its entry, but for
 /// how far it has come and whether requests pass without it.
 fn shorten_deviations(report: &mut ReplicaReportSpec, namespaces: &Namespaces<'_>) {
-    let mut turns: HashMap<_, usize> = HashMap::new();
-    let deviations = std::mem::take(&mut report.deviations).into_iter().map(|deviation| {
+    report.deviations = in_turns(std::mem::take(&mut report.deviations), |deviation| {
         let weight = match (&deviation.reason, deviation.serving) {
             (Some(_), 0) => 0,
             (Some(_), _) => 1,
             (None, 0) => 2,
             (None, _) => 3,
         };
-        let turn = turns.entry((weight, namespaces.get(&deviation.policy_uid))).or_default();
-        *turn += 1;
-        ((weight, *turn), deviation)
+        (weight, namespaces.get(&deviation.policy_uid))
     });
-    let mut deviations: Vec<_> = deviations.collect();
-    deviations.sort_by_key(|(order, _)| *order);
-    report.deviations = deviations.into_iter().map(|(_, deviation)| deviation).collect();
     let kept = report.deviations.len().min(ReplicaReportSpec::MAX_DEVIATIONS);
     for cut in report.deviations.split_off(kept) {
         if cut.reason.is_some() {

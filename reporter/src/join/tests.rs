@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use portcullis_contract::{Current, Deviation};
+use portcullis_contract::{ContextProblem, ContextReason, Current, Deviation, Mismatch, MismatchReason};
 
 use super::*;
 use crate::fixtures::published;
@@ -281,6 +281,41 @@ fn a_policy_that_loads_reads_the_same_with_and_without_an_entry() {
     assert_eq!(read(0), (ReplicaState::Pending, 0, None));
     assert_eq!(read(1198), read(0));
     assert_eq!(read(1199), (ReplicaState::Previous, 1, None));
+}
+
+#[test]
+fn what_one_namespace_has_too_much_of_takes_no_place_from_others() {
+    let policies = (0..501).map(|number| {
+        let namespace = if number == 500 { "quiet" } else { "flood" };
+        let policy = published(&format!("namespaced/{namespace}/p{number}"), &uid(number));
+        let (mismatch, context) = match namespace {
+            "quiet" => (MismatchReason::NoMetadata, ContextReason::ContextStale),
+            _ => (MismatchReason::CapabilityNotGranted, ContextReason::ContextForbidden),
+        };
+        LoaderPolicy {
+            mismatches: vec![Mismatch::new(mismatch, "in words")],
+            context: vec![ContextProblem::new(context, "in words")],
+            ..policy
+        }
+    });
+    let loader = LoaderState { policies: policies.collect(), ..LoaderState::default() };
+    let failing = loader.policies.iter().map(|policy| Failing {
+        id: policy.id.clone(),
+        uid: policy.uid.clone(),
+        since: time(7),
+        reason: Reason::EvaluationTrapped,
+    });
+    let state = EvaluatorState { failing: failing.collect(), ..EvaluatorState::default() };
+    let pod = Pod { name: "pod".into(), uid: "pod-uid".into() };
+    let report = join(&pod, &loader, Evaluator::Answers(&state), time(100));
+    let uids: [Vec<&str>; 3] = [
+        report.mismatches.iter().map(|one| one.policy_uid.as_str()).collect(),
+        report.context.iter().map(|one| one.policy_uid.as_str()).collect(),
+        report.failing.iter().map(|one| one.policy_uid.as_str()).collect(),
+    ];
+    for uids in uids {
+        assert_eq!((uids.len(), uids.contains(&uid(500).as_str())), (500, true));
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::fields::Fingerprint;
 use super::object::{Endpoint, Meta, PolicyObject, ReportObject, endpoints, status};
 use crate::audit::{Found, News, unserved};
 use crate::facts::{LastReport, Replica};
+use crate::{context, mismatch};
 
 /// How far clocks may differ.
 const CLOCKS: Duration = Duration::from_secs(10 * 60);
@@ -452,7 +453,12 @@ fn is_due(known: &AuditSummary, next: &AuditSummary, interval: Duration) -> bool
 
 /// The policies in which two reports of a pod differ; `None` if any policy may be affected.
 fn concerned(last: &ReplicaReportSpec, next: &ReplicaReportSpec) -> Option<BTreeSet<PolicyKey>> {
-    if last.pod_uid != next.pod_uid || last.deviations_omitted != next.deviations_omitted {
+    // What a report without room leaves out is not known, of any policy.
+    let has_room = |report: &ReplicaReportSpec| (mismatch::is_full(report), context::is_full(report));
+    if last.pod_uid != next.pod_uid
+        || last.deviations_omitted != next.deviations_omitted
+        || has_room(last) != has_room(next)
+    {
         return None;
     }
     let mut keys = BTreeSet::new();

@@ -15,7 +15,11 @@ fn told(reasons: &[Option<&str>], facts: &Facts<'_>, previous: Option<&PolicySta
         });
         ReplicaReportSpec { context: entry.into_iter().collect(), ..report(pod, Current) }
     });
-    let reports: Vec<_> = reports.collect();
+    told_by(&reports.collect::<Vec<_>>(), facts, previous)
+}
+
+/// The status when replicas have made these reports.
+fn told_by(reports: &[ReplicaReportSpec], facts: &Facts<'_>, previous: Option<&PolicyStatus>) -> PolicyStatus {
     let replicas = reports.iter().zip(PODS).map(|(report, pod)| {
         let heard = LastReport { report, is_stale: false };
         Replica { pod, pod_uid: pod, expected: true, report: Some(heard) }
@@ -68,6 +72,39 @@ fn old_objects_are_told_and_the_policy_stays_ready() {
     assert_eq!(stale.word(), "Active");
     let first = &stale.replicas[0];
     assert_eq!((first.pod.as_str(), first.reason.as_deref()), ("pod-b", Some("ContextStale")));
+}
+
+#[test]
+fn a_report_without_room_leaves_what_was_found_last() {
+    use ConditionType::ContextSynced;
+    let other = ReportContext {
+        policy_uid: "another".into(),
+        generation: 1,
+        reason: "ContextForbidden".into(),
+        message: "in words".into(),
+    };
+    let full = ReplicaReportSpec { context: vec![other; ReplicaReportSpec::MAX_CONTEXT], ..report("pod-a", Current) };
+    let by_full = |previous: Option<&PolicyStatus>| told_by(std::slice::from_ref(&full), &facts(), previous);
+    let no_room =
+        "too many policies lack objects, or have old ones, for the report of a pod to tell whether this one does";
+
+    let new = by_full(None);
+    assert_eq!(words(&new, ContextSynced), format!("Unknown/Progressing {no_room}"));
+    let lacking = told(&[Some("ContextForbidden")], &facts(), None);
+    let still = by_full(Some(&lacking));
+    assert_eq!(words(&still, ContextSynced), format!("False/ContextForbidden {no_room}"));
+    assert_eq!((still.word(), by_full(Some(&still))), ("ContextNotSynced", still.clone()), "it lacked them before");
+    let stale = by_full(Some(&told(&[Some("ContextStale")], &facts(), None)));
+    assert_eq!((stale.word(), words(&stale, ContextSynced)), ("Active", format!("False/ContextStale {no_room}")));
+    let fine = by_full(Some(&told(&[None], &facts(), None)));
+    assert_eq!((fine.word(), words(&fine, ContextSynced).as_str()), ("Active", "True/AsExpected "));
+    // What was said of an older generation makes the newest one lack nothing.
+    let mut earlier = told(&[Some("ContextForbidden")], &facts(), None);
+    earlier.observed_generation = 6;
+    earlier.conditions.iter_mut().for_each(|condition| condition.observed_generation = 6);
+    assert_eq!(by_full(Some(&earlier)).word(), "Active");
+    let again = told(&[None], &facts(), Some(&still));
+    assert_eq!((again.word(), words(&again, ContextSynced).as_str()), ("Active", "True/AsExpected "));
 }
 
 #[test]

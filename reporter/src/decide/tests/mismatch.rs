@@ -23,6 +23,15 @@ fn a_difference_of_the_metadata_leaves_the_policy_ready_and_goes_when_it_is_gran
     let next = Facts { generation: 8, ..facts() };
     let loading = decided_with(&next, &[Loading], Webhook::Confirmed, Some(&first), later());
     assert_eq!(told(&loading), told(&first), "the last comparison stands");
+    let other = portcullis_api::ReportMismatch { policy_uid: "another".into(), ..differs.mismatches[0].clone() };
+    let full = ReplicaReportSpec { mismatches: vec![other; 500], ..report("pod-a", Current) };
+    let heard = LastReport { report: &full, is_stale: false };
+    let by_full = |previous| {
+        let replica = Replica { report: Some(heard), ..replica };
+        decide(&facts(), &[replica], Webhook::Confirmed, previous, later())
+    };
+    assert_eq!(told(&by_full(Some(&first))), told(&first), "a full report leaves the last comparison");
+    assert_eq!(told(&by_full(None)), (Truth::Unknown, "Progressing".to_owned(), true));
     let granted = decided_with(&facts(), &[Current], Webhook::Confirmed, Some(&first), later());
     assert_eq!(told(&granted), (Truth::True, "AsExpected".to_owned(), true));
 }

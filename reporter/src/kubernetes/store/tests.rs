@@ -98,6 +98,23 @@ fn a_heartbeat_concerns_nobody_and_a_change_only_whom_it_is_about() {
 }
 
 #[test]
+fn where_a_report_gets_room_each_policy_that_it_left_out_is_decided_again() {
+    let now = Instant::now();
+    let mut store = listed(now);
+    let entry = json!({"policyUID": "another", "generation": 1, "reason": "ContextForbidden", "message": ""});
+    let mut version = 6;
+    for field in ["context", "mismatches"] {
+        for (entries, is_concerned) in [(499, false), (500, true), (500, false), (499, true)] {
+            let mut report = report(version, "2026-01-01T00:01:00Z", 2);
+            report["spec"][field] = json!(vec![&entry; entries]);
+            store.apply(Collection::Reports, Change::Put(report), now, clock());
+            assert_eq!(!store.take_dirty().is_empty(), is_concerned, "{field} {entries}");
+            version += 1;
+        }
+    }
+}
+
+#[test]
 fn without_a_heartbeat_a_report_becomes_stale_by_the_clock_of_who_reads_it() {
     let now = Instant::now();
     let mut store = listed(now);
