@@ -114,110 +114,6 @@ impl<W> ByPolicy<W> {
         })
     }
 
-    /// Takes what is asked for, if the rule allows it now.
-    pub(super) fn take(&mut self, claim: &Claim) -> bool {
-        let allowed = self.allows(claim);
-        if allowed {
-            let (tenant, policy) = self.account(&claim.who);
-            *policy += claim.amount;
-            *tenant += claim.amount;
-            self.held += claim.amount;
-            self.turns += 1;
-            let turn = self.turns;
-            self.tenants.entry(claim.who.tenant.clone()).or_default().turn = turn;
-        }
-        allowed
-    }
-
-    /// Puts a claim that could not be met into the queue; gives its ticket.
-    ///
-    /// # Errors
-    /// When the queue is full.
-    pub(super) fn wait(&mut self, claim: &Claim, waiter: W) -> Result<u64, W> {
-        if self.waiting >= self.queue {
-            return Err(waiter);
-        }
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        let who = &claim.who;
-        let policy = self.entry(who);
-        policy.queue.push_back(Waiter { ticket, claim: claim.clone(), waiter });
-        self.waiting += 1;
-        self.waiting_hold += claim.has;
-        Ok(ticket)
-    }
-
-    /// Takes a claim out of the queue, if it still waits.
-    pub(super) fn leave(&mut self, who: &Claimant, ticket: u64) -> Option<W> {
-        let policy = self.tenants.get_mut(&who.tenant)?.policies.get_mut(&who.policy)?;
-        let place = policy.queue.iter().position(|waiter| waiter.ticket == ticket)?;
-        self.remove(who, place).map(|waiter| waiter.waiter)
-    }
-
-    /// Takes back what was held.
-    pub(super) fn give_back(&mut self, who: &Claimant, amount: u64) {
-        let (tenant, policy) = self.account(who);
-        *policy -= amount;
-        *tenant -= amount;
-        self.held -= amount;
-        self.tidy(who);
-    }
-
-    /// Takes the next claim that can be met out of the queue. Call it until it returns `None`.
-    pub(super) fn next(&mut self) -> Option<(Claim, W)> {
-        if self.waiting == 0 {
-            return None;
-        }
-        let mut best: Option<(Rank, Arc<Claimant>, usize)> = None;
-        for tenant in self.tenants.values() {
-            for policy in tenant.policies.values() {
-                // A claim for at least as much as one that does not fit does not fit either.
-                let mut too_much = u64::MAX;
-                for (place, waiter) in policy.queue.iter().enumerate() {
-                    let claim = &waiter.claim;
-                    if claim.amount >= too_much {
-                        continue;
-                    }
-                    if !self.allows(claim) {
-                        too_much = claim.amount;
-                        continue;
-                    }
-                    let rank = self.rank(claim, waiter.ticket);
-                    if best.as_ref().is_none_or(|(least, ..)| rank < *least) {
-                        best = Some((rank, Arc::clone(&claim.who), place));
-                    }
-                    break;
-                }
-            }
-        }
-        let (_, who, place) = best?;
-        let waiter = self.remove(&who, place)?;
-        let taken = self.take(&waiter.claim);
-        debug_assert!(taken, "it was allowed a moment ago");
-        Some((waiter.claim, waiter.waiter))
-    }
-
-    /// Where no claim in the queue can be met before another gives up: takes that one out of the queue.
-    pub(super) fn give_up(&mut self) -> Option<W> {
-        // A request that holds something and does not wait will give it back.
-        if self.waiting == 0 || self.waiting_hold < self.held {
-            return None;
-        }
-        let waiters = |(name, tenant): (&Tenant, &TenantAccount<W>)| {
-            let tenant_held = tenant.held / name.weight();
-            let of_policy = move |policy: &PolicyAccount<W>| {
-                let one = |(place, waiter): (usize, &Waiter<W>)| {
-                    let rank = (tenant_held, policy.held, waiter.claim.has, Reverse(waiter.ticket));
-                    (rank, Arc::clone(&waiter.claim.who), place)
-                };
-                policy.queue.iter().enumerate().map(one).max_by_key(|(rank, ..)| *rank)
-            };
-            tenant.policies.values().filter_map(of_policy).max_by_key(|(rank, ..)| *rank)
-        };
-        let (_, who, place) = self.tenants.iter().filter_map(waiters).max_by_key(|(rank, ..)| *rank)?;
-        self.remove(&who, place).map(|waiter| waiter.waiter)
-    }
-
     fn allows(&self, claim: &Claim) -> bool {
         let Claim { who, amount, has } = claim;
         let Some(free) = (self.capacity - self.held).checked_sub(*amount) else { return false };
@@ -294,33 +190,99 @@ impl<W> Rule for ByPolicy<W> {
     type Waiter = W;
 
     fn take(&mut self, claim: &Claim) -> Option<Grant<Arc<Claimant>>> {
-        Self::take(self, claim).then(|| claim.grant())
+        if !self.allows(claim) {
+            return None;
+        }
+        let Claim { who, amount, .. } = claim;
+        let (tenant, policy) = self.account(who);
+        *policy += amount;
+        *tenant += amount;
+        self.held += amount;
+        self.turns += 1;
+        let turn = self.turns;
+        self.tenants.entry(who.tenant.clone()).or_default().turn = turn;
+        Some(Grant { owner: Arc::clone(who), amount: *amount })
     }
 
     fn wait(&mut self, claim: &Claim, waiter: W) -> Result<u64, W> {
-        Self::wait(self, claim, waiter)
+        if self.waiting >= self.queue {
+            return Err(waiter);
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let policy = self.entry(&claim.who);
+        policy.queue.push_back(Waiter { ticket, claim: claim.clone(), waiter });
+        self.waiting += 1;
+        self.waiting_hold += claim.has;
+        Ok(ticket)
     }
 
     fn leave(&mut self, claim: &Claim, ticket: u64) -> bool {
-        Self::leave(self, &claim.who, ticket).is_some()
+        let Claim { who, .. } = claim;
+        let policy = self.tenants.get(&who.tenant).and_then(|tenant| tenant.policies.get(&who.policy));
+        let place = policy.and_then(|policy| policy.queue.iter().position(|waiter| waiter.ticket == ticket));
+        place.is_some_and(|place| self.remove(who, place).is_some())
     }
 
-    fn give_back(&mut self, owner: &Arc<Claimant>, amount: u64) {
-        Self::give_back(self, owner, amount);
+    fn give_back(&mut self, who: &Arc<Claimant>, amount: u64) {
+        let (tenant, policy) = self.account(who);
+        *policy -= amount;
+        *tenant -= amount;
+        self.held -= amount;
+        self.tidy(who);
     }
 
     fn next(&mut self) -> Option<(Grant<Arc<Claimant>>, W)> {
-        Self::next(self).map(|(claim, waiter)| (claim.grant(), waiter))
+        if self.waiting == 0 {
+            return None;
+        }
+        let mut best: Option<(Rank, Arc<Claimant>, usize)> = None;
+        for tenant in self.tenants.values() {
+            for policy in tenant.policies.values() {
+                // A claim for at least as much as one that does not fit does not fit either.
+                let mut too_much = u64::MAX;
+                for (place, waiter) in policy.queue.iter().enumerate() {
+                    let claim = &waiter.claim;
+                    if claim.amount >= too_much {
+                        continue;
+                    }
+                    if !self.allows(claim) {
+                        too_much = claim.amount;
+                        continue;
+                    }
+                    let rank = self.rank(claim, waiter.ticket);
+                    if best.as_ref().is_none_or(|(least, ..)| rank < *least) {
+                        best = Some((rank, Arc::clone(&claim.who), place));
+                    }
+                    break;
+                }
+            }
+        }
+        let (_, who, place) = best?;
+        let waiter = self.remove(&who, place)?;
+        let taken = self.take(&waiter.claim);
+        debug_assert!(taken.is_some(), "it was allowed a moment ago");
+        Some((taken?, waiter.waiter))
     }
 
     fn give_up(&mut self) -> Option<W> {
-        Self::give_up(self)
-    }
-}
-
-impl Claim {
-    fn grant(&self) -> Grant<Arc<Claimant>> {
-        Grant { owner: Arc::clone(&self.who), amount: self.amount }
+        // A request that holds something and does not wait will give it back.
+        if self.waiting == 0 || self.waiting_hold < self.held {
+            return None;
+        }
+        let waiters = |(name, tenant): (&Tenant, &TenantAccount<W>)| {
+            let tenant_held = tenant.held / name.weight();
+            let of_policy = move |policy: &PolicyAccount<W>| {
+                let one = |(place, waiter): (usize, &Waiter<W>)| {
+                    let rank = (tenant_held, policy.held, waiter.claim.has, Reverse(waiter.ticket));
+                    (rank, Arc::clone(&waiter.claim.who), place)
+                };
+                policy.queue.iter().enumerate().map(one).max_by_key(|(rank, ..)| *rank)
+            };
+            tenant.policies.values().filter_map(of_policy).max_by_key(|(rank, ..)| *rank)
+        };
+        let (_, who, place) = self.tenants.iter().filter_map(waiters).max_by_key(|(rank, ..)| *rank)?;
+        self.remove(&who, place).map(|waiter| waiter.waiter)
     }
 }
 

@@ -79,7 +79,7 @@ impl PolicyPool {
     pub(crate) fn try_take_unwanted(self: &Arc<Self>, claim: &Claim) -> Option<PolicyPermit> {
         let grant = {
             let mut rule = lock(&self.rule);
-            if rule.gives_way(claim) { None } else { Rule::take(&mut *rule, claim) }
+            if rule.gives_way(claim) { None } else { rule.take(claim) }
         };
         grant.map(|grant| self.permit(grant))
     }
