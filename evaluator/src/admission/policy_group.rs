@@ -1,8 +1,8 @@
 //! Evaluates a policy group: asks its members as its expression needs them (docs/design/policy-abi.md, section 10).
 //!
 //! Members that are needed in any case are asked side by side, as far as there are instances to spare, and one after the other about an object
-//! that exists; each has its own time within that of the group. A member that fails never counts as a denial, which `!` would turn into an admission: the group fails, unless the others
-//! decide.
+//! that exists; each has its own time within that of the group. A member that fails never counts as a denial, which `!` would turn into an
+//! admission: the group fails, unless the others decide.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
