@@ -33,6 +33,11 @@ struct Run {
 }
 
 impl ErrorShare {
+    /// The share of what comes after these counts.
+    pub(crate) fn after(counts: Counts) -> Self {
+        Self { seen: counts, run: None }
+    }
+
     /// Takes in the counts at the end of an interval that began at `begin`.
     pub(crate) fn turn(&mut self, counts: Counts, begin: Timestamp) {
         let verdicts = counts.verdicts.saturating_sub(self.seen.verdicts);
@@ -128,5 +133,16 @@ mod tests {
             share.turn(Counts { verdicts: 0, failures: failures.into() }, at(usize::try_from(second).expect("small")));
         }
         assert_eq!(share.failing(), Some((at(1), Reason::EvaluationTimedOut)));
+    }
+
+    #[test]
+    fn what_failed_before_a_policy_was_made_again_is_not_counted() {
+        let failed = |failures| Counts { verdicts: 10, failures: [(Reason::EvaluationTrapped, failures)].into() };
+        let mut share = ErrorShare::after(failed(100));
+        for second in 0..INTERVALS as usize - 1 {
+            share.turn(failed(100), at(second));
+        }
+        share.turn(failed(101), at(INTERVALS as usize));
+        assert_eq!(share.failing(), None);
     }
 }

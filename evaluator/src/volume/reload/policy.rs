@@ -67,7 +67,7 @@ impl PolicyState {
             // Another object of the same name: nothing known about the old one holds for it.
             self.known = Known::default();
             self.loaded = None;
-            self.errors = ErrorShare::default();
+            self.errors = ErrorShare::after(self.metrics.counts());
             self.logged = None;
         }
         let of = |entry: &PolicyEntry| (entry.generation, entry.uid.clone(), entry.candidates.is_empty());
