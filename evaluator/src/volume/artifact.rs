@@ -4,12 +4,12 @@
 //! the bytes are hashed while they are copied to a folder that only this process's user can write, and the copy is mapped. A copy from
 //! an earlier start is hashed again before it is used.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
-use portcullis_contract::{Artifact, Digest};
+use portcullis_contract::{Artifact, Digest, Tenant};
 use portcullis_engine::RunningEngine;
 use portcullis_process::files::FileError;
 use portcullis_util::lock;
@@ -37,8 +37,11 @@ pub(crate) struct Artifacts {
     /// does not wait for the hundreds of another tenant.
     workers: Arc<PolicyPool>,
     /// The artifacts that the newest manifest names: their copies stay when room is needed.
-    needed: Mutex<HashSet<Digest>>,
+    needed: Mutex<Needed>,
 }
+
+/// Artifacts that are needed, and the tenants whose policies name them.
+pub(crate) type Needed = HashMap<Digest, BTreeSet<Tenant>>;
 
 type Slot = Arc<tokio::sync::Mutex<Weak<Module>>>;
 
@@ -66,7 +69,7 @@ impl Artifacts {
     }
 
     /// Notes which artifacts the newest manifest names.
-    pub(crate) fn need(&self, needed: HashSet<Digest>) {
+    pub(crate) fn need(&self, needed: Needed) {
         *lock(&self.needed) = needed;
     }
 
@@ -106,20 +109,21 @@ impl Artifacts {
         tokio::task::spawn_blocking(map).await.expect("mapping an artifact never panics")
     }
 
-    /// Removes private copies and slots of artifacts that are neither in `needed` nor in use. Blocks.
-    pub(crate) fn prune(&self, needed: &HashSet<Digest>) {
+    /// Removes private copies and slots of artifacts that are neither in `needed` nor in use, and notes who needs the others. Blocks.
+    pub(crate) fn prune(&self, needed: &Needed) {
+        self.copies.set_owners(needed);
         self.prune_by(needed, |digest, files| self.copies.remove(digest, files));
     }
 
     /// [`Self::prune`], where `remove` removes the copy of an artifact and files that may belong to it, or files of no artifact.
-    fn prune_by(&self, needed: &HashSet<Digest>, remove: impl Fn(Option<Digest>, &[PathBuf])) {
+    fn prune_by(&self, needed: &Needed, remove: impl Fn(Option<Digest>, &[PathBuf])) {
         let _pruning = lock(&self.pruning);
         for (digest, files) in self.copies.files() {
             let Some(digest) = digest else {
                 remove(None, &files);
                 continue;
             };
-            if needed.contains(&digest) {
+            if needed.contains_key(&digest) {
                 continue;
             }
             // While the artifact's own lock is held, no load uses its copy or makes one.
@@ -127,7 +131,7 @@ impl Artifacts {
                 remove(Some(digest), &files);
             }
         }
-        lock(&self.slots).retain(|digest, slot| needed.contains(digest) || is_in_use(slot));
+        lock(&self.slots).retain(|digest, slot| needed.contains_key(digest) || is_in_use(slot));
     }
 
     /// The lock of an artifact that is not in use; none if it is.
@@ -288,12 +292,12 @@ mod tests {
         let fixture = Fixture::new();
         let artifact = fixture.write(b"code");
         let artifacts = fixture.artifacts();
-        let requester = Requester { tenant: &portcullis_contract::Tenant::Cluster, enforced: false };
+        let requester = Requester { tenant: &Tenant::Cluster, enforced: false };
         assert!(artifacts.copies.get(&artifact, requester).is_ok());
         fs::write(fixture.private.path().join("left over"), b"").expect("writes");
-        artifacts.prune(&HashSet::from([artifact.sha256]));
+        artifacts.prune(&Needed::from([(artifact.sha256, BTreeSet::from([Tenant::Cluster]))]));
         assert_eq!(fixture.copies(), 1);
-        artifacts.prune(&HashSet::new());
+        artifacts.prune(&Needed::new());
         assert_eq!(fixture.copies(), 0);
     }
 
@@ -302,10 +306,10 @@ mod tests {
         let fixture = Fixture::new();
         let artifact = fixture.write(b"code");
         let artifacts = fixture.artifacts();
-        let requester = Requester { tenant: &portcullis_contract::Tenant::Cluster, enforced: false };
+        let requester = Requester { tenant: &Tenant::Cluster, enforced: false };
         assert!(artifacts.copies.get(&artifact, requester).is_ok());
         let removed = Mutex::new(Vec::new());
-        artifacts.prune_by(&HashSet::new(), |digest, _| {
+        artifacts.prune_by(&Needed::new(), |digest, _| {
             assert!(artifacts.slots.try_lock().is_ok(), "a load of another artifact finds its slot");
             let slot = Arc::clone(&lock(&artifacts.slots)[&artifact.sha256]);
             assert!(slot.try_lock().is_err(), "a load of the same artifact waits");

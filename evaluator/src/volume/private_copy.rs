@@ -1,6 +1,6 @@
 //! Copies of artifacts that no other user can write, checked as they are made.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use portcullis_contract::{Artifact, Digest, Hasher};
+use portcullis_contract::{Artifact, Digest, Hasher, Tenant};
 use portcullis_process::files::{self, FileError};
 
 use crate::volume::artifact_error::ArtifactError;
@@ -110,6 +110,11 @@ impl PrivateCopies {
         if let Some(digest) = digest.filter(|_| are_gone) {
             self.room.give_back(&digest);
         }
+    }
+
+    /// Notes whose policies name the artifacts: their copies count for these tenants.
+    pub(crate) fn set_owners(&self, owners: &HashMap<Digest, BTreeSet<Tenant>>) {
+        self.room.set_owners(owners);
     }
 
     /// Where the copy of an artifact is.
@@ -244,7 +249,6 @@ impl PrivateCopies {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_contract::Tenant;
 
     use super::*;
 

@@ -93,6 +93,15 @@ impl PrivateRoom {
         Ok(())
     }
 
+    /// Notes who has these copies, which others loaded first or have left since. The owners of other copies stay.
+    pub(crate) fn set_owners(&self, owners: &HashMap<Digest, BTreeSet<Tenant>>) {
+        for (digest, copy) in lock(&self.copies).iter_mut() {
+            if let Some(owners) = owners.get(digest) {
+                copy.owners.clone_from(owners);
+            }
+        }
+    }
+
     /// Gives back the room of a copy that does not exist (any longer).
     pub(crate) fn give_back(&self, digest: &Digest) {
         lock(&self.copies).remove(digest);
@@ -164,5 +173,20 @@ pub(crate) mod tests {
         room.take(digest(1), 50 * MIB, requester).expect("it is there");
         assert!(room.take(digest(2), MIB, requester).is_err(), "and is his now");
         assert!(room.take(digest(2), MIB, Requester { tenant: &other, ..requester }).is_ok());
+    }
+
+    #[test]
+    fn z08_a_copy_counts_for_those_whose_policies_name_it_and_no_longer_for_who_had_it_made() {
+        let (room, first, next) = (room(), namespace("first"), namespace("next"));
+        let may_take = |n: u8, tenant: &Tenant| {
+            let requester = Requester { tenant, enforced: false };
+            room.take(digest(n), 20 * MIB, requester).inspect(|()| room.give_back(&digest(n))).is_ok()
+        };
+        room.take(digest(0), 20 * MIB, Requester { tenant: &first, enforced: false }).expect("there is room");
+        assert!(!may_take(1, &first) && may_take(1, &next), "a namespace has half of what the others leave");
+        room.set_owners(&HashMap::from([(digest(0), BTreeSet::from([next.clone()])), (digest(9), BTreeSet::new())]));
+        assert!(may_take(1, &first) && !may_take(1, &next));
+        room.set_owners(&HashMap::new());
+        assert!(may_take(1, &first) && !may_take(1, &next), "nobody has said otherwise");
     }
 }

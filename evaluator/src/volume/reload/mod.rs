@@ -5,14 +5,14 @@
 
 mod policy;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures::FutureExt as _;
 use jiff::Timestamp;
-use portcullis_contract::{Candidate, Digest, GroupEntry, Manifest, MemberMatch, PolicyId};
+use portcullis_contract::{Candidate, GroupEntry, MemberMatch, PolicyId, Tenant};
 use portcullis_matching::MemberMatcher;
 use tokio::task::JoinSet;
 use tracing::{Instrument as _, debug_span};
@@ -22,6 +22,7 @@ use crate::guest::loaded::Loaded;
 use crate::lanes::Share;
 use crate::metrics::Metrics;
 use crate::table::{MatchGroup, Table};
+use crate::volume::artifact::Needed;
 use crate::volume::load::{Before, LoadError, Loading};
 use crate::volume::plan::{Key, Next};
 
@@ -206,10 +207,16 @@ impl Reload {
         Table { manifest_number: self.number, groups: groups.collect(), policies, checks }
     }
 
-    /// The artifacts that the manifest names.
-    pub(crate) fn artifacts(&self) -> HashSet<Digest> {
-        let candidates = self.policies.values().flat_map(|policy| &policy.entry.candidates);
-        candidates.flat_map(Candidate::modules).map(|named| named.module.artifact.sha256).collect()
+    /// The artifacts that the manifest names, and by whose policies.
+    pub(crate) fn artifacts(&self) -> Needed {
+        let mut needed = Needed::new();
+        for policy in self.policies.values() {
+            let tenant = Tenant::of(&policy.entry.id);
+            for named in policy.entry.candidates.iter().flat_map(Candidate::modules) {
+                needed.entry(named.module.artifact.sha256).or_default().insert(tenant.clone());
+            }
+        }
+        needed
     }
 }
 
