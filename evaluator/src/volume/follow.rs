@@ -182,14 +182,14 @@ struct Follower {
 impl Follower {
     fn take_in(&mut self, seen: Content) {
         match seen {
-            Content::Nothing => {}
-            Content::Manifest(manifest) => {
+            Content::Manifest(seen) => {
+                let manifest = &seen.manifest;
                 self.metrics.manifest_unusable.set(0);
                 if self.overall.manifest_failure.take().is_some() {
                     tracing::info!(number = manifest.number, "the manifest can be used again");
                 }
                 self.gate.first_manifest(Instant::now(), || plan::awaited(&manifest.policies));
-                self.reload.adopt(&manifest);
+                self.reload.adopt(seen);
                 self.publish();
             }
             Content::Unusable(text) => {

@@ -7,35 +7,49 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
-use portcullis_contract::{Digest, MANIFEST_FILE, MANIFEST_MAX_BYTES, Manifest};
+use portcullis_contract::{Digest, MANIFEST_FILE, MANIFEST_MAX_BYTES, Manifest, ManifestError};
 use portcullis_process::{failpoint, files};
-use portcullis_util::LogOnce;
+use portcullis_util::{LogOnce, lock};
 use prometheus::IntGauge;
-use tokio::sync::watch;
+use tokio::sync::Notify;
+
+use crate::volume::plan::Key;
 
 /// How often the content is checked while there are no events.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 
 /// The content of the volume.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) enum Content {
-    /// There is no manifest, and there was none before.
-    Nothing,
     /// A manifest.
-    Manifest(Arc<Manifest>),
+    Manifest(KeyedManifest),
     /// The file is not a manifest or cannot be read; the text says why.
     Unusable(String),
 }
 
+/// A manifest with what takes time to make of it: it may have megabytes of settings, and the threads that apply it answer requests too.
+#[derive(Debug)]
+pub(crate) struct KeyedManifest {
+    /// The manifest.
+    pub(crate) manifest: Manifest,
+    /// The keys of the candidates of each policy, in the order of the manifest.
+    pub(crate) keys: Vec<Vec<Key>>,
+}
+
 /// The newest content. The thread ends at its next check after this is dropped.
-pub(crate) struct Watch {
-    seen: watch::Receiver<Content>,
+pub(crate) struct Watch(Arc<Newest>);
+
+/// Content that nobody has taken yet. It is handed over and not kept, since a manifest with its settings may be large.
+#[derive(Debug, Default)]
+struct Newest {
+    content: Mutex<Option<Content>>,
+    changed: Notify,
 }
 
 /// Why the thread wakes up.
@@ -48,20 +62,35 @@ impl Watch {
     /// # Errors
     /// When the thread cannot be started.
     pub(crate) fn start(volume: PathBuf, poll_interval: Duration, polling: IntGauge) -> io::Result<Self> {
-        let (sender, seen) = watch::channel(Content::Nothing);
+        let newest = Arc::new(Newest::default());
         let (wake, woken) = sync_channel(1);
         let watcher = Volume { path: volume, wake, armed: None, polling, log: LogOnce::default() };
-        std::thread::Builder::new().name("volume".into()).spawn(move || watcher.run(&woken, poll_interval, &sender))?;
-        Ok(Self { seen })
+        let receiver = Arc::downgrade(&newest);
+        std::thread::Builder::new()
+            .name("volume".into())
+            .spawn(move || watcher.run(&woken, poll_interval, &receiver))?;
+        Ok(Self(newest))
     }
 
-    /// Waits for new content.
+    /// Waits for new content. If the thread has ended, this waits for ever, and what is loaded goes on serving.
     pub(crate) async fn changed(&mut self) -> Content {
-        match self.seen.changed().await {
-            Ok(()) => self.seen.borrow_and_update().clone(),
-            // The thread has ended; what is loaded goes on serving.
-            Err(_) => std::future::pending().await,
+        loop {
+            if let Some(content) = lock(&self.0.content).take() {
+                return content;
+            }
+            self.0.changed.notified().await;
         }
+    }
+}
+
+impl KeyedManifest {
+    fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
+        let manifest = Manifest::decode(bytes)?;
+        let keys = manifest.policies.iter().map(|entry| {
+            let of_candidates = entry.candidates.iter().map(|candidate| Key::of(&entry.uid, candidate));
+            of_candidates.collect()
+        });
+        Ok(Self { keys: keys.collect(), manifest })
     }
 }
 
@@ -81,14 +110,15 @@ struct Armed {
 }
 
 impl Volume {
-    fn run(mut self, woken: &Receiver<Wake>, poll_interval: Duration, sender: &watch::Sender<Content>) {
+    fn run(mut self, woken: &Receiver<Wake>, poll_interval: Duration, receiver: &Weak<Newest>) {
         let mut last = LastContent::default();
         // Without a receiver nobody needs the content.
-        while !sender.is_closed() {
+        while receiver.strong_count() > 0 {
             // First the watch, then the check: a change in between sends an event.
             let wait = if self.arm() { poll_interval } else { poll_interval.min(WITHOUT_EVENTS) };
-            if let Some(seen) = last.changed_in(&self.path) {
-                sender.send_replace(seen);
+            if let (Some(content), Some(newest)) = (last.changed_in(&self.path), receiver.upgrade()) {
+                *lock(&newest.content) = Some(content);
+                newest.changed.notify_one();
             }
             // The sender is in `self`, so this ends only with an event or after the time.
             let _ = woken.recv_timeout(wait);
@@ -169,8 +199,8 @@ impl LastContent {
             return None;
         }
         *self = Self::Content(digest);
-        Some(match Manifest::decode(&bytes) {
-            Ok(manifest) => Content::Manifest(Arc::new(manifest)),
+        Some(match KeyedManifest::decode(&bytes) {
+            Ok(manifest) => Content::Manifest(manifest),
             Err(error) => Content::Unusable(error.to_string()),
         })
     }
@@ -194,9 +224,9 @@ mod tests {
 
     fn number(seen: Option<Content>) -> Option<u64> {
         match seen {
-            Some(Content::Manifest(manifest)) => Some(manifest.number),
+            Some(Content::Manifest(seen)) => Some(seen.manifest.number),
             Some(Content::Unusable(_)) => Some(0),
-            Some(Content::Nothing) | None => None,
+            None => None,
         }
     }
 

@@ -25,6 +25,7 @@ use crate::table::{MatchGroup, Table};
 use crate::volume::artifact::Needed;
 use crate::volume::load::{Before, LoadError, Loading};
 use crate::volume::plan::{Key, Next};
+use crate::volume::watch::KeyedManifest;
 
 /// All policies of the newest manifest, with what is loaded and what is being loaded.
 pub(crate) struct Reload {
@@ -77,7 +78,8 @@ impl Reload {
     }
 
     /// Takes over another manifest. Policies and candidates that it no longer names are given up, even while they are being loaded.
-    pub(crate) fn adopt(&mut self, manifest: &Manifest) {
+    pub(crate) fn adopt(&mut self, seen: KeyedManifest) {
+        let KeyedManifest { manifest, keys } = seen;
         if manifest.number < self.number {
             // The file is not outdated: the loader is its only writer, and the numbers start again with a new volume.
             tracing::info!(
@@ -87,19 +89,20 @@ impl Reload {
             );
         }
         let mut earlier = std::mem::take(&mut self.policies);
-        for entry in &manifest.policies {
-            let policy = match earlier.remove(&entry.id) {
+        for (entry, keys) in manifest.policies.into_iter().zip(keys) {
+            let id = entry.id.clone();
+            let policy = match earlier.remove(&id) {
                 Some(mut policy) => {
-                    policy.adopt(entry);
+                    policy.adopt(entry, keys);
                     policy
                 }
                 None => {
-                    let metrics = self.metrics.policy(&entry.id);
-                    let share = Arc::new(Share::new(Arc::clone(&self.loading.lanes), &entry.id, Arc::clone(&metrics)));
-                    PolicyState::new(entry, share, metrics)
+                    let metrics = self.metrics.policy(&id);
+                    let share = Arc::new(Share::new(Arc::clone(&self.loading.lanes), &id, Arc::clone(&metrics)));
+                    PolicyState::new(entry, keys, share, metrics)
                 }
             };
-            self.policies.insert(entry.id.clone(), policy);
+            self.policies.insert(id, policy);
         }
         for mut policy in earlier.into_values() {
             policy.give_up();
@@ -302,7 +305,8 @@ mod tests {
                 source: None,
             };
             let share = Share::new(lanes, &id, metrics.policy(&id));
-            let policy = PolicyState::new(&entry, Arc::new(share), metrics.policy(&id));
+            let keys = entry.candidates.iter().map(|candidate| Key::of(&entry.uid, candidate)).collect();
+            let policy = PolicyState::new(entry, keys, Arc::new(share), metrics.policy(&id));
             let mut reload = Reload::new(loading, metrics);
             reload.policies.insert(id.clone(), policy);
             Self { reload, id, _folders: folders }

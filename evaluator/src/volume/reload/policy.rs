@@ -44,17 +44,17 @@ pub(crate) struct PolicyState {
 }
 
 impl PolicyState {
-    pub(super) fn new(entry: &PolicyEntry, share: Arc<Share>, metrics: Arc<PolicyMetrics>) -> Self {
+    pub(super) fn new(entry: PolicyEntry, keys: Vec<Key>, share: Arc<Share>, metrics: Arc<PolicyMetrics>) -> Self {
         Self {
-            keys: keys(entry),
-            entry: kept(entry),
+            keys,
             known: Known::default(),
             loaded: None,
             since: Timestamp::now(),
             reported: (ReplicaState::Pending, 0, entry.generation),
             on_its_way: None,
             due: None,
-            awaiting: awaiting(entry, Timestamp::now()),
+            awaiting: awaiting(&entry, Timestamp::now()),
+            entry: kept(entry),
             share,
             metrics,
             errors: ErrorShare::default(),
@@ -62,7 +62,7 @@ impl PolicyState {
         }
     }
 
-    pub(super) fn adopt(&mut self, entry: &PolicyEntry) {
+    pub(super) fn adopt(&mut self, entry: PolicyEntry, keys: Vec<Key>) {
         if self.entry.uid != entry.uid {
             // Another object of the same name: nothing known about the old one holds for it.
             self.known = Known::default();
@@ -71,10 +71,10 @@ impl PolicyState {
             self.logged = None;
         }
         let of = |entry: &PolicyEntry| (entry.generation, entry.uid.clone(), entry.candidates.is_empty());
-        if of(&self.entry) != of(entry) {
-            self.awaiting = awaiting(entry, Timestamp::now());
+        if of(&self.entry) != of(&entry) {
+            self.awaiting = awaiting(&entry, Timestamp::now());
         }
-        self.keys = keys(entry);
+        self.keys = keys;
         self.entry = kept(entry);
         self.known.refused.retain(|key, _| self.keys.contains(key));
         let now = Instant::now();
@@ -214,12 +214,8 @@ impl PolicyState {
 }
 
 /// The entry without the fields that only the loader needs.
-fn kept(entry: &PolicyEntry) -> PolicyEntry {
-    PolicyEntry { last_good: None, source: None, ..entry.clone() }
-}
-
-fn keys(entry: &PolicyEntry) -> Vec<Key> {
-    entry.candidates.iter().map(|candidate| Key::of(&entry.uid, candidate)).collect()
+fn kept(entry: PolicyEntry) -> PolicyEntry {
+    PolicyEntry { last_good: None, source: None, ..entry }
 }
 
 fn awaiting(entry: &PolicyEntry, now: Timestamp) -> Failure {
