@@ -14,13 +14,6 @@ use crate::replica::{Assessment, examine};
 use crate::resolution::{self, Resolution};
 use crate::{context, impact, message, mismatch};
 
-/// Most entries of `replicas`.
-pub const MAX_REPLICAS: usize = 16;
-/// Longest message of a condition, in bytes.
-const MAX_CONDITION_MESSAGE: usize = 1024;
-/// Longest message of an entry of `replicas`, in bytes.
-const MAX_REPLICA_MESSAGE: usize = 256;
-
 /// One condition without the times that come from its history.
 struct Finding {
     status: Truth,
@@ -316,7 +309,7 @@ fn condition(
         r#type,
         status: finding.status,
         reason: finding.reason,
-        message: truncate(&finding.message, MAX_CONDITION_MESSAGE),
+        message: truncate(&finding.message, PolicyStatus::MAX_CONDITION_MESSAGE),
         observed_generation: generation,
         last_transition_time: unchanged.map_or_else(|| to_second(now), |last| last.last_transition_time),
     }
@@ -332,11 +325,13 @@ fn entries(assessments: &[Assessment<'_>]) -> (Vec<ReplicaStatus>, u32) {
         let counts = (!(one.expected && one.is_bad()), !(one.expected && one.is_behind()));
         (counts, !one.is_bad(), !one.is_behind(), one.context.is_none(), one.pod)
     });
-    let omitted = sorted.len().saturating_sub(MAX_REPLICAS);
-    if let Some(behind) = sorted.iter().position(|one| one.is_behind()).filter(|behind| *behind >= MAX_REPLICAS) {
-        sorted.swap(MAX_REPLICAS - 1, behind);
+    let omitted = sorted.len().saturating_sub(PolicyStatus::MAX_REPLICAS);
+    if let Some(behind) =
+        sorted.iter().position(|one| one.is_behind()).filter(|behind| *behind >= PolicyStatus::MAX_REPLICAS)
+    {
+        sorted.swap(PolicyStatus::MAX_REPLICAS - 1, behind);
     }
-    sorted.truncate(MAX_REPLICAS);
+    sorted.truncate(PolicyStatus::MAX_REPLICAS);
     (sorted.into_iter().map(entry).collect(), u32::try_from(omitted).unwrap_or(u32::MAX))
 }
 
@@ -357,7 +352,7 @@ fn entry(assessment: &Assessment<'_>) -> ReplicaStatus {
         retryable: problem.map(|problem| problem.class.is_retryable()),
         next_retry_time: problem.and_then(|problem| problem.next_retry).map(to_second),
         since: assessment.since.map(to_second),
-        message: message.filter(|text| !text.is_empty()).map(|text| truncate(text, MAX_REPLICA_MESSAGE)),
+        message: message.filter(|text| !text.is_empty()).map(|text| truncate(text, PolicyStatus::MAX_REPLICA_MESSAGE)),
     }
 }
 

@@ -51,6 +51,10 @@ impl PolicyStatus {
     pub const MAX_HISTORY: usize = 10;
     /// The largest number of entries of [`PolicyStatus::replicas`].
     pub const MAX_REPLICAS: usize = 16;
+    /// The longest message of an entry of [`PolicyStatus::replicas`], in bytes.
+    pub const MAX_REPLICA_MESSAGE: usize = 256;
+    /// The longest message of a condition, in bytes.
+    pub const MAX_CONDITION_MESSAGE: usize = 1024;
 }
 
 /// What a scan of the background audit found about one policy.

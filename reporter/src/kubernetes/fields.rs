@@ -104,10 +104,50 @@ fn absent(wanted: &Value, found: &Value, path: &str, out: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use jiff::Timestamp;
+    use portcullis_api::{AuditSummary, PolicyStatus, ReplicaCounts, Resolved};
+    use portcullis_contract::Digest;
     use serde_json::json;
 
     use super::*;
     use crate::fixtures::status_value as status;
+
+    #[test]
+    fn each_field_and_each_condition_of_a_status_is_ours_except_that_of_the_controller() {
+        let resolved = Some(Resolved::module(1, Digest::of(b"m")));
+        // Without `..`, so that a new field makes this incomplete.
+        let status = PolicyStatus {
+            observed_generation: 1,
+            conditions: Vec::new(),
+            resolved: resolved.clone(),
+            last_served: resolved,
+            replica_counts: ReplicaCounts::default(),
+            summary: String::new(),
+            replicas: Vec::new(),
+            replicas_omitted: 0,
+            history: Some(Vec::new()),
+            audit: Some(AuditSummary {
+                scanned_at: Timestamp::UNIX_EPOCH,
+                generation: 1,
+                checked: 0,
+                violations: 0,
+                errors: 0,
+                examples: Vec::new(),
+                unreadable: Vec::new(),
+                message: String::new(),
+                handled_request: String::new(),
+            }),
+            impact: Some(crate::impact::tests::impact(1, 0, 0)),
+        };
+        let status = json!(status);
+        let found: BTreeSet<&str> = status.as_object().expect("an object").keys().map(String::as_str).collect();
+        let ours: BTreeSet<&str> = FIELDS.into_iter().chain(["conditions"]).collect();
+        assert_eq!(found, ours);
+        let others = ConditionType::ALL.iter().filter(|r#type| !CONDITIONS.contains(r#type)).collect::<Vec<_>>();
+        assert_eq!(others, [&ConditionType::WebhookConfigured]);
+    }
 
     #[test]
     fn order_and_foreign_conditions_do_not_count() {
