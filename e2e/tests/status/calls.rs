@@ -204,6 +204,34 @@ fn fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit() {
 
 #[test]
 #[ignore = "starts a cluster"]
+fn a_watch_of_reports_that_is_dead_makes_no_replica_silent() {
+    let lifetime = Duration::from_secs(20);
+    let setup = PodSetup::default().flag(Program::Reporter, "--heartbeat", "2s");
+    let setup = setup.flag(Program::Reporter, "--report-lifetime", humantime::format_duration(lifetime));
+    stage!("dead-watch", proxy, stage, replica, policy, object, setup);
+    // A new watch lasts for its whole time limit.
+    let watches = || proxy.requests_of("GET", "/replicareports?&watch").len();
+    let before = watches();
+    eventually_within(SOON, "a new watch", || {
+        (watches() > before && proxy.watches("/replicareports?") > 0).then_some(())
+    });
+    proxy.hold("/replicareports?");
+    let before = watches();
+    never(lifetime + Duration::from_secs(5), "a replica that is taken to be silent", || {
+        if watches() > before {
+            // Only the first watch is dead, and not the next one.
+            proxy.clear();
+        }
+        let found = stage.installation.object(&policy)?;
+        (told(&found, "Degraded") != "False/AsExpected").then_some(found)
+    });
+    assert!(watches() > before, "the next watch");
+    replica.says(&object, unreachable());
+    stage.word(&policy, "Error");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
 fn fault_r30_an_older_object_from_a_cache_takes_no_generation_back() {
     stage!("stale", proxy, stage, replica, policy, object, PodSetup::default());
     let older = stage.installation.object(&policy).unwrap();
