@@ -135,7 +135,7 @@ fn policies_of(file: &Path) -> Vec<String> {
     if file.as_os_str() == "-" {
         return Vec::new();
     }
-    crate::read(file, LARGEST_MANIFEST).map(|text| eval::manifest::names(&text)).unwrap_or_default()
+    crate::read(file, LARGEST_MANIFEST).map(|text| eval::manifest::names(file, &text)).unwrap_or_default()
 }
 
 /// The path that a word means: shells replace `~` only when they run a command.

@@ -127,6 +127,7 @@ fn notes(chosen: &Chosen, scope: &Scope, impact: &mut Impact) {
     if chosen.spec.suspend {
         impact.note("the policy is suspended; the figures ignore that".to_owned());
     }
+    chosen.read_otherwise.iter().for_each(|note| impact.note(note.clone()));
     if scope.has_other_operations() {
         impact.note(
             "rules for DELETE and CONNECT are left out: existing objects do not show who will send them".to_owned(),
@@ -237,5 +238,33 @@ fn show(text: &str) {
     if std::io::stderr().is_terminal() {
         // It is not a failure if the reader has gone away.
         let _ = write!(std::io::stderr().lock(), "\r\u{1b}[K{text}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn what_kubectl_reads_otherwise_in_the_policy_is_noted() {
+        let text = "apiVersion: policies.portcullis.dev/v1alpha1\nkind: ClusterPolicy\nmetadata: {name: a}\nspec:\n  module: a.wasm\n  \
+                    rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]\n  settings: {a: on}\n";
+        let chosen = Chosen::from(text.as_bytes(), Path::new("a.yaml"), Path::new("/"), None, Given::default());
+        let chosen = chosen.expect("a policy");
+        let scope = Scope::of(&Parts {
+            id: &chosen.id,
+            rules: &chosen.spec.rules,
+            object_selector: None,
+            namespace_selector: None,
+            installation: "portcullis",
+            namespace: None,
+        });
+        let mut impact = Impact::new(&chosen.id, 10);
+        notes(&chosen, &scope.expect("a scope"), &mut impact);
+        let told: Value = serde_json::from_str(&impact.json()).expect("JSON");
+        let note = "a.yaml: line 7: kubectl reads `on` as true: quote it if it is a text";
+        assert_eq!(told["notes"], serde_json::json!([note]));
     }
 }

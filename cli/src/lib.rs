@@ -14,6 +14,7 @@ pub mod cluster;
 mod complete;
 pub mod describe;
 pub mod diff;
+mod document;
 mod eval;
 pub mod events;
 mod files;

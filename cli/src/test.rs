@@ -157,7 +157,7 @@ async fn one(session: &Session, test: &Prepared, trial: &Trial, unserved: Option
         case: trial.name.clone(),
         outcome,
         messages,
-        notes: Vec::from_iter(note),
+        notes: note.into_iter().chain(trial.notes.iter().cloned()).collect(),
     })
 }
 

@@ -8,10 +8,10 @@ use portcullis_api::PolicySpec;
 use portcullis_api::kubernetes::GROUP;
 use portcullis_contract::{PolicyId, Reason};
 use portcullis_expression::match_condition;
-use portcullis_yaml::ReadOtherwise;
 use serde_json::Value;
 
 use super::report::{Finding, Level, Report};
+use crate::document::{Document, documents, documents_with_gaps, read_otherwise};
 use crate::eval::manifest::{Chosen, Given};
 use crate::files::{Found, Unread, each, names};
 use crate::kind::{KUBEWARDEN, Kind, NoPolicy, objects};
@@ -42,7 +42,7 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
         if is_named || names(&text, GROUP) {
             collected.file(&file, &text, &mut owners)?;
         }
-        if names(&text, KUBEWARDEN) && is_of_kubewarden(&text) {
+        if names(&text, KUBEWARDEN) && is_of_kubewarden(&file, &text) {
             kubewarden.push(file);
         }
         Ok(())
@@ -59,14 +59,7 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
 impl Collected {
     fn file(&mut self, file: &Path, text: &[u8], owners: &mut HashMap<PolicyId, String>) -> anyhow::Result<()> {
         let name = file.display().to_string();
-        let Ok(text) = std::str::from_utf8(text) else {
-            self.report.policy(&name, 1, None, vec![Finding::invalid("it is not UTF-8".to_owned())]);
-            return Ok(());
-        };
-        let is_json = file.extension().is_some_and(|extension| extension == "json");
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let read = if is_json { portcullis_yaml::json_documents(text) } else { portcullis_yaml::documents(text) };
-        let documents = match read {
+        let documents = match documents_with_gaps(file, text) {
             Ok(documents) => documents,
             Err(error) => {
                 self.report.policy(&name, 1, None, vec![Finding::invalid(error.to_string())]);
@@ -74,12 +67,9 @@ impl Collected {
             }
         };
         let folder = std::path::absolute(file)?.parent().map(Path::to_owned).unwrap_or_default();
-        let otherwise = if is_json { Vec::new() } else { portcullis_yaml::read_otherwise(text) };
-        let ends: Vec<usize> = documents.iter().skip(1).map(|next| next.line).chain([usize::MAX]).collect();
-        for (document, end) in documents.into_iter().zip(ends) {
-            let line = document.line;
+        for Document { line, value, otherwise, too_deep } in documents {
             let before = self.report.len();
-            for object in objects(document.value) {
+            for object in objects(value) {
                 match Kind::of(&object) {
                     Kind::Policy => self.document(&name, line, object, &folder, owners),
                     Kind::Unknown(why) => {
@@ -91,10 +81,10 @@ impl Collected {
             }
             // The lines of a list are those of its first policy.
             if self.report.len() > before {
-                let found = otherwise.iter().filter(|one| (line..end).contains(&one.line));
-                self.report.add(before, found.map(read_otherwise).collect());
+                let warning = |one| Finding::new(Level::Warning, "ReadOtherwise", read_otherwise(one));
+                self.report.add(before, otherwise.iter().map(warning).collect());
             }
-            if let Some(path) = document.too_deep {
+            if let Some(path) = too_deep {
                 let text = format!("it is nested too deep below {}", path.join("."));
                 self.report.policy(&name, line, None, vec![Finding::invalid(text)]);
             }
@@ -139,20 +129,10 @@ impl Collected {
 }
 
 /// Whether a file has a manifest of Kubewarden. One that cannot be read has none: it may be a template.
-fn is_of_kubewarden(text: &[u8]) -> bool {
-    let documents = portcullis_yaml::read_documents(text).unwrap_or_default();
-    documents.into_iter().flat_map(objects).any(|object| Kind::of(&object) == Kind::Kubewarden)
-}
-
-/// A scalar that kubectl gives to the API server as something else than a pod reads here.
-fn read_otherwise(one: &ReadOtherwise) -> Finding {
-    let ReadOtherwise { line, word, meant } = one;
-    let word = word.as_ref().map_or_else(|| "a plain scalar".to_owned(), |word| format!("`{word}`"));
-    Finding::new(
-        Level::Warning,
-        "ReadOtherwise",
-        format!("line {line}: kubectl reads {word} as {meant}: quote it if it is a text"),
-    )
+fn is_of_kubewarden(file: &Path, text: &[u8]) -> bool {
+    let documents = documents(file, text).unwrap_or_default();
+    let mut objects = documents.into_iter().flat_map(|document| objects(document.value));
+    objects.any(|object| Kind::of(&object) == Kind::Kubewarden)
 }
 
 /// Notes on modules that no cluster takes. They are right in a folder for `portcullis run` and the other commands that read it.

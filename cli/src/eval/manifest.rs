@@ -5,10 +5,12 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use portcullis_api::{API_VERSION, PolicySpec, decode_manifest, without_nulls};
 use portcullis_contract::{Mismatch, MismatchReason, PolicyId};
+use portcullis_yaml::ReadOtherwise;
 use serde_json::{Value, json};
 
 use super::request::Review;
-use crate::kind::{Kind, NoPolicy, objects};
+use crate::document::{Document, documents, read_otherwise};
+use crate::kind::{Kind, NoPolicy, objects, shown};
 use crate::matching::{NamespaceLabels, matching};
 use crate::module_source::Source;
 
@@ -21,6 +23,8 @@ pub(crate) struct Chosen {
     pub(crate) manifest: String,
     /// The spec as the user wrote it.
     pub(crate) spec: Box<PolicySpec>,
+    /// What a user should know of the scalars in its document that kubectl reads otherwise.
+    pub(crate) read_otherwise: Vec<String>,
     /// Whether a module was named instead of a manifest.
     is_alone: bool,
 }
@@ -76,18 +80,21 @@ impl Chosen {
         given: Given,
     ) -> anyhow::Result<Self> {
         let named = || format!("failed to take a policy from {}", file.display());
-        let documents = portcullis_yaml::read_documents(text);
-        let documents = documents.context("failed to decode it as YAML or JSON").with_context(named)?;
+        let documents = documents(file, text).context("failed to decode it as YAML or JSON").with_context(named)?;
         let (mut found, mut kubewarden) = (Vec::new(), Vec::new());
-        for object in documents.into_iter().flat_map(objects) {
-            match Kind::of(&object) {
-                Kind::Policy | Kind::Unknown(_) => found.push(object),
-                Kind::Kubewarden => kubewarden = vec![file.to_owned()],
-                Kind::Other => {}
+        for Document { value, otherwise, .. } in documents {
+            for object in objects(value) {
+                match Kind::of(&object) {
+                    Kind::Policy | Kind::Unknown(_) => found.push((object, otherwise.clone())),
+                    Kind::Kubewarden => kubewarden = vec![file.to_owned()],
+                    Kind::Other => {}
+                }
             }
         }
         ensure!(!found.is_empty(), NoPolicy::of(&[file.to_owned()], &kubewarden));
-        one_of(found, wanted).and_then(|document| Self::of(document, folder, given)).with_context(named)
+        let (document, otherwise) = one_of(found, wanted).with_context(named)?;
+        let chosen = Self::of(document, folder, given).with_context(named)?;
+        Ok(Self { read_otherwise: notes_on(file, &otherwise), ..chosen })
     }
 
     /// The policy of one document of a manifest in `folder`.
@@ -138,7 +145,13 @@ impl Chosen {
         if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.retain(|name, _| ["name", "namespace"].contains(&name.as_str()));
         }
-        Ok(Self { id, manifest: document.to_string(), spec: Box::new(policy.spec), is_alone: false })
+        Ok(Self {
+            id,
+            manifest: document.to_string(),
+            spec: Box::new(policy.spec),
+            read_otherwise: Vec::new(),
+            is_alone: false,
+        })
     }
 
     /// Whether the policy, or a member of a policy group, reads objects of the cluster.
@@ -171,6 +184,7 @@ impl Chosen {
             notes.push("the policy is suspended; it was evaluated as if it were not".to_owned());
         }
         notes.extend(self.rollback());
+        notes.extend(self.read_otherwise.iter().cloned());
         // A module alone has no rules of its own.
         let Some(asked) = review.asked.as_ref().filter(|_| !self.is_alone) else { return notes };
         let request = serde_json::from_slice::<Value>(&review.bytes).unwrap_or_default()["request"].take();
@@ -180,27 +194,34 @@ impl Chosen {
 }
 
 /// The names of the policies of a manifest; none if it cannot be decoded.
-pub(crate) fn names(text: &[u8]) -> Vec<String> {
-    let objects = portcullis_yaml::read_documents(text).into_iter().flatten().flat_map(objects);
+pub(crate) fn names(file: &Path, text: &[u8]) -> Vec<String> {
+    let documents = documents(file, text).unwrap_or_default().into_iter();
+    let objects = documents.flat_map(|document| objects(document.value));
     objects.filter(|object| Kind::of(object) == Kind::Policy).map(|object| name_of(&object).to_owned()).collect()
 }
 
-/// The policy `wanted` of these, or the only one.
-fn one_of(mut policies: Vec<Value>, wanted: Option<&str>) -> anyhow::Result<Value> {
-    let names = portcullis_contract::clean(&policies.iter().map(name_of).collect::<Vec<_>>().join(", "), 1000);
+/// What a user should know of the scalars of a file that kubectl reads otherwise.
+pub(crate) fn notes_on(file: &Path, otherwise: &[ReadOtherwise]) -> Vec<String> {
+    otherwise.iter().map(|one| format!("{}: {}", shown(file), read_otherwise(one))).collect()
+}
+
+/// The policy `wanted` of these, or the only one, with what belongs to it.
+fn one_of<T>(mut policies: Vec<(Value, T)>, wanted: Option<&str>) -> anyhow::Result<(Value, T)> {
+    let names = policies.iter().map(|(policy, _)| name_of(policy)).collect::<Vec<_>>().join(", ");
+    let names = portcullis_contract::clean(&names, 1000);
     if let Some(wanted) = wanted {
-        policies.retain(|policy| name_of(policy) == wanted || id_of(policy) == wanted);
+        policies.retain(|(policy, _)| name_of(policy) == wanted || id_of(policy) == wanted);
     }
     match policies.len() {
         1 => {}
         0 => bail!("it has no policy {:?}; it has {names}", wanted.unwrap_or_default()),
         _ => bail!("it has several policies: {names}; name one with --policy, or in a test with policyName"),
     }
-    let policy = policies.remove(0);
+    let (policy, its) = policies.remove(0);
     if let Kind::Unknown(why) = Kind::of(&policy) {
         bail!(why);
     }
-    Ok(policy)
+    Ok((policy, its))
 }
 
 fn name_of(policy: &Value) -> &str {
@@ -315,6 +336,20 @@ spec:
             "failed to take a policy from a.yaml: apiVersion: it is \"policies.portcullis.dev/v1\"; want \
              policies.portcullis.dev/v1alpha1"
         );
+    }
+
+    #[test]
+    fn what_kubectl_reads_otherwise_in_the_policy_is_noted() {
+        let text = TWO.replace("settings: {large:", "settings: {team: no, mode: 0644, large:");
+        let review = Review::from(b"{apiVersion: v1, kind: Pod, metadata: {namespace: x}}").expect("a request");
+        let chosen = of(&text, Some("a"), Given::default()).expect("is there");
+        let told = [
+            "a.yaml: line 10: kubectl reads `no` as false: quote it if it is a text".to_owned(),
+            "a.yaml: line 10: kubectl reads a plain scalar as a number: quote it if it is a text".to_owned(),
+        ];
+        assert_eq!(chosen.read_otherwise, told);
+        assert_eq!(chosen.notes(&review)[1..], told, "beside that it is suspended");
+        assert_eq!(of(&text, Some("b"), Given::default()).expect("is there").read_otherwise, Vec::<String>::new());
     }
 
     #[test]

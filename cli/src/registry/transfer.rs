@@ -18,6 +18,7 @@ use super::archive::Archive;
 use super::output::{self, Artifact};
 use super::{MAX_MODULE, address, ensure_no_absent_file, explain, image, registry};
 use crate::args::{LoadArgs, SaveArgs};
+use crate::document::documents;
 use crate::files::{Found, Unread, each, names};
 use crate::kind::{KUBEWARDEN, Kind, objects};
 use crate::module_source::Source;
@@ -193,8 +194,8 @@ impl Named {
             if !is_policies_yml && !names(&bytes, GROUP) && !names(&bytes, KUBEWARDEN) {
                 return Ok(());
             }
-            let added = match portcullis_yaml::read_documents(bytes) {
-                Ok(documents) => self.add(documents, is_policies_yml),
+            let added = match documents(&path, &bytes) {
+                Ok(documents) => self.add(documents.into_iter().map(|one| one.value), is_policies_yml),
                 Err(error) if is_named => Err(error.into()),
                 Err(error) => Err(anyhow::anyhow!("{error}; a template must be rendered first")),
             };
@@ -215,7 +216,7 @@ impl Named {
     }
 
     /// Adds what policies name: manifests, lists of them, or a Kubewarden policies.yml where the documents may be one.
-    fn add(&mut self, documents: Vec<Value>, is_policies_yml: bool) -> anyhow::Result<()> {
+    fn add(&mut self, documents: impl IntoIterator<Item = Value>, is_policies_yml: bool) -> anyhow::Result<()> {
         for object in documents.into_iter().flat_map(objects) {
             match Kind::of(&object) {
                 Kind::Policy | Kind::Unknown(_) | Kind::Kubewarden => self.add_policy(&object["spec"])?,

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::expectation::Expectation;
 use super::suite::{API_VERSION, Case, Input, KIND, PolicyTest};
-use crate::eval::manifest::{Chosen, Given};
+use crate::document::{Document, documents};
+use crate::eval::manifest::{Chosen, Given, notes_on};
 use crate::eval::policy_of;
 use crate::eval::request::Review;
 use crate::files::{Found, Unread, each, names};
@@ -40,6 +41,8 @@ pub(super) struct Trial {
     pub(super) asked: Asked,
     pub(super) namespace_labels: BTreeMap<String, String>,
     pub(super) expect: Expectation,
+    /// What a reader should know of the test and its policy.
+    pub(super) notes: Vec<String>,
 }
 
 /// Reads the tests of these files and folders, and of the folders in them. `wanted` leaves out cases without this text in `TEST: CASE`.
@@ -54,15 +57,18 @@ pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result
         if !is_named && !names(&text, group) {
             return Ok(());
         }
-        let text = std::str::from_utf8(&text).with_context(|| format!("{}: it is not UTF-8", path.display()))?;
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let documents = portcullis_yaml::documents(text).with_context(|| path.display().to_string())?;
-        for document in documents {
-            let place = || format!("{}:{}", path.display(), document.line);
-            for object in objects(document.value.clone()).into_iter().filter(PolicyTest::is) {
+        let documents = documents(&path, &text).with_context(|| path.display().to_string())?;
+        for Document { line, value, otherwise, .. } in documents {
+            let place = || format!("{}:{line}", path.display());
+            for object in objects(value).into_iter().filter(PolicyTest::is) {
                 are_there = true;
                 let test = PolicyTest::read(object).with_context(place)?;
-                tests.extend(prepared(test, &path, document.line, wanted).with_context(place)?);
+                let mut test = prepared(test, &path, line, wanted).with_context(place)?;
+                // Once is enough, however many cases there are.
+                if let Some(first) = test.as_mut().and_then(|test| test.trials.first_mut()) {
+                    first.notes.extend(notes_on(&path, &otherwise));
+                }
+                tests.extend(test);
             }
         }
         Ok(())
@@ -91,6 +97,7 @@ fn prepared(test: PolicyTest, file: &Path, line: usize, wanted: Option<&str>) ->
     let given = Given { settings: test.settings, protect: true, ..Given::default() };
     let (policy, folder) =
         policy_of(&folder.join(&test.policy), test.policy_name.as_deref(), given).context("policy")?;
+    trials[0].notes.clone_from(&policy.read_otherwise);
     Ok(Some(Prepared { file: file.display().to_string(), line, name, policy, folder, trials }))
 }
 
@@ -110,6 +117,7 @@ fn trial(case: Case, folder: &Path) -> anyhow::Result<Trial> {
         asked,
         namespace_labels: case.namespace_labels,
         expect: case.expect,
+        notes: Vec::new(),
     })
 }
 
@@ -158,5 +166,41 @@ mod tests {
         assert_eq!((tests.len(), unread.len()), (0, NOT_READ.len()));
         NOT_READ.iter().for_each(|name| fs::remove_file(folder.path().join(name)).expect("removes"));
         nothing(folder.path()).err().expect("no such case");
+    }
+
+    #[test]
+    fn what_a_cluster_would_read_otherwise_is_noted_once_and_what_is_nested_too_deep_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("writes");
+        let policy = "apiVersion: policies.portcullis.dev/v1alpha1\nkind: ClusterPolicy\nmetadata: {name: a}\nspec:\n  module: a.wasm\n  \
+                      rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]\n";
+        put("policy.yaml", &format!("{policy}  settings: {{a: on}}\n"));
+        let test = |object: &str| {
+            let case = |name: &str| format!("- {{name: {name}, object: {object}, expect: {{allowed: true}}}}\n");
+            let (one, two) = (case("one"), case("two"));
+            format!("apiVersion: {API_VERSION}\nkind: {KIND}\npolicy: policy.yaml\ncases:\n{one}{two}")
+        };
+        put("test.yaml", &test("{apiVersion: v1, kind: Pod, spec: {hostNetwork: yes}}"));
+        let file = |name: &str| folder.path().join(name);
+        let notes = |wanted: Option<&str>| {
+            let (tests, _) = collect(&[file("test.yaml")], wanted).expect("a test");
+            tests[0].trials.iter().map(|trial| trial.notes.clone()).collect::<Vec<_>>()
+        };
+        let told = |name: &str, line: usize, word: &str| {
+            let place = file(name).display().to_string();
+            format!("{place}: line {line}: kubectl reads `{word}` as true: quote it if it is a text")
+        };
+        let all = vec![told("policy.yaml", 7, "on"), told("test.yaml", 5, "yes"), told("test.yaml", 6, "yes")];
+        assert_eq!(notes(None), [all.clone(), Vec::new()]);
+        assert_eq!(notes(Some("two")), [all]);
+
+        let deep = format!("{{apiVersion: v1, kind: Pod, spec: {}{}}}", "[".repeat(200), "]".repeat(200));
+        put("test.yaml", &test(&deep));
+        let error = collect(&[file("test.yaml")], None).err().expect("too deep");
+        assert!(format!("{error:#}").ends_with("test.yaml: line 1: it is nested deeper than 128 levels"), "{error:#}");
+        put("test.yaml", &test("{apiVersion: v1, kind: Pod}"));
+        put("policy.yaml", &format!("{policy}  settings: {{a: {}{}}}\n", "[".repeat(200), "]".repeat(200)));
+        let error = collect(&[file("test.yaml")], None).err().expect("too deep");
+        assert!(format!("{error:#}").ends_with("line 1: it is nested deeper than 128 levels"), "{error:#}");
     }
 }
