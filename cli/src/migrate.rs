@@ -17,11 +17,12 @@ use anyhow::{Context as _, ensure};
 use portcullis_api::DecodeError;
 use portcullis_api::SpecError;
 use portcullis_contract::PolicyId;
-use portcullis_yaml::ReadError;
+use portcullis_yaml::{ReadError, ReadOtherwise};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::args::{MigrateArgs, ResultForm};
+use crate::document::{self, Document};
 use crate::files::{Found, Unread, each, names};
 use crate::kind::{KUBEWARDEN, Kind, shown};
 
@@ -68,6 +69,8 @@ enum Outcome {
     Dropped(String),
     /// The installation or the manifest may need a change, as this means something else here. It stands beside what became of the field itself.
     Noted(String),
+    /// kubectl makes something else of it than the text that it is here, so the policy in the cluster may be another one.
+    ReadOtherwise(String),
 }
 
 /// Why an object has no manifest.
@@ -115,7 +118,24 @@ impl Fields<'_> {
     }
 }
 
-/// Reads, prints, and returns the exit status: 0; 1 if an object was left out; 2 if there is nothing to translate; 64 for a bad argument.
+impl Field {
+    /// A scalar of a file that kubectl gives to a cluster as something else.
+    fn read_otherwise(file: &Path, one: &ReadOtherwise) -> Self {
+        let (scalar, meant) = (document::scalar(one), one.meant);
+        let instead = if one.word.is_some() { format!("`{meant}`") } else { "it in decimal, without `_`".to_owned() };
+        let what = format!(
+            "kubectl reads {scalar} as {meant}, and here it is the text: write {instead}, or quote it if it is a text"
+        );
+        Self {
+            object: portcullis_contract::clean(&shown(file), 400),
+            field: format!("line {}", one.line),
+            outcome: Outcome::ReadOtherwise(what),
+        }
+    }
+}
+
+/// Reads, prints, and returns the exit status: 0; 1 if an object was left out or a value may be another one in the cluster; 2 if there is
+/// nothing to translate; 64 for a bad argument.
 pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
     let printed = Migrated::read(&args.path).and_then(|migrated| {
         match args.output {
@@ -137,20 +157,22 @@ pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
 /// What was read.
 struct Documents {
     documents: Vec<Value>,
+    /// The scalars in documents of Kubewarden that kubectl reads otherwise.
+    otherwise: Vec<Field>,
     /// The files and folders in a folder that cannot be read, and the files that name Kubewarden's API group and are neither YAML nor JSON.
     left: Vec<Left>,
 }
 
 /// The documents of a file, of the YAML and JSON files of a folder and of the folders in it, or of standard input.
 fn documents(path: &Path) -> anyhow::Result<Documents> {
-    let mut read = Documents { documents: Vec::new(), left: Vec::new() };
+    let mut read = Documents { documents: Vec::new(), otherwise: Vec::new(), left: Vec::new() };
     let unread = each(&[path.to_owned()], LARGEST, |Found { path: file, is_named }, text| {
         // A folder may hold other files than manifests of Kubewarden, such as templates.
         if !is_named && !names(&text, KUBEWARDEN) {
             return Ok(());
         }
-        match portcullis_yaml::read_documents(text) {
-            Ok(documents) => read.documents.extend(documents),
+        match document::documents(&file, &text) {
+            Ok(documents) => documents.into_iter().for_each(|one| read.take(&file, one)),
             Err(error) if is_named => {
                 return Err(error).with_context(|| format!("failed to read {}", file.display()));
             }
@@ -161,6 +183,21 @@ fn documents(path: &Path) -> anyhow::Result<Documents> {
     let not_read = |Unread { path, why, .. }: Unread| Left::new(&shown(&path), MigrateError::NotRead(why));
     read.left.extend(unread.into_iter().map(not_read));
     Ok(read)
+}
+
+impl Documents {
+    fn take(&mut self, file: &Path, Document { value, otherwise, .. }: Document) {
+        if has_kubewarden(&value) {
+            self.otherwise.extend(otherwise.iter().map(|one| Field::read_otherwise(file, one)));
+        }
+        self.documents.push(value);
+    }
+}
+
+/// Whether a document is an object of Kubewarden, or a list with one.
+fn has_kubewarden(document: &Value) -> bool {
+    let mut objects = document["items"].as_array().into_iter().flatten().chain([document]);
+    objects.any(|object| Kind::of(object) == Kind::Kubewarden)
 }
 
 impl Left {
@@ -176,8 +213,9 @@ impl Migrated {
     /// # Errors
     /// When it cannot be read, or has nothing of Kubewarden.
     fn read(path: &Path) -> anyhow::Result<Self> {
-        let Documents { documents, left } = documents(path)?;
+        let Documents { documents, otherwise, left } = documents(path)?;
         let mut migrated = Self::of(documents);
+        migrated.fields.extend(otherwise);
         migrated.left.extend(left);
         ensure!(!migrated.is_empty(), "no manifests of Kubewarden in {}", shown(path));
         Ok(migrated)
@@ -185,7 +223,8 @@ impl Migrated {
 
     /// The exit status, in each form of the output.
     fn status(&self) -> u8 {
-        u8::from(!self.left.is_empty())
+        let is_other = |field: &Field| matches!(field.outcome, Outcome::ReadOtherwise(_));
+        u8::from(!self.left.is_empty() || self.fields.iter().any(is_other))
     }
 
     /// Translates the documents. Lists, as `kubectl get` prints them, are taken apart.
@@ -240,7 +279,9 @@ impl Migrated {
                 Outcome::Kept => writeln!(text, "{object}: {field} kept"),
                 Outcome::Renamed(to) => writeln!(text, "{object}: {field} is now {to}"),
                 Outcome::Dropped(why) => writeln!(text, "{object}: {field} dropped: {why}"),
-                Outcome::Noted(what) => writeln!(text, "{object}: note on {field}: {what}"),
+                Outcome::Noted(what) | Outcome::ReadOtherwise(what) => {
+                    writeln!(text, "{object}: note on {field}: {what}")
+                }
             };
         }
         for Left { object, why } in &self.left {

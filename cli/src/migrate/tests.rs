@@ -74,6 +74,45 @@ status: {policyStatus: active}
 }
 
 #[test]
+fn what_kubectl_reads_otherwise_is_no_success() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let policy = |fields: &str| {
+        format!(
+            "apiVersion: policies.kubewarden.io/v1\nkind: ClusterAdmissionPolicy\nmetadata: {{name: a}}\nspec:\n  \
+             module: registry://a.example/b:v1\n  \
+             rules: [{{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}}]\n  {fields}\n"
+        )
+    };
+    let file = folder.path().join("theirs.yaml");
+    let read = |text: &str| {
+        std::fs::write(&file, text).expect("writes");
+        Migrated::read(&file).expect("reads")
+    };
+    let note = |scalar: &str, meant: &str, instead: &str| {
+        format!(
+            "{}: note on line 7: kubectl reads {scalar} as {meant}, and here it is the text: write {instead}, or quote it if it is a text\n",
+            file.display()
+        )
+    };
+    let migrated = read(&policy("settings: {enabled: yes, mode: 0644, 'on': 'off'}"));
+    assert_eq!((migrated.policies.len(), migrated.left.len(), migrated.status()), (1, 0, 1));
+    let account = migrated.account();
+    let told = note("`yes`", "true", "`true`") + &note("a plain scalar", "a number", "it in decimal, without `_`");
+    assert!(account.ends_with(&told), "{account}");
+    let field = serde_json::to_value(migrated.fields.last()).expect("JSON");
+    assert_eq!((&field["field"], &field["became"]), (&json!("line 7"), &json!("readOtherwise")));
+
+    let migrated = read(&policy("mutating: no"));
+    assert_eq!((migrated.left.len(), migrated.status()), (1, 1));
+    assert!(migrated.account().contains(&note("`no`", "false", "`false`")), "it is told beside the refusal");
+
+    let quoted = policy("settings: {enabled: 'yes', mode: \"0644\"}");
+    assert_eq!(read(&quoted).status(), 0);
+    let account = read(&format!("kind: ConfigMap\ndata: {{a: on}}\n---\n{quoted}")).account();
+    assert!(!account.contains("kubectl reads"), "{account}");
+}
+
+#[test]
 fn marks_of_owners_stay_with_the_old_policy() {
     let migrated = migrated(
         "
