@@ -1,6 +1,7 @@
 //! All tests: the quick ones first, those of the real programs last.
 
 mod builds;
+mod collector;
 mod real;
 
 use std::ffi::OsString;

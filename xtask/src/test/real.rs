@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::{BLACK_BOX, Need, Plan, Tests};
+use super::{BLACK_BOX, Need, Plan, Tests, collector};
 use crate::executables::Executable;
 use crate::programs::Profile;
 use crate::step::Step;
@@ -28,10 +28,6 @@ const ALONE_ON_CLUSTERS: [(&str, &[&str]); 2] =
 
 /// The longest that a step of cluster tests may take. The slowest one took 53 minutes on two cores beside a release build.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
-
-/// Settings for Kubernetes and helm: Go's garbage collector runs a quarter as often, as long as a program stays below this size. There is
-/// memory to spare, and time is what the tests lack.
-const LESS_COLLECTION: [(&str, &str); 2] = [("GOGC", "400"), ("GOMEMLIMIT", "1GiB")];
 
 /// The black-box tests that need the machine to themselves.
 const ALONE: &str = "alone";
@@ -185,7 +181,7 @@ impl<'a> Plan<'a> {
                 &args,
             )?;
             let inside = |mut command: Command| {
-                command.envs(LESS_COLLECTION);
+                command.envs(collector::environment());
                 set_up(&mut command);
                 network::inside_own(&command)
             };
