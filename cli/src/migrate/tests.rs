@@ -104,7 +104,7 @@ fn what_kubectl_reads_otherwise_is_no_success() {
 
     let migrated = read(&policy("mutating: no"));
     assert_eq!((migrated.left.len(), migrated.status()), (1, 1));
-    assert!(migrated.account().contains(&note("`no`", "false", "`false`")), "it is told beside the refusal");
+    assert!(migrated.account().contains(&note("`no`", "false", "`false`")), "the note stands beside the refusal");
 
     let quoted = policy("settings: {enabled: 'yes', mode: \"0644\"}");
     assert_eq!(read(&quoted).status(), 0);

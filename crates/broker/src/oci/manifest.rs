@@ -1,4 +1,4 @@
-//! What is read of manifests, and the reply with a manifest and a configuration. Whoever has the registry decides what is in them, and as a
+//! What is read of manifests, and the reply with a manifest and a configuration. The owner of the registry decides what is in them, and as a
 //! tree of values they would take many times their length in memory: what is not read here stays text.
 
 use std::borrow::Cow;

@@ -1,4 +1,4 @@
-//! The annotations of a signed statement that a requirement asks for. Whoever has the registry decides which others there are, and in memory
+//! The annotations of a signed statement that a requirement asks for. The owner of the registry decides which others there are, and in memory
 //! they would take many times their length: those are not kept.
 
 use std::collections::{BTreeMap, BTreeSet};
