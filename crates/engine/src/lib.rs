@@ -32,8 +32,13 @@ pub const ENGINE: &str = concat!("wasmtime ", "48");
 /// precision.
 pub const TICK: std::time::Duration = std::time::Duration::from_millis(5);
 
-/// WebAssembly proposals that guests may use: what wasmtime has on by default without threads, 64-bit memories and
-/// garbage collection, plus typed function references (docs/design/policy-abi.md, section 3).
+/// The most that wasmtime allocates for one instance beside its memory and its tables, in bytes: for globals, passive element segments and
+/// what describes functions. No budget of the evaluator counts it, so the loader refuses modules that need more. A policy in Go needs a
+/// twentieth of it, and one of 64 MiB, the largest module that the loader takes as shipped, would fit.
+pub const INSTANCE_BYTES: usize = 3 << 19;
+
+/// WebAssembly proposals that guests may use: what wasmtime has on by default without threads, 64-bit memories, garbage
+/// collection and exceptions, plus typed function references (docs/design/policy-abi.md, section 3).
 pub fn features() -> WasmFeatures {
     WasmFeatures::WASM2
         | WasmFeatures::TAIL_CALL

@@ -21,8 +21,6 @@ pub struct RunLimits {
     pub kept_bytes: usize,
 }
 
-/// What wasmtime may allocate to describe one instance, with its globals, functions and imports. Policies need a small part of it.
-const INSTANCE_BYTES: usize = 4 << 20;
 /// The most tables of one instance: compilers write one, for function pointers, and a second one for references where they use them.
 pub const TABLES: u32 = 2;
 /// The beginning of a linear memory that stays resident between two instances in any case, in bytes. Pages that an instance is likely to
@@ -106,7 +104,7 @@ impl RunningEngine {
             .total_memories(limits.instances)
             .total_tables(limits.instances.saturating_mul(TABLES))
             .total_stacks(limits.instances.saturating_mul(STACKS))
-            .max_core_instance_size(INSTANCE_BYTES)
+            .max_core_instance_size(crate::INSTANCE_BYTES)
             .max_tables_per_module(TABLES)
             .max_memories_per_module(1)
             .max_memory_size(limits.memory_bytes)

@@ -1,7 +1,8 @@
 //! Judges a module before any of it is compiled: a pure decision over hostile bytes.
 
 use portcullis_contract::{ExecutionMode, Reason};
-use wasmparser::{Parser, Payload, Validator, WasmFeatures};
+use portcullis_engine::INSTANCE_BYTES;
+use wasmparser::{ElementItems, ElementKind, Parser, Payload, TypeRef, Validator, WasmFeatures};
 
 use super::{CompileFailure, metadata};
 use crate::declared::Declared;
@@ -18,7 +19,8 @@ pub struct Inspected {
 /// Judges a module.
 ///
 /// # Errors
-/// `ModuleInvalid` when the bytes are not a module, `ModuleUnsupported` when the module is for another host. The text names the cause.
+/// `ModuleInvalid` when the bytes are not a module, `ModuleUnsupported` when the module is for another host, `MemoryLimit` when its
+/// instances would be too large. The text names the cause.
 pub fn inspect(module: &[u8]) -> Result<Inspected, CompileFailure> {
     let invalid = |text: String| CompileFailure::new(Reason::ModuleInvalid, text);
     let unsupported = |text: String| CompileFailure::new(Reason::ModuleUnsupported, text);
@@ -37,6 +39,9 @@ pub fn inspect(module: &[u8]) -> Result<Inspected, CompileFailure> {
             None => invalid(format!("the module is not valid: {error}")),
         });
     }
+    if let Some(text) = InstanceParts::of(module).excess() {
+        return Err(CompileFailure::new(Reason::MemoryLimit, text));
+    }
     let section = metadata_section(module);
     let execution_mode = metadata::execution_mode(section)?;
     Ok(Inspected { execution_mode, declared: metadata::declared(section) })
@@ -44,6 +49,84 @@ pub fn inspect(module: &[u8]) -> Result<Inspected, CompileFailure> {
 
 fn validate(module: &[u8], features: WasmFeatures) -> Result<(), wasmparser::BinaryReaderError> {
     Validator::new_with_features(features).validate_all(module).map(drop)
+}
+
+/// What an instance has beside its memory and its tables.
+#[derive(Debug, Default)]
+struct InstanceParts {
+    globals: usize,
+    /// Those of the module.
+    functions: usize,
+    imported: usize,
+    /// The places that refer to functions, as each may make a reference to another one: exports, globals, elements of all segments.
+    references: usize,
+    passive_segments: usize,
+    passive_elements: usize,
+}
+
+impl InstanceParts {
+    /// Those of a module that is valid.
+    fn of(module: &[u8]) -> Self {
+        let mut parts = Self::default();
+        for payload in Parser::new(0).parse_all(module).map_while(Result::ok) {
+            match payload {
+                Payload::ImportSection(section) => {
+                    let imports = section.into_imports().map_while(Result::ok);
+                    parts.imported += imports.filter(|import| matches!(import.ty, TypeRef::Func(_))).count();
+                }
+                Payload::FunctionSection(section) => parts.functions += count(section.count()),
+                Payload::GlobalSection(section) => parts.globals += count(section.count()),
+                Payload::ExportSection(section) => parts.references += count(section.count()),
+                Payload::ElementSection(section) => {
+                    for segment in section.into_iter().map_while(Result::ok) {
+                        let elements = match segment.items {
+                            ElementItems::Functions(items) => count(items.count()),
+                            ElementItems::Expressions(_, items) => count(items.count()),
+                        };
+                        parts.references += elements;
+                        if let ElementKind::Passive = segment.kind {
+                            parts.passive_segments += 1;
+                            parts.passive_elements += elements;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        parts.references += parts.globals;
+        parts
+    }
+
+    /// What wasmtime 48 allocates for them, in bytes. A function that nothing refers to has no description.
+    fn bytes(&self) -> usize {
+        const GLOBAL: usize = 16;
+        const FUNCTION: usize = 32;
+        /// A list, its entry in the list of them, and what an allocation takes.
+        const SEGMENT: usize = 64;
+        const ELEMENT: usize = 16;
+        let described = self.references.min(self.functions + self.imported);
+        GLOBAL * self.globals
+            + FUNCTION * (self.imported + described)
+            + SEGMENT * self.passive_segments
+            + ELEMENT * self.passive_elements
+    }
+
+    /// The error where they are more than an instance may have.
+    fn excess(&self) -> Option<String> {
+        let Self { globals, functions, imported, passive_segments, passive_elements, .. } = self;
+        (self.bytes() > INSTANCE_BYTES).then(|| {
+            format!(
+                "the module has {globals} globals, {functions} functions, {imported} imported ones and {passive_elements} elements \
+                 in {passive_segments} passive segments, more than one may have: they take {} bytes of each instance, the limit is \
+                 {INSTANCE_BYTES}",
+                self.bytes()
+            )
+        })
+    }
+}
+
+fn count(items: u32) -> usize {
+    usize::try_from(items).unwrap_or(usize::MAX)
 }
 
 /// The proposals that the module needs to be valid; `None` if it is invalid even with all of them.
@@ -214,6 +297,42 @@ mod tests {
         }
         let (reason, text) = refused(&wat::parse_str("(component)").expect("a component"));
         assert!(reason == Reason::ModuleUnsupported && text.contains("component"), "{text}");
+    }
+
+    #[test]
+    fn what_makes_each_instance_large_is_counted() {
+        let with = |parts: &str| module(&format!("(module {parts} (func))"), V1);
+        let (global, segment) = ("(global (mut i64) (i64.const 1))", "(elem func 0)");
+        let (import, function) = (r#"(import "a" "b" (func))"#, "(func)");
+        let list = |count| format!("(elem funcref {})", "(ref.null func)".repeat(count));
+        let numbers = |count| (0..count).map(|number| format!("{number} ")).collect::<String>();
+        // A table of all functions, as Go makes one.
+        let table = |count| {
+            let (functions, numbers) = (function.repeat(count), numbers(count));
+            format!("(table {count} funcref) {functions} (elem (i32.const 0) func {numbers})")
+        };
+        for parts in [
+            global.repeat(10_000),
+            segment.repeat(10_000),
+            list(50_000),
+            import.repeat(10_000),
+            function.repeat(90_000),
+            table(40_000),
+            // The same function again and again.
+            format!("(table 90000 funcref) (elem (i32.const 0) func {})", "0 ".repeat(90_000)),
+        ] {
+            inspect(&with(&parts)).expect("it passes");
+        }
+        for (parts, words) in [
+            (global.repeat(250_000), "250000 globals"),
+            (segment.repeat(99_000), "99000 elements in 99000 passive segments"),
+            (list(100_000), "100000 elements in 1 passive segments"),
+            (import.repeat(60_000), "60000 imported"),
+            (table(60_000), "60001 functions"),
+        ] {
+            let (reason, text) = refused(&with(&parts));
+            assert!(reason == Reason::MemoryLimit && text.contains(words), "no {words:?} in {text}");
+        }
     }
 
     #[test]
