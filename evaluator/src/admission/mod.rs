@@ -393,7 +393,8 @@ impl Evaluation {
         let Judged { verdict, mutation, change } = match loaded.content() {
             Content::Module(module) => {
                 let (when_full, kept) = (purpose.when_full(), edit.held());
-                let verdict = module.validate_with(request.clone(), deadline, when_full, kept).await?;
+                let asked = module.validate_with(request.clone(), edit.subject(), deadline, when_full, kept).await;
+                let (verdict, _hold) = asked?;
                 edit.judge(policy.share.claimant(), verdict, request, deadline).await?
             }
             Content::PolicyGroup(group) => {

@@ -109,7 +109,8 @@ impl Asking<'_> {
         let Self { share, edit, request, deadline, purpose } = self;
         let deadline = deadline.min(Instant::now() + member.timeout());
         // What the request keeps would be counted twice where two members wait for memory.
-        let verdict = member.validate_with(request.clone(), deadline, purpose.when_full(), 0).await?;
+        let asked = member.validate_with(request.clone(), edit.subject(), deadline, purpose.when_full(), 0).await;
+        let (verdict, _hold) = asked?;
         edit.clone().judge(share.claimant(), verdict, request.clone(), deadline).await
     }
 

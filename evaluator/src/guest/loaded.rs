@@ -13,7 +13,8 @@ use wasmtime::Module;
 
 use crate::fair::claimant::Claimant;
 use crate::guest::{CallError, Guest, GuestLog, Host, Operation, Parts, Reply};
-use crate::memory::{InstanceMemory, NoMemory, WhenFull};
+use crate::memory::{InstanceMemory, MemoryHold, NoMemory, WhenFull};
+use crate::verdict::draft::Subject;
 use crate::verdict::offload;
 use crate::verdict::{EvaluationError, TIMED_OUT, Verdict};
 use crate::verdict::{rego, reply};
@@ -89,32 +90,35 @@ impl LoadedModule {
     /// # Errors
     /// When the guest fails, is not done by `deadline`, or gives a reply that is not a verdict.
     pub async fn validate(&self, request: Bytes, deadline: Instant) -> Result<Verdict, EvaluationError> {
-        self.validate_with(request, deadline, WhenFull::Wait, 0).await
+        let judged = self.validate_with(request, Subject::Object, deadline, WhenFull::Wait, 0).await;
+        judged.map(|(verdict, _hold)| verdict)
     }
 
-    /// [`Self::validate`], where `when_full` says what the instance does where no memory is left, and its request keeps `kept` bytes already.
+    /// [`Self::validate`] about a `subject`, where `when_full` says what the instance does where no memory is left, and its request keeps
+    /// `kept` bytes already. What the instance held of memory stays taken until the hold is dropped: a changed object in the verdict is part of
+    /// it, and may wait to be judged.
     ///
     /// # Errors
     /// The same.
     pub(crate) async fn validate_with(
         &self,
         request: Bytes,
+        subject: Subject,
         deadline: Instant,
         when_full: WhenFull,
         kept: u64,
-    ) -> Result<Verdict, EvaluationError> {
+    ) -> Result<(Verdict, Arc<MemoryHold>), EvaluationError> {
         let payload = Parts::request(request.clone(), self.settings.clone());
-        // Held until the instance is gone and its reply is decoded.
-        let (account, _hold) = self.host.account(deadline);
+        let (account, hold) = self.host.account(deadline);
         let account = account.when_full(when_full).beside(kept);
         let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, account).await;
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
         let (mode, Reply { bytes, failed_calls, account }) = (self.mode, reply);
         let verdict = match account {
-            Some(account) => rego_verdict(&self.host.who, bytes, mode, request, account, deadline).await,
+            Some(account) => rego_verdict(&self.host.who, bytes, mode, (request, subject), account, deadline).await,
             None => offload::work(&self.host.who, bytes.len(), move || reply::verdict(&bytes, mode)).await,
         };
-        verdict.map(|verdict| verdict.after_failed_capability(failed_calls.failed))
+        verdict.map(|verdict| (verdict.after_failed_capability(failed_calls.failed), hold))
     }
 
     /// The time limit of one evaluation.
@@ -226,18 +230,18 @@ async fn rego_verdict(
     who: &Claimant,
     result: Vec<u8>,
     mode: ExecutionMode,
-    request: Bytes,
+    (request, subject): (Bytes, Subject),
     mut account: InstanceMemory,
     deadline: Instant,
 ) -> Result<Verdict, EvaluationError> {
     let seen = request.clone();
     let size = result.len() + request.len();
-    let (mut verdict, patch) = offload::work(who, size, move || rego::verdict(&result, mode, &seen)).await?;
+    let (mut verdict, patch) = offload::work(who, size, move || rego::verdict(&result, mode, &seen, subject)).await?;
     if let Some(patch) = patch {
         let overloaded = |error: NoMemory| EvaluationError::new(Reason::Overloaded, error.to_string());
         account.grow(patch.memory()).await.map_err(overloaded)?;
-        verdict.mutated_object =
-            Some(offload::work(who, request.len(), move || patch.apply(&request, deadline)).await?);
+        let size = patch.work(&request);
+        verdict.mutated_object = Some(offload::work(who, size, move || patch.apply(&request, deadline)).await?);
     }
     Ok(verdict)
 }

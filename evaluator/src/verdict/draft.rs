@@ -14,7 +14,8 @@ use crate::fair::claimant::Claimant;
 use crate::memory::{GuestMemory, KeptMemory, NoMemory};
 use crate::verdict::decision::Mutation;
 use crate::verdict::offload;
-use crate::verdict::patch::{self, Change, PatchError, Subject};
+pub(crate) use crate::verdict::patch::Subject;
+use crate::verdict::patch::{self, Change, PatchError};
 use crate::verdict::{EvaluationError, Verdict};
 
 /// The object as it came, the object as the policies so far left it, and the patch from the first to the second. Nothing is decoded
@@ -73,6 +74,19 @@ const SMALL: u64 = 64 << 10;
 struct Seen<'a> {
     #[serde(borrow)]
     object: Option<&'a RawValue>,
+}
+
+impl Subject {
+    /// What may be mutated in the payload of a guest; none on DELETE.
+    ///
+    /// # Errors
+    /// When the payload is not JSON, which never happens.
+    pub(crate) fn within(self, seen: &[u8]) -> serde_json::Result<Option<&RawValue>> {
+        match self {
+            Self::Object => serde_json::from_slice::<Seen<'_>>(seen).map(|seen| seen.object),
+            Self::Raw => serde_json::from_slice(seen).map(Some),
+        }
+    }
 }
 
 impl<'a> Draft<'a> {
@@ -167,6 +181,11 @@ impl Edit {
         self.memory.iter().map(|memory| memory.amount()).sum()
     }
 
+    /// What the policy may change.
+    pub(crate) fn subject(&self) -> Subject {
+        self.subject
+    }
+
     /// Judges how the policy `who` changed the object that it saw in `seen`.
     ///
     /// # Errors
@@ -214,11 +233,7 @@ impl Edit {
 
     /// The object in the payload of a guest.
     fn object<'s>(&self, seen: &'s [u8]) -> Result<Option<&'s RawValue>, PatchError> {
-        let found = match self.subject {
-            Subject::Object => serde_json::from_slice::<Seen<'_>>(seen).map(|seen| seen.object),
-            Subject::Raw => serde_json::from_slice(seen).map(Some),
-        };
-        found.map_err(|_| PatchError::Original)
+        self.subject.within(seen).map_err(|_| PatchError::Original)
     }
 }
 

@@ -12,11 +12,12 @@ use serde_json::value::RawValue;
 
 use super::apply::{PatchError, apply_patch};
 use super::bounded::{self, First, Violations};
+use super::draft::Subject;
 use super::reply::{cleaned, decode_any};
 use super::{EvaluationError, Verdict};
 use crate::review::json::decoded;
 
-/// The error of a request that has nothing to be patched.
+/// The error of a request that has no object that can be decoded.
 const NO_OBJECT: &str = "the request has no object";
 
 /// The result of one entrypoint.
@@ -58,22 +59,17 @@ struct Status {
     code: Option<u16>,
 }
 
-/// The part of the request that a patch needs.
-#[derive(Deserialize)]
-struct Subject<'a> {
-    #[serde(borrow)]
-    object: Option<&'a RawValue>,
-}
-
-/// A patch that changes the object of a request. It is applied once there is memory for it.
+/// A patch that changes the object of a request, or a raw request itself. It is applied once there is memory for it.
 #[derive(Debug)]
 pub(crate) struct Patch {
+    subject: Subject,
     operations: Box<RawValue>,
     memory: u64,
 }
 
-/// The verdict that a result means, and the patch that belongs to it. A result that cannot be read rejects; upstream allows if it is one
-/// of a Gatekeeper policy.
+/// The verdict that a result means, and the patch of the request's `subject` that belongs to it. Where there is nothing to be patched, the
+/// verdict has an object that stands for the attempt, as that of other guests would. A result that cannot be read rejects; upstream allows if
+/// it is one of a Gatekeeper policy.
 ///
 /// # Errors
 /// When the result does not have the form of this execution mode.
@@ -81,34 +77,43 @@ pub(crate) fn verdict(
     result: &[u8],
     mode: ExecutionMode,
     request: &[u8],
+    subject: Subject,
 ) -> Result<(Verdict, Option<Patch>), EvaluationError> {
     match mode {
         ExecutionMode::Gatekeeper => Ok((gatekeeper(result)?, None)),
-        _ => opa(result, request),
+        _ => opa(result, request, subject),
     }
 }
 
-fn opa(result: &[u8], request: &[u8]) -> Result<(Verdict, Option<Patch>), EvaluationError> {
+fn opa(result: &[u8], request: &[u8], subject: Subject) -> Result<(Verdict, Option<Patch>), EvaluationError> {
     let First(entry) = decode_any::<First<Entry<OpaResult>>>(result)
         .map_err(|cause| refused("cannot interpret OPA policy result", cause))?;
     let Some(Entry { result: OpaResult { response } }) = entry else {
         return Err(refused("cannot interpret OPA policy result", "the rule is undefined"));
     };
     // A denial changes nothing, and counts whatever is wrong with its patch.
-    let patch = match response.patch.filter(|_| response.allowed) {
+    let operations = match response.patch.filter(|_| response.allowed) {
         None => None,
         Some(patch) => {
             if response.patch_type.is_some_and(|patch_type| patch_type.get() != r#""JSONPatch""#) {
                 return Err(refused("cannot interpret OPA policy result", "its patchType is not JSONPatch"));
             }
             let patch: String = serde_json::from_str(patch.get()).map_err(no_patch)?;
-            Patch::new(&patch, request)?
+            operations(&patch)?
         }
+    };
+    let (patch, attempt) = match operations {
+        None => (None, None),
+        Some(operations) => match subject.within(request).map_err(|_| no_patch(NO_OBJECT))? {
+            Some(object) => (Some(Patch::new(operations, object, subject)), None),
+            None => (None, Some(RawValue::TRUE.to_owned())),
+        },
     };
     let status = response.status.unwrap_or_default();
     let verdict = cleaned(Verdict {
         message: status.message.or(status.reason),
         code: status.code,
+        mutated_object: attempt,
         audit_annotations: response.audit_annotations,
         warnings: response.warnings,
         ..Verdict::plain(response.allowed)
@@ -116,24 +121,28 @@ fn opa(result: &[u8], request: &[u8]) -> Result<(Verdict, Option<Patch>), Evalua
     Ok((verdict, patch))
 }
 
+/// The operations of a patch in base64; none if it changes nothing.
+fn operations(base64: &str) -> Result<Option<Box<RawValue>>, EvaluationError> {
+    let text = STANDARD.decode(base64).map_err(|_| no_patch("it is not base64"))?;
+    let operations: Box<RawValue> = decode_any(&text).map_err(no_patch)?;
+    let is_empty = |open, close| {
+        let within = operations.get().strip_prefix(open).and_then(|rest| rest.strip_suffix(close));
+        within.is_some_and(|within: &str| within.trim().is_empty())
+    };
+    if operations.get() == "null" || is_empty('[', ']') || is_empty('{', '}') {
+        return Ok(None);
+    }
+    if operations.get().starts_with('[') {
+        Ok(Some(operations))
+    } else {
+        Err(no_patch("it is not a list of operations"))
+    }
+}
+
 impl Patch {
-    /// The patch in base64; none if it changes nothing.
-    fn new(base64: &str, request: &[u8]) -> Result<Option<Self>, EvaluationError> {
-        let text = STANDARD.decode(base64).map_err(|_| no_patch("it is not base64"))?;
-        let operations: Box<RawValue> = decode_any(&text).map_err(no_patch)?;
-        let is_empty = |open, close| {
-            let within = operations.get().strip_prefix(open).and_then(|rest| rest.strip_suffix(close));
-            within.is_some_and(|within: &str| within.trim().is_empty())
-        };
-        if operations.get() == "null" || is_empty('[', ']') || is_empty('{', '}') {
-            return Ok(None);
-        }
-        if !operations.get().starts_with('[') {
-            return Err(no_patch("it is not a list of operations"));
-        }
-        let object = object(request)?;
+    fn new(operations: Box<RawValue>, object: &RawValue, subject: Subject) -> Self {
         let memory = decoded(object.get().as_bytes()).saturating_add(decoded(operations.get().as_bytes()));
-        Ok(Some(Self { operations, memory }))
+        Self { subject, operations, memory }
     }
 
     /// The memory that it takes to apply the patch, in bytes.
@@ -141,12 +150,18 @@ impl Patch {
         self.memory
     }
 
-    /// The object of `request` after the patch.
+    /// How many bytes it takes to apply the patch to `request`, which gives no thread back meanwhile.
+    pub(crate) fn work(&self, request: &[u8]) -> usize {
+        request.len() + self.operations.get().len()
+    }
+
+    /// The object of `request` after the patch, or the raw request itself.
     ///
     /// # Errors
     /// When the patch does not fit the object, is too large, or is not applied before `deadline`.
     pub(crate) fn apply(&self, request: &[u8], deadline: Instant) -> Result<Box<RawValue>, EvaluationError> {
-        let object = serde_json::from_str(object(request)?.get()).map_err(|_| no_patch(NO_OBJECT))?;
+        let object = self.subject.within(request).ok().flatten().ok_or_else(|| no_patch(NO_OBJECT))?;
+        let object = serde_json::from_str(object.get()).map_err(|_| no_patch(NO_OBJECT))?;
         let operations: Vec<Value> = serde_json::from_str(self.operations.get()).map_err(no_patch)?;
         let count = |_| if Instant::now() < deadline { Ok(()) } else { Err(PatchError::TimedOut) };
         let object = apply_patch(object, &operations, count).map_err(|error| match error {
@@ -155,12 +170,6 @@ impl Patch {
         })?;
         serde_json::value::to_raw_value(&object).map_err(|_| no_patch("the object is not JSON"))
     }
-}
-
-/// The request's object, or null.
-fn object(request: &[u8]) -> Result<&RawValue, EvaluationError> {
-    let subject: Subject<'_> = serde_json::from_slice(request).map_err(|_| no_patch(NO_OBJECT))?;
-    Ok(subject.object.unwrap_or(RawValue::NULL))
 }
 
 fn no_patch(cause: impl Display) -> EvaluationError {
@@ -192,14 +201,36 @@ mod tests {
     }
 
     fn of(mode: ExecutionMode, result: &Value) -> Result<Verdict, EvaluationError> {
-        let request = json!({"uid": "u", "object": {"metadata": {"name": "a"}}}).to_string();
-        let (mut verdict, patch) = verdict(result.to_string().as_bytes(), mode, request.as_bytes())?;
-        verdict.mutated_object = patch.map(|patch| patch.apply(request.as_bytes(), far())).transpose()?;
+        about(&json!({"uid": "u", "object": {"metadata": {"name": "a"}}}), Subject::Object, mode, result)
+    }
+
+    fn about(
+        request: &Value,
+        subject: Subject,
+        mode: ExecutionMode,
+        result: &Value,
+    ) -> Result<Verdict, EvaluationError> {
+        let request = request.to_string();
+        let (mut verdict, patch) = verdict(result.to_string().as_bytes(), mode, request.as_bytes(), subject)?;
+        if let Some(patch) = patch {
+            verdict.mutated_object = Some(patch.apply(request.as_bytes(), far())?);
+        }
         Ok(verdict)
     }
 
     fn opa(response: &Value) -> Result<Verdict, EvaluationError> {
         of(ExecutionMode::Opa, &json!([{"result": {"response": response}}]))
+    }
+
+    /// The object of an OPA policy's verdict that has this patch.
+    fn patched(
+        request: &Value,
+        subject: Subject,
+        operations: &Value,
+    ) -> Result<Option<Box<RawValue>>, EvaluationError> {
+        let response = json!({"allowed": true, "patch": STANDARD.encode(operations.to_string())});
+        let result = json!([{"result": {"response": response}}]);
+        about(request, subject, ExecutionMode::Opa, &result).map(|verdict| verdict.mutated_object)
     }
 
     #[test]
@@ -226,6 +257,43 @@ mod tests {
         }
         let missing = STANDARD.encode(json!([{"op": "remove", "path": "/spec"}]).to_string());
         assert!(opa(&json!({"allowed": true, "patch": missing})).expect_err("refused").text.contains("does not fit"));
+    }
+
+    #[test]
+    fn a_patch_of_a_raw_request_is_applied_to_the_whole_of_it() {
+        let operations = json!([{"op": "add", "path": "/user", "value": "b"}]);
+        for (request, expected) in [
+            (json!({"user": "a"}), r#"{"user":"b"}"#),
+            // This object has no meaning of its own.
+            (json!({"user": "a", "object": {}}), r#"{"user":"b","object":{}}"#),
+        ] {
+            let object = patched(&request, Subject::Raw, &operations).expect("a verdict").expect("an object");
+            let [object, expected] =
+                [object.get(), expected].map(|text| serde_json::from_str::<Value>(text).expect("JSON"));
+            assert_eq!(object, expected);
+        }
+        let list = patched(&json!([1]), Subject::Raw, &json!([{"op": "add", "path": "/-", "value": 2}]));
+        assert_eq!(list.expect("a verdict").expect("a list").get(), "[1,2]");
+    }
+
+    #[test]
+    fn a_patch_of_nothing_is_left_to_be_judged() {
+        let operations = json!([{"op": "add", "path": "/metadata/labels", "value": {}}]);
+        for request in [json!({"oldObject": {"metadata": {}}}), json!({"object": null})] {
+            let object = patched(&request, Subject::Object, &operations).expect("a verdict");
+            assert!(object.is_some_and(|object| object.get() != "null"));
+            assert!(patched(&request, Subject::Object, &json!([])).expect("a verdict").is_none(), "no attempt");
+        }
+    }
+
+    #[test]
+    fn long_operations_are_work_however_small_the_request_is() {
+        let operations = json!([{"op": "test", "path": "/kind", "value": "x".repeat(1 << 20)}]);
+        let response = json!({"allowed": true, "patch": STANDARD.encode(operations.to_string())});
+        let result = json!([{"result": {"response": response}}]).to_string();
+        let request = br#"{"object":{}}"#;
+        let (_, patch) = verdict(result.as_bytes(), ExecutionMode::Opa, request, Subject::Object).expect("a verdict");
+        assert!(patch.expect("a patch").work(request) > 1 << 20);
     }
 
     #[test]
@@ -257,7 +325,8 @@ mod tests {
         let patch = |patch: &str| {
             let response = json!([{"result": {"response": {"allowed": true, "patch": STANDARD.encode(patch)}}}]);
             let (_, patch) =
-                verdict(response.to_string().as_bytes(), ExecutionMode::Opa, request.as_bytes()).expect("a verdict");
+                verdict(response.to_string().as_bytes(), ExecutionMode::Opa, request.as_bytes(), Subject::Object)
+                    .expect("a verdict");
             patch
         };
         for nothing in ["[]", " [ ]\n", "null", "{}", "{ }"] {
@@ -299,6 +368,6 @@ mod tests {
             }
         }
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-        assert!(verdict(deep.as_bytes(), ExecutionMode::Opa, b"{}").is_err());
+        assert!(verdict(deep.as_bytes(), ExecutionMode::Opa, b"{}", Subject::Object).is_err());
     }
 }

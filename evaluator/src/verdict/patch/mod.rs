@@ -20,7 +20,7 @@ use crate::verdict::offload::SMALL;
 
 /// What a mutation changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Subject {
+pub(crate) enum Subject {
     /// A Kubernetes object, which must stay the same object.
     Object,
     /// A raw request, which may become anything.
