@@ -43,7 +43,7 @@ impl Context {
     pub(super) fn new(host: &Arc<Host>, limits: Limits, deadline: Instant, account: InstanceMemory) -> Self {
         Self {
             deadline,
-            growth: Growth { limits, account, reserved: 0, kept: 0 },
+            growth: Growth { limits, account, scratch: 0, copies: 0 },
             memory: None,
             host: Arc::clone(host),
             host_calls: FailedCalls::default(),
@@ -94,9 +94,9 @@ pub(crate) struct Growth {
     limits: Limits,
     account: InstanceMemory,
     /// Taken for work of the host beside the instance, in bytes.
-    reserved: u64,
-    /// Taken for the guest's reply, of which the host keeps a copy, in bytes.
-    kept: u64,
+    scratch: u64,
+    /// Taken for texts of the guest of which the host keeps a copy: its reply, or the arguments of a builtin, in bytes.
+    copies: u64,
 }
 
 /// Gives, once it is known, whether an instance may grow.
@@ -105,18 +105,18 @@ type Decision<'a> = Pin<Box<dyn Future<Output = wasmtime::Result<bool>> + Send +
 impl Growth {
     /// Takes memory for work that the host does for the instance. Only one such piece of work runs at a time, so memory that an earlier one
     /// took is used again, and only what it lacks is taken.
-    pub(super) async fn reserve(&mut self, bytes: u64) -> Result<(), CallError> {
-        self.take(bytes.saturating_sub(self.reserved)).await?;
-        self.reserved = self.reserved.max(bytes);
+    pub(super) async fn take_scratch(&mut self, bytes: u64) -> Result<(), CallError> {
+        self.take(bytes.saturating_sub(self.scratch)).await?;
+        self.scratch = self.scratch.max(bytes);
         Ok(())
     }
 
-    /// Takes memory for a copy of the guest's reply, which is kept until the end, beside all other work. A reply in place of an earlier one
-    /// takes only what it is longer.
-    pub(super) async fn keep(&mut self, reply: usize) -> Result<(), CallError> {
-        let reply = bytes(reply);
-        self.take(reply.saturating_sub(self.kept)).await?;
-        self.kept = self.kept.max(reply);
+    /// Takes memory for copies of the guest's texts, `length` bytes in all, which are kept beside all other work: those of the arguments of a
+    /// builtin, or that of the reply until the end. What comes in place of an earlier one takes only what it is longer.
+    pub(super) async fn take_copies(&mut self, length: usize) -> Result<(), CallError> {
+        let length = bytes(length);
+        self.take(length.saturating_sub(self.copies)).await?;
+        self.copies = self.copies.max(length);
         Ok(())
     }
 
@@ -195,11 +195,11 @@ mod tests {
         let who = Claimant::new(&"cluster/a".parse().expect("an id"));
         let (account, _hold) = memory.account(&who, Instant::now() + Duration::from_millis(50));
         let limits = Limits { memory_bytes: 0, table_elements: 0 };
-        let mut growth = Growth { limits, account, reserved: 0, kept: 0 };
-        assert_eq!(growth.reserve(2 * MIB).await, Ok(()));
-        assert_eq!(growth.keep(1 << 20).await, Ok(()));
-        assert_eq!(growth.keep(2 << 20).await, Ok(()), "in place of the first one");
-        assert_eq!(growth.reserve(MIB).await, Ok(()), "it was taken before");
-        assert!(matches!(growth.keep(3 << 20).await, Err(CallError::Overloaded(_))), "both are above the floor");
+        let mut growth = Growth { limits, account, scratch: 0, copies: 0 };
+        assert_eq!(growth.take_scratch(2 * MIB).await, Ok(()));
+        assert_eq!(growth.take_copies(1 << 20).await, Ok(()));
+        assert_eq!(growth.take_copies(2 << 20).await, Ok(()), "in place of the first one");
+        assert_eq!(growth.take_scratch(MIB).await, Ok(()), "it was taken before");
+        assert!(matches!(growth.take_copies(3 << 20).await, Err(CallError::Overloaded(_))), "both are above the floor");
     }
 }

@@ -62,14 +62,15 @@ pub(super) async fn call(
             call.payload.len()
         )));
     }
+    // Memory for this copy, and for the message to the broker, which is another one.
+    let asked = 2 * call.payload.len();
+    context.growth.take_scratch(bytes(asked)).await.map_err(wasmtime::Error::new)?;
     let payload = call.payload.to_vec();
-    let asked = payload.len();
-    context.growth.reserve(bytes(asked)).await.map_err(wasmtime::Error::new)?;
     let reply = provide(&context.host, context.deadline, capability, payload).await;
     match reply {
         Ok(answer) => {
             // The memory is taken from the instance's budget before the answer is copied.
-            context.growth.reserve(bytes(asked + answer.len())).await.map_err(wasmtime::Error::new)?;
+            context.growth.take_scratch(bytes(asked + answer.len())).await.map_err(wasmtime::Error::new)?;
             Ok(Ok(answer.to_vec()))
         }
         Err(LinkFailure::Denied(text)) => {
@@ -178,9 +179,67 @@ fn bytes(n: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
+    use portcullis_util::lock;
+    use wasmtime::{Engine, Func, Memory, MemoryType, Store};
+
+    use super::super::context::Limits;
+    use super::super::{GuestLog, NO_BROKER};
     use super::*;
+    use crate::capability::cache::PolicyCache;
+    use crate::memory::{GuestMemory, MemoryPlan};
+    use crate::metrics::Metrics;
+
+    const MIB: usize = 1 << 20;
+
+    /// The answer to a call with the largest payload, of an instance that may use `memory` bytes beside its own.
+    async fn answer_with(memory: usize) -> Result<Reply, CallError> {
+        let metrics = Metrics::new().expect("registers");
+        let plan = MemoryPlan { floor: bytes(memory), shared: 0, bodies: 0 };
+        let policy = "cluster/a".parse().expect("an id");
+        let host = Arc::new(Host {
+            grants: Grants { granted: texts(&["*"]), allowed: None },
+            log: GuestLog::test(),
+            memory: GuestMemory::new(plan, &metrics),
+            who: Claimant::new(&policy),
+            generation: 1,
+            member: None,
+            broker: None,
+            needs_objects: false,
+            cache: Arc::new(PolicyCache::new(&Arc::default(), &policy)),
+            policy,
+        });
+        let deadline = Instant::now() + Duration::from_millis(50);
+        let (account, _hold) = host.account(deadline);
+        let limits = Limits { memory_bytes: 0, table_elements: 0 };
+        let mut store = Store::new(&Engine::default(), Context::new(&host, limits, deadline, account));
+        let guest = Memory::new_async(&mut store, MemoryType::new(17, None)).await.expect("a memory");
+        guest.write(&mut store, 0, b"kubewardenociv1/verify").expect("inside");
+        store.data_mut().memory = Some(guest);
+        let replies = Arc::new(Mutex::new(None));
+        let given = Arc::clone(&replies);
+        let function = Func::wrap_async(&mut store, move |mut caller: Caller<'_, Context>, (): ()| {
+            let given = Arc::clone(&given);
+            Box::new(async move {
+                let payload = i32::try_from(MIB).expect("a length");
+                let reply = super::call(&mut caller, "call", [(0, 10), (10, 3), (13, 9), (64 << 10, payload)]).await?;
+                *lock(&given) = Some(reply);
+                Ok::<_, wasmtime::Error>(())
+            })
+        });
+        let called = function.typed::<(), ()>(&store).expect("a function").call_async(&mut store, ()).await;
+        called.map_err(|error| CallError::of(&error))?;
+        Ok(lock(&replies).take().expect("a reply"))
+    }
+
+    #[tokio::test]
+    async fn a_payload_is_taken_from_the_memory_twice_before_it_is_copied() {
+        assert!(matches!(answer_with(2 * MIB - 1).await, Err(CallError::Overloaded(_))));
+        let reply = answer_with(2 * MIB).await.expect("there is memory");
+        assert!(reply.expect_err("nobody answers").contains(NO_BROKER));
+    }
 
     fn call(granted: &[&str], binding: &str, namespace: &str, operation: &str) -> (Result<Capability, String>, bool) {
         call_of(&Grants { granted: texts(granted), allowed: None }, binding, namespace, operation)

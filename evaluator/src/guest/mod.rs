@@ -9,13 +9,15 @@
 //! | --- | --- | --- |
 //! | request and settings, which the guest reads | the largest body and the largest settings | never built |
 //! | reply: of `__guest_response`, or standard output | 8 MiB: the largest body with room for more | `ResponseTooLarge` |
-//! | payload and reply of a host call | 1 MiB and 8 MiB, taken from the instance's memory budget | error |
+//! | payload of a host call, twice, and its reply | 1 MiB and 8 MiB, taken from the instance's memory budget | error |
 //! | replies of host calls that a command has not read | one, or 64 KiB of several; taken from the same | trap |
 //! | error text of a guest | 64 KiB | dropped |
 //! | standard error, and standard output where it is not the reply | 64 KiB | dropped |
 //! | a log event while it is decoded | 16 KiB | logged as it is, cut |
 //! | one poll | 1,024 subscriptions | refused |
+//! | names of builtins, Rego | 64 KiB of JSON; taken from the same | error |
 //! | arguments and result of a builtin, Rego | 2 MiB of JSON; taken from the instance's memory budget | error |
+//! | what wasmtime has for an instance: globals, functions, passive elements | 1.5 MiB (`portcullis_engine::INSTANCE_BYTES`) | refused by the loader |
 //! | objects of the cluster, Rego | 8 MiB of JSON; taken from the same | error |
 //!
 //! A host call does a bounded amount of work, or waits without a thread and no longer than the deadline. Then it returns to the guest, where

@@ -123,7 +123,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()
             }
             // The previous reply is dropped before the new one is copied, so there is never more than one.
             context.wapc.reply = None;
-            context.growth.keep(reply.len()).await.map_err(wasmtime::Error::new)?;
+            context.growth.take_copies(reply.len()).await.map_err(wasmtime::Error::new)?;
             context.wapc.reply = Some(reply.to_vec());
             Ok(())
         })

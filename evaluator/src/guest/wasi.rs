@@ -76,7 +76,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()
                     let context = caller.data_mut();
                     // Replies that were not read before are kept too, and this one is there twice for a moment.
                     let unread = u64::try_from(context.wasi.unread() + 2 * reply.len()).unwrap_or(u64::MAX);
-                    context.growth.reserve(unread).await.map_err(wasmtime::Error::new)?;
+                    context.growth.take_scratch(unread).await.map_err(wasmtime::Error::new)?;
                     context.wasi.push_reply(&reply).map_err(wasmtime::Error::new)?;
                     Ok::<_, wasmtime::Error>(failure)
                 })

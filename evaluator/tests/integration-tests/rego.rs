@@ -155,6 +155,20 @@ async fn missing_builtins_are_named_when_the_policy_is_loaded() {
 }
 
 #[tokio::test]
+async fn the_names_of_builtins_have_a_limit() {
+    let text = String::from_utf8(file("guests/wat/opa_recursion.wat")).unwrap();
+    for (length, part) in [
+        (60 << 10, "Missing Rego builtins: xxx"),
+        (64 << 10, "builtins: the names that the module gives are above 65536 bytes"),
+    ] {
+        let names = format!(r#"\"trace\":7,\"{}\":8"#, "x".repeat(length));
+        let module = wat::parse_str(text.replace(r#"\"trace\":7"#, &names)).unwrap();
+        let (_, error) = Rig::start().refusal(Policy::module(ID, &module, ExecutionMode::Opa)).await;
+        assert!(error.contains(part), "no {part:?} in {error:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_result_of_another_mode_rejects() {
     // A set of violations is not a response to an AdmissionReview, and the other way round.
     for (name, mode, part) in [

@@ -281,7 +281,7 @@ async fn fd_write(
         let bytes = slice(memory, ptr.cast_signed(), len.cast_signed())?;
         // The memory is taken from the instance's budget before the bytes are copied.
         if let Some(reply) = context.wasi.grows_to(fd, bytes.len())? {
-            context.growth.keep(reply).await?;
+            context.growth.take_copies(reply).await?;
         }
         context.wasi.write(fd, bytes)?;
         total = total.saturating_add(len);

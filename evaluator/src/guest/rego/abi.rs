@@ -14,6 +14,9 @@ use super::super::{CallError, Context, MAX_REPLY};
 use crate::verdict::offload;
 use crate::verdict::reply::decode_any;
 
+/// Longest text of the names of the builtins that a module asks for, in bytes: modules name a few of a hundred. It is read where the evaluation
+/// runs.
+const MAX_NAMES: usize = 64 << 10;
 /// Longest text of `print`, `trace` or an abort that is read, in bytes.
 const MAX_LOGGED: usize = 64 << 10;
 
@@ -83,18 +86,19 @@ pub(super) async fn push(store: &mut impl AsContextMut<Data = Context>, parts: &
     }
 }
 
-/// The JSON text of a value in the guest's memory, of at most `limit` bytes.
+/// The JSON text of a value in the guest's memory, of at most `limit` bytes. The host keeps it beside texts of `kept` bytes.
 async fn pull(
     store: &mut impl AsContextMut<Data = Context>,
     value: i32,
     limit: usize,
+    kept: usize,
 ) -> Result<Option<Vec<u8>>, CallError> {
     let address = call(store, "opa_json_dump", value).await?;
     let memory = memory(store)?;
     let mut context = store.as_context_mut();
     let Some(length) = text(memory.data(&context), address, limit)?.map(<[u8]>::len) else { return Ok(None) };
     // The memory is taken from the instance's budget before the text is copied.
-    context.data_mut().growth.keep(length).await?;
+    context.data_mut().growth.take_copies(kept + length).await?;
     Ok(Some(memory.data(&context)[index(address)..][..length].to_vec()))
 }
 
@@ -118,10 +122,12 @@ fn memory(store: &mut impl AsContextMut<Data = Context>) -> Result<wasmtime::Mem
 /// The names and numbers of the builtins that a module asks its host for.
 pub(super) async fn builtins(store: &mut Store<Context>) -> Result<BTreeMap<String, i32>, CallError> {
     let address = call(store, "builtins", ()).await?;
-    let named = pull(store, address, MAX_TEXT).await?;
+    let too_many =
+        || CallError::Limit(format!("builtins: the names that the module gives are above {MAX_NAMES} bytes"));
+    let named = pull(store, address, MAX_NAMES, 0).await?.ok_or_else(too_many)?;
     let unreadable =
         || CallError::Trap("builtins: what the module gives is not an object of names and numbers".to_owned());
-    named.and_then(|text| serde_json::from_slice(&text).ok()).ok_or_else(unreadable)
+    serde_json::from_slice(&named).map_err(|_| unreadable())
 }
 
 /// Evaluates an entrypoint, and gives the JSON text of the result.
@@ -137,7 +143,7 @@ pub(super) async fn evaluate(
     call::<_, ()>(store, "opa_eval_ctx_set_entrypoint", (context, entrypoint)).await?;
     call::<_, i32>(store, "eval", context).await?;
     let address = call(store, "opa_eval_ctx_get_result", context).await?;
-    pull(store, address, MAX_REPLY).await?.ok_or(CallError::ReplyTooLarge)
+    pull(store, address, MAX_REPLY, 0).await?.ok_or(CallError::ReplyTooLarge)
 }
 
 /// Runs a builtin. A builtin that is called while another one runs ends the call: no module that OPA made does that, and each level would
@@ -163,7 +169,7 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
     let too_large = || CallError::Limit(format!("{}: its values are above {MAX_TEXT} bytes", builtin.name));
     let (mut values, mut size) = (Vec::with_capacity(arguments.len()), 0);
     for argument in arguments {
-        let text = pull(caller, *argument, MAX_TEXT - size).await?.ok_or_else(too_large)?;
+        let text = pull(caller, *argument, MAX_TEXT - size, size).await?.ok_or_else(too_large)?;
         size += text.len();
         values.push(text);
     }
@@ -177,7 +183,7 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
         encoded(&(builtin.run)(&builtins::Arguments::new(values, once, work))?)
     };
     let little = if size <= offload::SMALL {
-        context.growth.reserve(memory + Effort::Little.memory()).await?;
+        context.growth.take_scratch(memory + Effort::Little.memory()).await?;
         Some(run(Effort::Little)).filter(|done| !done.as_ref().is_err_and(BuiltinError::is_effort))
     } else {
         None
@@ -186,7 +192,7 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
         Some(done) => done,
         // Small arguments may mean much work: then it begins again on a thread of its own.
         None => {
-            context.growth.reserve(memory + Effort::Full.memory()).await?;
+            context.growth.take_scratch(memory + Effort::Full.memory()).await?;
             let who = Arc::clone(&context.host.who);
             offload::work(&who, size.max(offload::SMALL + 1), move || run(Effort::Full)).await
         }

@@ -108,7 +108,7 @@ impl RegoGuest {
         objects: Option<BrokerAnswer>,
     ) -> Result<Vec<u8>, CallError> {
         let length = objects.as_ref().map_or(0, |objects| objects.bytes.len());
-        store.data_mut().growth.reserve(u64::try_from(length).unwrap_or(u64::MAX)).await?;
+        store.data_mut().growth.take_scratch(u64::try_from(length).unwrap_or(u64::MAX)).await?;
         let json = objects.as_ref().map(|objects| &*objects.bytes);
         let is_gatekeeper = self.mode == ExecutionMode::Gatekeeper;
         let before = if is_gatekeeper { data::for_gatekeeper(json) } else { data::for_opa(settings, json)? };
