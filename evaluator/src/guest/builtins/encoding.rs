@@ -137,6 +137,10 @@ mod tests {
         assert_eq!(run("urlquery.encode_object", query), Ok(json!("a=b%26&c=d&c=e")));
         assert_eq!(of("urlquery.decode_object", "a=b%26&c=d&c=e"), json!({"a": ["b&"], "c": ["d", "e"]}));
         assert_eq!((of("json.is_valid", "[1]"), of("json.is_valid", "[1")), (json!(true), json!(false)));
+        for name in ["json.is_valid", "yaml.is_valid"] {
+            assert_eq!(run(name, json!([1])), Ok(json!(false)), "{name}");
+        }
+        assert_eq!((of("urlquery.encode", "a b/&"), of("urlquery.decode", "a&b")), (json!("a+b%2F%26"), json!("a&b")));
     }
 
     #[test]
