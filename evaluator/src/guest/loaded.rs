@@ -113,12 +113,17 @@ impl LoadedModule {
         let account = account.when_full(when_full).beside(kept);
         let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, account).await;
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
-        let (mode, Reply { bytes, failed_calls, account }) = (self.mode, reply);
-        let verdict = match account {
-            Some(account) => rego_verdict(&self.host.who, bytes, mode, (request, subject), account, deadline).await,
-            None => offload::work(&self.host.who, bytes.len(), move || reply::verdict(&bytes, mode)).await,
+        let (who, mode) = (&self.host.who, self.mode);
+        let verdict = match reply {
+            Reply::Rego { bytes, account } => {
+                rego_verdict(who, bytes, mode, (request, subject), account, deadline).await?
+            }
+            Reply::Json { bytes, failed_calls } => {
+                let verdict = offload::work(who, bytes.len(), move || reply::verdict(&bytes, mode)).await?;
+                verdict.after_failed_capability(failed_calls.failed)
+            }
         };
-        verdict.map(|verdict| (verdict.after_failed_capability(failed_calls.failed), hold))
+        Ok((verdict, hold))
     }
 
     /// The time limit of one evaluation.

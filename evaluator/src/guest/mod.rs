@@ -102,13 +102,31 @@ pub(crate) struct Grants {
 }
 
 /// What a guest replied.
-pub(crate) struct Reply {
-    /// Its bytes.
-    pub(crate) bytes: Vec<u8>,
-    /// Which of its host calls failed before it replied.
-    pub(crate) failed_calls: FailedCalls,
-    /// The account of the instance, from which work of the host on the reply of a Rego policy is taken; none for other guests.
-    pub(crate) account: Option<InstanceMemory>,
+pub(crate) enum Reply {
+    /// The JSON of a waPC guest or a command.
+    Json {
+        /// Its bytes.
+        bytes: Vec<u8>,
+        /// Which of its host calls failed before it replied.
+        failed_calls: FailedCalls,
+    },
+    /// The result of a Rego policy, which makes no host calls.
+    Rego {
+        /// Its bytes, also JSON.
+        bytes: Vec<u8>,
+        /// The account of the instance, from which work of the host on the result is taken.
+        account: InstanceMemory,
+    },
+}
+
+impl Reply {
+    /// Its bytes, and which host calls failed before.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, FailedCalls) {
+        match self {
+            Self::Json { bytes, failed_calls } => (bytes, failed_calls),
+            Self::Rego { bytes, .. } => (bytes, FailedCalls::default()),
+        }
+    }
 }
 
 impl Host {

@@ -46,7 +46,7 @@ impl WapcGuest {
             Err(error) => Err(error.after(&store.data().host_calls)),
             Ok(bytes) => {
                 let failed_calls = std::mem::take(&mut store.data_mut().host_calls);
-                Ok(Reply { bytes, failed_calls, account: None })
+                Ok(Reply::Json { bytes, failed_calls })
             }
         }
     }

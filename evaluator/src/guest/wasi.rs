@@ -39,7 +39,7 @@ impl WasiGuest {
         streams.log_rest(host);
         match result {
             Ok(()) | Err(CallError::Exit(0)) => {
-                Ok(Reply { bytes: streams.take_stdout(), failed_calls: failures, account: None })
+                Ok(Reply::Json { bytes: streams.take_stdout(), failed_calls: failures })
             }
             // The error text is what the command wrote to standard error; if it wrote nothing, the host's own text is kept.
             Err(error @ (CallError::Exit(_) | CallError::Trap(_))) => {

@@ -18,6 +18,7 @@ use crate::fair::claimant::Claimant;
 use crate::guest::loaded::{Content, Loaded, LoadedModule, LoadedPolicyGroup};
 use crate::guest::{
     CallError, FailedCalls, Grants, Guest, GuestLog, Guests, Host, LinkError, LogShares, NO_BROKER, Operation, Parts,
+    Reply,
 };
 use crate::lanes::{LaneError, Lanes, LoadTimes};
 use crate::metrics::PolicyMetrics;
@@ -268,7 +269,7 @@ impl Loading {
         let call = self.lanes.load(&who, timeout, before.was_starved, move |deadline| async move {
             let (account, _hold) = host.account(deadline);
             let reply = guest.call(&host, Operation::ValidateSettings, payload, deadline, account).await;
-            reply.map(|reply| (reply.bytes, reply.failed_calls))
+            reply.map(Reply::into_parts)
         });
         let (reply, times) = call.await;
         let reply = reply.unwrap_or_else(|error| {

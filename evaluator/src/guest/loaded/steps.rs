@@ -37,7 +37,7 @@ impl LoadedModule {
         let payload = Parts::request(request, self.settings.clone());
         let (account, _hold) = self.host.account(deadline);
         let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, account).await;
-        reply.map(|reply| reply.bytes).map_err(|error| evaluation_error(&error, self.mode))
+        reply.map(|reply| reply.into_parts().0).map_err(|error| evaluation_error(&error, self.mode))
     }
 
     /// Decodes the reply of a module that is not in Rego.

@@ -20,7 +20,7 @@ use wasmtime::{InstancePre, Store};
 
 use super::builtins::{self, Builtin};
 use super::context::Limits;
-use super::{CallError, Context, FailedCalls, Host, Operation, Parts, Reply, instantiate, store};
+use super::{CallError, Context, Host, Operation, Parts, Reply, instantiate, store};
 use crate::capability::link::BrokerAnswer;
 use crate::memory::InstanceMemory;
 
@@ -74,8 +74,7 @@ impl RegoGuest {
                 br#"{"valid":true}"#.to_vec()
             }
         };
-        let account = Some(store.into_data().growth.into_account());
-        Ok(Reply { bytes, failed_calls: FailedCalls::default(), account })
+        Ok(Reply::Rego { bytes, account: store.into_data().growth.into_account() })
     }
 
     /// The objects that the policy may read, as the broker has them.
