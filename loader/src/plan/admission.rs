@@ -3,7 +3,7 @@
 //! A fetch checks that first. But for a policy that is pinned to a digest, the bytes may already be on the volume, fetched for another policy
 //! under other rules. It is then checked here, once for each address and digest.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use portcullis_contract::{Digest, Failure, Reason};
@@ -11,6 +11,7 @@ use portcullis_contract::{Digest, Failure, Reason};
 use super::attempts::{AttemptError, Attempts};
 use super::generation::Generation;
 use super::policy::Policy;
+use super::saved::Trusted;
 use super::{Admission, Job, Plan};
 use crate::claims::Claims;
 use crate::content::Body;
@@ -59,28 +60,30 @@ impl Admissions {
 
     /// Admits what was served before a restart at once, and has it checked again, as the rules may have changed. What was only `trusted` before
     /// is still to be asked about.
-    pub(super) fn restore(&mut self, policy: &Policy, trusted: &BTreeSet<Digest>) {
+    pub(super) fn restore(&mut self, policy: &Policy, trusted: &Trusted) {
         let is_published =
             policy.target().is_some_and(|(_, digest)| policy.published == Some((policy.generation, digest)));
         let published = if is_published { policy.target_parts() } else { Vec::new() };
         let good = policy.last_good.iter().flat_map(Generation::parts);
         for (body, digest) in published.into_iter().chain(good) {
             let Some(reference) = asked(body) else { continue };
-            let grant = if trusted.contains(&digest) { Grant::Trusted } else { Grant::Checked };
+            let address = (reference.clone(), digest);
+            let grant = if trusted.contains(&address) { Grant::Trusted } else { Grant::Checked };
             let mut admission = Attempts::done(grant);
             admission.repeat();
-            self.0.entry(reference.clone()).or_default().insert(digest, admission);
+            self.0.entry(address.0).or_default().insert(digest, admission);
         }
     }
 
-    /// The modules of a policy whose addresses could not be asked yet.
-    pub(super) fn trusted(&self, policy: &Policy) -> BTreeSet<Digest> {
+    /// The addresses of a policy that could not be asked yet.
+    pub(super) fn trusted(&self, policy: &Policy) -> Trusted {
         let good = policy.last_good.iter().flat_map(Generation::parts);
         let known = policy.target_parts().into_iter().chain(good);
-        let is_trusted = |(body, digest): &(&Body, Digest)| {
-            self.get(body, digest).is_some_and(|admission| admission.result() == Some(&Grant::Trusted))
-        };
-        known.filter(is_trusted).map(|(_, digest)| digest).collect()
+        let trusted = known.filter_map(|(body, digest)| {
+            let is_trusted = self.get(body, &digest)?.result() == Some(&Grant::Trusted);
+            is_trusted.then_some((asked(body)?.clone(), digest))
+        });
+        trusted.collect()
     }
 
     /// Repeats a check that failed at once, because a new generation needs it.

@@ -12,7 +12,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::generation::{Generation, LastServed};
 use super::groups::Membership;
-use super::saved::{SavedPolicy, trusted_in};
+use super::saved::{SavedPolicy, Trusted, trusted_in};
 use crate::claims::Need;
 use crate::content::{Body, DesiredPolicy, Head, Object, uid};
 use crate::input::Unreadable;
@@ -382,13 +382,13 @@ impl Policy {
         Some(Failure::new(self.generation, problem.reason, &problem.message, self.begun.wall))
     }
 
-    /// The policy's entry for the manifest. `trusted` are the modules whose addresses could not be asked yet.
+    /// The policy's entry for the manifest. `trusted` are the addresses that could not be asked yet.
     pub(super) fn entry(
         &self,
         id: &PolicyId,
         candidates: Vec<Candidate>,
         failures: Vec<Failure>,
-        trusted: BTreeSet<Digest>,
+        trusted: Trusted,
     ) -> PolicyEntry {
         // Settings may be large, and the size of a manifest is limited, so it has them only once for each generation.
         let kept = |body: &Body, number: i64, digest: Option<Digest>| {
@@ -421,7 +421,7 @@ impl Policy {
         }
     }
 
-    fn saved(&self, body: Option<Body>, unproven: Option<LastGood>, trusted: BTreeSet<Digest>) -> SavedPolicy {
+    fn saved(&self, body: Option<Body>, unproven: Option<LastGood>, trusted: Trusted) -> SavedPolicy {
         SavedPolicy {
             file: self.file.clone(),
             hash: self.hash,

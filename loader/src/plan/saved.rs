@@ -35,17 +35,19 @@ pub(super) struct SavedPolicy {
     /// A generation that was published after the last good one, and replaced before an evaluator reported on it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) unproven: Option<LastGood>,
-    /// Pinned modules of which nobody could say yet whether their addresses lead to them.
     #[serde(skip_serializing_if = "BTreeSet::is_empty", default)]
-    pub(super) trusted: BTreeSet<Digest>,
+    pub(super) trusted: Trusted,
 }
 
-/// The modules in the entry of an earlier manifest that were pinned, and whose addresses could not be asked yet.
-pub(super) fn trusted_in(entry: &PolicyEntry) -> BTreeSet<Digest> {
+/// Addresses of which nobody could say yet whether they lead to the module that a policy is pinned to.
+pub(super) type Trusted = BTreeSet<(Reference, Digest)>;
+
+/// Those in the entry of an earlier manifest.
+pub(super) fn trusted_in(entry: &PolicyEntry) -> Trusted {
     #[derive(Deserialize)]
     struct Saved {
         #[serde(default)]
-        trusted: BTreeSet<Digest>,
+        trusted: Trusted,
     }
 
     let saved = entry.source.as_ref().and_then(|source| serde_json::from_str(source.get()).ok());

@@ -176,3 +176,27 @@ fn a_pin_that_was_trusted_before_a_restart_is_asked_about_after_it() {
         assert_eq!(asked_about, found.is_err(), "what was found is known");
     }
 }
+
+#[test]
+fn an_address_that_was_asked_stays_so_where_another_one_of_the_same_module_was_not() {
+    let reference = |module: &str| Reference::parse(module, std::path::Path::new("/policies")).expect("an address");
+    let want = |table: &mut Table| {
+        let first = pinned(object(wants("a", URL, "{}"), "u", 1), URL);
+        table.want(vec![first, pinned(object(wants("b", OTHER, "{}"), "v", 1), URL)]);
+    };
+    let mut table = Table::new();
+    want(&mut table);
+    table.jobs_with(false);
+    answer(&mut table, URL, URL, Ok(()));
+    let trusted = Ok(Admission::Trusted(error(Reason::RegistryUnreachable)));
+    table.ended(Outcome::Admitted(reference(OTHER), digest(URL), trusted));
+    table.compiled(URL);
+    assert_eq!((table.candidates_with(false, "a"), table.candidates_with(false, "b")), (vec![1], vec![1]));
+    let mut table = Table::restored(table.manifest);
+    want(&mut table);
+    for address in [URL, OTHER] {
+        answer(&mut table, address, URL, Err(Reason::DigestMismatch));
+    }
+    assert_eq!(table.candidates_with(false, "a"), [1], "the address led to it once");
+    assert_eq!(table.candidates_with(false, "b"), Vec::<i64>::new());
+}
