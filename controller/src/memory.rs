@@ -72,7 +72,7 @@ pub struct GroupMemory {
     pub failing: Option<(Instant, String)>,
     /// Whether we wrote the webhook.
     pub is_written: bool,
-    /// The event about our last repair of the webhook, until it is written.
+    /// The event about our last repair of the webhook, until it is written or refused.
     pub untold: Option<PolicyWarning>,
     /// When a revision of a member last said that it served in an installation that was removed; `None` if none did in this controller's time.
     pub marked: Option<Instant>,
@@ -245,6 +245,12 @@ impl Memory {
                     remembered.tried = Some(Err(WebhookRejection::now(&failed.text)));
                 }
                 remembered.refused = Some(value);
+            }
+            // It would be refused again, and nothing but the log depends on it, which has the repair already.
+            Action::Warn(warning) => {
+                for group in self.groups.values_mut().filter(|group| group.untold.as_ref() == Some(warning)) {
+                    group.untold = None;
+                }
             }
             _ => {}
         }

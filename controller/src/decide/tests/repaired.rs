@@ -1,25 +1,48 @@
 //! Events about webhooks that were repaired.
 
 use super::*;
+use crate::failed::Cause;
 
-#[test]
-fn a_repair_is_known_at_once_and_its_event_is_written_afterwards_until_that_works() {
+const TOLD: &str = "tell a WebhookRepaired";
+
+/// A policy whose webhook somebody else has emptied, and the change that repairs it, which was made.
+fn repaired() -> (Stage, Action) {
     let mut stage = Stage::new();
     stage.put(policy("a").everywhere().condition("True", "Registered", 1));
     stage.revision(&policy("a"), &["served"]);
     stage.proven(&policy("a"));
     stage.world.webhooks.values_mut().for_each(|webhook| webhook.entries = Arc::new(json!([])));
-    let change = stage.decide();
-    assert_eq!(short(&change[0]), "change back");
+    let change = stage.decide().into_iter().next().expect("a change");
+    assert_eq!(short(&change), "change back");
     assert_eq!(stage.write_webhooks(), 1);
-    stage.memory.succeeded(&change[0]);
+    stage.memory.succeeded(&change);
+    (stage, change)
+}
+
+#[test]
+fn a_repair_is_known_at_once_and_its_event_is_written_afterwards_until_that_works() {
+    let (mut stage, _) = repaired();
     let actions = stage.decide();
-    let told = "tell a WebhookRepaired";
-    assert_eq!(actions.iter().map(short).collect::<Vec<_>>(), ["prove with a-1", told]);
-    policies::answer(&mut stage, &actions[1..], crate::failed::Cause::Other);
-    assert!(stage.actions().contains(&told.to_owned()), "it is tried again");
+    assert_eq!(actions.iter().map(short).collect::<Vec<_>>(), ["prove with a-1", TOLD]);
+    for cause in [Cause::Other, Cause::Overtaken] {
+        policies::answer(&mut stage, &actions[1..], cause);
+        assert!(stage.actions().contains(&TOLD.to_owned()), "it is tried again");
+    }
     stage.memory.succeeded(&actions[1]);
     assert_eq!(stage.actions(), ["prove with a-1"]);
+}
+
+#[test]
+fn an_event_that_the_api_server_refuses_is_not_written_again() {
+    for cause in [Cause::Forbidden, Cause::Refused] {
+        let (mut stage, change) = repaired();
+        let actions = stage.decide();
+        assert_eq!(short(&actions[1]), TOLD);
+        policies::answer(&mut stage, &actions[1..], cause);
+        assert_eq!(stage.actions(), ["prove with a-1"]);
+        stage.memory.succeeded(&change);
+        assert!(stage.actions().contains(&TOLD.to_owned()), "the next repair is told");
+    }
 }
 
 #[test]
@@ -32,7 +55,7 @@ fn nothing_is_told_of_a_group_that_is_gone() {
     let register = stage.decide();
     assert_eq!(short(&register[0]), "register again");
     stage.memory.succeeded(&register[0]);
-    assert!(stage.actions().contains(&"tell a WebhookRepaired".to_owned()));
+    assert!(stage.actions().contains(&TOLD.to_owned()));
     stage.world.revisions.clear();
     stage.world.policies.clear();
     assert_eq!(stage.actions(), NOTHING);
