@@ -68,6 +68,85 @@ fn a_deletion_that_fails_for_a_while_says_so_whatever_the_cause() {
     assert_eq!(conditions[0].0, "a False Unknown at 1");
 }
 
+/// Writes the condition that is to be written to this policy, which then has this one only.
+fn written(stage: &mut Stage, policy: P) -> P {
+    let actions = stage.decide();
+    let condition = actions.iter().find_map(|action| match action {
+        Action::SetCondition { condition, .. } => Some(json!([condition])),
+        _ => None,
+    });
+    let policy = policy.status("conditions", condition.expect("a condition"));
+    stage.put(policy.clone());
+    assert_eq!(said(&stage.decide()), [], "once");
+    policy
+}
+
+/// Records that the webhook was deleted after all.
+fn unregister(stage: &mut Stage) {
+    let removal = stage.decide().into_iter().next().expect("a removal");
+    assert_eq!(short(&removal), "unregister");
+    stage.memory.succeeded(&removal);
+    assert_eq!(said(&stage.decide()), [], "it is still there");
+    stage.world.webhooks.clear();
+}
+
+/// The condition of a policy whose deletion nothing holds up any more.
+fn over(reason: &str, what: &str) -> [(String, String); 1] {
+    [(format!("a False {reason} at 1"), format!("the policy is being deleted; {what}"))]
+}
+
+#[test]
+fn a_policy_says_once_that_what_held_up_its_deletion_is_over() {
+    let mut stage = deleted();
+    told(&mut stage, "unregister", Cause::Forbidden);
+    let held_up = written(&mut stage, policy("a").deleting());
+    unregister(&mut stage);
+    assert_eq!(said(&stage.decide()), over("Forbidden", "what held it up is over"));
+    written(&mut stage, held_up);
+    assert_eq!(stage.actions(), NOTHING);
+    stage.pass(5);
+    let [(_, message)] = &told(&mut stage, "mark a-1 deleted=true", Cause::Forbidden)[..] else { panic!("one") };
+    assert!(message.contains("revision a-1 cannot be changed"), "the next one is told: {message}");
+}
+
+#[test]
+fn a_policy_that_was_uninstalled_says_so_too() {
+    let mut stage = deleted();
+    stage.put(policy("a").deleting().condition("False", "Uninstalled", 1));
+    told(&mut stage, "unregister", Cause::Other);
+    stage.pass(30);
+    written(&mut stage, policy("a").deleting());
+    unregister(&mut stage);
+    assert_eq!(said(&stage.decide()), over("Uninstalled", "what held it up is over"));
+}
+
+#[test]
+fn a_policy_that_only_a_finalizer_of_somebody_else_keeps_does_not_blame_portcullis() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").deleting());
+    told(&mut stage, "release a", Cause::Refused);
+    let mut released = written(&mut stage, policy("a").deleting());
+    released.0["metadata"]["finalizers"] = json!(["example.com/other"]);
+    stage.put(released.clone());
+    assert_eq!(said(&stage.decide()), over("SpecInvalid", "nothing of Portcullis holds that up any more"));
+    written(&mut stage, released);
+    assert_eq!(stage.actions(), NOTHING);
+}
+
+#[test]
+fn a_new_leader_tries_each_step_before_it_says_that_nothing_holds_up_a_deletion() {
+    let mut stage = deleted();
+    unregister(&mut stage);
+    stage.decide();
+    stage.pass(5);
+    told(&mut stage, "mark a-1 deleted=true", Cause::Forbidden);
+    written(&mut stage, policy("a").deleting());
+    stage.memory = Memory::new(stage.start + stage.elapsed);
+    assert_eq!(stage.actions(), NOTHING, "the pause starts again");
+    stage.pass(5);
+    assert_eq!(told(&mut stage, "mark a-1 deleted=true", Cause::Forbidden), [], "it is still right");
+}
+
 #[test]
 fn a_policy_that_is_not_deleted_says_nothing_of_writes_that_deletions_wait_for() {
     let mut stage = Stage::new();
