@@ -54,7 +54,7 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
     memory.refused.retain(|uid, _| is_living(uid));
     memory.groups.retain(|group, _| groups.holds(group));
     // Events come last, as nothing depends on them.
-    let untold: Vec<_> = memory.groups.values().filter_map(|group| group.untold.clone()).collect();
+    let untold: Vec<_> = memory.groups.values().filter_map(|group| group.untold.front().cloned()).collect();
     decision.actions.extend(untold.into_iter().map(Action::Warn));
     decision
 }

@@ -1,7 +1,7 @@
 //! What a leading controller remembers between decisions. All of it may be lost: a controller that starts without it waits a little
 //! longer and asks once more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,6 +15,9 @@ use crate::world::{Change, Collection, Entries, PolicyView, World};
 
 /// The reason of a policy that waits for its replicas.
 pub(crate) const WAITING: &str = "WaitingForReplicas";
+
+/// How many events about repairs of one webhook are kept until they are written. The log has all of them.
+pub(crate) const UNTOLD: usize = 8;
 
 /// The memory.
 #[derive(Debug)]
@@ -72,8 +75,8 @@ pub struct GroupMemory {
     pub failing: Option<(Instant, String)>,
     /// Whether we wrote the webhook.
     pub is_written: bool,
-    /// The event about our last repair of the webhook, until it is written or refused.
-    pub untold: Option<PolicyWarning>,
+    /// The events about our repairs of the webhook that are neither written nor refused yet, in their order.
+    pub untold: VecDeque<PolicyWarning>,
     /// When a revision of a member last said that it served in an installation that was removed; `None` if none did in this controller's time.
     pub marked: Option<Instant>,
 }
@@ -205,11 +208,16 @@ impl Memory {
             Action::Hold(policy) | Action::CreateRevision { policy, .. } => drop(self.refused.remove(&policy.uid)),
             Action::CreateWebhook { group, repaired: Some(warning), .. }
             | Action::ChangeWebhook { group, repaired: Some(warning), .. } => {
-                self.groups.entry(group.clone()).or_default().untold = Some(warning.clone());
+                let untold = &mut self.groups.entry(group.clone()).or_default().untold;
+                if untold.len() < UNTOLD {
+                    untold.push_back(warning.clone());
+                }
             }
             Action::Warn(warning) => {
-                for group in self.groups.values_mut().filter(|group| group.untold.as_ref() == Some(warning)) {
-                    group.untold = None;
+                for group in self.groups.values_mut() {
+                    // Each repair has an event, even if it says the same: it is counted.
+                    let told = group.untold.iter().position(|one| one == warning);
+                    told.and_then(|told| group.untold.remove(told));
                 }
             }
             _ => {}
@@ -248,8 +256,8 @@ impl Memory {
             }
             // It would be refused again, and nothing but the log depends on it, which has the repair already.
             Action::Warn(warning) => {
-                for group in self.groups.values_mut().filter(|group| group.untold.as_ref() == Some(warning)) {
-                    group.untold = None;
+                for group in self.groups.values_mut() {
+                    group.untold.retain(|one| one != warning);
                 }
             }
             _ => {}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::failed::Cause;
+use crate::memory::UNTOLD;
 
 const TOLD: &str = "tell a WebhookRepaired";
 
@@ -43,6 +44,20 @@ fn an_event_that_the_api_server_refuses_is_not_written_again() {
         stage.memory.succeeded(&change);
         assert!(stage.actions().contains(&TOLD.to_owned()), "the next repair is told");
     }
+}
+
+#[test]
+fn each_repair_has_an_event_although_the_one_before_is_not_written_yet() {
+    let (mut stage, change) = repaired();
+    stage.memory.succeeded(&change);
+    let told = stage.decide().into_iter().find(|action| short(action) == TOLD).expect("an event");
+    stage.memory.succeeded(&told);
+    assert!(stage.actions().contains(&TOLD.to_owned()), "the second one is told");
+    stage.memory.succeeded(&told);
+    assert_eq!(stage.actions(), ["prove with a-1"]);
+    (0..=UNTOLD).for_each(|_| stage.memory.succeeded(&change));
+    (0..UNTOLD).for_each(|_| stage.memory.succeeded(&told));
+    assert_eq!(stage.actions(), ["prove with a-1"], "not more than these are kept");
 }
 
 #[test]
