@@ -92,8 +92,8 @@ impl Subject {
 }
 
 impl Conditions {
-    /// Parses conditions that are evaluated for each request. `None` if one of them might mean something else in an API server or be refused
-    /// by it, takes more than a moment, or looks at more of an object than its metadata.
+    /// Parses conditions that are evaluated for each request. `None` if one of them might mean something else in an API server, takes more
+    /// than a moment, or looks at more of an object than its metadata.
     pub(crate) fn for_requests(conditions: &[MatchCondition]) -> Option<Self> {
         /// Variables that only API servers have, and fields that are missing in the variables here.
         const ELSEWHERE: [&str; 4] = ["authorizer", "namespaceObject", "options", "managedFields"];
@@ -102,12 +102,15 @@ impl Conditions {
             !ELSEWHERE.iter().any(|word| text.contains(word)) && portcullis_expression::match_condition(text).is_ok()
         };
         let all = Self::of(conditions);
-        let is_known = |one: &Condition| {
-            one.expression
-                .as_ref()
-                .is_some_and(|(tree, cost)| cost.is_brief() && reads_metadata_only(tree) && is_condition(tree))
+        let is_brief = |one: &Condition| {
+            one.expression.as_ref().is_some_and(|(tree, cost)| cost.is_brief() && reads_metadata_only(tree))
         };
-        (conditions.iter().all(is_judged) && all.0.iter().all(is_known)).then_some(all)
+        (conditions.iter().all(is_judged) && all.0.iter().all(is_brief)).then_some(all)
+    }
+
+    /// Whether the types in all of them fit, as an API server demands of the conditions of a webhook; false if it might not accept them.
+    pub(crate) fn have_fitting_types(&self) -> bool {
+        self.0.iter().all(|one| one.expression.as_ref().is_some_and(|(tree, _)| is_condition(tree)))
     }
 
     /// Whether there are none.

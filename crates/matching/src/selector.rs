@@ -42,12 +42,9 @@ pub enum SelectorError {
         /// What it must be.
         wanted: &'static str,
     },
-    /// No label can have this key.
-    #[error("{0:?} is not the key of a label")]
-    Key(String),
-    /// No label can have this value.
-    #[error("{0:?} is not the value of a label")]
-    Value(String),
+    /// A key or value has characters that labels do not have.
+    #[error("{0:?} is not the key or value of a label")]
+    Word(String),
     /// The operator is unknown.
     #[error("{0:?} is not an operator of label selectors")]
     Operator(String),
@@ -60,19 +57,18 @@ impl Selector {
     /// Reads a selector.
     ///
     /// # Errors
-    /// When an API server would refuse it: it is not a label selector, or no label can have one of its keys or values.
+    /// When it is not a label selector, or has characters that would mean something else in a query.
     pub fn parse(selector: &Value) -> Result<Self, SelectorError> {
         let mut requirements = Vec::new();
         for (key, value) in fields(&selector["matchLabels"])? {
-            let key = key_of("matchLabels", Some(key))?;
-            let condition = Condition::Equals(value_of("matchLabels", value.as_str())?);
-            requirements.push(Requirement { key, condition });
+            let key = word("matchLabels", Some(key))?;
+            requirements.push(Requirement { key, condition: Condition::Equals(word("matchLabels", value.as_str())?) });
         }
         for expression in list("matchExpressions", &selector["matchExpressions"])? {
-            let key = key_of("matchExpressions.key", expression["key"].as_str())?;
+            let key = word("matchExpressions.key", expression["key"].as_str())?;
             let values = list("matchExpressions.values", &expression["values"])?.iter();
             let values: Result<BTreeSet<String>, _> =
-                values.map(|value| value_of("matchExpressions.values", value.as_str())).collect();
+                values.map(|value| word("matchExpressions.values", value.as_str())).collect();
             let values = values?;
             let operator = expression["operator"].as_str().unwrap_or_default();
             if matches!(operator, "In" | "NotIn") && values.is_empty() {
@@ -88,6 +84,24 @@ impl Selector {
             requirements.push(Requirement { key, condition });
         }
         Ok(Self(requirements))
+    }
+
+    /// Whether an API server accepts a selector in a webhook: labels can have its keys and values, and an operator has values only if it
+    /// wants some.
+    pub(crate) fn is_accepted(selector: &Value) -> bool {
+        let has_values = |expression: &Value| expression["values"].as_array().is_some_and(|values| !values.is_empty());
+        let wants_values = |expression: &Value| expression["operator"] == "In" || expression["operator"] == "NotIn";
+        let mut expressions = selector["matchExpressions"].as_array().into_iter().flatten();
+        let is_requirement_of_labels = |Requirement { key, condition }: &Requirement| {
+            is_key(key)
+                && match condition {
+                    Condition::Equals(value) => is_value(value),
+                    Condition::In(values) | Condition::NotIn(values) => values.iter().all(|value| is_value(value)),
+                    Condition::Exists | Condition::DoesNotExist => true,
+                }
+        };
+        expressions.all(|expression| wants_values(expression) || !has_values(expression))
+            && Self::parse(selector).is_ok_and(|Self(all)| all.iter().all(is_requirement_of_labels))
     }
 
     /// Whether it selects everything.
@@ -149,18 +163,21 @@ fn list<'v>(field: &'static str, value: &'v Value) -> Result<&'v [Value], Select
     }
 }
 
-/// The key of a label: a name, and maybe a DNS name and `/` before it.
-fn key_of(field: &'static str, text: Option<&str>) -> Result<String, SelectorError> {
+fn word(field: &'static str, text: Option<&str>) -> Result<String, SelectorError> {
     let text = text.ok_or(SelectorError::Type { field, wanted: "a string" })?;
-    let (domain, name) = text.split_once('/').map_or((None, text), |(domain, name)| (Some(domain), name));
-    let is_key = domain.is_none_or(is_domain) && is_name(name);
-    if is_key { Ok(text.to_owned()) } else { Err(SelectorError::Key(text.to_owned())) }
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+    if text.bytes().all(is_plain) { Ok(text.to_owned()) } else { Err(SelectorError::Word(text.to_owned())) }
 }
 
-/// The value of a label, which may be empty.
-fn value_of(field: &'static str, text: Option<&str>) -> Result<String, SelectorError> {
-    let text = text.ok_or(SelectorError::Type { field, wanted: "a string" })?;
-    if text.is_empty() || is_name(text) { Ok(text.to_owned()) } else { Err(SelectorError::Value(text.to_owned())) }
+/// Whether a label can have this key: a name, and maybe a DNS name and `/` before it.
+fn is_key(text: &str) -> bool {
+    let (domain, name) = text.split_once('/').map_or((None, text), |(domain, name)| (Some(domain), name));
+    domain.is_none_or(is_domain) && is_name(name)
+}
+
+/// Whether a label can have this value, which may be empty.
+fn is_value(text: &str) -> bool {
+    text.is_empty() || is_name(text)
 }
 
 fn is_name(text: &str) -> bool {
@@ -248,29 +265,38 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_values_are_those_that_labels_can_have() {
-        let with = |key: &str, value: &str| {
-            let labels = Selector::parse(&json!({"matchLabels": {key: value}}));
-            let expression = json!({"key": key, "operator": "In", "values": [value]});
-            let expressions = Selector::parse(&json!({"matchExpressions": [expression]}));
-            assert_eq!(labels.is_ok(), expressions.is_ok(), "{key}={value}");
-            labels.err()
+    fn api_servers_accept_the_keys_and_values_that_labels_can_have() {
+        let is_accepted = |key: &str, value: &str| {
+            let labels = Selector::is_accepted(&json!({"matchLabels": {key: value}}));
+            for operator in ["In", "NotIn"] {
+                let expression = json!({"key": key, "operator": operator, "values": [value]});
+                assert_eq!(Selector::is_accepted(&json!({"matchExpressions": [expression]})), labels, "{key}={value}");
+            }
+            labels
         };
         let (long, longer) = ("x".repeat(63), "x".repeat(64));
         let [domain, longer_domain] = [126, 127].map(|count| format!("{}x/a", "x.".repeat(count)));
         for key in ["a", "A-b_c.D", "7", "a.b/c", "a-1.example.com/B", "a/b", &long, &domain] {
-            assert_eq!(with(key, "x"), None, "{key}");
+            assert!(is_accepted(key, "x"), "{key}");
         }
         let wrong = "-a a- a,b ä /a a/ a/b/c A/b a_b/c a..b/c -a/b a-.b/c .a/b".split(' ');
         for key in wrong.chain(["", "a b", &longer, &longer_domain]) {
-            assert_eq!(with(key, "x"), Some(SelectorError::Key(key.to_owned())), "{key}");
+            assert!(!is_accepted(key, "x"), "{key}");
+            let exists = json!({"matchExpressions": [{"key": key, "operator": "Exists"}]});
+            assert!(!Selector::is_accepted(&exists), "{key}");
         }
         for value in ["", "a", "A-b_c.D", "7", &long] {
-            assert_eq!(with("a", value), None, "{value}");
+            assert!(is_accepted("a", value), "{value}");
         }
         for value in ["shop-", "-shop", ".", "a b", "a/b", "a,b=c", "ä", &longer] {
-            assert_eq!(with("a", value), Some(SelectorError::Value(value.to_owned())), "{value}");
+            assert!(!is_accepted("a", value), "{value}");
         }
+        for operator in ["Exists", "DoesNotExist"] {
+            let with =
+                |values: &[&str]| json!({"matchExpressions": [{"key": "a", "operator": operator, "values": values}]});
+            assert!(Selector::is_accepted(&with(&[])) && !Selector::is_accepted(&with(&["b"])), "{operator}");
+        }
+        assert!(Selector::is_accepted(&json!({})) && !Selector::is_accepted(&json!({"matchLabels": ["a"]})));
     }
 
     #[test]

@@ -343,8 +343,9 @@ fn compare_what_is_refused(api: &Api, random: &mut Rng) {
     let selecting = |selector: Value| MatchPart { object_selector: Some(selector), ..plain.clone() };
     let selectors = [("shop-", "app"), ("shop", "a/b/c"), ("shop", "A/b"), ("a/b", "app")];
     let selectors = selectors.map(|(value, key)| selecting(json!({ "matchLabels": { key: value } })));
+    let exists = json!({ "matchExpressions": [{ "key": "app", "operator": "Exists", "values": ["shop"] }] });
     let good = TYPED.iter().chain(&CONDITIONS).map(with).map(|part| (part, true));
-    let bad = REFUSED.iter().map(with).chain(selectors).map(|part| (part, false));
+    let bad = REFUSED.iter().map(with).chain(selectors).chain([selecting(exists)]).map(|part| (part, false));
     for (part, is_taken) in good.chain(bad) {
         let configuration = configuration(&[webhook(&name(0, "typed"), &part)]);
         let reply = api.create(&format!("{WEBHOOKS}?dryRun=All"), &configuration).expect("an answer");

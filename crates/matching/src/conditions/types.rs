@@ -2,15 +2,16 @@
 //!
 //! It finds them when a webhook is registered, and refuses a condition where they do not fit: `request` is an object with known fields, so
 //! that `request.kind`, which is an object itself, cannot be compared with a text. Here the request is a mapping, and the same comparison
-//! would be false for every request. So a condition of a shared webhook, which no API server ever reads, must have types that fit. The
-//! rules are those of the CEL of API servers, and where they allow more than what is used in practice, less.
+//! would be false for every request. No API server ever reads the conditions of a shared webhook, so a policy shares one only if the types
+//! of its conditions fit. What is accepted here is accepted by API servers. They also accept some conditions that are hardly ever written
+//! and not accepted here: such a policy has a webhook of its own.
 
 use cel::IdedExpr;
 use cel::common::ast::{Expr, LiteralValue, operators};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Type {
-    /// A value of the object, which may be anything and is compared with everything.
+    /// An object or a part of one, whose type is known only when a request comes. It fits wherever any type does.
     Any,
     Null,
     Bool,
@@ -18,7 +19,7 @@ enum Type {
     Double,
     Text,
     List(Box<Type>),
-    /// Lists of texts by their names.
+    /// `request.userInfo.extra`: lists of texts by their names.
     Extra,
     Request,
     /// The group, version and kind of an object.
@@ -28,7 +29,7 @@ enum Type {
     User,
 }
 
-/// Whether the types of an expression fit, and it gives true or false.
+/// Whether the types of an expression fit, and the result is true or false. A result of any type is not enough for an API server.
 pub(super) fn is_condition(expression: &IdedExpr) -> bool {
     type_of(expression) == Some(Type::Bool)
 }
@@ -36,14 +37,14 @@ pub(super) fn is_condition(expression: &IdedExpr) -> bool {
 /// The type of an expression; `None` if an API server would refuse it, or might.
 fn type_of(expression: &IdedExpr) -> Option<Type> {
     match &expression.expr {
-        Expr::Literal(literal) => of_literal(literal),
+        Expr::Literal(literal) => type_of_literal(literal),
         Expr::Ident(name) => match name.as_str() {
             "object" | "oldObject" => Some(Type::Any),
             "request" => Some(Type::Request),
             _ => None,
         },
         Expr::Select(select) => {
-            let field = of_field(&type_of(&select.operand)?, &select.field)?;
+            let field = type_of_field(&type_of(&select.operand)?, &select.field)?;
             Some(if select.test { Type::Bool } else { field })
         }
         Expr::List(list) => {
@@ -55,15 +56,15 @@ fn type_of(expression: &IdedExpr) -> Option<Type> {
             let operands = call.target.iter().map(|target| &**target).chain(&call.args);
             let operands: Option<Vec<Type>> = operands.map(type_of).collect();
             match call.target {
-                Some(_) => of_method(&call.func_name, &operands?),
-                None => of_operator(&call.func_name, &operands?),
+                Some(_) => type_of_method(&call.func_name, &operands?),
+                None => type_of_operation(&call.func_name, &operands?),
             }
         }
         Expr::Map(_) | Expr::Comprehension(_) | Expr::Struct(_) | Expr::Unspecified => None,
     }
 }
 
-fn of_literal(literal: &LiteralValue) -> Option<Type> {
+fn type_of_literal(literal: &LiteralValue) -> Option<Type> {
     match literal {
         LiteralValue::Boolean(_) => Some(Type::Bool),
         LiteralValue::Double(_) => Some(Type::Double),
@@ -75,8 +76,8 @@ fn of_literal(literal: &LiteralValue) -> Option<Type> {
 }
 
 /// The fields that `BuildRequestType` of `k8s.io/apiserver` declares, except for `options`, which are not known here.
-fn of_field(of: &Type, name: &str) -> Option<Type> {
-    match (of, name) {
+fn type_of_field(owner: &Type, name: &str) -> Option<Type> {
+    match (owner, name) {
         (Type::Any, _) => Some(Type::Any),
         (Type::Request, "kind" | "requestKind") => Some(Type::Kind),
         (Type::Request, "resource" | "requestResource") => Some(Type::Resource),
@@ -96,12 +97,12 @@ fn texts() -> Type {
     Type::List(Box::new(Type::Text))
 }
 
-fn of_operator(name: &str, operands: &[Type]) -> Option<Type> {
+fn type_of_operation(name: &str, operands: &[Type]) -> Option<Type> {
     let (is_right, result) = match (name, operands) {
         (operators::LOGICAL_AND | operators::LOGICAL_OR | operators::LOGICAL_NOT, all) => {
             (all.iter().all(|one| fit(one, &Type::Bool)), Type::Bool)
         }
-        // Of two different types an API server makes one of any type.
+        // An API server also accepts a branch of any type beside another one. Then the result is of any type, too.
         (operators::CONDITIONAL, [test, yes, no]) => (fit(test, &Type::Bool) && yes == no, yes.clone()),
         (operators::EQUALS | operators::NOT_EQUALS, [one, other]) => (fit(one, other), Type::Bool),
         (operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS, [one, other]) => {
@@ -114,32 +115,34 @@ fn of_operator(name: &str, operands: &[Type]) -> Option<Type> {
         (operators::INDEX, [Type::Extra, key]) => (fit(key, &Type::Text), texts()),
         (operators::INDEX, [Type::Any, key]) => (matches!(key, Type::Any | Type::Int | Type::Text), Type::Any),
         (operators::SUBSTRACT | operators::MULTIPLY | operators::DIVIDE, [one, other]) => {
-            (fit(one, other) && is_number(one) && is_number(other), known(one, other))
+            (fit(one, other) && is_number(one) && is_number(other), type_of_number(one, other))
         }
-        (operators::MODULO, [one, other]) => (fit(one, &Type::Int) && fit(other, &Type::Int), known(one, other)),
+        (operators::MODULO, [one, other]) => {
+            (fit(one, &Type::Int) && fit(other, &Type::Int), type_of_number(one, other))
+        }
         (operators::NEGATE, [one]) => (is_number(one), one.clone()),
-        ("size", [one]) => return of_size(one),
+        ("size", [one]) => return type_of_size(one),
         _ => return None,
     };
     is_right.then_some(result)
 }
 
-/// The method of a value, which is the first of these.
-fn of_method(name: &str, operands: &[Type]) -> Option<Type> {
+/// The type of what a method gives. The first operand is the value that has the method.
+fn type_of_method(name: &str, operands: &[Type]) -> Option<Type> {
     match (name, operands) {
         ("contains" | "endsWith" | "startsWith", [text, part]) => {
             (fit(text, &Type::Text) && fit(part, &Type::Text)).then_some(Type::Bool)
         }
-        ("size", [one]) => of_size(one),
+        ("size", [one]) => type_of_size(one),
         _ => None,
     }
 }
 
-fn of_size(of: &Type) -> Option<Type> {
-    matches!(of, Type::Any | Type::Text | Type::List(_) | Type::Extra).then_some(Type::Int)
+fn type_of_size(measured: &Type) -> Option<Type> {
+    matches!(measured, Type::Any | Type::Text | Type::List(_) | Type::Extra).then_some(Type::Int)
 }
 
-/// Whether one of the types may be where the other is wanted.
+/// Whether a value of one of the types may be where the other is wanted.
 fn fit(one: &Type, other: &Type) -> bool {
     one == other || [one, other].contains(&&Type::Any)
 }
@@ -153,7 +156,7 @@ fn is_ordered(one: &Type) -> bool {
 }
 
 /// The type of a calculation: that of the operand whose type is known.
-fn known(one: &Type, other: &Type) -> Type {
+fn type_of_number(one: &Type, other: &Type) -> Type {
     if *one == Type::Any { other.clone() } else { one.clone() }
 }
 
