@@ -26,6 +26,10 @@ use crate::work::Work;
 const MAX_CONFIG: u64 = 4 << 20;
 /// The most signers of one call.
 const MAX_SIGNERS: usize = 100;
+/// The most annotations that one call requires of each signature. Each signer gets a copy of them.
+const MAX_ANNOTATIONS: usize = 64;
+/// The most bytes of their names and values.
+const MAX_ANNOTATION_BYTES: usize = 16 << 10;
 
 /// Images in registries.
 pub(crate) struct Images {
@@ -137,9 +141,10 @@ impl Verify {
 
     /// The image, and the signers who must all have signed it.
     fn wanted(self) -> Result<(String, Vec<Signer>), ProvideError> {
-        let some = |signers: Vec<Signer>, missing: &str| match signers.len() {
+        // Before each of them gets its copy of the annotations.
+        let count = |signers: usize, missing: &str| match signers {
             0 => Err(ProvideError::failed(missing)),
-            1..=MAX_SIGNERS => Ok(signers),
+            1..=MAX_SIGNERS => Ok(()),
             count => Err(ProvideError::failed(format!("{count} signers are named, the limit is {MAX_SIGNERS}"))),
         };
         let issuer = |issuer: String, subject: Subject, annotations: &BTreeMap<String, String>| Signer::GenericIssuer {
@@ -149,31 +154,34 @@ impl Verify {
         };
         match self {
             Self::PubKey(PubKeys { image, pub_keys, annotations }) => {
-                let annotations = annotations.unwrap_or_default();
+                count(pub_keys.len(), "Must provide at least one pub key")?;
+                let annotations = required(annotations)?;
                 let key = |key| Signer::PubKey { owner: None, key, annotations: annotations.clone() };
-                Ok((image, some(pub_keys.into_iter().map(key).collect(), "Must provide at least one pub key")?))
+                Ok((image, pub_keys.into_iter().map(key).collect()))
             }
             Self::Keyless(Identities { image, keyless, annotations }) => {
-                let annotations = annotations.unwrap_or_default();
+                count(keyless.len(), "Must provide keyless info")?;
+                let annotations = required(annotations)?;
                 let of = |known: Identity| issuer(known.issuer, Subject::Equal(known.subject), &annotations);
-                Ok((image, some(keyless.into_iter().map(of).collect(), "Must provide keyless info")?))
+                Ok((image, keyless.into_iter().map(of).collect()))
             }
             Self::KeylessPrefix { image, keyless_prefix, annotations } => {
-                let annotations = annotations.unwrap_or_default();
+                count(keyless_prefix.len(), "Must provide keyless info")?;
+                let annotations = required(annotations)?;
                 let of =
                     |known: IdentityPrefix| issuer(known.issuer, Subject::UrlPrefix(known.url_prefix), &annotations);
-                Ok((image, some(keyless_prefix.into_iter().map(of).collect(), "Must provide keyless info")?))
+                Ok((image, keyless_prefix.into_iter().map(of).collect()))
             }
             Self::GithubActions { owner, .. } if owner.is_empty() => {
                 Err(ProvideError::failed("Must provide owner info"))
             }
             Self::GithubActions { image, owner, repo, annotations } => {
-                Ok((image, vec![Signer::GithubAction { owner, repo, annotations: annotations.unwrap_or_default() }]))
+                Ok((image, vec![Signer::GithubAction { owner, repo, annotations: required(annotations)? }]))
             }
             Self::Certificate { image, certificate, certificate_chain, require_rekor_bundle, annotations } => {
+                let annotations = required(annotations)?;
                 let checked = Certificate::check(&certificate, certificate_chain.as_deref(), Timestamp::now())?;
                 let Certificate { key, not_before, not_after } = checked;
-                let annotations = annotations.unwrap_or_default();
                 let must_be_logged = require_rekor_bundle;
                 Ok((image, vec![Signer::Certificate { key, not_before, not_after, must_be_logged, annotations }]))
             }
@@ -191,11 +199,9 @@ impl Images {
     ///
     /// # Errors
     /// When the call cannot be parsed, or the registry does not answer it; a missing signature is an error too.
-    pub(crate) async fn provide(&self, askers: &Askers, capability: Capability, payload: &[u8]) -> Answer {
+    pub(crate) async fn provide(&self, askers: &Askers, capability: Capability, payload: &Bytes) -> Answer {
         let reply = match capability {
-            Capability::OciVerifyV1 | Capability::OciVerifyV2 => {
-                self.verify(askers, Verify::parse(capability, payload)?).await?
-            }
+            Capability::OciVerifyV1 | Capability::OciVerifyV2 => self.verify(askers, capability, payload).await?,
             Capability::OciManifestDigest => {
                 let (_, digest) = self.manifest(&image(payload)?).await?;
                 json!({ "digest": digest })
@@ -209,17 +215,17 @@ impl Images {
         Ok(Bytes::from(reply.to_string()))
     }
 
-    async fn verify(&self, askers: &Askers, verify: Verify) -> Result<Value, ProvideError> {
-        let read = move || {
-            let (name, signers) = verify.wanted()?;
-            Ok((parse(&name)?, Requirement::all_of(signers).map_err(ProvideError::failed)?))
-        };
-        let (image, requirement) = self.work.run(askers, read).await?;
+    /// Verifies signatures. The payload is decoded in the turn of each check, and again for the second one: decoded it may take many times its
+    /// length, so few are decoded at the same time, and none while a registry is asked, which may be slow.
+    async fn verify(&self, askers: &Askers, capability: Capability, payload: &Bytes) -> Result<Value, ProvideError> {
+        let asked = payload.clone();
+        let image = self.work.run(askers, move || Ok(decode(capability, &asked)?.0)).await?;
         let (_, digest) = self.manifest(&image).await?;
         let fetched = signature::fetch(&self.registry, &image, &digest).await;
         let signatures = fetched.map_err(|error| ProvideError::failed(error.message))?;
-        let trust_root = self.trust_root.clone();
+        let (asked, trust_root) = (payload.clone(), self.trust_root.clone());
         let judge = move || {
+            let (image, requirement) = decode(capability, &asked)?;
             let judged = signatures.judge(&image, &digest, &requirement, trust_root.as_deref());
             judged.map(|_| digest).map_err(|error| ProvideError::failed(error.message))
         };
@@ -257,6 +263,30 @@ impl Images {
             return Err(ProvideError::failed(text));
         }
         reply(&manifest, digest, &config).map_err(ProvideError::failed)
+    }
+}
+
+/// The image that a payload names, and what must have signed it.
+fn decode(capability: Capability, payload: &[u8]) -> Result<(Image, Requirement), ProvideError> {
+    let (name, signers) = Verify::parse(capability, payload)?.wanted()?;
+    Ok((parse(&name)?, Requirement::all_of(signers).map_err(ProvideError::failed)?))
+}
+
+/// The annotations that signatures must have, if they are not too many.
+fn required(annotations: Option<BTreeMap<String, String>>) -> Result<BTreeMap<String, String>, ProvideError> {
+    let annotations = annotations.unwrap_or_default();
+    let bytes: usize = annotations.iter().map(|(name, value)| name.len() + value.len()).sum();
+    match (annotations.len(), bytes) {
+        (0..=MAX_ANNOTATIONS, 0..=MAX_ANNOTATION_BYTES) => Ok(annotations),
+        (0..=MAX_ANNOTATIONS, bytes) => {
+            let text =
+                format!("the annotations that are required have {bytes} bytes, the limit is {MAX_ANNOTATION_BYTES}");
+            Err(ProvideError::failed(text))
+        }
+        (count, _) => {
+            let text = format!("{count} annotations are required, the limit is {MAX_ANNOTATIONS}");
+            Err(ProvideError::failed(text))
+        }
     }
 }
 

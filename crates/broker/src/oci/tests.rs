@@ -4,6 +4,7 @@ use portcullis_contract::PolicyId;
 use portcullis_registry::{Guard, Web, WebSettings};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 
 use super::*;
 use crate::admission::tests::web;
@@ -89,6 +90,57 @@ fn what_is_missing_is_named_as_upstream_does() {
     }
 }
 
+#[test]
+fn neither_many_signers_nor_many_annotations_are_multiplied_with_each_other() {
+    let many = |count: usize| (0..count).map(|number| (number.to_string(), json!(""))).collect::<Value>();
+    let long = json!({"env": "x".repeat(MAX_ANNOTATION_BYTES - 3)});
+    let longer = json!({"env": "x".repeat(MAX_ANNOTATION_BYTES - 2)});
+    for (one, list, signer) in [
+        (json!({"type": "SigstorePubKeyVerify"}), "pub_keys", json!("k")),
+        (json!({"type": "SigstoreKeylessVerify"}), "keyless", json!({"issuer": "i", "subject": "s"})),
+        (json!({"type": "SigstoreKeylessPrefixVerify"}), "keyless_prefix", json!({"issuer": "i", "url_prefix": "p"})),
+        (json!({"type": "SigstoreGithubActionsVerify", "owner": "o"}), "", json!(null)),
+        (
+            json!({"type": "SigstoreCertificateVerify", "certificate": [], "require_rekor_bundle": true}),
+            "",
+            json!(null),
+        ),
+    ] {
+        let ask = |signers: usize, annotations: &Value| {
+            let mut payload = one.clone();
+            payload["image"] = json!("a");
+            payload["annotations"] = annotations.clone();
+            if !list.is_empty() {
+                payload[list] = vec![signer.clone(); signers].into();
+            }
+            wanted(Capability::OciVerifyV2, &payload).map(|(_, signers)| signers.len())
+        };
+        let refused = |signers, annotations: &Value, words: &str| {
+            let error = ask(signers, annotations).expect_err(words);
+            assert!(error.ends_with(words), "{one}: {error}");
+        };
+        refused(1, &many(65), "65 annotations are required, the limit is 64");
+        refused(1, &longer, "the annotations that are required have 16385 bytes, the limit is 16384");
+        if !list.is_empty() {
+            assert_eq!((ask(100, &many(64)), ask(100, &long)), (Ok(100), Ok(100)));
+            refused(101, &many(65), "101 signers are named, the limit is 100");
+            refused(101, &longer, "101 signers are named, the limit is 100");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_to_be_verified_is_decoded_in_the_turn_of_a_check() {
+    let (images, _) = images(String::new(), String::new()).await;
+    let policy: PolicyId = "cluster/a".parse().expect("an id");
+    let taken = images.work.0.take(&policy, None).await;
+    let (askers, nonsense) = (Askers::only(&policy), Bytes::from_static(b"{nonsense"));
+    let mut answer = Box::pin(images.provide(&askers, Capability::OciVerifyV2, &nonsense));
+    timeout(Duration::from_millis(50), answer.as_mut()).await.expect_err("it waits for its turn");
+    drop(taken);
+    answer.await.expect_err("it is no JSON");
+}
+
 /// Images of a registry on the loopback that has one manifest and one configuration; and its host.
 async fn images(manifest: String, config: String) -> (Images, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
@@ -126,7 +178,7 @@ async fn manifest_and_configuration_are_passed_on_as_they_are_without_decoding_t
     let (images, host) = images(manifest.clone(), config.clone()).await;
     let askers = Askers::only(&"cluster/a".parse::<PolicyId>().expect("an id"));
     let name = format!("\"{host}/apps/web:v1\"");
-    let reply = images.provide(&askers, Capability::OciManifestConfig, name.as_bytes()).await.expect("a reply");
+    let reply = images.provide(&askers, Capability::OciManifestConfig, &Bytes::from(name)).await.expect("a reply");
     let digest = Digest::of(manifest.as_bytes());
     assert_eq!(reply, format!(r#"{{"manifest":{manifest},"digest":"{digest}","config":{config}}}"#));
 }
