@@ -175,7 +175,7 @@ pub(super) mod tests {
         let metrics = Metrics::new().expect("registers");
         let policy = unloaded(id, enforced, suspend, &metrics);
         let id = policy.id.clone();
-        let condition = MatchCondition { name: "odd".to_owned(), expression: "object.metadata.name == 'a'".to_owned() };
+        let condition = MatchCondition { name: "odd".to_owned(), expression: "request.noSuchField == 1".to_owned() };
         let part = MemberMatch { rules: Vec::new(), object_selector: None, match_conditions: vec![condition] };
         let matchers = HashMap::from([(id, vec![MemberMatcher::of(&part).expect("a condition")])]);
         let group = Arc::new(MatchGroup {
