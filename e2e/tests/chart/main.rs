@@ -8,6 +8,7 @@ mod api_server;
 mod monitoring;
 mod names;
 mod network;
+mod notes;
 mod pods;
 mod refused;
 mod rights;

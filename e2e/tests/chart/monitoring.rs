@@ -6,10 +6,11 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
-use portcullis_e2e::{Helm, skip};
+use portcullis_e2e::skip;
 use serde_json::{Value, json};
 
-use crate::{NAMESPACE, containers, everything, find, has, helm, pods, refusal, render};
+use crate::notes::notes_in;
+use crate::{NAMESPACE, containers, everything, find, has, pods, refusal, render};
 
 fn watched() -> Value {
     json!({ "monitoring": {
@@ -124,11 +125,7 @@ fn alerts_are_those_of_this_installation() {
 
 /// What Helm says after an installation with these values.
 fn notes(values: &Value) -> String {
-    let chart = Helm::chart().display().to_string();
-    let args = ["install", "portcullis", &chart, "--namespace", NAMESPACE, "--dry-run=client", "--values", "-"];
-    let tried = helm().run(None, args, &values.to_string());
-    assert!(tried.is_ok(), "{}", tried.stderr);
-    tried.stdout.split_once("\nNOTES:\n").expect("there are notes").1.to_owned()
+    notes_in(NAMESPACE, values)
 }
 
 #[test]
