@@ -41,6 +41,16 @@ fn what_a_program_would_refuse_helm_refuses_with_the_value_and_the_cause() {
         ),
         (json!({ "capabilities": { "namespaced": ["nonsense"] } }), &["/capabilities/namespaced/0", "'oci/*'"]),
         (json!({ "capabilities": { "namespaced": ["oci"] } }), &["/capabilities/namespaced/0"]),
+        (
+            json!({ "webhooks": { "labels": { "admissions.enforcer/disabled/x": "true" } } }),
+            &["/webhooks/labels", "admissions.enforcer/disabled/x"],
+        ),
+        (json!({ "webhooks": { "labels": { "Example.com/team": "a" } } }), &["/webhooks/labels", "Example.com/team"]),
+        (json!({ "webhooks": { "labels": { "team,other": "a" } } }), &["/webhooks/labels", "team,other"]),
+        (json!({ "labels": { "the team": "a" } }), &["/labels", "the team"]),
+        (json!({ "labels": { "team": "no spaces" } }), &["/labels/team", "no spaces"]),
+        (json!({ "server": { "nodeSelector": { "pool=": "a" } } }), &["/server/nodeSelector", "pool="]),
+        (json!({ "server": { "podAnnotations": { "a/b/c": "" } } }), &["/server/podAnnotations", "a/b/c"]),
         (json!({ "webhooks": { "pathKeyAge": "10m" } }), &["webhooks.pathKeyAge is 10m", "replacing a key takes 10m"]),
         (json!({ "certificates": { "caLifetime": "18m" } }), &["certificates.caLifetime is 18m", "for instance 365d"]),
         (
@@ -101,6 +111,10 @@ fn what_the_programs_accept_is_not_refused() {
             "allOf": [{ "kind": "githubAction", "owner": "kubewarden", "repo": null, "annotations": null }],
         } } }),
         json!({ "modules": { "sources": { "proxies": { "https_proxy": "http://proxy:3128", "http_proxy": null, "no_proxy": null } } } }),
+        json!({ "webhooks": { "labels": { "admissions.enforcer/disabled": "true", "Team": "a_b.c-D", "empty": "" } } }),
+        json!({
+            "labels": { "example.com/Team_1": "" }, "server": { "podAnnotations": { "Example.com/note": "any {text}" } },
+        }),
         json!({ "logs": { "level": "INFO" } }),
         json!({ "logs": { "level": "Info,portcullis_loader=DEBUG" } }),
         json!({ "webhooks": { "pathKeyAge": "10m1s" }, "certificates": { "caLifetime": "18m1s", "servingLifetime": "10s" } }),
