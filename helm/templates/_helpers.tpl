@@ -41,12 +41,34 @@ app.kubernetes.io/name: portcullis-{{ index . 1 }}
 policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quote }}
 {{- end }}
 
-{{/* A quantity of Kubernetes, or of the programs (128MiB), in bytes; 0 if it is not a quantity. */}}
+{{/* A quantity of Kubernetes as a decimal number, in bytes or processors: (list "evaluator.resources.limits.memory" quantity). Ends with the
+     name of the value if it is none. `quantity` in cli/src/migrate/server.rs reads the same. */}}
+{{- define "portcullis.quantity" -}}
+{{- $text := index . 1 | toString -}}
+{{- if not (regexMatch "^[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{1,2})?$" $text) -}}
+{{- fail (printf "%s is %q, which is not a quantity that Kubernetes knows: want for instance 500m, 1.5 or 2Gi" (index . 0) $text) -}}
+{{- end -}}
+{{- $number := regexFind "[0-9.]+" $text -}}
+{{- $unit := $text | trimPrefix "+" | trimPrefix $number -}}
+{{- $tens := dict "" "0" "n" "-9" "u" "-6" "m" "-3" "k" "3" "M" "6" "G" "9" "T" "12" "P" "15" "E" "18" -}}
+{{- $twos := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
+{{- if hasKey $twos $unit -}}
+{{- mulf (float64 $number) (get $twos $unit) -}}
+{{- else -}}
+{{- float64 (printf "%se%s" $number (get $tens $unit | default (regexFind "[-+]?[0-9]+$" $unit))) -}}
+{{- end -}}
+{{- end }}
+
+{{/* The same in whole bytes, rounded up as Kubernetes does, and no more than fit into 64 bits. Sizes of the programs (128MiB) are quantities
+     without their B. */}}
 {{- define "portcullis.bytes" -}}
-{{- $text := kindIs "string" . | ternary (toString .) (int64 . | toString) | trimSuffix "B" -}}
-{{- $number := regexFind "^[0-9]+([.][0-9]+)?" $text -}}
-{{- $factors := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
-{{- mulf (float64 $number) (get $factors (trimPrefix $number $text) | default 0 | float64) | int64 -}}
+{{- $bytes := include "portcullis.quantity" . | float64 -}}
+{{- if gt $bytes 9e18 }}9000000000000000000{{ else }}{{ ceil $bytes | int64 }}{{ end -}}
+{{- end }}
+
+{{/* evaluator.memoryLimit in bytes. */}}
+{{- define "portcullis.memoryLimit" -}}
+{{- include "portcullis.bytes" (list "evaluator.memoryLimit" (trimSuffix "B" .Values.evaluator.memoryLimit)) -}}
 {{- end }}
 
 {{/* The size of the volume: that of the claim, or of the folder on the node's disk. */}}

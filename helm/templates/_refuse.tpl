@@ -29,10 +29,10 @@
 
 {{/* The least memory that the evaluator needs: the same sum as `Wanted::least` in evaluator/src/memory/plan.rs. */}}
 {{- define "portcullis.refuseTooLittleMemory" -}}
+{{- $each := include "portcullis.memoryLimit" . | int64 -}}
 {{- with .Values.evaluator -}}
-{{- $limit := dig "limits" "memory" "" (dict "limits" ((.resources | default dict).limits | default dict)) -}}
-{{- $has := include "portcullis.bytes" $limit | int64 -}}
-{{- $each := include "portcullis.bytes" .memoryLimit | int64 -}}
+{{- $limit := ((.resources | default dict).limits | default dict).memory | default 0 -}}
+{{- $has := include "portcullis.bytes" (list "evaluator.resources.limits.memory" $limit) | int64 -}}
 {{- $guests := max (mul 4 $each) (add (mul (int64 .instances) 1507328) (mul 2 $each)) -}}
 {{- $least := max (div (add (mul 8 $guests) 4) 5) (add (div (add (mul 4 $guests) 2) 3) 29360128) -}}
 {{- if and $has (lt $has $least) -}}
@@ -41,11 +41,34 @@
 {{- end -}}
 {{- end }}
 
+{{/* The API server refuses a pod that requests more of something than its limit, in the middle of an installation. Where only one of the two
+     is set, the other one may be the chart's default. */}}
+{{- define "portcullis.refuseRequestsAboveLimits" -}}
+{{- range $program := list "loader" "evaluator" "reporter" "controller" -}}
+{{- $resources := (get $.Values $program).resources -}}
+{{- $numbers := dict "requests" dict "limits" dict -}}
+{{- range $side, $read := $numbers -}}
+{{- range $of, $quantity := get $resources $side | default dict -}}
+{{- if not (kindIs "invalid" $quantity) -}}
+{{- $number := include "portcullis.quantity" (list (printf "%s.resources.%s.%s" $program $side $of) $quantity) | float64 -}}
+{{- $_ := set $read $of $number -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $of, $request := $numbers.requests -}}
+{{- if and (hasKey $numbers.limits $of) (gt $request (get $numbers.limits $of)) -}}
+{{- $shown := list (get $resources.requests $of | toString) (get $resources.limits $of | toString) -}}
+{{- fail (printf "%s.resources.requests.%s is %s, which is more than %s.resources.limits.%s, %s, and the API server would refuse the pods: lower the request or raise the limit; one that you did not set is the chart's default" $program $of (index $shown 0) $program $of (index $shown 1)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The programs stay below these sizes by themselves, and refuse what is too little to work with: the same numbers as in their `args.rs`. */}}
 {{- define "portcullis.refuseTooLittleDisk" -}}
 {{- $volume := ternary "volume.persistence.size" "volume.sizeLimit" .Values.volume.persistence.enabled -}}
 {{- range $name, $size := dict $volume (include "portcullis.volumeSize" .) "evaluator.privateSizeLimit" .Values.evaluator.privateSizeLimit -}}
-{{- if lt (include "portcullis.bytes" $size | int64) 33554432 -}}
+{{- if lt (include "portcullis.bytes" (list $name $size) | int64) 33554432 -}}
 {{- fail (printf "%s is %v, which has no room for modules: want 32Mi at least, and 1Gi or more where modules are as large as they may be" $name $size) -}}
 {{- end -}}
 {{- end -}}
@@ -54,7 +77,7 @@
 {{/* Settings that the programs refuse and that no pattern of the schema can, so that helm says what is wrong, and not a pod that restarts
      for ever. The limits are those of each program's `args.rs`. */}}
 {{- define "portcullis.refuseOutOfBounds" -}}
-{{- $memory := include "portcullis.bytes" .Values.evaluator.memoryLimit | int64 -}}
+{{- $memory := include "portcullis.memoryLimit" . | int64 -}}
 {{- if or (lt $memory 2097152) (gt $memory 4294967296) -}}
 {{- fail (printf "evaluator.memoryLimit is %s: want 2MiB, which policies may have from the start, to 4GiB, which is all that they can address" .Values.evaluator.memoryLimit) -}}
 {{- end -}}

@@ -130,6 +130,66 @@ fn what_the_programs_accept_is_not_refused() {
     }
 }
 
+/// The values with these resources of a program.
+fn resources(program: &str, requests: &Value, limits: &Value) -> Value {
+    json!({ program: { "resources": { "requests": requests, "limits": limits } } })
+}
+
+#[test]
+fn a_request_above_its_limit_is_refused_before_the_api_server_refuses_the_pods() {
+    for (program, requests, limits, request, limit) in [
+        // Those that are not given are the chart's defaults.
+        ("evaluator", json!({ "memory": "2Gi" }), json!({}), "memory is 2Gi", "memory, 1Gi"),
+        ("evaluator", json!({}), json!({ "cpu": "100m" }), "cpu is 200m", "cpu, 100m"),
+        ("loader", json!({ "memory": "1025Mi" }), json!({}), "memory is 1025Mi", "memory, 1Gi"),
+        ("reporter", json!({}), json!({ "memory": "16Mi" }), "memory is 32Mi", "memory, 16Mi"),
+        ("controller", json!({ "cpu": 1 }), json!({ "cpu": "0.5" }), "cpu is 1", "cpu, 0.5"),
+        (
+            "loader",
+            json!({ "ephemeral-storage": "2e9" }),
+            json!({ "ephemeral-storage": "1G" }),
+            "ephemeral-storage is 2e9",
+            "ephemeral-storage, 1G",
+        ),
+    ] {
+        let words = refusal(&resources(program, &requests, &limits));
+        for part in [format!("{program}.resources.requests.{request}"), format!("{program}.resources.limits.{limit},")]
+        {
+            assert!(words.contains(&part), "{part}: {words}");
+        }
+    }
+    for program in ["loader", "evaluator", "reporter", "controller"] {
+        for (requests, limits) in [
+            (json!({ "cpu": "100m", "memory": "1Gi" }), json!({ "cpu": 0.1, "memory": 1_073_741_824 })),
+            (json!({ "memory": "2Gi" }), json!({ "memory": null })),
+            (json!({ "memory": null, "cpu": null }), json!({ "memory": "1Gi", "cpu": "1m" })),
+            (json!({ "memory": "2Gi", "cpu": "8" }), json!({ "memory": "1Pi" })),
+        ] {
+            assert!(!render(&resources(program, &requests, &limits)).is_empty());
+        }
+    }
+}
+
+#[test]
+fn quantities_are_read_as_kubernetes_reads_them() {
+    // Each is less than the evaluator needs, however it is written.
+    for little in ["5e8", "5E+8", "800000000000m", "800000000000000000n", "0.0000005P", ".5Gi", "800000k", "0.8G"] {
+        let words = refusal(&resources("evaluator", &json!({ "memory": "1k" }), &json!({ "memory": little })));
+        let named = format!("evaluator.resources.limits.memory is {little}, which has no room");
+        assert!(words.contains(&named), "{little}: {words}");
+    }
+    for enough in ["1e9", "1E", "1Ei", "1Pi", "900000000000000u", "+1Gi", "1.Gi", "1T"] {
+        assert!(!render(&resources("evaluator", &json!({}), &json!({ "memory": enough }))).is_empty());
+    }
+    for unknown in ["1GB", "1K", "1gi", "-1Gi", "1e", "1m3", "1 Gi", "a lot", ""] {
+        for side in ["requests", "limits"] {
+            let words = refusal(&json!({ "reporter": { "resources": { side: { "memory": unknown } } } }));
+            let named = format!("reporter.resources.{side}.memory is {unknown:?}, which is not a quantity");
+            assert!(words.contains(&named), "{unknown}: {words}");
+        }
+    }
+}
+
 #[test]
 fn every_capability_can_be_granted_to_namespaces() {
     let paths = Capability::ALL.iter().map(|capability| capability.path());

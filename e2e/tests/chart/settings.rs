@@ -90,7 +90,7 @@ fn disks_without_room_for_modules_are_refused_and_the_others_are_told_to_the_pro
 #[test]
 fn instances_that_have_no_room_in_the_container_are_refused() {
     let evaluator = |limit: &str, memory: &str, instances: u32| {
-        let resources = json!({ "limits": { "memory": limit } });
+        let resources = json!({ "limits": { "memory": limit }, "requests": { "memory": "16Mi" } });
         json!({ "evaluator": { "resources": resources, "memoryLimit": memory, "instances": instances } })
     };
     for (limit, memory, instances) in
