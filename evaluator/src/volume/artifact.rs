@@ -36,7 +36,7 @@ pub(crate) struct Artifacts {
     /// Permits to hash and copy, each of which keeps a core busy. There are twice as many as cores, of which a tenant gets half, so that it
     /// does not wait for the hundreds of another tenant.
     workers: Arc<PolicyPool>,
-    /// The artifacts that the newest manifest names: their copies stay when room is needed.
+    /// The artifacts that the newest manifest names: their copies stay when room is needed, and count for these tenants.
     needed: Mutex<Needed>,
 }
 
@@ -152,6 +152,9 @@ impl Artifacts {
             }
             copy => copy?,
         };
+        // A copy that is made after the manifest was applied counts for all whose policies name it, not only for who had it made. A newer
+        // manifest, which may be applied meanwhile, comes last.
+        self.copies.set_owners(&lock(&self.needed));
         let again = copy.try_clone().map_err(|source| {
             ArtifactError::Copy(FileError { action: "open", path: self.copies.path(artifact.sha256), source })
         })?;
@@ -299,6 +302,27 @@ mod tests {
         assert_eq!(fixture.copies(), 1);
         artifacts.prune(&Needed::new());
         assert_eq!(fixture.copies(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_is_made_after_the_manifest_was_applied_counts_for_all_who_name_it() {
+        let fixture = Fixture::new();
+        let artifact = fixture.write(b"twenty bytes of code");
+        let engine = RunningEngine::new(RunLimits { instances: 1, ..RunLimits::default() }).expect("an engine");
+        let (volume, private) = (fixture.volume.path(), fixture.private.path());
+        let artifacts = Arc::new(Artifacts::new(volume, private, Some(64), engine, 2).expect("opens"));
+        let [first, next] = ["first", "next"].map(|name| Tenant::Namespace(name.into()));
+        artifacts.need(Needed::from([(artifact.sha256, BTreeSet::from([first.clone(), next.clone()]))]));
+        let who = Claimant::new(&"namespaced/first/x".parse().expect("an id"));
+        assert_eq!(
+            artifacts.load(&who, false, &artifact).await.expect_err("no code").reason(),
+            Reason::ArtifactIncompatible
+        );
+        let get = |bytes: &[u8], tenant| {
+            artifacts.copies.get(&fixture.write(bytes), Requester { tenant, enforced: false }).map(drop)
+        };
+        assert!(get(&[0; 18], &next).is_err_and(|error| matches!(error, ArtifactError::NoRoom { .. })));
+        assert!(get(&[0; 12], &first).is_ok(), "half of it is the other one's");
     }
 
     #[test]
