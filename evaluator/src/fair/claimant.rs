@@ -21,8 +21,14 @@ impl Claimant {
 
     /// A claimant that stands for something else than a policy. It has the share of a namespace of its own.
     pub(crate) fn apart(name: &'static str) -> Arc<Self> {
+        Self::one_apart(name, name)
+    }
+
+    /// One of several claimants that share like the policies of one namespace, as those of [`Self::apart`] with this name. A slash in `one`
+    /// counts as another character, since it would make it a name of a policy.
+    pub(crate) fn one_apart(name: &'static str, one: &str) -> Arc<Self> {
         // No namespace has a name with a colon.
         let tenant = Tenant::Namespace(format!(":{name}").into());
-        Arc::new(Self { tenant, policy: name.parse().expect("a name without a slash") })
+        Arc::new(Self { tenant, policy: one.replace('/', "-").parse().expect("a name without a slash") })
     }
 }

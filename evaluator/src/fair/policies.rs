@@ -9,6 +9,11 @@
 //! policy that would hold the least, then the oldest claim. So a tenant with hundreds of claims in the queue is one of several that
 //! take turns. A claim that does not fit yet is passed over: the largest one is the one that waits.
 //!
+//! **In order.** That suits evaluations whose memory grows: they hold something already, and one of them gives way at last. Bodies hold nothing
+//! while they wait, and small ones would overtake a large one without end. So a stock may be shared in order ([`ByPolicy::in_order`]): of a
+//! tenant, the policy that holds the least comes first, then the oldest claim, whatever it asks for, and all others that wait, wait for it.
+//! Meanwhile nothing is given to its policy, nor to those of its tenant that hold as much or more, so that what it waits for comes back.
+//!
 //! **Audits come last.** They never wait. What a request would get at once they leave to requests that wait for what others hold, but not to
 //! those of a tenant that waits for what it holds itself ([`ByPolicy::gives_way`]).
 //!
@@ -32,6 +37,8 @@ pub(crate) struct ByPolicy<W> {
     quantum: u64,
     /// The most claims that may wait.
     queue: usize,
+    /// Whether a claim that does not fit yet holds up those of its tenant that come after it.
+    in_order: bool,
     held: u64,
     waiting: usize,
     /// What the requests behind the waiting claims hold already.
@@ -82,6 +89,7 @@ impl<W> ByPolicy<W> {
             capacity,
             quantum,
             queue,
+            in_order: false,
             held: 0,
             waiting: 0,
             waiting_hold: 0,
@@ -91,9 +99,24 @@ impl<W> ByPolicy<W> {
         }
     }
 
-    /// Whether any claim waits.
-    pub(super) fn is_waited_for(&self) -> bool {
-        self.waiting > 0
+    /// A stock of `capacity` that each tenant gets in order.
+    pub(super) fn in_order(capacity: u64, quantum: u64) -> Self {
+        Self { in_order: true, ..Self::new(capacity, quantum, usize::MAX) }
+    }
+
+    /// Whether what this one holds keeps a claim waiting: one of the same owner, or one whose owner would not have more than its part with it,
+    /// so that it waits because of what others hold. Of a tenant, the claim that comes first says that: all others wait for it.
+    pub(super) fn is_in_the_way(&self, who: &Claimant) -> bool {
+        if self.waiting == 0 {
+            return false;
+        }
+        let is_own = |(name, policy): (&PolicyId, &PolicyAccount<W>)| {
+            !policy.queue.is_empty() && (who.tenant != Tenant::Cluster || *name == who.policy)
+        };
+        let parts = self.parts(&who.tenant);
+        let mut firsts = self.tenants.values().filter_map(TenantAccount::first);
+        self.tenants.get(&who.tenant).is_some_and(|tenant| tenant.policies.iter().any(is_own))
+            || firsts.any(|first| self.is_within_part(&first.claim, parts))
     }
 
     /// Whether an audit's claim, which never waits, has to leave what it asks for to a claim that waits: to one of the same policy, to one that
@@ -104,14 +127,25 @@ impl<W> ByPolicy<W> {
             return false;
         }
         let rank = self.rank(claim, self.next_ticket);
-        let newcomer = if self.tenants.contains_key(&claim.who.tenant) { 0 } else { claim.who.tenant.weight() };
-        let parts = self.tenants.keys().map(Tenant::weight).sum::<u64>() + newcomer + 1;
+        let parts = self.parts(&claim.who.tenant);
         let mut waiters = self.tenants.values().flat_map(|tenant| tenant.policies.values()).flat_map(|one| &one.queue);
         waiters.any(|Waiter { ticket, claim: waiting, .. }| {
             waiting.who.policy == claim.who.policy
                 || self.rank(waiting, *ticket) < rank
                 || self.is_within_part(waiting, parts)
         })
+    }
+
+    /// The number of equal parts where everybody has the same, with this tenant, and one part stays free.
+    fn parts(&self, with: &Tenant) -> u64 {
+        let newcomer = if self.tenants.contains_key(with) { 0 } else { with.weight() };
+        self.tenants.keys().map(Tenant::weight).sum::<u64>() + newcomer + 1
+    }
+
+    /// Whether a claim that has not waited would overtake one that holds it up.
+    fn overtakes(&self, Claim { who, .. }: &Claim) -> bool {
+        let first = || self.tenants.get(&who.tenant).and_then(TenantAccount::first);
+        self.in_order && first().is_some_and(|first| self.held(&first.claim.who).1 <= self.held(who).1)
     }
 
     fn allows(&self, claim: &Claim) -> bool {
@@ -159,6 +193,31 @@ impl<W> ByPolicy<W> {
         Some(waiter)
     }
 
+    /// Gives what a claim that is allowed asks for.
+    fn book(&mut self, Claim { who, amount, .. }: &Claim) -> Grant<Arc<Claimant>> {
+        let (tenant, policy) = self.account(who);
+        *policy += amount;
+        *tenant += amount;
+        self.held += amount;
+        self.turns += 1;
+        let turn = self.turns;
+        self.tenants.entry(who.tenant.clone()).or_default().turn = turn;
+        Grant { owner: Arc::clone(who), amount: *amount }
+    }
+
+    /// The place in the queue of a policy of the oldest claim that fits.
+    fn place(&self, policy: &PolicyAccount<W>) -> Option<usize> {
+        // A claim for at least as much as one that does not fit does not fit either.
+        let mut too_much = u64::MAX;
+        policy.queue.iter().position(|Waiter { claim, .. }| {
+            let fits = claim.amount < too_much && self.allows(claim);
+            if !fits {
+                too_much = too_much.min(claim.amount);
+            }
+            fits
+        })
+    }
+
     fn entry(&mut self, who: &Claimant) -> &mut PolicyAccount<W> {
         let tenant = self.tenants.entry(who.tenant.clone()).or_default();
         tenant.policies.entry(who.policy.clone()).or_default()
@@ -190,18 +249,7 @@ impl<W> Rule for ByPolicy<W> {
     type Waiter = W;
 
     fn take(&mut self, claim: &Claim) -> Option<Grant<Arc<Claimant>>> {
-        if !self.allows(claim) {
-            return None;
-        }
-        let Claim { who, amount, .. } = claim;
-        let (tenant, policy) = self.account(who);
-        *policy += amount;
-        *tenant += amount;
-        self.held += amount;
-        self.turns += 1;
-        let turn = self.turns;
-        self.tenants.entry(who.tenant.clone()).or_default().turn = turn;
-        Some(Grant { owner: Arc::clone(who), amount: *amount })
+        (self.allows(claim) && !self.overtakes(claim)).then(|| self.book(claim))
     }
 
     fn wait(&mut self, claim: &Claim, waiter: W) -> Result<u64, W> {
@@ -236,33 +284,22 @@ impl<W> Rule for ByPolicy<W> {
         if self.waiting == 0 {
             return None;
         }
-        let mut best: Option<(Rank, Arc<Claimant>, usize)> = None;
-        for tenant in self.tenants.values() {
-            for policy in tenant.policies.values() {
-                // A claim for at least as much as one that does not fit does not fit either.
-                let mut too_much = u64::MAX;
-                for (place, waiter) in policy.queue.iter().enumerate() {
-                    let claim = &waiter.claim;
-                    if claim.amount >= too_much {
-                        continue;
-                    }
-                    if !self.allows(claim) {
-                        too_much = claim.amount;
-                        continue;
-                    }
-                    let rank = self.rank(claim, waiter.ticket);
-                    if best.as_ref().is_none_or(|(least, ..)| rank < *least) {
-                        best = Some((rank, Arc::clone(&claim.who), place));
-                    }
-                    break;
-                }
-            }
-        }
+        let ranked =
+            |waiter: &Waiter<W>, place| (self.rank(&waiter.claim, waiter.ticket), Arc::clone(&waiter.claim.who), place);
+        let best = if self.in_order {
+            let firsts = self.tenants.values().filter_map(TenantAccount::first);
+            let fitting = firsts.filter(|first| self.allows(&first.claim));
+            fitting.map(|first| ranked(first, 0)).min_by_key(|(rank, ..)| *rank)
+        } else {
+            let policies = self.tenants.values().flat_map(|tenant| tenant.policies.values());
+            let fitting =
+                policies.filter_map(|policy| self.place(policy).map(|place| ranked(&policy.queue[place], place)));
+            fitting.min_by_key(|(rank, ..)| *rank)
+        };
         let (_, who, place) = best?;
-        let waiter = self.remove(&who, place)?;
-        let taken = self.take(&waiter.claim);
-        debug_assert!(taken.is_some(), "it was allowed a moment ago");
-        Some((taken?, waiter.waiter))
+        let Waiter { claim, waiter, .. } = self.remove(&who, place)?;
+        debug_assert!(self.allows(&claim), "it was allowed a moment ago");
+        Some((self.book(&claim), waiter))
     }
 
     fn give_up(&mut self) -> Option<W> {
@@ -283,6 +320,14 @@ impl<W> Rule for ByPolicy<W> {
         };
         let (_, who, place) = self.tenants.iter().filter_map(waiters).max_by_key(|(rank, ..)| *rank)?;
         self.remove(&who, place).map(|waiter| waiter.waiter)
+    }
+}
+
+impl<W> TenantAccount<W> {
+    /// The claim that comes first where the tenant gets a stock in order; it is at the front of its policy's queue.
+    fn first(&self) -> Option<&Waiter<W>> {
+        let fronts = self.policies.values().filter_map(|policy| Some((policy.held, policy.queue.front()?)));
+        fronts.min_by_key(|(held, front)| (*held, front.ticket)).map(|(_, front)| front)
     }
 }
 

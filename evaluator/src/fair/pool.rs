@@ -70,9 +70,15 @@ impl PolicyPool {
         Arc::new(Self { rule: Mutex::new(ByPolicy::new(capacity, quantum, queue)) })
     }
 
-    /// Whether any claim waits.
-    pub(crate) fn is_waited_for(&self) -> bool {
-        lock(&self.rule).is_waited_for()
+    /// A stock of `capacity` that each tenant gets in order, so that no large claim is overtaken without end. A policy that holds nothing gets
+    /// `quantum` if that is free.
+    pub(crate) fn in_order(capacity: u64, quantum: u64) -> Arc<Self> {
+        Arc::new(Self { rule: Mutex::new(ByPolicy::in_order(capacity, quantum)) })
+    }
+
+    /// Whether what this one holds keeps a claim waiting ([`ByPolicy::is_in_the_way`]).
+    pub(crate) fn is_in_the_way(&self, who: &Claimant) -> bool {
+        lock(&self.rule).is_in_the_way(who)
     }
 
     /// Takes what is asked for, if it can be had at once and no claim waits that comes first ([`ByPolicy::gives_way`]).
@@ -174,6 +180,11 @@ where
 }
 
 impl<O> Permit<O> {
+    /// The one that it was given to.
+    pub(crate) fn owner(&self) -> &O {
+        &self.owner
+    }
+
     /// How much it is.
     pub(crate) fn amount(&self) -> u64 {
         self.amount

@@ -86,8 +86,8 @@ struct Reading<'a> {
     announced: usize,
     received: usize,
     begun: Instant,
-    /// Where its memory comes from; none if it is small.
-    memory: Option<&'a BodyLimits>,
+    /// Where its memory comes from, and whose share it counts in; none if it is small.
+    memory: Option<(&'a BodyLimits, &'a Claimant)>,
 }
 
 impl BodyLimits {
@@ -98,7 +98,8 @@ impl BodyLimits {
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).max(one);
         let arriving = PeerPool::new(steps(memory), steps((memory / 4 * QUARTERS_OF_ONE).max(one)));
         // An owner that holds none gets the largest body in if there is room. The number of connections limits the queue.
-        let memory = PolicyPool::new(steps(memory), steps(one), usize::MAX);
+        // A body holds nothing while it waits, so smaller ones of its owner must not overtake it without end.
+        let memory = PolicyPool::in_order(steps(memory), steps(one));
         Self { largest, memory, arriving, metrics: metrics.clone() }
     }
 
@@ -126,7 +127,7 @@ impl BodyLimits {
         let room = if announced > SMALL { Some(self.room(announced, owner, state, patience).await?) } else { None };
         let (permit, arriving) = room.unzip();
         state.sending(u64::try_from(announced).unwrap_or(u64::MAX));
-        let memory = permit.as_ref().map(|_| self);
+        let memory = permit.as_ref().map(|permit| (self, &**permit.owner()));
         let reading = Reading { body, state, announced, received: 0, begun: Instant::now(), memory };
         let read = reading.whole().await;
         drop(arriving);
@@ -148,8 +149,9 @@ impl BodyLimits {
         let amount = u64::try_from(announced.saturating_mul(COPIES).div_ceil(STEP)).unwrap_or(u64::MAX);
         let is_known = state.is_known() || state.is_proven();
         let who = match owner {
-            // Strangers together leave room for those who have sent reviews, whatever policy they name.
-            _ if !is_known => Claimant::apart("strangers"),
+            // Strangers together leave room for those who have sent reviews, whatever policy they name. Among them the address that holds
+            // the least comes first: that of an API server that has just begun, not that of a flood.
+            _ if !is_known => Claimant::one_apart("strangers", &state.peer().to_string()),
             BodyOwner::Policy(who) => Arc::clone(who),
             BodyOwner::Checks => Claimant::apart("checks"),
             BodyOwner::Nobody => Claimant::apart("nobody"),
@@ -172,9 +174,9 @@ impl BodyLimits {
         })
     }
 
-    /// Whether other bodies wait for memory.
-    fn are_waited_for(&self) -> bool {
-        self.memory.is_waited_for() || self.arriving.is_waited_for()
+    /// Whether other bodies wait for memory that a body of this owner holds. Those that wait for their own owner's share do not.
+    fn are_waited_for(&self, who: &Claimant) -> bool {
+        self.memory.is_in_the_way(who) || self.arriving.is_waited_for()
     }
 
     /// Throws a refused body away, as [`discard`] does.
@@ -235,7 +237,7 @@ impl Reading<'_> {
         }
         loop {
             let progress = self.progress();
-            let is_in_the_way = || self.memory.is_some_and(BodyLimits::are_waited_for);
+            let is_in_the_way = || self.memory.is_some_and(|(limits, who)| limits.are_waited_for(who));
             if progress.is_too_slow() || (progress.lags() && is_in_the_way()) {
                 return Poll::Ready(Err(BodyError::TooSlow));
             }
@@ -317,6 +319,69 @@ mod tests {
         let held: Vec<_> = (2..10).map(|last| flood(&limits, BodyOwner::Policy(&policy), &from(last, false))).collect();
         assert_eq!(held.iter().map(Vec::len).sum::<usize>(), 16, "from all addresses");
         assert!(room(&limits, BodyOwner::Policy(&policy), &from(1, true), 512).is_some());
+    }
+
+    #[tokio::test]
+    async fn of_strangers_the_address_that_holds_the_least_is_first() {
+        let (limits, _) = limits();
+        let policy = who("cluster/x");
+        let owner = BodyOwner::Policy(&policy);
+        for addresses in [["10.0.0.2", "10.0.0.3"], ["2001:db8::2", "2001:db8:0:1::3"]] {
+            let [flooding, fresh] = addresses.map(|address| {
+                ConnectionState::new(Instant::now(), Peer::of(address.parse().expect("an address")), false)
+            });
+            let mut held = flood(&limits, owner, &flooding);
+            let mut more = pin!(limits.room(512 * KIB, owner, &flooding, None));
+            assert!(more.as_mut().now_or_never().is_none());
+            let mut first = pin!(limits.room(512 * KIB, owner, &fresh, None));
+            assert!(first.as_mut().now_or_never().is_none());
+            drop(held.pop());
+            let served = first.as_mut().now_or_never();
+            assert!(served.as_ref().is_some_and(Result::is_ok), "{addresses:?}");
+            assert!(more.as_mut().now_or_never().is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_large_body_is_not_overtaken_by_smaller_ones_of_its_policy() {
+        let (limits, _) = limits();
+        let server = from(1, true);
+        let policy = who("cluster/x");
+        let owner = BodyOwner::Policy(&policy);
+        let mut held = flood(&limits, owner, &server);
+        drop(held.pop());
+        let mut large = pin!(limits.room(1024 * KIB, owner, &server, None));
+        assert!(large.as_mut().now_or_never().is_none());
+        let mut small = pin!(limits.room(512 * KIB, owner, &server, None));
+        assert!(small.as_mut().now_or_never().is_none(), "there is room for it, but it is not its turn");
+        drop(held.pop());
+        let served = large.as_mut().now_or_never();
+        assert!(served.as_ref().is_some_and(Result::is_ok));
+        assert!(small.as_mut().now_or_never().is_none());
+        drop(held);
+        assert!(small.as_mut().now_or_never().is_some_and(|room| room.is_ok()));
+    }
+
+    #[tokio::test]
+    async fn a_slow_sender_is_in_the_way_of_those_who_wait_for_the_same_share_only() {
+        let (limits, _) = limits();
+        let server = from(1, true);
+        let [greedy, same, slow] = ["namespaced/a/x", "namespaced/a/y", "namespaced/b/x"].map(who);
+        let _slow = room(&limits, BodyOwner::Policy(&slow), &server, 100).expect("it is free");
+        let _held = flood(&limits, BodyOwner::Policy(&greedy), &server);
+        let mut waits = pin!(limits.room(512 * KIB, BodyOwner::Policy(&greedy), &server, None));
+        assert!(!limits.are_waited_for(&greedy));
+        assert!(waits.as_mut().now_or_never().is_none());
+        assert!([&greedy, &same].into_iter().all(|who| limits.are_waited_for(who)));
+        assert!(!limits.are_waited_for(&slow), "its namespace has none of what the other one waits for");
+        // All strangers have one share.
+        let _strangers = flood(&limits, BodyOwner::Policy(&greedy), &from(2, false));
+        let fresh = from(3, false);
+        let mut waits = pin!(limits.room(512 * KIB, BodyOwner::Policy(&greedy), &fresh, None));
+        let stranger = Claimant::one_apart("strangers", "10.0.0.2");
+        assert!(!limits.are_waited_for(&stranger));
+        assert!(waits.as_mut().now_or_never().is_none());
+        assert!(limits.are_waited_for(&stranger));
     }
 
     #[tokio::test]

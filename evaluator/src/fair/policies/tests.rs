@@ -218,3 +218,60 @@ fn a_cluster_policy_does_not_wait_for_its_own_where_another_holds_the_share_of_b
     // Not even among ClusterPolicies, where nobody else has a part.
     assert!(!stock(&[claim("cluster/x", 32)], &[claim("cluster/x", 4)]).gives_way(&claim("cluster/y", 4)));
 }
+
+#[test]
+fn in_order_a_large_claim_is_not_overtaken_by_its_tenant_nor_holds_up_another_one() {
+    for (large_id, small_id) in
+        [("namespaced/a/x", "namespaced/a/x"), ("namespaced/a/y", "namespaced/a/x"), ("cluster/y", "cluster/x")]
+    {
+        let mut fair = ByPolicy::in_order(64, 16);
+        let (large, small) = (claim(large_id, 16), claim(small_id, 1));
+        let mut held = 0;
+        while fair.take(&small).is_some() {
+            held += 1;
+        }
+        fair.give_back(&small.who, 1);
+        fair.wait(&large, "large").expect("there is room");
+        fair.wait(&small, "small").expect("there is room");
+        assert!(fair.allows(&small) && fair.take(&small).is_none(), "{large_id}, {small_id}");
+        assert!(fair.take(&claim("namespaced/other/x", 1)).is_some(), "it waits for nobody");
+        let mut next = None;
+        for _ in 1..held {
+            fair.give_back(&small.who, 1);
+            next = fair.next();
+            if next.is_some() {
+                break;
+            }
+        }
+        assert_eq!(next.map(|(_, id)| id), Some("large"), "{large_id}, {small_id}");
+    }
+}
+
+#[test]
+fn in_order_a_policy_that_holds_less_goes_before_a_large_claim_of_its_tenant() {
+    let mut fair = ByPolicy::in_order(64, 16);
+    assert!(fair.take(&claim("namespaced/a/x", 28)).is_some());
+    let large = claim("namespaced/a/x", 16);
+    assert!(fair.take(&large).is_none());
+    fair.wait(&large, "large").expect("there is room");
+    assert!(fair.take(&claim("namespaced/a/x", 1)).is_none());
+    assert!(fair.take(&claim("namespaced/a/y", 1)).is_some());
+}
+
+#[test]
+fn who_waits_for_its_own_or_for_others_says_who_is_in_the_way() {
+    let [a, a_too, b] = ["namespaced/a/x", "namespaced/a/y", "namespaced/b/x"].map(|id| claim(id, 4).who);
+    let is_in_the_way = |held: &[Claim], waiting: &[Claim], who: &Claimant| stock(held, waiting).is_in_the_way(who);
+    let half = [claim("namespaced/a/x", 32)];
+    assert!(!is_in_the_way(&half, &[], &a), "nobody waits");
+    let own = [claim("namespaced/a/x", 4)];
+    assert!(is_in_the_way(&half, &own, &a) && is_in_the_way(&half, &own, &a_too));
+    assert!(!is_in_the_way(&half, &own, &b), "it waits for what its own namespace holds");
+    let large = [claim("namespaced/a/x", 50)];
+    assert!(is_in_the_way(&large, &[claim("namespaced/c/x", 8)], &b), "it waits for what others hold");
+    let cluster = [claim("cluster/x", 48)];
+    let [x, y] = ["cluster/x", "cluster/y"].map(|id| claim(id, 4).who);
+    assert!(is_in_the_way(&cluster, &[claim("cluster/y", 20)], &x), "it waits for what another one holds");
+    let own = [claim("cluster/x", 10)];
+    assert!(is_in_the_way(&cluster, &own, &x) && !is_in_the_way(&cluster, &own, &y));
+}
