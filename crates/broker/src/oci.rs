@@ -1,6 +1,7 @@
 //! `oci/*`: digests, manifests and configurations of images, and their signatures.
 
 mod manifest;
+mod memory;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::manifest::{Manifest, architecture, of_this_platform, reply};
+use self::memory::{QuestionMemory, Room};
 use crate::ProvideError;
 use crate::cache::Answer;
 use crate::certificate::Certificate;
@@ -36,6 +38,15 @@ pub(crate) struct Images {
     registry: Registry,
     trust_root: Option<PathBuf>,
     work: Arc<Work>,
+    room: Arc<Room>,
+}
+
+/// Where one question is asked.
+struct Source {
+    /// The client, which counts what the question keeps.
+    registry: Registry,
+    memory: Arc<QuestionMemory>,
+    image: Image,
 }
 
 /// What a guest wants to have verified, in the form of version 2.
@@ -192,7 +203,7 @@ impl Verify {
 impl Images {
     /// Images of registries, read with the same client as modules.
     pub(crate) fn new(registry: Registry, trust_root: Option<PathBuf>, work: Arc<Work>) -> Self {
-        Self { registry, trust_root, work }
+        Self { registry, trust_root, work, room: Arc::default() }
     }
 
     /// Answers a call of `oci/*`.
@@ -203,16 +214,22 @@ impl Images {
         let reply = match capability {
             Capability::OciVerifyV1 | Capability::OciVerifyV2 => self.verify(askers, capability, payload).await?,
             Capability::OciManifestDigest => {
-                let (_, digest) = self.manifest(&image(payload)?).await?;
+                let (_, digest) = self.source(askers, image(payload)?).manifest().await?;
                 json!({ "digest": digest })
             }
             Capability::OciManifest => {
-                let (bytes, _) = self.manifest(&image(payload)?).await?;
+                let (bytes, _) = self.source(askers, image(payload)?).manifest().await?;
                 return Ok(bytes);
             }
-            _ => return self.manifest_and_config(image(payload)?).await,
+            _ => return self.source(askers, image(payload)?).manifest_and_config().await,
         };
         Ok(Bytes::from(reply.to_string()))
+    }
+
+    /// Where policies ask about an image.
+    fn source(&self, askers: &Askers, image: Image) -> Source {
+        let memory = Arc::new(QuestionMemory::new(&self.room, askers, image.api_host()));
+        Source { registry: self.registry.within(memory.clone()), memory, image }
     }
 
     /// Verifies signatures. The payload is decoded in the turn of each check, and again for the second one: decoded it may take many times its
@@ -220,21 +237,27 @@ impl Images {
     async fn verify(&self, askers: &Askers, capability: Capability, payload: &Bytes) -> Result<Value, ProvideError> {
         let asked = payload.clone();
         let image = self.work.run(askers, move || Ok(decode(capability, &asked)?.0)).await?;
-        let (_, digest) = self.manifest(&image).await?;
-        let fetched = signature::fetch(&self.registry, &image, &digest).await;
+        let source = self.source(askers, image);
+        let (_, digest) = source.manifest().await?;
+        let fetched = signature::fetch(&source.registry, &source.image, &digest).await;
         let signatures = fetched.map_err(|error| ProvideError::failed(error.message))?;
         let (asked, trust_root) = (payload.clone(), self.trust_root.clone());
         let judge = move || {
-            let (image, requirement) = decode(capability, &asked)?;
+            // It counts what the signatures take, also if nobody waits for the result any longer.
+            let Source { image, memory: _memory, .. } = source;
+            let (_, requirement) = decode(capability, &asked)?;
             let judged = signatures.judge(&image, &digest, &requirement, trust_root.as_deref());
             judged.map(|_| digest).map_err(|error| ProvideError::failed(error.message))
         };
         let digest = self.work.run(askers, judge).await?;
         Ok(json!({ "is_trusted": true, "digest": digest }))
     }
+}
 
-    /// The manifest of an image, or its index, which must be JSON.
-    async fn manifest(&self, image: &Image) -> Result<(Bytes, Digest), ProvideError> {
+impl Source {
+    /// The manifest of the image, or its index, which must be JSON.
+    async fn manifest(&self) -> Result<(Bytes, Digest), ProvideError> {
+        let image = &self.image;
         let found = self.registry.web().in_time(&image.host, self.registry.manifest_bytes(image)).await;
         let (bytes, digest) = found.map_err(|error| ProvideError::failed(error.message))?;
         match serde_json::from_slice::<serde::de::IgnoredAny>(&bytes) {
@@ -243,19 +266,20 @@ impl Images {
         }
     }
 
-    async fn manifest_and_config(&self, mut image: Image) -> Answer {
-        let (mut manifest, mut digest) = self.manifest(&image).await?;
+    async fn manifest_and_config(mut self) -> Answer {
+        let (mut manifest, mut digest) = self.manifest().await?;
         if let Some(platforms) = Manifest::parse(&manifest).map_err(ProvideError::failed)?.manifests {
-            image.digest = Some(of_this_platform(platforms).ok_or_else(|| {
-                ProvideError::failed(format!("the index of {image} has no image for linux/{}", architecture()))
+            self.image.digest = Some(of_this_platform(platforms).ok_or_else(|| {
+                ProvideError::failed(format!("the index of {} has no image for linux/{}", self.image, architecture()))
             })?);
-            (manifest, digest) = self.manifest(&image).await?;
+            (manifest, digest) = self.manifest().await?;
         }
+        let image = &self.image;
         let named = Manifest::parse(&manifest).map_err(ProvideError::failed)?.config();
         let named =
             named.ok_or_else(|| ProvideError::failed(format!("the manifest of {image} names no configuration")))?;
-        let mut body = Whole::new("the configuration", MAX_CONFIG);
-        let fetched = self.registry.web().in_time(&image.host, self.registry.blob(&image, &named, &mut body)).await;
+        let mut body = Whole::new("the configuration", MAX_CONFIG).within(Some(self.memory.clone()));
+        let fetched = self.registry.web().in_time(&image.host, self.registry.blob(image, &named, &mut body)).await;
         fetched.map_err(|error| ProvideError::failed(error.message))?;
         let (config, found) = body.finish();
         if found != named {

@@ -84,15 +84,15 @@ impl Shares {
         Share { _permits: permits }
     }
 
-    /// Waits for a share of any of the policies that ask, including those that begin to ask meanwhile.
-    pub(crate) async fn take_of_any(&self, askers: &Askers) -> Share {
+    /// As [`Self::take`], for any of the policies that ask, including those that begin to ask meanwhile.
+    pub(crate) async fn take_of_any(&self, askers: &Askers, registry: Option<&str>) -> Share {
         let mut askers = askers.0.clone();
         let (mut known, mut shares) = (HashSet::new(), FuturesUnordered::new());
         loop {
             for policy in askers.borrow_and_update().iter() {
                 if known.insert(policy.clone()) {
                     let policy = policy.clone();
-                    shares.push(async move { self.take(&policy, None).await });
+                    shares.push(async move { self.take(&policy, registry).await });
                 }
             }
             tokio::select! {
@@ -157,12 +157,12 @@ mod tests {
         let taken = take(&shares, "namespaced/a/x").expect("free");
         let (asking, asked) = watch::channel(vec![id("namespaced/a/x"), id("namespaced/a/y")]);
         let askers = Askers::of(asked);
-        let mut share = Box::pin(shares.take_of_any(&askers));
+        let mut share = Box::pin(shares.take_of_any(&askers, None));
         assert!(share.as_mut().now_or_never().is_none(), "the namespace has one");
         asking.send_modify(|askers| askers.push(id("namespaced/b/z")));
         assert!(share.now_or_never().is_some(), "another namespace asks the same");
         drop(taken);
-        assert!(shares.take_of_any(&Askers::only(&id("namespaced/a/y"))).now_or_never().is_some());
+        assert!(shares.take_of_any(&Askers::only(&id("namespaced/a/y")), None).now_or_never().is_some());
     }
 
     #[test]

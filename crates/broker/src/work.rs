@@ -29,7 +29,7 @@ impl Work {
         askers: &Askers,
         check: impl FnOnce() -> Result<T, ProvideError> + Send + 'static,
     ) -> Result<T, ProvideError> {
-        let share = self.0.take_of_any(askers).await;
+        let share = self.0.take_of_any(askers, None).await;
         let checked = spawn_blocking(move || {
             let _share = share;
             check()

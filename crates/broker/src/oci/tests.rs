@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use portcullis_contract::PolicyId;
 use portcullis_registry::{Guard, Web, WebSettings};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -160,12 +162,66 @@ async fn images(manifest: String, config: String) -> (Images, String) {
             }
         }
     });
+    (images_of(&host), host)
+}
+
+/// Images of a registry on the loopback.
+fn images_of(host: &str) -> Images {
     let web = WebSettings {
-        plain_hosts: [host.clone()].into_iter().collect(),
+        plain_hosts: [host.to_owned()].into_iter().collect(),
         guard: Guard::new(vec!["127.0.0.1".parse().expect("an address")]),
         ..web(Duration::from_secs(30))
     };
-    (Images::new(Registry::new(Web::new(web), None), None, Arc::default()), host)
+    Images::new(Registry::new(Web::new(web), None), None, Arc::default())
+}
+
+/// A registry on the loopback that sends half of each manifest, 1 MiB, and then nothing; only that of the tag `small` is whole. Its host.
+async fn stalling() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let host = listener.local_addr().expect("an address").to_string();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            tokio::spawn(async move {
+                let mut request = [0; 4096];
+                let length = stream.read(&mut request).await.unwrap_or_default();
+                let request = String::from_utf8_lossy(&request[..length]);
+                // The client tries TLS first, which ends here.
+                if !request.starts_with("GET ") {
+                    return;
+                }
+                let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length:";
+                let answer = match request.contains("/manifests/small ") {
+                    true => format!("{head} 2\r\n\r\n{{}}"),
+                    false => format!("{head} {}\r\n\r\n{}", 2 << 20, " ".repeat(1 << 20)),
+                };
+                // Who waits for memory reads no more, and may go.
+                _ = stream.write_all(answer.as_bytes()).await;
+                _ = stream.read(&mut [0]).await;
+            });
+        }
+    });
+    host
+}
+
+#[tokio::test]
+async fn a_registry_that_sends_much_and_then_nothing_leaves_memory_to_others() {
+    let host = stalling().await;
+    let images = Images { room: Arc::new(Room::new(Duration::from_millis(200))), ..images_of(&host) };
+    let ask = |capability, number: usize, tag: String| {
+        let (images, name) = (&images, Bytes::from(format!("\"{host}/apps/web:{tag}\"")));
+        let askers = Askers::only(&format!("namespaced/n{number}/a").parse().expect("an id"));
+        async move { images.provide(&askers, capability, &name).await.map_err(|error| error.to_string()) }
+    };
+    let capabilities = [Capability::OciManifestDigest, Capability::OciManifest, Capability::OciManifestConfig];
+    let large = (0..6).map(|number| ask(capabilities[number % 3], number, format!("v{number}")));
+    let mut large: FuturesUnordered<_> = large.collect();
+    for _ in 0..4 {
+        let error = large.next().await.expect("there are six").expect_err("there is no memory");
+        assert!(error.contains("waited for memory"), "{error}");
+    }
+    timeout(Duration::from_millis(50), large.next()).await.expect_err("two have memory and wait for the registry");
+    ask(Capability::OciManifest, 0, "small".to_owned()).await.expect("what is small needs none");
 }
 
 #[tokio::test]
