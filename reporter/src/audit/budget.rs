@@ -136,9 +136,9 @@ impl Budgets {
         self.round(subject, is_slow)
     }
 
-    /// The round that this scan goes on with: the previous period was not enough.
+    /// The round that this scan goes on with: the previous period was not enough, or this one is not, so that the policy cannot be asked any further.
     pub(super) fn resumed_round(&self, subject: &Subject) -> Option<Round> {
-        self.round(subject, |account| account.was_over)
+        self.round(subject, |account| account.was_over || account.is_over)
     }
 
     fn round(&self, subject: &Subject, is_wanted: impl Fn(&Account) -> bool) -> Option<Round> {
@@ -393,6 +393,24 @@ mod tests {
         budgets.begin(std::slice::from_ref(&mended), now + DEADLINE);
         assert!(budgets.asks_late(&mended));
         assert_eq!(asked(&mut budgets, &mended, QUICK, 1000), 1000);
+    }
+
+    #[test]
+    fn what_a_slow_policy_has_said_holds_as_soon_as_it_cannot_be_asked_and_until_a_period_was_enough() {
+        let now = Instant::now();
+        let all = [subject(Some("a"), "slow", 1)];
+        let mut budgets = begun(&all, now);
+        assert!(budgets.kept_round(&all[0]).is_none() && budgets.resumed_round(&all[0]).is_none());
+        asked(&mut budgets, &all[0], DEADLINE, 1);
+        let round = budgets.kept_round(&all[0]);
+        assert!(round.is_some() && budgets.resumed_round(&all[0]).is_none(), "it can still be asked");
+        asked(&mut budgets, &all[0], DEADLINE, 1000);
+        for time in [now, now + DEADLINE, now + INTERVAL] {
+            budgets.begin(&all, time);
+            assert_eq!((budgets.kept_round(&all[0]), budgets.resumed_round(&all[0])), (round, round));
+        }
+        budgets.begin(&all, now + INTERVAL * 2);
+        assert_eq!(budgets.resumed_round(&all[0]), None, "the period before this one was enough");
     }
 
     #[test]

@@ -38,10 +38,13 @@ struct Judged {
 /// What is remembered of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Remembered {
+    /// The policies that were asked, with their generations, by [`generations`]; without those that depend on others. If these are other ones now, they
+    /// are all asked again.
+    pub(super) generations: u64,
     pub(super) findings: Vec<Finding>,
     /// The policies that are to be asked again; the findings of all others hold, unless they depend on others.
     pub(super) open: Vec<Open>,
-    /// The rounds in which policies that depend on others were asked; their findings hold as long as these last.
+    /// The rounds in which policies that depend on others were asked; their findings hold as long as these last, whatever becomes of other policies.
     pub(super) rounds: Vec<Round>,
 }
 
@@ -127,15 +130,16 @@ pub(super) fn key(uid: &str, resource: &Resource) -> u64 {
     hash(&(uid, &resource.group, &resource.version, &resource.name))
 }
 
-/// What a judgement depends on: the object, the labels of its namespace, and the policies that match it with the generations that serve.
-pub(super) fn fingerprint<'s>(
-    resource_version: &str,
-    namespace: Option<&Labels>,
-    policies: impl Iterator<Item = &'s Subject>,
-) -> u64 {
+/// What all judgements of an object depend on: the object, and the labels of its namespace.
+pub(super) fn fingerprint(resource_version: &str, namespace: Option<&Labels>) -> u64 {
+    hash(&(resource_version, namespace))
+}
+
+/// What the judgement of these policies depends on besides: which match the object, with the generations that serve.
+pub(super) fn generations<'s>(policies: impl Iterator<Item = &'s Subject>) -> u64 {
     let mut policies: Vec<(&str, i64)> = policies.map(|subject| (subject.uid.as_str(), subject.generation)).collect();
     policies.sort_unstable();
-    hash(&(resource_version, namespace, policies))
+    hash(&policies)
 }
 
 #[cfg(test)]
@@ -161,16 +165,14 @@ mod tests {
     fn a_judgement_counts_while_nothing_that_it_depends_on_changes() {
         let (a, b) = (subject("aaaa", 1), subject("bbbb", 4));
         let labels = Labels::from([("env".to_owned(), "prod".to_owned())]);
-        let first = fingerprint("7", Some(&labels), [&a, &b].into_iter());
-        assert_eq!(first, fingerprint("7", Some(&labels), [&b, &a].into_iter()), "whatever the order");
+        let first = fingerprint("7", Some(&labels));
+        for other in [fingerprint("8", Some(&labels)), fingerprint("7", Some(&Labels::new())), fingerprint("7", None)] {
+            assert_ne!(first, other);
+        }
+        let first = generations([&a, &b].into_iter());
+        assert_eq!(first, generations([&b, &a].into_iter()), "whatever the order");
         let newer = subject("bbbb", 5);
-        for other in [
-            fingerprint("8", Some(&labels), [&a, &b].into_iter()),
-            fingerprint("7", Some(&Labels::new()), [&a, &b].into_iter()),
-            fingerprint("7", None, [&a, &b].into_iter()),
-            fingerprint("7", Some(&labels), [&a].into_iter()),
-            fingerprint("7", Some(&labels), [&a, &newer].into_iter()),
-        ] {
+        for other in [generations([&a].into_iter()), generations([&a, &newer].into_iter())] {
             assert_ne!(first, other);
         }
     }

@@ -16,10 +16,10 @@ use portcullis_util::lock;
 use serde_json::value::RawValue;
 
 use super::ask::Evaluator;
-use super::budget::Budgets;
+use super::budget::{Budgets, Round};
 use super::finding::{Finding, Problem};
 use super::known::ObjectKey;
-use super::memory::{Memory, Open, Remembered, fingerprint, key};
+use super::memory::{Memory, Open, Remembered, fingerprint, generations, key};
 use super::metrics::AuditMetrics;
 use super::plan::{Asking, KnownNamespaces, List, Matching, Plan, USER};
 use super::report::{AuditFormat, Judgement, Target, report};
@@ -62,8 +62,10 @@ struct Work {
     key: u64,
     fingerprint: u64,
     matching: Matching,
-    /// What is remembered of an earlier scan, if it still holds.
-    remembered: Option<Remembered>,
+    /// What is remembered of earlier scans; empty if the object was not judged as it is now.
+    remembered: Remembered,
+    /// [`Remembered::generations`] of this scan.
+    generations: u64,
     questions: Vec<Asking>,
     /// The object as JSON; none if there are no questions.
     raw: Option<Box<RawValue>>,
@@ -119,21 +121,22 @@ impl Worker {
         let stable =
             || matching.asking.iter().map(move |one| &plan.subjects[one.subject]).filter(|one| !one.depends_on_others);
         let labels = target.namespace.as_ref().and_then(|namespace| current.namespaces.labels.get(namespace));
-        let fingerprint = fingerprint(&version, labels, stable());
-        let remembered = self.memory.recall(key, fingerprint);
-        let remembered = if stable().next().is_none() { Some(remembered.unwrap_or_default()) } else { remembered };
+        let fingerprint = fingerprint(&version, labels);
+        // Nothing needs to be remembered of an object that only policies match which are asked each time.
+        let generations = if stable().next().is_none() { 0 } else { generations(stable()) };
+        let remembered = self.memory.recall(key, fingerprint).unwrap_or_default();
         let budgets = lock(&self.budgets);
         let is_asked = |one: &&Asking| {
             let subject = &plan.subjects[one.subject];
-            let Some(remembered) = &remembered else { return true };
             if subject.depends_on_others {
                 return !budgets.resumed_round(subject).is_some_and(|round| remembered.rounds.contains(&round));
             }
-            remembered.open(subject).is_some_and(|open| !open.is_late || budgets.asks_late(subject))
+            let is_open = |open: Open| !open.is_late || budgets.asks_late(subject);
+            remembered.generations != generations || remembered.open(subject).is_some_and(is_open)
         };
         let questions: Vec<Asking> = matching.asking.iter().filter(is_asked).copied().collect();
         let raw = (!questions.is_empty()).then_some(text);
-        Some(Work { target, key, fingerprint, matching, remembered, questions, raw })
+        Some(Work { target, key, fingerprint, matching, remembered, generations, questions, raw })
     }
 
     /// What the match conditions of a policy say, at the expense of its budget; none if that is used up.
@@ -177,6 +180,14 @@ impl Worker {
         (work, answers)
     }
 
+    /// The round in which a verdict of a policy holds after it was given, if the policy depends on others and is slow.
+    fn round(&self, subject: &Subject) -> Option<Round> {
+        if !subject.depends_on_others {
+            return None;
+        }
+        lock(&self.budgets).kept_round(subject)
+    }
+
     /// Takes in the answers of policies about an object, and writes its report.
     async fn conclude(&mut self, current: &mut Current<'_>, work: &Work, answers: &[(usize, Answer)]) {
         let plan = current.plan;
@@ -185,7 +196,7 @@ impl Worker {
         let mut findings: Vec<(usize, Finding)> = Vec::new();
         let mut passed = 0;
         // The findings of policies that are not asked again, and the policies that are.
-        let mut remembered = Remembered::default();
+        let mut remembered = Remembered { generations: work.generations, ..Remembered::default() };
         let mut unasked = work.matching.unasked.clone();
         for number in &work.matching.unasked {
             current.tallies[*number].unasked();
@@ -197,8 +208,16 @@ impl Worker {
         for asking in &work.matching.asking {
             let subject = &subjects[asking.subject];
             let tally = &mut current.tallies[asking.subject];
-            let (finding, open) = match answers.iter().find(|(number, _)| *number == asking.subject) {
-                Some((_, Answer::Verdict(verdict))) => {
+            let round = self.round(subject);
+            let held = round.filter(|round| work.remembered.rounds.contains(round));
+            let old = || work.remembered.findings.iter().find(|finding| finding.policy == subject.id).cloned();
+            let answer = match answers.iter().find(|(number, _)| *number == asking.subject) {
+                // Its budget was used up while it was asked again. What it has said in this round holds.
+                Some((_, Answer::LeftOut)) if held.is_some() => None,
+                answer => answer.map(|(_, answer)| answer),
+            };
+            let (finding, open) = match answer {
+                Some(Answer::Verdict(verdict)) => {
                     self.metrics.object(verdict.outcome.as_str());
                     let finding = Finding::of(&subject.id, verdict);
                     // An evaluation that failed may succeed in the next scan.
@@ -207,27 +226,27 @@ impl Worker {
                         failed.map(|failed| Open::new(subject, failed.reason == Some(Reason::EvaluationTimedOut)));
                     (finding, open)
                 }
-                Some((_, answer)) => {
+                Some(answer) => {
                     unasked.push(asking.subject);
                     match answer {
                         Answer::LeftOut => tally.left_out(&title),
                         _ => tally.unasked(),
                     }
+                    // In the next scan it may have used up its budget.
+                    remembered.rounds.extend(held);
+                    remembered.findings.extend(held.and_then(|_| old()));
                     remembered.open.extend((!subject.depends_on_others).then(|| Open::new(subject, false)));
                     continue;
                 }
                 None => {
                     self.metrics.object("remembered");
-                    let old = work.remembered.as_ref();
-                    let mut findings = old.into_iter().flat_map(|old| &old.findings);
-                    let finding = findings.find(|finding| finding.policy == subject.id).cloned();
-                    (finding, old.and_then(|old| old.open(subject)))
+                    (old(), work.remembered.open(subject))
                 }
             };
             tally.judged(finding.as_ref(), &title);
             let mut holds = open.is_none_or(|open| open.is_late);
             if subject.depends_on_others {
-                let round = lock(&self.budgets).kept_round(subject).filter(|_| holds);
+                let round = round.filter(|_| holds);
                 holds = round.is_some();
                 remembered.rounds.extend(round);
             } else {
@@ -248,7 +267,7 @@ impl Worker {
             self.metrics.object("too_large");
             current.tallies[*number].too_large(&title);
         }
-        if work.remembered.as_ref() != Some(&remembered) {
+        if work.remembered != remembered {
             self.memory.put(work.key, work.fingerprint, remembered);
         }
         let of_report = || findings.iter().map(|(number, _)| *number).chain(unasked.iter().copied());

@@ -27,7 +27,7 @@ use crate::audit::writer::Writer;
 
 /// The number of objects in each of the two namespaces.
 const OBJECTS: usize = 30;
-/// The deadline of the slow policy, and what the evaluator says that each of its evaluations took.
+/// The deadline of the slow policy, and what the evaluator says that each of its evaluations took, unless a test says otherwise.
 const DEADLINE: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_secs(3600);
 
@@ -56,11 +56,16 @@ impl Stage {
 
     /// With this in the `spec` of the slow policy and of the quick one, where all policies were made this many seconds ago.
     fn created(interval: Duration, specs: [Value; 2], ago: i64) -> Self {
+        Self::taking(DEADLINE, interval, specs, ago)
+    }
+
+    /// The same, where each evaluation of the slow policy takes this time.
+    fn taking(time: Duration, interval: Duration, specs: [Value; 2], ago: i64) -> Self {
         portcullis_process::install_crypto();
         let asked = Asked::default();
         let mut servers = ProbeServer::new();
         let mut serve = |routes| servers.port(([127, 0, 0, 1], 0).into(), routes).expect("binds");
-        let (api, evaluator) = (serve(api_server(specs, ago)), serve(evaluator(Arc::clone(&asked))));
+        let (api, evaluator) = (serve(api_server(specs, ago)), serve(evaluator(Arc::clone(&asked), time)));
         servers.start().expect("starts");
         let served = ["uid-all", "uid-slow", "uid-quick"].map(|uid| (PolicyKey::of(uid), 1)).into();
         Self { scanner: scanner(api, evaluator, interval), served, unloadable: Unloadable::new(), asked }
@@ -166,8 +171,8 @@ fn api_server(specs: [Value; 2], ago: i64) -> Router {
         .route("/api/v1/configmaps", get(move || async move { list(objects) }))
 }
 
-/// Says of each evaluation of the slow policy that it ran to its deadline, and admits the object otherwise.
-fn evaluator(asked: Asked) -> Router {
+/// Says of each evaluation of the slow policy that it ran to its deadline, after this time, and admits the object otherwise.
+fn evaluator(asked: Asked, time: Duration) -> Router {
     let ask = move |Path(id): Path<String>, body: String| async move {
         let review: Value = serde_json::from_str(&body).expect("a review");
         let name = review["request"]["name"].as_str().unwrap_or_default().to_owned();
@@ -175,7 +180,7 @@ fn evaluator(asked: Asked) -> Router {
         answer(&if id == "namespaced/a/slow" {
             json!({
                 "outcome": "failed", "generation": 1, "message": "too late", "reason": "EvaluationTimedOut",
-                "microseconds": DEADLINE.as_micros(),
+                "microseconds": time.as_micros(),
             })
         } else {
             json!({"outcome": "allowed", "generation": 1, "microseconds": 200})
@@ -275,6 +280,39 @@ async fn a_policy_that_may_ask_a_registry_is_asked_about_all_its_objects_in_each
         assert_eq!(stage.asked("namespaced/b/quick").len(), OBJECTS);
         // The verdicts of others about the same objects hold.
         assert_eq!(stage.asked("cluster/all").len(), if scan == 0 { 2 * OBJECTS } else { 0 });
+    }
+}
+
+#[tokio::test]
+async fn what_a_slow_policy_that_may_ask_a_registry_has_said_outlives_an_edit_when_it_cannot_be_asked_any_more() {
+    let mut stage = Stage::with_slow(INTERVAL, json!({"hostCapabilities": ["oci/*"]}));
+    let found = |summaries: &Summaries| {
+        let slow = &summaries["namespaced/a/slow"];
+        let left_out = slow.message.split_once(" (").map(|(words, _)| words.to_owned());
+        (slow.checked, slow.errors, left_out)
+    };
+    let first = found(&stage.scan().await);
+    let asked = stage.asked("namespaced/a/slow").len() as i64;
+    let left_out = format!("{} objects were not audited", OBJECTS as i64 - asked);
+    assert_eq!(first, (asked, asked, Some(left_out)));
+    assert_eq!(found(&stage.scan().await), first);
+    // Another policy that matches the same objects has been edited.
+    stage.served.insert(PolicyKey::of("uid-all"), 2);
+    assert_eq!(found(&stage.scan().await), first);
+    assert_eq!(stage.asked("namespaced/a/slow"), Vec::<String>::new());
+    assert_eq!(stage.asked("cluster/all").len(), 4 * OBJECTS, "the edited one is asked again");
+}
+
+#[tokio::test]
+async fn a_policy_whose_budget_ends_in_the_second_scan_of_a_period_keeps_what_it_said_in_the_first() {
+    let specs = [json!({"hostCapabilities": ["oci/*"]}), json!({})];
+    let mut stage = Stage::taking(Duration::from_millis(700), INTERVAL, specs, 3600);
+    for (scan, least, most) in [(1, OBJECTS, OBJECTS), (2, 1, OBJECTS - 1), (3, 0, 0)] {
+        let found = stage.scan().await;
+        let slow = &found["namespaced/a/slow"];
+        assert_eq!((slow.checked, slow.errors, slow.message.as_str()), (OBJECTS as i64, OBJECTS as i64, ""), "{scan}");
+        let asked = stage.asked("namespaced/a/slow").len();
+        assert!((least..=most).contains(&asked), "scan {scan}: {asked}");
     }
 }
 
