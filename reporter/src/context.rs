@@ -1,7 +1,7 @@
 //! Whether the objects of the cluster that a policy reads are known, by the reports of the replicas: one condition shows it, and a policy
 //! is not Ready before all of them have been read (docs/design/status-api.md, section 4). Pure.
 
-use portcullis_api::{ConditionType, PolicyStatus, ReplicaReportSpec, ReportContext, Truth};
+use portcullis_api::{ReplicaReportSpec, ReportContext};
 use portcullis_contract::{ContextReason, LoaderPolicy, LoaderState, clean};
 
 use crate::facts::{Facts, Replica};
@@ -18,7 +18,8 @@ pub(crate) struct Context {
     pub(crate) message: String,
 }
 
-/// The problems that this pod's loader reports. Namespaces take turns, each with its worst first.
+/// The problems that this pod's loader reports. Missing objects come first: they keep a policy from being Ready, and old ones do not. Among either,
+/// namespaces take turns, each with its worst first.
 pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportContext> {
     let mut policies: Vec<_> = loader.policies.iter().filter(|policy| !policy.context.is_empty()).collect();
     let worst = |policy: &LoaderPolicy| policy.context.iter().map(|problem| problem.reason).min();
@@ -32,7 +33,8 @@ pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportContext> {
             message: clean(&messages.join("; "), ReplicaReportSpec::MAX_CONTEXT_MESSAGE),
         })
     };
-    let policies = in_turns(policies, |policy| ((), policy.id.namespace()));
+    let lacks = |policy: &LoaderPolicy| worst(policy).is_some_and(ContextReason::is_missing);
+    let policies = in_turns(policies, |policy| (!lacks(policy), policy.id.namespace()));
     policies.iter().filter_map(entry).take(ReplicaReportSpec::MAX_CONTEXT).collect()
 }
 
@@ -44,14 +46,6 @@ pub(crate) fn is_full(report: &ReplicaReportSpec) -> bool {
 /// Whether it is not known if a replica has the objects that the policy reads: its report has no entry of the policy, and no room for one.
 pub(crate) fn is_left_out(facts: &Facts<'_>, replica: &Replica<'_>) -> bool {
     replica.heard().is_some_and(is_full) && of(facts, replica).is_none()
-}
-
-/// The problem that the last status told of this generation, for a replica that has no room to tell whether it is still there.
-pub(crate) fn last(facts: &Facts<'_>, previous: Option<&PolicyStatus>) -> Option<Context> {
-    let last = previous?.condition(ConditionType::ContextSynced)?;
-    let is_problem = last.status == Truth::False && last.observed_generation == facts.generation;
-    let reason = ContextReason::ALL.iter().find(|reason| is_problem && reason.as_str() == last.reason)?;
-    Some(Context { reason: *reason, message: NO_ROOM.to_owned() })
 }
 
 /// The problem that one replica reports for the newest generation; `None` if it reports none.
@@ -86,5 +80,20 @@ mod tests {
         assert_eq!(reported.len(), ReplicaReportSpec::MAX_CONTEXT);
         assert_eq!((reported[0].reason.as_str(), reported[0].message.as_str()), ("ContextForbidden", "no; wait"));
         assert_eq!(reported[1].reason, "ContextStale");
+    }
+
+    #[test]
+    fn old_objects_take_no_place_from_missing_ones() {
+        let of = |number: usize, namespace: &str, reason| {
+            let policy = published(&format!("namespaced/{namespace}/p{number}"), &format!("uid-{number}"));
+            LoaderPolicy { context: vec![ContextProblem::new(reason, "in words")], ..policy }
+        };
+        let stale = |number: usize| of(number, &format!("old-{number}"), ContextReason::ContextStale);
+        let mut policies: Vec<_> = (0..ReplicaReportSpec::MAX_CONTEXT).map(stale).collect();
+        policies.extend((900..903).map(|number| of(number, "lacking", ContextReason::ContextNotSynced)));
+        let reported = reported(&LoaderState { policies, ..LoaderState::default() });
+        let first: Vec<_> = reported.iter().take(4).map(|one| one.reason.as_str()).collect();
+        assert_eq!(first, ["ContextNotSynced", "ContextNotSynced", "ContextNotSynced", "ContextStale"]);
+        assert_eq!(reported.len(), ReplicaReportSpec::MAX_CONTEXT);
     }
 }

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use portcullis_api::{Condition, ConditionType, PolicyStatus, ReplicaStatus, Resolved, Truth};
-use portcullis_contract::{Digest, Reason, ReplicaState, truncate};
+use portcullis_contract::{ContextReason, Digest, Reason, ReplicaState, truncate};
 
 mod aggregate;
 mod history;
@@ -39,11 +39,7 @@ pub fn decide(
     let resolution = Resolution::of(facts, replicas, previous);
     let digest = resolution.digest();
     let resolved = digest.map(|digest| resolution::resolved(facts.generation, digest, facts, replicas, previous));
-    let mut assessments: Vec<Assessment<'_>> =
-        replicas.iter().map(|replica| examine(facts, resolution, replica)).collect();
-    for left_out in assessments.iter_mut().filter(|one| one.is_context_left_out) {
-        left_out.context = context::last(facts, previous);
-    }
+    let assessments: Vec<Assessment<'_>> = replicas.iter().map(|replica| examine(facts, resolution, replica)).collect();
     let aggregate = Aggregate::new(facts, webhook, &assessments);
 
     let enforced = enforced(&aggregate, previous);
@@ -250,7 +246,7 @@ fn accepted(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, now: Tim
 }
 
 /// The condition `MetadataMatched`: whether the module's metadata agrees with the policy. Like the last judgement of the spec, the last
-/// comparison stays while no replica has made another, or has no room for it in its report.
+/// comparison stays while no replica has made another, or has no room for it in its report. That there was none yet does not stay.
 fn metadata_matched(
     aggregate: &Aggregate<'_>,
     replicas: &[Replica<'_>],
@@ -260,9 +256,11 @@ fn metadata_matched(
     let r#type = ConditionType::MetadataMatched;
     let is_current = aggregate.assessments.iter().any(|assessment| assessment.state == ReplicaState::Current);
     let made = |finding| condition(r#type, finding, aggregate.facts.generation, previous, now);
+    let last = previous.and_then(|previous| previous.condition(r#type));
+    let last = last.filter(|last| !(is_current && last.reason == "Progressing"));
     match mismatch::found(aggregate.facts, replicas, is_current) {
         Some((status, reason, message)) => made(finding(status, reason, message)),
-        None => previous.and_then(|previous| previous.condition(r#type)).cloned().unwrap_or_else(|| {
+        None => last.cloned().unwrap_or_else(|| {
             let words = if is_current {
                 "too many modules differ from their policies for the report of a pod to tell whether this one does"
             } else {
@@ -275,7 +273,8 @@ fn metadata_matched(
 
 /// The condition `ContextSynced`: whether the objects that the policy reads are known and up to date. Outdated objects show only here: the
 /// policy goes on with them. The last finding stays while no replica serves the newest generation, or one that does has no room in its report
-/// to tell.
+/// to tell. In the second case that objects are missing does not stay: the policy is Ready then, as most that have no entry lack nothing, and
+/// otherwise many that lack objects would keep one that has read its own from being enforced.
 fn context_synced(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, now: Timestamp) -> Condition {
     let r#type = ConditionType::ContextSynced;
     let made = |finding| condition(r#type, finding, aggregate.facts.generation, previous, now);
@@ -286,7 +285,9 @@ fn context_synced(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, no
     if is_current && !aggregate.assessments.iter().any(|assessment| assessment.is_context_left_out) {
         return made(finding(Truth::True, "AsExpected", ""));
     }
-    previous.and_then(|previous| previous.condition(r#type)).cloned().unwrap_or_else(|| {
+    let last = previous.and_then(|previous| previous.condition(r#type));
+    let holds = |last: &&Condition| last.status == Truth::True || last.reason == ContextReason::ContextStale.as_str();
+    last.filter(|last| !is_current || holds(last)).cloned().unwrap_or_else(|| {
         let words = if is_current { context::NO_ROOM } else { "no replica has loaded the policy yet" };
         made(finding(Truth::Unknown, "Progressing", words))
     })

@@ -32,6 +32,16 @@ fn a_difference_of_the_metadata_leaves_the_policy_ready_and_goes_when_it_is_gran
     };
     assert_eq!(told(&by_full(Some(&first))), told(&first), "a full report leaves the last comparison");
     assert_eq!(told(&by_full(None)), (Truth::Unknown, "Progressing".to_owned(), true));
+    let words = |status: &PolicyStatus| {
+        let condition = status.condition(ConditionType::MetadataMatched).expect("it is there");
+        format!("{}/{} {}", condition.status.as_str(), condition.reason, condition.message)
+    };
+    let loading = decided_with(&facts(), &[Loading], Webhook::Confirmed, None, now());
+    assert_eq!(words(&loading), "Unknown/Progressing no replica has compared it with the policy yet");
+    assert_eq!(
+        words(&by_full(Some(&loading))),
+        "Unknown/Progressing too many modules differ from their policies for the report of a pod to tell whether this one does"
+    );
     let granted = decided_with(&facts(), &[Current], Webhook::Confirmed, Some(&first), later());
     assert_eq!(told(&granted), (Truth::True, "AsExpected".to_owned(), true));
 }
