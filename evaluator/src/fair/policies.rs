@@ -105,7 +105,8 @@ impl<W> ByPolicy<W> {
     }
 
     /// Whether what this one holds keeps a claim waiting: one of the same owner, or one whose owner would not have more than its part with it,
-    /// so that it waits because of what others hold. Of a tenant, the claim that comes first says that: all others wait for it.
+    /// so that it waits because of what others hold. So does one that gets the quantum once it is free, however small the parts are. Of a
+    /// tenant, the claim that comes first says that: all others wait for it.
     pub(super) fn is_in_the_way(&self, who: &Claimant) -> bool {
         if self.waiting == 0 {
             return false;
@@ -116,7 +117,7 @@ impl<W> ByPolicy<W> {
         let parts = self.parts(&who.tenant);
         let mut firsts = self.tenants.values().filter_map(TenantAccount::first);
         self.tenants.get(&who.tenant).is_some_and(|tenant| tenant.policies.iter().any(is_own))
-            || firsts.any(|first| self.is_within_part(&first.claim, parts))
+            || firsts.any(|Waiter { claim, .. }| self.gets_quantum(claim) || self.is_within_part(claim, parts))
     }
 
     /// Whether an audit's claim, which never waits, has to leave what it asks for to a claim that waits: to one of the same policy, to one that
@@ -176,6 +177,11 @@ impl<W> ByPolicy<W> {
         let held = if who.tenant == Tenant::Cluster { policy_held } else { tenant_held };
         let part = (self.capacity.saturating_mul(who.tenant.weight()) / parts).min(self.capacity / 2);
         held + amount <= part
+    }
+
+    /// Whether nothing but what others hold can keep a claim waiting.
+    fn gets_quantum(&self, claim: &Claim) -> bool {
+        claim.amount <= self.quantum && self.held(&claim.who).0 == 0
     }
 
     /// What tenant and policy hold.

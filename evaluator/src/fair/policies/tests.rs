@@ -275,3 +275,14 @@ fn who_waits_for_its_own_or_for_others_says_who_is_in_the_way() {
     let own = [claim("cluster/x", 10)];
     assert!(is_in_the_way(&cluster, &own, &x) && !is_in_the_way(&cluster, &own, &y));
 }
+
+#[test]
+fn who_holds_nothing_waits_for_others_however_many_have_a_part() {
+    let mut fair = ByPolicy::in_order(64, 16);
+    let held = [("namespaced/a/x", 40), ("namespaced/b/x", 11), ("namespaced/d/x", 1)].map(|(id, n)| claim(id, n));
+    assert!(held.iter().all(|claim| fair.take(claim).is_some()));
+    let large = claim("namespaced/c/x", 16);
+    assert!(fair.take(&large).is_none() && !fair.is_within_part(&large, fair.parts(&large.who.tenant)));
+    fair.wait(&large, "large").expect("there is room");
+    assert!(fair.is_in_the_way(&held[1].who));
+}
