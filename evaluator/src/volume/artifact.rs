@@ -152,7 +152,7 @@ impl Artifacts {
             }
             copy => copy?,
         };
-        // A copy that is made after the manifest was applied counts for all whose policies name it, not only for who had it made. A newer
+        // A copy that is made after the manifest was applied counts for all whose policies name it, not only for the first one. A newer
         // manifest, which may be applied meanwhile, comes last.
         self.copies.set_owners(&lock(&self.needed));
         let again = copy.try_clone().map_err(|source| {

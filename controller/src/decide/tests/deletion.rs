@@ -106,7 +106,7 @@ fn a_policy_says_once_that_what_held_up_its_deletion_is_over() {
     assert_eq!(stage.actions(), NOTHING);
     stage.pass(5);
     let [(_, message)] = &told(&mut stage, "mark a-1 deleted=true", Cause::Forbidden)[..] else { panic!("one") };
-    assert!(message.contains("revision a-1 cannot be changed"), "the next one is told: {message}");
+    assert!(message.contains("revision a-1 cannot be changed"), "the next one is shown: {message}");
 }
 
 #[test]

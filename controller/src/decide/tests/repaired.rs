@@ -42,7 +42,7 @@ fn an_event_that_the_api_server_refuses_is_not_written_again() {
         policies::answer(&mut stage, &actions[1..], cause);
         assert_eq!(stage.actions(), ["prove with a-1"]);
         stage.memory.succeeded(&change);
-        assert!(stage.actions().contains(&TOLD.to_owned()), "the next repair is told");
+        assert!(stage.actions().contains(&TOLD.to_owned()), "the next repair has its event");
     }
 }
 
@@ -52,7 +52,7 @@ fn each_repair_has_an_event_although_the_one_before_is_not_written_yet() {
     stage.memory.succeeded(&change);
     let told = stage.decide().into_iter().find(|action| short(action) == TOLD).expect("an event");
     stage.memory.succeeded(&told);
-    assert!(stage.actions().contains(&TOLD.to_owned()), "the second one is told");
+    assert!(stage.actions().contains(&TOLD.to_owned()), "the second one has its event");
     stage.memory.succeeded(&told);
     assert_eq!(stage.actions(), ["prove with a-1"]);
     (0..=UNTOLD).for_each(|_| stage.memory.succeeded(&change));

@@ -57,7 +57,7 @@ impl Room {
 }
 
 impl QuestionMemory {
-    /// Of a question of these policies to this registry.
+    /// The memory of a question that these policies ask a registry.
     pub(super) fn new(room: &Arc<Room>, askers: &Askers, host: &str) -> Self {
         Self {
             room: Arc::clone(room),

@@ -140,7 +140,7 @@ async fn what_is_to_be_verified_is_decoded_in_the_turn_of_a_check() {
     let mut answer = Box::pin(images.provide(&askers, Capability::OciVerifyV2, &nonsense));
     timeout(Duration::from_millis(50), answer.as_mut()).await.expect_err("it waits for its turn");
     drop(taken);
-    answer.await.expect_err("it is no JSON");
+    answer.await.expect_err("it is not JSON");
 }
 
 /// Images of a registry on the loopback that has one manifest and one configuration; and its host.
