@@ -140,7 +140,8 @@ pub enum Command {
     /// Helm values of each PolicyServer instead of the policies.
     ///
     /// Exit status: 0; 1 when an object was left out, for instance because an API server would refuse it, or a file or a folder in a
-    /// folder that cannot be read; 2 when there is nothing to translate; 64 for a bad argument.
+    /// folder that cannot be read, or when kubectl reads a value as something else, such as `yes`; 2 when there is nothing to translate;
+    /// 64 for a bad argument.
     Migrate(MigrateArgs),
     /// Fetch a module from a registry or a web address to a file.
     Pull(PullArgs),

@@ -44,7 +44,7 @@ policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quot
 {{/* A quantity of Kubernetes as a decimal number, in bytes or processors: (list "evaluator.resources.limits.memory" quantity). Ends with the
      name of the value if it is none. `quantity` in cli/src/migrate/server.rs reads the same. */}}
 {{- define "portcullis.quantity" -}}
-{{- $text := index . 1 | toString -}}
+{{- $text := index . 1 | toString | trim -}}
 {{- if not (regexMatch "^[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{1,2})?$" $text) -}}
 {{- fail (printf "%s is %q, which is not a quantity that Kubernetes knows: want for instance 500m, 1.5 or 2Gi" (index . 0) $text) -}}
 {{- end -}}

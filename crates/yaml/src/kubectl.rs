@@ -2,7 +2,7 @@
 
 use granit_parser::{Event, Parser, ScalarStyle};
 
-/// Most scalars that are reported.
+/// Most scalars that are reported of one document.
 const MOST: usize = 100;
 
 /// A plain scalar that is a text for this crate, and something else for kubectl.
@@ -16,19 +16,21 @@ pub struct ReadOtherwise {
     pub meant: &'static str,
 }
 
-/// The plain scalars, keys too, that kubectl reads otherwise, up to the first place that is not YAML; at most 100.
+/// The plain scalars, keys too, that kubectl reads otherwise, up to the first place that is not YAML; at most 100 of each document.
 pub fn read_otherwise(text: &str) -> Vec<ReadOtherwise> {
     let mut found = Vec::new();
+    let mut of_earlier_documents = 0;
     for event in Parser::new_from_str(text) {
         let Ok((event, span)) = event else { break };
-        if let Event::Scalar(text, ScalarStyle::Plain, _, None) = event
-            && let Some(meant) = meant(&text)
-        {
-            let word = (meant != NUMBER).then(|| text.into_owned());
-            found.push(ReadOtherwise { line: span.start.line(), word, meant });
-            if found.len() == MOST {
-                break;
+        match event {
+            Event::DocumentStart(_) => of_earlier_documents = found.len(),
+            Event::Scalar(text, ScalarStyle::Plain, _, None) if found.len() - of_earlier_documents < MOST => {
+                if let Some(meant) = meant(&text) {
+                    let word = (meant != NUMBER).then(|| text.into_owned());
+                    found.push(ReadOtherwise { line: span.start.line(), word, meant });
+                }
             }
+            _ => {}
         }
     }
     found
@@ -72,6 +74,14 @@ mod tests {
                 (8, None, NUMBER),
             ]
         );
+    }
+
+    #[test]
+    fn many_in_one_document_leave_room_for_those_of_the_next() {
+        let text = format!("{}---\na: on\n", "- on\n".repeat(MOST + 1));
+        let lines: Vec<_> = read_otherwise(&text).into_iter().map(|one| one.line).collect();
+        assert_eq!(lines.len(), MOST + 1);
+        assert_eq!(lines.last(), Some(&(MOST + 3)));
     }
 
     #[test]

@@ -23,6 +23,8 @@ fn the_notes_name_the_namespace_that_no_policy_is_asked_about() {
             format!("No policy is asked about objects in the namespace {namespace}, which is the installation's own");
         assert!(notes.contains(&named), "{notes}");
         assert_eq!(notes.contains(warning), is_warned, "{notes}");
+        // Without it, Helm refuses to install what it kept when it uninstalled.
+        assert_eq!(notes.contains("--create-namespace --take-ownership"), is_warned, "{notes}");
     }
     // A repository of manifests may want it there all the same.
     assert!(helm().template("portcullis", "default", &json!({})).is_ok());
