@@ -23,7 +23,7 @@ pub fn read_otherwise(text: &str) -> Vec<ReadOtherwise> {
     for event in Parser::new_from_str(text) {
         let Ok((event, span)) = event else { break };
         match event {
-            Event::DocumentStart(_) => of_earlier_documents = found.len(),
+            Event::DocumentStart(..) => of_earlier_documents = found.len(),
             Event::Scalar(text, ScalarStyle::Plain, _, None) if found.len() - of_earlier_documents < MOST => {
                 if let Some(meant) = meant(&text) {
                     let word = (meant != NUMBER).then(|| text.into_owned());
