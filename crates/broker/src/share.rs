@@ -59,13 +59,17 @@ impl<K: Clone + Eq + Hash> Permits<K> {
         }
     }
 
-    /// Waits for permits. Who waits for the permit of a policy or namespace holds none of the common ones, so it does not hold up the others.
-    async fn take(&self, policy: &PolicyId, key: K) -> [OwnedSemaphorePermit; 3] {
+    /// Waits for the permits of a policy and of its namespace.
+    async fn take_own(&self, policy: &PolicyId, key: &K) -> [OwnedSemaphorePermit; 2] {
         [
             self.policies.take(&(policy.clone(), key.clone())).await,
             self.tenants.take(&(Tenant::of(policy), key.clone())).await,
-            self.all.take(&key).await,
         ]
+    }
+
+    /// Waits for the common permit.
+    async fn take_common(&self, key: &K) -> OwnedSemaphorePermit {
+        self.all.take(key).await
     }
 }
 
@@ -74,13 +78,21 @@ impl Shares {
         Self { whole: Permits::new(limits), of_hosts: Permits::new(limits.of_host()) }
     }
 
-    /// Waits for a share, for a question to a registry or to something else. What waits for a registry holds none of the share of its policy.
+    /// Waits for a share, for a question to a registry or to something else. Who waits for a permit of its policy or namespace holds none of the
+    /// common ones, also none of a registry, so it does not hold up the others. All take in the same order, so no two wait for each other. What
+    /// waits for a registry that others have filled holds a part of the share of its own policy and namespace: half of it at most, and when two
+    /// registries are full, nothing is left anyway.
     pub(crate) async fn take(&self, policy: &PolicyId, registry: Option<&str>) -> Share {
+        let registry = registry.map(str::to_owned);
         let mut permits = Vec::with_capacity(6);
-        if let Some(registry) = registry {
-            permits.extend(self.of_hosts.take(policy, registry.to_owned()).await);
+        if let Some(registry) = &registry {
+            permits.extend(self.of_hosts.take_own(policy, registry).await);
         }
-        permits.extend(self.whole.take(policy, ()).await);
+        permits.extend(self.whole.take_own(policy, &()).await);
+        if let Some(registry) = &registry {
+            permits.push(self.of_hosts.take_common(registry).await);
+        }
+        permits.push(self.whole.take_common(&()).await);
         Share { _permits: permits }
     }
 
@@ -149,6 +161,17 @@ mod tests {
         assert!(take_of(&shares, "cluster/new", "healthy").is_some() && take(&shares, "cluster/new").is_some());
         drop(silent);
         assert!(take_of(&shares, "cluster/a", "silent").is_some());
+    }
+
+    #[test]
+    fn who_waits_for_the_share_of_its_own_namespace_holds_none_that_others_need() {
+        let shares = Shares::new(Limits { policy: 2, tenant: 2, all: 4 });
+        let _taken = ["h1", "h2"].map(|host| take_of(&shares, "namespaced/x/a", host).expect("free"));
+        let policy = id("namespaced/x/b");
+        let mut waiting = Box::pin(shares.take(&policy, Some("popular")));
+        assert!(waiting.as_mut().now_or_never().is_none(), "the namespace has two");
+        let others = ["namespaced/y/a", "namespaced/z/a"].map(|policy| take_of(&shares, policy, "popular"));
+        assert!(others.iter().all(Option::is_some), "half of four are for one registry");
     }
 
     #[test]
