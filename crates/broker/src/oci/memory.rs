@@ -17,11 +17,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::share::{Askers, Limits, Share, Shares};
 
-/// What a question keeps without asking, in bytes. Manifest and configuration of a usual image have about ten thousand together.
-const SMALL: usize = 64 << 10;
-/// Questions that may keep more than that at the same time, and half of them of one registry. Each keeps about 16 MiB at most, 64 MiB in all:
+/// What a question keeps without asking, in bytes. Manifest and configuration of a usual image have about ten thousand together, and each of its
+/// signatures ten thousand at most. All questions that go to the network at the same time together keep 24 MiB without asking.
+const SMALL: usize = 256 << 10;
+/// Questions that may keep more than that at the same time, and half of them of one registry. Each keeps about 16 MiB at most, 128 MiB in all:
 /// manifest and configuration of 4 MiB each and the answer made of them, or a list of signatures as it came and as it was read.
-const LARGE: Limits = Limits { policy: 2, tenant: 2, all: 4 };
+const LARGE: Limits = Limits { policy: 2, tenant: 4, all: 8 };
 /// How long a question waits for a place, in all. Then most policies still have time to say why they deny.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -140,11 +141,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn large_answers_of_a_policy_leave_memory_to_others_of_its_namespace() {
+        let room = Arc::<Room>::default();
+        let (_held, large) = flood((0..).map(|n| question(&room, "cluster/a", &format!("h{n}"))));
+        assert_eq!(large, LARGE.policy);
+        assert!(takes(&question(&room, "cluster/b", "other"), 4 << 20));
+    }
+
+    #[tokio::test]
     async fn who_waits_long_for_memory_is_told_so() {
         let room = Arc::new(Room::new(Duration::from_millis(50)));
-        let large = ["one", "two"].map(|host| question(&room, "cluster/a", host));
+        let large = [("a", "one"), ("a", "two"), ("b", "three"), ("b", "four")];
+        let large = large.map(|(policy, host)| question(&room, &format!("cluster/{policy}"), host));
         assert!(large.iter().all(|memory| takes(memory, 4 << 20)));
-        let memory = Arc::new(question(&room, "cluster/b", "three"));
+        let memory = Arc::new(question(&room, "cluster/c", "five"));
         let mut body = Whole::new("the manifest", 4 << 20).within(Some(memory.clone()));
         body.write(&vec![b' '; SMALL]).await.expect("what is small does not wait");
         let error = body.write(b" ").await.expect_err("it does not wait for ever");

@@ -1,12 +1,17 @@
+use std::collections::HashMap;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures::StreamExt as _;
+use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use portcullis_contract::PolicyId;
 use portcullis_registry::{Guard, Web, WebSettings};
+use rcgen::{KeyPair, SigningKey as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::admission::tests::web;
@@ -143,25 +148,44 @@ async fn what_is_to_be_verified_is_decoded_in_the_turn_of_a_check() {
     answer.await.expect_err("it is not JSON");
 }
 
-/// Images of a registry on the loopback that has one manifest and one configuration; and its host.
-async fn images(manifest: String, config: String) -> (Images, String) {
+/// A registry on the loopback that answers by the address, after a pause if that is a blob's. Its host.
+async fn serve(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static, pause: Duration) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let host = listener.local_addr().expect("an address").to_string();
+    let answer = Arc::new(answer);
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.expect("a connection");
-            let mut request = [0; 4096];
-            // The client tries TLS first, which ends here.
-            let length = stream.read(&mut request).await.unwrap_or_default();
-            let request = String::from_utf8_lossy(&request[..length]);
-            if request.starts_with("GET ") {
-                let body = if request.contains("/manifests/") { &manifest } else { &config };
-                let head = "HTTP/1.1 200 OK\r\nContent-Type: application/vnd.oci.image.manifest.v1+json";
+            let answer = Arc::clone(&answer);
+            tokio::spawn(async move {
+                let mut request = [0; 4096];
+                let length = stream.read(&mut request).await.unwrap_or_default();
+                let request = String::from_utf8_lossy(&request[..length]);
+                // The client tries TLS first, which ends here.
+                let Some(address) = request.strip_prefix("GET ").and_then(|rest| rest.split(' ').next()) else {
+                    return;
+                };
+                if address.contains("/blobs/") {
+                    sleep(pause).await;
+                }
+                let (status, body) = answer(address).map_or(("404 Not Found", String::new()), |body| ("200 OK", body));
+                let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/vnd.oci.image.manifest.v1+json");
                 let answer = format!("{head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
-                stream.write_all(answer.as_bytes()).await.expect("writes");
-            }
+                // Who waits for memory reads no more, and may go.
+                _ = stream.write_all(answer.as_bytes()).await;
+            });
         }
     });
+    host
+}
+
+/// Images of a registry on the loopback that has one manifest and one configuration; and its host.
+async fn images(manifest: String, config: String) -> (Images, String) {
+    let answer = move |address: &str| {
+        let body = if address.contains("/manifests/") { &manifest } else { &config };
+        Some(body.clone())
+    };
+    let host = serve(answer, Duration::ZERO).await;
     (images_of(&host), host)
 }
 
@@ -214,14 +238,57 @@ async fn a_registry_that_sends_much_and_then_nothing_leaves_memory_to_others() {
         async move { images.provide(&askers, capability, &name).await.map_err(|error| error.to_string()) }
     };
     let capabilities = [Capability::OciManifestDigest, Capability::OciManifest, Capability::OciManifestConfig];
-    let large = (0..6).map(|number| ask(capabilities[number % 3], number, format!("v{number}")));
+    let large = (0..8).map(|number| ask(capabilities[number % 3], number, format!("v{number}")));
     let mut large: FuturesUnordered<_> = large.collect();
     for _ in 0..4 {
-        let error = large.next().await.expect("there are six").expect_err("there is no memory");
+        let error = large.next().await.expect("there are eight").expect_err("there is no memory");
         assert!(error.contains("waited for memory"), "{error}");
     }
-    timeout(Duration::from_millis(50), large.next()).await.expect_err("two have memory and wait for the registry");
+    timeout(Duration::from_millis(50), large.next()).await.expect_err("four have memory and wait for the registry");
     ask(Capability::OciManifest, 0, "small".to_owned()).await.expect("what is small needs none");
+}
+
+/// What a registry has of an image with so many signatures of 8 KiB each, by the last part of the address; and the signer's key.
+fn signed(signatures: usize) -> (HashMap<String, String>, String) {
+    let key = KeyPair::generate().expect("a key");
+    let manifest = json!({"schemaVersion": 2}).to_string();
+    let digest = Digest::of(manifest.as_bytes());
+    let (mut answers, mut layers) = (HashMap::from([("v1".to_owned(), manifest)]), Vec::new());
+    for number in 0..signatures {
+        let critical = json!({"identity": {"docker-reference": ""}, "image": {"docker-manifest-digest": digest},
+            "type": "cosign container image signature"});
+        let optional = json!({"number": number, "padding": "x".repeat(8 << 10)});
+        let statement = json!({"critical": critical, "optional": optional}).to_string();
+        let signature = STANDARD.encode(key.sign(statement.as_bytes()).expect("a signature"));
+        let blob = Digest::of(statement.as_bytes());
+        layers.push(json!({"mediaType": "application/vnd.dev.cosign.simplesigning.v1+json", "digest": blob,
+            "size": statement.len(), "annotations": {"dev.cosignproject.cosign/signature": signature}}));
+        answers.insert(blob.to_string(), statement);
+    }
+    let config =
+        json!({"mediaType": "application/vnd.oci.image.config.v1+json", "digest": Digest::of(b"{}"), "size": 2});
+    let list = json!({"schemaVersion": 2, "config": config, "layers": layers});
+    answers.insert(format!("sha256-{}.sig", digest.hex()), list.to_string());
+    (answers, key.public_key_pem())
+}
+
+#[tokio::test]
+async fn questions_about_images_with_many_signatures_do_not_wait_for_memory() {
+    let (answers, key) = signed(10);
+    let answer = move |address: &str| address.rsplit('/').next().and_then(|last| answers.get(last).cloned());
+    let host = serve(answer, Duration::from_millis(50)).await;
+    // Who has to wait at all has waited in vain.
+    let images = Images { room: Arc::new(Room::new(Duration::ZERO)), ..images_of(&host) };
+    let askers = Askers::only(&"cluster/a".parse().expect("an id"));
+    let ask = |number: usize| {
+        let image = format!("{host}/apps/web{number}:v1");
+        let payload = json!({"type": "SigstorePubKeyVerify", "image": image, "pub_keys": [key]}).to_string();
+        let (images, askers) = (&images, &askers);
+        async move { Box::pin(images.provide(askers, Capability::OciVerifyV2, &Bytes::from(payload))).await }
+    };
+    for answer in join_all((0..4).map(ask)).await {
+        answer.expect("it is signed");
+    }
 }
 
 #[tokio::test]
