@@ -93,7 +93,10 @@ impl Answers {
                     Some(answer) => answer,
                     None => {
                         let answer = begun.find(patience, find).await;
-                        known.insert(begun.question().clone(), answer.clone()).await;
+                        // Others who ask the same may have room.
+                        if !matches!(answer, Err(ProvideError::Busy(_))) {
+                            known.insert(begun.question().clone(), answer.clone()).await;
+                        }
                         answer
                     }
                 };

@@ -26,6 +26,9 @@ pub enum ProvideError {
     /// A policy of a namespace asks about another namespace.
     #[error("Policy has not been granted access to namespaces other than its own. The violation has been reported.")]
     OtherNamespace,
+    /// There was no room for the question when it was asked, which says nothing about others who ask the same.
+    #[error("{CALLBACK_FAILURE}{0}")]
+    Busy(String),
     /// Any other failure.
     #[error("{CALLBACK_FAILURE}{0}")]
     Failed(String),
@@ -34,13 +37,18 @@ pub enum ProvideError {
 impl ProvideError {
     /// A failure with a text, which is cleaned and cut.
     pub fn failed(text: impl std::fmt::Display) -> Self {
-        Self::Failed(clean(&text.to_string(), BROKER_MAX_ERROR - 64))
+        Self::Failed(cleaned(text))
+    }
+
+    /// A failure of this one question, with such a text.
+    pub(crate) fn busy(text: impl std::fmt::Display) -> Self {
+        Self::Busy(cleaned(text))
     }
 
     /// The text without the prefix that all failures have.
     pub(crate) fn cause(&self) -> String {
         match self {
-            Self::Failed(cause) => cause.clone(),
+            Self::Failed(cause) | Self::Busy(cause) => cause.clone(),
             other => other.to_string(),
         }
     }
@@ -48,8 +56,12 @@ impl ProvideError {
     /// The outcome for the header of the reply.
     pub(crate) fn outcome(&self) -> BrokerOutcome {
         match self {
-            Self::Failed(_) => BrokerOutcome::Failed,
+            Self::Failed(_) | Self::Busy(_) => BrokerOutcome::Failed,
             _ => BrokerOutcome::Denied,
         }
     }
+}
+
+fn cleaned(text: impl std::fmt::Display) -> String {
+    clean(&text.to_string(), BROKER_MAX_ERROR - 64)
 }

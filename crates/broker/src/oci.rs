@@ -240,14 +240,14 @@ impl Images {
         let source = self.source(askers, image);
         let (_, digest) = source.manifest().await?;
         let fetched = signature::fetch(&source.registry, &source.image, &digest).await;
-        let signatures = fetched.map_err(|error| ProvideError::failed(error.message))?;
+        let signatures = fetched.map_err(|error| source.memory.failed(error))?;
         let (asked, trust_root) = (payload.clone(), self.trust_root.clone());
         let judge = move || {
             // It counts what the signatures take, also if nobody waits for the result any longer.
-            let Source { image, memory: _memory, .. } = source;
+            let Source { image, memory, .. } = source;
             let (_, requirement) = decode(capability, &asked)?;
             let judged = signatures.judge(&image, &digest, &requirement, trust_root.as_deref());
-            judged.map(|_| digest).map_err(|error| ProvideError::failed(error.message))
+            judged.map(|_| digest).map_err(|error| memory.failed(error))
         };
         let digest = self.work.run(askers, judge).await?;
         Ok(json!({ "is_trusted": true, "digest": digest }))
@@ -259,7 +259,7 @@ impl Source {
     async fn manifest(&self) -> Result<(Bytes, Digest), ProvideError> {
         let image = &self.image;
         let found = self.registry.web().in_time(&image.host, self.registry.manifest_bytes(image)).await;
-        let (bytes, digest) = found.map_err(|error| ProvideError::failed(error.message))?;
+        let (bytes, digest) = found.map_err(|error| self.memory.failed(error))?;
         match serde_json::from_slice::<serde::de::IgnoredAny>(&bytes) {
             Ok(_) => Ok((bytes.into(), digest)),
             Err(error) => Err(ProvideError::failed(format!("the manifest of {image} is not JSON: {error}"))),
@@ -280,7 +280,7 @@ impl Source {
             named.ok_or_else(|| ProvideError::failed(format!("the manifest of {image} names no configuration")))?;
         let mut body = Whole::new("the configuration", MAX_CONFIG).within(Some(self.memory.clone()));
         let fetched = self.registry.web().in_time(&image.host, self.registry.blob(image, &named, &mut body)).await;
-        fetched.map_err(|error| ProvideError::failed(error.message))?;
+        fetched.map_err(|error| self.memory.failed(error))?;
         let (config, found) = body.finish();
         if found != named {
             let text = format!("{} gave a configuration with the digest {found} for {named}", image.host);

@@ -6,7 +6,7 @@
 //! each other. A question that waits has a share, which others need, so it waits only briefly.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use portcullis_registry::{BodyMemory, FetchError};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
+use crate::ProvideError;
 use crate::share::{Askers, Limits, Share, Shares};
 
 /// What a question keeps without asking, in bytes. Manifest and configuration of a usual image have about ten thousand together, and each of its
@@ -43,6 +44,8 @@ pub(super) struct QuestionMemory {
     place: OnceCell<Share>,
     /// Until when it waits for a place; empty if it never had to.
     until: OnceLock<Instant>,
+    /// Whether it has waited for a place in vain.
+    is_in_vain: AtomicBool,
 }
 
 impl Default for Room {
@@ -67,6 +70,16 @@ impl QuestionMemory {
             bytes: AtomicUsize::new(0),
             place: OnceCell::new(),
             until: OnceLock::new(),
+            is_in_vain: AtomicBool::new(false),
+        }
+    }
+
+    /// The question's error when something cannot be fetched, or is refused as not all of it could be fetched. What only lacked memory
+    /// counts for those who asked, as others have places of their own.
+    pub(super) fn failed(&self, error: FetchError) -> ProvideError {
+        match self.is_in_vain.load(Ordering::Relaxed) {
+            true => ProvideError::busy(error.message),
+            false => ProvideError::failed(error.message),
         }
     }
 }
@@ -81,7 +94,10 @@ impl BodyMemory for QuestionMemory {
             let until = *self.until.get_or_init(|| Instant::now() + self.room.patience);
             let place = async {
                 let place = self.room.places.take_of_any(&self.askers, Some(&self.host));
-                timeout_at(until, place).await.map_err(|_| waited_in_vain())
+                timeout_at(until, place).await.map_err(|_| {
+                    self.is_in_vain.store(true, Ordering::Relaxed);
+                    waited_in_vain()
+                })
             };
             self.place.get_or_try_init(|| place).await.map(|_| ())
         })

@@ -7,7 +7,7 @@ use futures::StreamExt as _;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use portcullis_contract::PolicyId;
-use portcullis_registry::{Guard, Web, WebSettings};
+use portcullis_registry::{BodyMemory as _, Guard, Web, WebSettings};
 use rcgen::{KeyPair, SigningKey as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -15,6 +15,8 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::admission::tests::web;
+use crate::cache::Answers;
+use crate::share::{CALLS, Shares};
 
 fn wanted(capability: Capability, payload: &Value) -> Result<(String, Vec<Signer>), String> {
     let verify = Verify::parse(capability, payload.to_string().as_bytes()).map_err(|error| error.to_string())?;
@@ -246,6 +248,32 @@ async fn a_registry_that_sends_much_and_then_nothing_leaves_memory_to_others() {
     }
     timeout(Duration::from_millis(50), large.next()).await.expect_err("four have memory and wait for the registry");
     ask(Capability::OciManifest, 0, "small".to_owned()).await.expect("what is small needs none");
+}
+
+#[tokio::test]
+async fn that_others_waited_for_memory_in_vain_is_no_answer_for_who_has_memory() {
+    let (images, host) = images(format!("{{}}{}", " ".repeat(300 << 10)), String::new()).await;
+    let room = Arc::new(Room::new(Duration::from_millis(50)));
+    let of = |policy: String| Askers::only(&policy.parse().expect("an id"));
+    let large = (0..4).map(|n| QuestionMemory::new(&room, &of(format!("cluster/p{n}")), &format!("h{n}")));
+    let large: Vec<_> = large.collect();
+    for memory in &large {
+        memory.take(1 << 20).await.expect("a place");
+    }
+    let images = Arc::new(Images { room, ..images });
+    let (answers, shares) = (Answers::default(), Shares::new(CALLS));
+    let name = Bytes::from(format!("\"{host}/apps/web:v1\""));
+    let ask = async |policy: &str| {
+        let (policy, images, asked) = (policy.parse().expect("an id"), Arc::clone(&images), name.clone());
+        let find =
+            |askers: Askers| async move { Box::pin(images.provide(&askers, Capability::OciManifest, &asked)).await };
+        let question = (Capability::OciManifest, name.clone());
+        let share = shares.take(&policy, Some(&host));
+        answers.get(&policy, Duration::from_secs(30), question, share, find).await.expect("it is not in vain")
+    };
+    let error = ask("cluster/a").await.expect_err("ClusterPolicies have no place left");
+    assert!(error.to_string().contains("waited for memory"), "{error}");
+    ask("namespaced/b/x").await.expect("its namespace has places");
 }
 
 /// What a registry has of an image with so many signatures of 8 KiB each, by the last part of the address; and the signer's key.
