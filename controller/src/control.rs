@@ -234,7 +234,13 @@ impl Control {
         if failed.cause == Cause::Forbidden && action.written().is_some() {
             self.identity_again.notify_one();
         }
-        if self.failures.fail(action.key(), verb, failed, Instant::now(), fastrand::f64()) {
+        if is_given_up(action, failed) {
+            if self.failures.give_up(&action.key(), verb, failed, Instant::now()) {
+                tracing::warn!(action = verb, object, problem, "refused; this event is given up");
+            } else {
+                tracing::debug!(action = verb, object, problem, "refused");
+            }
+        } else if self.failures.fail(action.key(), verb, failed, Instant::now(), fastrand::f64()) {
             tracing::warn!(action = verb, object, problem, "failed, trying again");
         } else {
             tracing::debug!(action = verb, object, problem, "failed");
@@ -251,7 +257,36 @@ impl Control {
     }
 }
 
+/// Whether an action that has failed is not tried again: an event that the API server refuses, as it would refuse it again, and nothing depends
+/// on it.
+fn is_given_up(action: &Action, failed: &Failed) -> bool {
+    matches!(action, Action::Warn(_)) && failed.reason().is_some()
+}
+
 /// Cuts off the fraction of a second, which times in conditions do not have.
 fn whole_second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::{Kind, PolicyReference};
+
+    use super::*;
+    use crate::event::PolicyWarning;
+
+    #[test]
+    fn only_an_event_is_given_up_and_only_when_it_is_refused() {
+        let (name, uid) = ("a".to_owned(), "1".to_owned());
+        let policy = PolicyReference { kind: Kind::ClusterPolicy, namespace: None, name, uid };
+        let event = PolicyWarning { policy: policy.clone(), reason: "WebhookRepaired", note: String::new() };
+        let (event, finalizer) = (Action::Warn(event), Action::Hold(policy));
+        for (cause, is_refusal) in
+            [(Cause::Forbidden, true), (Cause::Refused, true), (Cause::Overtaken, false), (Cause::Other, false)]
+        {
+            let failed = Failed::of(cause, "its words".to_owned());
+            assert_eq!(is_given_up(&event, &failed), is_refusal, "{cause:?}");
+            assert!(!is_given_up(&finalizer, &failed), "{cause:?}");
+        }
+    }
 }

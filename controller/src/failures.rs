@@ -22,10 +22,16 @@ const PROBLEMS: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct FailingActions {
     failing: BTreeMap<Key, Failing>,
-    logged: BTreeMap<&'static str, BTreeSet<String>>,
+    logged: Problems,
+    /// The same of those for which an action was given up.
+    given_up: Problems,
     /// When the last lines were logged.
     lines: VecDeque<Instant>,
 }
+
+/// Problems, by verb.
+#[derive(Debug, Default)]
+struct Problems(BTreeMap<&'static str, BTreeSet<String>>);
 
 #[derive(Debug)]
 struct Failing {
@@ -34,6 +40,20 @@ struct Failing {
     until: Instant,
     /// Since when each try was overtaken by a change of the object.
     overtaken: Option<Instant>,
+}
+
+impl Problems {
+    /// Adds one. Returns whether it is new.
+    fn add(&mut self, verb: &'static str, problem: &str) -> bool {
+        let problems = self.0.entry(verb).or_default();
+        if problems.contains(problem) {
+            return false;
+        }
+        if problems.len() >= PROBLEMS {
+            problems.clear();
+        }
+        problems.insert(problem.to_owned())
+    }
 }
 
 impl FailingActions {
@@ -55,32 +75,34 @@ impl FailingActions {
         } else if now.duration_since(*failing.overtaken.get_or_insert(now)) < MINUTE {
             return false;
         }
-        let problem = failed.text.as_str();
-        if self.logged.get(verb).is_some_and(|logged| logged.contains(problem)) || !self.has_line(now) {
-            return false;
-        }
-        let logged = self.logged.entry(verb).or_default();
-        if logged.len() >= PROBLEMS {
-            logged.clear();
-        }
-        logged.insert(problem.to_owned());
-        self.lines.push_back(now);
-        true
+        let is_told = self.has_line(now) && self.logged.add(verb, &failed.text);
+        self.lines.extend(is_told.then_some(now));
+        is_told
+    }
+
+    /// Notes that an action was refused and is not tried again, and returns whether to log it. Nothing waits for it, and no line says later that
+    /// it works again.
+    pub(crate) fn give_up(&mut self, key: &Key, verb: &'static str, failed: &Failed, now: Instant) -> bool {
+        self.failing.remove(key);
+        let is_told = self.has_line(now) && self.given_up.add(verb, &failed.text);
+        self.lines.extend(is_told.then_some(now));
+        is_told
     }
 
     /// Notes a success, and returns whether to log that all actions with this verb work again.
     pub(crate) fn pass(&mut self, key: &Key, verb: &'static str) -> bool {
         self.failing.remove(key);
+        self.given_up.0.remove(verb);
         let others = self.failing.values().any(|failing| failing.verb == verb);
-        !others && self.logged.remove(verb).is_some()
+        !others && self.logged.0.remove(verb).is_some()
     }
 
     /// Drops failures of actions that are no longer `wanted`, and returns the verbs whose failures have ended with that.
     pub(crate) fn retain(&mut self, wanted: &BTreeSet<Key>, now: Instant) -> Vec<&'static str> {
         self.failing.retain(|key, failing| wanted.contains(key) || failing.until > now);
         let is_over = |verb: &&str| !self.failing.values().any(|failing| failing.verb == *verb);
-        let ended: Vec<_> = self.logged.keys().copied().filter(is_over).collect();
-        self.logged.retain(|verb, _| !ended.contains(verb));
+        let ended: Vec<_> = self.logged.0.keys().copied().filter(is_over).collect();
+        self.logged.0.retain(|verb, _| !ended.contains(verb));
         ended
     }
 
@@ -180,6 +202,23 @@ mod tests {
             pause(None);
         }
         assert_eq!(pause(Some(7)), BACKOFF.longest, "the longer of both");
+    }
+
+    #[test]
+    fn what_is_given_up_is_told_once_and_does_not_end() {
+        let (mut failures, now) = (FailingActions::default(), Instant::now());
+        let refused = Failed::of(Cause::Forbidden, "no rights".to_owned());
+        assert!(failures.give_up(&key("a"), "write_event", &refused, now));
+        assert!(!failures.give_up(&key("b"), "write_event", &refused, now), "once");
+        assert_eq!(failures.waits(&key("a"), now), None);
+        assert_eq!(failures.retain(&BTreeSet::new(), now + MINUTE), [""; 0]);
+        assert!(!failures.pass(&key("c"), "write_event"), "nothing was to work again");
+        assert!(failures.give_up(&key("a"), "write_event", &refused, now), "it is back");
+        let other = |number: usize| Failed::of(Cause::Forbidden, number.to_string());
+        assert_eq!(
+            (0..LINES).filter(|number| failures.give_up(&key("a"), "write_event", &other(*number), now)).count(),
+            LINES - 2
+        );
     }
 
     #[test]
