@@ -15,8 +15,9 @@ use crate::{cluster, guests, test_images, tools};
 /// The crate of the program that writes broken modules, in the workspace of the guests.
 const MUTANTS: &str = "mutants";
 
-/// The script that compares a module that is kept with one that was just built of the guest `$2`.
-const COMPARE: &str = r#"cmp "$0" "$1" || { echo "run \`cargo xtask guests $2\` and commit the module"; exit 1; }"#;
+/// The script that compares a module that is kept with one that was just built of the guest `$2`, unless that failed.
+const COMPARE: &str =
+    r#"! [ -e "$1" ] || cmp "$0" "$1" || { echo "run \`cargo xtask guests $2\` and commit the module"; exit 1; }"#;
 
 impl<'a> Plan<'a> {
     /// Adds the steps that build tests and what they need. If one of them fails, no test is run.
