@@ -1,5 +1,7 @@
 //! Labels in settings.
 
+use portcullis_matching::is_label_name;
+
 /// Reads `KEY=VALUE`.
 ///
 /// # Errors
@@ -10,26 +12,18 @@ pub(super) fn parse(text: &str) -> Result<(String, String), String> {
     if prefix.is_some_and(|prefix| !portcullis_kubernetes::is_object_name(prefix)) {
         return Err(format!("the key {key:?} has a prefix that is not a DNS name: want for instance example.com/name"));
     }
-    if !is_word(name) {
+    if !is_label_name(name) {
         return Err(format!(
             "the key {key:?} is not a key of a label: want 1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends, perhaps \
              after a DNS name and a slash"
         ));
     }
-    if !value.is_empty() && !is_word(value) {
+    if !value.is_empty() && !is_label_name(value) {
         return Err(format!(
             "{value:?} is no value of a label: want at most 63 letters, digits, -, _ and ., with a letter or digit at both ends"
         ));
     }
     Ok((key.to_owned(), value.to_owned()))
-}
-
-/// Whether this can be the name of a label, or its value.
-fn is_word(text: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let is_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    bytes.len() <= 63 && bytes.iter().copied().all(is_inner) && is_end(bytes.first()) && is_end(bytes.last())
 }
 
 #[cfg(test)]

@@ -22,5 +22,5 @@ pub use member::{AdmissionRequest, MemberMatcher, shared_part};
 pub use request::{Asked, about, matches_rule};
 pub use resource::Resource;
 pub use scope::{LEFT_OUT, Namespaces, Parts, SYSTEM, Scope, ScopeError, is_own_definition};
-pub use selector::{Labels, Selector, SelectorError, labels};
+pub use selector::{Labels, Selector, SelectorError, is_label_name, labels};
 pub use system::is_by_the_cluster;

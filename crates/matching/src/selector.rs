@@ -172,15 +172,17 @@ fn word(field: &'static str, text: Option<&str>) -> Result<String, SelectorError
 /// Whether a label can have this key: a name, and maybe a DNS name and `/` before it.
 fn is_key(text: &str) -> bool {
     let (domain, name) = text.split_once('/').map_or((None, text), |(domain, name)| (Some(domain), name));
-    domain.is_none_or(is_domain) && is_name(name)
+    domain.is_none_or(is_domain) && is_label_name(name)
 }
 
 /// Whether a label can have this value, which may be empty.
 fn is_value(text: &str) -> bool {
-    text.is_empty() || is_name(text)
+    text.is_empty() || is_label_name(text)
 }
 
-fn is_name(text: &str) -> bool {
+/// Whether this can be the name in the key of a label, after its prefix, or a value that is not empty
+/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set>).
+pub fn is_label_name(text: &str) -> bool {
     text.len() <= LONGEST_NAME && is_framed(text, |byte| byte.is_ascii_alphanumeric(), b"-_.")
 }
 
