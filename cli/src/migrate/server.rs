@@ -155,8 +155,8 @@ fn shown(value: &Value) -> String {
     portcullis_contract::clean(&value.as_str().map_or_else(|| value.to_string(), str::to_owned), 100)
 }
 
-/// A quantity of Kubernetes, in bytes or processors; `None` if it is none. `portcullis.quantity` in `helm/templates/_helpers.tpl` reads the
-/// same.
+/// A quantity of Kubernetes, in bytes or processors; `None` if the text is not one. `portcullis.quantity` in
+/// `helm/templates/_helpers.tpl` reads the same.
 fn quantity(quantity: &Value) -> Option<f64> {
     let text = quantity.as_str().map_or_else(|| quantity.to_string(), str::to_owned);
     let text = text.strip_prefix('+').unwrap_or(&text);

@@ -122,7 +122,7 @@ impl Worker {
             || matching.asking.iter().map(move |one| &plan.subjects[one.subject]).filter(|one| !one.depends_on_others);
         let labels = target.namespace.as_ref().and_then(|namespace| current.namespaces.labels.get(namespace));
         let fingerprint = fingerprint(&version, labels);
-        // Nothing needs to be remembered of an object that only policies match which are asked each time.
+        // If all policies that match an object are asked each time, there is nothing to remember of it.
         let generations = if stable().next().is_none() { 0 } else { generations(stable()) };
         let remembered = self.memory.recall(key, fingerprint).unwrap_or_default();
         let budgets = lock(&self.budgets);

@@ -173,7 +173,7 @@ async fn serve(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static, 
                 let (status, body) = answer(address).map_or(("404 Not Found", String::new()), |body| ("200 OK", body));
                 let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/vnd.oci.image.manifest.v1+json");
                 let answer = format!("{head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
-                // Who waits for memory reads no more, and may go.
+                // A question that waits for memory reads nothing more, so the connection may end.
                 _ = stream.write_all(answer.as_bytes()).await;
             });
         }
@@ -221,7 +221,7 @@ async fn stalling() -> String {
                     true => format!("{head} 2\r\n\r\n{{}}"),
                     false => format!("{head} {}\r\n\r\n{}", 2 << 20, " ".repeat(1 << 20)),
                 };
-                // Who waits for memory reads no more, and may go.
+                // A question that waits for memory reads nothing more, so the connection may end.
                 _ = stream.write_all(answer.as_bytes()).await;
                 _ = stream.read(&mut [0]).await;
             });
@@ -305,7 +305,7 @@ async fn questions_about_images_with_many_signatures_do_not_wait_for_memory() {
     let (answers, key) = signed(10);
     let answer = move |address: &str| address.rsplit('/').next().and_then(|last| answers.get(last).cloned());
     let host = serve(answer, Duration::from_millis(50)).await;
-    // Who has to wait at all has waited in vain.
+    // With no patience, a question that must wait fails at once.
     let images = Images { room: Arc::new(Room::new(Duration::ZERO)), ..images_of(&host) };
     let askers = Askers::only(&"cluster/a".parse().expect("an id"));
     let ask = |number: usize| {

@@ -42,7 +42,7 @@ impl<'de> Visitor<'de> for Collect<'_> {
             if !names.contains(name.as_str()) {
                 continue;
             }
-            // Of two with the same name, the last one counts, whatever it is.
+            // If a name stands twice, the last value counts, even if it is not a text.
             match serde_json::from_str(value.get()) {
                 Ok(text) => drop(found.insert(name, text)),
                 Err(_) => drop(found.remove(&name)),
