@@ -3,22 +3,30 @@
 portcullis-{{ .Values.policyServer }}
 {{- end }}
 
-{{/* Labels of every object. Written with toYaml, like all values of users, as a name may look like a number. */}}
+{{/* Labels of every object. */}}
 {{- define "portcullis.labels" -}}
-{{- $own := dict
-  "helm.sh/chart" (printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_"))
-  "app.kubernetes.io/instance" .Release.Name
-  "app.kubernetes.io/version" (.Chart.AppVersion | replace "+" "_")
-  "app.kubernetes.io/part-of" "portcullis"
-  "app.kubernetes.io/managed-by" .Release.Service
-  "policies.portcullis.dev/policy-server" .Values.policyServer
--}}
-{{- toYaml (merge $own (omit .Values.labels "app.kubernetes.io/name")) }}
+{{- include "portcullis.labelsAnd" (list . dict dict) }}
 {{- end }}
 
-{{/* The labels of every object, plus others, which never override them: (list . others). */}}
+{{/* Labels of some objects: (list . specific own), with those of a value that is about them, and those by which they are found. Where a label
+     is given more than once, the chart's own counts, then the specific one, then that of the value `labels`, which is about every object.
+     Written with toYaml, like all values of users, as a name may look like a number. */}}
 {{- define "portcullis.labelsAnd" -}}
-{{- toYaml (merge (include "portcullis.labels" (index . 0) | fromYaml) (index . 1)) }}
+{{- $root := index . 0 -}}
+{{- $chart := dict
+  "helm.sh/chart" (printf "%s-%s" $root.Chart.Name ($root.Chart.Version | replace "+" "_"))
+  "app.kubernetes.io/instance" $root.Release.Name
+  "app.kubernetes.io/version" ($root.Chart.AppVersion | replace "+" "_")
+  "app.kubernetes.io/part-of" "portcullis"
+  "app.kubernetes.io/managed-by" $root.Release.Service
+  "policies.portcullis.dev/policy-server" $root.Values.policyServer
+-}}
+{{- $labels := dict -}}
+{{- /* The last one counts. Not with merge, for which an empty label is none. */ -}}
+{{- range list (omit $root.Values.labels "app.kubernetes.io/name") (index . 1) $chart (index . 2) -}}
+{{- range $label, $value := . }}{{ $_ := set $labels $label $value }}{{ end -}}
+{{- end -}}
+{{- toYaml $labels }}
 {{- end }}
 
 {{/* Annotations of what stays without the chart: Argo CD, for one, heeds Helm's when it deletes an application, and not when it prunes. */}}
@@ -28,10 +36,10 @@ argocd.argoproj.io/sync-options: Prune=false,Delete=false
 kustomize.toolkit.fluxcd.io/prune: disabled
 {{- end }}
 
-{{/* Labels of the pods of a component: (list . "policy-server" others). */}}
+{{/* Labels of the pods of a component: (list . "policy-server" specific). */}}
 {{- define "portcullis.podLabels" -}}
 {{- $own := include "portcullis.selector" (list (index . 0) (index . 1)) | fromYaml }}
-{{- toYaml (merge $own (include "portcullis.labels" (index . 0) | fromYaml) (index . 2)) }}
+{{- include "portcullis.labelsAnd" (list (index . 0) (index . 2) $own) }}
 {{- end }}
 
 {{/* Selects the pods of a component: (list . "policy-server"). It never changes, since a Deployment's selector may not:

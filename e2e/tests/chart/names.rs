@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use portcullis_e2e::objects_of;
 
-use crate::{find, helm, pods};
+use crate::{find, helm, pods, render};
 
 /// Finds the values of all fields of this name in an object, at any depth. If a field is an object, the values in it are found instead.
 fn below<'o>(object: &'o Value, key: &str, found: &mut Vec<&'o Value>) {
@@ -94,6 +94,43 @@ fn labels_of_users_are_on_every_object_and_take_the_place_of_none_of_the_charts(
         }
     }
     assert_eq!(pods(&objects).len(), 4);
+}
+
+#[test]
+fn labels_for_some_objects_come_before_labels_for_all_of_them() {
+    let values = json!({
+        "labels": { "team": "all" },
+        "server": { "podLabels": { "team": "servers" } },
+        // Having no value is not the same as not being there.
+        "controller": { "podLabels": { "team": "" } },
+        "monitoring": {
+            "labels": { "team": "watchers" },
+            "podMonitor": { "enabled": true },
+            "prometheusRule": { "enabled": true },
+            "dashboard": { "enabled": true, "labels": { "team": "drawers" } },
+        },
+    });
+    let objects = render(&values);
+    for object in &objects {
+        let (kind, name) = (object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap());
+        let team = match (kind, name) {
+            ("PodMonitor" | "PrometheusRule", _) => "watchers",
+            ("ConfigMap", "portcullis-default-dashboard") => "drawers",
+            _ => "all",
+        };
+        assert_eq!(object["metadata"]["labels"]["team"], team, "{kind} {name}");
+        let pod = match (kind, name) {
+            ("Deployment", "portcullis-policy-server") => json!("servers"),
+            ("Deployment", "portcullis-controller") => json!(""),
+            ("Job", _) => json!("all"),
+            _ => Value::Null,
+        };
+        assert_eq!(object["spec"]["template"]["metadata"]["labels"]["team"], pod, "{kind} {name}");
+    }
+    let values = json!({ "labels": { "team": "all" }, "monitoring": {
+        "labels": { "team": "watchers" }, "serviceMonitor": { "enabled": true },
+    } });
+    assert_eq!(find(&render(&values), "ServiceMonitor", "portcullis")["metadata"]["labels"]["team"], "watchers");
 }
 
 #[test]
