@@ -114,33 +114,55 @@ resources: [reports, clusterreports]
 {{- if and $otlp.endpoint (or $evaluator $own) }}true{{ end -}}
 {{- end }}
 
-{{/* OpenTelemetry's variables of a program that exports: (list . "loader"). POD_NAME must come before them. Those that the program's
-     extraEnv names are left out, since none may be there twice. */}}
-{{- define "portcullis.otlpEnv" -}}
-{{- $root := index . 0 }}{{ $program := index . 1 -}}
-{{- $otlp := $root.Values.telemetry.otlp -}}
-{{- $env := list -}}
-{{- if ne $program "evaluator" -}}
-{{- $env = append $env (dict "name" "OTEL_EXPORTER_OTLP_ENDPOINT" "value" $otlp.endpoint) -}}
-{{- with $otlp.headersSecret -}}
-{{- $key := dict "name" . "key" "headers" "optional" true -}}
-{{- $env = append $env (dict "name" "OTEL_EXPORTER_OTLP_HEADERS" "valueFrom" (dict "secretKeyRef" $key)) -}}
-{{- end -}}
-{{- if not $otlp.metrics -}}
-{{- $env = append $env (dict "name" "OTEL_METRICS_EXPORTER" "value" "none") -}}
-{{- end -}}
-{{- end -}}
-{{- $attributes := printf "k8s.namespace.name=%s,k8s.pod.name=$(POD_NAME)" $root.Release.Namespace -}}
-{{- $env = append $env (dict "name" "OTEL_RESOURCE_ATTRIBUTES" "value" $attributes) -}}
-{{- if and (eq $program "evaluator") $otlp.samplerRatio -}}
-{{- $env = append $env (dict "name" "OTEL_TRACES_SAMPLER" "value" "parentbased_traceidratio") -}}
-{{- $env = append $env (dict "name" "OTEL_TRACES_SAMPLER_ARG" "value" $otlp.samplerRatio) -}}
-{{- end -}}
+{{/* The environment of a program: (list . "loader"). It is the chart's variables, and then the program's extraEnv, whose variables may refer to
+     them. None may be there twice: server-side apply would refuse the object in the middle of an installation. So one that extraEnv names too
+     is taken from there; `refuseVariablesOfPods` names those for which that would be wrong. */}}
+{{- define "portcullis.env" -}}
+{{- $extra := (get (index . 0).Values (index . 1)).extraEnv | default list -}}
 {{- $given := list -}}
-{{- range (get $root.Values $program).extraEnv }}{{ $given = append $given .name }}{{ end -}}
-{{- range $env }}{{ if not (has .name $given) }}
-- {{ toJson . }}
-{{- end }}{{ end -}}
+{{- range $extra }}{{ $given = append $given .name }}{{ end -}}
+{{- $env := list -}}
+{{- range include "portcullis.chartEnv" . | fromYamlArray -}}
+{{- if not (has .name $given) }}{{ $env = append $env . }}{{ end -}}
+{{- end -}}
+{{- with concat $env $extra }}{{ toYaml . }}{{ end -}}
+{{- end }}
+
+{{/* The variables that the chart sets for a program: (list . "loader"). POD_NAME comes before those that refer to it. */}}
+{{- define "portcullis.chartEnv" -}}
+{{- $root := index . 0 }}{{ $program := index . 1 -}}
+{{- $exports := include "portcullis.exports" . -}}
+{{- if eq $program "loader" }}
+# Memory of large lists and modules goes back to the system as soon as it is free (mallopt(3)).
+- {name: MALLOC_MMAP_THRESHOLD_, value: "131072"}
+{{- end }}
+{{- if or $exports (has $program (list "reporter" "controller")) }}
+- {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+{{- end }}
+{{- if eq $program "reporter" }}
+- {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+- {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+{{- end }}
+{{- if and (eq $program "loader") $root.Values.siblings.enabled }}
+- {name: PORTCULLIS_SIBLINGS_OWN_ADDRESS, valueFrom: {fieldRef: {fieldPath: status.podIPs}}}
+{{- end }}
+{{- if $exports }}
+{{- $otlp := $root.Values.telemetry.otlp }}
+{{- if ne $program "evaluator" }}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ toJson $otlp.endpoint }}}
+{{- with $otlp.headersSecret }}
+- {name: OTEL_EXPORTER_OTLP_HEADERS, valueFrom: {secretKeyRef: {name: {{ toJson . }}, key: headers, optional: true}}}
+{{- end }}
+{{- if not $otlp.metrics }}
+- {name: OTEL_METRICS_EXPORTER, value: none}
+{{- end }}
+{{- end }}
+- {name: OTEL_RESOURCE_ATTRIBUTES, value: "k8s.namespace.name={{ $root.Release.Namespace }},k8s.pod.name=$(POD_NAME)"}
+{{- if and (eq $program "evaluator") $otlp.samplerRatio }}
+- {name: OTEL_TRACES_SAMPLER, value: parentbased_traceidratio}
+- {name: OTEL_TRACES_SAMPLER_ARG, value: {{ toJson $otlp.samplerRatio }}}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* The image of a program: (list . "loader"). */}}
@@ -205,13 +227,6 @@ livenessProbe:
 {{- define "portcullis.logFlags" -}}
 - --log-format={{ .Values.logs.format }}
 - {{ printf "--log-level=%s" .Values.logs.level | quote }}
-{{- end }}
-
-{{/* Environment of programs that must know their own pod. */}}
-{{- define "portcullis.podEnv" -}}
-- {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-- {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
-- {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
 {{- end }}
 
 {{/* Spread evenly over nodes and zones: (list . "policy-server" isDeployment). Nodes without the label of zones would get no pod at all if

@@ -141,6 +141,20 @@
 {{- end -}}
 {{- end }}
 
+{{/* A program knows its own pod by these variables: replicas with one name or address would take each other for themselves. And POD_NAME comes
+     first, so that the variables after it may refer to it. */}}
+{{- define "portcullis.refuseVariablesOfPods" -}}
+{{- range $program := list "evaluator" "loader" "reporter" "controller" -}}
+{{- $given := list -}}
+{{- range (get $.Values $program).extraEnv }}{{ $given = append $given .name }}{{ end -}}
+{{- range include "portcullis.chartEnv" (list $ $program) | fromYamlArray -}}
+{{- if and (dig "valueFrom" "fieldRef" "" .) (has .name $given) -}}
+{{- fail (printf "%s.extraEnv sets %s, which each pod gets from Kubernetes (%s), as no other value is right for all pods: leave it out" $program .name .valueFrom.fieldRef.fieldPath) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Names without authorities would limit nobody: evaluators would ask no client for a certificate. */}}
 {{- define "portcullis.refuseNamesWithoutAuthorities" -}}
 {{- with .Values.certificates -}}

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use portcullis_e2e::{Helm, LOADER_MEMORY};
+use portcullis_e2e::{Helm, LOADER_MEMORY, objects_of};
 
 use crate::{args, container, containers, everything, find, helm, pods, refusal, render};
 
@@ -224,22 +224,72 @@ fn the_loader_gives_large_pieces_of_memory_back_to_the_system() {
     assert!(env.contains(&json!({ "name": name, "value": value })), "{env:?}");
 }
 
+/// The variables of a container.
+fn variables(objects: &[Value], program: &str) -> Vec<Value> {
+    container(objects, program)["env"].as_array().cloned().unwrap_or_default()
+}
+
 #[test]
-fn variables_of_the_chart_that_extra_env_names_are_taken_from_there() {
+fn no_variable_stands_twice_and_those_that_tell_a_program_its_pod_are_the_charts() {
     let mut values = everything();
-    for (program, name) in [
-        ("evaluator", "OTEL_TRACES_SAMPLER"),
-        ("loader", "OTEL_EXPORTER_OTLP_ENDPOINT"),
-        ("loader", "MALLOC_MMAP_THRESHOLD_"),
-        ("reporter", "OTEL_RESOURCE_ATTRIBUTES"),
-        ("controller", "OTEL_METRICS_EXPORTER"),
-    ] {
-        values[program]["extraEnv"] = json!([{ "name": name, "value": "mine" }]);
-        let objects = render(&values);
-        let env = container(&objects, program)["env"].as_array().expect("variables").clone();
-        let found: Vec<_> = env.iter().filter(|one| one["name"] == name).collect();
-        assert!(found.len() == 1 && found[0]["value"] == "mine", "{program}: {env:?}");
+    values["loader"]["extraEnv"] = json!([]);
+    let (mut taken, mut refused) = (Vec::new(), Vec::new());
+    let objects = render(&values);
+    for program in ["evaluator", "loader", "reporter", "controller"] {
+        for variable in variables(&objects, program) {
+            let name = variable["name"].as_str().unwrap().to_owned();
+            let mut values = values.clone();
+            values[program]["extraEnv"] = json!([{ "name": name, "value": "mine" }]);
+            let rendered = helm().template("portcullis", crate::NAMESPACE, &values);
+            if variable["valueFrom"]["fieldRef"].is_null() {
+                assert!(rendered.is_ok(), "{program} {name}: {}", rendered.stderr);
+                let env = variables(&objects_of(&rendered.stdout), program);
+                let found: Vec<_> = env.iter().filter(|one| one["name"] == name).collect();
+                assert!(found.len() == 1 && found[0]["value"] == "mine", "{program}: {env:?}");
+                taken.push(format!("{program} {name}"));
+            } else {
+                let words = format!("{program}.extraEnv sets {name}, which each pod gets from Kubernetes");
+                assert!(!rendered.is_ok() && rendered.stderr.contains(&words), "{words}: {}", rendered.stderr);
+                refused.push(format!("{program} {name}"));
+            }
+        }
     }
+    for of_telemetry in ["evaluator OTEL_TRACES_SAMPLER", "loader OTEL_EXPORTER_OTLP_ENDPOINT"] {
+        assert!(taken.iter().any(|one| one == of_telemetry), "{taken:?}");
+    }
+    assert!(taken.contains(&format!("loader {}", LOADER_MEMORY.0)), "{taken:?}");
+    let of_the_pod = [
+        "evaluator POD_NAME",
+        "loader POD_NAME",
+        "loader PORTCULLIS_SIBLINGS_OWN_ADDRESS",
+        "reporter POD_NAME",
+        "reporter POD_UID",
+        "reporter NODE_NAME",
+        "controller POD_NAME",
+    ];
+    assert_eq!(refused, of_the_pod);
+}
+
+#[test]
+fn variables_that_the_chart_does_not_set_are_added_whatever_they_are_called() {
+    let own = json!([
+        { "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
+        { "name": "OTEL_METRICS_EXPORTER", "value": "none" },
+    ]);
+    let objects = render(&json!({ "evaluator": { "extraEnv": own } }));
+    assert_eq!(container(&objects, "evaluator")["env"], own, "nothing is exported, so the chart sets none");
+    assert!(container(&render(&json!({})), "evaluator")["env"].is_null());
+    // A variable that others refer to comes before them.
+    let mut values = everything();
+    values["controller"]["extraEnv"] = json!([{ "name": "WHO", "value": "$(POD_NAME)" }]);
+    let objects = render(&values);
+    let env = variables(&objects, "controller");
+    assert!(env[0]["name"] == "POD_NAME" && env.last().is_some_and(|last| last["name"] == "WHO"), "{env:?}");
+    // One that is taken from the user may be one that the chart does not set with these values.
+    values["controller"]["extraEnv"] = json!([{ "name": "OTEL_METRICS_EXPORTER", "value": "mine" }]);
+    let objects = render(&values);
+    let env = variables(&objects, "controller");
+    assert_eq!(env.iter().filter(|one| one["name"] == "OTEL_METRICS_EXPORTER").count(), 1, "{env:?}");
 }
 
 #[test]
