@@ -123,6 +123,33 @@ fn alerts_are_those_of_this_installation() {
     }
 }
 
+/// The block of YAML on the page of operations that begins with this line.
+fn configuration(begins: &str) -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let page = fs::read_to_string(page).unwrap();
+    let block = page.split("```yaml\n").skip(1).find(|block| block.starts_with(begins));
+    block.unwrap_or_else(|| panic!("no block begins with {begins}")).split("```").next().unwrap().to_owned()
+}
+
+#[test]
+fn prometheus_without_its_operator_reads_the_same_ports_of_pods_that_run() {
+    let text = configuration("scrape_configs:");
+    let page: Value = portcullis_yaml::read(&text).unwrap();
+    let rules = page["scrape_configs"][0]["relabel_configs"].as_array().unwrap();
+    let of = |action: &str| rules.iter().filter(|rule| rule["action"] == action).collect::<Vec<_>>();
+    let monitor = find(&render(&watched()), "PodMonitor", "portcullis")["spec"]["podMetricsEndpoints"].clone();
+    let ports: Vec<_> = monitor.as_array().unwrap().iter().map(|one| one["port"].as_str().unwrap()).collect();
+    let read: BTreeSet<_> = of("keep")[0]["regex"].as_str().unwrap().split('|').collect();
+    assert_eq!(read, ports.into_iter().collect());
+    // The operator leaves these out too. Pods that are over keep their addresses: each would be a target that does not answer, and an alert.
+    let over = json!({
+        "source_labels": ["__meta_kubernetes_pod_phase"], "regex": "Succeeded|Failed", "action": "drop",
+    });
+    assert_eq!(of("drop"), [&over]);
+    let labels: BTreeSet<_> = rules.iter().filter_map(|rule| rule["target_label"].as_str()).collect();
+    assert_eq!(labels, BTreeSet::from(["namespace", "pod", "container"]), "those that alerts need");
+}
+
 /// What Helm says after an installation with these values.
 fn notes(values: &Value) -> String {
     notes_in(NAMESPACE, values)
