@@ -83,6 +83,49 @@ fn every_object_passes_the_checks_of_a_real_api_server() {
 
 #[test]
 #[ignore = "starts a cluster"]
+fn a_switch_of_the_volume_keeps_the_number_of_pods_and_what_is_marked_to_be_kept() {
+    const NAME: &str = "switched";
+    make_namespace(cluster(), NAME);
+    let values = |persistence: bool| {
+        json!({
+            "policyServer": NAME, "crds": { "install": false }, "fences": { "enabled": false },
+            "autoscaling": { "enabled": true }, "volume": { "persistence": { "enabled": persistence } },
+        })
+    };
+    let helm_at = |command: &str, persistence| {
+        let done = at_cluster(cluster(), &[command, NAME, "--namespace", NAME], &values(persistence));
+        assert!(done.is_ok(), "{}", done.stderr);
+    };
+    let at_server = |words: &[&str], kind: &str, more: &[&str]| {
+        let args = words.iter().copied().chain([kind, "portcullis-policy-server", "--namespace", NAME]);
+        cluster().kubectl(args.chain(more.iter().copied())).expect("the policy server")
+    };
+    let keep = |kind| at_server(&["annotate"], kind, &["helm.sh/resource-policy=keep"]);
+    let pods = |kind| at_server(&["get"], kind, &["--output=jsonpath={.spec.replicas}"]);
+
+    helm_at("install", false);
+    // As an autoscaler does under load; without metrics that of the chart leaves a number that is within its limits.
+    at_server(&["scale"], "deployment", &["--replicas=5"]);
+    for (persistence, old, new) in [(true, "deployment", "statefulset"), (false, "statefulset", "deployment")] {
+        keep(old);
+        helm_at("upgrade", persistence);
+        assert_eq!(pods(new), "5", "{new}");
+        assert_eq!(pods(old), "5", "the {old} stays until it is deleted");
+        at_server(&["delete"], old, &[]);
+    }
+    // `helm rollback` renders nothing, so the chart cannot refuse it. What it heeds is the annotation of the object in the cluster.
+    keep("deployment");
+    let back = helm().run(Some(&cluster().kubeconfig()), ["rollback", NAME, "2", "--namespace", NAME], "");
+    assert!(back.is_ok(), "{}", back.stderr);
+    assert_eq!((pods("statefulset"), pods("deployment")), ("5".to_owned(), "5".to_owned()));
+
+    at_server(&["delete"], "deployment", &[]);
+    let gone = helm().run(Some(&cluster().kubeconfig()), ["uninstall", NAME, "--namespace", NAME, "--no-hooks"], "");
+    assert!(gone.is_ok(), "{}", gone.stderr);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
 fn fault_x08_helm_installs_into_a_strict_namespace_and_upgrades_to_everything() {
     // It needs a cluster of its own, because Helm does not take over definitions that others have applied.
     let cluster = &Cluster::start(&Options::default()).unwrap();
