@@ -7,6 +7,7 @@
 mod cautious;
 mod cost;
 mod failing;
+mod metadata;
 mod requester;
 mod types;
 
@@ -14,7 +15,6 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
-use cel::common::ast::{Expr, LiteralValue, operators};
 use cel::objects::{Key, Map};
 use cel::parser::PrattParser;
 use cel::{Context, Env, ExecutionError, IdedExpr};
@@ -27,6 +27,7 @@ use cautious::cautious;
 use cost::{Cost, MAX_BRIEF_STEPS, MAX_DEPTH, MAX_STEPS, Size};
 pub use failing::Failing;
 use failing::{is_certain, named};
+use metadata::{reads_metadata_by_field, reads_metadata_only};
 use requester::needs_requester;
 use types::is_condition;
 
@@ -96,7 +97,7 @@ impl Conditions {
     /// than a moment, or looks at more of an object than its metadata.
     pub(crate) fn for_requests(conditions: &[MatchCondition]) -> Option<Self> {
         /// Variables that only API servers have, and fields that are missing in the variables here.
-        const ELSEWHERE: [&str; 4] = ["authorizer", "namespaceObject", "options", "managedFields"];
+        const ELSEWHERE: [&str; 4] = ["authorizer", "namespaceObject", "options", metadata::UNKNOWN];
         let is_judged = |condition: &MatchCondition| {
             let text = &condition.expression;
             !ELSEWHERE.iter().any(|word| text.contains(word)) && portcullis_expression::match_condition(text).is_ok()
@@ -111,6 +112,11 @@ impl Conditions {
     /// Whether the types in all of them fit, as an API server demands of the conditions of a webhook; false if it might not accept them.
     pub(crate) fn have_fitting_types(&self) -> bool {
         self.0.iter().all(|one| one.expression.as_ref().is_some_and(|(tree, _)| is_condition(tree)))
+    }
+
+    /// Whether none of them looks at the metadata of an object as a whole, which lack some fields here.
+    pub(crate) fn read_metadata_by_field(&self) -> bool {
+        self.0.iter().all(|one| one.expression.as_ref().is_some_and(|(tree, _)| reads_metadata_by_field(tree)))
     }
 
     /// Whether there are none.
@@ -239,29 +245,6 @@ pub(crate) fn for_conditions(request: &Value) -> Value {
         request["resource"] = requested.clone();
     }
     request
-}
-
-/// Whether an expression looks at nothing of `object` and `oldObject` but their metadata and whether they are null.
-fn reads_metadata_only(expression: &IdedExpr) -> bool {
-    let is_object =
-        |part: &IdedExpr| matches!(&part.expr, Expr::Ident(name) if name == "object" || name == "oldObject");
-    let is_null = |part: &IdedExpr| matches!(part.expr, Expr::Literal(LiteralValue::Null));
-    match &expression.expr {
-        Expr::Ident(_) => !is_object(expression),
-        Expr::Select(select) if is_object(&select.operand) => select.field == "metadata",
-        Expr::Select(select) => reads_metadata_only(&select.operand),
-        Expr::Call(call) if [operators::EQUALS, operators::NOT_EQUALS].contains(&call.func_name.as_str()) => {
-            let is_there = call.args.iter().any(is_null);
-            call.args.iter().all(|part| is_there && is_object(part) || reads_metadata_only(part))
-        }
-        Expr::Call(call) => {
-            call.target.iter().all(|target| reads_metadata_only(target)) && call.args.iter().all(reads_metadata_only)
-        }
-        Expr::List(list) => list.elements.iter().all(reads_metadata_only),
-        Expr::Literal(_) => true,
-        // These need loops or copies, which are not evaluated for requests.
-        Expr::Map(_) | Expr::Comprehension(_) | Expr::Struct(_) | Expr::Unspecified => false,
-    }
 }
 
 impl Condition {

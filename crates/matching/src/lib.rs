@@ -13,7 +13,7 @@ mod resource;
 pub mod rules;
 mod scope;
 mod selector;
-mod system;
+pub mod system;
 
 pub use conditions::{Conditions, Decision, Failing, NoPause, Pace};
 pub use existing::Existing;

@@ -69,8 +69,8 @@ struct Partial<'a> {
 }
 
 /// The match part of the webhook that a policy with this part can share ([`MatchPart::shared`]). `None` if the policy needs a webhook of its
-/// own: it may change objects, only an API server can judge its selector or conditions, its rules are not of the same groups and versions,
-/// or an API server might refuse them.
+/// own: it may change objects, only an API server can judge its selector or conditions, for instance because they look at all metadata of an
+/// object, its rules are not of the same groups and versions, or an API server might refuse them.
 ///
 /// With the same groups and versions in all rules, the version in which an API server sends an object does not depend on the rules of the
 /// other members (`matchPolicy: Equivalent`).
@@ -81,7 +81,9 @@ pub fn shared_part(part: &MatchPart) -> Option<MatchPart> {
         && rules::are_plain(&part.rules)
         && serde_json::to_string(&member).is_ok_and(|json| json.len() <= LARGEST_MEMBER)
         && member.object_selector.as_ref().is_none_or(Selector::is_accepted)
-        && MemberMatcher::of(&member).is_some_and(|matcher| matcher.conditions.have_fitting_types());
+        && MemberMatcher::of(&member).is_some_and(|MemberMatcher { conditions, .. }| {
+            conditions.have_fitting_types() && conditions.read_metadata_by_field()
+        });
     may_share.then_some(webhook)
 }
 
@@ -102,6 +104,23 @@ impl MemberMatcher {
     /// true nor false matters only if none is false. An object that cannot be parsed here, for instance because it is nested too deeply,
     /// gives "unknown" and is never excluded.
     pub async fn decide(&self, request: &AdmissionRequest, pace: &mut impl Pace) -> Decision {
+        match self.before_conditions(request) {
+            Decision::Matches if !self.conditions.is_empty() => {}
+            decision => return decision,
+        }
+        match request.subject() {
+            Some(subject) => self.conditions.decide_on(subject, pace).await,
+            None => Decision::Unknown("matchConditions".to_owned()),
+        }
+    }
+
+    /// Whether rules or object selector alone exclude a request, which is quick to find out.
+    pub fn excludes(&self, request: &AdmissionRequest) -> bool {
+        self.before_conditions(request) == Decision::Excluded
+    }
+
+    /// What rules and object selector say.
+    fn before_conditions(&self, request: &AdmissionRequest) -> Decision {
         if !self.rules.is_empty() {
             let Some(Request { asked, .. }) = request.request() else { return Decision::Unknown("rules".to_owned()) };
             if !rules::matches(&self.rules, asked) {
@@ -114,13 +133,7 @@ impl MemberMatcher {
                 return Decision::Excluded;
             }
         }
-        if self.conditions.is_empty() {
-            return Decision::Matches;
-        }
-        match request.subject() {
-            Some(subject) => self.conditions.decide_on(subject, pace).await,
-            None => Decision::Unknown("matchConditions".to_owned()),
-        }
+        Decision::Matches
     }
 }
 
@@ -305,6 +318,24 @@ mod tests {
     }
 
     #[test]
+    fn rules_and_selectors_exclude_without_conditions() {
+        let request = |object: &str| {
+            let json = json!({"operation": "CREATE", "resource": {"group": "", "version": "v1", "resource": "pods"}});
+            AdmissionRequest::new(Some(Bytes::copy_from_slice(object.as_bytes())), None, json.to_string().into())
+        };
+        let shop = json!({"matchLabels": {"app": "shop"}});
+        let selective = matcher(shop, &["object.metadata.name == 'other'"]).expect("judged");
+        assert!(selective.excludes(&request(BARE)) && !selective.excludes(&request(WEB)));
+        assert!(!selective.excludes(&request("[")), "it cannot be read");
+        let member = |resource: &str| {
+            let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": [resource], "operations": ["*"]});
+            serde_json::from_value(json!({"rules": [rule]})).expect("a member")
+        };
+        let [pods, secrets] = ["pods", "secrets"].map(|resource| MemberMatcher::of(&member(resource)).expect("judged"));
+        assert!(secrets.excludes(&request(WEB)) && !pods.excludes(&request(WEB)));
+    }
+
+    #[test]
     fn what_cannot_be_read_is_never_left_out() {
         let nested = format!("{}{}", "[".repeat(300), "]".repeat(300));
         let deep = format!(r#"{{"metadata":{{"name":"web","annotations":{nested}}}}}"#);
@@ -401,6 +432,8 @@ mod tests {
         let is_judged = |part: &MatchPart| MemberMatcher::of(&part.shared().1).is_some();
         for good in [
             condition("request.userInfo.username == object.metadata.name"),
+            condition("has(object.metadata) && object.metadata != null && has(object.metadata.labels)"),
+            condition("object.metadata.labels == oldObject.metadata['labels'] && size(object.metadata.labels) > 3"),
             selector(json!({"matchLabels": {"app": "shop"}})),
         ] {
             assert!(shares(&good) && is_judged(&good), "{good:?}");
@@ -409,6 +442,14 @@ mod tests {
             // API servers accept these, but the types are not followed that far.
             condition("(request.dryRun ? request.name : object.metadata.name) == 'web'"),
             condition("request.name in []"),
+            // The metadata have no managed fields here.
+            condition("object.metadata == oldObject.metadata"),
+            condition("object.metadata != oldObject.metadata || null == object.metadata"),
+            condition("size(object.metadata) > 3"),
+            condition("'labels' in object.metadata"),
+            condition("object.metadata[request.name] == 'web'"),
+            condition(r"object.metadata['managed\x46ields'] != null"),
+            condition("(request.dryRun ? object.metadata : oldObject.metadata).name == 'web'"),
             // They refuse these, which are false here for every request, or fail.
             condition("request.kind == 'Pod'"),
             condition("request.resource == 'pods'"),
