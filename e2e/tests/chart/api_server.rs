@@ -98,7 +98,7 @@ fn a_switch_of_the_volume_keeps_the_number_of_pods_and_what_is_marked_to_be_kept
     };
     let at_server = |words: &[&str], kind: &str, more: &[&str]| {
         let args = words.iter().copied().chain([kind, "portcullis-policy-server", "--namespace", NAME]);
-        cluster().kubectl(args.chain(more.iter().copied())).expect("the policy server")
+        cluster().kubectl(args.chain(more.iter().copied())).expect("the policy server").to_owned()
     };
     let keep = |kind| at_server(&["annotate"], kind, &["helm.sh/resource-policy=keep"]);
     let pods = |kind| at_server(&["get"], kind, &["--output=jsonpath={.spec.replicas}"]);
@@ -117,7 +117,9 @@ fn a_switch_of_the_volume_keeps_the_number_of_pods_and_what_is_marked_to_be_kept
     keep("deployment");
     let back = helm().run(Some(&cluster().kubeconfig()), ["rollback", NAME, "2", "--namespace", NAME], "");
     assert!(back.is_ok(), "{}", back.stderr);
-    assert_eq!((pods("statefulset"), pods("deployment")), ("5".to_owned(), "5".to_owned()));
+    for kind in ["statefulset", "deployment"] {
+        assert_eq!(pods(kind), "5", "{kind}");
+    }
 
     at_server(&["delete"], "deployment", &[]);
     let gone = helm().run(Some(&cluster().kubeconfig()), ["uninstall", NAME, "--namespace", NAME, "--no-hooks"], "");
