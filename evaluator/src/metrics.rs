@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use portcullis_contract::{PolicyId, Reason, Stage};
-use portcullis_process::{counters, registered};
+use portcullis_process::{counters, gauges, registered};
 use portcullis_util::lock;
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
 
 use crate::metrics::kubewarden::{Kubewarden, PolicySeries};
 
@@ -69,8 +71,9 @@ pub struct Metrics {
     pub bodies_without_room: IntCounter,
     /// TLS handshakes that failed.
     pub handshakes_failed: IntCounter,
-    /// Seconds until the serving certificate expires; negative after that.
-    pub certificate_seconds_left: IntGauge,
+    /// Seconds until the serving certificate expires; negative after that. It has no labels, and no series before the first certificate, since
+    /// 0 would mean one that has expired.
+    certificate_seconds_left: IntGaugeVec,
     /// Certificates that could not be used.
     pub certificate_errors: IntCounter,
     /// 1 where Landlock is fully in force.
@@ -266,9 +269,11 @@ impl Metrics {
                 "Large bodies of requests refused because others had all the memory for them",
             )?,
             handshakes_failed: counter("portcullis_tls_handshakes_failed_total", "TLS handshakes that failed")?,
-            certificate_seconds_left: gauge(
+            certificate_seconds_left: gauges(
+                &registry,
                 "portcullis_certificate_seconds_left",
                 "Seconds left of the serving certificate",
+                &[],
             )?,
             certificate_errors: counter("portcullis_certificate_errors_total", "Certificates that could not be taken")?,
             written_pages_found: gauge(
@@ -296,6 +301,11 @@ impl Metrics {
     pub(crate) fn with_kubewarden(self) -> prometheus::Result<Self> {
         let kubewarden = Some(Kubewarden::new(&self.registry)?);
         Ok(Self { kubewarden, ..self })
+    }
+
+    /// Shows the seconds until the certificate in use expires; negative after that.
+    pub(crate) fn certificate_lasts(&self, seconds: i64) {
+        self.certificate_seconds_left.with_label_values::<&str>(&[]).set(seconds);
     }
 
     /// Whether requests are counted under Kubewarden's names as well.

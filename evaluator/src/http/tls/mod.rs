@@ -128,7 +128,7 @@ impl Certificates {
             }
         }
         if let Some(not_after) = not_after {
-            metrics.certificate_seconds_left.set(*not_after - jiff::Timestamp::now().as_second());
+            metrics.certificate_lasts(*not_after - jiff::Timestamp::now().as_second());
         }
     }
 }
@@ -300,6 +300,35 @@ mod tests {
         assert_eq!(seen(&mut state, &files), "same");
         write(folder.path(), &second.0, &second.1);
         assert_eq!(seen(&mut state, &files), "good");
+    }
+
+    #[test]
+    fn the_time_left_is_shown_once_there_is_a_certificate() {
+        portcullis_process::install_crypto();
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = TlsFiles { dir: folder.path().to_owned(), client_ca: None, client_names: Vec::new() };
+        let certificates = Certificates::new(files);
+        let metrics = Metrics::new().expect("registers");
+        let mut following = Following {
+            seen: Seen::default(),
+            not_after: None,
+            latch: Latch::default(),
+            metrics: metrics.clone(),
+            expiry: Expiry::default(),
+        };
+        let left = || {
+            let text = prometheus::TextEncoder::new().encode_to_string(&metrics.registry.gather()).expect("encodes");
+            let mut lines = text.lines().filter_map(|line| line.strip_prefix("portcullis_certificate_seconds_left "));
+            lines.next().map(|seconds| seconds.parse::<i64>().expect("a number"))
+        };
+        for _ in 0..2 {
+            certificates.turn(&mut following);
+            assert_eq!(left(), None, "none is not one that has expired");
+        }
+        let (certificate, key) = pair("a.example");
+        write(folder.path(), &certificate, &key);
+        certificates.turn(&mut following);
+        assert!(left().is_some_and(|seconds| seconds > 0), "{:?}", left());
     }
 
     #[test]
