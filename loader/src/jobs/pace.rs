@@ -24,8 +24,8 @@ pub(super) struct Hosts {
 
 struct Host {
     slots: Arc<Slots>,
-    /// When the next attempt may begin.
-    next: Instant,
+    /// When the next attempt may begin. The job whose turn is next holds the lock until then, and the others wait for it in order.
+    next: Arc<tokio::sync::Mutex<Instant>>,
 }
 
 /// Locks by key, for work that several tasks need and only one should do.
@@ -39,34 +39,36 @@ impl Hosts {
 
     /// Waits for a job's turn at a host, and marks the job as running. The turn ends when the slot is dropped.
     pub(super) async fn turn(&self, host: String, context: &Arc<JobContext>) -> Slot {
-        let slots = {
-            let mut known = lock(&self.known);
-            let now = Instant::now();
-            // Forgets hosts that no job uses or waits for, and that were not asked a moment ago.
-            known.retain(|_, host| Arc::strong_count(&host.slots) > 1 || host.next > now);
-            let host = known.entry(host.clone());
-            Arc::clone(&host.or_insert_with(|| Host { slots: Slots::new(FETCHES_A_HOST), next: now }).slots)
-        };
+        let (slots, next) = self.host(host);
         let slot = slots.turn(context).await;
-        tokio::time::sleep_until(self.begin(&host)).await;
+        {
+            let mut next = next.lock().await;
+            tokio::time::sleep_until(*next).await;
+            // Only a job that begins puts the others off: one that is dropped while it waits has asked for nothing.
+            *next = Instant::now() + self.pause;
+        }
         context.runs.store(true, Ordering::Relaxed);
         slot
+    }
+
+    fn host(&self, host: String) -> (Arc<Slots>, Arc<tokio::sync::Mutex<Instant>>) {
+        let mut known = lock(&self.known);
+        let now = Instant::now();
+        // Forgets hosts that no job uses or waits for, and that were not asked a moment ago.
+        known.retain(|_, host| {
+            Arc::strong_count(&host.slots) > 1 || host.next.try_lock().map_or(true, |next| *next > now)
+        });
+        let host = known.entry(host).or_insert_with(|| Host {
+            slots: Slots::new(FETCHES_A_HOST),
+            next: Arc::new(tokio::sync::Mutex::new(now)),
+        });
+        (Arc::clone(&host.slots), Arc::clone(&host.next))
     }
 
     /// Orders waiting jobs again, after the tenants that need them have changed.
     pub(super) fn renew(&self) {
         let slots: Vec<Arc<Slots>> = lock(&self.known).values().map(|host| Arc::clone(&host.slots)).collect();
         slots.iter().for_each(Slots::renew);
-    }
-
-    /// When the attempt may begin.
-    fn begin(&self, host: &str) -> Instant {
-        let mut known = lock(&self.known);
-        let now = Instant::now();
-        let Some(host) = known.get_mut(host) else { return now };
-        let at = host.next.max(now);
-        host.next = at + self.pause;
-        at
     }
 }
 
@@ -87,6 +89,7 @@ impl<K: Hash + Eq> Turns<K> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use portcullis_contract::Tenant;
 
     use super::*;
@@ -114,6 +117,19 @@ mod tests {
             _ = hosts.turn("a".into(), &context) => panic!("the other host is held up"),
             _ = hosts.turn("b".into(), &context) => {}
         }
+    }
+
+    #[tokio::test]
+    async fn jobs_that_are_dropped_while_they_wait_put_nobody_off() {
+        let (hosts, context) = (Hosts::new(10), cluster());
+        drop(hosts.turn("a".into(), &context).await);
+        for _ in 0..100 {
+            // On a slow machine its turn may have come.
+            let _ = hosts.turn("a".into(), &context).now_or_never();
+            tokio::task::yield_now().await;
+        }
+        // If each of them had kept its place, this would take ten seconds.
+        tokio::time::timeout(Duration::from_secs(5), hosts.turn("a".into(), &context)).await.expect("its turn comes");
     }
 
     #[tokio::test]
