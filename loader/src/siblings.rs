@@ -104,7 +104,8 @@ async fn signatures(State(served): State<Arc<Served>>, Path(digest): Path<String
     .await
 }
 
-/// An answer, which counts as one until it is sent or its connection ends.
+/// An answer, which counts as one from before it is read until it is sent or its connection ends. If the caller has gone while it is read, it
+/// counts until it has been read.
 struct Answer {
     bytes: Vec<u8>,
     _reader: OwnedSemaphorePermit,
@@ -123,14 +124,18 @@ async fn give(
 ) -> Response {
     let Ok(digest) = digest.parse::<Digest>() else { return StatusCode::NOT_FOUND.into_response() };
     let reader = Arc::clone(&served.readers).acquire_owned().await.expect("the semaphore is never closed");
-    match blocking(move || read(&served, &digest)).await {
-        Ok(Some(bytes)) => Bytes::from_owner(Answer { bytes, _reader: reader }).into_response(),
+    // Reading goes on when this future is dropped, so the permit goes along.
+    match blocking(move || read(&served, &digest).map(|bytes| Answer { bytes, _reader: reader })).await {
+        Ok(Some(answer)) => Bytes::from_owner(answer).into_response(),
         _ => StatusCode::NOT_FOUND.into_response(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use portcullis_util::lock;
     use tokio::time::timeout;
 
     use super::*;
@@ -149,6 +154,22 @@ mod tests {
         }
         timeout(Duration::from_millis(100), ask()).await.expect_err("as many answers are in memory as may be");
         slow.pop();
+        assert_eq!(ask().await.status(), StatusCode::OK);
+
+        // Callers that have gone while their answers are read.
+        slow.clear();
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        let goes_on = Arc::new(Mutex::new(goes_on));
+        for _ in 0..MOST_READERS {
+            let goes_on = Arc::clone(&goes_on);
+            let read = move |_: &Served, _: &Digest| {
+                let _ = lock(&goes_on).recv();
+                Some(Vec::new())
+            };
+            timeout(Duration::from_millis(10), give(Arc::clone(&served), &digest, read)).await.expect_err("it is read");
+        }
+        timeout(Duration::from_millis(100), ask()).await.expect_err("they are still read");
+        drop(go_on);
         assert_eq!(ask().await.status(), StatusCode::OK);
     }
 }
