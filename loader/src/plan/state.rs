@@ -1,6 +1,6 @@
 //! The loader's state, as served at `/v1/state`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use portcullis_broker::{ContextNeed, Contexts};
 use portcullis_contract::{
@@ -41,7 +41,7 @@ impl Plan {
             manifest_number: self.publication.number(),
             volume_failure,
             policies,
-            sources: self.sources(),
+            sources: sources(self.policies.iter(), self.failures()),
             problems: self
                 .problems
                 .iter()
@@ -160,38 +160,51 @@ impl Plan {
         }
     }
 
-    /// One entry for each host. If several of its addresses fail, the first in order is shown.
-    fn sources(&self) -> Vec<SourceHealth> {
-        let mut hosts: BTreeMap<String, SourceHealth> = BTreeMap::new();
+    /// The addresses that are fetched from or checked, each with its failure if it fails.
+    fn failures(&self) -> Vec<(&Reference, Option<Failure>)> {
         let modules = self.modules.iter().map(|(reference, module)| (reference, module.failure(0, None)));
-        let admissions = self.admissions.failures();
-        let mut failures: Vec<(&Reference, Option<Failure>)> = modules.chain(admissions).collect();
-        failures.sort_by_key(|(reference, _)| *reference);
-        for (reference, failure) in failures {
-            let Some(host) = reference.host().filter(|_| !self.is_only_tried(reference)) else { continue };
-            let health = hosts.entry(host.clone()).or_insert(SourceHealth { host, failure: None, policy: None });
-            if health.failure.is_none() {
-                health.failure = failure;
-                health.policy = health.failure.as_ref().and_then(|_| self.user_of(reference));
+        modules.chain(self.admissions.failures()).collect()
+    }
+}
+
+/// One entry for each host. If several of its addresses fail, the first in order is shown.
+///
+/// There may be thousands of policies and addresses, and this is told several times a second, so it goes through the policies only once.
+pub(super) fn sources<'p>(
+    policies: impl Iterator<Item = (&'p PolicyId, &'p Policy)>,
+    mut failures: Vec<(&Reference, Option<Failure>)>,
+) -> Vec<SourceHealth> {
+    let users = users(policies);
+    let mut hosts: BTreeMap<String, SourceHealth> = BTreeMap::new();
+    failures.sort_by_key(|(reference, _)| *reference);
+    for (reference, failure) in failures {
+        let user = users.get(reference).copied();
+        let is_only_tried = user == Some(None);
+        let Some(host) = reference.host().filter(|_| !is_only_tried) else { continue };
+        let health = hosts.entry(host.clone()).or_insert(SourceHealth { host, failure: None, policy: None });
+        if health.failure.is_none() {
+            health.policy = failure.as_ref().and_then(|_| user.flatten().cloned());
+            health.failure = failure;
+        }
+    }
+    hosts.into_values().collect()
+}
+
+/// The addresses that policies name, each with the first of these policies; `None` if only candidates of checks name it.
+fn users<'p>(
+    policies: impl Iterator<Item = (&'p PolicyId, &'p Policy)>,
+) -> HashMap<&'p Reference, Option<&'p PolicyId>> {
+    let mut users = HashMap::new();
+    for (id, policy) in policies {
+        let parts = policy.body.iter().flat_map(Body::parts);
+        for reference in parts.filter_map(|(_, part)| part.reference.as_ref()) {
+            let user = users.entry(reference).or_insert(None);
+            if user.is_none() && !id.is_check() {
+                *user = Some(id);
             }
         }
-        hosts.into_values().collect()
     }
-
-    fn user_of(&self, reference: &Reference) -> Option<PolicyId> {
-        self.users_of(reference).find(|id| !id.is_check()).cloned()
-    }
-
-    /// Whether only candidates of checks name this address.
-    fn is_only_tried(&self, reference: &Reference) -> bool {
-        let mut users = self.users_of(reference).peekable();
-        users.peek().is_some() && users.all(PolicyId::is_check)
-    }
-
-    fn users_of<'p>(&'p self, reference: &'p Reference) -> impl Iterator<Item = &'p PolicyId> {
-        let users = self.policies.iter().filter(move |(_, policy)| !policy.parts_at(reference).is_empty());
-        users.map(|(id, _)| id)
-    }
+    users
 }
 
 /// How far a piece of work is; `running` is the phase of an attempt that runs.

@@ -293,6 +293,26 @@ fn hosts_tell_how_they_do() {
 }
 
 #[test]
+fn each_policy_is_looked_at_once_however_many_addresses_fail() {
+    let address = |n: usize| format!("https://host-{n}.example/m");
+    let mut table = Table::new();
+    table.want((0..50).map(|n| wants(&format!("p{n:02}"), &address(n), "{}")).collect());
+    table.jobs();
+    (0..50).for_each(|n| table.fetched(&address(n), Err(Reason::RegistryTimeout)));
+    let expected = table.plan.state(&Program::default(), &Contexts::default()).sources;
+    let references: Vec<Reference> = (0..50)
+        .map(|n| Reference::parse(&address(n), std::path::Path::new("/policies")).expect("an address"))
+        .collect();
+    let failure = |reference| table.plan.modules[reference].failure(0, None);
+    let failures = references.iter().map(|reference| (reference, failure(reference))).collect();
+    let mut looked_at = 0;
+    let told = super::super::state::sources(table.plan.policies.iter().inspect(|_| looked_at += 1), failures);
+    assert_eq!((looked_at, told.len()), (50, 50));
+    assert!(told.iter().all(|source| source.failure.is_some() && source.policy.is_some()));
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn what_is_kept_is_what_somebody_names() {
     let mut table = Table::new();
     table.want(vec![wants("a", URL, "{}")]);
