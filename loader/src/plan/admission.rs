@@ -123,8 +123,12 @@ impl Admissions {
             known.retain(|digest, _| digests.contains_key(digest));
             for (digest, claims) in digests {
                 let admission = known.entry(digest).or_default();
+                if claims.is_empty() {
+                    admission.set_aside();
+                    continue;
+                }
                 admission.wake(now);
-                if !claims.is_empty() && admission.is_due() {
+                if admission.is_due() {
                     let again = admission.result() == Some(&Grant::Checked);
                     jobs.insert(Job::Admit { reference: reference.clone(), digest, again }, claims);
                 }

@@ -203,6 +203,13 @@ impl<T> Attempts<T> {
         }
     }
 
+    /// Nobody needs the work any more, so its failure tells nothing. Who needs it next has it tried at once; an earlier result still counts.
+    pub(crate) fn set_aside(&mut self) {
+        if self.last_failure.take().is_some() {
+            self.next = Next::Now(None);
+        }
+    }
+
     /// [`Attempts::retry_now`], for failures that a change outside the policy can mend.
     pub(crate) fn retry_outside(&mut self) {
         // The files that are watched decide how modules are fetched and checked, so such a failure may be over: a signature that could not be
@@ -311,6 +318,21 @@ mod tests {
         attempts.fail(error(Reason::RegistryTimeout), &RETRY, 0.5, now);
         attempts.volume_works();
         assert!(!attempts.is_due() && attempts.failure(1, Some(now)).is_some());
+    }
+
+    #[test]
+    fn what_nobody_needs_has_not_failed_and_is_tried_when_somebody_needs_it() {
+        let now = Now::get();
+        let mut attempts = Attempts::default();
+        attempts.fail(error(Reason::NotFound), &RETRY, 0.5, now);
+        attempts.set_aside();
+        assert!(attempts.is_due() && !attempts.has_failed() && attempts.failure(0, None).is_none());
+        attempts.put_off(1, error(Reason::SignatureUnavailable), &RETRY, 0.5, now);
+        attempts.set_aside();
+        assert!(attempts.is_due() && attempts.result() == Some(&1) && attempts.failure(0, None).is_none());
+        attempts.succeed(2);
+        attempts.set_aside();
+        assert!(!attempts.is_due() && attempts.result() == Some(&2), "what is done is not done again");
     }
 
     #[test]

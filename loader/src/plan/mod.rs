@@ -407,8 +407,12 @@ impl Plan {
         self.artifacts.retain(|digest, _| digests.contains_key(digest));
         for (reference, claims) in references {
             let module = self.modules.entry(reference.clone()).or_default();
+            if claims.is_empty() {
+                module.set_aside();
+                continue;
+            }
             module.wake(now);
-            if !claims.is_empty() && module.is_due() {
+            if module.is_due() {
                 if matches!(reference, Reference::File(_)) {
                     // A file may change while it is read, and its stamp shows that.
                     module.begin();

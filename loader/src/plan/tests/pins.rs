@@ -117,6 +117,27 @@ fn a_pin_that_alone_is_wanted_waits_for_its_host() {
 }
 
 #[test]
+fn a_host_does_not_fail_when_nothing_is_wanted_of_it_any_more() {
+    let failure =
+        |table: &Table| table.plan.state(&Program::default(), &Contexts::default()).sources[0].failure.clone();
+    let mut table = Table::new();
+    table.want(vec![object(wants("a", TAG, "{}"), "u", 1)]);
+    table.jobs();
+    table.fetched(TAG, Err(Reason::RegistryTimeout));
+    assert_eq!(failure(&table).map(|failure| failure.reason), Some(Reason::RegistryTimeout));
+    // Another replica has found out where the tag leads, and the module is on the volume.
+    table.want(vec![pinned(object(wants("a", TAG, "{}"), "u", 1), "there")]);
+    assert_eq!(table.jobs(), ["prepare"]);
+    table.compiled("there");
+    table.pass(SETTINGS.retry.cap);
+    assert_eq!((table.jobs(), table.candidates("a")), (vec![], vec![1]));
+    assert_eq!(failure(&table), None);
+    // It is asked at once when it is needed.
+    table.want(vec![object(wants("b", TAG, "{}"), "v", 1)]);
+    assert_eq!(table.fetches(), Some(vec![]));
+}
+
+#[test]
 fn a_pin_that_is_found_missing_while_its_tag_is_asked_is_fetched_next() {
     for result in [Ok("moved"), Err(Reason::NotFound)] {
         let mut table = with_pins(&["lost"]);
