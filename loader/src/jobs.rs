@@ -64,6 +64,8 @@ pub(crate) struct JobRunner {
     too_large: Mutex<HashMap<Digest, u64>>,
     /// What stays in any case.
     in_use: InUse,
+    /// Names of files that were removed from the volume, until the plan is told.
+    removed: Arc<Mutex<HashSet<String>>>,
     /// Modules that could not be checked for these addresses, as the log says.
     unchecked: Mutex<HashSet<(Reference, Digest)>>,
 }
@@ -161,6 +163,7 @@ impl JobRunner {
             large: memory::slots(),
             keep: Mutex::default(),
             in_use: InUse::default(),
+            removed: Arc::default(),
             too_large: Mutex::default(),
             unchecked: Mutex::default(),
         }
@@ -384,11 +387,23 @@ impl JobRunner {
         self.prune(keep.least()).await > 0
     }
 
+    /// The names of files that were removed from the volume since this was asked last.
+    pub(crate) fn removed(&self) -> HashSet<String> {
+        std::mem::take(&mut lock(&self.removed))
+    }
+
     /// Removes from the volume what need not stay, and returns how many files were removed.
     pub(crate) async fn prune(&self, mut keep: Keep) -> usize {
         keep.digests.extend(self.in_use.digests(Instant::now()));
-        let volume = Arc::clone(&self.volume);
-        match blocking(move || volume.prune(&keep)).await {
+        let (volume, noted) = (Arc::clone(&self.volume), Arc::clone(&self.removed));
+        let prune = move || {
+            let removed = volume.prune(&keep)?;
+            let count = removed.len();
+            // Here, because this goes on when the job that needs room is ended.
+            lock(&noted).extend(removed);
+            Ok::<_, VolumeError>(count)
+        };
+        match blocking(prune).await {
             Ok(Ok(removed)) => {
                 self.metrics.pruned.inc_by(removed as u64);
                 return removed;

@@ -246,6 +246,10 @@ impl Work {
                 progresses = true;
             }
         }
+        let removed = self.runner.removed();
+        if !removed.is_empty() {
+            self.take(plan::Event::Removed(removed), now);
+        }
         let turn = self.plan.turn(now);
         // Dropping a job that is no longer wanted ends it.
         self.running.retain(|job, _| turn.jobs.contains_key(job));

@@ -1,5 +1,6 @@
 //! The compilation of a module, and whether and when it is repeated.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use portcullis_contract::{Digest, Reason};
@@ -30,6 +31,14 @@ pub(super) struct Compilation {
 impl Compilation {
     pub(super) fn remake_wakes_at(&self) -> Option<Instant> {
         self.remake_at.filter(|_| self.remake_wanted)
+    }
+
+    /// Takes note that these files are no longer on the volume. If the artifact is one of them, it is made again when a policy needs it.
+    pub(super) fn removed(&mut self, files: &HashSet<String>) {
+        if self.attempts.result().is_some_and(|record| files.contains(&record.artifact.file)) {
+            self.attempts = Attempts::default();
+            self.published_in = None;
+        }
     }
 
     /// Takes note that the address of a pinned module gave the module `found`: another one than the pin is a failure.

@@ -1,5 +1,6 @@
 //! The events that the plan reacts to.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use portcullis_contract::EvaluatorState;
@@ -24,6 +25,8 @@ pub(crate) enum Event {
     OutsideChanged,
     /// A manifest was published under this number, or could not be published.
     Published(Result<u64, AttemptError>),
+    /// Files of these names were removed from the volume to make room.
+    Removed(HashSet<String>),
     /// The manifest on the volume is no longer the one that was published.
     ManifestLost,
 }

@@ -164,6 +164,7 @@ impl Plan {
             Event::Evaluator(state) => self.learn(state, now),
             Event::OutsideChanged => self.outside_changed(),
             Event::Published(result) => self.published(result, now, random),
+            Event::Removed(files) => self.artifacts.values_mut().for_each(|compilation| compilation.removed(&files)),
             Event::ManifestLost => self.publication.force(),
         }
     }

@@ -41,11 +41,11 @@ impl Keep {
 }
 
 impl Volume {
-    /// Removes artifacts and modules that need not stay, and returns how many.
+    /// Removes artifacts and modules that need not stay, and returns the names of their files.
     ///
     /// # Errors
-    /// When the volume cannot be listed. A file that cannot be removed stays.
-    pub(crate) fn prune(&self, keep: &Keep) -> Result<usize, VolumeError> {
+    /// When the volume cannot be listed, and nothing was removed. A file that cannot be removed stays.
+    pub(crate) fn prune(&self, keep: &Keep) -> Result<Vec<String>, VolumeError> {
         let stems: HashSet<String> =
             keep.digests.iter().map(|digest| format!("{}-{}", digest.hex(), self.key)).collect();
         let hexes: HashSet<String> = keep.digests.iter().map(Digest::hex).collect();
@@ -53,16 +53,21 @@ impl Volume {
             stems.contains(stem) || keep.files.contains(&format!("{stem}.cwasm"))
         })?;
         let modules = others(&self.root.join(MODULES), "wasm", |stem| hexes.contains(stem))?;
-        let mut removed = 0;
+        let mut removed = Vec::new();
         for old in [artifacts, modules] {
             for path in old.into_iter().skip(keep.newest) {
-                removed += usize::from(fs::remove_file(&path).is_ok());
+                if fs::remove_file(&path).is_ok() {
+                    removed.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
+                }
                 // Only artifacts have a record.
                 let _ = fs::remove_file(path.with_extension("json"));
             }
         }
         self.prune_oci_manifests(&hexes);
-        self.measure()?;
+        if let Err(error) = self.measure() {
+            // What was removed must be told in any case. The next pruning counts again.
+            tracing::debug!(%error, "failed to count the files on the volume");
+        }
         Ok(removed)
     }
 }
@@ -114,7 +119,9 @@ mod tests {
             newest: 8,
             ..Keep::default()
         };
-        volume.prune(&keep).expect("prunes");
+        let removed = volume.prune(&keep).expect("prunes");
+        assert_eq!(removed.len(), 40 - 2 - 8 + 40 - 1 - 8);
+        assert!(removed.contains(&format!("{}-00000000000000aa.cwasm", digests[5].hex())), "{removed:?}");
         let left = |name: &str| fs::read_dir(folder.path().join(name)).expect("lists").count();
         assert_eq!(left("modules"), 1 + 8);
         assert_eq!(left("artifacts"), 2 * (1 + 1 + 8));

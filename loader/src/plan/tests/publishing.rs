@@ -31,6 +31,26 @@ fn from_wanted_to_published() {
 }
 
 #[test]
+fn an_artifact_that_was_removed_to_make_room_is_made_again_before_it_counts() {
+    const OTHER: &str = "https://example.com/c";
+    let mut table = Table::new();
+    for module in [URL, "https://example.com/b", OTHER] {
+        table.want(vec![wants("a", module, "{}")]);
+        table.settle();
+    }
+    table.loads("a", 3, digest(OTHER));
+    table.jobs();
+    let file = table.plan.keep().spare.remove(&digest(URL)).flatten().expect("it may be removed");
+    table.take(Event::Removed(HashSet::from([file])));
+    table.want(vec![wants("a", URL, "{}")]);
+    table.jobs();
+    table.fetched(URL, Ok(URL));
+    assert_eq!((table.jobs(), table.candidates("a")), (vec!["prepare".to_owned()], vec![3]));
+    table.settle();
+    assert_eq!(table.candidates("a")[0], 4);
+}
+
+#[test]
 fn progress_is_shown_and_builds_no_manifest() {
     let mut table = Table::new();
     table.want(vec![wants("a", URL, "{}")]);
