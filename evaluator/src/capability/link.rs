@@ -177,8 +177,8 @@ impl BrokerLink {
     async fn connection(self: Arc<Self>, stream: UnixStream) {
         let codec = LengthDelimitedCodec::builder().max_frame_length(BROKER_MAX_FRAME).new_codec();
         let (mut sink, mut frames) = Framed::new(stream, codec).split::<Bytes>();
-        let (sender, mut calls) = mpsc::channel::<Bytes>(QUEUE);
         self.metrics.broker_connected.set(1);
+        // Before the queue, and so dropped after it: once the queue is closed, no call comes into the list that would not be told.
         let _end = OnDrop(|| {
             self.writer.send_replace(None);
             self.metrics.broker_connected.set(0);
@@ -188,6 +188,7 @@ impl BrokerLink {
                 )));
             }
         });
+        let (sender, mut calls) = mpsc::channel::<Bytes>(QUEUE);
         self.writer.send_replace(Some(sender));
         loop {
             tokio::select! {

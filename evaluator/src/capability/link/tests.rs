@@ -146,6 +146,31 @@ async fn a_broker_that_dies_fails_what_waits_and_its_successor_goes_on() {
     assert_eq!(call.await.expect("ends").expect("a reply"), "again");
 }
 
+/// Otherwise a call that is made in between would wait in a queue that nobody reads, until its time is over.
+#[tokio::test]
+async fn the_queue_is_closed_before_those_that_wait_are_told() {
+    struct Told(mpsc::Sender<Bytes>, std::sync::Mutex<Option<bool>>);
+    impl std::task::Wake for Told {
+        fn wake(self: Arc<Self>) {
+            *lock(&self.1) = Some(self.0.is_closed());
+        }
+    }
+    let rig = Rig::new(None);
+    let broker = rig.connect().await;
+    let queue = rig.link.connected(Duration::from_secs(60)).await.expect("a connection");
+    let (sender, mut reply) = oneshot::channel();
+    rig.link.waiting().insert(u64::MAX, WaitingMessage { sender, account: None });
+    let told = Arc::new(Told(queue, std::sync::Mutex::default()));
+    let waker = std::task::Waker::from(Arc::clone(&told));
+    let mut context = std::task::Context::from_waker(&waker);
+    assert!(std::pin::Pin::new(&mut reply).poll(&mut context).is_pending());
+    drop(broker);
+    while lock(&told.1).is_none() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(*lock(&told.1), Some(true));
+}
+
 #[tokio::test]
 async fn a_broker_that_sends_nonsense_is_disconnected() {
     for nonsense in [&b"{}\n"[..], b"no header", b""] {
