@@ -17,6 +17,7 @@ use portcullis_contract::{Class, Failure, Reason};
 use crate::http::route::{decoded, quoted};
 use crate::table::{ServedPolicy, Serving, SharedTable, Table};
 use crate::verdict::text::from_now;
+use crate::volume::plan::is_current;
 
 /// The `Retry-After` where the time of the next try is not known.
 const LATER: Duration = Duration::from_secs(5);
@@ -52,10 +53,13 @@ impl Health {
         Self::judge(policy.generation, serving, failure, now)
     }
 
+    /// The generation that serves may have failed elsewhere since, as when its module cannot be fetched again: it goes on serving.
     fn judge(generation: i64, serving: i64, failure: Option<&Failure>, now: Timestamp) -> Self {
+        if is_current(serving, generation, failure) {
+            return Self { code: 200, reason: None, generation, serving, wait: None };
+        }
         let (reason, next) = match failure {
             Some(failure) => (failure.reason, failure.next_retry_time),
-            None if serving == generation => return Self { code: 200, reason: None, generation, serving, wait: None },
             // The newest generation is still being loaded.
             None => (Reason::AwaitingManifest, None),
         };
@@ -197,6 +201,15 @@ mod tests {
         }
         assert_eq!(Health::judge(3, 3, None, now()).code, 200);
         assert_eq!(Health::judge(3, 2, None, now()).code, 503);
+    }
+
+    #[test]
+    fn what_serves_the_newest_generation_is_well_unless_nobody_can_read_that() {
+        let judge = |serving, reason| Health::judge(3, serving, Some(&failure(reason, None)), now());
+        let well = judge(3, Reason::RegistryTimeout);
+        assert_eq!(well, Health { code: 200, reason: None, generation: 3, serving: 3, wait: None });
+        assert_eq!(judge(3, Reason::SpecInvalid).code, 500);
+        assert_eq!(judge(2, Reason::RegistryTimeout).code, 503);
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod error_share;
 pub(crate) mod follow;
 mod gate;
 mod load;
-mod plan;
+pub(crate) mod plan;
 pub(crate) mod private_copy;
 mod private_room;
 mod refusal;

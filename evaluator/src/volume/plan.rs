@@ -108,12 +108,16 @@ pub(crate) fn unserved(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Opti
     })
 }
 
-/// The state of the policy on this replica. A loaded generation that can no longer be read (a damaged revision) goes on serving, but
-/// does not count as current, since it is unknown what the newest spec says.
+/// Whether the generation that serves is the newest. One that can no longer be read (a damaged revision) goes on serving, but does not count
+/// as current, since it is unknown what the newest spec says.
+pub(crate) fn is_current(serving: i64, newest: i64, failure: Option<&Failure>) -> bool {
+    serving == newest && failure.is_none_or(|failure| failure.stage() != Stage::Spec)
+}
+
+/// The state of the policy on this replica.
 pub(crate) fn state(entry: &PolicyEntry, known: &Known, failure: Option<&Failure>) -> ReplicaState {
-    let is_readable = failure.is_none_or(|failure| failure.stage() != Stage::Spec);
     match known.in_service {
-        Some(serving) if serving.generation == entry.generation && is_readable => ReplicaState::Current,
+        Some(serving) if is_current(serving.generation, entry.generation, failure) => ReplicaState::Current,
         Some(_) => ReplicaState::Previous,
         None if failure.is_some() => ReplicaState::Failed,
         None => ReplicaState::Pending,
