@@ -39,7 +39,8 @@ pub struct WebSettings {
     pub total: Duration,
     /// Lowest accepted rate of a body, in bytes per second.
     pub lowest_rate: u64,
-    /// A file of certificate authorities besides the system's; read again before each attempt.
+    /// A file of certificate authorities besides the system's; read again before each attempt. While it cannot be used, its last usable
+    /// content counts.
     pub authorities: Option<PathBuf>,
     /// Hosts (`host` or `host:port`) that plain `http` is allowed for.
     pub plain_hosts: BTreeSet<String>,
@@ -62,6 +63,8 @@ pub struct Web {
     clients: Mutex<Vec<(ClientKey, reqwest::Client)>>,
     /// The last usable content of `sources.yml`, or why there is none yet, and whether the file could be read at the last attempt.
     sources: Mutex<(Result<Arc<Sources>, SourcesError>, bool)>,
+    /// The last usable content of the file of authorities, and whether the file could be used at the last attempt.
+    authorities: Mutex<(Option<Vec<u8>>, bool)>,
 }
 
 /// The settings that a client was made with.
@@ -129,7 +132,8 @@ impl Web {
         let first = settings.sources.as_ref().map_or_else(|| Ok(Arc::default()), SourcesFile::first);
         // Who made the settings has said what is wrong with a file that cannot be used yet.
         let could_be_read = first.is_ok();
-        Self { settings, resolver, clients: Mutex::default(), sources: Mutex::new((first, could_be_read)) }
+        let sources = Mutex::new((first, could_be_read));
+        Self { settings, resolver, clients: Mutex::default(), sources, authorities: Mutex::default() }
     }
 
     /// The settings.
@@ -165,6 +169,33 @@ impl Web {
             let text = format!("--sources: {error}; nothing is fetched until this file can be used");
             FetchError::new(Reason::SourceNotAllowed, text)
         })
+    }
+
+    /// The authorities besides the system's, as PEM. While the file cannot be used, its last content stays in use.
+    ///
+    /// # Errors
+    /// `TLSFailed` while the file could never be used.
+    fn authorities(&self) -> Result<Option<Vec<u8>>, FetchError> {
+        let Some(path) = &self.settings.authorities else { return Ok(None) };
+        let read = tls::read_authorities(path);
+        let mut known = lock(&self.authorities);
+        let checked = read.and_then(|pem| {
+            if known.0.as_ref() != Some(&pem) {
+                tls::certificates_of(&pem)?;
+            }
+            Ok(pem)
+        });
+        match (checked, &known.0) {
+            (Ok(pem), _) => *known = (Some(pem), true),
+            (Err(error), None) => return Err(error),
+            (Err(error), Some(_)) => {
+                if std::mem::replace(&mut known.1, false) {
+                    let problem = error.message;
+                    tracing::warn!(problem, "the file of authorities cannot be used; what it held before still counts");
+                }
+            }
+        }
+        Ok(known.0.clone())
     }
 
     /// Whether a host may be asked over plain HTTP.
@@ -371,7 +402,7 @@ impl Web {
         let trust = match sources.authorities.get(host) {
             _ if sources.insecure.contains(host) => Trust::Anybody,
             Some(authorities) => Trust::Only(authorities.clone()),
-            None => Trust::System(self.settings.authorities.as_deref().map(tls::read_authorities).transpose()?),
+            None => Trust::System(self.authorities()?),
         };
         let key = ClientKey { trust, proxies: sources.proxies.clone() };
         let mut clients = lock(&self.clients);

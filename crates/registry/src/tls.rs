@@ -40,10 +40,24 @@ pub(crate) enum Trust {
     Anybody,
 }
 
+/// The certificates of extra authorities, as PEM.
+///
+/// # Errors
+/// When there is none, or one cannot be used.
+pub(crate) fn certificates_of(pem: &[u8]) -> Result<RootCertStore, FetchError> {
+    let failed = |text: String| FetchError::new(Reason::TLSFailed, format!("--source-ca: {text}"));
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| failed(format!("the file is not PEM: {error:?}")))?;
+        roots.add(certificate).map_err(|error| failed(format!("a certificate cannot be used: {error}")))?;
+    }
+    if roots.is_empty() { Err(failed("the file holds no certificate".to_owned())) } else { Ok(roots) }
+}
+
 /// The client's TLS configuration.
 ///
 /// # Errors
-/// When the extra authorities cannot be read.
+/// When the extra authorities cannot be used.
 pub(crate) fn config(trust: &Trust) -> Result<ClientConfig, FetchError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -71,16 +85,7 @@ fn system_roots(extra: Option<&[u8]>) -> Result<RootCertStore, FetchError> {
     let (_, ignored) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     tracing::debug!(roots = roots.len(), ignored, "certificate authorities of the system");
     if let Some(extra) = extra {
-        let failed = |text: String| FetchError::new(Reason::TLSFailed, format!("--source-ca: {text}"));
-        let mut found = false;
-        for certificate in CertificateDer::pem_slice_iter(extra) {
-            let certificate = certificate.map_err(|error| failed(format!("the file is not PEM: {error:?}")))?;
-            roots.add(certificate).map_err(|error| failed(format!("a certificate cannot be used: {error}")))?;
-            found = true;
-        }
-        if !found {
-            return Err(failed("the file holds no certificate".to_owned()));
-        }
+        roots.extend(certificates_of(extra)?.roots);
     }
     Ok(roots)
 }

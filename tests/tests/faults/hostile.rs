@@ -253,6 +253,7 @@ fn fault_l07_token_service_down_or_no_token() {
 fn fault_l17_authorities_replaced_while_running() {
     let source = Source::https();
     source.answer("/m.wasm", [Reply::module()]);
+    source.answer("/n.wasm", [Reply::module()]);
     let folder = Folder::with_canary();
     // As a kubelet mounts it: the file is a link into a folder that is replaced.
     for (version, pem) in [("1", Authority::new("another").pem), ("2", Authority::shared().pem.clone())] {
@@ -269,6 +270,13 @@ fn fault_l17_authorities_replaced_while_running() {
     symlink("2", folder.path("data.new")).expect("links");
     fs::rename(folder.path("data.new"), folder.path("data")).expect("renames");
     pod.assert_recovered(REMOTE, 1);
+    // While the file cannot be used, its last content counts.
+    folder.write("2/ca.pem", "no certificate");
+    folder.put(&Policy::cluster("updated").module(&source.url("/n.wasm")));
+    pod.wait_current(UPDATED, 1);
+    pod.loader().wait_for_log("a word about the file", |line| {
+        line["message"].as_str().is_some_and(|text| text.contains("file of authorities"))
+    });
 }
 
 #[test]

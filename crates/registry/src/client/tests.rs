@@ -89,6 +89,38 @@ fn a_file_of_sources_counts_before_its_first_use_even_if_it_is_gone_by_then() {
 }
 
 #[test]
+fn authorities_count_until_the_file_holds_others() {
+    let certificate = |name: &str| {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.self_signed(&key).expect("a certificate").pem().into_bytes()
+    };
+    let (folder, first, second) = (tempfile::tempdir().expect("a folder"), certificate("one"), certificate("two"));
+    let path = folder.path().join("ca.pem");
+    let web = web(|settings| settings.authorities = Some(path.clone()));
+    let trusted = || web.authorities().map_err(|error| error.reason);
+    for useless in ["", "no PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        std::fs::write(&path, useless).expect("writes");
+        assert_eq!(trusted(), Err(Reason::TLSFailed), "{useless}");
+        std::fs::write(&path, &first).expect("writes");
+        assert_eq!(
+            self::web(|settings| settings.authorities = Some(path.clone())).authorities(),
+            Ok(Some(first.clone()))
+        );
+    }
+    assert_eq!(trusted(), Ok(Some(first.clone())));
+    for useless in ["", "no PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        std::fs::write(&path, useless).expect("writes");
+        assert_eq!(trusted(), Ok(Some(first.clone())), "{useless}");
+    }
+    std::fs::remove_file(&path).expect("removes");
+    assert_eq!(trusted(), Ok(Some(first)));
+    std::fs::write(&path, &second).expect("writes");
+    assert_eq!(trusted(), Ok(Some(second)));
+}
+
+#[test]
 fn z17_redirects_lead_where_modules_may_come_from() {
     let lists: [&[&str]; 2] = [&["https://example.com/policies/*"], &["registry://example.com/policies/*"]];
     let allowed = |list: &[&str], to: &str| {
