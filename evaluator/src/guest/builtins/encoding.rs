@@ -1,6 +1,7 @@
 //! Texts as other texts: base64url, hexadecimal digits, query strings, YAML.
 
 use std::cell::Cell;
+use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -42,11 +43,35 @@ pub(super) fn json_is_valid(arguments: &Arguments) -> Outcome {
 }
 
 pub(super) fn urlquery_encode(arguments: &Arguments) -> Outcome {
-    Ok(form_urlencoded::byte_serialize(arguments.text(0)?.as_bytes()).collect::<String>().into())
+    let mut query = String::new();
+    escape(&mut query, arguments.text(0)?);
+    Ok(query.into())
+}
+
+/// Adds a text as Go's `url.QueryEscape` writes it. The standard of URLs, and so the crate for it, leaves `*` as it is and not `~`.
+fn escape(query: &mut String, text: &str) {
+    for byte in text.bytes() {
+        match byte {
+            b'-' | b'_' | b'.' | b'~' => query.push(byte.into()),
+            _ if byte.is_ascii_alphanumeric() => query.push(byte.into()),
+            b' ' => query.push('+'),
+            _ => drop(write!(query, "%{byte:02X}")),
+        }
+    }
+}
+
+/// Refuses a `%` that two hexadecimal digits do not follow, which the crate takes as it is.
+fn check_escapes(query: &str) -> Result<(), BuiltinError> {
+    let is_whole = |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|digit| digit.is_ascii_hexdigit());
+    if query.split('%').skip(1).all(is_whole) {
+        return Ok(());
+    }
+    Err(BuiltinError::Form("a % is not followed by two hexadecimal digits"))
 }
 
 pub(super) fn urlquery_decode(arguments: &Arguments) -> Outcome {
     let encoded = arguments.text(0)?;
+    check_escapes(encoded)?;
     // Decoded as the value of a pair with an empty name.
     let pair = format!("={}", encoded.replace('&', "%26").replace('=', "%3D"));
     Ok(form_urlencoded::parse(pair.as_bytes()).map(|(_, value)| value.into_owned()).collect::<String>().into())
@@ -54,26 +79,38 @@ pub(super) fn urlquery_decode(arguments: &Arguments) -> Outcome {
 
 pub(super) fn urlquery_encode_object(arguments: &Arguments) -> Outcome {
     let odd = || BuiltinError::Form("a value is neither a string nor a list of strings");
-    let mut query = form_urlencoded::Serializer::new(String::new());
+    let mut query = String::new();
+    let mut add = |name: &str, value: &str| {
+        if !query.is_empty() {
+            query.push('&');
+        }
+        escape(&mut query, name);
+        query.push('=');
+        escape(&mut query, value);
+    };
     let mut names: Vec<_> = arguments.object(0)?.iter().collect();
     names.sort_unstable_by_key(|(name, _)| *name);
     for (name, value) in names {
         match value {
-            Value::String(value) => drop(query.append_pair(name, value)),
+            Value::String(value) => add(name, value),
             Value::Array(values) => {
                 for value in values {
-                    query.append_pair(name, value.as_str().ok_or_else(odd)?);
+                    add(name, value.as_str().ok_or_else(odd)?);
                 }
             }
             _ => return Err(odd()),
         }
     }
-    Ok(query.finish().into())
+    Ok(query.into())
 }
 
 pub(super) fn urlquery_decode_object(arguments: &Arguments) -> Outcome {
-    let mut object = Map::new();
-    for (number, (name, value)) in form_urlencoded::parse(arguments.text(0)?.as_bytes()).enumerate() {
+    let (query, mut object) = (arguments.text(0)?, Map::new());
+    check_escapes(query)?;
+    if query.contains(';') {
+        return Err(BuiltinError::Form("a ; is no separator of a query"));
+    }
+    for (number, (name, value)) in form_urlencoded::parse(query.as_bytes()).enumerate() {
         if number == MAX_PARTS {
             return Err(BuiltinError::Form("it has more than 10000 parts"));
         }
@@ -141,6 +178,30 @@ mod tests {
             assert_eq!(run(name, json!([1])), Ok(json!(false)), "{name}");
         }
         assert_eq!((of("urlquery.encode", "a b/&"), of("urlquery.decode", "a&b")), (json!("a+b%2F%26"), json!("a&b")));
+    }
+
+    /// What OPA 1.22.2 answers, whose v1/topdown/encoding.go has Go's package net/url.
+    #[test]
+    fn queries() {
+        for (text, expected) in [("~*", "~%2A"), ("a b/&é-_.~*!'()", "a+b%2F%26%C3%A9-_.~%2A%21%27%28%29"), ("", "")] {
+            assert_eq!(run("urlquery.encode", json!([text])), Ok(json!(expected)));
+            assert_eq!(run("urlquery.decode", json!([expected])), Ok(json!(text)));
+        }
+        for (object, expected) in [
+            (json!({"~*": "a b", "x": ["~", "*"]}), "x=~&x=%2A&~%2A=a+b"),
+            (json!({"a": []}), ""),
+            (json!({}), ""),
+            (json!({"": ""}), "="),
+        ] {
+            assert_eq!(run("urlquery.encode_object", json!([object])), Ok(json!(expected)), "{object}");
+        }
+        assert_eq!(run("urlquery.decode", json!(["a;b"])), Ok(json!("a;b")));
+        assert_eq!(run("urlquery.decode_object", json!(["a&b=&=c&&"])), Ok(json!({"": ["c"], "a": [""], "b": [""]})));
+        for odd in ["a%2", "%zz", "%é", "%"] {
+            assert!(run("urlquery.decode", json!([odd])).is_err(), "{odd}");
+            assert!(run("urlquery.decode_object", json!([odd])).is_err(), "{odd}");
+        }
+        assert!(run("urlquery.decode_object", json!(["a=1;b=2"])).is_err());
     }
 
     #[test]

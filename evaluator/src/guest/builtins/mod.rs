@@ -113,8 +113,10 @@ pub(super) fn find(names: BTreeMap<String, i32>) -> Result<HashMap<i32, Builtin>
     Err(CallError::Unsupported(format!("Missing Rego builtins: {}{why}", missing.join(", "))))
 }
 
-/// All builtins by name. Upstream knows two without their prefix, so these have both names. `object.subset` is absent on purpose: arguments come
-/// as JSON, where a set is a list like any other, and whether one is a subset depends on which of them it is.
+/// All builtins by name. Upstream knows two without their prefix, so these have both names. `net.cidr_contains`, `net.cidr_intersects`,
+/// `net.cidr_overlap`, `regex.is_valid` and `regex.match` are for modules of OPA before 0.25 only: since then it compiles them into the module.
+/// `object.subset` is absent on purpose: arguments come as JSON, where a set is a list like any other, and whether one is a subset depends on
+/// which of them it is.
 const ALL: &[(&str, Run)] = &[
     ("base64url.encode_no_pad", encoding::base64url_no_pad),
     ("crypto.hmac.equal", crypto::hmac_equal),

@@ -1,6 +1,7 @@
 //! `regex.*`. What an expression may take is limited before it is compiled, and nothing interrupts a search: so what it may cost has a limit.
 
 mod pattern;
+mod re2;
 
 use regex_automata::PatternID;
 use regex_automata::nfa::thompson::WhichCaptures;
@@ -26,16 +27,26 @@ pub(super) fn is_match(arguments: &Arguments) -> Outcome {
     Ok(compiled(arguments, arguments.text(0)?, text)?.regex.is_match(text).into())
 }
 
+/// As Go's package regexp splits: an empty match separates nothing where the text begins, and nothing follows one where it ends.
 pub(super) fn split(arguments: &Arguments) -> Outcome {
-    let text = arguments.text(1)?;
-    let pattern = compiled(arguments, arguments.text(0)?, text)?;
-    let (mut parts, mut last) = (Vec::new(), 0);
-    for found in pattern.matches(text).take(arguments.work().effort.items()) {
+    let (expression, text) = (arguments.text(0)?, arguments.text(1)?);
+    let pattern = compiled(arguments, expression, text)?;
+    if text.is_empty() && !expression.is_empty() {
+        return Ok(vec![Value::from("")].into());
+    }
+    let (mut parts, mut last, mut start) = (Vec::new(), 0, 0);
+    // Two more than there may be parts: the first may separate nothing, and the text after the last may be none.
+    for found in pattern.matches(text).take(arguments.work().effort.items() + 2) {
         let found = found?;
-        parts.push(&text[last..found.start()]);
+        start = found.start();
+        if found.end() > 0 {
+            parts.push(&text[last..start]);
+        }
         last = found.end();
     }
-    parts.push(&text[last..]);
+    if start < text.len() {
+        parts.push(&text[last..]);
+    }
     list(arguments.work(), parts.into_iter().map(Value::from))
 }
 
@@ -89,14 +100,17 @@ pub(super) fn template_match(arguments: &Arguments) -> Outcome {
         }
     };
     let (start, end) = (one(2)?, one(3)?);
+    let odd = || BuiltinError::Form("the template has a delimiter without its counterpart");
     let mut pattern = String::from("^");
     let mut rest = template;
     while let Some((plain, after)) = rest.split_once(start) {
-        let closing = closing(after, start, end);
-        let closing = closing.ok_or(BuiltinError::Form("the template has a delimiter without its counterpart"))?;
+        let closing = closing(after, start, end).filter(|_| !plain.contains(end)).ok_or_else(odd)?;
         pattern += &regex_syntax::escape(plain);
         pattern += &format!("({})", &after[..closing]);
         rest = &after[closing + end.len_utf8()..];
+    }
+    if rest.contains(end) {
+        return Err(odd());
     }
     pattern += &regex_syntax::escape(rest);
     pattern.push('$');
@@ -143,6 +157,54 @@ mod tests {
         assert!(run("regex.match", json!(["(", "x"])).is_err());
     }
 
+    /// What OPA 1.22.2 answers, whose v1/topdown/regex.go splits and finds by Go's package regexp.
+    #[test]
+    fn expressions_are_those_of_re2() {
+        for (pattern, text, parts) in [
+            (r"\s*", "a b", json!(["a", "b"])),
+            (r"\s*", " a b ", json!(["", "a", "b", ""])),
+            (r"\s*", "", json!([""])),
+            ("", "", json!([])),
+            ("", "abc", json!(["a", "b", "c"])),
+            ("a*", "baac", json!(["b", "c"])),
+            ("a*", "aaa", json!(["", ""])),
+            ("b?", "aba", json!(["a", "a"])),
+            ("$", "ab", json!(["ab"])),
+            ("^", "ab", json!(["ab"])),
+            ("z*", "é", json!(["é"])),
+            (",", ",a,", json!(["", "a", ""])),
+        ] {
+            assert_eq!(run("regex.split", json!([pattern, text])), Ok(parts), "{pattern:?} in {text:?}");
+        }
+        for (pattern, text, found) in [
+            (r"\<[a-z]+\>", "<b> c", json!(["<b>"])),
+            ("[a&&b]+", "a&b~", json!(["a&b"])),
+            ("[a~~b]+", "a~b", json!(["a~b"])),
+            ("[--a]+", "a-b.", json!(["a-", "."])),
+            ("[+--]+", "+,-.", json!(["+,-"])),
+            ("[[a]+", "[a]", json!(["[a"])),
+            ("[[a]]+", "[a]]", json!(["a]]"])),
+            ("[]a]+", "]a", json!(["]a"])),
+            ("[^]a]+", "]ab", json!(["b"])),
+            ("[[:alpha:]x]+", "[ax:", json!(["ax"])),
+            ("[[:alpha]+", "[ah:", json!(["[ah:"])),
+            (r"[\w&&[^\d]]+", "a1&&]]", json!(["&]]"])),
+            (r"[\d-z]+", "a-1z", json!(["-1z"])),
+            ("[a-b-c]+", "a-c", json!(["a-c"])),
+            ("a{,3}", "aaa{,3}", json!(["a{,3}"])),
+            (r"\b{start}", "a{start}", json!(["{start}"])),
+            (r"\Qa.\E+", "ab a..", json!(["a.."])),
+            (r"\101\052", "A*", json!(["A*"])),
+            (r"\p{^Greek}", "αa", json!(["a"])),
+            ("a*", "baac", json!(["", "aa", ""])),
+        ] {
+            assert_eq!(run("regex.find_n", json!([pattern, text, -1])), Ok(found), "{pattern:?} in {text:?}");
+        }
+        for odd in ["[a--b]", r"[a-\d]", "[[:foo:]]", "[]", "[^]", "[z-a]", r"\é", r"\1", r"\C", r"\Z", "a|*"] {
+            assert_eq!(run("regex.is_valid", json!([odd])), Ok(json!(false)), "{odd}");
+        }
+    }
+
     #[test]
     fn classes_of_letters_and_digits_are_those_of_ascii() {
         for (pattern, fits, other) in [
@@ -158,7 +220,7 @@ mod tests {
             (r"^\S+$", "\u{a0}", " "),
             (r"^[\s.]+$", " .", "\u{2003}"),
             (r"(?x) ^ \s \d $ # a comment", " 1", "1"),
-            (r"^[\w&&[^\d]]+$", "ab", "a1"),
+            (r"^[\w-]+$", "a-", "é"),
             // All else knows more letters than that.
             (r"^\pL.$", "éé", "1é"),
             (r"^(?i)É$", "é", "e"),
@@ -180,6 +242,7 @@ mod tests {
         assert_eq!(fits("urn:foo:<.*>", "urn:fooo:bar", "<", ">"), Ok(json!(false)));
         assert_eq!(fits("a.b", "axb", "<", ">"), Ok(json!(false)));
         assert!(fits("a<b", "ab", "<", ">").is_err() && fits("a", "a", "<<", ">").is_err());
+        assert!(fits("a>b", "ab", "<", ">").is_err() && fits("a>b<.>", "abc", "<", ">").is_err());
     }
 
     #[test]
@@ -216,10 +279,18 @@ mod tests {
         assert!(refused(&"a".repeat(4097)).contains("above 4096 bytes"));
         assert!(refused(r"\pL".repeat(1 << 19).as_str()).contains("above 4096 bytes"));
         assert!(refused(&r"\w".repeat(257)).contains("too many classes"));
-        for class in [r"\pL", "[!-\u{10ffff}]", r"[\W]", r"[[^a]]", r"[a&&b]", "[[:^alpha:]]"] {
+        for (flags, class) in [
+            ("i", r"\pL"),
+            ("i", "[!-\u{10ffff}]"),
+            ("i", r"[\W]"),
+            ("i", "[[:^alpha:]]"),
+            // RE2 has no classes in classes, but with a flag that it does not have either, they are what they are elsewhere.
+            ("ix", "[[^a]]"),
+            ("ix", "[a&&b]"),
+        ] {
             let pattern = class.repeat(17);
-            assert!(refused(&format!("(?i){pattern}")).contains("too many classes"), "{class}");
-            assert!(refused(&format!("a(?i:{pattern})")).contains("too many classes"), "{class}");
+            assert!(refused(&format!("(?{flags}){pattern}")).contains("too many classes"), "{class}");
+            assert!(refused(&format!("a(?{flags}:{pattern})")).contains("too many classes"), "{class}");
             assert!(!valid(&pattern).is_err_and(|error| error.contains("classes")), "{class}");
         }
         assert!(refused("((a{100}){100}){100}").contains("too large"));

@@ -47,21 +47,42 @@ pub(super) fn log_line(result: &[u8]) -> Option<String> {
     serde_json::from_slice(result).ok()
 }
 
-/// The places where a text occurs in another, counted in characters.
+/// All places where a text occurs in another, counted in characters. They may overlap, so each would be searched for from the next character
+/// on: a search that remembers what has matched (Knuth, Morris and Pratt) takes each byte once.
 pub(super) fn indexof_n(arguments: &Arguments) -> Outcome {
     let (text, part) = (arguments.text(0)?, arguments.text(1)?);
     if part.is_empty() {
         return Err(BuiltinError::Form("argument 2 is empty"));
     }
-    let (mut characters, mut last) = (0, 0);
-    list(
-        arguments.work(),
-        text.match_indices(part).map(|(index, _)| {
-            characters += text[last..index].chars().count();
-            last = index;
-            characters.into()
-        }),
-    )
+    let (length, part, borders) = (part.chars().count(), part.as_bytes(), borders(part.as_bytes()));
+    let (mut characters, mut matched) = (0_usize, 0);
+    let places = text.bytes().filter_map(|byte| {
+        let is_continuation = byte & 0xc0 == 0x80;
+        characters += usize::from(!is_continuation);
+        while matched > 0 && part[matched] != byte {
+            matched = borders[matched - 1];
+        }
+        matched += usize::from(part[matched] == byte);
+        if matched < part.len() {
+            return None;
+        }
+        matched = borders[matched - 1];
+        Some(Value::from(characters - length))
+    });
+    list(arguments.work(), places)
+}
+
+/// For each beginning of a text, how long the longest shorter beginning is that it ends with.
+fn borders(text: &[u8]) -> Vec<usize> {
+    let (mut borders, mut length) = (vec![0; text.len()], 0);
+    for end in 1..text.len() {
+        while length > 0 && text[end] != text[length] {
+            length = borders[length - 1];
+        }
+        length += usize::from(text[end] == text[length]);
+        borders[end] = length;
+    }
+    borders
 }
 
 pub(super) fn count(arguments: &Arguments) -> Outcome {
@@ -201,7 +222,7 @@ impl Directive {
         let size = whole.unsigned_abs();
         let character = || u32::try_from(whole).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
         let digits = match verb {
-            'd' | 'v' | 's' if verb != 's' => size.to_string(),
+            'd' | 'v' => size.to_string(),
             'x' => format!("{}{size:x}", if self.sharp { "0x" } else { "" }),
             'X' => format!("{}{size:X}", if self.sharp { "0X" } else { "" }),
             'o' => format!("{}{size:o}", if self.sharp { "0" } else { "" }),
@@ -367,9 +388,29 @@ mod tests {
         assert!(run("sprintf", many).expect_err("large").contains("above"));
     }
 
+    /// What OPA 1.22.2 answers (v1/topdown/strings.go).
+    #[test]
+    fn every_place_is_found() {
+        for (text, part, places) in [
+            ("sad as é sad", "s", json!([0, 5, 9])),
+            ("aaa", "aa", json!([0, 1])),
+            ("ababa", "aba", json!([0, 2])),
+            ("ééé", "éé", json!([0, 1])),
+            ("aabaaab", "aab", json!([0, 4])),
+            ("a", "ab", json!([])),
+            ("abc", "x", json!([])),
+        ] {
+            assert_eq!(run("indexof_n", json!([text, part])), Ok(places), "{part} in {text}");
+        }
+        assert!(run("indexof_n", json!(["a", ""])).is_err());
+        // Each place takes no longer than any other.
+        let (text, part) = ("a".repeat(1 << 20), "a".repeat((1 << 20) - 50_000));
+        let places = run("indexof_n", json!([text, part])).expect("places");
+        assert_eq!(places.as_array().map(Vec::len), Some(50_001));
+    }
+
     #[test]
     fn searching() {
-        assert_eq!(run("indexof_n", json!(["sad as é sad", "s"])), Ok(json!([0, 5, 9])));
         assert_eq!(run("strings.count", json!(["cheese", "e"])), Ok(json!(3)));
         assert_eq!(run("strings.reverse", json!(["abé"])), Ok(json!("éba")));
         assert_eq!(run("strings.any_prefix_match", json!([["a/b", "c"], ["x", "a/"]])), Ok(json!(true)));

@@ -4,7 +4,7 @@ mod layout;
 
 use jiff::civil::DateTime;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
-use jiff::{Span, Timestamp, Unit, Zoned};
+use jiff::{Span, Timestamp, Zoned};
 use portcullis_contract::clean;
 use serde_json::{Value, json};
 
@@ -103,21 +103,27 @@ pub(super) fn add_date(arguments: &Arguments) -> Outcome {
     nanoseconds(sum.map_err(|_| too_far())?.timestamp())
 }
 
-/// Years, months, days, hours, minutes and seconds between two moments, in the zone of the first.
+/// Years, months, days, hours, minutes and seconds between two moments, in the zone of the first: the differences of what calendar and clock
+/// show, each of which borrows from the next. Days are borrowed from the month of the earlier moment. Fractions of seconds do not count.
 pub(super) fn diff(arguments: &Arguments) -> Outcome {
     let (one, other) = (moment(arguments.value(0)?)?, moment(arguments.value(1)?)?);
     let other = other.with_time_zone(one.time_zone().clone());
     let (from, to) = if one <= other { (one, other) } else { (other, one) };
-    let span = from.until((Unit::Year, &to)).map_err(|_| BuiltinError::Range("the moments are too far apart"))?;
-    let parts = [
-        i64::from(span.get_years()),
-        span.get_months().into(),
-        (span.get_weeks() * 7 + span.get_days()).into(),
-        span.get_hours().into(),
-        span.get_minutes(),
-        span.get_seconds(),
-    ];
-    Ok(parts.into_iter().map(Value::from).collect())
+    let shown = |moment: &Zoned| {
+        [moment.year(), moment.month().into(), moment.day().into()].into_iter().map(i32::from).chain([
+            moment.hour().into(),
+            moment.minute().into(),
+            moment.second().into(),
+        ])
+    };
+    let mut parts: Vec<i32> = shown(&to).zip(shown(&from)).map(|(later, earlier)| later - earlier).collect();
+    for (part, whole) in [(5, 60), (4, 60), (3, 24), (2, from.days_in_month().into()), (1, 12)] {
+        if parts[part] < 0 {
+            parts[part] += whole;
+            parts[part - 1] -= 1;
+        }
+    }
+    Ok(parts.into())
 }
 
 /// Formats a moment, whose third part may be one of Go's layouts.
@@ -223,6 +229,26 @@ mod tests {
         assert!(add("2020-12-31", i64::MAX, 0, 0).is_err() && add("2020-12-31", 0, 0, i64::MAX).is_err());
         let diff = |one: &str, other: &str| run("time.diff", json!([day(one), day(other)]));
         assert_eq!(diff("2020-03-02", "2019-01-01"), Ok(json!([1, 2, 1, 0, 0, 0])));
+    }
+
+    /// What OPA 1.22.2 answers (v1/topdown/time.go).
+    #[test]
+    fn differences() {
+        for (zone, one, other, expected) in [
+            ("UTC", "2023-03-01T00:00:00Z", "2023-01-30T00:00:00Z", json!([0, 1, 2, 0, 0, 0])),
+            ("UTC", "2023-01-31T00:00:00Z", "2023-03-01T00:00:00Z", json!([0, 1, 1, 0, 0, 0])),
+            ("UTC", "2020-02-29T00:00:00Z", "2021-02-28T00:00:00Z", json!([0, 11, 28, 0, 0, 0])),
+            ("UTC", "2023-01-30T23:59:59.9Z", "2023-03-01T00:00:00.1Z", json!([0, 1, 1, 0, 0, 1])),
+            ("UTC", "2023-01-30T00:00:00Z", "2023-01-30T00:00:00Z", json!([0, 0, 0, 0, 0, 0])),
+            // A day and a night of 23 hours, and an hour that comes twice.
+            ("Europe/Rome", "2023-03-25T12:00:00Z", "2023-03-26T12:00:00Z", json!([0, 0, 1, 1, 0, 0])),
+            ("Europe/Rome", "2023-03-25T23:30:00Z", "2023-03-26T01:30:00Z", json!([0, 0, 0, 3, 0, 0])),
+            ("Europe/Rome", "2023-10-29T00:30:00Z", "2023-10-29T01:15:00Z", json!([-1, 11, 30, 23, 45, 0])),
+        ] {
+            let at = |text: &str| run("time.parse_rfc3339_ns", json!([text])).expect("a time");
+            let difference = run("time.diff", json!([[at(one), zone], [at(other), zone]]));
+            assert_eq!(difference, Ok(expected), "{one} {other}");
+        }
     }
 
     #[test]

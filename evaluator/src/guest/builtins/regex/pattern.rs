@@ -1,6 +1,7 @@
 //! A compiled regular expression, and what it may take to compile it and to search with it.
 //!
-//! As in OPA, whose expressions are those of RE2, `\d`, `\s`, `\w` and `\b` know ASCII only; all else is Unicode.
+//! As in OPA, whose expressions are those of RE2, `\d`, `\s`, `\w` and `\b` know ASCII only; all else is Unicode. The rest of RE2's syntax
+//! is translated before.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -18,6 +19,7 @@ use regex_syntax::hir::translate::Translator;
 
 use super::super::work::used;
 use super::super::{BuiltinError, Effort, Work};
+use super::re2;
 
 /// Longest expression, in bytes. Its parsed form takes some hundreds of times as much memory.
 const MAX_PATTERN: usize = 4096;
@@ -90,12 +92,12 @@ impl<'w> Pattern<'w> {
                 _ => odd(),
             })
         };
-        let mut ast = parse(pattern, MAX_NESTING)?;
+        let mut pattern = Cow::from(re2::translated(pattern).ok_or_else(odd)?);
+        let mut ast = parse(&pattern, MAX_NESTING)?;
         let Ok(classes) = ast::visit(&ast, Classes::default());
         if classes.all > limits.classes || (classes.fold && classes.wide > limits.folded) {
             return Err(BuiltinError::TooMuchWork("the regular expression has too many classes of characters"));
         }
-        let mut pattern = Cow::Borrowed(pattern);
         if !classes.unicode.is_empty() {
             pattern = classes.in_ascii(&pattern).into();
             ast = parse(&pattern, MAX_NESTING + 1)?;
