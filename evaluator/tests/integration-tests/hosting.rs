@@ -1,8 +1,8 @@
 //! What guests ask of their host: capabilities, logs, streams.
 
-use portcullis_contract::Reason;
+use portcullis_contract::{ExecutionMode, Reason};
 
-use crate::rig::{Policy, Rig};
+use crate::rig::{Policy, Rig, text};
 
 const ID: &str = "cluster/a";
 
@@ -50,6 +50,35 @@ async fn a_command_reads_replies_and_errors_from_its_standard_input() {
                 The violation has been reported.";
     let denial = rig(Policy::guest(ID, "wasi_two_denied_calls")).await.denial(ID).await;
     assert_eq!(denial, format!("{text}|{text}"));
+}
+
+/// Kubewarden links it too. What `fd_filestat_get` writes has 56 bytes there, and a subscription as well, with an identifier before its clock.
+#[tokio::test]
+async fn a_guest_may_import_the_predecessor_of_wasi_preview_1() {
+    let earlier = |guest| text(guest).replace("wasi_snapshot_preview1", "wasi_unstable");
+    let command = earlier("wasi_accept")
+        .replace(
+            r#"(memory (export "memory") 1)"#,
+            r#"(import "wasi_unstable" "fd_filestat_get" (func $stat (param i32 i32) (result i32)))
+            (import "wasi_unstable" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))
+            (memory (export "memory") 1)
+            (func $differs
+              (i32.store8 (i32.const 2104) (i32.const 7))
+              (if (call $stat (i32.const 1) (i32.const 2048)) (then unreachable))
+              (if (i32.ne (i32.load8_u (i32.const 2104)) (i32.const 7)) (then unreachable))
+              (i64.store (i32.const 1040) (i64.const -1))
+              (i32.store (i32.const 1048) (i32.const 1))
+              (i64.store (i32.const 1056) (i64.const 20000000))
+              (if (call $poll (i32.const 1024) (i32.const 4096) (i32.const 1) (i32.const 3072)) (then unreachable))
+              (if (i32.load16_u (i32.const 4104)) (then unreachable))
+              (if (i32.ne (i32.load (i32.const 3072)) (i32.const 1)) (then unreachable)))"#,
+        )
+        .replace(r#"(func (export "_start")"#, r#"(func (export "_start") (call $differs)"#);
+    assert!(command.contains("(call $differs)") && command.contains("(func $differs"));
+    let command = wat::parse_str(command).unwrap();
+    for policy in [Policy::module(ID, &command, ExecutionMode::Wasi), Policy::text(ID, &earlier("sleep_short"))] {
+        assert!(rig(policy).await.ask(ID, "{}").await.unwrap().accepted);
+    }
 }
 
 #[tokio::test]

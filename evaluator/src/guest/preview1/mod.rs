@@ -1,5 +1,5 @@
-//! The part of `wasi_snapshot_preview1` that policies need: clocks, random numbers, arguments, the three streams, sleep and
-//! exit. All other functions exist, since compilers import them, and answer that there is nothing.
+//! The part of `wasi_snapshot_preview1`, and of its predecessor `wasi_unstable`, that policies need: clocks, random numbers, arguments, the
+//! three streams, sleep and exit. All other functions exist, since compilers import them, and answer that there is nothing.
 //!
 //! The implementation is our own, because nothing here may reach a file, a socket or the environment, standard input must be able to
 //! report its end and later have more (docs/design/policy-abi.md, section 6), and every buffer has a limit.
@@ -16,7 +16,6 @@ use super::linear_memory::{OutOfBounds, index, parts, read_u32, slice, slice_mut
 use super::streams::Streams;
 use super::{CallError, Context};
 
-const MODULE: &str = "wasi_snapshot_preview1";
 /// The most buffers in one read or write.
 const MAX_BUFFERS: u32 = 1024;
 /// The most random bytes in one call: the deadline is not checked while they are made.
@@ -35,6 +34,34 @@ const CLOCK_MONOTONIC: i32 = 1;
 const RIGHT_READ: u64 = 1 << 1;
 const RIGHT_WRITE: u64 = 1 << 6;
 const RIGHT_POLL: u64 = 1 << 27;
+
+/// A version of the interface. Upstream offers both. The functions are the same, but for the order of `whence` in `fd_seek`, which no stream
+/// looks at, and the sizes below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    /// `wasi_unstable`, which compilers of 2019 import.
+    Unstable,
+    /// `wasi_snapshot_preview1`.
+    Preview1,
+}
+
+impl Version {
+    /// The name of the module that a guest imports.
+    fn module(self) -> &'static str {
+        match self {
+            Self::Unstable => "wasi_unstable",
+            Self::Preview1 => "wasi_snapshot_preview1",
+        }
+    }
+
+    /// Bytes of what `fd_filestat_get` writes: the number of links had 32 bits and has 64.
+    fn filestat_size(self) -> usize {
+        match self {
+            Self::Unstable => 56,
+            Self::Preview1 => 64,
+        }
+    }
+}
 
 /// Why a function does not succeed: a number for the guest, or the end of the call.
 enum Failure {
@@ -62,53 +89,57 @@ fn errno(result: Result<(), Failure>) -> wasmtime::Result<i32> {
     }
 }
 
-/// Defines all functions of the interface.
+/// Defines all functions of both versions of the interface.
 pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
-    process(linker)?;
-    streams(linker)?;
-    nothing(linker)
+    for version in [Version::Unstable, Version::Preview1] {
+        process(linker, version)?;
+        streams(linker, version)?;
+        nothing(linker, version.module())?;
+    }
+    Ok(())
 }
 
 /// Arguments, environment, clocks, random numbers, sleep and exit.
-fn process(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
-    linker.func_wrap(MODULE, "args_sizes_get", |mut caller: Caller<'_, Context>, count: i32, size: i32| {
+fn process(linker: &mut Linker<Context>, version: Version) -> wasmtime::Result<()> {
+    let module = version.module();
+    linker.func_wrap(module, "args_sizes_get", |mut caller: Caller<'_, Context>, count: i32, size: i32| {
         let (memory, context) = parts(&mut caller)?;
         let arguments = &context.wasi.arguments;
         let bytes = arguments.iter().map(|argument| argument.len() + 1).sum();
         errno(write_size(memory, count, arguments.len()).and_then(|()| write_size(memory, size, bytes)))
     })?;
-    linker.func_wrap(MODULE, "args_get", |mut caller: Caller<'_, Context>, pointers: i32, buffer: i32| {
+    linker.func_wrap(module, "args_get", |mut caller: Caller<'_, Context>, pointers: i32, buffer: i32| {
         let (memory, context) = parts(&mut caller)?;
         errno(args_get(memory, &context.wasi.arguments, pointers, buffer))
     })?;
-    linker.func_wrap(MODULE, "environ_sizes_get", |mut caller: Caller<'_, Context>, count: i32, size: i32| {
+    linker.func_wrap(module, "environ_sizes_get", |mut caller: Caller<'_, Context>, count: i32, size: i32| {
         let (memory, _) = parts(&mut caller)?;
         errno(write_size(memory, count, 0).and_then(|()| write_size(memory, size, 0)))
     })?;
-    linker.func_wrap(MODULE, "environ_get", |_: i32, _: i32| SUCCESS)?;
-    linker.func_wrap(MODULE, "clock_res_get", |mut caller: Caller<'_, Context>, clock: i32, ptr: i32| {
+    linker.func_wrap(module, "environ_get", |_: i32, _: i32| SUCCESS)?;
+    linker.func_wrap(module, "clock_res_get", |mut caller: Caller<'_, Context>, clock: i32, ptr: i32| {
         let (memory, _) = parts(&mut caller)?;
         errno(now(clock).and_then(|_| Ok(write(memory, ptr, &1_u64.to_le_bytes())?)))
     })?;
-    linker.func_wrap(MODULE, "clock_time_get", |mut caller: Caller<'_, Context>, clock: i32, _: i64, ptr: i32| {
+    linker.func_wrap(module, "clock_time_get", |mut caller: Caller<'_, Context>, clock: i32, _: i64, ptr: i32| {
         let (memory, _) = parts(&mut caller)?;
         errno(now(clock).and_then(|time| Ok(write(memory, ptr, &nanoseconds(time).to_le_bytes())?)))
     })?;
-    linker.func_wrap(MODULE, "random_get", |mut caller: Caller<'_, Context>, ptr: i32, len: i32| {
+    linker.func_wrap(module, "random_get", |mut caller: Caller<'_, Context>, ptr: i32, len: i32| {
         let (memory, _) = parts(&mut caller)?;
         errno(random_get(memory, ptr, len))
     })?;
-    linker.func_wrap(MODULE, "sched_yield", || SUCCESS)?;
-    linker.func_wrap(MODULE, "proc_exit", |code: i32| -> wasmtime::Result<()> {
+    linker.func_wrap(module, "sched_yield", || SUCCESS)?;
+    linker.func_wrap(module, "proc_exit", |code: i32| -> wasmtime::Result<()> {
         Err(wasmtime::Error::new(CallError::Exit(code)))
     })?;
     linker.func_wrap_async(
-        MODULE,
+        module,
         "poll_oneoff",
-        |mut caller: Caller<'_, Context>, (input, output, count, events): (i32, i32, i32, i32)| {
+        move |mut caller: Caller<'_, Context>, (input, output, count, events): (i32, i32, i32, i32)| {
             Box::new(async move {
                 let (memory, context) = parts(&mut caller)?;
-                let poll = match Poll::read(memory, input, count.cast_unsigned()) {
+                let poll = match Poll::read(version, memory, input, count.cast_unsigned()) {
                     Ok(poll) => poll,
                     Err(failure) => return errno(Err(failure)),
                 };
@@ -129,9 +160,10 @@ fn process(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
 }
 
 /// The three streams.
-fn streams(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
+fn streams(linker: &mut Linker<Context>, version: Version) -> wasmtime::Result<()> {
+    let module = version.module();
     linker.func_wrap_async(
-        MODULE,
+        module,
         "fd_write",
         |mut caller: Caller<'_, Context>, (fd, buffers, count, written): (i32, i32, i32, i32)| {
             Box::new(async move {
@@ -141,14 +173,14 @@ fn streams(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
         },
     )?;
     linker.func_wrap(
-        MODULE,
+        module,
         "fd_read",
         |mut caller: Caller<'_, Context>, fd: i32, buffers: i32, count: i32, read: i32| {
             let (memory, context) = parts(&mut caller)?;
             errno(fd_read(memory, &mut context.wasi, fd, (buffers, count), read))
         },
     )?;
-    linker.func_wrap(MODULE, "fd_fdstat_get", |mut caller: Caller<'_, Context>, fd: i32, ptr: i32| {
+    linker.func_wrap(module, "fd_fdstat_get", |mut caller: Caller<'_, Context>, fd: i32, ptr: i32| {
         let (memory, _) = parts(&mut caller)?;
         let rights = match fd {
             0 => RIGHT_READ | RIGHT_POLL,
@@ -160,57 +192,57 @@ fn streams(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
         stat[8..16].copy_from_slice(&rights.to_le_bytes());
         errno(write(memory, ptr, &stat).map_err(Failure::from))
     })?;
-    linker.func_wrap(MODULE, "fd_filestat_get", |mut caller: Caller<'_, Context>, fd: i32, ptr: i32| {
+    linker.func_wrap(module, "fd_filestat_get", move |mut caller: Caller<'_, Context>, fd: i32, ptr: i32| {
         let (memory, _) = parts(&mut caller)?;
         if !is_stream(fd) {
             return Ok(BADF);
         }
-        errno(write(memory, ptr, &[0; 64]).map_err(Failure::from))
+        errno(write(memory, ptr, &[0; 64][..version.filestat_size()]).map_err(Failure::from))
     })?;
     let on_stream = |answer: i32| move |fd: i32| if is_stream(fd) { answer } else { BADF };
-    linker.func_wrap(MODULE, "fd_close", on_stream(SUCCESS))?;
-    linker.func_wrap(MODULE, "fd_sync", on_stream(SUCCESS))?;
-    linker.func_wrap(MODULE, "fd_datasync", on_stream(SUCCESS))?;
-    linker.func_wrap(MODULE, "fd_fdstat_set_flags", move |fd: i32, _: i32| on_stream(SUCCESS)(fd))?;
-    linker.func_wrap(MODULE, "fd_seek", move |fd: i32, _: i64, _: i32, _: i32| on_stream(SPIPE)(fd))?;
-    linker.func_wrap(MODULE, "fd_tell", move |fd: i32, _: i32| on_stream(SPIPE)(fd))?;
+    linker.func_wrap(module, "fd_close", on_stream(SUCCESS))?;
+    linker.func_wrap(module, "fd_sync", on_stream(SUCCESS))?;
+    linker.func_wrap(module, "fd_datasync", on_stream(SUCCESS))?;
+    linker.func_wrap(module, "fd_fdstat_set_flags", move |fd: i32, _: i32| on_stream(SUCCESS)(fd))?;
+    linker.func_wrap(module, "fd_seek", move |fd: i32, _: i64, _: i32, _: i32| on_stream(SPIPE)(fd))?;
+    linker.func_wrap(module, "fd_tell", move |fd: i32, _: i32| on_stream(SPIPE)(fd))?;
     Ok(())
 }
 
 /// Functions for files, folders, sockets and signals, of which there are none. Descriptors after those of the streams do not exist, which
 /// is how a guest learns that nothing was opened for it.
-fn nothing(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
-    linker.func_wrap(MODULE, "fd_advise", |_: i32, _: i64, _: i64, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "fd_allocate", |_: i32, _: i64, _: i64| BADF)?;
-    linker.func_wrap(MODULE, "fd_fdstat_set_rights", |_: i32, _: i64, _: i64| BADF)?;
-    linker.func_wrap(MODULE, "fd_filestat_set_size", |_: i32, _: i64| BADF)?;
-    linker.func_wrap(MODULE, "fd_filestat_set_times", |_: i32, _: i64, _: i64, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "fd_pread", |_: i32, _: i32, _: i32, _: i64, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "fd_prestat_get", |_: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "fd_prestat_dir_name", |_: i32, _: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "fd_pwrite", |_: i32, _: i32, _: i32, _: i64, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "fd_readdir", |_: i32, _: i32, _: i32, _: i64, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "fd_renumber", |_: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "path_create_directory", |_: i32, _: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "path_filestat_get", |_: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
+fn nothing(linker: &mut Linker<Context>, module: &str) -> wasmtime::Result<()> {
+    linker.func_wrap(module, "fd_advise", |_: i32, _: i64, _: i64, _: i32| BADF)?;
+    linker.func_wrap(module, "fd_allocate", |_: i32, _: i64, _: i64| BADF)?;
+    linker.func_wrap(module, "fd_fdstat_set_rights", |_: i32, _: i64, _: i64| BADF)?;
+    linker.func_wrap(module, "fd_filestat_set_size", |_: i32, _: i64| BADF)?;
+    linker.func_wrap(module, "fd_filestat_set_times", |_: i32, _: i64, _: i64, _: i32| BADF)?;
+    linker.func_wrap(module, "fd_pread", |_: i32, _: i32, _: i32, _: i64, _: i32| BADF)?;
+    linker.func_wrap(module, "fd_prestat_get", |_: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "fd_prestat_dir_name", |_: i32, _: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "fd_pwrite", |_: i32, _: i32, _: i32, _: i64, _: i32| BADF)?;
+    linker.func_wrap(module, "fd_readdir", |_: i32, _: i32, _: i32, _: i64, _: i32| BADF)?;
+    linker.func_wrap(module, "fd_renumber", |_: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "path_create_directory", |_: i32, _: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "path_filestat_get", |_: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
     linker
-        .func_wrap(MODULE, "path_filestat_set_times", |_: i32, _: i32, _: i32, _: i32, _: i64, _: i64, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "path_link", |_: i32, _: i32, _: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
+        .func_wrap(module, "path_filestat_set_times", |_: i32, _: i32, _: i32, _: i32, _: i64, _: i64, _: i32| BADF)?;
+    linker.func_wrap(module, "path_link", |_: i32, _: i32, _: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
     linker.func_wrap(
-        MODULE,
+        module,
         "path_open",
         |_: i32, _: i32, _: i32, _: i32, _: i32, _: i64, _: i64, _: i32, _: i32| BADF,
     )?;
-    linker.func_wrap(MODULE, "path_readlink", |_: i32, _: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "path_remove_directory", |_: i32, _: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "path_rename", |_: i32, _: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "path_symlink", |_: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "path_unlink_file", |_: i32, _: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "sock_accept", |_: i32, _: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "sock_recv", |_: i32, _: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "sock_send", |_: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "sock_shutdown", |_: i32, _: i32| BADF)?;
-    linker.func_wrap(MODULE, "proc_raise", |_: i32| NOSYS)?;
+    linker.func_wrap(module, "path_readlink", |_: i32, _: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "path_remove_directory", |_: i32, _: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "path_rename", |_: i32, _: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "path_symlink", |_: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "path_unlink_file", |_: i32, _: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "sock_accept", |_: i32, _: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "sock_recv", |_: i32, _: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "sock_send", |_: i32, _: i32, _: i32, _: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "sock_shutdown", |_: i32, _: i32| BADF)?;
+    linker.func_wrap(module, "proc_raise", |_: i32| NOSYS)?;
     Ok(())
 }
 
