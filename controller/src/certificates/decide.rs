@@ -175,6 +175,14 @@ impl Step {
             Self::IssueServing { .. } | Self::Show | Self::Give => Which::Serving,
         }
     }
+
+    /// The authorities that stay, if the step says which ones. From then on the others are not remembered, or they would be trusted again.
+    pub(crate) fn kept(&self, stored: &StoredAuthority) -> Option<CaBundle> {
+        match (self, &stored.pair) {
+            (Self::Trust { previous }, Some(Ok(authority))) => Some(authority.bundle().and(previous)),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Which {
@@ -261,7 +269,11 @@ pub(crate) fn next(
     if let Some(leaf) = &serving.leaf {
         decision.judge(observed.now, rules, Which::Serving, leaf);
     }
+    // Somebody has replaced both Secrets, for instance by those of a backup, and pods show what they had until their kubelets follow.
+    let forgotten = observed.remembered.without(&decision.bundle).living(observed.now);
+    let forgotten = in_use(&forgotten, serving, observed.now);
     let now = match &serving.pair {
+        _ if !forgotten.is_empty() => Now::Do(Step::Trust { previous: stored.previous.clone().and(&forgotten) }),
         // Running replicas have the old certificate, and starting ones are not called before webhooks trust them.
         None | Some(Err(_)) if !observed.is_spread => Now::Wait(Some(SPREADING)),
         None => Now::Do(Step::IssueServing { cause: Cause::Absent }),
@@ -327,8 +339,7 @@ fn with_pair(
     if !is_ours && !stored.previous.certificates().iter().any(|one| vouches(&one)) {
         // The authority's Secret was replaced by hand, or another program made the certificates until now: replicas show a certificate of
         // an authority that is not in the Secret.
-        let others = serving.shown().and(observed.remembered).without(&bundle);
-        return match others.certificates().iter().find(vouches) {
+        return match serving.shown().without(&bundle).certificates().iter().find(vouches) {
             Some(issuer) => {
                 let previous = stored.previous.clone().and(&CaBundle::of([issuer.clone()]));
                 Now::Do(Step::Trust { previous })

@@ -128,7 +128,7 @@ impl Keeper {
         self.publish(&decision, now).await;
         self.expiring(&decision).await;
         match (&decision.step, offer) {
-            (Some(step), Ok(offer)) => self.write(step, tls, offer.into_data()).await,
+            (Some(step), Ok(offer)) => self.write(step, tls, offer.into_data()).await.map(|_| STEP_PAUSE),
             _ => Ok(rest(&decision)),
         }
     }
@@ -159,10 +159,19 @@ impl Keeper {
         let read = if step.which() == Which::Ca { ca.as_ref() } else { tls };
         let Some(data) = self.made(&decision, step, &stored, serving, now)? else { return Ok(POLL) };
         let written = self.write(step, read, data).await;
-        if written.is_err() {
-            self.expiring(&decision).await;
+        match &written {
+            Ok(true) => self.remember(step.kept(&stored)),
+            Ok(false) => {}
+            Err(_) => self.expiring(&decision).await,
         }
-        written
+        written.map(|_| STEP_PAUSE)
+    }
+
+    /// Publishes the authorities that webhooks should trust from now on, if there are any.
+    fn remember(&self, bundle: Option<CaBundle>) {
+        if let Some(bundle) = bundle {
+            set_if_new(&self.bundle, Some(Arc::new(bundle)));
+        }
     }
 
     async fn read(&self, which: Which) -> Result<Read, TurnError> {
@@ -173,16 +182,16 @@ impl Keeper {
         self.secrets.read(name).await.map_err(|source| TurnError::Secret { name: name.to_owned(), which, source })
     }
 
-    /// Writes what a step makes, if the Secret is still the one that was read.
-    async fn write(&self, step: &Step, read: Option<&Secret>, data: Data) -> Result<Duration, TurnError> {
+    /// Writes what a step makes, if the Secret is still the one that was read. Returns whether it was.
+    async fn write(&self, step: &Step, read: Option<&Secret>, data: Data) -> Result<bool, TurnError> {
         let which = step.which();
         let kind = if which == Which::Ca { "Opaque" } else { "kubernetes.io/tls" };
         match self.secrets.write(self.name(which), kind, read, data).await {
             Ok(()) => {
                 tracing::info!(secret = self.name(which), step = %step, "certificates changed");
-                Ok(STEP_PAUSE)
+                Ok(true)
             }
-            Err(SecretError::Conflict) => Ok(STEP_PAUSE),
+            Err(SecretError::Conflict) => Ok(false),
             Err(source) => Err(TurnError::Secret { name: self.name(which).to_owned(), which, source }),
         }
     }
@@ -261,9 +270,7 @@ impl Keeper {
     /// Publishes which authorities webhooks should trust, what is wrong, and how much time is left.
     async fn publish(&mut self, decision: &Decision, now: Timestamp) {
         // While there is no authority at all, webhooks keep what they have.
-        if !decision.bundle.is_empty() {
-            set_if_new(&self.bundle, Some(Arc::new(decision.bundle.clone())));
-        }
+        self.remember(Some(decision.bundle.clone()).filter(|bundle| !bundle.is_empty()));
         self.parts.metrics.show(self.parts.rules.purpose, &decision.ends, now);
         let problems: Vec<_> = decision.problems.iter().map(|problem| (problem.which(), problem.to_string())).collect();
         for (which, problem) in &problems {

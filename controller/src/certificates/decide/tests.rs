@@ -81,7 +81,7 @@ impl World {
     fn step(&mut self) -> Step {
         let decision = self.decide();
         let step = decision.step.expect("a step");
-        self.remembered = decision.bundle.clone();
+        self.remembered = step.kept(&self.authority()).unwrap_or_else(|| decision.bundle.clone());
         match &step {
             Step::MakeAuthority { previous, .. } => {
                 let authority = Authority::make(&rules(), self.now).expect("an authority");
@@ -250,6 +250,54 @@ fn an_authority_replaced_by_hand_is_introduced_like_any_other() {
     assert_eq!(world.run(), [Step::Trust { previous: old.bundle() }, Step::Show]);
     world.unchanged = Duration::from_secs(10);
     assert_eq!(world.step(), issues(Cause::Introduced));
+}
+
+/// As a restore does, or a tool that keeps Secrets in git.
+#[test]
+fn the_old_authority_stays_trusted_when_both_secrets_are_replaced_until_pods_have_the_other_certificate() {
+    let mut world = World::settled();
+    let old = world.current().bundle();
+    let other = World::settled();
+    let new = other.current().bundle();
+    (world.authority, world.serving) = (other.authority, other.serving);
+    let both = new.clone().and(&old);
+    assert_eq!(world.decide().bundle, both, "at no moment do webhooks trust only one of them");
+    assert_eq!(world.run(), [Step::Trust { previous: old.clone() }, Step::Show]);
+    let decision = world.decide();
+    assert_eq!((decision.bundle, decision.step, decision.wait), (both, None, Some(rules().replica_pause)));
+    world.unchanged = rules().replica_pause;
+    assert_eq!(world.run(), [Step::Trust { previous: CaBundle::default() }, Step::Show]);
+    for _ in 0..3 {
+        world.forward(days(1));
+        assert_eq!((world.decide().bundle, world.run()), (new.clone(), vec![]), "that is the end of it");
+    }
+}
+
+#[test]
+fn the_old_authority_stays_trusted_whatever_is_in_place_of_both_secrets() {
+    for change in ["no serving certificate", "an expired one", "one of a third authority"] {
+        let mut world = World::settled();
+        let old = world.current().bundle();
+        let other = World::settled();
+        (world.authority, world.serving) = (other.authority.clone(), other.serving.clone());
+        match change {
+            "no serving certificate" => world.serving = None,
+            "an expired one" => world.forward(days(31)),
+            _ => world.serving = World::settled().serving,
+        }
+        while let Some(step) = world.decide().step {
+            assert!(world.decide().bundle.holds(&old), "{change}: {step:?}");
+            world.step();
+        }
+        for _ in 0..3 {
+            assert!(world.decide().bundle.holds(&old), "{change}");
+            world.unchanged = rules().bundle_pause;
+            world.run();
+        }
+        world.unchanged = rules().replica_pause;
+        world.run();
+        assert_eq!(world.decide().bundle, other.current().bundle(), "{change}");
+    }
 }
 
 #[test]
