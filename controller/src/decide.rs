@@ -12,6 +12,7 @@ mod quota;
 mod revision;
 mod rules;
 mod turns;
+mod undone;
 mod uninstalled;
 mod unknown;
 mod unreadable;

@@ -73,12 +73,25 @@ pub struct GroupMemory {
     /// Since when the webhook, which is missing, cannot be created for a reason that may pass by itself, and the last one in the words of the
     /// API server.
     pub failing: Option<(Instant, String)>,
+    /// What is known of something else that changes the webhook again after our writes; `None` while nothing does.
+    pub undone: Option<Undone>,
     /// Whether we wrote the webhook.
     pub is_written: bool,
     /// The events about our repairs of the webhook that are neither written nor refused yet, in their order.
     pub untold: VecDeque<PolicyWarning>,
     /// When a revision of a member last said that it served in an installation that was removed; `None` if none did in this controller's time.
     pub marked: Option<Instant>,
+}
+
+/// Something else changes a webhook again after our writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Undone {
+    /// Since when the webhook has not been left alone.
+    pub since: Instant,
+    /// How often we have written it since then when it was not as it should be.
+    pub writes: u32,
+    /// Since when it is as it should be; `None` if it is not.
+    pub right: Option<Instant>,
 }
 
 /// A failure that holds up the deletion of a policy.
@@ -294,6 +307,11 @@ impl Memory {
                 let remembered = self.groups.entry(group.clone()).or_default();
                 remembered.right = Some(Arc::clone(&desired.entries));
                 remembered.is_written = true;
+                remembered.refused = None;
+                // A change of our own is not in vain.
+                if let Some(undone) = remembered.undone.as_mut().filter(|undone| undone.right.is_none()) {
+                    undone.writes = undone.writes.saturating_add(1);
+                }
             }
             Action::CreateCheckWebhook { desired, .. } | Action::ChangeCheckWebhook { desired, .. } => {
                 self.check_webhook = Some(Arc::clone(&desired.entries));
@@ -309,6 +327,7 @@ impl Memory {
             group.right = None;
             group.proven = None;
             group.unproven = None;
+            group.undone = None;
         }
     }
 }

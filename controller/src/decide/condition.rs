@@ -8,7 +8,7 @@ use portcullis_process::Now;
 
 use super::groups::{Group, Groups};
 use super::rules::{Decision, Rules};
-use super::{uninstalled, unreadable};
+use super::{undone, uninstalled, unreadable};
 use crate::action::Action;
 use crate::certificates::CaBundle;
 use crate::memory::{ConditionValue, GroupMemory, Memory, WAITING};
@@ -64,8 +64,8 @@ pub(super) fn value(
         }
         // A registered webhook stays, and so does its condition.
         (Some(_), Err(_)) => None,
-        (Some(found), Ok(_)) if group.is_right => subject.with_right_webhook(found),
-        (Some(found), Ok(_)) => subject.with_wrong_webhook(found),
+        (Some(found), Ok(_)) if group.is_right => subject.with_right_webhook(found, decision),
+        (Some(found), Ok(_)) => subject.with_wrong_webhook(found, decision),
     }
 }
 
@@ -97,13 +97,13 @@ impl Subject<'_> {
     }
 
     /// The condition while the webhook is not as it should be.
-    fn with_wrong_webhook(&self, found: &WebhookView) -> Option<ConditionValue> {
+    fn with_wrong_webhook(&self, found: &WebhookView, decision: &mut Decision) -> Option<ConditionValue> {
         let Self { group, remembered, .. } = self;
+        let undone = undone::value(&found.name, remembered, decision);
         if !trusts(found, group) {
-            let text = format!(
-                "webhook configuration {} trusts other authorities than those in use; it is being repaired",
-                found.name
-            );
+            let what = undone.map_or_else(|| "it is being repaired".to_owned(), |undone| undone.message);
+            let text =
+                format!("webhook configuration {} trusts other authorities than those in use; {what}", found.name);
             return Some(ConditionValue::not_configured("CABundleInvalid", text));
         }
         // One that somebody else has edited is no longer as it was proven.
@@ -115,13 +115,16 @@ impl Subject<'_> {
                     format!("{}; the API server refuses a change of it: {}", self.called_by(found), refused.message);
                 Some(ConditionValue::registered(message))
             }
-            refused => refused,
+            refused => refused.or(undone),
         }
     }
 
     /// The condition while the webhook is as it should be.
-    fn with_right_webhook(&self, found: &WebhookView) -> Option<ConditionValue> {
+    fn with_right_webhook(&self, found: &WebhookView, decision: &mut Decision) -> Option<ConditionValue> {
         let Self { policy, group, remembered, .. } = self;
+        if let Some(undone) = undone::value(&found.name, remembered, decision) {
+            return Some(undone);
+        }
         if let Some(failed) = &remembered.unproven {
             // What this leader has written, or has proven in another form, is not what the leader before has proven.
             let is_untouched = remembered.proven.is_none() && !remembered.is_written;

@@ -15,7 +15,7 @@ use super::quota::{self, Quota, WebhookQuota};
 use super::revision::{self, Planned};
 use super::rules::{Decision, Rules};
 use super::turns::{Turns, longest_turn};
-use super::{uninstalled, unknown};
+use super::{undone, uninstalled, unknown};
 use crate::action::Action;
 use crate::desired::{self, Desired, desired, kept, waits};
 use crate::memory::{ConditionValue, GroupMemory, Memory};
@@ -353,8 +353,8 @@ impl<'w> Groups<'w> {
     }
 
     /// Whether API servers wait long enough for all members, including the planned one, which is not called before that. True if the
-    /// webhook cannot be changed until a user fixes something.
-    pub(super) fn has_time(&self, planned: &Planned, memory: &Memory) -> bool {
+    /// webhook cannot be changed until a user fixes something, or something else changes it each time.
+    pub(super) fn has_time(&self, planned: &Planned, memory: &Memory, decision: &mut Decision) -> bool {
         if !planned.needs_time {
             return true;
         }
@@ -365,8 +365,20 @@ impl<'w> Groups<'w> {
         let needed = waits(&desired.entries);
         let is_proven =
             remembered.proven.as_ref().is_some_and(|(uid, entries)| *uid == found.uid && waits(entries) >= needed);
-        let is_stuck = remembered.unproven.is_some() && waits(&found.entries) >= needed;
+        let is_stuck =
+            (remembered.unproven.is_some() || undone::is_long(remembered, decision)) && waits(&found.entries) >= needed;
         group.kind == WebhookKind::Validating || is_proven || is_stuck || remembered.refused.is_some()
+    }
+
+    /// The condition of a policy whose planned revision waits for time, if it waits because something else changes the webhook each time.
+    pub(super) fn holds_up(
+        &self,
+        planned: &Planned,
+        memory: &Memory,
+        decision: &mut Decision,
+    ) -> Option<ConditionValue> {
+        let id = &planned.content.as_ref()?.group;
+        undone::value(&self.get(id)?.found?.name, memory.groups.get(id)?, decision)
     }
 
     /// Whether a revision in force names the group.
@@ -404,7 +416,7 @@ impl<'w> Groups<'w> {
         let mut kept = BTreeSet::new();
         for (id, group) in &self.groups {
             let remembered = memory.groups.entry(id.clone()).or_default();
-            group.remember(remembered, decision.now);
+            group.remember(remembered, decision);
             uninstalled::note_old_marks(group.claims.iter().copied(), world, remembered, decision.now);
             if group.claims.is_empty() {
                 continue;

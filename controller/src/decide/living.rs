@@ -38,10 +38,14 @@ pub(super) fn decide(
         // An older generation serves meanwhile.
         None if groups.refusal(policy).is_some() => groups.refusal(policy).cloned(),
         None => {
-            let planned = groups.planned(&policy.reference.uid);
-            let planned = planned.filter(|planned| groups.has_time(planned, memory));
-            decision.actions.extend(planned.map(|planned| revision::create(policy, planned, rules)));
-            memory.refusal(policy).cloned()
+            let mut waits = None;
+            if let Some(planned) = groups.planned(&policy.reference.uid) {
+                match groups.has_time(planned, memory, decision) {
+                    true => decision.act(revision::create(policy, planned, rules)),
+                    false => waits = groups.holds_up(planned, memory, decision),
+                }
+            }
+            memory.refusal(policy).cloned().or(waits)
         }
         Some(newest) => condition::value(policy, newest, groups, memory, rules, decision),
     };

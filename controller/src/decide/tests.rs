@@ -11,6 +11,7 @@ mod restored;
 mod revisions;
 mod shared;
 mod turns;
+mod undone;
 mod uninstalled;
 mod unreadable;
 mod webhook_quota;

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::{GroupId, MatchPart};
 use portcullis_matching::rules::{covers, intersection, resources, union};
-use portcullis_process::Now;
 
 use super::super::rules::{Decision, Rules};
-use super::super::uninstalled;
+use super::super::{undone, uninstalled};
 use super::{Group, Sharing};
 use crate::action::Action;
 use crate::desired::{self, Desired};
@@ -56,7 +55,7 @@ impl<'w> Group<'w> {
         self.is_proven && (!content.shared || covers(&self.proven_rules, &desired::rules(&content.own)))
     }
 
-    pub(super) fn remember(&self, remembered: &mut GroupMemory, now: Now) {
+    pub(super) fn remember(&self, remembered: &mut GroupMemory, decision: &Decision) {
         let was_found = std::mem::replace(&mut remembered.was_found, self.found.is_some());
         match self.found {
             Some(found) => {
@@ -67,11 +66,14 @@ impl<'w> Group<'w> {
                     remembered.right = Some(Arc::clone(&found.entries));
                     remembered.refused = None;
                     remembered.tried = remembered.tried.take().filter(Result::is_ok);
+                    undone::note_right(remembered, self.is_proven_as(found, remembered), decision);
+                } else if self.is_undone(remembered) {
+                    undone::note_wrong(remembered, decision);
                 }
             }
             None => {
                 if was_found {
-                    remembered.gone = Some(now.instant);
+                    remembered.gone = Some(decision.now.instant);
                 }
                 if !self.may_register && !self.comes_back(remembered) {
                     remembered.failing = None;
@@ -82,9 +84,21 @@ impl<'w> Group<'w> {
                     remembered.proven = None;
                     remembered.unproven = None;
                     remembered.failing = None;
+                    remembered.undone = None;
                 }
             }
         }
+    }
+
+    /// Whether every API server has proven to call exactly this webhook.
+    fn is_proven_as(&self, found: &WebhookView, remembered: &GroupMemory) -> bool {
+        let proven = remembered.proven.as_ref().filter(|_| remembered.unproven.is_none());
+        proven.is_some_and(|(uid, entries)| *uid == found.uid && *entries == found.entries)
+    }
+
+    /// Whether a webhook that is not as it should be was so before: what should be is what was there, or what we wrote last.
+    fn is_undone(&self, remembered: &GroupMemory) -> bool {
+        self.desired.as_ref().is_some_and(|desired| remembered.right.as_ref() == Some(&desired.entries))
     }
 
     pub(super) fn prove(
@@ -95,10 +109,10 @@ impl<'w> Group<'w> {
         remembered: &GroupMemory,
         decision: &mut Decision,
     ) {
-        let webhook = (found.uid.clone(), Arc::clone(&desired.entries));
-        if remembered.proven.as_ref() == Some(&webhook) && remembered.unproven.is_none() {
+        if self.is_proven_as(found, remembered) {
             return;
         }
+        let webhook = (found.uid.clone(), Arc::clone(&desired.entries));
         if let Some(revision) = self.marker {
             decision.act(Action::Prove { group: id.clone(), revision: revision.to_owned(), webhook });
         }

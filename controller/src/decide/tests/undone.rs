@@ -1,0 +1,123 @@
+//! Webhooks that something else changes again after each write.
+
+use super::*;
+
+/// What an admission plugin does, as AKS has one.
+fn add_expression(object: &mut Value) {
+    let expression = json!({"key": "control-plane", "operator": "NotIn", "values": ["true"]});
+    let expressions = &mut object["webhooks"][0]["namespaceSelector"]["matchExpressions"];
+    expressions.as_array_mut().expect("expressions").push(expression);
+}
+
+/// Lets the plugin change each write for 31 s.
+fn changed_for_long(stage: &mut Stage, plugin: impl Fn(&mut Value) + Copy) {
+    for _ in 0..31 {
+        assert!(stage.write_webhooks_through(plugin) > 0);
+        stage.pass(1);
+    }
+}
+
+fn registered() -> Stage {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere().condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &["served"]);
+    stage.proven(&policy("a"));
+    assert_eq!(stage.actions(), ["a True Registered at 1"]);
+    stage
+}
+
+fn message(stage: &mut Stage) -> String {
+    policies::said(&stage.decide()).pop().expect("a condition").1
+}
+
+#[test]
+fn that_something_changes_a_webhook_each_time_is_told_after_a_while() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere());
+    stage.revision(&policy("a"), &["served"]);
+    stage.tried(&policy("a"));
+    for _ in 0..30 {
+        assert_eq!(stage.write_webhooks_through(add_expression), 1);
+        assert_eq!(stage.actions(), ["change back"]);
+        stage.pass(1);
+    }
+    assert_eq!(stage.actions(), ["change back", "a False Unknown at 1"]);
+    let said = message(&mut stage);
+    let name = crate::world::webhook_name("default", &stage.group(&policy("a")));
+    assert!(said.starts_with(&format!("something else changes webhook configuration {name} again")), "{said}");
+    assert!(said.contains("metadata.managedFields") && said.contains("docs/operations.md"), "{said}");
+
+    // The plugin leaves it alone from now on.
+    stage.write_webhooks();
+    assert_eq!(stage.actions(), ["prove with a-1", "a False Unknown at 1"]);
+    stage.prove(stage.group(&policy("a")));
+    assert_eq!(stage.actions(), ["a True Registered at 1"]);
+}
+
+#[test]
+fn a_webhook_that_is_right_for_a_moment_after_each_write_is_told_too() {
+    let mut stage = registered();
+    for _ in 0..4 {
+        stage.world.webhooks.values_mut().for_each(|webhook| webhook.entries = Arc::new(json!([])));
+        assert_eq!(stage.actions(), ["change back"]);
+        stage.write_webhooks();
+        assert_eq!(stage.actions(), ["prove with a-1"]);
+        stage.pass(8);
+    }
+    assert_eq!(stage.actions(), ["prove with a-1", "a False Unknown at 1"]);
+    stage.pass(30);
+    assert_eq!(stage.actions(), ["prove with a-1"], "it is left alone now");
+    stage.prove(stage.group(&policy("a")));
+    assert_eq!(stage.actions(), ["a True Registered at 1"]);
+}
+
+#[test]
+fn single_edits_and_changes_of_our_own_are_not_told() {
+    let mut stage = registered();
+    // One edit, and the API server does not let us repair it.
+    stage.world.webhooks.values_mut().for_each(|webhook| webhook.entries = Arc::new(json!([])));
+    for _ in 0..40 {
+        assert_eq!(stage.actions(), ["change back"]);
+        stage.pass(1);
+    }
+    stage.write_webhooks();
+    stage.prove(stage.group(&policy("a")));
+    assert_eq!(stage.actions(), ["a True Registered at 1"]);
+    // Other authorities, which nobody proves anew.
+    for number in 0..40 {
+        if let Ok(installation) = &mut stage.rules.installation {
+            installation.ca_bundle = Arc::new(number.to_string());
+        }
+        assert_eq!(stage.actions(), ["change"]);
+        stage.write_webhooks();
+        assert_eq!(stage.actions()[0], "prove with a-1");
+        stage.pass(1);
+    }
+    assert!(stage.memory.groups.values().all(|group| group.undone.is_none()));
+}
+
+#[test]
+fn z03_a_webhook_that_is_never_right_holds_up_no_policy_once_it_waits_long_enough() {
+    let mutating = |name: &str| policy(name).spec("mutating", json!(true)).spec("timeoutEvalSeconds", json!(10));
+    let stage_of = || {
+        let mut stage = Stage::new();
+        stage.put(mutating("a").everywhere());
+        stage.revision(&mutating("a"), &["served"]);
+        stage.tried(&mutating("a"));
+        changed_for_long(&mut stage, add_expression);
+        stage.put(mutating("b"));
+        stage
+    };
+    let is_created = |stage: &mut Stage| stage.actions().contains(&"revision 1".to_owned());
+    let mut stage = stage_of();
+    assert!(!is_created(&mut stage), "API servers do not wait for it yet");
+    stage.write_webhooks_through(add_expression);
+    assert!(is_created(&mut stage));
+
+    // One that changes the timeout itself is told.
+    let mut stage = stage_of();
+    stage.write_webhooks_through(|object| object["webhooks"][0]["timeoutSeconds"] = json!(11));
+    let actions = stage.actions();
+    assert!(!actions.contains(&"revision 1".to_owned()), "{actions:?}");
+    assert!(actions.contains(&"b False Unknown at 1".to_owned()), "{actions:?}");
+}

@@ -1,0 +1,48 @@
+//! Webhooks that something else changes again after each of our writes, such as an admission plugin, or a tool that keeps them as they were. They are
+//! never right for long, so what waits for that would wait for ever, and nobody would learn why.
+
+use std::time::Duration;
+
+use super::rules::Decision;
+use crate::memory::{ConditionValue, GroupMemory, Undone};
+
+/// How long it goes on before policies say so. A webhook that is right for as long is taken to be left alone.
+const LONG: Duration = Duration::from_secs(30);
+/// How many writes were in vain by then, at least. A webhook that was edited once and cannot be written since then is not meant.
+const WRITES: u32 = 2;
+
+/// Notes that a webhook is as it should be. It may be different a moment later, until that is proven.
+pub(super) fn note_right(remembered: &mut GroupMemory, is_proven: bool, decision: &Decision) {
+    if is_proven {
+        remembered.undone = None;
+    } else if let Some(undone) = &mut remembered.undone {
+        undone.right.get_or_insert(decision.now.instant);
+    }
+}
+
+/// Notes that a webhook is neither as it should be nor as it was left.
+pub(super) fn note_wrong(remembered: &mut GroupMemory, decision: &Decision) {
+    let now = decision.now.instant;
+    let goes_on = |undone: &&mut Undone| undone.right.is_none_or(|right| now.duration_since(right) < LONG);
+    match remembered.undone.as_mut().filter(goes_on) {
+        Some(undone) => undone.right = None,
+        None => remembered.undone = Some(Undone { since: now, writes: 0, right: None }),
+    }
+}
+
+/// Whether it has gone on for long, and still does.
+pub(super) fn is_long(remembered: &GroupMemory, decision: &mut Decision) -> bool {
+    let Some(undone) = remembered.undone.as_ref().filter(|undone| undone.writes >= WRITES) else { return false };
+    decision.has_passed(undone.since, LONG) && !undone.right.is_some_and(|right| decision.has_passed(right, LONG))
+}
+
+/// What policies say of it once it has gone on for long.
+pub(super) fn value(name: &str, remembered: &GroupMemory, decision: &mut Decision) -> Option<ConditionValue> {
+    is_long(remembered, decision).then(|| {
+        let text = format!(
+            "something else changes webhook configuration {name} again each time the controller has written it: its metadata.managedFields, \
+             or the audit log, say what it is, which must leave this object alone (docs/operations.md, \"Where clusters differ\")"
+        );
+        ConditionValue::not_configured("Unknown", text)
+    })
+}
