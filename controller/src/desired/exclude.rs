@@ -2,14 +2,18 @@
 //!
 //! A namespace selector does not skip cluster-scoped objects, so match conditions do that.
 
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
 use portcullis_contract::{MatchPart, RuleWithOperations};
+use portcullis_matching::system::{ACCOUNTS, CERTIFICATE_REQUESTS, KUBELETS, NEW_KUBELETS, RESOURCES, USERS};
 use serde_json::{Value, json};
 
 use super::selector;
 use crate::marker::MARKER_ANNOTATION;
 
 /// The largest number of match conditions that we add to a webhook. The API server allows 64, of which users have 60.
-pub const OWN_CONDITIONS: usize = CONDITIONS.len();
+pub const OWN_CONDITIONS: usize = 4;
 
 /// The label of every namespace with its name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
@@ -19,47 +23,57 @@ const BEFORE_VALUE: &str = " == '";
 /// A match condition of our own.
 struct Exclusion {
     name: &'static str,
-    expression: &'static str,
+    expression: Cow<'static, str>,
     /// The API groups about which it decides, each with the resource; `None` for all of the group.
-    about: &'static [(&'static str, Option<&'static str>)],
+    about: Cow<'static, [(&'static str, Option<&'static str>)]>,
 }
 
-const CONDITIONS: [Exclusion; 4] = [
-    Exclusion {
-        name: "portcullis.dev/own-kinds",
-        expression: "request.resource.group != 'policies.portcullis.dev' && !(request.resource.group == 'apiextensions.k8s.io' \
+static CONDITIONS: LazyLock<[Exclusion; OWN_CONDITIONS]> = LazyLock::new(|| {
+    [
+        Exclusion {
+            name: "portcullis.dev/own-kinds",
+            expression: Cow::Borrowed(
+                "request.resource.group != 'policies.portcullis.dev' && !(request.resource.group == 'apiextensions.k8s.io' \
                      && has(request.name) && request.name.endsWith('.policies.portcullis.dev'))",
-        about: &[("policies.portcullis.dev", None), ("apiextensions.k8s.io", None)],
-    },
-    Exclusion {
-        name: "portcullis.dev/access-reviews",
-        expression: "!(request.resource.group in ['authentication.k8s.io', 'authorization.k8s.io'])",
-        about: &[("authentication.k8s.io", None), ("authorization.k8s.io", None)],
-    },
-    Exclusion {
-        name: "portcullis.dev/node-leases",
-        expression: "!(request.resource.group == 'coordination.k8s.io' && has(request.namespace) \
+            ),
+            about: Cow::Borrowed(&[("policies.portcullis.dev", None), ("apiextensions.k8s.io", None)]),
+        },
+        Exclusion {
+            name: "portcullis.dev/access-reviews",
+            expression: Cow::Borrowed("!(request.resource.group in ['authentication.k8s.io', 'authorization.k8s.io'])"),
+            about: Cow::Borrowed(&[("authentication.k8s.io", None), ("authorization.k8s.io", None)]),
+        },
+        Exclusion {
+            name: "portcullis.dev/node-leases",
+            expression: Cow::Borrowed(
+                "!(request.resource.group == 'coordination.k8s.io' && has(request.namespace) \
                      && request.namespace == 'kube-node-lease')",
-        about: &[("coordination.k8s.io", None)],
-    },
-    // What nodes come back by and volumes are attached by. Without it, a policy about everything that nobody can answer would keep the pods
-    // that answer from starting. `is_by_the_cluster` of `portcullis_matching` says the same.
-    Exclusion {
-        name: "portcullis.dev/kubelets",
-        expression: "!((request.resource.group == '' && request.resource.resource in ['nodes', 'persistentvolumes'] \
-                     || request.resource.group == 'storage.k8s.io' && request.resource.resource in ['csinodes', 'volumeattachments']) \
-                     && (has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups \
-                     || has(request.userInfo.username) && (request.userInfo.username.startsWith('system:serviceaccount:kube-system:') \
-                     || request.userInfo.username in ['system:kube-controller-manager', 'system:cloud-controller-manager', \
-                     'system:kube-scheduler'])))",
-        about: &[
-            ("", Some("nodes")),
-            ("", Some("persistentvolumes")),
-            ("storage.k8s.io", Some("csinodes")),
-            ("storage.k8s.io", Some("volumeattachments")),
-        ],
-    },
-];
+            ),
+            about: Cow::Borrowed(&[("coordination.k8s.io", None)]),
+        },
+        kubelets(),
+    ]
+});
+
+/// What nodes come and come back by, and volumes are attached by. Without it, a policy about everything that nobody can answer would keep the
+/// pods that answer from starting. `is_by_the_cluster` of `portcullis_matching` says the same.
+fn kubelets() -> Exclusion {
+    let is = |(group, resource): (&str, &str)| {
+        format!("request.resource.group == '{group}' && request.resource.resource == '{resource}'")
+    };
+    let is_in = |group: &str| format!("has(request.userInfo.groups) && '{group}' in request.userInfo.groups");
+    let resources = RESOURCES.map(is).join(" || ");
+    let users = USERS.map(|user| format!("'{user}'")).join(", ");
+    let expression = format!(
+        "!(({resources}) && ({} || has(request.userInfo.username) && (request.userInfo.username.startsWith('{ACCOUNTS}') \
+         || request.userInfo.username in [{users}]) || {} && {}))",
+        is_in(KUBELETS),
+        is(CERTIFICATE_REQUESTS),
+        is_in(NEW_KUBELETS),
+    );
+    let about = RESOURCES.map(|(group, resource)| (group, Some(resource)));
+    Exclusion { name: "portcullis.dev/kubelets", expression: Cow::Owned(expression), about: Cow::Owned(about.to_vec()) }
+}
 
 impl Exclusion {
     /// Whether a rule matches something about which the condition decides. An API server evaluates the conditions of a webhook for each
@@ -202,6 +216,8 @@ mod tests {
             ("storage.k8s.io", "csinodes/status", "kubelets mine"),
             ("storage.k8s.io", "nodes", "mine"),
             ("storage.k8s.io", "storageclasses", "mine"),
+            ("certificates.k8s.io", "certificatesigningrequests/approval", "kubelets mine"),
+            ("certificates.k8s.io", "clustertrustbundles", "mine"),
             ("*", "*/status", all),
             ("*", "deployments", "own-kinds access-reviews node-leases mine"),
             ("policies.portcullis.dev", "policies", "own-kinds mine"),
@@ -216,7 +232,7 @@ mod tests {
     #[test]
     fn nodes_and_volumes_come_back_although_a_policy_is_about_everything() {
         let own = CONDITIONS.iter().find(|own| own.name == "portcullis.dev/kubelets").expect("the condition");
-        let (name, expression) = (own.name.to_owned(), own.expression.to_owned());
+        let (name, expression) = (own.name.to_owned(), own.expression.to_string());
         let condition = Conditions::of(&[MatchCondition { name, expression }]);
         let node = json!({"username": "system:node:a", "groups": ["system:nodes", "system:authenticated"]});
         let account = |namespace: &str| {
@@ -226,9 +242,17 @@ mod tests {
         let user = |name: &str| json!({"username": name});
         let components = ["system:kube-controller-manager", "system:cloud-controller-manager", "system:kube-scheduler"];
         let trusted = components.iter().map(|name| user(name)).chain([node, account("kube-system")]);
+        // As kubeadm makes them; the user is that of a token.
+        let groups = ["system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token"];
+        let new_node = json!({"username": "system:bootstrap:abcdef", "groups": groups});
         let others = [account("karpenter"), account("kube-system-2"), user("admin"), user("system:kube-proxy")];
         let users: Vec<_> = trusted.map(|user| (user, true)).chain(others.map(|user| (user, false))).collect();
+        let certificates = ("certificates.k8s.io", "certificatesigningrequests");
+        let users: Vec<_> = users.into_iter().chain([(new_node.clone(), false)]).collect();
         for (group, resource, is_left_out) in [
+            (certificates.0, certificates.1, true),
+            ("certificates.k8s.io", "clustertrustbundles", false),
+            ("", "certificatesigningrequests", false),
             ("", "nodes", true),
             ("", "persistentvolumes", true),
             ("storage.k8s.io", "csinodes", true),
@@ -244,7 +268,8 @@ mod tests {
                     "operation": "UPDATE", "name": "a", "resource": resources, "userInfo": user,
                     "object": {"metadata": {"name": "a"}}, "oldObject": {"metadata": {"name": "a"}},
                 });
-                let expected = is_left_out && *is_trusted;
+                let is_new_node = *user == new_node && (group, resource) == certificates;
+                let expected = is_left_out && (*is_trusted || is_new_node);
                 let decided = condition.decide_request(&request);
                 let wanted = if expected { Decision::Excluded } else { Decision::Matches };
                 assert_eq!(decided.expect("an answer"), wanted, "{group} {resource} {user}");
