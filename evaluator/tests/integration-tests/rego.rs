@@ -1,10 +1,12 @@
 //! Policies in Rego, compiled by OPA: docs/design/policy-abi.md, section 7.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use portcullis_contract::{ContextAwareResource, ExecutionMode, Reason};
 use portcullis_evaluator::Verdict;
 use serde_json::{Value, json};
+use wasmtime::{Engine, ExternType, Linker, Memory, Module, Store};
 
 use crate::rig::{Policy, Rig, file};
 
@@ -60,8 +62,29 @@ async fn builtin(rig: &Rig, name: &str, arguments: Value) -> Value {
     serde_json::from_str(&verdict.message.unwrap()).unwrap()
 }
 
+/// The builtins that the module asks its host for; all others are compiled into it.
+fn asked_for(name: &str) -> BTreeMap<String, i32> {
+    let engine = Engine::default();
+    let module = Module::new(&engine, file(&format!("guests/modules/{name}.wasm"))).unwrap();
+    let (mut store, mut linker) = (Store::new(&engine, ()), Linker::new(&engine));
+    let memory = module.imports().find_map(|import| match import.ty() {
+        ExternType::Memory(memory) => Some(memory),
+        _ => None,
+    });
+    let memory = Memory::new(&mut store, memory.unwrap()).unwrap();
+    linker.define(&store, "env", "memory", memory).unwrap();
+    linker.define_unknown_imports_as_traps(&module).unwrap();
+    let instance = linker.instantiate(&mut store, &module).unwrap();
+    let builtins = instance.get_typed_func::<(), i32>(&mut store, "builtins").unwrap().call(&mut store, ()).unwrap();
+    let dump = instance.get_typed_func::<i32, i32>(&mut store, "opa_json_dump").unwrap();
+    let start = usize::try_from(dump.call(&mut store, builtins).unwrap()).unwrap();
+    let json = memory.data(&store)[start..].split(|byte| *byte == 0).next().unwrap();
+    serde_json::from_slice(json).unwrap()
+}
+
 #[tokio::test]
 async fn builtins_of_the_host_answer_the_module() {
+    let asked = asked_for("rego-builtins");
     let rig = serving(policy("rego-builtins", ExecutionMode::Opa)).await;
     for (name, arguments, expected) in [
         ("sprintf", json!(["%s has %d of %v", ["a", 2, {"x": [true]}]]), json!(r#"a has 2 of {"x": [true]}"#)),
@@ -73,15 +96,14 @@ async fn builtins_of_the_host_answer_the_module() {
         ("regex.split", json!([",\\s*", "a, b,c"]), json!(["a", "b", "c"])),
         ("json.patch", json!([{"a": 1}, [{"op": "add", "path": "/b", "value": 2}]]), json!({"a": 1, "b": 2})),
         ("urlquery.encode", json!(["a b&c"]), json!("a+b%26c")),
-        ("net.cidr_contains", json!(["10.0.0.0/8", "10.1.0.0/16"]), json!(true)),
         (
             "io.jwt.decode",
             json!(["eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AQI"]),
             json!([{"alg": "HS256"}, {"sub": "a"}, "0102"]),
         ),
         ("opa.runtime", json!([]), json!({})),
-        ("print", json!(["x"]), json!("printed")),
     ] {
+        assert!(asked.contains_key(name), "the module has its own {name}");
         assert_eq!(builtin(&rig, name, arguments).await, expected, "{name}");
     }
     let random = builtin(&rig, "rand.intn", json!(["a", 1_000_000_007])).await;
