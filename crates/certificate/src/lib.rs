@@ -1,9 +1,11 @@
 //! Whether a certificate that a policy asks about can be trusted: `crypto/v1/is_certificate_trusted`
-//! (docs/design/policy-abi.md, section 8).
+//! (docs/design/policy-abi.md, section 8). And how large the certificates of TLS clients may be ([`client`]).
 //!
 //! The evaluator answers this itself, since it needs no connection. Where calls are recorded, the broker answers it, because it records
 //! all calls in their order.
 #![forbid(unsafe_code)]
+
+pub mod client;
 
 use std::sync::LazyLock;
 use std::time::Duration;

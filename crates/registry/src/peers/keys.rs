@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use portcullis_certificate::client::check_client_certificates;
 use portcullis_contract::{Digest, Hasher};
 use portcullis_process::files;
 use portcullis_util::lock;
@@ -180,7 +181,8 @@ fn certificates(file: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
     }
 }
 
-/// Accepts clients whose certificate has this name, and is issued by an authority that `inner` knows.
+/// Accepts clients whose certificate has this name, and is issued by an authority that `inner` knows. `inner` is not asked about certificates
+/// that would take long.
 #[derive(Debug)]
 struct Named {
     inner: Arc<dyn ClientCertVerifier>,
@@ -198,6 +200,7 @@ impl ClientCertVerifier for Named {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
+        check_client_certificates(end_entity, intermediates)?;
         let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
         verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.name)?;
         Ok(verified)

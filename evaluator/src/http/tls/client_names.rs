@@ -1,24 +1,29 @@
 //! Which clients may send requests: those whose certificate is signed by a trusted authority and has one of the listed names.
 //!
+//! What is too large is not verified, as anybody can send it ([`portcullis_certificate::client`]).
+//!
 //! The authority of a cluster signs certificates for many: kubelets, users, other components. Such a certificate alone says only that the
 //! client is known to the cluster.
 
 use std::sync::Arc;
 
+use portcullis_certificate::client::check_client_certificates;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
-/// Accepts the clients that `inner` accepts, if they have one of these names; all of them if there are no names.
+/// Accepts the clients that `inner` accepts, if they have one of these names; all of them if there are no names. `inner` is not asked about
+/// certificates that would take long.
 pub(crate) fn only_named(inner: Arc<dyn ClientCertVerifier>, names: Vec<String>) -> Arc<dyn ClientCertVerifier> {
-    if names.is_empty() { inner } else { Arc::new(NamedClients { inner, names }) }
+    Arc::new(NamedClients { inner, names })
 }
 
 #[derive(Debug)]
 struct NamedClients {
     inner: Arc<dyn ClientCertVerifier>,
+    /// Empty for all.
     names: Vec<String>,
 }
 
@@ -45,8 +50,9 @@ impl ClientCertVerifier for NamedClients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        check_client_certificates(certificate, intermediates)?;
         let verified = self.inner.verify_client_cert(certificate, intermediates, now)?;
-        if has_name(certificate, &self.names) {
+        if self.names.is_empty() || has_name(certificate, &self.names) {
             Ok(verified)
         } else {
             Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
@@ -78,9 +84,52 @@ impl ClientCertVerifier for NamedClients {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_certificate::client::MAX_INTERMEDIATES;
     use rcgen::{CertificateParams, DnType, KeyPair};
 
     use super::*;
+
+    /// Accepts certificates that can be read, and panics if there are more than a client may show.
+    #[derive(Debug)]
+    struct Inner;
+
+    impl ClientCertVerifier for Inner {
+        fn root_hint_subjects(&self) -> &[DistinguishedName] {
+            &[]
+        }
+
+        fn verify_client_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            intermediates: &[CertificateDer<'_>],
+            _: UnixTime,
+        ) -> Result<ClientCertVerified, Error> {
+            assert!(intermediates.len() <= MAX_INTERMEDIATES, "it is not asked");
+            Ok(ClientCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            Vec::new()
+        }
+    }
 
     fn certificate(common: &str, others: &[&str]) -> Vec<u8> {
         let others: Vec<String> = others.iter().map(|&name| name.to_owned()).collect();
@@ -97,5 +146,23 @@ mod tests {
         assert!(listed(&certificate("somebody", &["other.example", "webhooks.example"])));
         assert!(!listed(&certificate("kube-apiserver-2", &["a.webhooks.example", "*.example", "10.0.0.1"])));
         assert!(!listed(b"no certificate"));
+    }
+
+    #[test]
+    fn h18_a_chain_that_takes_long_is_refused_before_it_is_verified() {
+        let own = CertificateDer::from(certificate("kube-apiserver", &[]));
+        let authority = CertificateDer::from(certificate("authority", &[]));
+        let short = vec![authority.clone(); MAX_INTERMEDIATES];
+        let mut long = vec![authority; 9];
+        long.extend(vec![CertificateDer::from(vec![0]); 1000]);
+        for names in [Vec::new(), vec!["kube-apiserver".to_owned()]] {
+            let verifier = only_named(Arc::new(Inner), names);
+            let verify =
+                |intermediates: &[_]| verifier.verify_client_cert(&own, intermediates, UnixTime::now()).map(drop);
+            assert_eq!(verify(&short), Ok(()));
+            let Err(Error::InvalidCertificate(CertificateError::Other(_))) = verify(&long) else {
+                panic!("it is refused")
+            };
+        }
     }
 }

@@ -1,6 +1,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use portcullis_certificate::client::MAX_INTERMEDIATES;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::{ClientConnection, Connection, ServerConnection};
 use tempfile::TempDir;
@@ -109,6 +110,18 @@ fn h18_only_loaders_of_the_installation_are_asked_and_answered() {
     }
     let server_only = trusting(siblings.files(NAME, &BOTH[..1]));
     assert!(!may_ask(&server_only, &loader) && may_ask(&loader, &server_only));
+}
+
+#[test]
+fn h18_a_loader_with_a_chain_that_takes_long_is_not_answered() {
+    let authority = Authority::new("siblings");
+    let loader = tls(&authority.sibling());
+    let with_more = |count: usize| {
+        let [certificate, key, trusted] = authority.sibling();
+        tls(&[format!("{certificate}{}", authority.pem.repeat(count)), key, trusted])
+    };
+    assert!(may_ask(&with_more(MAX_INTERMEDIATES), &loader));
+    assert!(!may_ask(&with_more(MAX_INTERMEDIATES + 1), &loader));
 }
 
 #[test]
