@@ -15,7 +15,7 @@ use portcullis_matching::{AdmissionRequest, Decision, MemberMatcher, NoPause, Pa
 use serde_json::value::RawValue;
 use tokio::task::yield_now;
 
-use super::step::{Step, step_for};
+use super::step::{Step, step_in_group};
 use super::{Admission, LONGEST_WAIT, Member, deadline};
 use crate::review::Review;
 use crate::table::{MatchGroup, ServedPolicy};
@@ -34,19 +34,14 @@ impl Admission {
         until: Option<Instant>,
     ) -> Vec<Member<'r>> {
         if group.matchers.is_empty() {
-            return group.members.iter().map(|policy| (policy, step_for(policy, review))).collect();
+            return group.members.iter().map(|policy| (policy, step_in_group(policy, review))).collect();
         }
-        let part = |raw: &RawValue| body.slice_ref(raw.get().as_bytes());
-        let (object, old) = (review.object().map(part), review.wire.old_object.map(part));
-        let request = AdmissionRequest::new(object, old, review.circumstances());
-        let decisions = match decide(group, request, until).await {
+        let decisions = match decide(group, admission_request(review, body), until).await {
             Ok(decisions) => decisions,
-            Err(error) => {
-                return group.members.iter().map(|policy| (policy, self.step_or(policy, review, &error))).collect();
-            }
+            Err(error) => return self.unasked_members(group, review, body, &error),
         };
         let members = group.members.iter().zip(decisions).filter_map(|(policy, decision)| match decision {
-            Decision::Matches => Some((policy, step_for(policy, review))),
+            Decision::Matches => Some((policy, step_in_group(policy, review))),
             Decision::Excluded => None,
             // As API servers do where a match condition fails: a policy with `failurePolicy: Ignore` is not asked.
             Decision::Unknown(_) if policy.failure_policy == FailurePolicy::Ignore => None,
@@ -59,10 +54,35 @@ impl Admission {
         members.collect()
     }
 
+    /// The members that a request is for, where none can be asked because of `error`, nor can their match conditions be evaluated: those that
+    /// rules and object selectors exclude are left out, so that no policy fails for a request that it has never been for.
+    pub(super) fn unasked_members<'r>(
+        &self,
+        group: &'r Arc<MatchGroup>,
+        review: &Review<'_>,
+        body: &Bytes,
+        error: &EvaluationError,
+    ) -> Vec<Member<'r>> {
+        let request = (!group.matchers.is_empty()).then(|| admission_request(review, body));
+        let is_excluded = |policy: &ServedPolicy| {
+            let (Some(request), Some(matchers)) = (&request, group.matchers.get(&policy.id)) else { return false };
+            matchers.iter().all(|matcher| matcher.excludes(request))
+        };
+        let members = group.members.iter().filter(|policy| !is_excluded(policy));
+        members.map(|policy| (policy, self.step_or(policy, review, error))).collect()
+    }
+
     /// The step for a member that cannot be asked because of `error`: it fails, unless it is decided without being asked.
     fn step_or<'r>(&self, policy: &'r Arc<ServedPolicy>, review: &Review<'_>, error: &EvaluationError) -> Step<'r> {
-        Step::Decided(Box::new(self.unasked(policy, step_for(policy, review), error)))
+        Step::Decided(Box::new(self.unasked(policy, step_in_group(policy, review), error)))
     }
+}
+
+/// A request as matchers look at it. The review is a part of `body`.
+fn admission_request(review: &Review<'_>, body: &Bytes) -> AdmissionRequest {
+    let part = |raw: &RawValue| body.slice_ref(raw.get().as_bytes());
+    let (object, old) = (review.object().map(part), review.wire.old_object.map(part));
+    AdmissionRequest::new(object, old, review.circumstances())
 }
 
 /// What each member's match parts say about a request.
@@ -170,19 +190,20 @@ pub(super) mod tests {
         }
     }
 
+    /// A group whose webhook is shared, in which the first policy has this match part.
+    fn shared(policies: Vec<ServedPolicy>, part: &MemberMatch) -> Arc<MatchGroup> {
+        let matchers = HashMap::from([(policies[0].id.clone(), vec![MemberMatcher::of(part).expect("judged")])]);
+        let members = policies.into_iter().map(Arc::new).collect();
+        Arc::new(MatchGroup { kind: WebhookKind::Validating, members, matchers: Arc::new(matchers) })
+    }
+
     /// What becomes of such a member, in a group whose webhook is shared, if its match condition fails.
     async fn outcome(id: &str, enforced: bool, suspend: bool) -> Option<Outcome> {
         let metrics = Metrics::new().expect("registers");
         let policy = unloaded(id, enforced, suspend, &metrics);
-        let id = policy.id.clone();
         let condition = MatchCondition { name: "odd".to_owned(), expression: "request.noSuchField == 1".to_owned() };
         let part = MemberMatch { rules: Vec::new(), object_selector: None, match_conditions: vec![condition] };
-        let matchers = HashMap::from([(id, vec![MemberMatcher::of(&part).expect("a condition")])]);
-        let group = Arc::new(MatchGroup {
-            kind: WebhookKind::Validating,
-            members: vec![Arc::new(policy)],
-            matchers: Arc::new(matchers),
-        });
+        let group = shared(vec![policy], &part);
         let admission = Admission { metrics, last_call: LastCall::default() };
         let body = Bytes::from_static(LEAST.as_bytes());
         let review = Review::parse(&body).expect("a review");
@@ -191,6 +212,26 @@ pub(super) mod tests {
             Step::Decided(decision) => Some(decision.outcome),
             Step::Evaluate(_) => None,
         }
+    }
+
+    #[tokio::test]
+    async fn where_nobody_can_be_asked_only_members_that_the_request_may_be_for_fail() {
+        let metrics = Metrics::new().expect("registers");
+        let condition = MatchCondition { name: "c".to_owned(), expression: "true".to_owned() };
+        let object_selector = Some(serde_json::json!({"matchLabels": {"app": "shop"}}));
+        let part = MemberMatch { rules: Vec::new(), object_selector, match_conditions: vec![condition] };
+        let policies = ["cluster/a", "cluster/b"].map(|id| unloaded(id, true, false, &metrics));
+        let group = shared(policies.into(), &part);
+        let admission = Admission { metrics, last_call: LastCall::default() };
+        let ids = |object: &str| {
+            let body = Bytes::from(LEAST.replace("{\"uid\"", &format!("{{\"object\":{object},\"uid\"")));
+            let review = Review::parse(&body).expect("a review");
+            let error = EvaluationError::new(Reason::Overloaded, "no");
+            let members = admission.unasked_members(&group, &review, &body, &error);
+            members.iter().map(|(policy, _)| policy.id.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(r#"{"metadata":{"labels":{"app":"shop"}}}"#), ["cluster/a", "cluster/b"]);
+        assert_eq!(ids(r#"{"metadata":{}}"#), ["cluster/b"]);
     }
 
     #[tokio::test]

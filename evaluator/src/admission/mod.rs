@@ -30,14 +30,14 @@ use tracing::{Instrument as _, debug_span};
 use crate::admission::last_call::LastCall;
 use crate::admission::member_deadlines::MemberDeadlines;
 use crate::admission::policy_group::Asking;
-use crate::admission::step::{Step, step, step_in_group};
+use crate::admission::step::{Step, step};
 use crate::fair::claimant::Claimant;
 use crate::guest::loaded::{Content, Loaded};
 use crate::lanes::LaneError;
 use crate::memory::WhenFull;
 use crate::metrics::kubewarden::{RequestLabels, VerdictLabels};
 use crate::metrics::{Count, Metrics};
-use crate::review::{RawReview, Review};
+use crate::review::{RawReview, Review, ReviewError};
 use crate::table::{MatchGroup, ServedPolicy, Serving};
 use crate::verdict::answer::Answer;
 use crate::verdict::decision::{self, Decision, Mutation, ServingSpec};
@@ -61,8 +61,8 @@ pub(crate) struct Admission {
 pub(crate) enum Target {
     /// One policy.
     Policy(Arc<ServedPolicy>),
-    /// The members of a match group.
-    Group(Arc<MatchGroup>),
+    /// The members of a match group, with the body, which says whom the request is for.
+    Group(Arc<MatchGroup>, Bytes),
 }
 
 impl Target {
@@ -70,7 +70,7 @@ impl Target {
     pub(crate) fn claimant(&self) -> Option<&Arc<Claimant>> {
         match self {
             Self::Policy(policy) => Some(policy.share.claimant()),
-            Self::Group(group) => group.claimant(),
+            Self::Group(group, _) => group.claimant(),
         }
     }
 }
@@ -356,16 +356,18 @@ impl Admission {
     }
 
     /// The answer where no policy was evaluated: each decides by its own `failurePolicy`.
-    pub(crate) fn refused(&self, target: &Target, error: &EvaluationError) -> Answer {
-        match target {
+    ///
+    /// # Errors
+    /// When the body of a request to a group is no review.
+    pub(crate) fn refused(&self, target: &Target, error: &EvaluationError) -> Result<Answer, ReviewError> {
+        Ok(match target {
             Target::Policy(policy) => self.unasked(policy, step(policy), error).alone(&policy.id, None),
-            Target::Group(group) => {
-                let member = |policy: &Arc<ServedPolicy>| {
-                    (policy.id.clone(), self.unasked(policy, step_in_group(policy), error))
-                };
-                group::join(group.members.iter().map(member).collect(), None)
+            Target::Group(group, body) => {
+                let members = self.unasked_members(group, &Review::parse(body)?, body, error).into_iter();
+                let decisions = members.map(|(policy, step)| (policy.id.clone(), self.unasked(policy, step, error)));
+                group::join(decisions.collect(), None)
             }
-        }
+        })
     }
 
     /// The decision of a policy that cannot be asked because of `error`, where `step` would be next.

@@ -34,17 +34,13 @@ pub(super) fn step(policy: &Arc<ServedPolicy>) -> Step<'_> {
     }
 }
 
-/// The step for a member of a group, where the request may be in another namespace than the member.
-pub(super) fn step_for<'r>(policy: &'r Arc<ServedPolicy>, review: &Review<'_>) -> Step<'r> {
+/// The step for a member of a group, where the request may be in another namespace than the member. A member that was never enforced is asked
+/// once it is loaded here, and not before: the group has answered without it all along. A request to a policy's own path is for this policy
+/// alone, and its answer says that it cannot judge.
+pub(super) fn step_in_group<'r>(policy: &'r Arc<ServedPolicy>, review: &Review<'_>) -> Step<'r> {
     if policy.id.namespace().is_some_and(|own| !review.is_in(own)) {
         return Step::Decided(Box::new(decision::outside_its_namespace(&policy.id)));
     }
-    step_in_group(policy)
-}
-
-/// The step for a member of a group. A member that was never enforced is asked once it is loaded here, and not before: the group has
-/// answered without it all along. A request to a policy's own path is for this policy alone, and its answer says that it cannot judge.
-pub(super) fn step_in_group(policy: &Arc<ServedPolicy>) -> Step<'_> {
     let is_asked = policy.enforced || policy.suspend || matches!(policy.serving, Serving::Ready(_));
     if is_asked {
         return step(policy);

@@ -1,7 +1,7 @@
 //! From an HTTP request to an HTTP response.
 
 use std::borrow::Cow;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -186,7 +186,7 @@ impl Handler {
                 adopt_parent(&span, &parts.headers);
                 let asking = self.admission.review(&policy, &review, until, purpose).instrument(span);
                 let target = Target::Policy(Arc::clone(&policy));
-                Ok(self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Review)), asking).await)
+                self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Review)), asking).await
             }
             Destination::ValidateRaw(policy) => {
                 let review = RawReview::parse(&body.bytes)?;
@@ -194,7 +194,7 @@ impl Handler {
                 adopt_parent(&span, &parts.headers);
                 let asking = self.admission.raw(&policy, &review, until).instrument(span);
                 let target = Target::Policy(Arc::clone(&policy));
-                Ok(self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Raw)), asking).await)
+                self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Raw)), asking).await
             }
             Destination::Group(id, group) => {
                 let review = Review::parse(&body.bytes)?;
@@ -203,8 +203,8 @@ impl Handler {
                 );
                 adopt_parent(&span, &parts.headers);
                 let asking = self.admission.group(&group, &review, &body.bytes, until).instrument(span);
-                let target = Target::Group(Arc::clone(&group));
-                Ok(self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Review)), asking).await)
+                let target = Target::Group(Arc::clone(&group), body.bytes.clone());
+                self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Review)), asking).await
             }
             Destination::Marker(group) => {
                 let review = Review::parse(&body.bytes)?;
@@ -221,7 +221,7 @@ impl Handler {
     }
 
     /// Runs `asking`, unless too many requests are under way: then the policies' answer to an overload is given at once.
-    async fn bounded(&self, asked: &PendingAnswer, asking: impl Future<Output = Answer>) -> Bytes {
+    async fn bounded(&self, asked: &PendingAnswer, asking: impl Future<Output = Answer>) -> Result<Bytes, HttpError> {
         failpoint::hit("evaluator.understood");
         // A match group without policies asks nobody, so it needs no share.
         let entered = asked.target.claimant().map(|who| self.under_way.enter(who));
@@ -231,18 +231,20 @@ impl Handler {
             let text = format!("this policy or its namespace has its share of the {limit} requests of this replica");
             return self.refused(asked, &EvaluationError::new(Reason::Overloaded, text));
         }
-        asking.await.body(&asked.uid, asked.envelope)
+        Ok(asking.await.body(&asked.uid, asked.envelope))
     }
 
     /// The answer to a request that ended with a panic: the one that its policies give to a failure, or an HTTP error where they are not known.
     fn after_panic(&self, asked: Option<PendingAnswer>) -> Result<Bytes, HttpError> {
         let error = EvaluationError::new(Reason::InternalError, "internal server error: a panic");
         let closed = || HttpError::closing(StatusCode::INTERNAL_SERVER_ERROR, "Something went wrong");
-        asked.map(|asked| self.refused(&asked, &error)).ok_or_else(closed)
+        // What panicked may do so again here, where the members of a group are chosen once more.
+        let refused = |asked: PendingAnswer| catch_unwind(AssertUnwindSafe(|| self.refused(&asked, &error))).ok();
+        asked.and_then(refused).unwrap_or_else(|| Err(closed()))
     }
 
-    fn refused(&self, asked: &PendingAnswer, error: &EvaluationError) -> Bytes {
-        self.admission.refused(&asked.target, error).body(&asked.uid, asked.envelope)
+    fn refused(&self, asked: &PendingAnswer, error: &EvaluationError) -> Result<Bytes, HttpError> {
+        Ok(self.admission.refused(&asked.target, error)?.body(&asked.uid, asked.envelope))
     }
 
     /// What is known before the body is read: what the request is for, and how long its sender waits.

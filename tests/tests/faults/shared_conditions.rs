@@ -34,6 +34,55 @@ fn when(expressions: impl IntoIterator<Item = String>) -> Vec<MemberMatch> {
     vec![MemberMatch { rules: Vec::new(), object_selector: None, match_conditions: conditions.collect() }]
 }
 
+/// A request that cannot be put to the members of a shared webhook fails for those only that it may be for.
+#[test]
+fn a_request_that_no_member_selects_is_admitted_while_there_is_no_room_for_another() {
+    let folder = Folder::empty();
+    let sleeps = Policy::namespaced("team-a", "sleeps").guest("clock_sleep").timeout(15);
+    let members = ["one", "other"].map(|name| Policy::namespaced("team-b", name).denying("asked"));
+    let [one, other] = &members;
+    let all = || members.iter().chain([&sleeps]);
+    all().for_each(|policy| folder.put(policy));
+    let setup = Pod::on(&folder).without_canary("there is room for one request only");
+    let pod = setup.evaluator("--max-requests", 1).start();
+    all().for_each(|policy| drop(pod.wait_current(&policy.id(), 1)));
+
+    // Only a controller makes webhooks that are shared, as above.
+    pod.loader().kill();
+    pod.reporter().kill();
+    pod.volume().edit(|manifest| {
+        for group in &mut manifest.groups {
+            for id in group.members.iter().filter(|id| id.as_str().starts_with("namespaced/team-b/")) {
+                let mut parts = when([]);
+                parts[0].object_selector = Some(json!({"matchLabels": {"app": "shop"}}));
+                group.matches.insert(id.clone(), parts);
+            }
+        }
+    });
+    let review = |app: &str| Review::pod().with("/namespace", "team-b").label("app", app);
+    let ask = |app: &str| pod.admit(&one.group(), &review(app)).verdict();
+    eventually("the members that the selectors choose", || ask("other").allowed.then_some(()));
+    assert!(!ask("shop").allowed);
+    let instances =
+        |count: f64| eventually("instances", || (pod.metric("portcullis_instances") == count).then_some(()));
+    instances(0.0);
+
+    thread::scope(|scope| {
+        let call = scope.spawn(|| pod.new_client().ask(&sleeps.id(), &Review::pod().with("/namespace", "team-a")));
+        instances(1.0);
+        let errors = || [one, other].map(|policy| pod.evaluation_errors(&policy.id(), Reason::Overloaded) as u64);
+        let verdict = ask("other");
+        assert!(verdict.allowed && errors() == [0, 0], "{verdict:?} {:?}", errors());
+        let verdict = ask("shop");
+        assert!(!verdict.allowed && verdict.message.contains(Reason::Overloaded.as_str()), "{verdict:?}");
+        assert_eq!(errors(), [1, 1]);
+        assert!(!call.is_finished(), "there was no room all the time");
+        drop(call.join().expect("it is sent"));
+    });
+    pod.loader().start_again();
+    pod.reporter().start_again();
+}
+
 #[test]
 fn fault_z25_match_conditions_that_compare_large_metadata_hold_up_nobody_else() {
     let folder = Folder::with_canary();
