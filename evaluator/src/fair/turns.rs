@@ -33,78 +33,11 @@ struct WaitingClaim<T> {
     waiter: T,
 }
 
-/// A claim that is met.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct MetClaim<K, T> {
-    /// How the claim is met.
-    pub waiter: T,
-    /// Its owner.
-    pub owner: K,
-    /// How much it gets.
-    pub amount: u64,
-}
-
 impl<K: Clone + Eq + Hash, T> ByTurn<K, T> {
     /// A stock of `total`, of which one owner may hold `most`.
     pub(super) fn new(total: u64, most: u64) -> Self {
         let queue = || Queue { owners: VecDeque::new(), waiting: HashMap::new() };
         Self { free: total, most, held: HashMap::new(), queues: [queue(), queue()], turn: 1, tickets: 0 }
-    }
-
-    /// Puts a claim into its queue and gives its ticket; [`ByTurn::give_next`] says when it is met. A claim for more than one owner may hold
-    /// gets that.
-    pub(super) fn ask(&mut self, claim: &TurnClaim<K>, waiter: T) -> u64 {
-        let number = self.tickets;
-        self.tickets += 1;
-        let TurnClaim { owner, is_preferred, amount } = claim;
-        let queue = &mut self.queues[usize::from(*is_preferred)];
-        let waiting = queue.waiting.entry(owner.clone()).or_insert_with(|| {
-            queue.owners.push_back(owner.clone());
-            BTreeMap::new()
-        });
-        waiting.insert(number, WaitingClaim { amount: (*amount).min(self.most), waiter });
-        number
-    }
-
-    /// Takes a claim out of its queue; says whether it still waited.
-    pub(super) fn take_back(&mut self, claim: &TurnClaim<K>, ticket: u64) -> bool {
-        // An owner without claims is forgotten when its turn comes.
-        let waiting = self.queues[usize::from(claim.is_preferred)].waiting.get_mut(&claim.owner);
-        waiting.is_some_and(|waiting| waiting.remove(&ticket).is_some())
-    }
-
-    /// Takes back what an owner held.
-    pub(super) fn give_back(&mut self, owner: &K, amount: u64) {
-        self.free += amount;
-        if let Some(held) = self.held.get_mut(owner) {
-            *held = held.saturating_sub(amount);
-            if *held == 0 {
-                self.held.remove(owner);
-            }
-        }
-    }
-
-    /// The next claim that is met, if there is enough for it.
-    pub(super) fn give_next(&mut self) -> Option<MetClaim<K, T>> {
-        for number in [self.turn, 1 - self.turn] {
-            for _ in 0..self.queues[number].owners.len() {
-                let Some((owner, amount)) = self.queues[number].front() else { continue };
-                if self.held.get(&owner).is_some_and(|held| held + amount > self.most) {
-                    self.queues[number].owners.rotate_left(1);
-                    continue;
-                }
-                if amount > self.free {
-                    // No other claim overtakes it, or a large one would wait for ever.
-                    return None;
-                }
-                let waiter = self.queues[number].pop()?;
-                self.free -= amount;
-                *self.held.entry(owner.clone()).or_default() += amount;
-                self.turn = 1 - number;
-                return Some(MetClaim { waiter, owner, amount });
-            }
-        }
-        None
     }
 
     /// Whether any claim waits.
@@ -156,21 +89,56 @@ impl<K: Clone + Eq + Hash, T> Rule for ByTurn<K, T> {
         None
     }
 
+    /// A claim for more than one owner may hold gets that.
     fn wait(&mut self, claim: &TurnClaim<K>, waiter: T) -> Result<u64, T> {
-        Ok(self.ask(claim, waiter))
+        let number = self.tickets;
+        self.tickets += 1;
+        let TurnClaim { owner, is_preferred, amount } = claim;
+        let queue = &mut self.queues[usize::from(*is_preferred)];
+        let waiting = queue.waiting.entry(owner.clone()).or_insert_with(|| {
+            queue.owners.push_back(owner.clone());
+            BTreeMap::new()
+        });
+        waiting.insert(number, WaitingClaim { amount: (*amount).min(self.most), waiter });
+        Ok(number)
     }
 
     fn leave(&mut self, claim: &TurnClaim<K>, ticket: u64) -> bool {
-        self.take_back(claim, ticket)
+        // An owner without claims is forgotten when its turn comes.
+        let waiting = self.queues[usize::from(claim.is_preferred)].waiting.get_mut(&claim.owner);
+        waiting.is_some_and(|waiting| waiting.remove(&ticket).is_some())
     }
 
     fn give_back(&mut self, owner: &K, amount: u64) {
-        Self::give_back(self, owner, amount);
+        self.free += amount;
+        if let Some(held) = self.held.get_mut(owner) {
+            *held = held.saturating_sub(amount);
+            if *held == 0 {
+                self.held.remove(owner);
+            }
+        }
     }
 
     fn next(&mut self) -> Option<(Grant<K>, T)> {
-        let MetClaim { waiter, owner, amount } = self.give_next()?;
-        Some((Grant { owner, amount }, waiter))
+        for number in [self.turn, 1 - self.turn] {
+            for _ in 0..self.queues[number].owners.len() {
+                let Some((owner, amount)) = self.queues[number].front() else { continue };
+                if self.held.get(&owner).is_some_and(|held| held + amount > self.most) {
+                    self.queues[number].owners.rotate_left(1);
+                    continue;
+                }
+                if amount > self.free {
+                    // No other claim overtakes it, or a large one would wait for ever.
+                    return None;
+                }
+                let waiter = self.queues[number].pop()?;
+                self.free -= amount;
+                *self.held.entry(owner.clone()).or_default() += amount;
+                self.turn = 1 - number;
+                return Some((Grant { owner, amount }, waiter));
+            }
+        }
+        None
     }
 
     /// Never takes a claim out: one that holds something does not ask for more, so no two claims wait for each other.
@@ -187,22 +155,26 @@ mod tests {
         TurnClaim { owner, is_preferred, amount }
     }
 
+    fn ask(shares: &mut ByTurn<u8, &'static str>, claim: &TurnClaim<u8>, waiter: &'static str) -> u64 {
+        shares.wait(claim, waiter).expect("there is no limit")
+    }
+
     /// The waiters of all claims that can be met now.
     fn given(shares: &mut ByTurn<u8, &'static str>) -> Vec<&'static str> {
-        std::iter::from_fn(|| shares.give_next().map(|given| given.waiter)).collect()
+        std::iter::from_fn(|| shares.next().map(|(_, waiter)| waiter)).collect()
     }
 
     #[test]
     fn owners_take_turns() {
         let mut shares = ByTurn::new(1, 1);
         for waiter in ["a1", "a2", "a3"] {
-            shares.ask(&claim(1, false, 1), waiter);
+            ask(&mut shares, &claim(1, false, 1), waiter);
         }
-        shares.ask(&claim(2, false, 1), "b1");
+        ask(&mut shares, &claim(2, false, 1), "b1");
         let mut order = Vec::new();
-        while let Some(given) = shares.give_next() {
-            order.push(given.waiter);
-            assert_eq!(shares.give_next(), None, "there is one only");
+        while let Some((given, waiter)) = shares.next() {
+            order.push(waiter);
+            assert_eq!(shares.next(), None, "there is one only");
             shares.give_back(&given.owner, given.amount);
         }
         assert_eq!(order, ["a1", "b1", "a2", "a3"]);
@@ -212,13 +184,13 @@ mod tests {
     fn preferred_owners_do_not_wait_behind_a_crowd_of_others() {
         let mut shares = ByTurn::new(1, 1);
         for (last, waiter) in (10..).zip(["s1", "s2", "s3", "s4"]) {
-            shares.ask(&claim(last, false, 1), waiter);
+            ask(&mut shares, &claim(last, false, 1), waiter);
         }
-        shares.ask(&claim(1, true, 1), "k1");
-        shares.ask(&claim(1, true, 1), "k2");
+        ask(&mut shares, &claim(1, true, 1), "k1");
+        ask(&mut shares, &claim(1, true, 1), "k2");
         let mut order = Vec::new();
-        while let Some(given) = shares.give_next() {
-            order.push(given.waiter);
+        while let Some((given, waiter)) = shares.next() {
+            order.push(waiter);
             shares.give_back(&given.owner, given.amount);
         }
         assert_eq!(order, ["k1", "s1", "k2", "s2", "s3", "s4"]);
@@ -228,10 +200,10 @@ mod tests {
     fn one_owner_never_has_everything() {
         let mut shares = ByTurn::new(4, 3);
         for waiter in ["a1", "a2", "a3", "a4"] {
-            shares.ask(&claim(1, false, 1), waiter);
+            ask(&mut shares, &claim(1, false, 1), waiter);
         }
         assert_eq!(given(&mut shares), ["a1", "a2", "a3"]);
-        shares.ask(&claim(2, false, 1), "b1");
+        ask(&mut shares, &claim(2, false, 1), "b1");
         assert_eq!(given(&mut shares), ["b1"]);
         shares.give_back(&1, 1);
         assert_eq!(given(&mut shares), ["a4"]);
@@ -240,9 +212,9 @@ mod tests {
     #[test]
     fn who_wants_much_is_not_overtaken() {
         let mut shares = ByTurn::new(4, 4);
-        shares.ask(&claim(1, false, 2), "a");
-        shares.ask(&claim(2, false, 3), "large");
-        shares.ask(&claim(3, false, 1), "small");
+        ask(&mut shares, &claim(1, false, 2), "a");
+        ask(&mut shares, &claim(2, false, 3), "large");
+        ask(&mut shares, &claim(3, false, 1), "small");
         assert_eq!(given(&mut shares), ["a"]);
         shares.give_back(&1, 2);
         assert_eq!(given(&mut shares), ["large", "small"]);
@@ -252,24 +224,24 @@ mod tests {
     #[test]
     fn who_wants_more_than_there_is_gets_the_most_there_is() {
         let mut shares = ByTurn::new(4, 3);
-        shares.ask(&claim(1, false, 9), "a");
-        assert_eq!(shares.give_next(), Some(MetClaim { waiter: "a", owner: 1, amount: 3 }));
+        ask(&mut shares, &claim(1, false, 9), "a");
+        assert_eq!(shares.next(), Some((Grant { owner: 1, amount: 3 }, "a")));
     }
 
     #[test]
     fn who_has_gone_is_passed_over() {
         let mut shares = ByTurn::new(1, 1);
-        let gone = shares.ask(&claim(1, false, 1), "gone");
-        shares.ask(&claim(2, false, 1), "b");
-        shares.take_back(&claim(1, false, 1), gone);
+        let gone = ask(&mut shares, &claim(1, false, 1), "gone");
+        ask(&mut shares, &claim(2, false, 1), "b");
+        shares.leave(&claim(1, false, 1), gone);
         assert_eq!(given(&mut shares), ["b"]);
         shares.give_back(&2, 1);
         assert!(!shares.is_waited_for());
-        shares.ask(&claim(1, false, 1), "again");
+        ask(&mut shares, &claim(1, false, 1), "again");
         assert_eq!(given(&mut shares), ["again"]);
         assert_eq!(shares.held.len(), 1);
         shares.give_back(&1, 1);
-        assert!(shares.give_next().is_none() && shares.held.is_empty());
+        assert!(shares.next().is_none() && shares.held.is_empty());
         assert!(
             shares.queues.iter().all(|queue| queue.owners.is_empty() && queue.waiting.is_empty()),
             "all is forgotten"
