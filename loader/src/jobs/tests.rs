@@ -51,6 +51,22 @@ async fn a_job_that_is_ended_keeps_its_place_among_the_readers_while_it_reads() 
 }
 
 #[tokio::test]
+async fn what_is_removed_to_make_room_is_told_once() {
+    let (folder, module) = (tempfile::tempdir().expect("a folder"), Digest::of(b"module"));
+    let volume = Volume::open(folder.path(), "0123456789abcdef").expect("opens").expect("is free");
+    let file = format!("{}-0123456789abcdef.cwasm", module.hex());
+    fs::write(folder.path().join("artifacts").join(&file), "code").expect("writes");
+    let runner = runner(volume);
+    runner.keep(Keep {
+        files: HashSet::from([file.clone()]),
+        spare: HashMap::from([(module, Some(file.clone()))]),
+        ..Keep::default()
+    });
+    assert!(runner.make_room().await);
+    assert_eq!((runner.removed(), runner.removed()), (HashSet::from([file]), HashSet::new()));
+}
+
+#[tokio::test]
 async fn an_artifact_of_an_earlier_release_serves_although_its_module_cannot_be_read() {
     let (folder, module) = (tempfile::tempdir().expect("a folder"), Digest::of(b"module"));
     let volume = Volume::open(folder.path(), "0123456789abcdef").expect("opens").expect("is free");
