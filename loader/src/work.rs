@@ -396,7 +396,7 @@ impl Work {
     fn publish_state(&mut self) {
         self.shown = Some(self.plan.changes());
         let mut state = self.plan.state(&self.outside.program, &self.outside.contexts.borrow());
-        // Candidates of checks are left out of the state; only the checks need them.
+        // Trials are left out of the state; only the checks need them.
         let (tried, policies) = state.policies.into_iter().partition(|policy| policy.id.is_check());
         state.policies = policies;
         state.volume_failure = state.volume_failure.or_else(|| self.silence.failure());

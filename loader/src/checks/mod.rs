@@ -1,8 +1,8 @@
 //! Tries policies that users apply, before they are admitted.
 //!
-//! A candidate goes the way of every policy: fetched, compiled, published, loaded by the evaluator, under an id of its own and without a
-//! match group, so that no request reaches it. What loader and evaluator make of it is the answer. It stays for a while after that: the
-//! policy itself comes a moment later, and finds its module fetched and compiled.
+//! A *trial* is such a policy under an id of its own and without a match group, so that no request reaches it. It goes the way of every
+//! policy: fetched, compiled, published, loaded by the evaluator. What loader and evaluator make of it is the answer. It stays for a while
+//! after that: the policy itself comes a moment later, and finds its module fetched and compiled.
 
 mod advice;
 mod discovery;
@@ -37,14 +37,14 @@ use self::impact::{Found, Memory, Stored, Subject};
 use crate::content::{DesiredPolicy, Object};
 use crate::input::{Applied, Desired, NotTried};
 
-/// How long a candidate stays after its check.
+/// How long a trial stays after its check.
 const STAYS: Duration = Duration::from_secs(10);
-/// Most candidates that stay after their checks; the oldest goes first.
+/// Most trials that stay after their checks; the oldest goes first.
 const MOST_STAY: usize = 16;
 /// A check leaves one part in this many of its time for sending the answer back.
 const LEFT_FOR_REPLY: u32 = 20;
 
-/// The candidates, oldest first.
+/// The trials, oldest first.
 pub(crate) type Trials = Arc<Vec<Arc<DesiredPolicy>>>;
 
 /// The installation's settings for checks.
@@ -61,19 +61,19 @@ pub(crate) struct Checks {
     settings: CheckSettings,
     /// Permits for checks at the same time. The evaluator shares them between users and namespaces.
     permits: Arc<Semaphore>,
-    /// The number of the next candidate. The first is the time, so that an evaluator takes no candidate for one of an earlier loader.
+    /// The number of the next trial. The first is the time, so that an evaluator takes no trial for one of an earlier loader.
     next: AtomicU64,
     trials: watch::Sender<Trials>,
-    /// How long a candidate stays after its check; shorter in tests.
+    /// How long a trial stays after its check; shorter in tests.
     stays: Duration,
-    /// The candidates that were checked and stay for a while.
+    /// The trials that were checked and stay for a while.
     checked: Mutex<VecDeque<PolicyId>>,
-    /// The state of the candidates, from the loop.
+    /// The state of the trials, from the loop.
     policies: watch::Sender<Arc<Vec<LoaderPolicy>>>,
     evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
     /// The policies of the installation.
     desired: Desired,
-    /// What policies may ask their host for. A candidate may ask for nothing.
+    /// What policies may ask their host for. A trial may ask for nothing.
     grants: Arc<PublishedGrants>,
     /// The resources of the cluster.
     discovery: Discovery,
@@ -101,7 +101,7 @@ impl Times {
     }
 }
 
-/// A candidate that is being checked.
+/// A trial that is being checked.
 struct Trial {
     checks: Arc<Checks>,
     id: PolicyId,
@@ -141,7 +141,7 @@ impl Checks {
         })
     }
 
-    /// The candidates, as they change.
+    /// The trials, as they change.
     pub(crate) fn trials(&self) -> watch::Receiver<Trials> {
         self.trials.subscribe()
     }
@@ -171,7 +171,7 @@ impl Checks {
         }
     }
 
-    /// Takes the state of the candidates from the loop.
+    /// Takes the state of the trials from the loop.
     pub(crate) fn learn(&self, policies: Vec<LoaderPolicy>) {
         set_if_new(&self.policies, Arc::new(policies));
     }
@@ -255,17 +255,17 @@ impl Checks {
         verdict
     }
 
-    /// Waits for a permit, and adds the candidate to those that are tried.
+    /// Waits for a permit, and adds the trial to the others.
     async fn begin(self: &Arc<Self>, applied: Applied) -> Result<Trial, PolicyIdError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = PolicyId::check(applied.namespace.as_deref(), number)?;
         let permit = Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
-        let candidate = Arc::new(applied.tried_as(id.clone()));
-        self.trials.send_modify(|trials| Arc::make_mut(trials).push(candidate));
+        let trial = Arc::new(applied.tried_as(id.clone()));
+        self.trials.send_modify(|trials| Arc::make_mut(trials).push(trial));
         Ok(Trial { checks: Arc::clone(self), id, _permit: permit })
     }
 
-    /// Waits until a candidate loads or fails.
+    /// Waits until a trial loads or fails.
     async fn settled(&self, id: &PolicyId) -> CheckVerdict {
         let (mut policies, mut evaluator) = (self.policies.subscribe(), self.evaluator.clone());
         loop {
@@ -296,7 +296,7 @@ impl Checks {
         if self.settings.denies { verdict } else { warning(verdict) }
     }
 
-    /// Keeps a candidate for a while after its check; if too many are kept, the oldest one goes.
+    /// Keeps a trial for a while after its check; if too many are kept, the oldest one goes.
     fn keep_for_a_while(self: &Arc<Self>, id: &PolicyId) {
         let oldest = {
             let mut checked = lock(&self.checked);
@@ -372,14 +372,14 @@ mod tests {
         (Checks::new(settings, evaluator, desired, Arc::default(), None, None), sender)
     }
 
-    /// Asks in the background, and gives the candidate's id once it is tried.
+    /// Asks in the background, and gives the trial's id once it is tried.
     async fn ask(checks: &Arc<Checks>) -> (tokio::task::JoinHandle<CheckVerdict>, PolicyId) {
         let mut trials = checks.trials();
         trials.mark_unchanged();
         let own = Arc::clone(checks);
         let answer = tokio::spawn(async move { own.answer(CHECK, &good(), Instant::now()).await });
-        trials.changed().await.expect("a candidate");
-        let id = trials.borrow().last().expect("a candidate").id.clone();
+        trials.changed().await.expect("a trial");
+        let id = trials.borrow().last().expect("a trial").id.clone();
         (answer, id)
     }
 
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_candidate_that_loads_passes_and_stays_until_the_policy_has_come() {
+    async fn a_trial_that_loads_passes_and_stays_until_the_policy_has_come() {
         let (mut checks, evaluator) = checks(true);
         let stays = Duration::from_secs(1);
         Arc::get_mut(&mut checks).expect("nobody else has them yet").stays = stays;
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn candidates_have_a_number() {
+    async fn trials_have_a_number() {
         let (checks, evaluator) = checks(true);
         let next = checks.next.load(Ordering::Relaxed);
         let mut flood = Vec::new();

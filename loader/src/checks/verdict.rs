@@ -1,10 +1,10 @@
-//! From the states of loader and evaluator to the verdict on a candidate, for its author. Pure.
+//! From the states of loader and evaluator to the verdict on a trial, for its author. Pure.
 
 use portcullis_contract::{
     CheckOutcome, CheckVerdict, Class, Deviation, EvaluatorState, Failure, LoaderPolicy, Mismatch, Phase,
 };
 
-/// The verdict; `None` while the candidate has neither loaded nor failed.
+/// The verdict; `None` while the trial has neither loaded nor failed.
 pub(super) fn settled(policy: Option<&LoaderPolicy>, evaluator: Option<&EvaluatorState>) -> Option<CheckVerdict> {
     let policy = policy?;
     if evaluator.is_some_and(|state| loads(policy, state)) {
@@ -12,7 +12,7 @@ pub(super) fn settled(policy: Option<&LoaderPolicy>, evaluator: Option<&Evaluato
         return Some(CheckVerdict::passed(policy.mismatches.iter().map(warning).collect()));
     }
     if let Some(failure) = evaluator.and_then(|state| refusal(policy, state))
-        // A failure that may pass is waited for: the evaluator may still load the candidate in time.
+        // A failure that may pass is waited for: the evaluator may still load the trial in time.
         && failure.class() != Class::Retry
     {
         return Some(CheckVerdict::of_failure(failure));
@@ -43,7 +43,7 @@ pub(super) fn unfinished(policy: Option<&LoaderPolicy>, evaluator: Option<&Evalu
     CheckVerdict::unknown(None, text)
 }
 
-/// The verdict on a candidate that has asked its host for something, which no candidate gets. It may have been refused for this reason alone.
+/// The verdict on a trial that has asked its host for something, which no trial gets. It may have been refused for this reason alone.
 pub(super) fn of_one_that_asks_its_host(verdict: CheckVerdict) -> CheckVerdict {
     match verdict.outcome {
         CheckOutcome::Refused => CheckVerdict::unknown(
@@ -58,7 +58,7 @@ fn loads(policy: &LoaderPolicy, state: &EvaluatorState) -> bool {
     state.current.get(&policy.id).is_some_and(|current| current.uid == policy.uid)
 }
 
-/// Why the evaluator did not load the candidate; `None` if it reports no failure.
+/// Why the evaluator did not load the trial; `None` if it reports no failure.
 fn refusal<'s>(policy: &LoaderPolicy, state: &'s EvaluatorState) -> Option<&'s Failure> {
     let is_it = |deviation: &&Deviation| deviation.id == policy.id && deviation.uid == policy.uid;
     state.deviations.iter().find(is_it)?.failure.as_ref()
@@ -76,7 +76,7 @@ pub(super) mod tests {
     use super::*;
     use crate::content::uid;
 
-    /// A candidate that is on its way.
+    /// A trial that is on its way.
     pub(in crate::checks) fn policy(id: &PolicyId) -> LoaderPolicy {
         LoaderPolicy {
             id: id.clone(),
@@ -100,7 +100,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A candidate that the evaluator has loaded.
+    /// A trial that the evaluator has loaded.
     pub(in crate::checks) fn current(id: &PolicyId) -> Current {
         Current {
             uid: uid(id),
@@ -142,17 +142,17 @@ pub(super) mod tests {
     #[test]
     fn what_loads_passes_with_what_its_author_should_know() {
         let mismatch = Mismatch::new(MismatchReason::NoMetadata, "none");
-        let candidate = LoaderPolicy { mismatches: vec![mismatch], ..policy(&id()) };
+        let trial = LoaderPolicy { mismatches: vec![mismatch], ..policy(&id()) };
         let mut state = EvaluatorState::default();
-        assert_eq!(settled(Some(&candidate), Some(&state)), None);
+        assert_eq!(settled(Some(&trial), Some(&state)), None);
         state.current.insert(id(), current(&id()));
         assert_eq!(
-            settled(Some(&candidate), Some(&state)),
+            settled(Some(&trial), Some(&state)),
             Some(CheckVerdict::passed(vec!["NoMetadata: none".to_owned()]))
         );
-        // A candidate of an earlier loader with the same number.
+        // A trial of an earlier loader with the same number.
         state.current.insert(id(), Current { uid: "other".to_owned(), ..current(&id()) });
-        assert_eq!(settled(Some(&candidate), Some(&state)), None);
+        assert_eq!(settled(Some(&trial), Some(&state)), None);
     }
 
     #[test]
@@ -171,7 +171,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_refusal_of_a_candidate_that_asks_its_host_may_be_due_to_the_check() {
+    fn a_refusal_of_a_trial_that_asks_its_host_may_be_due_to_the_check() {
         let refused = CheckVerdict::refused(Reason::SettingsCheckFailed, "Guest call failure".to_owned());
         let verdict = of_one_that_asks_its_host(refused);
         assert_eq!(outcome(Some(verdict)), Some((CheckOutcome::Unknown, None)));

@@ -1,4 +1,4 @@
-//! From a policy that a user applies to the candidate that is tried.
+//! From a policy that a user applies to its trial.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ const MOST_CONDITIONS: usize = 32 << 10;
 /// A policy that a user applies.
 #[derive(Debug)]
 pub(crate) struct Applied {
-    /// Its own id; the candidate has another one.
+    /// Its own id; the trial has another one.
     pub id: PolicyId,
     /// Its namespace; `None` for a ClusterPolicy.
     pub namespace: Option<String>,
@@ -94,7 +94,7 @@ impl Applied {
         self.body.parts().into_iter().any(|(_, part)| !part.context_aware_resources.is_empty())
     }
 
-    /// The candidate to try, under an id of its own: a first generation without a match group, whose modules are not known yet.
+    /// The trial, under an id of its own: a first generation without a match group, whose modules are not known yet.
     pub(crate) fn tried_as(self, id: PolicyId) -> DesiredPolicy {
         let Self { title, head, body, hash, .. } = self;
         let object = Object {

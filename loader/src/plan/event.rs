@@ -15,7 +15,7 @@ use crate::input::Snapshot;
 pub(crate) enum Event {
     /// The input has a new snapshot.
     Desired(Arc<Snapshot>),
-    /// These are all the candidates that are tried now.
+    /// These are all the trials now.
     Tried(Trials),
     /// A job has ended.
     Ended(Outcome),

@@ -190,7 +190,7 @@ pub(super) fn sources<'p>(
     hosts.into_values().collect()
 }
 
-/// The addresses that policies name, each with the first of these policies; `None` if only candidates of checks name it.
+/// The addresses that policies name, each with the first of these policies; `None` if only trials name it.
 fn users<'p>(
     policies: impl Iterator<Item = (&'p PolicyId, &'p Policy)>,
 ) -> HashMap<&'p Reference, Option<&'p PolicyId>> {

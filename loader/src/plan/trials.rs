@@ -1,4 +1,4 @@
-//! Candidates that are tried because users apply them.
+//! Trials: policies that are tried because users apply them.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::content::DesiredPolicy;
 use portcullis_process::Now;
 
 impl Plan {
-    /// Updates which candidates are tried. A candidate itself never changes.
+    /// Updates which trials there are. A trial itself never changes.
     pub(super) fn try_out(&mut self, trials: &[Arc<DesiredPolicy>], now: Now) {
         self.policies.retain(|id, _| !id.is_check() || trials.iter().any(|trial| trial.id == *id));
         for trial in trials {

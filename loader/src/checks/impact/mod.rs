@@ -1,11 +1,11 @@
-//! What a policy that a user applies would do to objects that exist: some of them are listed, and the candidate is asked about each.
+//! What a policy that a user applies would do to objects that exist: some of them are listed, and the trial is asked about each.
 //!
 //! ```text
 //!  pages of lists ◄─ API server          POST /audit/check/<number> ─► evaluator
 //!       └─► sample (which page is next) ─► objects ─┘       └─► tally (figures, words) ─► memory (until the policy is stored)
 //! ```
 //!
-//! As in an API server, rules, selectors and match conditions decide which objects the candidate is asked about.
+//! As in an API server, rules, selectors and match conditions decide which objects the trial is asked about.
 //!
 //! Only the names of objects and the messages of the policy itself are ever shown. Secrets are never read.
 
@@ -50,7 +50,7 @@ const MOST_NAMESPACES: usize = 5000;
 const PAGE_OF_NAMESPACES: u32 = 500;
 /// How many objects the evaluator is asked about at once: half of its queue for checks.
 const AT_ONCE: usize = 8;
-/// The user name in the requests that the candidate is asked about.
+/// The user name in the requests that the trial is asked about.
 const USER: &str = "portcullis-impact";
 /// Longest time for one answer of the evaluator.
 const LONGEST_ANSWER: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ pub(crate) struct Impact {
 /// The policy whose impact is counted.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
-    /// Its own id; the candidate that is tried has another one.
+    /// Its own id; the trial has another one.
     pub(super) id: PolicyId,
     /// The fingerprint of its spec.
     pub(super) fingerprint: Digest,
@@ -81,7 +81,7 @@ pub(super) struct Subject {
     pub(super) part: MatchPart,
     /// Its mode.
     pub(super) mode: Mode,
-    /// Whether it reads objects of the cluster, which candidates do not get.
+    /// Whether it reads objects of the cluster, which trials do not get.
     pub(super) reads_cluster: bool,
     /// Whether it is suspended, and so is not asked.
     pub(super) is_suspended: bool,
@@ -97,7 +97,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Nothing is counted: a candidate that asks its host would not get what the stored policy gets.
+    /// Nothing is counted: a trial that asks its host would not get what the stored policy gets.
     pub(super) fn unknown(does: &str) -> Self {
         let text =
             format!("what it would do to objects that exist is not known, as it {does}; `portcullis impact` counts it");
@@ -128,7 +128,7 @@ enum Namespaces {
 struct Look<'a> {
     impact: &'a Impact,
     client: &'a Client,
-    candidate: &'a PolicyId,
+    trial: &'a PolicyId,
     part: &'a MatchPart,
     scope: &'a Scope,
     conditions: Arc<Conditions>,
@@ -149,10 +149,10 @@ impl Impact {
         Ok(Self { poster, installation: installation.to_owned(), pages, decoding })
     }
 
-    /// Finds out what a candidate that serves would do, as far as that can be counted before `until`.
+    /// Finds out what a trial that serves would do, as far as that can be counted before `until`.
     pub(super) async fn look(
         &self,
-        candidate: &PolicyId,
+        trial: &PolicyId,
         subject: &Subject,
         discovery: &Discovery,
         until: Instant,
@@ -164,16 +164,16 @@ impl Impact {
             return Found::unknown("reads objects of the cluster");
         }
         let mut tally = Tally::default();
-        if timeout_at(until, self.count(candidate, &subject.part, discovery, &mut tally)).await.is_err() {
+        if timeout_at(until, self.count(trial, &subject.part, discovery, &mut tally)).await.is_err() {
             tally.be_late();
         }
         Found { warnings: tally.warnings(subject.mode), figures: tally.figures(Timestamp::now()) }
     }
 
-    async fn count(&self, candidate: &PolicyId, part: &MatchPart, discovery: &Discovery, tally: &mut Tally) {
+    async fn count(&self, trial: &PolicyId, part: &MatchPart, discovery: &Discovery, tally: &mut Tally) {
         let (Some(client), Some(served)) = (discovery.client(), discovery.known().await) else { return };
         let parts = Parts {
-            id: candidate,
+            id: trial,
             rules: &part.rules,
             object_selector: part.object_selector.as_ref(),
             namespace_selector: part.namespace_selector.as_ref(),
@@ -199,7 +199,7 @@ impl Impact {
         let look = Look {
             impact: self,
             client,
-            candidate,
+            trial,
             part,
             scope: &scope,
             conditions: Arc::new(Conditions::of(&part.match_conditions)),
@@ -210,16 +210,16 @@ impl Impact {
         look.all(&kinds, tally).await;
     }
 
-    /// Asks the candidate about an object.
-    async fn ask(&self, candidate: &PolicyId, namespace: String, name: String, review: Vec<u8>) -> Effect {
-        let verdict = self.verdict(candidate, review).await;
+    /// Asks the trial about an object.
+    async fn ask(&self, trial: &PolicyId, namespace: String, name: String, review: Vec<u8>) -> Effect {
+        let verdict = self.verdict(trial, review).await;
         let (outcome, message) = verdict.map_or((None, None), |verdict| (Some(verdict.outcome), verdict.message));
         Effect { namespace, name, outcome, message }
     }
 
     /// The verdict on a review; `None` if the evaluator cannot give one. While the evaluator is busy, this tries again.
-    async fn verdict(&self, candidate: &PolicyId, review: Vec<u8>) -> Option<AuditVerdict> {
-        let path = format!("{AUDIT_PATH}{candidate}");
+    async fn verdict(&self, trial: &PolicyId, review: Vec<u8>) -> Option<AuditVerdict> {
+        let path = format!("{AUDIT_PATH}{trial}");
         loop {
             let answer = self.poster.post(&path, review.clone()).await.ok()?;
             match answer.status {
@@ -352,7 +352,7 @@ impl Look<'_> {
 
     /// Asks about objects, each by its namespace, its name and the review.
     async fn ask(&self, asking: Vec<(String, String, Vec<u8>)>, tally: &mut Tally) {
-        let ask = |(namespace, name, review)| self.impact.ask(self.candidate, namespace, name, review);
+        let ask = |(namespace, name, review)| self.impact.ask(self.trial, namespace, name, review);
         for effect in join_all(asking.into_iter().map(ask)).await {
             tally.add(effect);
         }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 const LARGEST_PAGE: usize = 100;
 /// Objects of the first page, before anything is known about their size.
 const FIRST_PAGE: usize = 20;
-/// The size of a page to aim for, in bytes, and the largest that a check keeps: it is in memory until the candidate was asked about its last object,
+/// The size of a page to aim for, in bytes, and the largest that a check keeps: it is in memory until the trial was asked about its last object,
 /// and so are those of all other checks.
 const PAGE_BYTES: usize = 2 << 20;
 const LARGEST_KEPT: usize = 2 * PAGE_BYTES;

@@ -76,7 +76,7 @@ fn subject(conditions: Value) -> Subject {
     }
 }
 
-/// An evaluator that has no time for the first candidate, ever, and says that the others deny. It tells when it was asked about the first.
+/// An evaluator that has no time for the first trial, ever, and says that the others deny. It tells when it was asked about the first.
 async fn evaluator() -> (SocketAddr, watch::Receiver<bool>) {
     let (asked, was_asked) = watch::channel(false);
     let asked = Arc::new(asked);
@@ -97,7 +97,7 @@ async fn evaluator() -> (SocketAddr, watch::Receiver<bool>) {
 }
 
 #[tokio::test]
-async fn a_candidate_that_is_never_judged_keeps_no_other_from_its_figures() {
+async fn a_trial_that_is_never_judged_keeps_no_other_from_its_figures() {
     portcullis_process::install_crypto();
     let (evaluator, mut was_asked) = evaluator().await;
     let impact = Arc::new(Impact::new(evaluator, "portcullis").expect("a client"));
@@ -105,8 +105,8 @@ async fn a_candidate_that_is_never_judged_keeps_no_other_from_its_figures() {
     let subject = subject(json!([]));
     let look = |number| {
         let (impact, discovery, subject) = (Arc::clone(&impact), Arc::clone(&discovery), subject.clone());
-        let candidate = PolicyId::check(None, number).expect("an id");
-        async move { impact.look(&candidate, &subject, &discovery, Instant::now() + 10 * LONG).await }
+        let trial = PolicyId::check(None, number).expect("an id");
+        async move { impact.look(&trial, &subject, &discovery, Instant::now() + 10 * LONG).await }
     };
     let first = tokio::spawn(look(1));
     timeout(LONG, was_asked.wait_for(|asked| *asked)).await.expect("in time").expect("it is asked");
@@ -128,8 +128,8 @@ async fn match_conditions_that_take_long_are_evaluated_for_a_part_of_the_objects
     let discovery = discovery((0..PODS).map(pod).collect());
     let costly = "object.spec.n.all(a, object.spec.n.all(b, a >= 0 && b >= 0))";
     let subject = subject(json!([{"name": "costly", "expression": costly}]));
-    let candidate = PolicyId::check(None, 2).expect("an id");
-    let looking = impact.look(&candidate, &subject, &discovery, Instant::now() + 10 * LONG);
+    let trial = PolicyId::check(None, 2).expect("an id");
+    let looking = impact.look(&trial, &subject, &discovery, Instant::now() + 10 * LONG);
     let found = timeout(LONG, looking).await.expect("it ends");
     let figures = found.figures.expect("figures");
     assert!(0 < figures.evaluated && figures.evaluated < PODS as u64, "{figures:?}");
