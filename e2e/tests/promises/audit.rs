@@ -299,6 +299,42 @@ fn promise_reports_name_the_objects_that_a_policy_rejects_and_no_others() {
 
 #[test]
 #[ignore = "starts a cluster"]
+fn promise_reports_after_a_rollback_name_the_objects_of_the_rules_that_are_in_force() {
+    let installation = install("audits-back", "openreports").with(1);
+    let namespaces = ["a", "b"].map(|suffix| installation.make_namespace(suffix));
+    for namespace in &namespaces {
+        fill(&installation, namespace, 9, |number| number % 3 == 0);
+    }
+    let name = "audits-back-labels";
+    let policy = labels(&installation, name);
+    installation.apply_ready(std::slice::from_ref(&policy));
+    wait_exact(&installation, &policy, &namespaces);
+
+    // Generation 2 is about other objects.
+    let other = labels_of_namespaces(&installation, name).field("objectSelector", json!({}));
+    installation.apply_ready(std::slice::from_ref(&other));
+    let counted = counted_namespaces(&installation);
+    wait_exact_in(&installation, ReportKind::ClusterReport, &other, NO_TEAM, &counted, &namespaces);
+    eventually("the end of the reports of generation 1", || {
+        reports(&installation, ReportKind::Report, &namespaces).is_empty().then_some(())
+    });
+
+    // Its spec stays as it is, and that of generation 1 counts.
+    let rolled_back = other.field("rollbackTo", 1);
+    installation.apply_ready(std::slice::from_ref(&rolled_back));
+    found(&installation, &rolled_back, "a scan of the rollback", |audit| audit["generation"] == 3);
+    wait_exact(&installation, &rolled_back, &namespaces);
+    eventually("the end of the reports of generation 2", || {
+        reports(&installation, ReportKind::ClusterReport, &namespaces).is_empty().then_some(())
+    });
+    // Another scan changes nothing.
+    let audit = scan(&installation, &rolled_back);
+    assert_eq!((&audit["generation"], &audit["checked"]), (&json!(3), &json!(18)), "{audit}");
+    wait_exact(&installation, &rolled_back, &namespaces);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
 fn promise_a_policy_of_a_namespace_is_audited_there_and_a_suspended_one_not_at_all() {
     let installation = install("audits-own", "openreports").with(1);
     let namespaces = ["a", "b"].map(|suffix| installation.make_namespace(suffix));

@@ -274,6 +274,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::audit::in_force::Content;
     use crate::audit::subject::{Read, Served, Site, read};
 
     const INTERVAL: Duration = Duration::from_secs(3600);
@@ -287,7 +288,7 @@ mod tests {
         let mut object = json!({"metadata": {"name": name, "uid": uid}, "spec": {"rules": []}});
         let kind = namespace.map_or(Kind::ClusterPolicy, |_| Kind::Policy);
         object["metadata"]["namespace"] = json!(namespace);
-        match read(kind, &object, &site, &Served::from([(PolicyKey::of(&uid), generation)])) {
+        match read(kind, &object, &Content::Own, &site, &Served::from([(PolicyKey::of(&uid), generation)])) {
             Some(Read::Subject(subject)) => *subject,
             other => panic!("{other:?}"),
         }

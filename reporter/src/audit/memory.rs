@@ -150,12 +150,19 @@ mod tests {
     use super::*;
     use crate::audit::finding::Problem;
     use crate::audit::finding::tests::finding;
+    use crate::audit::in_force::Content;
     use crate::audit::subject::{Read, Served, Site, read};
 
     fn subject(uid: &str, generation: i64) -> Subject {
         let site = Site { policy_server: "default".into(), namespace: "portcullis".into() };
         let object = json!({"metadata": {"name": "a", "uid": uid}, "spec": {"rules": []}});
-        match read(Kind::ClusterPolicy, &object, &site, &Served::from([(PolicyKey::of(uid), generation)])) {
+        match read(
+            Kind::ClusterPolicy,
+            &object,
+            &Content::Own,
+            &site,
+            &Served::from([(PolicyKey::of(uid), generation)]),
+        ) {
             Some(Read::Subject(subject)) => *subject,
             other => panic!("{other:?}"),
         }

@@ -16,6 +16,7 @@ mod ask;
 mod budget;
 mod finding;
 mod hash;
+mod in_force;
 mod known;
 mod memory;
 mod metrics;
@@ -177,7 +178,9 @@ impl Audit {
             format: self.format,
         };
         let failures = (self.failures)("list for the audit");
-        Some(Scanner { client: self.client, site: self.site, metrics: self.metrics, failures, worker })
+        let revision_failures = (self.failures)("read revisions for the audit");
+        let Self { client, site, metrics, .. } = self;
+        Some(Scanner { client, site, metrics, failures, revision_failures, worker })
     }
 }
 

@@ -19,7 +19,7 @@ const RESTARTS: u32 = 5;
 /// The pages of one list.
 pub(super) struct Pages<'f> {
     api: Api<ObjectText>,
-    labels: Option<String>,
+    selection: ListParams,
     failures: &'f mut Failures,
     limit: u32,
     next: String,
@@ -47,8 +47,24 @@ impl<'f> Pages<'f> {
         labels: Option<String>,
         failures: &'f mut Failures,
     ) -> Self {
-        let (api, next) = (Api::all_with(client.clone(), resource), String::new());
-        Self { api, labels, failures, limit: FIRST, next, is_over: false, restarts: 0 }
+        let selection = ListParams { label_selector: labels, ..ListParams::default() };
+        Self::selected(Api::all_with(client.clone(), resource), selection, failures)
+    }
+
+    /// The object with a name, or none. Unlike a read, a list of one object takes no right but that to list.
+    pub(super) fn named(
+        client: &Client,
+        resource: &ApiResource,
+        namespace: &str,
+        name: &str,
+        failures: &'f mut Failures,
+    ) -> Self {
+        let selection = ListParams::default().fields(&format!("metadata.name={name}"));
+        Self::selected(Api::namespaced_with(client.clone(), namespace, resource), selection, failures)
+    }
+
+    fn selected(api: Api<ObjectText>, selection: ListParams, failures: &'f mut Failures) -> Self {
+        Self { api, selection, failures, limit: FIRST, next: String::new(), is_over: false, restarts: 0 }
     }
 
     /// The next page; none after the last. A list that became too old is begun again, so objects can come twice.
@@ -61,10 +77,7 @@ impl<'f> Pages<'f> {
         }
         let (mut retry, mut tries) = (Retry::default(), 0);
         loop {
-            let mut params = ListParams::default().limit(self.limit);
-            if let Some(labels) = &self.labels {
-                params = params.labels(labels);
-            }
+            let mut params = self.selection.clone().limit(self.limit);
             if !self.next.is_empty() {
                 params = params.continue_token(&self.next);
             }

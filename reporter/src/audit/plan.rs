@@ -1,5 +1,6 @@
 //! Which resources are listed, and which policies are asked about the objects of each. Pure.
 
+use portcullis_contract::PolicyId;
 use portcullis_matching::{Asked, Decision, Namespaces, Resource, labels};
 use serde_json::Value;
 
@@ -18,6 +19,8 @@ const RESTLESS: [(&str, &str); 3] = [("", "events"), ("coordination.k8s.io", "le
 pub(super) struct Plan {
     pub(super) subjects: Vec<Subject>,
     pub(super) lists: Vec<List>,
+    /// Policies whose results stay in all reports.
+    pub(super) kept: Vec<PolicyId>,
 }
 
 /// A resource whose objects are listed once for all policies.
@@ -85,7 +88,7 @@ impl Plan {
             };
             rest[0].is_repeated = before.iter().any(is_same);
         }
-        Self { subjects, lists }
+        Self { subjects, lists, kept: Vec::new() }
     }
 
     /// Which policies match an object of a list. `evaluated` evaluates the match conditions of a policy, or does not, where the policy has used up its
@@ -156,6 +159,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::audit::in_force::Content;
     use crate::audit::subject::{Read, Served, Site, read};
 
     /// A policy; one whose name begins with `unserved` is not served.
@@ -165,7 +169,7 @@ mod tests {
         let served =
             if name.starts_with("unserved") { Served::new() } else { Served::from([(PolicyKey::of(&uid), 1)]) };
         let object = json!({"metadata": {"name": name, "uid": uid}, "spec": spec});
-        match read(Kind::ClusterPolicy, &object, &site, &served) {
+        match read(Kind::ClusterPolicy, &object, &Content::Own, &site, &served) {
             Some(Read::Subject(subject)) => *subject,
             other => panic!("{other:?}"),
         }

@@ -211,6 +211,7 @@ mod tests {
 
     use super::*;
     use crate::audit::finding::tests::finding;
+    use crate::audit::in_force::Content;
     use crate::audit::subject::{Read, Served, Site, read};
 
     fn subject(name: &str, mode: &str) -> Subject {
@@ -219,7 +220,7 @@ mod tests {
         let object = json!({
             "metadata": {"name": name, "uid": name, "annotations": annotations}, "spec": {"rules": [], "mode": mode},
         });
-        match read(Kind::ClusterPolicy, &object, &site, &Served::new()) {
+        match read(Kind::ClusterPolicy, &object, &Content::Own, &site, &Served::new()) {
             Some(Read::Subject(subject)) => *subject,
             other => panic!("{other:?}"),
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::Client;
 use kube::api::ApiResource;
 use portcullis_api::kubernetes::{BoundedValue, ClusterPolicy, Outline, Policy};
@@ -13,8 +14,10 @@ use portcullis_kubernetes::{CallError, Discovery, Failures, discover};
 use portcullis_matching::{Resource, labels};
 use portcullis_process::Now;
 use portcullis_util::lock;
+use serde_json::Value;
 
 use super::LOADING;
+use super::in_force::{Content, wanted};
 use super::metrics::AuditMetrics;
 use super::pages::Pages;
 use super::plan::{KnownNamespaces, List, Plan};
@@ -64,6 +67,8 @@ pub(super) struct Scanner {
     pub(super) metrics: AuditMetrics,
     /// The failures of lists.
     pub(super) failures: Failures,
+    /// The failures of reads of revisions.
+    pub(super) revision_failures: Failures,
     pub(super) worker: Worker,
 }
 
@@ -92,7 +97,8 @@ impl Scanner {
             tracing::debug!(version, %error, "failed to ask for resources for the audit");
         }
         let hidden: Vec<String> = discovery.hidden.iter().map(|(name, _)| name.clone()).collect();
-        let plan = Plan::new(subjects, &resources(discovery));
+        let kept = not_asked.iter().filter(|left| left.keeps_reports).map(|left| left.id.clone());
+        let plan = Plan { kept: kept.collect(), ..Plan::new(subjects, &resources(discovery)) };
         lock(&self.worker.budgets).begin(&plan.subjects, Instant::now());
         let mut tallies = vec![Tally::default(); plan.subjects.len()];
         for name in &hidden {
@@ -116,8 +122,8 @@ impl Scanner {
             }
         }
         self.worker.reading.stop(Instant::now());
-        // While an aggregated API server is away, its resources are unknown, so no report is deleted as superfluous.
-        if hidden.is_empty() {
+        // While an aggregated API server is away, its resources are unknown, so no report is deleted as superfluous; nor where the kinds of a policy are.
+        if hidden.is_empty() && plan.kept.is_empty() {
             let kind = |list: &List| (list.resource.api_version(), list.resource.kind.clone());
             let listed: Vec<_> = plan.lists.iter().map(kind).collect();
             self.worker.writer.delete_others(&listed).await;
@@ -154,7 +160,7 @@ impl Scanner {
             let (policy, uid) = (subject.id.clone(), subject.uid.clone());
             Found { policy, uid, news: news(number, subject) }
         });
-        let others = not_asked.into_iter().map(|Left { id, uid, requested, why }| {
+        let others = not_asked.into_iter().map(|Left { id, uid, requested, why, .. }| {
             let summary = AuditSummary { handled_request: requested, ..left(&why, now.wall) };
             Found { policy: id, uid, news: News::Summary(summary) }
         });
@@ -175,7 +181,16 @@ impl Scanner {
                 for object in objects {
                     // An outline of an object is always readable.
                     let Ok(outline) = serde_json::from_str::<Outline>(object.json().get()) else { continue };
-                    match read(kind, &outline.into(), &self.site, served) {
+                    let object = outline.into();
+                    let content = match wanted(kind, &object, served) {
+                        None => Content::Own,
+                        Some(wanted) => {
+                            let failures = &mut self.revision_failures;
+                            let revision = revision(&self.client, &self.site.namespace, &wanted.name, failures).await;
+                            wanted.content(revision)
+                        }
+                    };
+                    match read(kind, &object, &content, &self.site, served) {
                         Some(Read::Subject(subject)) => policies.subjects.push(*subject),
                         Some(Read::Left(left)) => policies.left.push(left),
                         None => {}
@@ -230,6 +245,15 @@ impl Scanner {
         }
         Ok(())
     }
+}
+
+/// A revision; none if there is none of that name, or it cannot be read.
+async fn revision(client: &Client, namespace: &str, name: &str, failures: &mut Failures) -> Option<Value> {
+    let resource = ApiResource::erase::<ControllerRevision>(&());
+    let found = Pages::named(client, &resource, namespace, name, failures).next().await;
+    let found = found.inspect_err(|error| tracing::debug!(%error, name, "failed to read a revision for the audit"));
+    let outline: Outline = serde_json::from_str(found.ok()??.first()?.json().get()).ok()?;
+    (!outline.is_cut()).then(|| outline.into())
 }
 
 /// The resources that were discovered.

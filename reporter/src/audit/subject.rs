@@ -10,6 +10,8 @@ use portcullis_contract::{MatchCondition, Mode, PolicyId, ReplicaState, RuleWith
 use portcullis_matching::{Conditions, Parts, Scope};
 use serde_json::Value;
 
+use super::in_force::Content;
+
 /// The values of a severity in a report.
 const SEVERITIES: [&str; 5] = ["critical", "high", "info", "low", "medium"];
 /// What the annotations with severity and category begin with: ours, which takes precedence, and Kubewarden's.
@@ -63,6 +65,8 @@ pub(super) struct Left {
     /// As in [`Subject`].
     pub(super) requested: String,
     pub(super) why: String,
+    /// Whether the reports keep its results, as it is not known about which objects it would be asked.
+    pub(super) keeps_reports: bool,
 }
 
 /// Whether a policy is audited.
@@ -106,8 +110,8 @@ pub(super) fn is_settled(report: &ReplicaReportSpec) -> bool {
     !report.deviations.iter().any(|deviation| deviation.serving == 0 && is_coming(deviation.state))
 }
 
-/// Reads a policy; none if it is of another installation or is being deleted.
-pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> Option<Read> {
+/// Reads a policy; none if it is of another installation or is being deleted. `content` is where that stands by which it is called.
+pub(super) fn read(kind: Kind, object: &Value, content: &Content, site: &Site, served: &Served) -> Option<Read> {
     let (metadata, spec) = (&object["metadata"], &object["spec"]);
     let name = metadata["name"].as_str()?;
     let id = match kind {
@@ -122,7 +126,7 @@ pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> 
     let requested = audit_requested(metadata);
     let left = |why: &str| {
         let (id, uid, requested) = (id.clone(), uid.clone(), requested.clone());
-        Some(Read::Left(Left { id, uid, requested, why: why.to_owned() }))
+        Some(Read::Left(Left { id, uid, requested, why: why.to_owned(), keeps_reports: false }))
     };
     if spec["suspend"].as_bool().unwrap_or(false) {
         return left("the policy is suspended, so it is not asked");
@@ -130,10 +134,21 @@ pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> 
     if !spec["backgroundAudit"].as_bool().unwrap_or(true) {
         return left("the policy is not audited: spec.backgroundAudit is false");
     }
-    let Ok(rules) = serde_json::from_value::<Vec<RuleWithOperations>>(spec["rules"].clone()) else {
+    let content = match content {
+        Content::Own => spec,
+        Content::Revision(spec) => spec,
+        Content::Unknown(generation) => {
+            let why = format!(
+                "the policy is not asked, as the revision of generation {generation}, by whose rules it is called, cannot be read; \
+                 the results of an earlier scan stay in the reports"
+            );
+            return Some(Read::Left(Left { id, uid, requested, why, keeps_reports: true }));
+        }
+    };
+    let Ok(rules) = serde_json::from_value::<Vec<RuleWithOperations>>(content["rules"].clone()) else {
         return left("this release cannot read the policy's rules; upgrade the reporter");
     };
-    let conditions = match &spec["matchConditions"] {
+    let conditions = match &content["matchConditions"] {
         Value::Null => Vec::new(),
         found => match serde_json::from_value::<Vec<MatchCondition>>(found.clone()) {
             Ok(conditions) => conditions,
@@ -143,8 +158,8 @@ pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> 
     let parts = Parts {
         id: &id,
         rules: &rules,
-        object_selector: Some(&spec["objectSelector"]).filter(|selector| !selector.is_null()),
-        namespace_selector: Some(&spec["namespaceSelector"]).filter(|selector| !selector.is_null()),
+        object_selector: Some(&content["objectSelector"]).filter(|selector| !selector.is_null()),
+        namespace_selector: Some(&content["namespaceSelector"]).filter(|selector| !selector.is_null()),
         installation: &site.namespace,
         namespace: None,
     };
@@ -159,7 +174,7 @@ pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> 
         mode: serde_json::from_value(spec["mode"].clone()).unwrap_or_default(),
         severity: annotation(metadata, "severity").and_then(severity),
         category: annotation(metadata, "category").map(|text| clean(text, MAX_CATEGORY)),
-        depends_on_others: depends_on_others(spec),
+        depends_on_others: depends_on_others(content),
         conditions: Conditions::of(&conditions),
         scope,
         id,
@@ -220,7 +235,7 @@ mod tests {
             ]},
         });
         change(&mut object);
-        read(Kind::ClusterPolicy, &object, &site(), &Served::from([(PolicyKey::of(UID), 3)]))
+        read(Kind::ClusterPolicy, &object, &Content::Own, &site(), &Served::from([(PolicyKey::of(UID), 3)]))
     }
 
     fn subject(change: impl FnOnce(&mut Value)) -> Subject {
@@ -287,6 +302,37 @@ mod tests {
         assert!(why(|object| object["spec"]["matchConditions"] = json!([{"name": 1}])).contains("match conditions"));
         let selector = json!({"matchLabels": {"a": "b c"}});
         assert!(why(|object| object["spec"]["objectSelector"] = selector).starts_with("spec.objectSelector: "));
+    }
+
+    #[test]
+    fn what_a_policy_is_asked_about_is_that_of_the_revision_in_force_and_its_switches_are_its_own() {
+        let of = |content: &Content, background_audit: bool| {
+            let spec = json!({
+                "rollbackTo": 1, "mode": "monitor", "backgroundAudit": background_audit, "rules": "all", "matchConditions": "?",
+                "objectSelector": "?", "namespaceSelector": "?", "hostCapabilities": [],
+            });
+            let object = json!({"metadata": {"name": "a", "uid": UID}, "spec": spec});
+            match read(Kind::ClusterPolicy, &object, content, &site(), &Served::new()) {
+                Some(Read::Subject(subject)) => Ok(subject),
+                Some(Read::Left(left)) => Err((left.why, left.keeps_reports)),
+                None => panic!("it is of this installation"),
+            }
+        };
+        let revision = Content::Revision(json!({
+            "mode": "protect", "backgroundAudit": false, "hostCapabilities": ["oci/*"],
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+            "matchConditions": [{"name": "c", "expression": "true"}],
+            "namespaceSelector": {"matchLabels": {"env": "prod"}},
+        }));
+        let subject = of(&revision, true).expect("it is asked");
+        assert_eq!((subject.mode, subject.depends_on_others), (Mode::Monitor, true));
+        assert!(
+            subject.scope.is_of("", "v1") && subject.scope.namespaces().is_some() && !subject.conditions.is_empty()
+        );
+        let unaudited = "the policy is not audited: spec.backgroundAudit is false".to_owned();
+        assert_eq!(of(&revision, false).err(), Some((unaudited, false)));
+        let (why, keeps_reports) = of(&Content::Unknown(2), true).expect_err("it is left out");
+        assert!(why.contains("revision of generation 2") && keeps_reports, "{why}");
     }
 
     #[test]

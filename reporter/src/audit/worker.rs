@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
 use portcullis_api::kubernetes::BoundedValue;
-use portcullis_contract::{AuditVerdict, Reason};
+use portcullis_contract::{AuditVerdict, PolicyId, Reason};
 use portcullis_kubernetes::ObjectText;
 use portcullis_matching::{Asked, Decision, about};
 use portcullis_util::lock;
@@ -272,7 +272,8 @@ impl Worker {
         }
         let of_report = || findings.iter().map(|(number, _)| *number).chain(unasked.iter().copied());
         let findings_of = findings.iter().map(|(number, finding)| (&subjects[*number], finding)).collect();
-        let unasked_ids: Vec<&str> = unasked.iter().map(|number| subjects[*number].id.as_str()).collect();
+        let unasked_ids = unasked.iter().map(|number| &subjects[*number].id).chain(&plan.kept);
+        let unasked_ids: Vec<&str> = unasked_ids.map(PolicyId::as_str).collect();
         if let Err(problem) = self.report(&work.target, findings_of, passed, &unasked_ids).await {
             // Only those whose results are missing hear of it: it may quote the quota of a namespace.
             of_report().for_each(|number| current.tallies[number].no_report(&problem));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::Path;
+use axum::extract::{Path, RawQuery};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
@@ -115,14 +115,13 @@ fn scanner(api: SocketAddr, evaluator: SocketAddr, interval: Duration) -> Scanne
         format,
     };
     let site = Site { policy_server: "default".into(), namespace: "portcullis".into() };
-    Scanner { client, site, metrics, failures: failures(), worker }
+    Scanner { client, site, metrics, failures: failures(), revision_failures: failures(), worker }
 }
 
 /// A policy for all namespaces, a slow one of the namespace `a`, and a quick one of the namespace `b`, both with this in their `spec`, each with
 /// its collection. They were made this many seconds ago.
 fn policies([slow, quick]: [Value; 2], ago: i64) -> [(&'static str, Value); 3] {
-    let rules =
-        json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}]);
+    let rules = json!([rule("configmaps")]);
     let created = to_second(Timestamp::from_second(Timestamp::now().as_second() - ago).expect("a time"));
     let policy = |namespace: Option<&str>, name: &str, mut spec: Value| {
         let asked = json!({"policies.portcullis.dev/audit-requested-at": "now"});
@@ -130,7 +129,9 @@ fn policies([slow, quick]: [Value; 2], ago: i64) -> [(&'static str, Value); 3] {
         metadata["annotations"] = asked;
         metadata["generation"] = json!(1);
         metadata["creationTimestamp"] = json!(created);
-        spec["rules"] = rules.clone();
+        if spec["rules"].is_null() {
+            spec["rules"] = rules.clone();
+        }
         json!({"metadata": metadata, "spec": spec})
     };
     [
@@ -138,6 +139,10 @@ fn policies([slow, quick]: [Value; 2], ago: i64) -> [(&'static str, Value); 3] {
         ("policies", policy(Some("a"), "slow", slow)),
         ("policies", policy(Some("b"), "quick", quick)),
     ]
+}
+
+fn rule(resource: &str) -> Value {
+    json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": [resource], "operations": ["CREATE"]})
 }
 
 fn answer(body: &Value) -> impl IntoResponse + use<> {
@@ -149,6 +154,13 @@ fn api_server(specs: [Value; 2], ago: i64) -> Router {
     let list = |items: Vec<Value>| answer(&json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}));
     let policies = move |Path(plural): Path<String>| async move {
         list(policies.into_iter().filter(|(of, _)| *of == plural).map(|(_, policy)| policy).collect())
+    };
+    // The quick policy has a revision of its first generation, for ConfigMaps.
+    let spec = json!({"rules": [rule("configmaps")]});
+    let revision = json!({"metadata": {"name": "quick-dc-1"}, "data": {"policy": {"uid": "uid-quick"}, "spec": spec}});
+    let revisions = move |RawQuery(query): RawQuery| async move {
+        let is_it = query.is_some_and(|query| query.contains("metadata.name%3Dquick-dc-1"));
+        list(if is_it { vec![revision] } else { Vec::new() })
     };
     let objects = ["a", "b"].into_iter().flat_map(|namespace| {
         (0..OBJECTS).map(move |number| {
@@ -165,6 +177,7 @@ fn api_server(specs: [Value; 2], ago: i64) -> Router {
     Router::new()
         .route("/apis/policies.portcullis.dev/v1alpha1/{plural}", get(policies))
         .route("/apis/openreports.io/v1alpha1/{plural}", get(move || async move { list(Vec::new()) }))
+        .route("/apis/apps/v1/namespaces/portcullis/controllerrevisions", get(revisions))
         .route("/api", get(move || async move { answer(&versions) }))
         .route("/apis", get(|| async { answer(&json!({"kind": "APIGroupList", "groups": []})) }))
         .route("/api/v1", get(move || async move { answer(&resources) }))
@@ -361,4 +374,19 @@ async fn where_the_namespaces_cannot_be_listed_a_policy_that_selects_by_them_is_
     let words = format!("the evaluator could not be asked about {OBJECTS} objects");
     assert!(selecting.message.contains(&words), "{}", selecting.message);
     assert!(stage.asked("namespaced/a/slow").is_empty());
+}
+
+#[tokio::test]
+async fn a_policy_that_is_rolled_back_is_asked_about_the_objects_of_the_rules_that_are_in_force() {
+    let services = json!({"rollbackTo": 1, "rules": [rule("services")]});
+    let mut stage = Stage::created(INTERVAL, [json!({}), services], 3600);
+    let found = stage.scan().await;
+    assert!(is_complete(&found["namespaced/b/quick"], OBJECTS), "{found:?}");
+    // There is no revision of this generation.
+    stage.served.insert(PolicyKey::of("uid-quick"), 2);
+    let found = stage.scan().await;
+    let (rolled_back, other) = (&found["namespaced/b/quick"], &found["cluster/all"]);
+    assert!(rolled_back.message.contains("the revision of generation 2"), "{rolled_back:?}");
+    assert_eq!(rolled_back.generation, 0);
+    assert!(is_complete(other, 2 * OBJECTS), "{other:?}");
 }
