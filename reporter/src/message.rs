@@ -149,7 +149,7 @@ fn in_full(problem: &Problem) -> String {
 }
 
 /// When the next try is, as a point in time and not as the time left, since a status is not rewritten as time passes.
-fn retry(next: Option<Timestamp>) -> String {
+pub(crate) fn retry(next: Option<Timestamp>) -> String {
     next.map(|next| format!(", next try at {}", to_second(next))).unwrap_or_default()
 }
 

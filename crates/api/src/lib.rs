@@ -22,7 +22,8 @@ pub use observed::{ID_ANNOTATION, ObservedPolicy, ObservedSpec};
 pub use part::{LabelOperator, LabelRequirement, LabelSelector, PolicyGroupMember, RawSettings};
 pub use policy::{API_VERSION, Kind, Metadata, Policy, PolicySpec, SpecError};
 pub use report::{
-    PolicyKey, ReplicaReportSpec, ReportContext, ReportDeviation, ReportFailing, ReportImpact, ReportMismatch, Versions,
+    PolicyKey, ReplicaReportSpec, ReportChange, ReportContext, ReportDeviation, ReportFailing, ReportImpact,
+    ReportMismatch, Versions,
 };
 pub use revision::{PolicyReference, RevisionData, RevisionError, RevisionMarks};
 pub use status::{

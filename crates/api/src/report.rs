@@ -92,6 +92,30 @@ impl ReplicaReportSpec {
     pub const MAX_IMPACTS: usize = 100;
     /// The largest number of entries of `path_keys`.
     pub const MAX_PATH_KEYS: usize = 8;
+
+    /// What a later report of the same pod changes.
+    pub fn change_to(&self, next: &Self) -> ReportChange {
+        let mut this = Self { heartbeat: next.heartbeat, ..self.clone() };
+        if this == *next {
+            return ReportChange::Time;
+        }
+        for (one, next) in this.deviations.iter_mut().zip(&next.deviations).filter(|(one, _)| one.reason.is_some()) {
+            one.next_retry_time = next.next_retry_time;
+            one.message.clone_from(&next.message);
+        }
+        if this == *next { ReportChange::Retries } else { ReportChange::Content }
+    }
+}
+
+/// What differs between two reports of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReportChange {
+    /// At most the time.
+    Time,
+    /// Policies that failed have been tried again, with the same result: the times of the next tries, or the words, are others.
+    Retries,
+    /// What the pod serves, or why it does not serve something.
+    Content,
 }
 
 /// The versions of a pod's programs.
@@ -222,5 +246,41 @@ mod tests {
     #[test]
     fn a_key_is_the_first_half_of_the_uid_without_dashes() {
         assert_eq!(PolicyKey::of("9b2c41d2-a1f0-4e17-8000-0123456789ab").to_string(), "9b2c41d2a1f04e17");
+    }
+
+    #[test]
+    fn another_try_with_the_same_result_is_told_from_what_is_new() {
+        let failing = |reason: &str, second: i64, message: &str| ReplicaReportSpec {
+            deviations: vec![ReportDeviation {
+                policy_uid: "uid".to_owned(),
+                generation: 2,
+                serving: 1,
+                state: ReplicaState::Previous,
+                reason: Some(reason.to_owned()).filter(|reason| !reason.is_empty()),
+                retryable: Some(true),
+                next_retry_time: Timestamp::from_second(second).ok(),
+                since: Timestamp::UNIX_EPOCH,
+                message: Some(message.to_owned()),
+                passed_over: false,
+            }],
+            heartbeat: Timestamp::from_second(second).expect("a time"),
+            ..ReplicaReportSpec::default()
+        };
+        let first = failing("RegistryTimeout", 10, "words");
+        let later = ReplicaReportSpec { heartbeat: Timestamp::UNIX_EPOCH, ..first.clone() };
+        assert_eq!(first.change_to(&later), ReportChange::Time);
+        for message in ["words", "others"] {
+            assert_eq!(first.change_to(&failing("RegistryTimeout", 20, message)), ReportChange::Retries);
+        }
+        assert_eq!(first.change_to(&failing("NotFound", 20, "words")), ReportChange::Content);
+        let mut newer = first.clone();
+        newer.deviations[0].generation = 3;
+        assert_eq!(first.change_to(&newer), ReportChange::Content);
+        assert_eq!(
+            first.change_to(&ReplicaReportSpec { deviations: Vec::new(), ..first.clone() }),
+            ReportChange::Content
+        );
+        let fetching = failing("", 10, "fetching the module");
+        assert_eq!(fetching.change_to(&failing("", 10, "compiling the module")), ReportChange::Content, "it goes on");
     }
 }

@@ -35,7 +35,7 @@ mod write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use portcullis_api::ReplicaReportSpec;
+use portcullis_api::{ReplicaReportSpec, ReportChange};
 use portcullis_kubernetes::{Access, AnswerLimits, Leadership, LeaseSettings, hold_lease};
 use portcullis_process::{SettingError, Shutdown, supervised};
 use prometheus::Registry;
@@ -127,9 +127,7 @@ impl Cluster {
     pub(crate) fn set_report(&self, report: ReplicaReportSpec) {
         let next = ReplicaReportSpec { node: self.node.clone(), ..report };
         self.report.send_if_modified(|last| {
-            let same =
-                |last: &ReplicaReportSpec| ReplicaReportSpec { heartbeat: next.heartbeat, ..last.clone() } == next;
-            let changes = !last.as_ref().is_some_and(same);
+            let changes = last.as_ref().is_none_or(|last| last.change_to(&next) != ReportChange::Time);
             if changes {
                 *last = Some(next.clone());
             }

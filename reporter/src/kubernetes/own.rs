@@ -1,5 +1,5 @@
 //! This pod's own report: written with each change, and renewed. Only the newest report waits to be written, so that no queue builds up
-//! behind a slow API server.
+//! behind a slow API server. Tries that fail as before are written later, with others: while a registry is away, there is one at any time.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Patch, PatchParams};
 use portcullis_api::revision::POLICY_SERVER_LABEL;
-use portcullis_api::{API_VERSION, ReplicaReportSpec};
+use portcullis_api::{API_VERSION, ReplicaReportSpec, ReportChange};
 use portcullis_kubernetes::{CallError, Failures, REPORT_MANAGER, Retry};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -19,6 +19,8 @@ use super::pace::Bucket;
 /// Changes that may be written at once; after that, the limit is one a second.
 const BURST: f64 = 3.0;
 const PER_SECOND: f64 = 1.0;
+/// The least time between a write and the next one that only tells of tries that failed as before.
+const RETRIES: Duration = Duration::from_secs(30);
 
 /// Writes the reports of `updates` until its sender is gone.
 pub(crate) async fn report(
@@ -96,6 +98,8 @@ struct Slot {
     written: Option<ReplicaReportSpec>,
     heartbeat: Duration,
     renew: Instant,
+    /// When news of nothing but tries that failed as before may be written.
+    retries: Instant,
     not_before: Instant,
     bucket: Bucket,
 }
@@ -103,7 +107,7 @@ struct Slot {
 impl Slot {
     fn new(heartbeat: Duration, now: Instant) -> Self {
         let bucket = Bucket::new(BURST, PER_SECOND, now);
-        Self { wanted: None, written: None, heartbeat, renew: now, not_before: now, bucket }
+        Self { wanted: None, written: None, heartbeat, renew: now, retries: now, not_before: now, bucket }
     }
 
     fn set(&mut self, wanted: Option<ReplicaReportSpec>) {
@@ -113,10 +117,12 @@ impl Slot {
     /// When the next write is due; `None` before the first report.
     fn next(&self, now: Instant) -> Option<Instant> {
         let wanted = self.wanted.as_ref()?;
-        if self.written.as_ref().is_some_and(|written| same(written, wanted)) {
-            return Some(self.renew.max(self.not_before));
-        }
-        Some(self.bucket.free_at(now).max(self.not_before))
+        let due = match self.written.as_ref().map(|written| written.change_to(wanted)) {
+            Some(ReportChange::Time) => self.renew,
+            Some(ReportChange::Retries) => self.retries.min(self.renew),
+            Some(ReportChange::Content) | None => self.bucket.free_at(now),
+        };
+        Some(due.max(self.not_before))
     }
 
     /// The report to write now.
@@ -130,6 +136,7 @@ impl Slot {
     fn written(&mut self, spec: ReplicaReportSpec, now: Instant, random: f64) {
         self.written = Some(spec);
         self.renew = now + self.heartbeat.mul_f64(0.8 + 0.2 * random);
+        self.retries = now + RETRIES;
     }
 
     fn failed(&mut self, not_before: Instant) {
@@ -139,13 +146,11 @@ impl Slot {
     }
 }
 
-/// Whether two reports differ only in their time.
-fn same(one: &ReplicaReportSpec, other: &ReplicaReportSpec) -> bool {
-    ReplicaReportSpec { heartbeat: other.heartbeat, ..one.clone() } == *other
-}
-
 #[cfg(test)]
 mod tests {
+    use portcullis_api::ReportDeviation;
+    use portcullis_contract::ReplicaState;
+
     use super::*;
 
     const MINUTE: Duration = Duration::from_secs(60);
@@ -194,6 +199,37 @@ mod tests {
         }
         assert!(written.len() <= 8, "{written:?}");
         assert_eq!(write(&mut slot, start + Duration::from_secs(9)), Some(49));
+    }
+
+    #[test]
+    fn tries_that_fail_as_before_are_few_writes_and_another_reason_is_told_at_once() {
+        let failing = |reason: &str, next: i64| ReplicaReportSpec {
+            deviations: vec![ReportDeviation {
+                policy_uid: "uid".to_owned(),
+                generation: 1,
+                serving: 0,
+                state: ReplicaState::Failed,
+                reason: Some(reason.to_owned()),
+                retryable: Some(true),
+                next_retry_time: Some(time(next)),
+                since: time(0),
+                message: None,
+                passed_over: true,
+            }],
+            ..spec(1)
+        };
+        let (start, mut writes) = (Instant::now(), 0);
+        let mut slot = Slot::new(MINUTE, start);
+        for second in 0..60 {
+            slot.set(Some(failing("RegistryTimeout", second)));
+            let now = start + Duration::from_secs(second.unsigned_abs());
+            writes += usize::from(write(&mut slot, now).is_some());
+        }
+        assert_eq!(writes, 2, "the failure, and once its tries");
+        let now = start + MINUTE - Duration::from_millis(500);
+        assert_eq!(write(&mut slot, now), None);
+        slot.set(Some(failing("NotFound", 60)));
+        assert_eq!(write(&mut slot, now), Some(1));
     }
 
     #[test]

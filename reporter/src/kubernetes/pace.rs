@@ -17,6 +17,8 @@ const PER_POLICY: f64 = 1.0;
 const SOON: Duration = Duration::from_secs(1);
 /// The least time between a write and the next one that only shows progress.
 const PROGRESS: Duration = Duration::from_secs(10);
+/// The least time between a write and the next one that only says when pods try again.
+const RETRIES: Duration = Duration::from_secs(60);
 /// The part of all writes that may be used for less urgent ones. The rest is kept for urgent ones.
 const CAN_WAIT: f64 = 0.2;
 /// The most calls under way at the same time.
@@ -104,7 +106,8 @@ impl Slot {
     fn due(&self, now: Instant) -> Instant {
         let patient = match (self.wanted, self.written) {
             (Some((_, Urgency::Progress)), Some(written)) => written + PROGRESS,
-            (Some((since, Urgency::Soon | Urgency::Progress | Urgency::Refused)), _) => since + SOON,
+            (Some((_, Urgency::Retries)), Some(written)) => written + RETRIES,
+            (Some((since, Urgency::Soon | Urgency::Progress | Urgency::Retries | Urgency::Refused)), _) => since + SOON,
             (Some((_, Urgency::Now)) | None, _) => now,
         };
         self.not_before.max(self.bucket.free_at(now)).max(patient)
@@ -350,6 +353,8 @@ mod tests {
         assert_eq!(pace.next(at(900)), Next::At(at(10_300)), "what it tells is that it goes on");
         pace.want(&id("b"), Some(Urgency::Soon), at(900));
         assert_eq!(pace.next(at(1900)), Next::Write(id("b")), "nothing better came");
+        pace.want(&id("a"), Some(Urgency::Retries), at(1900));
+        assert_eq!(pace.next(at(1900)), Next::At(at(60_300)), "that pods try again as before");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::fields::Fingerprint;
 use super::store::TrackedPolicy;
+use crate::message;
 
 /// How soon a status is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +20,8 @@ pub(crate) enum Urgency {
     Soon,
     /// Later, as only numbers and messages differ: loading makes progress, or a pod has come or gone.
     Progress,
+    /// Much later, as only the times of the next tries differ: while a registry is away, they do all the time.
+    Retries,
     /// After a moment, and then in turn with those that show progress: the generation is beyond a limit, so that nothing waits for its status.
     /// A tenant may have any number of these.
     Refused,
@@ -52,7 +55,22 @@ pub(crate) fn urgency(policy: &TrackedPolicy, next: &PolicyStatus) -> Urgency {
     }
     // Somebody may look which pods fail, or wait for what was found about the policy.
     let is_detail = failing(last) == failing(next) && (&last.audit, &last.impact) == (&next.audit, &next.impact);
-    if is_detail { Urgency::Progress } else { Urgency::Soon }
+    match is_detail {
+        true if without_retries(last) == without_retries(next) => Urgency::Retries,
+        true => Urgency::Progress,
+        false => Urgency::Soon,
+    }
+}
+
+/// A status that does not say when pods try again.
+fn without_retries(status: &PolicyStatus) -> PolicyStatus {
+    let mut status = status.clone();
+    let times = status.replicas.iter_mut().filter_map(|entry| entry.next_retry_time.take());
+    let words: Vec<_> = times.map(|time| message::retry(Some(time))).collect();
+    for condition in &mut status.conditions {
+        words.iter().for_each(|words| condition.message = condition.message.replace(words, ""));
+    }
+    status
 }
 
 /// The pods that fail, each with the reason.
@@ -215,6 +233,32 @@ mod tests {
         let mut later = failing(&["a"]);
         later.replicas[0].message = Some("in other words".to_owned());
         assert_eq!(urgency(&policy(Some(failing(&["a"]))), &later), Urgency::Progress);
+    }
+
+    #[test]
+    fn when_pods_try_again_is_told_much_later() {
+        let failing = |next: Option<i64>, why: &str| {
+            let next = next.map(|next| Timestamp::from_second(next).expect("a time"));
+            let entry = ReplicaStatus {
+                pod: "a".to_owned(),
+                pod_uid: "a".to_owned(),
+                state: ReplicaState::Failed,
+                generation: 0,
+                reason: Some("RegistryTimeout".to_owned()),
+                retryable: Some(true),
+                next_retry_time: next,
+                since: None,
+                message: None,
+            };
+            let mut status = status("Degraded", "1/3", true);
+            status.conditions[1].message = format!("a: RegistryTimeout{}: {why}", message::retry(next));
+            PolicyStatus { replicas: vec![entry], ..status }
+        };
+        let before = policy(Some(failing(Some(10), "words")));
+        for next in [Some(20), None] {
+            assert_eq!(urgency(&before, &failing(next, "words")), Urgency::Retries);
+        }
+        assert_eq!(urgency(&before, &failing(Some(20), "others")), Urgency::Progress);
     }
 
     #[test]
