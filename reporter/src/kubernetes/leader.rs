@@ -38,7 +38,7 @@ use super::store::{Change, Collection, Store, TrackedPolicy};
 use super::tally::Said;
 use super::tries::{Success, Tries};
 use super::urgency::{Urgency, urgency};
-use super::write::{self, Outcome};
+use super::write::{self, Outcome, Written};
 use crate::audit::Audit;
 use crate::facts::Replica;
 use crate::{event, failing};
@@ -300,7 +300,17 @@ impl<'a> Leader<'a> {
         let Outcome { object, status, answer, knows_all } = outcome;
         let id = object.id.clone();
         match answer {
-            Ok(found) => {
+            Ok(Written { found, unswept: Some(error) }) => {
+                self.failures.over();
+                // The next try has to apply again, as it cannot know the newer version. Its pauses grow, so that another program which writes all the
+                // time makes no loop.
+                let pause = self.tries.failed(&object, &error, knows_all, fastrand::f64(), now).pause;
+                self.metrics.writes.inc();
+                self.metrics.conflicts.inc();
+                self.pace.done(&id, Some(now + pause));
+                self.settle(&object, status, found, false);
+            }
+            Ok(Written { found, unswept: None }) => {
                 self.failures.over();
                 let Success { was_said, others } = self.tries.succeeded(&id);
                 if was_said {
@@ -312,7 +322,7 @@ impl<'a> Leader<'a> {
                 }
                 self.metrics.writes.inc();
                 self.pace.done(&id, None);
-                self.settle(&object, status, found);
+                self.settle(&object, status, found, true);
             }
             Err(error) => {
                 let mut failed = || {
@@ -356,8 +366,8 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// Takes in the result of a write that succeeded.
-    fn settle(&mut self, object: &PolicyObject, status: PolicyStatus, found: Value) {
+    /// Takes in the result of a write that succeeded. `is_swept` is whether another write could not do better, should the status still not be as wanted.
+    fn settle(&mut self, object: &PolicyObject, status: PolicyStatus, found: Value, is_swept: bool) {
         let Some(policy) = self.store.policy_mut(&object.id) else { return };
         if policy.object.meta.uid != object.meta.uid {
             return;
@@ -365,7 +375,8 @@ impl<'a> Leader<'a> {
         let (wanted, left) = (json!(status), &found["status"]);
         let fit = fields::fit(&fields::ours(&wanted), &fields::ours(left));
         let (wanted, left) = (Fingerprint::of(&wanted), Fingerprint::of(left));
-        policy.given_up = (fit != Fit::Same).then_some((wanted, left));
+        let is_final = matches!(fit, Fit::Dropped(_)) || fit == Fit::Foreign && is_swept;
+        policy.given_up = is_final.then_some((wanted, left));
         if let Some(meta) = Meta::of(&found).filter(|meta| !policy.object.meta.is_newer_than(meta)) {
             policy.object.meta = meta;
             policy.object.found = left;

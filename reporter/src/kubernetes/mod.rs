@@ -27,6 +27,8 @@ mod outdated;
 mod own;
 mod pace;
 mod store;
+#[cfg(test)]
+mod stub;
 mod tally;
 mod tries;
 mod urgency;

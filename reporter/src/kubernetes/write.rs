@@ -16,10 +16,19 @@ pub(crate) struct Outcome {
     pub(crate) object: PolicyObject,
     /// The status that was written.
     pub(crate) status: PolicyStatus,
-    /// The object that came back.
-    pub(crate) answer: Result<Value, CallError>,
+    /// What came of it.
+    pub(crate) answer: Result<Written, CallError>,
     /// Whether the API server has told that it knows all fields of the status, so that they are not why it refused them.
     pub(crate) knows_all: bool,
+}
+
+/// A status that the API server took.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// The object that came back.
+    pub(crate) found: Value,
+    /// Why values of other managers that stay beside ours are still there, if another try may remove them.
+    pub(crate) unswept: Option<CallError>,
 }
 
 /// Makes a call, unless this reporter does not lead any more: it may have stood still since the call was due. `point` is the fail point before
@@ -53,7 +62,7 @@ async fn write(
     status: &PolicyStatus,
     may_ask: bool,
     knows_all: &mut bool,
-) -> Result<Value, CallError> {
+) -> Result<Written, CallError> {
     let found = match apply(client, object, body::apply(object, status)).await {
         Ok(found) => found,
         Err(error) if error.code() == Some(500) && may_ask && leadership.is_held() => {
@@ -70,12 +79,14 @@ async fn write(
         Err(error) => return Err(error),
     };
     let fit = fields::fit(&fields::ours(&json!(status)), &fields::ours(&found["status"]));
-    let (Fit::Foreign, Some(meta), true) = (fit, Meta::of(&found), leadership.is_held()) else { return Ok(found) };
+    let (Fit::Foreign, Some(meta), true) = (fit, Meta::of(&found), leadership.is_held()) else {
+        return Ok(Written { found, unswept: None });
+    };
     let object = PolicyObject { meta, ..object.clone() };
     match merge(client, &object, body::sweep(&object, status), false).await {
-        Ok(swept) => Ok(swept),
-        // The apply has succeeded. Values that are left over are found again with the newer version.
-        Err(error) if error.code() == Some(409) => Ok(found),
+        Ok(found) => Ok(Written { found, unswept: None }),
+        // The apply has succeeded, but somebody has written since, mostly the controller its own condition.
+        Err(error) if error.code() == Some(409) => Ok(Written { found, unswept: Some(error) }),
         Err(error) => Err(error),
     }
 }
@@ -145,18 +156,12 @@ pub(crate) async fn remove_report(
 mod tests {
     use std::collections::VecDeque;
     use std::sync::{Arc, Mutex};
-    use std::time::Duration;
 
-    use axum::Router;
-    use axum::body::to_bytes;
-    use axum::extract::Request;
-    use axum::http::{Method, StatusCode};
     use portcullis_api::Kind;
-    use portcullis_kubernetes::{LeaseSettings, hold_lease};
     use portcullis_util::lock;
-    use tokio::time::timeout;
 
     use super::*;
+    use crate::kubernetes::stub::{api_server, leads, refused};
 
     /// What an API server answers to a change of a policy.
     #[derive(Clone, Copy)]
@@ -168,22 +173,10 @@ mod tests {
         Drops,
     }
 
-    /// An API server that gives the Lease to every candidate, and these answers, in this order.
+    /// An API server that gives these answers, in this order.
     fn server(answers: &[Answer]) -> Client {
         let answers = Arc::new(Mutex::new(VecDeque::from(answers.to_vec())));
-        let refused = |code: u16| {
-            let status =
-                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code});
-            (StatusCode::from_u16(code).expect("a code"), status.to_string())
-        };
-        let answer = move |request: Request| async move {
-            let (parts, body) = request.into_parts();
-            let body = to_bytes(body, 1 << 20).await.expect("a body");
-            let mut object: Value = serde_json::from_slice(&body).unwrap_or_default();
-            if parts.uri.path().contains("/leases") {
-                let lease = if parts.method == Method::GET { json!({"metadata": {"name": "l"}}) } else { object };
-                return (StatusCode::OK, lease.to_string());
-            }
+        api_server(move |_, mut object| {
             let answer = lock(&answers).pop_front().expect("no further call");
             match answer {
                 Answer::Refuses(code) => return refused(code),
@@ -191,9 +184,8 @@ mod tests {
                 Answer::Drops => drop(object["status"].as_object_mut().expect("a status").remove("summary")),
             }
             object["metadata"]["uid"] = json!("uid-of-a");
-            (StatusCode::OK, object.to_string())
-        };
-        Client::new(Router::new().fallback(answer).into_service(), "default")
+            (200, object)
+        })
     }
 
     #[tokio::test]
@@ -210,18 +202,8 @@ mod tests {
             (&[Refuses(500), Takes], Some(500), true),
         ] {
             let client = server(answers);
-            let (sender, mut leadership) = Leadership::new();
-            let settings = LeaseSettings { namespace: "n".into(), name: "l".into(), identity: "i".into() };
-            let failures = Failures::new("hold the Lease", |_| ());
-            let held = hold_lease(client.clone(), settings, sender, failures, std::future::pending());
-            let written = async {
-                leadership.held().await;
-                status(client, leadership.clone(), object.clone(), wanted.clone(), true).await.expect("it leads")
-            };
-            let outcome = tokio::select! {
-                () = held => unreachable!("it has no end"),
-                outcome = timeout(Duration::from_secs(60), written) => outcome.expect("it leads soon"),
-            };
+            let (leadership, _held) = leads(&client).await;
+            let outcome = status(client, leadership, object.clone(), wanted.clone(), true).await.expect("it leads");
             let failed = outcome.answer.err().map(|error| error.code());
             assert_eq!((failed.flatten(), outcome.knows_all), (code, knows_all));
         }
