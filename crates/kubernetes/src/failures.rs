@@ -31,9 +31,14 @@ impl Failures {
 
     /// Notes that a call failed and will be tried again.
     pub fn failed(&mut self, error: &CallError) {
+        self.failed_at(error, Instant::now());
+    }
+
+    /// The same at a given time.
+    pub fn failed_at(&mut self, error: &CallError, now: Instant) {
         (self.count)(error);
         // One line, even if the problem changes in the meantime.
-        if self.log.fails("", Instant::now()) {
+        if self.log.fails("", now) {
             tracing::warn!(%error, "failed to {}; it is tried again", self.doing);
         } else {
             tracing::debug!(%error, "failed to {}", self.doing);

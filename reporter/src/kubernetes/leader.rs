@@ -34,6 +34,7 @@ use super::metrics::ClusterMetrics;
 use super::object::{Meta, PolicyObject};
 use super::outdated::Outdated;
 use super::pace::{Next, Pace};
+use super::removals::Removals;
 use super::store::{Change, Collection, Store, TrackedPolicy};
 use super::tally::Said;
 use super::tries::{Success, Tries};
@@ -115,7 +116,10 @@ async fn lead(
             Some(found) = summaries.recv() => leader.store.audited(found),
             Some(_) = watches.join_next() => break,
             Some(_) = audits.join_next() => break,
-            Some(_) = leader.removals.join_next() => {}
+            Some(outcome) = leader.removals.join_next() => match outcome {
+                Ok(Some(answer)) => leader.removals.ended(answer, fastrand::f64(), Instant::now()),
+                Ok(None) | Err(_) => break,
+            },
             _ = tick.tick() => leader.tick(),
             () = leadership.changed() => {}
             () = sleep => {}
@@ -159,7 +163,7 @@ struct Leader<'a> {
     event_failures: Failures,
     writes: JoinSet<Option<Outcome>>,
     event: JoinSet<Option<Result<(), CallError>>>,
-    removals: JoinSet<()>,
+    removals: Removals,
     outdated: Outdated,
 }
 
@@ -184,7 +188,7 @@ impl<'a> Leader<'a> {
             event_failures: metrics.failures_to("write events"),
             writes: JoinSet::new(),
             event: JoinSet::new(),
-            removals: JoinSet::new(),
+            removals: Removals::new(metrics.failures_to("remove reports"), Instant::now()),
             outdated: Outdated::default(),
         }
     }
@@ -467,13 +471,11 @@ impl<'a> Leader<'a> {
         }
         let lost = std::mem::take(&mut self.announcer.lost);
         self.metrics.events_lost.inc_by(lost);
-        if self.removals.is_empty() && self.leadership.is_held() {
-            for report in self.store.dead_reports(Instant::now()) {
-                let namespace = self.settings.identity.namespace.clone();
-                let failures = self.metrics.failures_to("remove reports");
-                let (client, leadership) = (self.client.clone(), self.leadership.clone());
-                self.removals.spawn(write::remove_report(client, leadership, namespace, report, failures));
-            }
+        if self.removals.are_over(Instant::now()) && self.leadership.is_held() {
+            let namespace = &self.settings.identity.namespace;
+            self.removals.begin(self.store.dead_reports(Instant::now()), |report| {
+                write::remove_report(self.client.clone(), self.leadership.clone(), namespace.clone(), report)
+            });
         }
     }
 }

@@ -26,6 +26,7 @@ mod object;
 mod outdated;
 mod own;
 mod pace;
+mod removals;
 mod store;
 #[cfg(test)]
 mod stub;

@@ -3,7 +3,7 @@
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use portcullis_api::PolicyStatus;
-use portcullis_kubernetes::{CallError, Failures, Leadership, STATUS_MANAGER};
+use portcullis_kubernetes::{CallError, Leadership, STATUS_MANAGER};
 use serde_json::{Value, json};
 
 use super::body;
@@ -138,18 +138,20 @@ pub(crate) async fn remove_report(
     leadership: Leadership,
     namespace: String,
     report: Meta,
-    mut failures: Failures,
-) {
+) -> Option<Result<(), CallError>> {
     let preconditions = Preconditions { uid: Some(report.uid), resource_version: Some(report.version) };
     let params = DeleteParams::default().preconditions(preconditions);
     let reports = reports(client, &namespace);
     let call = reports.delete(&report.name, &params);
-    let Some(answer) = if_leading(&leadership, "reporter.before_report_removal", call).await else { return };
-    match answer.map_err(CallError::from) {
-        Ok(_) => tracing::info!(pod = report.name, "removed the report of a pod that is gone"),
-        Err(error) if matches!(error.code(), Some(404 | 409)) => {}
-        Err(error) => failures.failed(&error),
-    }
+    let answer = if_leading(&leadership, "reporter.before_report_removal", call).await?;
+    Some(match answer.map_err(CallError::from) {
+        Ok(_) => {
+            tracing::info!(pod = report.name, "removed the report of a pod that is gone");
+            Ok(())
+        }
+        Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(()),
+        Err(error) => Err(error),
+    })
 }
 
 #[cfg(test)]
