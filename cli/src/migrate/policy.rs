@@ -31,6 +31,13 @@ const KEPT: &[&str] = &[
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// The namespaces that webhooks of ClusterPolicies never call for, beside the installation's own.
 const SYSTEM: [&str; 2] = ["kube-system", "kube-node-lease"];
+/// Kubernetes' own resources without a namespace, by API group. No rule of a Policy may name them.
+const CLUSTER_SCOPED: [(&str, &[&str]); 4] = [
+    ("", &["namespaces", "nodes", "persistentvolumes"]),
+    ("rbac.authorization.k8s.io", &["clusterroles", "clusterrolebindings"]),
+    ("apiextensions.k8s.io", &["customresourcedefinitions"]),
+    ("storage.k8s.io", &["storageclasses"]),
+];
 /// The annotation that `kubectl apply` writes for itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -47,6 +54,12 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
     for member in spec.get_mut("policies").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
         member.as_object_mut().into_iter().for_each(|member| member.retain(|_, value| !value.is_null()));
     }
+    if kind == "Policy" {
+        let rules = spec.get_mut("rules").and_then(Value::as_array_mut);
+        for (field, why) in rules.map(never_matched).unwrap_or_default() {
+            fields.note(field, Outcome::Dropped(why));
+        }
+    }
     let mut metadata = object["metadata"].as_object().cloned().unwrap_or_default();
     metadata.retain(|name, _| ["name", "namespace", "labels", "annotations"].contains(&name.as_str()));
     disown(&mut metadata, fields);
@@ -57,6 +70,54 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
     let policy = json!({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec});
     let id = decode_manifest(policy.clone())?.check()?;
     Ok((id, policy))
+}
+
+/// Removes what the rules of a policy of a namespace never match, as Kubewarden makes the scope of each rule Namespaced: a Policy with it would be
+/// refused. One of which nothing would remain is left as it is. Returns each field with the reason.
+fn never_matched(rules: &mut Vec<Value>) -> Vec<(String, String)> {
+    let never = |name: &str| {
+        let name = portcullis_contract::clean(name, 100);
+        format!("Kubewarden makes the scope of each rule Namespaced, so none matched requests for {name}")
+    };
+    let mut dropped = Vec::new();
+    let is_all_of_cluster = |rule: &Value| {
+        let resources = rule["resources"].as_array().filter(|resources| !resources.is_empty());
+        resources.is_some_and(|resources| resources.iter().all(|one| is_of_cluster(rule, one)))
+    };
+    let has_others = !rules.iter().all(is_all_of_cluster);
+    let mut number = 0..;
+    rules.retain_mut(|rule| {
+        let place = format!("spec.rules[{}]", number.next().unwrap_or_default());
+        if is_all_of_cluster(rule) {
+            let names: Vec<_> = rule["resources"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            if has_others {
+                dropped.push((place, never(&names.join(", "))));
+            }
+            return !has_others;
+        }
+        if rule["scope"].as_str().is_some_and(|scope| scope != "Namespaced") {
+            rule.as_object_mut().and_then(|fields| fields.shift_remove("scope"));
+            let why = "Kubewarden makes it Namespaced, whatever it says, and a Policy has no other";
+            dropped.push((format!("{place}.scope"), why.to_owned()));
+        }
+        let whole = rule.clone();
+        if let Some(resources) = rule.get_mut("resources").and_then(Value::as_array_mut) {
+            for one in resources.extract_if(.., |one| is_of_cluster(&whole, one)) {
+                dropped.push((format!("{place}.resources"), never(one.as_str().unwrap_or_default())));
+            }
+        }
+        true
+    });
+    dropped
+}
+
+/// Whether a resource of a rule is one of Kubernetes without a namespace. Another API group may have one of the same name that is in namespaces.
+fn is_of_cluster(rule: &Value, resource: &Value) -> bool {
+    let groups: Vec<&str> = rule["apiGroups"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let is_of_kubernetes = |group: &&str| *group != "*" && (!group.contains('.') || group.ends_with(".k8s.io"));
+    let name = resource.as_str().and_then(|resource| resource.split('/').next()).unwrap_or_default();
+    let known = |(group, names): &(&str, &[&str])| groups.contains(group) && names.contains(&name);
+    groups.iter().all(is_of_kubernetes) && CLUSTER_SCOPED.iter().any(known)
 }
 
 /// Removes the labels and annotations by which others know what is theirs: they tell of the old policy, and not of the new one beside it.
