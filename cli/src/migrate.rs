@@ -102,8 +102,14 @@ enum MigrateError {
 /// An object without a manifest.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Left {
+    /// The file it is in; none where `object` is the file or folder itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
     object: String,
     why: String,
+    /// Whether it belongs to another product.
+    #[serde(skip)]
+    is_foreign: bool,
 }
 
 /// The fields of one object, while it is translated.
@@ -156,7 +162,8 @@ pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
 
 /// What was read.
 struct Documents {
-    documents: Vec<Value>,
+    /// Each with the name of its file.
+    documents: Vec<(String, Value)>,
     /// The scalars in documents of Kubewarden that kubectl reads otherwise.
     otherwise: Vec<Field>,
     /// The files and folders in a folder that cannot be read, and the files that name Kubewarden's API group and are neither YAML nor JSON.
@@ -172,15 +179,20 @@ fn documents(path: &Path) -> anyhow::Result<Documents> {
             return Ok(());
         }
         match document::documents(&file, &text) {
-            Ok(documents) => documents.into_iter().for_each(|one| read.take(&file, one)),
+            Ok(documents) => {
+                let (objects, others): (Vec<_>, Vec<_>) =
+                    documents.into_iter().partition(|one| is_named || is_object(&one.value));
+                objects.into_iter().for_each(|one| read.take(&file, one));
+                others.iter().for_each(|one| crate::note(&passed_over(&file, one.line)));
+            }
             Err(error) if is_named => {
                 return Err(error).with_context(|| format!("failed to read {}", file.display()));
             }
-            Err(error) => read.left.push(Left::new(&shown(&file), MigrateError::Unreadable(error))),
+            Err(error) => read.left.push(Left::new(None, &shown(&file), &MigrateError::Unreadable(error))),
         }
         Ok(())
     })?;
-    let not_read = |Unread { path, why, .. }: Unread| Left::new(&shown(&path), MigrateError::NotRead(why));
+    let not_read = |Unread { path, why, .. }: Unread| Left::new(None, &shown(&path), &MigrateError::NotRead(why));
     read.left.extend(unread.into_iter().map(not_read));
     Ok(read)
 }
@@ -190,8 +202,21 @@ impl Documents {
         if has_kubewarden(&value) {
             self.otherwise.extend(otherwise.iter().map(|one| Field::read_otherwise(file, one)));
         }
-        self.documents.push(value);
+        self.documents.push((shown(file), value));
     }
+}
+
+/// Whether a document of a folder may be an object, or a list of objects, of a cluster. Values of Helm, patches and kustomizations are not.
+fn is_object(document: &Value) -> bool {
+    let is_kustomization =
+        document["apiVersion"].as_str().is_some_and(|version| version.starts_with("kustomize.config.k8s.io/"));
+    has_kubewarden(document) || (document["kind"].is_string() && !is_kustomization)
+}
+
+/// The note that a document of a folder is not looked at.
+fn passed_over(file: &Path, line: usize) -> String {
+    let why = "it is no object of a cluster; if it changes manifests, render them first, by `kubectl kustomize` or `helm template`";
+    portcullis_contract::clean(&format!("left out {}, line {line}: {why}", shown(file)), 1000)
 }
 
 /// Whether a document is an object of Kubewarden, or a list with one.
@@ -201,9 +226,13 @@ fn has_kubewarden(document: &Value) -> bool {
 }
 
 impl Left {
-    fn new(object: &str, error: MigrateError) -> Self {
-        let why = portcullis_contract::clean(&error.to_string(), 1000);
-        Self { object: portcullis_contract::clean(object, 400), why }
+    fn new(file: Option<&str>, object: &str, error: &MigrateError) -> Self {
+        Self {
+            file: file.map(|file| portcullis_contract::clean(file, 400)),
+            object: portcullis_contract::clean(object, 400),
+            why: portcullis_contract::clean(&error.to_string(), 1000),
+            is_foreign: matches!(error, MigrateError::Foreign),
+        }
     }
 }
 
@@ -227,24 +256,24 @@ impl Migrated {
         u8::from(!self.left.is_empty() || self.fields.iter().any(is_other))
     }
 
-    /// Translates the documents. Lists, as `kubectl get` prints them, are taken apart.
-    fn of(documents: Vec<Value>) -> Self {
+    /// Translates the documents, each with the name of its file. Lists, as `kubectl get` prints them, are taken apart.
+    fn of(documents: Vec<(String, Value)>) -> Self {
         let mut migrated = Self::default();
-        for mut document in documents {
+        for (file, mut document) in documents {
             match document.get_mut("items").map(Value::take) {
-                Some(Value::Array(items)) => items.into_iter().for_each(|item| migrated.take(item)),
-                _ => migrated.take(document),
+                Some(Value::Array(items)) => items.into_iter().for_each(|item| migrated.take(&file, item)),
+                _ => migrated.take(&file, document),
             }
         }
         migrated
     }
 
-    /// Whether there was no object at all.
+    /// Whether there was no object of Kubewarden, nor anything that may be one.
     fn is_empty(&self) -> bool {
-        self.policies.is_empty() && self.values.is_empty() && self.left.is_empty()
+        self.policies.is_empty() && self.values.is_empty() && self.left.iter().all(|left| left.is_foreign)
     }
 
-    fn take(&mut self, object: Value) {
+    fn take(&mut self, file: &str, object: Value) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (kind, metadata) = (text(&object["kind"]), &object["metadata"]);
         let parts = [&object["kind"], &metadata["namespace"], &metadata["name"]].map(text);
@@ -262,12 +291,14 @@ impl Migrated {
             _ => Err(MigrateError::OtherKind),
         };
         match made {
-            Ok((id, _)) if self.ids.contains(&id) => self.left.push(Left::new(&shown, MigrateError::Double(id))),
+            Ok((id, _)) if self.ids.contains(&id) => {
+                self.left.push(Left::new(Some(file), &shown, &MigrateError::Double(id)));
+            }
             Ok((id, policy)) => {
                 self.ids.insert(id);
                 self.policies.push(policy);
             }
-            Err(error) => self.left.push(Left::new(&shown, error)),
+            Err(error) => self.left.push(Left::new(Some(file), &shown, &error)),
         }
     }
 
@@ -284,8 +315,9 @@ impl Migrated {
                 }
             };
         }
-        for Left { object, why } in &self.left {
-            let _ = writeln!(text, "{object}: left out: {why}");
+        for Left { file, object, why, .. } in &self.left {
+            let place = file.as_ref().map(|file| format!("{file}: ")).unwrap_or_default();
+            let _ = writeln!(text, "{place}{object}: left out: {why}");
         }
         text
     }

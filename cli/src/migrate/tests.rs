@@ -4,7 +4,8 @@ use super::*;
 use crate::files::tests::{NOT_READ, add_what_is_not_read};
 
 fn migrated(text: &str) -> Migrated {
-    Migrated::of(portcullis_yaml::read_documents(text).expect("YAML"))
+    let documents = portcullis_yaml::read_documents(text).expect("YAML");
+    Migrated::of(documents.into_iter().map(|document| ("theirs.yaml".to_owned(), document)).collect())
 }
 
 #[test]
@@ -318,7 +319,12 @@ fn a_policy_and_a_group_of_one_name_are_not_one_policy() {
     );
     assert_eq!((migrated.policies.len(), migrated.policies[0]["spec"].get("policies")), (3, None));
     let double = |id: &str| format!("another object has this kind, namespace and name (it is {id} too); rename one");
-    let left = |object: &str, id: &str| Left { object: object.to_owned(), why: double(id) };
+    let left = |object: &str, id: &str| Left {
+        file: Some("theirs.yaml".to_owned()),
+        object: object.to_owned(),
+        why: double(id),
+        is_foreign: false,
+    };
     assert_eq!(
         migrated.left,
         [
@@ -346,7 +352,13 @@ fn other_files_of_a_folder_are_left_alone() {
     put("a.yaml", &policy("a"));
     put("deeper/b.yaml", &policy("b"));
     put("template.yaml", "{{ if .Values.x }}: ]");
-    put("kustomization.yaml", "kind: Kustomization\nresources: [a.yaml]\n");
+    // Those of kustomize name the group in a patch.
+    let patch = format!("patches: [{{target: {{group: {KUBEWARDEN}}}, patch: ''}}]\nresources: [a.yaml]\n");
+    put("kustomization.yaml", &patch);
+    put(
+        "deeper/kustomization.yaml",
+        &format!("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n{patch}"),
+    );
     add_what_is_not_read(folder.path());
     // One whose bytes cannot be read may have others.
     let migrated = Migrated::read(folder.path()).expect("reads");
@@ -371,4 +383,104 @@ fn other_files_of_a_folder_are_left_alone() {
     assert!(read.left[0].object.ends_with("theirs.yaml"), "{:?}", read.left);
     assert!(read.left[0].why.ends_with("; a template must be rendered first"), "{:?}", read.left);
     super::documents(&theirs).err().expect("it is named");
+}
+
+#[test]
+fn what_is_left_out_names_its_file_and_foreign_objects_alone_are_nothing_to_translate() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let put = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("writes");
+    let shown = folder.path().join("roles.yaml").display().to_string();
+    let role = format!("kind: ClusterRole\nmetadata: {{name: a}}\nrules: [{{apiGroups: [{KUBEWARDEN}]}}]\n");
+    put("roles.yaml", &role);
+    for path in [folder.path().to_owned(), folder.path().join("roles.yaml")] {
+        let error = Migrated::read(&path).expect_err("nothing to translate").to_string();
+        assert_eq!(error, format!("no manifests of Kubewarden in {}", path.display()));
+    }
+    put(
+        "policy.yaml",
+        "apiVersion: policies.kubewarden.io/v1\nkind: ClusterAdmissionPolicy\nmetadata: {name: a}\nspec: {}\n",
+    );
+    let migrated = Migrated::read(folder.path()).expect("reads");
+    let account = migrated.account();
+    let foreign = "ClusterRole/a: left out: it does not belong to policies.kubewarden.io/v1; apply it unchanged\n";
+    assert!(account.ends_with(&format!("{shown}: {foreign}")), "{account}");
+    let left = serde_json::to_value(&migrated.left).expect("JSON");
+    assert_eq!((&left[1]["file"], left[1].get("is_foreign")), (&json!(shown), None));
+    // One that is named is not passed over.
+    put("values.yaml", "a: b\n");
+    let error = Migrated::read(&folder.path().join("values.yaml")).expect_err("nothing to translate");
+    assert!(error.to_string().starts_with("no manifests of Kubewarden in "), "{error}");
+}
+
+#[test]
+fn a_policy_of_a_namespace_has_no_scope_and_no_resources_of_the_cluster_as_with_kubewarden() {
+    let policy = |kind: &str, rules: &str| {
+        migrated(&format!(
+            "apiVersion: policies.kubewarden.io/v1\nkind: {kind}\nmetadata: {{name: a, namespace: shop}}\n\
+             spec: {{module: 'registry://a.example/b:v1', rules: {rules}}}\n"
+        ))
+    };
+    let rule = |groups: &str, resources: &str, more: &str| {
+        format!("{{apiGroups: [{groups}], apiVersions: [v1], operations: [CREATE], resources: [{resources}]{more}}}")
+    };
+    let dropped = |migrated: &Migrated| -> Vec<String> {
+        let rules = migrated.fields.iter().filter(|one| one.field.starts_with("spec.rules["));
+        rules.map(|one| format!("{}: {:?}", one.field, one.outcome)).collect()
+    };
+    for scope in ["'*'", "Cluster"] {
+        let rules = format!("[{}]", rule("''", "pods", &format!(", scope: {scope}")));
+        let ours = policy("AdmissionPolicy", &rules);
+        assert_eq!((&ours.left, ours.status()), (&Vec::new(), 0));
+        let wanted =
+            json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]);
+        assert_eq!(ours.policies[0]["spec"]["rules"], wanted);
+        let why = "spec.rules[0].scope: Dropped(\"Kubewarden makes it Namespaced, ";
+        assert!(dropped(&ours)[0].starts_with(why), "{:?}", dropped(&ours));
+        let of_cluster = policy("ClusterAdmissionPolicy", &rules);
+        assert!(of_cluster.policies[0]["spec"]["rules"][0]["scope"].is_string() && dropped(&of_cluster).is_empty());
+    }
+    let several = [
+        rule("'', apps", "pods, namespaces, deployments, nodes/status", ""),
+        rule("rbac.authorization.k8s.io", "clusterroles", ""),
+        rule("''", "secrets", ", scope: Namespaced"),
+    ];
+    let ours = policy("AdmissionPolicy", &format!("[{}]", several.join(", ")));
+    assert_eq!(ours.left, []);
+    let rules = &ours.policies[0]["spec"]["rules"];
+    let resources: Vec<_> = rules.as_array().into_iter().flatten().map(|rule| &rule["resources"]).collect();
+    assert_eq!(resources, [&json!(["pods", "deployments"]), &json!(["secrets"])]);
+    assert_eq!(rules[1]["scope"], "Namespaced");
+    let fields: Vec<_> = dropped(&ours).iter().filter_map(|one| one.split(": ").next().map(str::to_owned)).collect();
+    assert_eq!(fields, ["spec.rules[0].resources", "spec.rules[0].resources", "spec.rules[1]"]);
+    // What cannot be dropped is refused, and never a resource of somebody else.
+    for one in [rule("''", "nodes", ""), rule("'', example.com", "nodes, pods", "")] {
+        let ours = policy("AdmissionPolicy", &format!("[{one}]"));
+        assert!(ours.left[0].why.contains("names a cluster-scoped resource"), "{:?}", ours.left);
+        assert_eq!(dropped(&ours), Vec::<String>::new());
+    }
+}
+
+/// The list of resources here is that of the schema.
+#[test]
+fn each_resource_of_the_cluster_that_a_policy_would_be_refused_for_is_dropped() {
+    for (group, resource) in [
+        ("", "namespaces"),
+        ("", "nodes"),
+        ("", "persistentvolumes"),
+        ("rbac.authorization.k8s.io", "clusterroles"),
+        ("rbac.authorization.k8s.io", "clusterrolebindings"),
+        ("apiextensions.k8s.io", "customresourcedefinitions"),
+        ("storage.k8s.io", "storageclasses"),
+    ] {
+        let policy = |resources: &str| {
+            migrated(&format!(
+                "apiVersion: policies.kubewarden.io/v1\nkind: AdmissionPolicy\nmetadata: {{name: a, namespace: shop}}\n\
+                 spec: {{module: 'registry://a.example/b:v1', rules: [{{apiGroups: ['{group}'], apiVersions: [v1], \
+                 operations: [CREATE], resources: [{resources}]}}]}}\n"
+            ))
+        };
+        let alone = policy(resource);
+        assert!(alone.left[0].why.contains("names a cluster-scoped resource"), "{resource}: {:?}", alone.left);
+        assert_eq!(policy(&format!("others, {resource}")).left, [], "{resource}");
+    }
 }
