@@ -1,7 +1,7 @@
 //! Reads YAML 1.2 files, each with one or more documents, into JSON trees.
 
 use granit_parser::{Event, Parser, ScalarStyle, Tag};
-use serde_json::{Number, Value};
+use serde_json::Value;
 
 use super::tree::{Builder, Document, TreeError};
 
@@ -128,7 +128,8 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, &'
     if resolved { plain(text) } else { Ok(Value::from(text)) }
 }
 
-fn plain(text: &str) -> Result<Value, &'static str> {
+/// A scalar that has neither quotes nor the tag of a text.
+pub(super) fn plain(text: &str) -> Result<Value, &'static str> {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Ok(Value::Null),
         "true" | "True" | "TRUE" => return Ok(Value::Bool(true)),
@@ -161,14 +162,22 @@ fn plain(text: &str) -> Result<Value, &'static str> {
         };
     }
     if is_float(unsigned) {
-        let number = text.parse::<f64>().ok().and_then(Number::from_f64);
-        return number.map(Value::Number).ok_or("the number is too large: quote it if it is a text");
+        let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+        return number.map(number_of).ok_or("the number is too large: quote it if it is a text");
     }
     Ok(Value::from(text))
 }
 
+/// A whole number is an integer however it is written: kubectl sends `1.0` and `1e3` as 1 and 1000, and modules with integers in their settings take
+/// no others.
+fn number_of(number: f64) -> Value {
+    // Its digits as JSON has them, which are not those of a cast above 2^53.
+    let whole = (number.fract() == 0.0).then(|| number.to_string().parse::<i64>().ok()).flatten();
+    whole.map_or_else(|| Value::from(number), Value::from)
+}
+
 /// `1.5`, `.5`, `1.`, `1e3`: digits with a point or an exponent.
-fn is_float(text: &str) -> bool {
+pub(super) fn is_float(text: &str) -> bool {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, Some(exponent.strip_prefix(['+', '-']).unwrap_or(exponent))),
         None => (text, None),
@@ -209,8 +218,19 @@ mod tests {
         let value = one("[yes, 1.5, 1e3, 0x10, 0o17, 0123, 1.2.3, '1', !!str 2, ~, True, 1_000, .5, 12:30]");
         assert_eq!(
             value,
-            json!(["yes", 1.5, 1000.0, 16, 15, "0123", "1.2.3", "1", "2", null, true, "1_000", 0.5, "12:30"])
+            json!(["yes", 1.5, 1000, 16, 15, "0123", "1.2.3", "1", "2", null, true, "1_000", 0.5, "12:30"])
         );
+    }
+
+    /// As kubectl was seen to send them.
+    #[test]
+    fn whole_numbers_are_integers_however_they_are_written() {
+        let value =
+            one("[1.0, 1e3, 5., -2.0, -0.0, 1e18, 1.2345678901234567e18, 1.5, 1e-3, 1e19, -9223372036854775808.0]");
+        let large = [json!(1_000_000_000_000_000_000_u64), json!(1_234_567_890_123_456_800_u64)];
+        let floats = [json!(1.5), json!(0.001), json!(1e19), json!(-9_223_372_036_854_775_808.0)];
+        let whole = [1, 1000, 5, -2, 0].map(|number| json!(number));
+        assert_eq!(value, json!([&whole[..], &large, &floats].concat()));
     }
 
     #[test]
