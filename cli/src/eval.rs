@@ -22,8 +22,9 @@ use serde_json::Value;
 
 use crate::args::{EvalArgs, EvalForm};
 use crate::child::Echo;
+use crate::files::folder_of;
 use crate::kind::shown;
-use manifest::{Chosen, Given};
+use manifest::{Chosen, Given, notes_on};
 use request::Review;
 use session::{Evaluated, More, Session, until_signal};
 use verdict::{Outcome, Verdict};
@@ -101,6 +102,7 @@ fn evaluate(args: &EvalArgs) -> anyhow::Result<Verdict> {
         evaluated
     })?;
     let mut notes = review.notes.clone();
+    notes.extend(notes_on(&args.request, &review.otherwise));
     notes.extend(chosen.notes(&review));
     Ok(match evaluated {
         Evaluated::Unserved(failure) => Verdict::unserved(&chosen.id, &failure, notes),
@@ -119,7 +121,7 @@ pub(crate) fn policy_of(file: &Path, wanted: Option<&str>, given: Given) -> anyh
         file.display()
     );
     let text = crate::read(file, LARGEST)?;
-    let folder = std::path::absolute(file)?.parent().unwrap_or(Path::new("/")).to_owned();
+    let folder = folder_of(file)?;
     Ok((Chosen::from(&text, file, &folder, wanted, given)?, folder))
 }
 

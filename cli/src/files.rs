@@ -70,6 +70,15 @@ pub(crate) fn each(
     Ok(unread)
 }
 
+/// The real path of a file's folder: `..` in a path that begins there is the folder above it, also for who reads the path without looking at
+/// links. The file itself may be a link; what it names is beside the link.
+///
+/// # Errors
+/// When the folder does not exist.
+pub(crate) fn folder_of(file: &Path) -> io::Result<PathBuf> {
+    std::path::absolute(file)?.parent().unwrap_or(Path::new("/")).canonicalize()
+}
+
 /// The note that something of a folder is not looked at.
 fn left_out(path: &Path, why: &str) -> String {
     portcullis_contract::clean(&format!("left out {}: {why}", path.display()), 1000)
@@ -190,6 +199,23 @@ pub(crate) mod tests {
                 (&file, false, ""),
             ]
         );
+    }
+
+    #[test]
+    fn a_link_to_a_folder_is_followed_and_one_to_a_file_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let real = folder.path().canonicalize().expect("a path");
+        for inner in ["a", "b/c"] {
+            fs::create_dir_all(real.join(inner)).expect("makes");
+        }
+        symlink("../b/c", real.join("a/link")).expect("links");
+        symlink("../b/c/x.yaml", real.join("a/x.yaml")).expect("links");
+        fs::write(real.join("b/x.yaml"), "").expect("writes");
+        for (file, of) in [("a/link/x.yaml", "b/c"), ("a/link/../x.yaml", "b"), ("a/x.yaml", "a")] {
+            assert_eq!(folder_of(&real.join(file)).expect("a folder"), real.join(of), "{file}");
+        }
+        folder_of(&real.join("absent/x.yaml")).expect_err("no folder");
+        assert_eq!(folder_of(Path::new("-")).expect("a folder"), std::env::current_dir().expect("a folder"));
     }
 
     #[test]

@@ -424,6 +424,7 @@ spec:
             bytes: Vec::new(),
             is_raw: false,
             notes: Vec::new(),
+            otherwise: Vec::new(),
             asked: Some(Asked {
                 group: String::new(),
                 version: "v1".into(),

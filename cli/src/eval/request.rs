@@ -1,11 +1,15 @@
 //! The request to evaluate: an AdmissionReview, made from what the user has (a review, a request or an object). Pure.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
 use portcullis_matching::{Asked, about};
+use portcullis_yaml::ReadOtherwise;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+
+use crate::document::documents;
 
 /// The kinds of Kubernetes whose objects are in no namespace, by their API groups.
 const CLUSTER_KINDS: [(&str, &[&str]); 18] = [
@@ -51,6 +55,8 @@ pub(crate) struct Review {
     pub(super) is_raw: bool,
     /// How it was made, if the user did not give an AdmissionReview.
     pub(super) notes: Vec<String>,
+    /// The scalars in it that kubectl gives to an API server as something else than is read here.
+    pub(crate) otherwise: Vec<ReadOtherwise>,
     /// The parts of the request that rules look at, if it has them.
     pub(crate) asked: Option<Asked>,
 }
@@ -58,43 +64,51 @@ pub(crate) struct Review {
 impl Review {
     /// From any JSON or YAML, for a policy of raw requests.
     pub(super) fn raw(text: &[u8]) -> anyhow::Result<Self> {
-        let (_, raw) = any(text)?;
+        // No kubectl reads such a request.
+        let (_, raw, _) = any(text)?;
         let bytes = format!(r#"{{"request":{}}}"#, raw.get()).into();
-        Ok(Self { bytes, is_raw: true, notes: Vec::new(), asked: None })
+        Ok(Self { bytes, is_raw: true, notes: Vec::new(), otherwise: Vec::new(), asked: None })
     }
 
     /// From an AdmissionReview, a request or an object, in JSON or YAML. JSON is passed on unchanged.
     pub(crate) fn from(text: &[u8]) -> anyhow::Result<Self> {
-        let (value, raw) = any(text)?;
+        let (value, raw, otherwise) = any(text)?;
+        Ok(Self { otherwise, ..Self::of(&value, raw.get())? })
+    }
+
+    /// From a value, whose JSON is `raw`.
+    fn of(value: &Value, raw: &str) -> anyhow::Result<Self> {
         ensure!(value.is_object(), "want an AdmissionReview, its request, or a Kubernetes object");
-        let raw = raw.get();
+        let new =
+            |bytes, notes, request| Self { bytes, is_raw: false, notes, otherwise: Vec::new(), asked: asked(request) };
         if value["kind"] == "AdmissionReview" {
             ensure!(value["request"].is_object(), "it is an AdmissionReview without a request (perhaps a response?)");
-            return Ok(Self { bytes: raw.into(), is_raw: false, notes: Vec::new(), asked: asked(&value["request"]) });
+            return Ok(new(raw.into(), Vec::new(), &value["request"]));
         }
         if value["operation"].is_string() && !value["apiVersion"].is_string() {
             let text = format!(r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{raw}}}"#);
             let notes = vec!["it is a bare request; it was put into an AdmissionReview".to_owned()];
-            return Ok(Self { bytes: text.into(), is_raw: false, notes, asked: asked(&value) });
+            return Ok(new(text.into(), notes, value));
         }
-        object(&value, raw)
+        object(value, raw)
     }
 }
 
-/// The value of a text, and its JSON: as it is written, or made from YAML.
-fn any(text: &[u8]) -> anyhow::Result<(Value, Box<RawValue>)> {
+/// The value of a text, its JSON, as it is written or made from YAML, and what kubectl reads otherwise in YAML.
+fn any(text: &[u8]) -> anyhow::Result<(Value, Box<RawValue>, Vec<ReadOtherwise>)> {
     ensure!(!text.trim_ascii().is_empty(), "it is empty");
     let json_error = match serde_json::from_slice::<Box<RawValue>>(text) {
-        Ok(raw) => return Ok((serde_json::from_str(raw.get())?, raw)),
+        Ok(raw) => return Ok((serde_json::from_str(raw.get())?, raw, Vec::new())),
         Err(error) => error,
     };
     let wrong = || format!("it is neither JSON ({json_error}) nor YAML");
-    let mut documents = portcullis_yaml::read_documents(text).with_context(wrong)?;
+    // It is read as YAML whatever its name says.
+    let mut documents = documents(Path::new(""), text).with_context(wrong)?;
     ensure!(documents.len() <= 1, "it has several documents; evaluate one at a time");
-    let value = documents.pop().filter(|value| value.is_object() || value.is_array());
-    let value = value.with_context(|| format!("it is neither JSON ({json_error}) nor a YAML mapping"))?;
-    let raw = serde_json::value::to_raw_value(&value)?;
-    Ok((value, raw))
+    let document = documents.pop().filter(|document| document.value.is_object() || document.value.is_array());
+    let document = document.with_context(|| format!("it is neither JSON ({json_error}) nor a YAML mapping"))?;
+    let raw = to_raw_value(&document.value)?;
+    Ok((document.value, raw, document.otherwise))
 }
 
 /// A request to create an object.
@@ -130,7 +144,7 @@ fn object(value: &Value, raw: &str) -> anyhow::Result<Review> {
     let bytes = about("portcullis-eval", &asked, kind, name, filled.as_deref().unwrap_or(raw));
     let place = namespace.map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default();
     let notes = vec![format!("it is a {kind}; it was evaluated as a request to create it ({resource}{place})")];
-    Ok(Review { bytes, is_raw: false, notes, asked: Some(asked) })
+    Ok(Review { bytes, is_raw: false, notes, otherwise: Vec::new(), asked: Some(asked) })
 }
 
 /// An object with its namespace, which API servers fill in before they ask. Each field stays as it is written, but for their order, which
@@ -270,6 +284,20 @@ mod tests {
         let list = r#"{"apiVersion":"v1","kind":"List","items":[{},{}]}"#;
         assert_eq!(review(list).expect_err("refused"), "it is a list of 2 objects; evaluate one at a time");
         assert!(review("a: 1\n---\nb: 2").expect_err("refused").contains("several documents"));
+    }
+
+    #[test]
+    fn what_kubectl_reads_otherwise_in_yaml_is_told() {
+        let told = |text: &str| {
+            let (_, made) = review(text).expect("a review");
+            made.otherwise.into_iter().map(|one| (one.line, one.word, one.meant)).collect::<Vec<_>>()
+        };
+        let pod = "apiVersion: v1\nkind: Pod\nspec:\n  hostNetwork: yes\n  runAsUser: 0644\n";
+        let found = [(4, Some("yes".to_owned()), "true"), (5, None, "a number")];
+        assert_eq!(told(pod), found);
+        assert_eq!(told("kind: AdmissionReview\nrequest: {operation: CREATE, object: {a: on}}\n")[0].0, 2);
+        assert_eq!(told(r#"{"apiVersion": "v1", "kind": "Pod", "spec": {"hostNetwork": "yes"}}"#), []);
+        assert_eq!(Review::raw(b"user: on\n").expect("a request").otherwise, []);
     }
 
     #[test]
