@@ -22,7 +22,6 @@ use crate::child::Echo;
 use crate::eval::session::{More, Session, until_signal};
 use crate::eval::state::Settled;
 use crate::eval::verdict::{Outcome as Answer, Verdict};
-use crate::files::Unread;
 use crate::matching::{NamespaceLabels, matching};
 use collect::{Prepared, Trial, collect};
 use expectation::Judged;
@@ -42,7 +41,7 @@ pub(crate) fn test(args: &TestArgs) -> ExitCode {
 
 fn tested(args: &TestArgs) -> anyhow::Result<Report> {
     args.modules.loader.access.check()?;
-    let (tests, unread) = collect(&args.paths, args.run.as_deref())?;
+    let (tests, wrong) = collect(&args.paths, args.run.as_deref())?;
     let batches = batches(&tests);
     if args.recording.record.is_some() && batches.len() > 1 {
         let problem = "these tests load a policy several times, with different manifests or settings, and each time would overwrite the \
@@ -57,11 +56,7 @@ fn tested(args: &TestArgs) -> anyhow::Result<Report> {
             }
         }
         let mut report = Report::default();
-        let unread = unread.into_iter().map(|Unread { path, is_folder, why }| {
-            let what = if is_folder { "the folder" } else { "the file" };
-            Tried::unread(path.display().to_string(), what, why)
-        });
-        tried.into_iter().flatten().chain(unread).for_each(|one| report.add(one));
+        tried.into_iter().flatten().chain(wrong).for_each(|one| report.add(one));
         Ok(report)
     })
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::args::TestForm;
 use crate::junit;
 
-/// All cases, in the order of the files, and then what could not be read.
+/// All cases, in the order of the files, and then what could not be read and the tests that are wrong.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     cases: Vec<Tried>,
@@ -20,9 +20,9 @@ pub(super) struct Tried {
     pub(super) file: String,
     /// The line that its document begins on, from 1.
     pub(super) line: usize,
-    /// The name of the test; empty if its file could not be read.
+    /// The name of the test; empty if it has none, or its file could not be read.
     pub(super) test: String,
-    /// The policy's id; empty if the test's file could not be read.
+    /// The policy's id; empty if the test could not be read.
     pub(super) policy: String,
     /// The name of the case.
     pub(super) case: String,
@@ -45,8 +45,8 @@ pub(super) enum Outcome {
 }
 
 impl Tried {
-    /// `the file` or `the folder` in a folder that could not be read, as a case of its own: whether it has others is not known.
-    pub(super) fn unread(file: String, what: &str, why: String) -> Self {
+    /// `the file` or `the folder` that could not be read, or `the test` that is wrong, as a case of its own: its own cases are not known.
+    pub(super) fn not_evaluated(file: String, what: &str, why: String) -> Self {
         Self {
             file,
             line: 1,
@@ -64,7 +64,7 @@ fn safe(text: &str) -> String {
     portcullis_contract::clean(text, usize::MAX)
 }
 
-/// A name after that of what it is in. What could not be read has no test.
+/// A name after that of what it is in. What could not be read has no test, and a test may have no name.
 fn named(whole: &str, part: &str) -> String {
     [whole, part].into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join(": ")
 }
@@ -185,7 +185,11 @@ mod tests {
     #[test]
     fn a_file_that_could_not_be_read_is_a_case_that_is_not_evaluated() {
         let mut report = report(&[Outcome::Passed]);
-        report.add(Tried::unread("tests/b.yaml".to_owned(), "the file", "failed to open tests/b.yaml".to_owned()));
+        report.add(Tried::not_evaluated(
+            "tests/b.yaml".to_owned(),
+            "the file",
+            "failed to open tests/b.yaml".to_owned(),
+        ));
         assert_eq!(report.status(), 2);
         let text = report.in_form(TestForm::Text);
         let end = "tests/b.yaml:1: the file: NOT EVALUATED\n  failed to open tests/b.yaml\n\n\

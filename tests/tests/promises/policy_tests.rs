@@ -126,5 +126,26 @@ fn promise_a_policy_that_does_not_load_passes_no_test() {
     folder.write("labels-test.yaml", test("cluster-labels", &json!([{"name": "a pod", "expect": {"allowed": true}}])));
     let (status, text) = tested(&folder, &[]);
     assert_eq!(status, Some(2), "{text}");
-    assert!(text.contains("labels-test.yaml:1: cases[0] (a pod): want either request, a file, or object"), "{text}");
+    let why = "labels-test.yaml:1: labels: the test: NOT EVALUATED\n  cases[0] (a pod): want either request, a file, or object";
+    assert!(text.contains(why), "{text}");
+}
+
+#[test]
+fn promise_a_wrong_test_does_not_hide_the_results_of_the_others() {
+    let folder = Folder::empty();
+    folder.put(&policy("labels", &json!(["team"])));
+    let cases = json!([{"name": "as it is", "request": request("pod-ok"), "expect": {"allowed": true}}]);
+    folder.write("a-test.yaml", test("cluster-absent", &cases));
+    folder.write("b-test.yaml", test("cluster-labels", &cases));
+    let (status, text) = tested(&folder, &[]);
+    assert_eq!(status, Some(2), "{text}");
+    for words in [
+        "b-test.yaml:1: labels: as it is: ok",
+        "a-test.yaml:1: labels: the test: NOT EVALUATED\n  policy: failed to open ",
+        "1 passed, 0 failed, 1 not evaluated",
+    ] {
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
+    let (status, text) = tested(&folder, &["-o", "junit"]);
+    assert!(status == Some(2) && text.contains("tests=\"2\" failures=\"0\" errors=\"1\""), "{text}");
 }
