@@ -8,12 +8,13 @@ use portcullis_api::PolicySpec;
 use portcullis_api::kubernetes::GROUP;
 use portcullis_contract::{PolicyId, Reason};
 use portcullis_expression::match_condition;
+use portcullis_util::causes;
 use serde_json::Value;
 
 use super::report::{Finding, Level, Report};
 use crate::document::{Document, documents, documents_with_gaps, read_otherwise};
 use crate::eval::manifest::{Chosen, Given};
-use crate::files::{Found, Unread, each, names};
+use crate::files::{Found, Unread, each, folder_of, names};
 use crate::kind::{KUBEWARDEN, Kind, NoPolicy, objects};
 use crate::module_source::Source;
 
@@ -66,7 +67,7 @@ impl Collected {
                 return Ok(());
             }
         };
-        let folder = std::path::absolute(file)?.parent().map(Path::to_owned).unwrap_or_default();
+        let folder = folder_of(file)?;
         for Document { line, value, otherwise, too_deep } in documents {
             let before = self.report.len();
             for object in objects(value) {
@@ -106,7 +107,7 @@ impl Collected {
         let chosen = match Chosen::of(document, folder, Given::default()) {
             Ok(chosen) => chosen,
             Err(error) => {
-                self.report.policy(file, line, name, vec![Finding::invalid(format!("{error:#}"))]);
+                self.report.policy(file, line, name, vec![Finding::invalid(causes(error.as_ref()))]);
                 return;
             }
         };
@@ -350,6 +351,17 @@ mod tests {
             "unknown.yaml:1: x [2J a.yaml:1: cluster/a: ok: error SpecInvalid: kind: ",
         ] {
             assert!(text.contains(words), "{words} in {text}");
+        }
+    }
+
+    #[test]
+    fn a_name_over_the_limit_is_told_with_the_limit_and_once() {
+        for name in ["a".repeat(64), "No_Name".to_owned()] {
+            let (lines, ready) = told(&[("a.yaml", &policy(&name).to_string())]);
+            let start =
+                format!("a.yaml:1: {name}: error SpecInvalid: metadata.name: \"cluster/{name}\" is not a policy id: ");
+            assert!(lines[0].starts_with(&start) && lines[0].contains("at most 63 characters"), "{lines:?}");
+            assert_eq!((ready, lines[0].matches("policy id").count()), (0, 1), "{lines:?}");
         }
     }
 

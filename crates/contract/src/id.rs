@@ -15,7 +15,10 @@ pub struct PolicyId(Arc<str>);
 
 /// The text is not a policy id.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a policy id: want cluster/<name>, namespaced/<namespace>/<name>, or a name without a slash")]
+#[error(
+    "{0:?} is not a policy id: want cluster/<name>, namespaced/<namespace>/<name>, or a name without a slash; <name> has at most 63 \
+     characters: lower case letters, digits, `-` and `.`, with a letter or a digit at both ends and on both sides of each `.`"
+)]
 pub struct PolicyIdError(String);
 
 impl PolicyId {
@@ -192,6 +195,20 @@ mod tests {
         let b = PolicyId::namespaced("a-b", "c").expect("valid");
         assert_ne!(a, b);
         assert_eq!((a.namespace(), a.name()), (Some("a"), "b-c"));
+    }
+
+    #[test]
+    fn what_a_name_may_be_is_told() {
+        for bad in ["a".repeat(64), "No_Name".to_owned(), "-a".to_owned(), "a..b".to_owned()] {
+            let told = PolicyId::cluster(&bad).expect_err("refused").to_string();
+            assert!(
+                told.contains("<name> has at most 63 characters: lower case letters, digits, `-` and `.`"),
+                "{told}"
+            );
+        }
+        for good in ["a".repeat(63), "a.b-c.7".to_owned()] {
+            PolicyId::cluster(&good).expect(&good);
+        }
     }
 
     #[test]
