@@ -28,10 +28,16 @@ impl FileSource {
 
     fn open(&self, path: &Path) -> Result<File, SourceError> {
         let outside = || {
-            let text = format!(
-                "{} is not below the folder of the policies: move it there, or name its folder with --module-root",
-                path.display()
-            );
+            let is_below = self.roots.iter().any(|root| path.starts_with(root));
+            let (what, instead) = if is_below {
+                (
+                    "is a link that leads out of the folder of the policies: put the module itself there",
+                    "the one it leads to",
+                )
+            } else {
+                ("is not below the folder of the policies: move it there", "its folder")
+            };
+            let text = format!("{} {what}, or name {instead} with --module-root", path.display());
             SourceError::new(Reason::SourceNotAllowed, text)
         };
         let real = match path.canonicalize() {
@@ -167,6 +173,14 @@ mod tests {
         ] {
             assert_eq!(reason(&rig, &path), Reason::SourceNotAllowed, "{}", path.display());
         }
+        let told = |path: &Path| rig.source.open(path).expect_err("refused").message;
+        // The roots are real paths, and so are those of policies.
+        let link = rig.source.roots[0].join("b.wasm");
+        let why = "is a link that leads out of the folder of the policies: put the module itself there, or name the one it leads to \
+                   with --module-root";
+        assert_eq!(told(&link), format!("{} {why}", link.display()));
+        let why = "is not below the folder of the policies: move it there, or name its folder with --module-root";
+        assert_eq!(told(&canary), format!("{} {why}", canary.display()));
     }
 
     #[test]
