@@ -199,8 +199,8 @@ impl Control {
             Outcome::Done => {}
             Outcome::Gone(uid) => drop(self.memory.gone.insert(uid)),
             Outcome::Wrote(change) => {
-                if let Action::DeleteWebhook { name, uid, .. } = action {
-                    self.memory.unregistered(name, uid);
+                if let Action::DeleteWebhook { kind, name, uid } = action {
+                    self.memory.unregistered(&self.rules.policy_server, *kind, name, uid);
                 }
                 self.memory.wrote(action, &change);
                 self.world.take(change);

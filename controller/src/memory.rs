@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use portcullis_api::Truth;
-use portcullis_contract::GroupId;
+use portcullis_contract::{GroupId, WebhookKind};
 
 use crate::action::{Action, Key};
 use crate::event::PolicyWarning;
 use crate::failed::{Cause, Failed};
-use crate::world::{Change, Collection, Entries, PolicyView, World};
+use crate::world::{Change, Collection, Entries, OwnWebhook, PolicyView, World};
 
 /// The reason of a policy that waits for its replicas.
 pub(crate) const WAITING: &str = "WaitingForReplicas";
@@ -321,8 +321,9 @@ impl Memory {
     }
 
     /// Notes that we deleted the webhook with this name and uid: a policy that joins its group from now on registers and proves it again.
-    pub fn unregistered(&mut self, name: &str, uid: &str) {
-        for (_, group) in self.groups.iter_mut().filter(|(group, _)| name.ends_with(group.as_str())) {
+    pub fn unregistered(&mut self, policy_server: &str, kind: WebhookKind, name: &str, uid: &str) {
+        let Some(OwnWebhook::Group(group)) = OwnWebhook::of(policy_server, kind, name) else { return };
+        if let Some(group) = self.groups.get_mut(&group) {
             group.deleted = Some(uid.to_owned());
             group.right = None;
             group.proven = None;

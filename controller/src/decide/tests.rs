@@ -262,8 +262,8 @@ impl Stage {
 
     /// Records that we deleted this webhook.
     fn unregistered(&mut self, name: &str) {
-        let webhook = self.world.webhooks.values().find(|one| one.name == name).expect("a webhook").uid.clone();
-        self.memory.unregistered(name, &webhook);
+        let webhook = self.world.webhooks.values().find(|one| one.name == name).expect("a webhook");
+        self.memory.unregistered("default", webhook.kind, name, &webhook.uid);
         self.world.webhooks.retain(|_, one| one.name != name);
     }
 
