@@ -1,5 +1,5 @@
-//! Webhooks that something else changes again after each of our writes, such as an admission plugin, or a tool that keeps them as they were. They are
-//! never right for long, so what waits for that would wait for ever, and nobody would learn why.
+//! Webhooks that something else changes again after each of our writes, such as an admission plugin, or a tool that keeps them as they were.
+//! They are never right for long, so what waits for that would wait for ever, and nobody would learn why.
 
 use std::time::Duration;
 

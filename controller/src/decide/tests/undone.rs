@@ -83,7 +83,7 @@ fn single_edits_and_changes_of_our_own_are_not_told() {
     stage.write_webhooks();
     stage.prove(stage.group(&policy("a")));
     assert_eq!(stage.actions(), ["a True Registered at 1"]);
-    // Other authorities, which nobody proves anew.
+    // Other authorities, which nobody proves again.
     for number in 0..40 {
         if let Ok(installation) = &mut stage.rules.installation {
             installation.ca_bundle = Arc::new(number.to_string());
@@ -114,7 +114,7 @@ fn z03_a_webhook_that_is_never_right_holds_up_no_policy_once_it_waits_long_enoug
     stage.write_webhooks_through(add_expression);
     assert!(is_created(&mut stage));
 
-    // One that changes the timeout itself is told.
+    // If the plugin changes the timeout itself, the status says so.
     let mut stage = stage_of();
     stage.write_webhooks_through(|object| object["webhooks"][0]["timeoutSeconds"] = json!(11));
     let actions = stage.actions();
