@@ -371,8 +371,7 @@ impl RecordArgs {
     pub(crate) fn for_loader(&self) -> Vec<OsString> {
         let files = [("--record-capabilities", &self.record), ("--replay-capabilities", &self.replay)];
         let given = files.into_iter().filter_map(|(flag, file)| Some([flag.into(), file.clone()?.into()]));
-        // The user of this command is the operator, so all grants of the policy count.
-        given.flatten().chain(["--namespaced-capability".into(), "*".into()]).collect()
+        given.flatten().collect()
     }
 
     /// The same for an evaluator. For a recording, it passes on to the loader even the calls that it could answer itself, so that the recording

@@ -44,9 +44,7 @@ fn checked(args: &CheckArgs) -> anyhow::Result<Report> {
 async fn load(args: &CheckArgs, collected: &mut Collected) -> anyhow::Result<()> {
     let Collected { ready, report, folders } = collected;
     let roots: Vec<PathBuf> = folders.iter().chain(&args.modules.module_roots).cloned().collect();
-    let mut loader = args.modules.for_loader();
-    // It is not known here what the installation allows Policies, so all is allowed. The status of a Policy tells later.
-    loader.extend(["--namespaced-capability".into(), "*".into()]);
+    let loader = args.modules.for_loader();
     let manifests: Vec<_> = ready.iter().map(|(_, chosen)| chosen.manifest.as_str()).collect();
     let ids: Vec<_> = ready.iter().map(|(_, chosen)| &chosen.id).collect();
     let session = Session::start(&manifests, &roots, More::of_loader(loader), args.modules.limits.compile_time).await?;

@@ -92,7 +92,6 @@ async fn ask(args: &ImpactArgs, chosen: &Chosen, scope: &Scope, roots: &[PathBuf
     // Before anything is compiled, so that a cluster that does not answer is noticed at once.
     let discovered = cluster.resources(|group, version| scope.is_of(group, version)).await?;
     let mut loader = args.modules.for_loader();
-    loader.extend(["--namespaced-capability".into(), "*".into()]);
     if let Some(kubeconfig) = &args.cluster.kubeconfig {
         loader.extend(["--kubeconfig".into(), kubeconfig.clone().into()]);
     }

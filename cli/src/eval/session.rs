@@ -127,8 +127,10 @@ impl Session {
             ["--plain-http", "--policy-paths", "on", "--audit", "on", "--validate-raw", "on", "--drain-delay", "0s"]
                 .map(OsString::from),
         );
-        // Each command allows the loader the same.
-        arguments.extend(["--namespaced-capability", "*"].map(OsString::from));
+        // The user is the operator here. What an installation allows the Policies of its namespaces is not known, so it is all; the status of a
+        // Policy tells later.
+        let all = ["--namespaced-capability", "*"].map(OsString::from);
+        arguments.extend(all.clone());
         arguments.extend(more.evaluator);
         let ports = &["admission", "probes", "state"];
         let spec_of_evaluator = ChildSpec { echo: more.echo, ..spec(Program::Evaluator, evaluator, arguments, ports) };
@@ -149,6 +151,7 @@ impl Session {
         for root in roots {
             arguments.extend(["--module-root".into(), root.into()]);
         }
+        arguments.extend(all);
         arguments.extend(more.loader);
         let loader = Running::start(&spec(Program::Loader, loader, arguments, &["probes", "state"])).await;
         let loader = loader.map_err(StartError::into_setting)?;
