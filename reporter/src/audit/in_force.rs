@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_revision_of_another_policy_or_without_content_is_none() {
         let content = |revision| wanted_of(Some(1), 4).expect("a revision").content(revision);
-        let revision = |uid: &str, problem: Value| json!({"data": {"policy": {"uid": uid}, "generation": 4, "problem": problem, "spec": {"rules": []}}});
+        let revision = |uid: &str, problem: Value| json!({"data": {"policy": {"uid": uid}, "problem": problem, "spec": {"rules": []}}});
         assert_eq!(content(Some(revision(UID, Value::Null))), Content::Revision(json!({"rules": []})));
         let unreadable = json!({"data": {"policy": {"uid": UID}, "spec": "?"}});
         for other in [None, Some(revision("other", Value::Null)), Some(revision(UID, json!("gone"))), Some(unreadable)]

@@ -122,7 +122,8 @@ impl Scanner {
             }
         }
         self.worker.reading.stop(Instant::now());
-        // While an aggregated API server is away, its resources are unknown, so no report is deleted as superfluous; nor where the kinds of a policy are.
+        // While an aggregated API server is away, its resources are unknown, so no report is deleted as superfluous. Nor is one while the kinds
+        // of a policy are unknown.
         if hidden.is_empty() && plan.kept.is_empty() {
             let kind = |list: &List| (list.resource.api_version(), list.resource.kind.clone());
             let listed: Vec<_> = plan.lists.iter().map(kind).collect();

@@ -306,8 +306,8 @@ impl<'a> Leader<'a> {
         match answer {
             Ok(Written { found, unswept: Some(error) }) => {
                 self.failures.over();
-                // The next try has to apply again, as it cannot know the newer version. Its pauses grow, so that another program which writes all the
-                // time makes no loop.
+                // The next try has to apply again, as it cannot know the newer version. Its pauses grow, so that there is no loop with a
+                // program that writes all the time.
                 let pause = self.tries.failed(&object, &error, knows_all, fastrand::f64(), now).pause;
                 self.metrics.writes.inc();
                 self.metrics.conflicts.inc();
@@ -370,7 +370,8 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// Takes in the result of a write that succeeded. `is_swept` is whether another write could not do better, should the status still not be as wanted.
+    /// Takes in the result of a write that succeeded. `is_swept` is whether the API server also took the removal of foreign values, so that another
+    /// write could not do better.
     fn settle(&mut self, object: &PolicyObject, status: PolicyStatus, found: Value, is_swept: bool) {
         let Some(policy) = self.store.policy_mut(&object.id) else { return };
         if policy.object.meta.uid != object.meta.uid {

@@ -29,7 +29,7 @@ mod pace;
 mod removals;
 mod store;
 #[cfg(test)]
-mod stub;
+pub(crate) mod stub;
 mod tally;
 mod tries;
 mod urgency;

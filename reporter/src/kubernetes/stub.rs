@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// An API server that gives the Lease to every candidate, and answers any other call with a code and an object.
-pub(super) fn api_server(answer: impl Fn(&Method, Value) -> (u16, Value) + Clone + Send + Sync + 'static) -> Client {
+pub(crate) fn api_server(answer: impl Fn(&Method, Value) -> (u16, Value) + Clone + Send + Sync + 'static) -> Client {
     let answer = move |request: Request| async move {
         let (parts, body) = request.into_parts();
         let body = to_bytes(body, 1 << 20).await.expect("a body");
@@ -29,12 +29,12 @@ pub(super) fn api_server(answer: impl Fn(&Method, Value) -> (u16, Value) + Clone
 }
 
 /// The answer of an API server that refuses a call.
-pub(super) fn refused(code: u16) -> (u16, Value) {
+pub(crate) fn refused(code: u16) -> (u16, Value) {
     (code, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code}))
 }
 
 /// Takes the Lease, and keeps it as long as the task in the second value is there.
-pub(super) async fn leads(client: &Client) -> (Leadership, JoinSet<()>) {
+pub(crate) async fn leads(client: &Client) -> (Leadership, JoinSet<()>) {
     let (sender, mut leadership) = Leadership::new();
     let settings = LeaseSettings { namespace: "n".into(), name: "l".into(), identity: "i".into() };
     let failures = Failures::new("hold the Lease", |_| ());

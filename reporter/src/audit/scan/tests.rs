@@ -16,6 +16,7 @@ use portcullis_process::ProbeServer;
 use portcullis_util::lock;
 use prometheus::Registry;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::*;
 use crate::audit::ask::Evaluator;
@@ -24,6 +25,7 @@ use crate::audit::memory::Memory;
 use crate::audit::report::AuditFormat;
 use crate::audit::rest::Reading;
 use crate::audit::writer::Writer;
+use crate::kubernetes::stub::{self, leads, refused};
 
 /// The number of objects in each of the two namespaces.
 const OBJECTS: usize = 30;
@@ -34,6 +36,9 @@ const INTERVAL: Duration = Duration::from_secs(3600);
 /// The questions that the evaluator got: policy and object.
 type Asked = Arc<Mutex<Vec<(String, String)>>>;
 
+/// The names of the reports that were deleted.
+type Deleted = Arc<Mutex<BTreeSet<String>>>;
+
 /// What a scan says about each policy.
 type Summaries = BTreeMap<String, AuditSummary>;
 
@@ -42,6 +47,7 @@ struct Stage {
     served: Served,
     unloadable: Unloadable,
     asked: Asked,
+    deleted: Deleted,
 }
 
 impl Stage {
@@ -62,13 +68,24 @@ impl Stage {
     /// The same, where each evaluation of the slow policy takes this time.
     fn taking(time: Duration, interval: Duration, specs: [Value; 2], ago: i64) -> Self {
         portcullis_process::install_crypto();
-        let asked = Asked::default();
+        let (asked, deleted) = (Asked::default(), Deleted::default());
         let mut servers = ProbeServer::new();
         let mut serve = |routes| servers.port(([127, 0, 0, 1], 0).into(), routes).expect("binds");
-        let (api, evaluator) = (serve(api_server(specs, ago)), serve(evaluator(Arc::clone(&asked), time)));
+        let (api, evaluator) =
+            (serve(api_server(specs, ago, Arc::clone(&deleted))), serve(evaluator(Arc::clone(&asked), time)));
         servers.start().expect("starts");
         let served = ["uid-all", "uid-slow", "uid-quick"].map(|uid| (PolicyKey::of(uid), 1)).into();
-        Self { scanner: scanner(api, evaluator, interval), served, unloadable: Unloadable::new(), asked }
+        Self { scanner: scanner(api, evaluator, interval), served, unloadable: Unloadable::new(), asked, deleted }
+    }
+
+    /// Makes the reporter lead, as long as the result is there, so that it writes reports.
+    async fn lead(&mut self) -> JoinSet<()> {
+        let (leadership, held) = leads(&stub::api_server(|_, _| refused(404))).await;
+        let (client, metrics) = (self.scanner.client.clone(), self.scanner.metrics.clone());
+        let failures = Failures::new("write audit reports", |_| ());
+        self.scanner.worker.writer =
+            Writer::new(client, AuditFormat::Openreports, "default".into(), leadership, metrics, failures);
+        held
     }
 
     async fn scan(&mut self) -> Summaries {
@@ -149,7 +166,7 @@ fn answer(body: &Value) -> impl IntoResponse + use<> {
     ([(CONTENT_TYPE, "application/json")], body.to_string())
 }
 
-fn api_server(specs: [Value; 2], ago: i64) -> Router {
+fn api_server(specs: [Value; 2], ago: i64, deleted: Deleted) -> Router {
     let policies = policies(specs, ago);
     let list = |items: Vec<Value>| answer(&json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}));
     let policies = move |Path(plural): Path<String>| async move {
@@ -162,6 +179,25 @@ fn api_server(specs: [Value; 2], ago: i64) -> Router {
         let is_it = query.is_some_and(|query| query.contains("metadata.name%3Dquick-dc-1"));
         list(if is_it { vec![revision] } else { Vec::new() })
     };
+    // The quick policy has rejected a ConfigMap and a Service before.
+    let report = |name: &str, kind: &str| {
+        let metadata = json!({"name": format!("portcullis-default-uid-{name}"), "namespace": "b"});
+        let results = json!([{"policy": "namespaced/b/quick", "result": "fail", "message": "no"}]);
+        json!({"metadata": metadata, "scope": {"apiVersion": "v1", "kind": kind}, "results": results})
+    };
+    let all_reports = vec![report("b-00", "ConfigMap"), report("web", "Service")];
+    let found = all_reports.clone();
+    let reports = move |Path(plural): Path<String>| async move {
+        list(if plural == "reports" { all_reports } else { Vec::new() })
+    };
+    let read = move |Path(name): Path<String>| async move {
+        answer(&found.into_iter().find(|report| report["metadata"]["name"] == *name).unwrap_or_default())
+    };
+    let delete = move |Path(name): Path<String>| async move {
+        lock(&deleted).insert(name);
+        answer(&json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
+    };
+    let write = |body: String| async move { ([(CONTENT_TYPE, "application/json")], body) };
     let objects = ["a", "b"].into_iter().flat_map(|namespace| {
         (0..OBJECTS).map(move |number| {
             let name = format!("{namespace}-{number:02}");
@@ -176,7 +212,8 @@ fn api_server(specs: [Value; 2], ago: i64) -> Router {
     let resources = json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": [config_maps]});
     Router::new()
         .route("/apis/policies.portcullis.dev/v1alpha1/{plural}", get(policies))
-        .route("/apis/openreports.io/v1alpha1/{plural}", get(move || async move { list(Vec::new()) }))
+        .route("/apis/openreports.io/v1alpha1/{plural}", get(reports))
+        .route("/apis/openreports.io/v1alpha1/namespaces/b/reports/{name}", get(read).delete(delete).patch(write))
         .route("/apis/apps/v1/namespaces/portcullis/controllerrevisions", get(revisions))
         .route("/api", get(move || async move { answer(&versions) }))
         .route("/apis", get(|| async { answer(&json!({"kind": "APIGroupList", "groups": []})) }))
@@ -389,4 +426,18 @@ async fn a_policy_that_is_rolled_back_is_asked_about_the_objects_of_the_rules_th
     assert!(rolled_back.message.contains("the revision of generation 2"), "{rolled_back:?}");
     assert_eq!(rolled_back.generation, 0);
     assert!(is_complete(other, 2 * OBJECTS), "{other:?}");
+}
+
+#[tokio::test]
+async fn the_reports_of_a_policy_that_is_rolled_back_stay_where_its_rules_are_unknown() {
+    let services = json!({"rollbackTo": 1, "rules": [rule("services")]});
+    let all = ["portcullis-default-uid-b-00", "portcullis-default-uid-web"].map(str::to_owned);
+    // By the rules of generation 1 it is asked about ConfigMaps, and admits them. Generation 2 has no revision.
+    for (serving, deleted) in [(2, BTreeSet::new()), (1, BTreeSet::from(all))] {
+        let mut stage = Stage::created(INTERVAL, [json!({}), services.clone()], 3600);
+        let _held = stage.lead().await;
+        stage.served.insert(PolicyKey::of("uid-quick"), serving);
+        stage.scan().await;
+        assert_eq!(*lock(&stage.deleted), deleted, "{serving}");
+    }
 }
