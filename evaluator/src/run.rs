@@ -206,6 +206,7 @@ impl Parts {
             namespaced_capabilities: args.namespaced_capability.as_slice().into(),
             error_window: args.error_window,
             path_keys: keys.clone(),
+            drain: shutdown.clone(),
             engine: self.engine,
             lanes: Arc::clone(&lanes),
             metrics: self.metrics.clone(),

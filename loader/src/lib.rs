@@ -19,6 +19,7 @@ mod claims;
 pub mod compile;
 mod content;
 mod declared;
+mod end;
 mod health;
 mod input;
 mod jobs;

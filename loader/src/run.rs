@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, watch};
 use crate::args::{Args, Input, Settings};
 use crate::checks::{CheckSettings, Checks, Impact};
 use crate::compile::Compilers;
+use crate::end::{Broker, Parts};
 use crate::input::{Desired, Directory, Installation};
 use crate::jobs::{JobRunner, PinSource};
 use crate::metrics::Metrics;
@@ -40,8 +41,6 @@ const ALIVE: Duration = Duration::from_secs(30);
 /// Descriptors that are wanted. Each module that is being fetched has one for its connection and one for its file, and there may be thousands of
 /// them: downloads are limited for each host only.
 const DESCRIPTORS: u64 = 16 << 10;
-/// How long the shutdown waits for the end of the loop.
-const LAST_TURN: Duration = Duration::from_secs(2);
 /// The largest answer of the API server for checks of policies, in bytes. A page of objects that is larger is asked for in smaller ones.
 const LARGEST_CHECK_ANSWER: usize = 16 << 20;
 
@@ -89,7 +88,9 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     started.release();
     let cluster = input.server();
     let pins = if cluster.is_some() { PinSource::Revisions } else { PinSource::Loader };
-    let desired = input.watch(&settings, &metrics, liveness.beat("input", ALIVE), &shutdown);
+    let input_beat = liveness.beat("input", ALIVE);
+    let beats = [beat.clone(), input_beat.clone()];
+    let desired = input.watch(&settings, &metrics, input_beat, &shutdown);
     let evaluator = follow(args.evaluator_state, &shutdown)?;
     let watched_files = settings.fetching.files();
     let sources = Sources::new(settings.roots.clone(), settings.fetching.clone());
@@ -105,10 +106,11 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     let checks = checks(args, &settings, cluster.as_ref(), evaluator.clone(), desired.clone(), Arc::clone(&grants))?;
     let asked = (args.broker.policy_checks != PolicyChecks::Off).then(|| {
         let (sender, requests) = mpsc::channel(MAX_CHECKS);
-        tokio::spawn(Arc::clone(&checks).serve(requests));
-        sender
+        (sender, tokio::spawn(Arc::clone(&checks).serve(requests)))
     });
+    let (asked, answers_checks) = asked.unzip();
     let contexts = watch::Sender::default();
+    let mut broker = None;
     let mut provided = Provided { namespaced: args.broker.namespaced_capability.clone(), ..Provided::default() };
     if let Some(path) = &args.broker.broker_socket {
         let socket = Socket { path: path.clone(), user: args.broker.evaluator_user };
@@ -117,7 +119,17 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         provided.broker = true;
         provided.cluster = services.cluster.is_ok() || args.broker.replay_capabilities.is_some();
         let metrics = portcullis_broker::Metrics::new(&metrics.registry).context("failed to set up metrics")?;
-        tokio::spawn(portcullis_broker::run(socket, services, Arc::clone(&grants), metrics, shutdown.clone()));
+        broker = Some(Broker {
+            task: tokio::spawn(portcullis_broker::run(
+                socket,
+                services,
+                Arc::clone(&grants),
+                metrics,
+                shutdown.clone(),
+            )),
+            evaluator: evaluator.clone(),
+            limit: args.broker.drain_limit,
+        });
     }
     let runner = Arc::new(JobRunner::new(volume, sources, compilers, metrics, settings.compile, pins));
     let outside = Outside {
@@ -136,8 +148,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     };
     let work = supervised("work", &shutdown, move || work(outside.clone(), Arc::clone(&runner)));
     shutdown.begun().await;
-    // The loop drops its jobs, which ends children and removes temporary files.
-    let _ended = tokio::time::timeout(LAST_TURN, work).await;
+    Parts { work, checks: answers_checks, broker, beats }.end().await;
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use portcullis_contract::{CheckVerdict, PolicyCheck};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::ProvideError;
@@ -36,7 +37,12 @@ impl Checks {
         };
         let (reply, answer) = oneshot::channel();
         let request = CheckRequest { check, policy, reply };
-        sender.try_send(request).map_err(|_| ProvideError::failed("too many policies are being checked"))?;
+        sender.try_send(request).map_err(|error| {
+            ProvideError::failed(match error {
+                TrySendError::Full(_) => "too many policies are being checked",
+                TrySendError::Closed(_) => "the loader is ending",
+            })
+        })?;
         let verdict = answer.await.map_err(|_| ProvideError::failed("the check ended without an answer"))?;
         Ok(Bytes::from(serde_json::to_vec(&verdict).expect("has text keys only")))
     }
@@ -71,6 +77,7 @@ mod tests {
         let (sender, requests) = mpsc::channel(1);
         let checks = Checks::new(Some(sender));
         drop(requests);
-        assert!(checks.ask(check(), Bytes::new()).await.is_err());
+        let ended = checks.ask(check(), Bytes::new()).await.map_err(text).expect_err("nobody answers");
+        assert!(ended.contains("is ending"), "{ended}");
     }
 }

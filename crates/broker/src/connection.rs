@@ -10,6 +10,7 @@ use portcullis_contract::{
     BROKER_MAX_FRAME, BROKER_MAX_PAYLOAD, BROKER_MAX_REPLY, BrokerMessage, BrokerOutcome, BrokerReply, MAX_EXPORT,
     decode_frame, encode_frame,
 };
+use portcullis_process::Shutdown;
 use portcullis_util::Backoff;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -38,12 +39,13 @@ pub(crate) struct Handlers {
     pub(crate) checks: Checks,
 }
 
-/// Answers the evaluator's calls, and connects again whenever the connection ends. Never returns.
-pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, handlers: Arc<Handlers>) {
+/// Answers the evaluator's calls, and connects again whenever the connection ends, until the shutdown. A connection that there is then is
+/// answered to its end.
+pub(crate) async fn answer_all(socket: Socket, admission: Arc<Admission>, handlers: Arc<Handlers>, shutdown: Shutdown) {
     let user = socket.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
     // A connection that has worked begins the tries again.
     let (mut refused, mut tries) = (false, 1_u32);
-    loop {
+    while !shutdown.has_begun() {
         if let Some(stream) = connect(&socket.path, user, &mut refused).await {
             let connected = Instant::now();
             // An evaluator that refuses this program accepts the connection and closes it at once.
@@ -52,9 +54,12 @@ pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, h
             }
             answer(stream, &admission, &handlers).await;
             tries = if connected.elapsed() > SETTLED { 1 } else { tries.saturating_add(1) };
-            tracing::debug!("the evaluator ended the connection; connecting again");
+            tracing::debug!("the evaluator ended the connection");
         }
-        tokio::time::sleep(PAUSES.bound(tries)).await;
+        tokio::select! {
+            () = tokio::time::sleep(PAUSES.bound(tries)) => {}
+            () = shutdown.begun() => {}
+        }
     }
 }
 

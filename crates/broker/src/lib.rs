@@ -85,8 +85,11 @@ pub struct Socket {
     pub user: Option<u32>,
 }
 
-/// Connects to the evaluator and answers its calls until the shutdown; it connects again whenever the connection ends. First it waits for
+/// Connects to the evaluator and answers its calls; it connects again whenever the connection ends. First it waits for
 /// [`PublishedGrants::set_restored`]: the evaluator serves all the time, and calls of policies whose grants are not known yet would fail.
+///
+/// Once the shutdown has begun, it does not connect any more, and ends with the connection that there is: an evaluator that drains still calls. The
+/// caller aborts it where it should not wait for that.
 pub async fn run(
     socket: Socket,
     mut services: Services,
@@ -100,14 +103,16 @@ pub async fn run(
     };
     let admission = Arc::new(Admission::new(services, Arc::clone(&published), metrics));
     let answer = async {
-        published.restored(RESTORE).await;
-        connection::answer_for_ever(socket, Arc::clone(&admission), Arc::new(handlers)).await;
+        tokio::select! {
+            () = published.restored(RESTORE) => {}
+            () = shutdown.begun() => return,
+        }
+        connection::answer_all(socket, Arc::clone(&admission), Arc::new(handlers), shutdown).await;
     };
     tokio::select! {
         () = answer => {}
         () = admission.sweep() => {}
         () = admission.keep() => {}
-        () = shutdown.begun() => {}
     }
 }
 
@@ -133,9 +138,35 @@ mod tests {
         let broker = tokio::spawn(run(socket, services, Arc::clone(&published), metrics, shutdown.clone()));
         assert!(timeout(Duration::from_millis(100), evaluator.accept()).await.is_err(), "no grant is known");
         published.set_restored();
-        timeout(LONG, evaluator.accept()).await.expect("in time").expect("a connection");
+        let (connection, _) = timeout(LONG, evaluator.accept()).await.expect("in time").expect("a connection");
+        drop(connection);
+        let (connection, _) = timeout(LONG, evaluator.accept()).await.expect("in time").expect("it connects again");
         shutdown.begin();
-        timeout(LONG, broker).await.expect("in time").expect("ends");
+        let mut broker = broker;
+        assert!(timeout(Duration::from_millis(100), &mut broker).await.is_err(), "the evaluator may still call");
+        drop(connection);
+        timeout(LONG, broker).await.expect("in time").expect("ends with the connection");
+        assert!(timeout(Duration::from_millis(100), evaluator.accept()).await.is_err(), "it connects once more");
+    }
+
+    #[tokio::test]
+    async fn a_broker_without_a_connection_ends_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let published = Arc::new(PublishedGrants::default());
+        let (metrics, shutdown) = (Metrics::new(&prometheus::Registry::new()).expect("registers"), Shutdown::default());
+        let socket = || Socket { path: folder.path().join("socket"), user: None };
+        let run = |socket| {
+            let (published, shutdown) = (Arc::clone(&published), shutdown.clone());
+            run(socket, admission::tests::nothing(), published, metrics.clone(), shutdown)
+        };
+        let waits_for_grants = tokio::spawn(run(socket()));
+        published.set_restored();
+        let waits_for_the_socket = tokio::spawn(run(socket()));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        shutdown.begin();
+        for broker in [waits_for_grants, waits_for_the_socket] {
+            timeout(LONG, broker).await.expect("in time").expect("ends");
+        }
     }
 
     #[tokio::test]

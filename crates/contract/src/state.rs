@@ -49,6 +49,9 @@ pub struct EvaluatorState {
     pub program: Program,
     /// Whether the start gate is open.
     pub ready: bool,
+    /// Whether the program has been asked to end, and only answers what still comes.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub draining: bool,
     /// The number of the newest manifest that was applied completely; 0 before the first.
     pub manifest_number: u64,
     /// Why the newest manifest could not be used, until a usable one comes.

@@ -143,7 +143,12 @@ fn every_container_is_probed_at_its_own_port_and_a_start_waits_for_livez_alone()
 fn a_pod_has_longer_to_end_than_it_drains() {
     let spec = &find(&render(&json!({})), "Deployment", "portcullis-policy-server")["spec"]["template"]["spec"].clone();
     // 5 s until clients know that the pod ends, and 20 s for running requests.
-    assert!(spec["terminationGracePeriodSeconds"].as_u64().unwrap() > 25);
+    let seconds = spec["terminationGracePeriodSeconds"].as_u64().unwrap();
+    assert!(seconds > 25);
+    // The loader answers what policies ask for as long as the evaluator needs.
+    let args = spec["containers"][1]["args"].as_array().unwrap().iter().filter_map(|arg| arg.as_str());
+    let limits: Vec<_> = args.filter_map(|arg| arg.strip_prefix("--drain-limit=")).collect();
+    assert_eq!(limits, [format!("{}s", seconds - 1)]);
 }
 
 #[test]

@@ -5,19 +5,35 @@ use std::thread;
 use std::time::Duration;
 
 use portcullis_e2e::{Cluster, Heard, IN_TIME, Installation, Program};
+use serde_json::json;
 
 use crate::installation;
+use crate::reads::{KIND, asks, limit_range, raw, try_config_map};
 
 /// The number of callers. Each waits for its answer, and makes 50 calls a second.
 const CALLERS: usize = 3;
 
-/// Makes calls while `act` runs and for a second longer. Asserts that they are answered in time, and returns the answers of the API
-/// server.
-fn answers_during(installation: &Installation<'_>, namespace: &str, act: impl FnOnce()) -> Vec<(u16, String)> {
+/// The pause between two calls beside those of the callers.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Makes calls while `act` runs and for a second longer, and `beside` again and again. Asserts that the calls are answered in time, and
+/// returns the answers of the API server.
+fn answers_during(
+    installation: &Installation<'_>,
+    namespace: &str,
+    beside: impl Fn() + Sync,
+    act: impl FnOnce(),
+) -> Vec<(u16, String)> {
     let (is_done, listener) = (AtomicBool::new(false), installation.listener());
     thread::scope(|scope| {
         let call = || listener.hear(IN_TIME, &is_done, || installation.try_pod(namespace));
         let callers: Vec<_> = (0..CALLERS).map(|_| scope.spawn(call)).collect();
+        let beside = scope.spawn(|| {
+            while !is_done.load(Ordering::SeqCst) {
+                beside();
+                thread::sleep(PAUSE);
+            }
+        });
         let acted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             act();
             thread::sleep(Duration::from_secs(1));
@@ -25,6 +41,7 @@ fn answers_during(installation: &Installation<'_>, namespace: &str, act: impl Fn
         is_done.store(true, Ordering::SeqCst);
         let heard: Vec<_> = callers.into_iter().map(|caller| caller.join().unwrap()).collect();
         acted.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        beside.join().unwrap();
         heard.into_iter().flat_map(Heard::in_time).collect()
     })
 }
@@ -40,10 +57,19 @@ fn fault_e03_a_rolling_restart_under_load_fails_no_call() {
     Cluster::demand_own_network();
     let installation = installation("rolling", 2);
     let shop = installation.make_namespace("shop");
-    installation.apply_ready(&[installation.cluster_policy("rolling")]);
+    limit_range(&installation, &shop, "first", &shop);
+    let list = json!({"api_version": "v1", "kind": KIND, "namespace": shop, "field_masks": ["metadata.name"]});
+    let calls = json!([raw("kubernetes/list_resources_by_namespace", &list)]);
+    let asks = asks(&installation, &shop, "rolling-asks", &calls);
+    installation.apply_ready(&[installation.cluster_policy("rolling"), asks]);
 
     let old = installation.replicas();
-    let answers = answers_during(&installation, &shop, || {
+    // This policy denies with what its host told it.
+    let ask = || {
+        let (code, message) = try_config_map(&installation, &shop, "rolling");
+        assert!(code >= 400 && message.contains(r#""name":"first""#), "{code} {message}");
+    };
+    let answers = answers_during(&installation, &shop, ask, || {
         for replica in &old {
             installation.add_replica();
             installation.wait_ready();
@@ -68,10 +94,15 @@ fn fault_e13_a_policy_that_is_deleted_under_load_harms_no_call() {
     let alone = installation.cluster_policy("deleted-alone").field("matchPolicy", "Exact");
     installation.apply_ready(&[stays, goes.clone(), alone.clone()]);
 
-    let answers = answers_during(&installation, &shop, || {
-        for policy in [&goes, &alone] {
-            installation.cluster().kubectl(["delete", "--timeout=600s", &policy.reference()]).expect("a deletion");
-        }
-    });
+    let answers = answers_during(
+        &installation,
+        &shop,
+        || (),
+        || {
+            for policy in [&goes, &alone] {
+                installation.cluster().kubectl(["delete", "--timeout=600s", &policy.reference()]).expect("a deletion");
+            }
+        },
+    );
     assert_all_admitted(&answers);
 }

@@ -54,6 +54,8 @@ pub struct Follow {
     pub error_window: Duration,
     /// The keys of webhook paths, which the state reports; none if paths have no keys.
     pub path_keys: Option<Arc<AcceptedKeys>>,
+    /// The end of the program, which the state reports once it begins. The loop goes on after that.
+    pub drain: Shutdown,
     /// The engine that runs policies.
     pub engine: RunningEngine,
     /// The lanes that they run in.
@@ -107,6 +109,10 @@ impl Follow {
             let due = follower.reload.due();
             tokio::select! {
                 () = shutdown.begun() => return,
+                () = self.drain.begun(), if !follower.overall.draining => {
+                    follower.overall.draining = true;
+                    follower.publish_state();
+                }
                 seen = watch.changed() => follower.take_in(seen),
                 () = follower.reload.progress() => follower.publish(),
                 () = until(due) => {

@@ -26,6 +26,8 @@ pub fn numbered(state: &mut EvaluatorState, version: u64) {
 pub(crate) struct Overall {
     /// Whether the start gate is open.
     pub(crate) ready: bool,
+    /// Whether the program has been asked to end.
+    pub(crate) draining: bool,
     /// The number of the last manifest that was applied completely; 0 before the first.
     pub(crate) applied: u64,
     /// Why the newest manifest cannot be used; none if it can.
@@ -39,7 +41,7 @@ impl Overall {
     /// of an earlier release and registers plain paths.
     pub(crate) fn new(keys: Option<&AcceptedKeys>) -> Self {
         let path_keys = keys.map(AcceptedKeys::ids).unwrap_or_default();
-        Self { ready: false, applied: 0, manifest_failure: None, path_keys }
+        Self { ready: false, draining: false, applied: 0, manifest_failure: None, path_keys }
     }
 }
 
@@ -74,6 +76,7 @@ pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a
         version: 0,
         program: program(),
         ready: overall.ready,
+        draining: overall.draining,
         manifest_number: overall.applied,
         manifest_failure: overall.manifest_failure.clone(),
         current,

@@ -32,6 +32,19 @@ async fn a_new_generation_replaces_the_old_one() {
 }
 
 #[tokio::test]
+async fn an_evaluator_that_drains_says_so_and_goes_on_serving() {
+    let rig = Rig::start();
+    rig.apply(denying("before", 1)).await;
+    rig.until(|state| !state.draining).await;
+    rig.drain();
+    // By this the loader knows that calls of policies still come.
+    rig.until(|state| state.draining).await;
+    rig.apply(denying("meanwhile", 2)).await;
+    assert_eq!(rig.denial(ID).await, "meanwhile");
+    rig.until(|state| state.draining && state.current.len() == 1).await;
+}
+
+#[tokio::test]
 async fn settings_change_without_another_mapping() {
     let rig = Rig::start();
     rig.apply(Policy::guest(ID, "echo_settings").settings(r#"{"v":1}"#)).await;

@@ -42,6 +42,7 @@ pub struct Rig {
     table: SharedTable,
     state: StateFeed<EvaluatorState>,
     shutdown: Shutdown,
+    drain: Shutdown,
     number: Mutex<u64>,
     policies: Mutex<Vec<PolicyEntry>>,
 }
@@ -105,6 +106,7 @@ impl Rig {
             table: Arc::new(ArcSwap::from_pointee(Table::default())),
             state: StateFeed::new(EvaluatorState::default(), numbered),
             shutdown: Shutdown::default(),
+            drain: Shutdown::default(),
             number: Mutex::default(),
             policies: Mutex::default(),
             volume,
@@ -122,6 +124,7 @@ impl Rig {
             policy_timeout,
             error_window: Duration::from_secs(300),
             path_keys: None,
+            drain: rig.drain.clone(),
             engine: RunningEngine::new(limits).unwrap(),
             lanes: Lanes::new(lanes, memory, &metrics).unwrap(),
             metrics,
@@ -136,6 +139,11 @@ impl Rig {
     pub fn stop(self) -> (Arc<TempDir>, Arc<TempDir>) {
         self.shutdown.begin();
         (Arc::clone(&self.volume), Arc::clone(&self.private))
+    }
+
+    /// Asks the evaluator to end; it goes on answering.
+    pub fn drain(&self) {
+        self.drain.begin();
     }
 
     /// Puts a policy into the manifest, in place of the one of the same id, and waits until it is applied.

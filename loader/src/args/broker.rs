@@ -1,10 +1,11 @@
 //! Settings of the broker.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use portcullis_broker::{Session, SessionError};
 use portcullis_contract::Capability;
-use portcullis_process::{PolicyChecks, SettingError, Switch};
+use portcullis_process::{PolicyChecks, SettingError, Switch, parse_duration};
 
 /// Settings of the broker.
 #[derive(Debug, Clone, clap::Args)]
@@ -16,6 +17,11 @@ pub struct BrokerArgs {
     /// The user that the evaluator runs as. By default this program's own.
     #[arg(long, env = "PORTCULLIS_EVALUATOR_USER", value_name = "UID", requires = "broker_socket")]
     pub evaluator_user: Option<u32>,
+
+    /// How long what policies ask for is answered after the signal to end, while the evaluator drains: at least its --drain-delay and its
+    /// --grace together. The loader ends earlier with the evaluator, and within seconds where the evaluator goes on without it.
+    #[arg(long, env = "PORTCULLIS_DRAIN_LIMIT", value_name = "TIME", default_value = "25s", value_parser = parse_duration)]
+    pub drain_limit: Duration,
 
     /// A host capability that Policies, which belong to a namespace, may be granted by those who write them: *, a prefix like oci/*,
     /// or a path like net/v1/dns_lookup_host. May be given several times; without any they have none. ClusterPolicies are not limited.

@@ -29,6 +29,7 @@ use portcullis_process::set_if_new;
 use portcullis_util::lock;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::{timeout, timeout_at};
 
 use self::discovery::Discovery;
@@ -176,11 +177,13 @@ impl Checks {
         set_if_new(&self.policies, Arc::new(policies));
     }
 
-    /// Answers requests until the channel closes.
+    /// Answers requests until the channel closes. Checks end with this task.
     pub(crate) async fn serve(self: Arc<Self>, mut requests: mpsc::Receiver<CheckRequest>) {
+        let mut running = JoinSet::new();
         while let Some(mut request) = requests.recv().await {
+            while running.try_join_next().is_some() {}
             let checks = Arc::clone(&self);
-            tokio::spawn(async move {
+            running.spawn(async move {
                 let begun = Instant::now();
                 let verdict = tokio::select! {
                     verdict = checks.answer(request.check, &request.policy, begun) => verdict,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
@@ -10,6 +10,9 @@ use portcullis_tests::{
     never, note, one_round_in_time, request,
 };
 use rustix::process::Signal;
+use serde_json::json;
+
+use crate::resolving::NameServer;
 
 const DENIES: &str = "cluster/denies";
 const PATH: &str = "/validate/cluster/denies";
@@ -237,6 +240,61 @@ fn fault_e03_a_connection_that_opens_as_the_port_closes_is_answered() {
     assert!(response.status == 200 && response.closes(), "{response:?}");
     assert_eq!(pod.evaluator().wait_for_end(LIMIT).code(), Some(0));
     pod.evaluator().start_again();
+    pod.wait_ready();
+    pod.resume_canary();
+}
+
+/// A policy that asks its host in each evaluation, and denies with the answer.
+fn asks() -> Policy {
+    let policy = Policy::cluster("asks").example("host-capabilities").timeout(20);
+    let policy = policy.spec("hostCapabilities", json!(["net/v1/*"]));
+    policy.settings(json!({"calls": [{"lookupHost": "web.example"}]}))
+}
+
+#[test]
+fn fault_e03_policies_that_ask_their_host_are_answered_as_long_as_they_are_called() {
+    /// How long the evaluator accepts calls after the signal.
+    const DELAY: Duration = Duration::from_secs(5);
+    /// What the policy is told by its host.
+    const RIGHT: &str = r#"{"ips":["192.0.2.7"]}"#;
+    let names = NameServer::new([192, 0, 2, 7]);
+    names.answer_one_of(1);
+    let folder = Folder::with_canary();
+    folder.put(&asks());
+    let (id, review) = (asks().id(), Review::pod());
+    let setup = Pod::on(&folder).evaluator("--drain-delay", format!("{}s", DELAY.as_secs()));
+    // Much longer than any wait of this test: the end of the loader comes from what the evaluator does.
+    let pod = setup.loader("--name-server", names.address).loader("--drain-limit", "1h").start();
+    pod.wait_current(&id, 1);
+    pod.wait_broker();
+    assert_eq!(pod.ask(&id, &review).verdict().message, RIGHT);
+
+    // A loader that is restarted alone waits for nothing.
+    pod.loader().signal(Signal::TERM);
+    assert_eq!(pod.loader().wait_for_end(LIMIT).code(), Some(0));
+    pod.loader().start_again();
+    eventually("the next loader to answer", || (pod.ask(&id, &review).verdict().message == RIGHT).then_some(()));
+
+    pod.canary().pause();
+    let since = Instant::now();
+    // As a kubelet does, which asks all containers of a pod to end. The loader is the first here.
+    pod.loader().signal(Signal::TERM);
+    pod.evaluator().signal(Signal::TERM);
+    let mut answers = 0;
+    while let Ok(answer) = pod.new_client().try_ask(&id, &review) {
+        assert_eq!(answer.verdict().message, RIGHT, "answer {answers}, {:?} after the signal", since.elapsed());
+        answers += 1;
+        if answers == 1 {
+            // A kubelet that is itself restarted meanwhile repeats its signal.
+            pod.loader().signal(Signal::TERM);
+        }
+    }
+    assert!(since.elapsed() >= DELAY, "a call failed {:?} after the signal", since.elapsed());
+    assert!(answers > 1, "no call was answered after the signals");
+    for program in [pod.evaluator(), pod.loader()] {
+        assert_eq!(program.wait_for_end(LIMIT).code(), Some(0), "{}", program.name());
+        program.start_again();
+    }
     pod.wait_ready();
     pod.resume_canary();
 }
