@@ -91,7 +91,8 @@ pub(crate) struct Announcer {
     /// The name of this pod.
     instance: String,
     entries: VecDeque<Entry>,
-    buckets: VecDeque<(String, Bucket)>,
+    /// The limits of the policies that have had events lately, by uid.
+    buckets: BTreeMap<String, Bucket>,
     /// The times of the last writes.
     writes: VecDeque<Instant>,
     /// Name and count of the event that is being written.
@@ -112,7 +113,7 @@ impl Announcer {
         Self {
             instance: instance.to_owned(),
             entries: VecDeque::new(),
-            buckets: VecDeque::new(),
+            buckets: BTreeMap::new(),
             writes: VecDeque::new(),
             in_flight: None,
             served: BTreeMap::new(),
@@ -180,9 +181,9 @@ impl Announcer {
         let free = free.max(self.not_before.unwrap_or(now));
         let waiting = self.entries.iter().enumerate().filter(|(_, entry)| entry.waits());
         let due = |entry: &Entry| {
-            let bucket = self.buckets.iter().find(|(uid, _)| *uid == entry.notice.uid);
+            let bucket = self.buckets.get(&entry.notice.uid);
             // Raising the count of a series makes no new object, so it waits only for the common limit.
-            let paced = bucket.filter(|_| entry.written == 0).map_or(now, |(_, bucket)| bucket.free_at(now));
+            let paced = bucket.filter(|_| entry.written == 0).map_or(now, |bucket| bucket.free_at(now));
             paced.max(entry.not_before.unwrap_or(now)).max(free)
         };
         // Those that are due, then by the turn of their namespace, then the oldest.
@@ -241,16 +242,9 @@ impl Announcer {
     }
 
     fn take(&mut self, uid: &str, now: Instant) {
-        if let Some((_, bucket)) = self.buckets.iter_mut().find(|(known, _)| known == uid) {
-            bucket.take(now);
-            return;
-        }
-        if self.buckets.len() >= KEPT {
-            self.buckets.pop_front();
-        }
-        let mut bucket = Bucket::new(BURST, PER_POLICY, now);
-        bucket.take(now);
-        self.buckets.push_back((uid.to_owned(), bucket));
+        // A full one limits nothing. The limit of all writes keeps the others few.
+        self.buckets.retain(|_, bucket| !bucket.is_full(now));
+        self.buckets.entry(uid.to_owned()).or_insert_with(|| Bucket::new(BURST, PER_POLICY, now)).take(now);
     }
 
     fn step(&self, entry: &Entry) -> Step {

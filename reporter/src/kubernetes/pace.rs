@@ -44,6 +44,11 @@ impl Bucket {
         (self.permits + gained).min(self.most)
     }
 
+    /// Whether it is as full as a new one.
+    pub(crate) fn is_full(&self, now: Instant) -> bool {
+        self.level(now) >= self.most
+    }
+
     /// When there is a permit: `now`, or later.
     pub(crate) fn free_at(&self, now: Instant) -> Instant {
         let lacking = 1.0 - self.level(now);

@@ -196,3 +196,15 @@ fn what_waits_is_bounded() {
     assert!(announcer.entries.len() <= KEPT);
     assert!(announcer.lost > 10_000);
 }
+
+#[test]
+fn the_limit_of_a_policy_that_has_all_its_events_again_is_forgotten() {
+    let start = Instant::now();
+    let mut announcer = Announcer::new("pod-a");
+    for number in 0..50 {
+        let now = start + Duration::from_secs(61 * number);
+        announcer.add(notice(&format!("cluster/p{number}"), "NotFound"), time(0), now);
+        assert_eq!(written(&mut announcer, now), ["create NotFound"]);
+        assert_eq!(announcer.buckets.len(), 1);
+    }
+}
