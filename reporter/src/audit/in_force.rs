@@ -1,11 +1,9 @@
-//! By what a policy is called: its own spec, or that of an older generation, which is in a revision. Pure.
+//! By what a policy is called: its own spec, or, after a rollback, that of an older generation, which is in a revision. Pure.
 
-use portcullis_api::{Kind, PolicyKey, PolicyReference};
+use portcullis_api::{Kind, PolicyReference};
 use serde_json::Value;
 
-use super::subject::Served;
-
-/// Where rules, selectors, match conditions and grants stand by which a policy is called.
+/// Where the rules, selectors, match conditions and grants by which a policy is called stand.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Content {
     /// In the policy.
@@ -24,20 +22,16 @@ pub(super) struct Wanted {
     uid: String,
 }
 
-/// The revision that has the content of a policy; none if that is in the policy. While a newer generation does not load, the older one answers,
-/// and API servers call it by its own rules. A policy that is rolled back has another content than its spec in every generation.
-pub(super) fn wanted(kind: Kind, object: &Value, served: &Served) -> Option<Wanted> {
+/// The revision that has the content of a policy; none if that is in the policy. A policy that is rolled back has another content than its
+/// spec, in every generation. An older generation that serves because a newer one does not load is called by the rules of the newer one.
+pub(super) fn wanted(kind: Kind, object: &Value) -> Option<Wanted> {
     let metadata = &object["metadata"];
     let text = |field: &str| Some(metadata[field].as_str()?.to_owned());
     let (name, uid) = (text("name")?, text("uid")?);
-    let newest = metadata["generation"].as_i64().unwrap_or(0);
-    let serving = served.get(&PolicyKey::of(&uid)).copied().unwrap_or(0);
-    let is_rolled_back = object["spec"]["rollbackTo"].is_i64();
-    let is_older = serving > 0 && serving < newest;
-    if !is_rolled_back && !is_older {
+    if !object["spec"]["rollbackTo"].is_i64() {
         return None;
     }
-    let generation = if serving > 0 { serving } else { newest };
+    let generation = metadata["generation"].as_i64()?;
     let reference = PolicyReference { kind, namespace: text("namespace"), name, uid };
     Some(Wanted { name: reference.revision_name(generation), generation, uid: reference.uid })
 }
@@ -62,24 +56,21 @@ mod tests {
 
     const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
 
-    fn wanted_of(rollback_to: Option<i64>, serving: i64) -> Option<Wanted> {
+    fn wanted_of(rollback_to: Option<i64>) -> Option<Wanted> {
         let metadata = json!({"name": "a", "namespace": "n", "uid": UID, "generation": 4});
-        let served = Served::from([(PolicyKey::of(UID), serving)]);
-        wanted(Kind::Policy, &json!({"metadata": metadata, "spec": {"rollbackTo": rollback_to}}), &served)
+        wanted(Kind::Policy, &json!({"metadata": metadata, "spec": {"rollbackTo": rollback_to}}))
     }
 
     #[test]
-    fn the_content_is_that_of_the_generation_that_serves() {
-        let generation = |rollback_to, serving| wanted_of(rollback_to, serving).map(|wanted| wanted.generation);
-        assert_eq!([0, 4, 5].map(|serving| generation(None, serving)), [None; 3], "its own");
-        assert_eq!(generation(None, 3), Some(3), "the last good one");
-        assert_eq!([0, 3, 4].map(|serving| generation(Some(1), serving)), [Some(4), Some(3), Some(4)]);
-        assert_eq!(wanted_of(Some(1), 4).expect("a revision").name, "a-9b2c41d2a1f04e17-4");
+    fn after_a_rollback_the_content_is_in_the_newest_revision() {
+        assert_eq!(wanted_of(None), None);
+        let revision = wanted_of(Some(1)).expect("a revision");
+        assert_eq!((revision.name.as_str(), revision.generation), ("a-9b2c41d2a1f04e17-4", 4));
     }
 
     #[test]
     fn a_revision_of_another_policy_or_without_content_is_none() {
-        let content = |revision| wanted_of(Some(1), 4).expect("a revision").content(revision);
+        let content = |revision| wanted_of(Some(1)).expect("a revision").content(revision);
         let revision = |uid: &str, problem: Value| json!({"data": {"policy": {"uid": uid}, "problem": problem, "spec": {"rules": []}}});
         assert_eq!(content(Some(revision(UID, Value::Null))), Content::Revision(json!({"rules": []})));
         let unreadable = json!({"data": {"policy": {"uid": UID}, "spec": "?"}});

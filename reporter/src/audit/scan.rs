@@ -183,7 +183,7 @@ impl Scanner {
                     // An outline of an object is always readable.
                     let Ok(outline) = serde_json::from_str::<Outline>(object.json().get()) else { continue };
                     let object = outline.into();
-                    let content = match wanted(kind, &object, served) {
+                    let content = match wanted(kind, &object) {
                         None => Content::Own,
                         Some(wanted) => {
                             let failures = &mut self.revision_failures;

@@ -110,7 +110,7 @@ pub(super) fn is_settled(report: &ReplicaReportSpec) -> bool {
     !report.deviations.iter().any(|deviation| deviation.serving == 0 && is_coming(deviation.state))
 }
 
-/// Reads a policy; none if it is of another installation or is being deleted. `content` is where that stands by which it is called.
+/// Reads a policy; none if it is of another installation or is being deleted. `content` says by what it is called.
 pub(super) fn read(kind: Kind, object: &Value, content: &Content, site: &Site, served: &Served) -> Option<Read> {
     let (metadata, spec) = (&object["metadata"], &object["spec"]);
     let name = metadata["name"].as_str()?;
@@ -167,14 +167,17 @@ pub(super) fn read(kind: Kind, object: &Value, content: &Content, site: &Site, s
         Ok(scope) => scope,
         Err(error) => return left(&format!("{error}; edit the policy")),
     };
+    let generation = served.get(&PolicyKey::of(&uid)).copied().unwrap_or(0);
+    let newest = metadata["generation"].as_i64().unwrap_or(0);
     Some(Read::Subject(Box::new(Subject {
-        generation: served.get(&PolicyKey::of(&uid)).copied().unwrap_or(0),
-        newest: metadata["generation"].as_i64().unwrap_or(0),
+        generation,
+        newest,
         created: metadata["creationTimestamp"].as_str().and_then(|created| created.parse().ok()),
         mode: serde_json::from_value(spec["mode"].clone()).unwrap_or_default(),
         severity: annotation(metadata, "severity").and_then(severity),
         category: annotation(metadata, "category").map(|text| clean(text, MAX_CATEGORY)),
-        depends_on_others: depends_on_others(content),
+        // What an older generation was granted, and with it what it may ask, stands elsewhere.
+        depends_on_others: (generation > 0 && generation < newest) || depends_on_others(content),
         conditions: Conditions::of(&conditions),
         scope,
         id,
@@ -271,6 +274,9 @@ mod tests {
             subject(|object| object["metadata"]["annotations"] = json!({"io.kubewarden.policy.severity": "dire"}));
         assert_eq!(odd.severity, None);
         assert_eq!(subject(|object| object["spec"]["backgroundAudit"] = json!(true)).generation, 3);
+        for (newest, is_older) in [(3, false), (4, true)] {
+            assert_eq!(subject(|object| object["metadata"]["generation"] = json!(newest)).depends_on_others, is_older);
+        }
     }
 
     #[test]

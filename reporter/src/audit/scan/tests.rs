@@ -144,7 +144,7 @@ fn policies([slow, quick]: [Value; 2], ago: i64) -> [(&'static str, Value); 3] {
         let asked = json!({"policies.portcullis.dev/audit-requested-at": "now"});
         let mut metadata = json!({"name": name, "namespace": namespace, "uid": format!("uid-{name}")});
         metadata["annotations"] = asked;
-        metadata["generation"] = json!(1);
+        metadata["generation"] = json!(1 + spec["rollbackTo"].as_i64().unwrap_or(0));
         metadata["creationTimestamp"] = json!(created);
         if spec["rules"].is_null() {
             spec["rules"] = rules.clone();
@@ -172,11 +172,11 @@ fn api_server(specs: [Value; 2], ago: i64, deleted: Deleted) -> Router {
     let policies = move |Path(plural): Path<String>| async move {
         list(policies.into_iter().filter(|(of, _)| *of == plural).map(|(_, policy)| policy).collect())
     };
-    // The quick policy has a revision of its first generation, for ConfigMaps.
+    // The quick policy has a revision of its second generation, with the rules of the first, for ConfigMaps.
     let spec = json!({"rules": [rule("configmaps")]});
-    let revision = json!({"metadata": {"name": "quick-dc-1"}, "data": {"policy": {"uid": "uid-quick"}, "spec": spec}});
+    let revision = json!({"metadata": {"name": "quick-dc-2"}, "data": {"policy": {"uid": "uid-quick"}, "spec": spec}});
     let revisions = move |RawQuery(query): RawQuery| async move {
-        let is_it = query.is_some_and(|query| query.contains("metadata.name%3Dquick-dc-1"));
+        let is_it = query.is_some_and(|query| query.contains("metadata.name%3Dquick-dc-2"));
         list(if is_it { vec![revision] } else { Vec::new() })
     };
     // The quick policy has rejected a ConfigMap and a Service before.
@@ -413,31 +413,35 @@ async fn where_the_namespaces_cannot_be_listed_a_policy_that_selects_by_them_is_
     assert!(stage.asked("namespaced/a/slow").is_empty());
 }
 
+/// The spec of a policy that is rolled back, with rules of its own about Services. Only in generation 2 has it a revision.
+fn rolled_back(to: i64) -> Value {
+    json!({"rollbackTo": to, "rules": [rule("services")]})
+}
+
 #[tokio::test]
 async fn a_policy_that_is_rolled_back_is_asked_about_the_objects_of_the_rules_that_are_in_force() {
-    let services = json!({"rollbackTo": 1, "rules": [rule("services")]});
-    let mut stage = Stage::created(INTERVAL, [json!({}), services], 3600);
-    let found = stage.scan().await;
-    assert!(is_complete(&found["namespaced/b/quick"], OBJECTS), "{found:?}");
-    // There is no revision of this generation.
-    stage.served.insert(PolicyKey::of("uid-quick"), 2);
+    for serving in [1, 2] {
+        let mut stage = Stage::created(INTERVAL, [json!({}), rolled_back(1)], 3600);
+        stage.served.insert(PolicyKey::of("uid-quick"), serving);
+        let found = stage.scan().await;
+        assert!(is_complete(&found["namespaced/b/quick"], OBJECTS), "{serving}: {found:?}");
+    }
+    let mut stage = Stage::created(INTERVAL, [json!({}), rolled_back(2)], 3600);
     let found = stage.scan().await;
     let (rolled_back, other) = (&found["namespaced/b/quick"], &found["cluster/all"]);
-    assert!(rolled_back.message.contains("the revision of generation 2"), "{rolled_back:?}");
+    assert!(rolled_back.message.contains("the revision of generation 3"), "{rolled_back:?}");
     assert_eq!(rolled_back.generation, 0);
     assert!(is_complete(other, 2 * OBJECTS), "{other:?}");
 }
 
 #[tokio::test]
 async fn the_reports_of_a_policy_that_is_rolled_back_stay_where_its_rules_are_unknown() {
-    let services = json!({"rollbackTo": 1, "rules": [rule("services")]});
+    // By the rules of generation 1 it is asked about ConfigMaps, and admits them.
     let all = ["portcullis-default-uid-b-00", "portcullis-default-uid-web"].map(str::to_owned);
-    // By the rules of generation 1 it is asked about ConfigMaps, and admits them. Generation 2 has no revision.
-    for (serving, deleted) in [(2, BTreeSet::new()), (1, BTreeSet::from(all))] {
-        let mut stage = Stage::created(INTERVAL, [json!({}), services.clone()], 3600);
+    for (to, deleted) in [(2, BTreeSet::new()), (1, BTreeSet::from(all))] {
+        let mut stage = Stage::created(INTERVAL, [json!({}), rolled_back(to)], 3600);
         let _held = stage.lead().await;
-        stage.served.insert(PolicyKey::of("uid-quick"), serving);
         stage.scan().await;
-        assert_eq!(*lock(&stage.deleted), deleted, "{serving}");
+        assert_eq!(*lock(&stage.deleted), deleted, "{to}");
     }
 }
