@@ -70,8 +70,8 @@ pub(crate) fn each(
     Ok(unread)
 }
 
-/// The real path of a file's folder: `..` in a path that begins there is the folder above it, also for who reads the path without looking at
-/// links. The file itself may be a link; what it names is beside the link.
+/// The real path of a file's folder: `..` in a path that begins there is the folder above it, also for code that does not look at links. The file
+/// itself may be a link; what it names is beside the link.
 ///
 /// # Errors
 /// When the folder does not exist.

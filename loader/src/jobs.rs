@@ -64,7 +64,7 @@ pub(crate) struct JobRunner {
     too_large: Mutex<HashMap<Digest, u64>>,
     /// What stays in any case.
     in_use: InUse,
-    /// Names of files that were removed from the volume, until the plan is told.
+    /// Names of files that were removed from the volume, until the plan has them.
     removed: Arc<Mutex<HashSet<String>>>,
     /// Modules that could not be checked for these addresses, as the log says.
     unchecked: Mutex<HashSet<(Reference, Digest)>>,

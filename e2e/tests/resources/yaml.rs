@@ -1,4 +1,4 @@
-//! kubectl, which reads YAML 1.1, reads the same values from YAML that Portcullis has written, and from other YAML but for what is told.
+//! kubectl, which reads YAML 1.1, reads the same values from YAML that Portcullis has written, and from other YAML but for the values that a note names.
 
 use serde_json::{Map, Value, json};
 

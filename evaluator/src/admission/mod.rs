@@ -61,7 +61,7 @@ pub(crate) struct Admission {
 pub(crate) enum Target {
     /// One policy.
     Policy(Arc<ServedPolicy>),
-    /// The members of a match group, with the body, which says whom the request is for.
+    /// The members of a match group, with the body, which says which policies the request is for.
     Group(Arc<MatchGroup>, Bytes),
 }
 

@@ -169,7 +169,7 @@ impl Plan {
 
 /// One entry for each host. If several of its addresses fail, the first in order is shown.
 ///
-/// There may be thousands of policies and addresses, and this is told several times a second, so it goes through the policies only once.
+/// There may be thousands of policies and addresses, and the state is published several times a second, so it goes through the policies only once.
 pub(super) fn sources<'p>(
     policies: impl Iterator<Item = (&'p PolicyId, &'p Policy)>,
     mut failures: Vec<(&Reference, Option<Failure>)>,

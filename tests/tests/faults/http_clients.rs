@@ -28,7 +28,7 @@ fn fault_h18_of_clients_with_a_certificate_those_with_a_name_are_answered_and_no
         client(authority, name).expect_err(name);
     }
     Client::tls(pod.admission()).try_ask(DENIES, &Review::pod()).expect_err("no certificate");
-    // Anybody can send certificates, so what takes long is not verified, whoever signed it.
+    // Anybody can send certificates, so a chain that takes long is not verified, although its first certificate is valid.
     let mut long = Authority::shared().identity(&["webhooks.example"]);
     long.certificate += &"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n".repeat(9000);
     Client::with_identity(pod.admission(), &long).try_ask(DENIES, &Review::pod()).expect_err("a long chain");

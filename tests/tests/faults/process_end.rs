@@ -255,7 +255,7 @@ fn asks() -> Policy {
 fn fault_e03_policies_that_ask_their_host_are_answered_as_long_as_they_are_called() {
     /// How long the evaluator accepts calls after the signal.
     const DELAY: Duration = Duration::from_secs(5);
-    /// What the policy is told by its host.
+    /// What the policy hears by its host.
     const RIGHT: &str = r#"{"ips":["192.0.2.7"]}"#;
     let names = NameServer::new([192, 0, 2, 7]);
     names.answer_one_of(1);
