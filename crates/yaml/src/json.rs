@@ -7,7 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::tree::{Builder, Document, TreeError};
-use super::yaml::SyntaxError;
+use super::yaml::{SyntaxError, number_of};
 
 /// The documents of a JSON file. Those that are null are left out.
 ///
@@ -65,7 +65,10 @@ fn tree(text: &str, first_line: usize) -> Result<Document, SyntaxError> {
                             problem: "an integer of more than 64 bits would lose digits: quote it",
                         });
                     }
-                    value => builder.scalar(value, 0).map_err(tree)?,
+                    value => {
+                        let float = value.as_f64().filter(|_| value.is_f64());
+                        builder.scalar(float.map_or(value, number_of), 0).map_err(tree)?;
+                    }
                 }
                 continue;
             }
@@ -111,6 +114,11 @@ mod tests {
         let documents = documents(text).expect("reads");
         assert_eq!(documents[0].value, serde_json::from_str::<Value>(text).expect("reads"));
         assert!(documents[0].value.to_string().starts_with(r#"{"z":9007199254740993,"#));
+    }
+
+    #[test]
+    fn whole_numbers_are_integers_however_they_are_written() {
+        assert_eq!(documents("[1.0,1e3,2.5,-0.5e1]").expect("reads")[0].value, json!([1, 1000, 2.5, -5]));
     }
 
     #[test]

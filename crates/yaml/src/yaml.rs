@@ -170,7 +170,7 @@ pub(super) fn plain(text: &str) -> Result<Value, &'static str> {
 
 /// A whole number is an integer however it is written: kubectl sends `1.0` and `1e3` as 1 and 1000, and modules with integers in their settings take
 /// no others.
-fn number_of(number: f64) -> Value {
+pub(super) fn number_of(number: f64) -> Value {
     // Its digits as JSON has them, which are not those of a cast above 2^53.
     let whole = (number.fract() == 0.0).then(|| number.to_string().parse::<i64>().ok()).flatten();
     whole.map_or_else(|| Value::from(number), Value::from)
