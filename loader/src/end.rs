@@ -41,7 +41,12 @@ pub(crate) struct Parts {
 impl Parts {
     /// Ends all parts after the shutdown has begun.
     pub(crate) async fn end(self) {
-        // Who applies a policy is not kept waiting for a verdict that does not come.
+        self.end_with_beats(BEAT).await;
+    }
+
+    /// The same, with this interval of beats.
+    async fn end_with_beats(self, interval: Duration) {
+        // A user who applies a policy does not wait for a verdict that does not come.
         if let Some(checks) = self.checks {
             checks.abort();
         }
@@ -60,7 +65,7 @@ impl Parts {
         let alive = async {
             loop {
                 self.beats.iter().for_each(Beat::now);
-                sleep(BEAT).await;
+                sleep(interval).await;
             }
         };
         tokio::select! {
@@ -138,6 +143,10 @@ mod tests {
         Some(Arc::new(EvaluatorState { draining: true, ..EvaluatorState::default() }))
     }
 
+    fn ages_of(liveness: &portcullis_process::Liveness) -> Vec<Duration> {
+        liveness.checks().into_iter().map(|(_, _, age)| age).collect()
+    }
+
     async fn ends(task: JoinHandle<()>) {
         timeout(LONG, task).await.expect("in time").expect("does not panic");
     }
@@ -178,12 +187,10 @@ mod tests {
     #[tokio::test]
     async fn the_loop_ends_while_the_broker_goes_on_and_the_program_is_alive() {
         let liveness = portcullis_process::Liveness::default();
-        let limit = Duration::from_millis(200);
-        let beats = [liveness.beat("loader", limit), liveness.beat("input", limit)];
+        let beats = [liveness.beat("loader", LONG), liveness.beat("input", LONG)];
         let (worked, mut working) = tokio::sync::oneshot::channel::<()>();
         let (connection, closed) = tokio::sync::oneshot::channel::<()>();
         let (_evaluator, states) = watch::channel(draining());
-        tokio::time::sleep(2 * limit).await;
         let parts = Parts {
             work: tokio::spawn(async move { drop(worked) }),
             checks: Some(tokio::spawn(std::future::pending())),
@@ -194,10 +201,24 @@ mod tests {
             }),
             beats,
         };
-        let mut ending = tokio::spawn(parts.end());
+        let mut ending = tokio::spawn(parts.end_with_beats(Duration::from_millis(10)));
         assert!(timeout(SHORT, &mut ending).await.is_err());
         assert!(working.try_recv().is_err_and(|error| error == tokio::sync::oneshot::error::TryRecvError::Closed));
-        assert!(liveness.checks().iter().all(|(_, is_alive, _)| *is_alive));
+        // A beat is younger than what was before it, so there is another one after each.
+        for _ in 0..2 {
+            let mut ages = ages_of(&liveness);
+            let beat_again = async {
+                loop {
+                    let now = ages_of(&liveness);
+                    if now.iter().zip(&ages).all(|(now, before)| now < before) {
+                        return;
+                    }
+                    ages = ages.into_iter().zip(now).map(|(before, now)| before.max(now)).collect();
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(LONG, beat_again).await.expect("beats");
+        }
         drop(connection);
         ends(ending).await;
     }

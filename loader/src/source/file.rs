@@ -29,15 +29,12 @@ impl FileSource {
     fn open(&self, path: &Path) -> Result<File, SourceError> {
         let outside = || {
             let is_below = self.roots.iter().any(|root| path.starts_with(root));
-            let (what, instead) = if is_below {
-                (
-                    "is a link that leads out of the folder of the policies: put the module itself there",
-                    "the one it leads to",
-                )
+            let what = if is_below {
+                "leads out of the folder of the policies by a link: put the module itself there, or name the folder that the link leads to"
             } else {
-                ("is not below the folder of the policies: move it there", "its folder")
+                "is not below the folder of the policies: move it there, or name its folder"
             };
-            let text = format!("{} {what}, or name {instead} with --module-root", path.display());
+            let text = format!("{} {what} with --module-root", path.display());
             SourceError::new(Reason::SourceNotAllowed, text)
         };
         let real = match path.canonicalize() {
@@ -176,8 +173,8 @@ mod tests {
         let told = |path: &Path| rig.source.open(path).expect_err("refused").message;
         // The roots are real paths, and so are those of policies.
         let link = rig.source.roots[0].join("b.wasm");
-        let why = "is a link that leads out of the folder of the policies: put the module itself there, or name the one it leads to \
-                   with --module-root";
+        let why = "leads out of the folder of the policies by a link: put the module itself there, or name the folder that the link leads \
+                   to with --module-root";
         assert_eq!(told(&link), format!("{} {why}", link.display()));
         let why = "is not below the folder of the policies: move it there, or name its folder with --module-root";
         assert_eq!(told(&canary), format!("{} {why}", canary.display()));
