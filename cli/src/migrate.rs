@@ -206,7 +206,7 @@ impl Documents {
     }
 }
 
-/// Whether a document of a folder may be an object, or a list of objects, of a cluster. Values of Helm, patches and kustomizations are not.
+/// Whether a document of a folder may be an object, or a list of objects, of a cluster. Values of Helm, JSON patches and kustomizations are not.
 fn is_object(document: &Value) -> bool {
     let is_kustomization =
         document["apiVersion"].as_str().is_some_and(|version| version.starts_with("kustomize.config.k8s.io/"));

@@ -178,8 +178,8 @@ fn notes(kind: &str, spec: &Value) -> Vec<(&'static str, String)> {
     let mut notes = Vec::new();
     if kind == "ClusterPolicy" {
         let left_out = "no ClusterPolicy is asked about objects in kube-system, kube-node-lease and the installation's own namespace, nor \
-                        about TokenReviews, SubjectAccessReviews, and what kubelets and controllers of kube-system write to nodes \
-                        and volumes; Kubewarden leaves out only its own namespace";
+                        about TokenReviews, SubjectAccessReviews, and what kubelets and controllers of kube-system write to nodes, \
+                        volumes and certificate signing requests, nor about those of new nodes; Kubewarden leaves out only its own namespace";
         notes.push(("requests", left_out.to_owned()));
         let named = system_namespaces(&spec["namespaceSelector"]);
         if !named.is_empty() {

@@ -19,7 +19,8 @@ use super::step::{Step, step_in_group};
 use super::{Admission, LONGEST_WAIT, Member, deadline};
 use crate::review::Review;
 use crate::table::{MatchGroup, ServedPolicy};
-use crate::verdict::EvaluationError;
+use crate::verdict::answer::Answer;
+use crate::verdict::{EvaluationError, group};
 
 /// The most steps of a condition that is evaluated where the request arrived. They take less than some milliseconds.
 const QUICK: u64 = 20_000;
@@ -70,6 +71,19 @@ impl Admission {
         };
         let members = group.members.iter().filter(|policy| !is_excluded(policy));
         members.map(|policy| (policy, self.step_or(policy, review, error))).collect()
+    }
+
+    /// The answer of a match group of which no member was evaluated. The review is a part of `body`.
+    pub(crate) fn group_refused(
+        &self,
+        group: &Arc<MatchGroup>,
+        review: &Review<'_>,
+        body: &Bytes,
+        error: &EvaluationError,
+    ) -> Answer {
+        let members = self.unasked_members(group, review, body, error).into_iter();
+        let decisions = members.map(|(policy, step)| (policy.id.clone(), self.unasked(policy, step, error)));
+        group::join(decisions.collect(), None)
     }
 
     /// The step for a member that cannot be asked because of `error`: it fails, unless it is decided without being asked.

@@ -361,13 +361,14 @@ impl Admission {
     /// When the body of a request to a group is no review.
     pub(crate) fn refused(&self, target: &Target, error: &EvaluationError) -> Result<Answer, ReviewError> {
         Ok(match target {
-            Target::Policy(policy) => self.unasked(policy, step(policy), error).alone(&policy.id, None),
-            Target::Group(group, body) => {
-                let members = self.unasked_members(group, &Review::parse(body)?, body, error).into_iter();
-                let decisions = members.map(|(policy, step)| (policy.id.clone(), self.unasked(policy, step, error)));
-                group::join(decisions.collect(), None)
-            }
+            Target::Policy(policy) => self.policy_refused(policy, error),
+            Target::Group(group, body) => self.group_refused(group, &Review::parse(body)?, body, error),
         })
+    }
+
+    /// The answer of one policy that was not evaluated.
+    pub(crate) fn policy_refused(&self, policy: &Arc<ServedPolicy>, error: &EvaluationError) -> Answer {
+        self.unasked(policy, step(policy), error).alone(&policy.id, None)
     }
 
     /// The decision of a policy that cannot be asked because of `error`, where `step` would be next.

@@ -186,7 +186,8 @@ impl Handler {
                 adopt_parent(&span, &parts.headers);
                 let asking = self.admission.review(&policy, &review, until, purpose).instrument(span);
                 let target = Target::Policy(Arc::clone(&policy));
-                self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Review)), asking).await
+                let asked = asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Review));
+                Ok(self.bounded(asked, asking, |error| self.admission.policy_refused(&policy, error)).await)
             }
             Destination::ValidateRaw(policy) => {
                 let review = RawReview::parse(&body.bytes)?;
@@ -194,7 +195,8 @@ impl Handler {
                 adopt_parent(&span, &parts.headers);
                 let asking = self.admission.raw(&policy, &review, until).instrument(span);
                 let target = Target::Policy(Arc::clone(&policy));
-                self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Raw)), asking).await
+                let asked = asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Raw));
+                Ok(self.bounded(asked, asking, |error| self.admission.policy_refused(&policy, error)).await)
             }
             Destination::Group(id, group) => {
                 let review = Review::parse(&body.bytes)?;
@@ -204,7 +206,10 @@ impl Handler {
                 adopt_parent(&span, &parts.headers);
                 let asking = self.admission.group(&group, &review, &body.bytes, until).instrument(span);
                 let target = Target::Group(Arc::clone(&group), body.bytes.clone());
-                self.bounded(asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Review)), asking).await
+                let asked = asked.insert(PendingAnswer::new(target, review.uid(), Envelope::Review));
+                let refused =
+                    |error: &EvaluationError| self.admission.group_refused(&group, &review, &body.bytes, error);
+                Ok(self.bounded(asked, asking, refused).await)
             }
             Destination::Marker(group) => {
                 let review = Review::parse(&body.bytes)?;
@@ -220,8 +225,14 @@ impl Handler {
         }
     }
 
-    /// Runs `asking`, unless too many requests are under way: then the policies' answer to an overload is given at once.
-    async fn bounded(&self, asked: &PendingAnswer, asking: impl Future<Output = Answer>) -> Result<Bytes, HttpError> {
+    /// Runs `asking`, unless too many requests are under way: then the policies' answer to an overload is `refused`, which is found here, in
+    /// nobody's share. So it must take little; it does not read the body again.
+    async fn bounded(
+        &self,
+        asked: &PendingAnswer,
+        asking: impl Future<Output = Answer>,
+        refused: impl FnOnce(&EvaluationError) -> Answer,
+    ) -> Bytes {
         failpoint::hit("evaluator.understood");
         // A match group without policies asks nobody, so it needs no share.
         let entered = asked.target.claimant().map(|who| self.under_way.enter(who));
@@ -229,22 +240,21 @@ impl Handler {
             self.admission.metrics.overloaded.inc();
             let limit = self.under_way.limit();
             let text = format!("this policy or its namespace has its share of the {limit} requests of this replica");
-            return self.refused(asked, &EvaluationError::new(Reason::Overloaded, text));
+            return refused(&EvaluationError::new(Reason::Overloaded, text)).body(&asked.uid, asked.envelope);
         }
-        Ok(asking.await.body(&asked.uid, asked.envelope))
+        asking.await.body(&asked.uid, asked.envelope)
     }
 
     /// The answer to a request that ended with a panic: the one that its policies give to a failure, or an HTTP error where they are not known.
     fn after_panic(&self, asked: Option<PendingAnswer>) -> Result<Bytes, HttpError> {
         let error = EvaluationError::new(Reason::InternalError, "internal server error: a panic");
         let closed = || HttpError::closing(StatusCode::INTERNAL_SERVER_ERROR, "Something went wrong");
+        let refused = |asked: &PendingAnswer| -> Result<Bytes, HttpError> {
+            Ok(self.admission.refused(&asked.target, &error)?.body(&asked.uid, asked.envelope))
+        };
         // What panicked may do so again here, where the members of a group are chosen once more.
-        let refused = |asked: PendingAnswer| catch_unwind(AssertUnwindSafe(|| self.refused(&asked, &error))).ok();
-        asked.and_then(refused).unwrap_or_else(|| Err(closed()))
-    }
-
-    fn refused(&self, asked: &PendingAnswer, error: &EvaluationError) -> Result<Bytes, HttpError> {
-        Ok(self.admission.refused(&asked.target, error)?.body(&asked.uid, asked.envelope))
+        let caught = |asked: PendingAnswer| catch_unwind(AssertUnwindSafe(|| refused(&asked))).ok();
+        asked.and_then(caught).unwrap_or_else(|| Err(closed()))
     }
 
     /// What is known before the body is read: what the request is for, and how long its sender waits.

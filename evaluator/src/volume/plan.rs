@@ -109,7 +109,8 @@ pub(crate) fn unserved(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Opti
 }
 
 /// Whether the generation that serves is the newest. One that can no longer be read (a damaged revision) goes on serving, but does not count
-/// as current, since it is unknown what the newest spec says.
+/// as current, since it is unknown what the newest spec says. The number of the generation is trusted: in a folder, generations can count
+/// from one again after the volume was emptied, and then what serves may have the newest number and an older spec until the newest is loaded.
 pub(crate) fn is_current(serving: i64, newest: i64, failure: Option<&Failure>) -> bool {
     serving == newest && failure.is_none_or(|failure| failure.stage() != Stage::Spec)
 }

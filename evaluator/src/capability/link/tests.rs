@@ -165,9 +165,12 @@ async fn the_queue_is_closed_before_those_that_wait_are_told() {
     let mut context = std::task::Context::from_waker(&waker);
     assert!(std::pin::Pin::new(&mut reply).poll(&mut context).is_pending());
     drop(broker);
-    while lock(&told.1).is_none() {
-        tokio::task::yield_now().await;
-    }
+    let telling = async {
+        while lock(&told.1).is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), telling).await.expect("those that wait are told");
     assert_eq!(*lock(&told.1), Some(true));
 }
 

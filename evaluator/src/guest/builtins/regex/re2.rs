@@ -9,7 +9,7 @@ use regex_syntax::is_meta_character;
 
 /// The expression in the crate's syntax; none if it is no expression in either.
 pub(super) fn translated(pattern: &str) -> Option<String> {
-    let mut reader = Reader { rest: pattern, out: String::with_capacity(pattern.len()) };
+    let mut reader = Reader::new(pattern);
     while let Some(character) = reader.next() {
         match character {
             '\\' if reader.take("Q") => reader.quoted(),
@@ -17,7 +17,7 @@ pub(super) fn translated(pattern: &str) -> Option<String> {
             '[' => reader.class()?,
             '{' if !is_repetition(reader.rest) => reader.literal('{'),
             // RE2 has no flag for white space and comments, among which nothing here would be what it seems.
-            '(' if has_flag_x(reader.rest) => return Some(pattern.to_owned()),
+            '(' if has_flag_x(reader.rest.chars()) => return Some(pattern.to_owned()),
             other => reader.out.push(other),
         }
     }
@@ -28,9 +28,15 @@ pub(super) fn translated(pattern: &str) -> Option<String> {
 struct Reader<'p> {
     rest: &'p str,
     out: String,
+    /// Whether a `:]` may follow. Once none does, none is looked for again: each bracket of a long class would look to the end of the expression.
+    may_end_name: bool,
 }
 
-impl Reader<'_> {
+impl<'p> Reader<'p> {
+    fn new(pattern: &'p str) -> Self {
+        Self { rest: pattern, out: String::with_capacity(pattern.len()), may_end_name: true }
+    }
+
     fn next(&mut self) -> Option<char> {
         let mut characters = self.rest.chars();
         let next = characters.next();
@@ -112,8 +118,7 @@ impl Reader<'_> {
         let mut is_first = true;
         while is_first || !self.take("]") {
             is_first = false;
-            if let Some(name) = self.rest.strip_prefix("[:").and_then(|name| name.split_once(":]")) {
-                let name = name.0;
+            if let Some(name) = self.class_name() {
                 ClassAsciiKind::from_name(name.strip_prefix('^').unwrap_or(name))?;
                 self.copy("[:".len() + name.len() + ":]".len());
                 continue;
@@ -126,6 +131,14 @@ impl Reader<'_> {
         }
         self.out.push(']');
         Some(())
+    }
+
+    /// The name of a class such as `[:alpha:]` that comes next.
+    fn class_name(&mut self) -> Option<&'p str> {
+        let rest = self.rest.strip_prefix("[:").filter(|_| self.may_end_name)?;
+        let name = rest.split_once(":]").map(|(name, _)| name);
+        self.may_end_name = name.is_some();
+        name
     }
 
     /// A character of a class, or a class in it; says whether it is one.
@@ -146,19 +159,31 @@ fn is_repetition(rest: &str) -> bool {
         let is_digits = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
         is_digits && (text == "0" || !text.starts_with('0'))
     };
-    let Some((inside, _)) = rest.split_once('}') else { return false };
+    // It looks no further than digits and commas go, since each of many braces would look to the end of the expression.
+    let end = rest.find(|character: char| character != ',' && !character.is_ascii_digit());
+    let Some(inside) = end.filter(|end| rest[*end..].starts_with('}')).map(|end| &rest[..end]) else { return false };
     match inside.split_once(',') {
         Some((least, most)) => is_number(least) && (most.is_empty() || is_number(most)),
         None => is_number(inside),
     }
 }
 
-/// Whether a group begins with flags of which one is `x`, as in `(?x)` and `(?ix:a b)`.
-fn has_flag_x(rest: &str) -> bool {
-    let flags = rest.strip_prefix('?').and_then(|rest| rest.split_once([':', ')']));
-    flags.is_some_and(|(flags, _)| {
-        flags.contains('x') && flags.chars().all(|flag| flag == '-' || flag.is_ascii_alphabetic())
-    })
+/// Whether a group begins with flags of which one is `x`, as in `(?x)` and `(?ix:a b)`. It looks no further than flags go, since each of many
+/// groups would look to the end of the expression.
+fn has_flag_x(mut rest: impl Iterator<Item = char>) -> bool {
+    if rest.next() != Some('?') {
+        return false;
+    }
+    let mut has_x = false;
+    for character in rest {
+        match character {
+            'x' => has_x = true,
+            ':' | ')' => return has_x,
+            flag if flag == '-' || flag.is_ascii_alphabetic() => {}
+            _ => return false,
+        }
+    }
+    false
 }
 
 #[cfg(test)]
@@ -173,6 +198,7 @@ mod tests {
             r"[^\d\pN[:alpha:]é-ü]{2,}",
             r"\.\*\\\[\{\-",
             "(?x) a [ # it's a comment",
+            "(?s-x:a [ # it's a comment)",
         ] {
             assert_eq!(translated(pattern).as_deref(), Some(pattern));
         }
@@ -198,5 +224,29 @@ mod tests {
         for odd in ["[", "[]", "[^]", "[a", "[[:foo:]]", r"\", r"[\", r"\p", r"\x{41"] {
             assert_eq!(translated(odd), None, "{odd}");
         }
+        for no_flag_x in ["(?<x>[[])", "(?i)x)[[]", "(?=x)[[]", "(?x"] {
+            assert_eq!(translated(no_flag_x), Some(no_flag_x.replace("[[]", r"[\[]")), "{no_flag_x}");
+        }
+    }
+
+    #[test]
+    fn nothing_looks_at_the_whole_rest_again_and_again() {
+        let groups = "(?".repeat(2048);
+        assert_eq!(translated(&groups).as_deref(), Some(&*groups));
+        let mut read = 0;
+        assert!(!has_flag_x(groups[1..].chars().inspect(|_| read += 1)));
+        assert_eq!(read, "?(".len());
+
+        let classes = format!("[{}", "[:".repeat(2047));
+        assert_eq!(translated(&classes), None);
+        let mut reader = Reader::new(&classes[1..]);
+        assert_eq!((reader.class_name(), reader.may_end_name), (None, false));
+        let closed = format!("{classes}]");
+        assert_eq!(translated(&closed), Some(format!("[{}]", r"\[:".repeat(2047))));
+        let mut reader = Reader::new("[:alpha:][:digit:][:[:");
+        assert_eq!((reader.class_name(), reader.may_end_name), (Some("alpha"), true));
+
+        let braces = "{1,".repeat(1365);
+        assert_eq!(translated(&braces), Some(braces.replace('{', r"\{")));
     }
 }
