@@ -175,12 +175,14 @@ pub(super) mod tests {
     use portcullis_contract::{Failure, MatchCondition, MemberMatch, Mode, WebhookKind};
 
     use super::*;
+    use crate::admission::Target;
     use crate::admission::last_call::LastCall;
     use crate::lanes::{LaneLimits, Lanes, Share};
     use crate::memory::MemoryPlan;
     use crate::metrics::Metrics;
     use crate::review::tests::LEAST;
     use crate::table::Serving;
+    use crate::verdict::answer::Envelope;
     use crate::verdict::decision::Outcome;
 
     /// A policy that cannot be loaded.
@@ -246,6 +248,26 @@ pub(super) mod tests {
         };
         assert_eq!(ids(r#"{"metadata":{"labels":{"app":"shop"}}}"#), ["cluster/a", "cluster/b"]);
         assert_eq!(ids(r#"{"metadata":{}}"#), ["cluster/b"]);
+    }
+
+    #[tokio::test]
+    async fn a_group_refuses_with_the_review_that_is_there_and_reads_no_body_again() {
+        let metrics = Metrics::new().expect("registers");
+        let object_selector = Some(serde_json::json!({"matchLabels": {"app": "shop"}}));
+        let part = MemberMatch { rules: Vec::new(), object_selector, match_conditions: Vec::new() };
+        let policies = ["cluster/a", "cluster/b"].map(|id| unloaded(id, true, false, &metrics));
+        let group = shared(policies.into(), &part);
+        let admission = Admission { metrics, last_call: LastCall::default() };
+        let error = EvaluationError::new(Reason::Overloaded, "no");
+        let body = Bytes::from_static(LEAST.as_bytes());
+        let review = Review::parse(&body).expect("a review");
+        let text = |answer: Answer| answer.body(review.uid(), Envelope::Review);
+        let unread = Bytes::from_static(b"no review");
+        let refused = text(admission.group_refused(&group, &review, &unread, &error));
+        assert!(String::from_utf8_lossy(&refused).contains("cluster/b"));
+        let refused_later = |body| admission.refused(&Target::Group(Arc::clone(&group), body), &error);
+        assert_eq!(refused_later(body.clone()).map(text).expect("a review"), refused);
+        assert!(refused_later(unread).is_err());
     }
 
     #[tokio::test]
