@@ -20,11 +20,13 @@ pub(crate) struct Removals {
     retry: Retry,
     /// When any report may be removed again after a failure. It may concern all of them.
     not_before: Instant,
+    /// The name of the last report whose removal was begun.
+    last: String,
 }
 
 impl Removals {
     pub(crate) fn new(failures: Failures, now: Instant) -> Self {
-        Self { calls: JoinSet::new(), failures, retry: Retry::default(), not_before: now }
+        Self { calls: JoinSet::new(), failures, retry: Retry::default(), not_before: now, last: String::new() }
     }
 
     /// Whether others may be begun.
@@ -37,7 +39,8 @@ impl Removals {
     where
         F: Future<Output = Removed> + Send + 'static,
     {
-        for report in reports.into_iter().take(AT_ONCE) {
+        for report in some_behind(&self.last, reports) {
+            self.last.clone_from(&report.name);
             self.calls.spawn(remove(report));
         }
     }
@@ -65,11 +68,23 @@ impl Removals {
     }
 }
 
+/// Some of these reports, those with names behind the last one first: reports that stay hold up no others.
+fn some_behind(last: &str, mut reports: Vec<Meta>) -> Vec<Meta> {
+    reports.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    let tried = reports.partition_point(|report| *report.name <= *last);
+    reports.rotate_left(tried);
+    reports.truncate(AT_ONCE);
+    reports
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::collections::BTreeSet;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
     use std::time::Duration;
+
+    use portcullis_util::lock;
 
     use super::*;
     use crate::kubernetes::stub::{api_server, leads, refused};
@@ -106,5 +121,35 @@ mod tests {
         assert!(!removals.are_over(start));
         removals.ended(Ok(()), 1.0, start);
         assert_eq!(removals.retry, Retry::default());
+    }
+
+    #[test]
+    fn reports_that_stay_hold_up_no_others() {
+        let names = |last: &str, count: usize| {
+            let reports = (0..count).rev().map(|number| Meta { name: format!("pod-{number:02}"), ..Meta::default() });
+            let some = some_behind(last, reports.collect());
+            some.iter().map(|report| report.name["pod-".len()..].parse().expect("a number")).collect::<Vec<usize>>()
+        };
+        assert_eq!(names("", 20), Vec::from_iter(0..8));
+        assert_eq!(names("pod-07", 20), Vec::from_iter(8..16));
+        assert_eq!(names("pod-15", 20), [16, 17, 18, 19, 0, 1, 2, 3]);
+        assert_eq!(names("pod-03a", 6), [4, 5, 0, 1, 2, 3], "the last one may be gone");
+        assert_eq!(names("pod-19", 2), [0, 1]);
+        assert!(names("pod-19", 0).is_empty());
+    }
+
+    #[tokio::test]
+    async fn after_eight_reports_others_are_tried() {
+        let mut removals = Removals::new(Failures::new("remove reports", |_| ()), Instant::now());
+        let tried = Arc::new(Mutex::new(BTreeSet::new()));
+        for _ in 0..2 {
+            let reports = (0..2 * AT_ONCE).map(|number| Meta { name: format!("pod-{number}"), ..Meta::default() });
+            removals.begin(reports.collect(), |report| {
+                lock(&tried).insert(report.name);
+                async { Some(Ok(())) }
+            });
+            while removals.join_next().await.is_some() {}
+        }
+        assert_eq!(lock(&tried).len(), 2 * AT_ONCE);
     }
 }

@@ -285,14 +285,16 @@ impl Store {
             .collect()
     }
 
-    /// The reports of pods that are gone: no endpoint names the pod, and its heartbeat was seen to have stopped, whatever the time in it.
+    /// The reports of pods that are gone, by name: no endpoint names the pod, and its heartbeat was seen to have stopped, whatever the time in it.
+    /// Those that are being deleted already, and wait for a finalizer, are not among them.
     pub(crate) fn dead_reports(&self, now: Instant) -> Vec<Meta> {
         if !self.is_complete() {
             return Vec::new();
         }
         self.reports
             .values()
-            .filter(|report| report.is_silent(self.lifetime, now) && !self.is_there(&report.object))
+            .filter(|report| !report.object.meta.deleting && report.is_silent(self.lifetime, now))
+            .filter(|report| !self.is_there(&report.object))
             .map(|report| report.object.meta.clone())
             .collect()
     }

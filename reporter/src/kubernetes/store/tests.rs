@@ -140,6 +140,10 @@ fn a_report_is_dead_when_its_pod_is_gone_and_its_heartbeat_has_stopped() {
     assert!(store.dead_reports(now + LIFETIME).is_empty(), "a pod may be without an endpoint for a while");
     let later = now + LIFETIME + Duration::from_secs(1);
     assert_eq!(store.dead_reports(later).iter().map(|meta| meta.uid.as_str()).collect::<Vec<_>>(), ["report-a"]);
+    let mut held = report(6, "2026-01-01T00:00:00Z", 2);
+    held["metadata"]["deletionTimestamp"] = "2026-01-01T00:05:00Z".into();
+    store.apply(Collection::Reports, Change::Put(held), later, clock());
+    assert!(store.dead_reports(later).is_empty(), "it is being deleted, and a finalizer holds it");
 }
 
 #[test]
