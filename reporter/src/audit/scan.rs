@@ -14,17 +14,19 @@ use portcullis_kubernetes::{CallError, Discovery, Failures, discover};
 use portcullis_matching::{Resource, labels};
 use portcullis_process::Now;
 use portcullis_util::lock;
-use serde_json::Value;
 
 use super::LOADING;
-use super::in_force::{Content, wanted};
+use super::in_force::{Content, Found as FoundRevision, Wanted};
 use super::metrics::AuditMetrics;
 use super::pages::Pages;
 use super::plan::{KnownNamespaces, List, Plan};
-use super::subject::{Left, Read, Served, Site, Subject, Unloadable, read};
+use super::subject::{Left, Served, Site, Subject, Unloadable, read};
 use super::tally::{Tally, left};
 use super::worker::{Current, Worker};
 use crate::facts::to_second;
+use policies::Policies;
+
+mod policies;
 
 /// What a scan has found about a policy.
 #[derive(Debug)]
@@ -72,14 +74,6 @@ pub(super) struct Scanner {
     pub(super) worker: Worker,
 }
 
-/// The policies of a scan.
-#[derive(Default)]
-struct Policies {
-    subjects: Vec<Subject>,
-    /// The policies that are not asked.
-    left: Vec<Left>,
-}
-
 impl Scanner {
     /// Does one scan. `served` is what the evaluator serves, and `unloadable` what it cannot. The future can be dropped at any time: the next
     /// scan asks only about objects that this one has not judged.
@@ -90,7 +84,7 @@ impl Scanner {
         let begin = Instant::now();
         self.worker.reading.begin(begin);
         self.worker.memory.begin();
-        let Policies { subjects, left: not_asked } = self.policies(served).await?;
+        let Policies { subjects, left: not_asked, .. } = self.policies(served).await?;
         let discovery = self.discover(&subjects).await?;
         self.worker.writer.list().await;
         for (version, error) in &discovery.hidden {
@@ -182,24 +176,28 @@ impl Scanner {
                 for object in objects {
                     // An outline of an object is always readable.
                     let Ok(outline) = serde_json::from_str::<Outline>(object.json().get()) else { continue };
-                    let object = outline.into();
-                    let content = match wanted(kind, &object) {
-                        None => Content::Own,
-                        Some(wanted) => {
-                            let failures = &mut self.revision_failures;
-                            let revision = revision(&self.client, &self.site.namespace, &wanted.name, failures).await;
-                            wanted.content(revision)
-                        }
-                    };
-                    match read(kind, &object, &content, &self.site, served) {
-                        Some(Read::Subject(subject)) => policies.subjects.push(*subject),
-                        Some(Read::Left(left)) => policies.left.push(left),
-                        None => {}
-                    }
+                    policies.take(kind, outline.into(), &self.site, served);
                 }
             }
         }
+        // Not between the pages of a list, which becomes too old in some minutes.
+        for (kind, object, wanted) in std::mem::take(&mut policies.rolled_back) {
+            let content = self.content(wanted).await;
+            policies.add(read(kind, &object, &content, &self.site, served));
+        }
         Ok(policies)
+    }
+
+    /// By what a policy that is rolled back is called.
+    async fn content(&mut self, mut wanted: Wanted) -> Content {
+        loop {
+            let failures = &mut self.revision_failures;
+            let found = revision(&self.client, &self.site.namespace, &wanted.name(), failures).await;
+            match wanted.content(found) {
+                Ok(content) => return content,
+                Err(other) => wanted = other,
+            }
+        }
     }
 
     async fn discover(&mut self, subjects: &[Subject]) -> Result<Discovery, CallError> {
@@ -248,13 +246,21 @@ impl Scanner {
     }
 }
 
-/// A revision; none if there is none of that name, or it cannot be read.
-async fn revision(client: &Client, namespace: &str, name: &str, failures: &mut Failures) -> Option<Value> {
+/// The revision of this name.
+async fn revision(client: &Client, namespace: &str, name: &str, failures: &mut Failures) -> FoundRevision {
     let resource = ApiResource::erase::<ControllerRevision>(&());
-    let found = Pages::named(client, &resource, namespace, name, failures).next().await;
-    let found = found.inspect_err(|error| tracing::debug!(%error, name, "failed to read a revision for the audit"));
-    let outline: Outline = serde_json::from_str(found.ok()??.first()?.json().get()).ok()?;
-    (!outline.is_cut()).then(|| outline.into())
+    let found = match Pages::named(client, &resource, namespace, name, failures).next().await {
+        Ok(found) => found.unwrap_or_default(),
+        Err(error) => {
+            tracing::debug!(%error, name, "failed to read a revision for the audit");
+            return FoundRevision::Unreadable;
+        }
+    };
+    let Some(object) = found.first() else { return FoundRevision::Nothing };
+    match serde_json::from_str::<Outline>(object.json().get()) {
+        Ok(outline) if !outline.is_cut() => FoundRevision::Revision(outline.into()),
+        _ => FoundRevision::Unreadable,
+    }
 }
 
 /// The resources that were discovered.

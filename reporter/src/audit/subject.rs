@@ -110,6 +110,26 @@ pub(super) fn is_settled(report: &ReplicaReportSpec) -> bool {
     !report.deviations.iter().any(|deviation| deviation.serving == 0 && is_coming(deviation.state))
 }
 
+/// Whether it depends on a policy's rules which objects it is asked about: it is of this installation, and its own spec lets it be asked.
+pub(super) fn may_be_asked(object: &Value, site: &Site) -> bool {
+    is_ours(object, site) && switched_off(&object["spec"]).is_none()
+}
+
+/// Whether a policy is of this installation, and is not being deleted.
+fn is_ours(object: &Value, site: &Site) -> bool {
+    object["spec"]["policyServer"].as_str().unwrap_or("default") == site.policy_server
+        && !object["metadata"]["deletionTimestamp"].is_string()
+}
+
+/// Why a policy is not asked, whatever its rules; none if it is.
+fn switched_off(spec: &Value) -> Option<&'static str> {
+    if spec["suspend"].as_bool().unwrap_or(false) {
+        return Some("the policy is suspended, so it is not asked");
+    }
+    let is_audited = spec["backgroundAudit"].as_bool().unwrap_or(true);
+    (!is_audited).then_some("the policy is not audited: spec.backgroundAudit is false")
+}
+
 /// Reads a policy; none if it is of another installation or is being deleted. `content` says by what it is called.
 pub(super) fn read(kind: Kind, object: &Value, content: &Content, site: &Site, served: &Served) -> Option<Read> {
     let (metadata, spec) = (&object["metadata"], &object["spec"]);
@@ -119,8 +139,7 @@ pub(super) fn read(kind: Kind, object: &Value, content: &Content, site: &Site, s
         Kind::Policy => PolicyId::namespaced(metadata["namespace"].as_str()?, name),
     };
     let (id, uid) = (id.ok()?, metadata["uid"].as_str()?.to_owned());
-    let is_ours = spec["policyServer"].as_str().unwrap_or("default") == site.policy_server;
-    if !is_ours || metadata["deletionTimestamp"].is_string() {
+    if !is_ours(object, site) {
         return None;
     }
     let requested = audit_requested(metadata);
@@ -128,18 +147,20 @@ pub(super) fn read(kind: Kind, object: &Value, content: &Content, site: &Site, s
         let (id, uid, requested) = (id.clone(), uid.clone(), requested.clone());
         Some(Read::Left(Left { id, uid, requested, why: why.to_owned(), keeps_reports: false }))
     };
-    if spec["suspend"].as_bool().unwrap_or(false) {
-        return left("the policy is suspended, so it is not asked");
-    }
-    if !spec["backgroundAudit"].as_bool().unwrap_or(true) {
-        return left("the policy is not audited: spec.backgroundAudit is false");
+    if let Some(why) = switched_off(spec) {
+        return left(why);
     }
     let content = match content {
         Content::Own => spec,
         Content::Revision(spec) => spec,
-        Content::Unknown(generation) => {
+        Content::Unknown { generation, is_missing } => {
+            let which = if *is_missing {
+                format!("generation {generation}, which serves, has no revision")
+            } else {
+                format!("the revision of generation {generation}, which serves, cannot be read")
+            };
             let why = format!(
-                "the policy is not asked, as the revision of generation {generation}, by whose rules it is called, cannot be read; \
+                "the policy is not asked, as the rules by which it is called are unknown: {which}; \
                  the results of an earlier scan stay in the reports"
             );
             return Some(Read::Left(Left { id, uid, requested, why, keeps_reports: true }));
@@ -337,8 +358,14 @@ mod tests {
         );
         let unaudited = "the policy is not audited: spec.backgroundAudit is false".to_owned();
         assert_eq!(of(&revision, false).err(), Some((unaudited, false)));
-        let (why, keeps_reports) = of(&Content::Unknown(2), true).expect_err("it is left out");
-        assert!(why.contains("revision of generation 2") && keeps_reports, "{why}");
+        for (is_missing, words) in [
+            (false, "the revision of generation 2, which serves, cannot be read"),
+            (true, "generation 2, which serves, has no revision"),
+        ] {
+            let unknown = Content::Unknown { generation: 2, is_missing };
+            let (why, keeps_reports) = of(&unknown, true).expect_err("it is left out");
+            assert!(why.contains(&format!("unknown: {words}; ")) && keeps_reports, "{why}");
+        }
     }
 
     #[test]

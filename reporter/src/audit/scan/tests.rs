@@ -172,12 +172,22 @@ fn api_server(specs: [Value; 2], ago: i64, deleted: Deleted) -> Router {
     let policies = move |Path(plural): Path<String>| async move {
         list(policies.into_iter().filter(|(of, _)| *of == plural).map(|(_, policy)| policy).collect())
     };
-    // The quick policy has a revision of its second generation, with the rules of the first, for ConfigMaps.
-    let spec = json!({"rules": [rule("configmaps")]});
-    let revision = json!({"metadata": {"name": "quick-dc-2"}, "data": {"policy": {"uid": "uid-quick"}, "spec": spec}});
+    // The quick policy has a revision of its second generation, with the rules of the first, for ConfigMaps, and one of its fourth, for which
+    // there was nothing to roll back to.
+    let revision = |generation: i64, resource: &str, problem: Value| {
+        let spec = json!({"rules": [rule(resource)]});
+        let data = json!({"policy": {"uid": "uid-quick"}, "spec": spec, "problem": problem});
+        json!({"metadata": {"name": format!("quick-dc-{generation}")}, "data": data})
+    };
+    let all_revisions = [revision(2, "configmaps", Value::Null), revision(4, "services", json!("gone"))];
     let revisions = move |RawQuery(query): RawQuery| async move {
-        let is_it = query.is_some_and(|query| query.contains("metadata.name%3Dquick-dc-2"));
-        list(if is_it { vec![revision] } else { Vec::new() })
+        let is_it = |revision: &Value| {
+            let name = revision["metadata"]["name"].as_str().unwrap_or_default();
+            query
+                .as_ref()
+                .is_some_and(|query| query.split('&').any(|part| part.ends_with(&format!("metadata.name%3D{name}"))))
+        };
+        list(all_revisions.into_iter().filter(is_it).collect())
     };
     // The quick policy has rejected a ConfigMap and a Service before.
     let report = |name: &str, kind: &str| {
@@ -413,7 +423,7 @@ async fn where_the_namespaces_cannot_be_listed_a_policy_that_selects_by_them_is_
     assert!(stage.asked("namespaced/a/slow").is_empty());
 }
 
-/// The spec of a policy that is rolled back, with rules of its own about Services. Only in generation 2 has it a revision.
+/// The spec of a policy that is rolled back, with rules of its own about Services. Only in generation 2 has it a revision with content.
 fn rolled_back(to: i64) -> Value {
     json!({"rollbackTo": to, "rules": [rule("services")]})
 }
@@ -429,7 +439,7 @@ async fn a_policy_that_is_rolled_back_is_asked_about_the_objects_of_the_rules_th
     let mut stage = Stage::created(INTERVAL, [json!({}), rolled_back(2)], 3600);
     let found = stage.scan().await;
     let (rolled_back, other) = (&found["namespaced/b/quick"], &found["cluster/all"]);
-    assert!(rolled_back.message.contains("the revision of generation 3"), "{rolled_back:?}");
+    assert!(rolled_back.message.contains("generation 1, which serves, has no revision"), "{rolled_back:?}");
     assert_eq!(rolled_back.generation, 0);
     assert!(is_complete(other, 2 * OBJECTS), "{other:?}");
 }
@@ -443,5 +453,27 @@ async fn the_reports_of_a_policy_that_is_rolled_back_stay_where_its_rules_are_un
         let _held = stage.lead().await;
         stage.scan().await;
         assert_eq!(*lock(&stage.deleted), deleted, "{to}");
+    }
+}
+
+#[tokio::test]
+async fn a_policy_with_nothing_to_roll_back_to_is_asked_by_the_rules_that_serve_and_the_reports_of_others_do_not_stay()
+{
+    // Generation 3 has no revision, and that of generation 4 has no content.
+    for to in [2, 3] {
+        for serving in [Some(2), None] {
+            let mut stage = Stage::created(INTERVAL, [json!({}), rolled_back(to)], 3600);
+            let quick = PolicyKey::of("uid-quick");
+            stage.served.remove(&quick);
+            stage.served.extend(serving.map(|serving| (quick, serving)));
+            let _held = stage.lead().await;
+            let found = stage.scan().await;
+            assert!(lock(&stage.deleted).contains("portcullis-default-uid-web"), "{to} {serving:?}");
+            match (serving, found.get("namespaced/b/quick")) {
+                (Some(_), Some(quick)) => assert!(is_complete(quick, OBJECTS), "{to}: {quick:?}"),
+                (None, None) => {}
+                other => panic!("{to}: {other:?}"),
+            }
+        }
     }
 }
