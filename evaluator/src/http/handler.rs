@@ -225,8 +225,8 @@ impl Handler {
         }
     }
 
-    /// Runs `asking`, unless too many requests are under way: then the policies' answer to an overload is `refused`, which is found here, in
-    /// nobody's share. So it must take little; it does not read the body again.
+    /// Runs `asking`, unless too many requests are under way: then `refused` gives the policies' answer to an overload. That counts in no share,
+    /// so it must take little, and it does not read the body again.
     async fn bounded(
         &self,
         asked: &PendingAnswer,

@@ -170,7 +170,7 @@ async fn the_queue_is_closed_before_those_that_wait_are_told() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), telling).await.expect("those that wait are told");
+    tokio::time::timeout(Duration::from_secs(60), telling).await.expect("an answer for those that wait");
     assert_eq!(*lock(&told.1), Some(true));
 }
 
