@@ -56,17 +56,18 @@ fn assert_all_admitted(answers: &[(u16, String)]) {
 fn fault_e03_a_rolling_restart_under_load_fails_no_call() {
     Cluster::demand_own_network();
     let installation = installation("rolling", 2);
-    let shop = installation.make_namespace("shop");
-    limit_range(&installation, &shop, "first", &shop);
-    let list = json!({"api_version": "v1", "kind": KIND, "namespace": shop, "field_masks": ["metadata.name"]});
+    // A LimitRange would also limit the pods of the callers.
+    let (shop, limited) = (installation.make_namespace("shop"), installation.make_namespace("limited"));
+    limit_range(&installation, &limited, "first", &limited);
+    let list = json!({"api_version": "v1", "kind": KIND, "namespace": limited, "field_masks": ["metadata.name"]});
     let calls = json!([raw("kubernetes/list_resources_by_namespace", &list)]);
-    let asks = asks(&installation, &shop, "rolling-asks", &calls);
+    let asks = asks(&installation, &limited, "rolling-asks", &calls);
     installation.apply_ready(&[installation.cluster_policy("rolling"), asks]);
 
     let old = installation.replicas();
     // This policy denies with what its host told it.
     let ask = || {
-        let (code, message) = try_config_map(&installation, &shop, "rolling");
+        let (code, message) = try_config_map(&installation, &limited, "rolling");
         assert!(code >= 400 && message.contains(r#""name":"first""#), "{code} {message}");
     };
     let answers = answers_during(&installation, &shop, ask, || {
