@@ -142,7 +142,7 @@ fn of_kind(asked: &Asked, request: &Value) -> Match {
     }
     if is_by_the_cluster(group, &asked.resource, &request["userInfo"]) {
         return Match::No(
-            "no policy is asked about what kubelets and controllers of kube-system write to nodes, volumes and certificate signing requests, nor about those of new nodes"
+            "no policy is asked about what kubelets and controllers of kube-system write to nodes, volumes and certificate signing requests, nor about the certificate signing requests of new nodes"
                 .to_owned(),
         );
     }

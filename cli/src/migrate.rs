@@ -215,7 +215,8 @@ fn is_object(document: &Value) -> bool {
 
 /// The note that a document of a folder is not looked at.
 fn passed_over(file: &Path, line: usize) -> String {
-    let why = "it is not an object of a cluster; if it changes manifests, render them first, by `kubectl kustomize` or `helm template`";
+    let why = "it is not a Kubernetes object; if it is a patch, a kustomization or Helm values, render the manifests first with \
+               `kubectl kustomize` or `helm template`";
     portcullis_contract::clean(&format!("left out {}, line {line}: {why}", shown(file)), 1000)
 }
 

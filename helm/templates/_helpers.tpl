@@ -8,9 +8,9 @@ portcullis-{{ .Values.policyServer }}
 {{- include "portcullis.labelsAnd" (list . dict dict) }}
 {{- end }}
 
-{{/* Labels of some objects: (list . specific own), with those of a value that is about them, and those by which they are found. Where a label
-     is given more than once, the chart's own counts, then the specific one, then that of the value `labels`, which is about every object.
-     Written with toYaml, like all values of users, as a name may look like a number. */}}
+{{/* Labels of some objects: (list . specific own). `specific` are those of a value for these objects, `own` those by which selectors find
+     them. Where a label is given more than once, the chart's own counts, then the specific one, then that of the value `labels`, which is
+     about every object. Written with toYaml, like all values of users, as a name may look like a number. */}}
 {{- define "portcullis.labelsAnd" -}}
 {{- $root := index . 0 -}}
 {{- $chart := dict

@@ -149,7 +149,7 @@
 {{- range (get $.Values $program).extraEnv }}{{ $given = append $given .name }}{{ end -}}
 {{- range include "portcullis.chartEnv" (list $ $program) | fromYamlArray -}}
 {{- if and (dig "valueFrom" "fieldRef" "" .) (has .name $given) -}}
-{{- fail (printf "%s.extraEnv sets %s, which each pod gets from Kubernetes (%s), as no other value is right for all pods: leave it out" $program .name .valueFrom.fieldRef.fieldPath) -}}
+{{- fail (printf "%s.extraEnv sets %s, which each pod gets from Kubernetes (%s): remove it, as no fixed value is right for every pod" $program .name .valueFrom.fieldRef.fieldPath) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

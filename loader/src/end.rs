@@ -103,12 +103,14 @@ impl Broker {
             let seconds = self.limit.as_secs();
             tracing::info!(
                 seconds,
-                "the evaluator drains: what its policies ask for is answered until it ends, at most for this time"
+                "the evaluator is draining: calls of its policies to their host are answered until it ends, at most for this many seconds"
             );
             if timeout_at(until, &mut self.task).await.is_ok() {
                 return;
             }
-            tracing::warn!("the evaluator has not ended in time; its policies are not answered any more");
+            tracing::warn!(
+                "the evaluator has not ended in time; calls of its policies to their host are no longer answered"
+            );
         }
         self.task.abort();
     }

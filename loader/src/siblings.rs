@@ -104,8 +104,8 @@ async fn signatures(State(served): State<Arc<Served>>, Path(digest): Path<String
     .await
 }
 
-/// An answer, which counts as one from before it is read until it is sent or its connection ends. If the caller has gone while it is read, it
-/// counts until it has been read.
+/// An answer. It takes one of the [`MOST_READERS`] places from before it is read until it is sent or its connection ends; if the caller hangs
+/// up during the read, until the read ends.
 struct Answer {
     bytes: Vec<u8>,
     _reader: OwnedSemaphorePermit,

@@ -77,7 +77,7 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
 fn never_matched(rules: &mut Vec<Value>) -> Vec<(String, String)> {
     let never = |name: &str| {
         let name = portcullis_contract::clean(name, 100);
-        format!("Kubewarden makes the scope of each rule Namespaced, so none matched requests for {name}")
+        format!("Kubewarden sets the scope of each rule to Namespaced, so no rule ever matches {name}")
     };
     let mut dropped = Vec::new();
     let is_all_of_cluster = |rule: &Value| {
@@ -97,7 +97,7 @@ fn never_matched(rules: &mut Vec<Value>) -> Vec<(String, String)> {
         }
         if rule["scope"].as_str().is_some_and(|scope| scope != "Namespaced") {
             rule.as_object_mut().and_then(|fields| fields.shift_remove("scope"));
-            let why = "Kubewarden makes it Namespaced, whatever it says, and a Policy has no other";
+            let why = "Kubewarden sets it to Namespaced whatever it says, and a Policy allows no other scope";
             dropped.push((format!("{place}.scope"), why.to_owned()));
         }
         let whole = rule.clone();
@@ -179,7 +179,8 @@ fn notes(kind: &str, spec: &Value) -> Vec<(&'static str, String)> {
     if kind == "ClusterPolicy" {
         let left_out = "no ClusterPolicy is asked about objects in kube-system, kube-node-lease and the installation's own namespace, nor \
                         about TokenReviews, SubjectAccessReviews, and what kubelets and controllers of kube-system write to nodes, \
-                        volumes and certificate signing requests, nor about those of new nodes; Kubewarden leaves out only its own namespace";
+                        volumes and certificate signing requests, nor about the certificate signing requests of new nodes; \
+                        Kubewarden leaves out only its own namespace";
         notes.push(("requests", left_out.to_owned()));
         let named = system_namespaces(&spec["namespaceSelector"]);
         if !named.is_empty() {

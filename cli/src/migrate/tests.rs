@@ -434,7 +434,7 @@ fn a_policy_of_a_namespace_has_no_scope_and_no_resources_of_the_cluster_as_with_
         let wanted =
             json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]);
         assert_eq!(ours.policies[0]["spec"]["rules"], wanted);
-        let why = "spec.rules[0].scope: Dropped(\"Kubewarden makes it Namespaced, ";
+        let why = "spec.rules[0].scope: Dropped(\"Kubewarden sets it to Namespaced ";
         assert!(dropped(&ours)[0].starts_with(why), "{:?}", dropped(&ours));
         let of_cluster = policy("ClusterAdmissionPolicy", &rules);
         assert!(of_cluster.policies[0]["spec"]["rules"][0]["scope"].is_string() && dropped(&of_cluster).is_empty());

@@ -8,7 +8,7 @@ use crate::memory::{ConditionValue, GroupMemory, Undone};
 
 /// How long it goes on before policies say so. A webhook that is right for as long is taken to be left alone.
 const LONG: Duration = Duration::from_secs(30);
-/// How many writes were in vain by then, at least. A webhook that was edited once and cannot be written since then is not meant.
+/// How many writes were in vain by then, at least. This leaves out a webhook that was edited once and cannot be written since.
 const WRITES: u32 = 2;
 
 /// Notes that a webhook is as it should be. It may be different a moment later, until that is proven.
@@ -40,8 +40,8 @@ pub(super) fn is_long(remembered: &GroupMemory, decision: &mut Decision) -> bool
 pub(super) fn value(name: &str, remembered: &GroupMemory, decision: &mut Decision) -> Option<ConditionValue> {
     is_long(remembered, decision).then(|| {
         let text = format!(
-            "something else changes webhook configuration {name} again each time the controller has written it: its metadata.managedFields, \
-             or the audit log, say what it is, which must leave this object alone (docs/operations.md, \"Where clusters differ\")"
+            "something else changes webhook configuration {name} again after each write of the controller: find it in \
+             metadata.managedFields or in the audit log, and make it leave this object alone (docs/operations.md, \"Where clusters differ\")"
         );
         ConditionValue::not_configured("Unknown", text)
     })

@@ -55,8 +55,8 @@ static CONDITIONS: LazyLock<[Exclusion; OWN_CONDITIONS]> = LazyLock::new(|| {
     ]
 });
 
-/// What nodes come and come back by, and volumes are attached by. Without it, a policy about everything that nobody can answer would keep the
-/// pods that answer from starting. `is_by_the_cluster` of `portcullis_matching` says the same.
+/// Excludes the requests by which nodes join and rejoin and volumes are attached. Without it, a policy that matches everything while no pod
+/// answers would keep those pods from starting. `is_by_the_cluster` of `portcullis_matching` says the same.
 fn kubelets() -> Exclusion {
     let is = |(group, resource): (&str, &str)| {
         format!("request.resource.group == '{group}' && request.resource.resource == '{resource}'")

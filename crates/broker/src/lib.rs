@@ -88,8 +88,8 @@ pub struct Socket {
 /// Connects to the evaluator and answers its calls; it connects again whenever the connection ends. First it waits for
 /// [`PublishedGrants::set_restored`]: the evaluator serves all the time, and calls of policies whose grants are not known yet would fail.
 ///
-/// Once the shutdown has begun, it does not connect any more, and ends with the connection that there is: an evaluator that drains still calls. The
-/// caller aborts it where it should not wait for that.
+/// Once the shutdown has begun, it does not connect again: it ends with its present connection, as an evaluator that drains still calls. A
+/// caller that does not want to wait for that aborts it.
 pub async fn run(
     socket: Socket,
     mut services: Services,

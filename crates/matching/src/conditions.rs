@@ -114,7 +114,7 @@ impl Conditions {
         self.0.iter().all(|one| one.expression.as_ref().is_some_and(|(tree, _)| is_condition(tree)))
     }
 
-    /// Whether none of them looks at the metadata of an object as a whole, which lack some fields here.
+    /// Whether all of them read the metadata of objects by single fields, as some fields are missing here.
     pub(crate) fn read_metadata_by_field(&self) -> bool {
         self.0.iter().all(|one| one.expression.as_ref().is_some_and(|(tree, _)| reads_metadata_by_field(tree)))
     }

@@ -55,8 +55,8 @@ impl Admission {
         members.collect()
     }
 
-    /// The members that a request is for, where none can be asked because of `error`, nor can their match conditions be evaluated: those that
-    /// rules and object selectors exclude are left out, so that no policy fails for a request that it has never been for.
+    /// The members that a request may be for, with their answers, where `error` keeps all of them from being asked. Match conditions are not
+    /// evaluated then; members that rules or object selectors exclude are left out, so that they do not fail for requests of others.
     pub(super) fn unasked_members<'r>(
         &self,
         group: &'r Arc<MatchGroup>,

@@ -178,7 +178,8 @@ impl BrokerLink {
         let codec = LengthDelimitedCodec::builder().max_frame_length(BROKER_MAX_FRAME).new_codec();
         let (mut sink, mut frames) = Framed::new(stream, codec).split::<Bytes>();
         self.metrics.broker_connected.set(1);
-        // Before the queue, and so dropped after it: once the queue is closed, no call comes into the list that would not be told.
+        // Declared before the queue, so dropped after it: with the queue closed, a call that comes too late for this answer fails by itself
+        // instead of waiting for its timeout.
         let _end = OnDrop(|| {
             self.writer.send_replace(None);
             self.metrics.broker_connected.set(0);

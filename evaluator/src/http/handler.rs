@@ -225,8 +225,8 @@ impl Handler {
         }
     }
 
-    /// Runs `asking`, unless too many requests are under way: then `refused` gives the policies' answer to an overload. That counts in no share,
-    /// so it must take little, and it does not read the body again.
+    /// Runs `asking`, unless too many requests are under way: then `refused` gives the policies' answer to an overload. That work is
+    /// charged to no share, so it must be cheap: the body is not parsed again.
     async fn bounded(
         &self,
         asked: &PendingAnswer,

@@ -18,8 +18,8 @@ pub struct BrokerArgs {
     #[arg(long, env = "PORTCULLIS_EVALUATOR_USER", value_name = "UID", requires = "broker_socket")]
     pub evaluator_user: Option<u32>,
 
-    /// How long what policies ask for is answered after the signal to end, while the evaluator drains: at least its --drain-delay and its
-    /// --grace together. The loader ends earlier with the evaluator, and within seconds where the evaluator goes on without it.
+    /// How long calls of policies to their host are answered after SIGTERM while the evaluator drains. Set it to at least the evaluator's
+    /// --drain-delay plus its --grace. The loader ends earlier if the evaluator ends, and within seconds if the evaluator does not drain.
     #[arg(long, env = "PORTCULLIS_DRAIN_LIMIT", value_name = "TIME", default_value = "25s", value_parser = parse_duration)]
     pub drain_limit: Duration,
 

@@ -1,11 +1,11 @@
-//! By what a policy is called: its own spec, or, after a rollback, that of an older generation, which is in a revision. Pure.
+//! Which spec is in force: the policy's own or, after a rollback, that of an older generation, which is in a revision. Pure.
 
 use portcullis_api::{Kind, PolicyKey, PolicyReference};
 use serde_json::Value;
 
 use super::subject::Served;
 
-/// Where the rules, selectors, match conditions and grants by which a policy is called stand.
+/// Where the rules, selectors, match conditions and grants in force are found.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Content {
     /// In the policy.

@@ -51,7 +51,7 @@ impl<'f> Pages<'f> {
         Self::selected(Api::all_with(client.clone(), resource), selection, failures)
     }
 
-    /// The object with a name, or none. Unlike a read, a list of one object takes no right but that to list.
+    /// The object with a name, or none. A list of one object, unlike a get, needs only the verb `list`.
     pub(super) fn named(
         client: &Client,
         resource: &ApiResource,

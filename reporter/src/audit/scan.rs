@@ -188,7 +188,7 @@ impl Scanner {
         Ok(policies)
     }
 
-    /// By what a policy that is rolled back is called.
+    /// Finds the spec in force of a policy that is rolled back.
     async fn content(&mut self, mut wanted: Wanted) -> Content {
         loop {
             let failures = &mut self.revision_failures;

@@ -110,7 +110,7 @@ pub(super) fn is_settled(report: &ReplicaReportSpec) -> bool {
     !report.deviations.iter().any(|deviation| deviation.serving == 0 && is_coming(deviation.state))
 }
 
-/// Whether it depends on a policy's rules which objects it is asked about: it is of this installation, and its own spec lets it be asked.
+/// Whether a policy may be asked at all: it belongs to this installation, is not being deleted, and its own spec does not switch it off.
 pub(super) fn may_be_asked(object: &Value, site: &Site) -> bool {
     is_ours(object, site) && switched_off(&object["spec"]).is_none()
 }
@@ -130,7 +130,7 @@ fn switched_off(spec: &Value) -> Option<&'static str> {
     (!is_audited).then_some("the policy is not audited: spec.backgroundAudit is false")
 }
 
-/// Reads a policy; none if it is of another installation or is being deleted. `content` says by what it is called.
+/// Reads a policy; none if it is of another installation or is being deleted. `content` says where the rules in force are.
 pub(super) fn read(kind: Kind, object: &Value, content: &Content, site: &Site, served: &Served) -> Option<Read> {
     let (metadata, spec) = (&object["metadata"], &object["spec"]);
     let name = metadata["name"].as_str()?;
@@ -197,7 +197,7 @@ pub(super) fn read(kind: Kind, object: &Value, content: &Content, site: &Site, s
         mode: serde_json::from_value(spec["mode"].clone()).unwrap_or_default(),
         severity: annotation(metadata, "severity").and_then(severity),
         category: annotation(metadata, "category").map(|text| clean(text, MAX_CATEGORY)),
-        // What an older generation was granted, and with it what it may ask, stands elsewhere.
+        // The grants of an older generation, and so what it may ask, are not in this spec.
         depends_on_others: (generation > 0 && generation < newest) || depends_on_others(content),
         conditions: Conditions::of(&conditions),
         scope,

@@ -1,5 +1,6 @@
 //! This pod's own report: written with each change, and renewed. Only the newest report waits to be written, so that no queue builds up
-//! behind a slow API server. Tries that fail as before are written later, with others: while a registry is away, there is one at any time.
+//! behind a slow API server. Retries that fail in the same way are written later, several at once: while a registry is away, there is always
+//! another one.
 
 use std::time::{Duration, Instant};
 
@@ -98,7 +99,7 @@ struct Slot {
     written: Option<ReplicaReportSpec>,
     heartbeat: Duration,
     renew: Instant,
-    /// When news of nothing but tries that failed as before may be written.
+    /// When a report that differs only in retries that fail in the same way may be written.
     retries: Instant,
     not_before: Instant,
     bucket: Bucket,

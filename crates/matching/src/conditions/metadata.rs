@@ -25,8 +25,8 @@ pub(super) fn reads_metadata_only(expression: &IdedExpr) -> bool {
     }
 }
 
-/// Whether such an expression looks at the metadata field by field, and nowhere at all of them: they are not the same here as in an API
-/// server, whose managed fields change with every request.
+/// Whether such an expression reads only single fields of the metadata, never the metadata as a whole: here they lack the managed fields,
+/// which in an API server change with every request.
 pub(super) fn reads_metadata_by_field(expression: &IdedExpr) -> bool {
     match &expression.expr {
         Expr::Ident(_) | Expr::Literal(_) => true,

@@ -21,7 +21,7 @@ impl Version {
     }
 
     /// Where the clock is in a subscription to one; its time and its flags follow 8 and 24 bytes later. Clocks of the earlier version have an
-    /// identifier before that, which says nothing to anybody.
+    /// identifier before that, which is not used.
     fn clock_at(self) -> usize {
         match self {
             Self::Unstable => 24,
