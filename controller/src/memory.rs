@@ -74,7 +74,7 @@ pub struct GroupMemory {
     /// API server.
     pub failing: Option<(Instant, String)>,
     /// What is known of something else that changes the webhook again after our writes; `None` while nothing does.
-    pub undone: Option<Undone>,
+    pub reverted: Option<Reverted>,
     /// Whether we wrote the webhook.
     pub is_written: bool,
     /// The events about our repairs of the webhook that are neither written nor refused yet, in their order.
@@ -85,7 +85,7 @@ pub struct GroupMemory {
 
 /// Something else changes a webhook again after our writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Undone {
+pub struct Reverted {
     /// Since when the webhook has not been left alone.
     pub since: Instant,
     /// How often we have written it since then when it was not as it should be.
@@ -309,8 +309,8 @@ impl Memory {
                 remembered.is_written = true;
                 remembered.refused = None;
                 // A change of our own is not in vain.
-                if let Some(undone) = remembered.undone.as_mut().filter(|undone| undone.right.is_none()) {
-                    undone.writes = undone.writes.saturating_add(1);
+                if let Some(reverted) = remembered.reverted.as_mut().filter(|reverted| reverted.right.is_none()) {
+                    reverted.writes = reverted.writes.saturating_add(1);
                 }
             }
             Action::CreateCheckWebhook { desired, .. } | Action::ChangeCheckWebhook { desired, .. } => {
@@ -328,7 +328,7 @@ impl Memory {
             group.right = None;
             group.proven = None;
             group.unproven = None;
-            group.undone = None;
+            group.reverted = None;
         }
     }
 }

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_serves_the_newest_generation_is_well_unless_nobody_can_read_that() {
+    fn a_policy_whose_newest_generation_serves_is_healthy_unless_its_spec_cannot_be_read() {
         let judge = |serving, reason| Health::judge(3, serving, Some(&failure(reason, None)), now());
         let well = judge(3, Reason::RegistryTimeout);
         assert_eq!(well, Health { code: 200, reason: None, generation: 3, serving: 3, wait: None });

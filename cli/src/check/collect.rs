@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_over_the_limit_is_told_with_the_limit_and_once() {
+    fn a_name_over_the_limit_is_reported_once_and_with_the_limit() {
         for name in ["a".repeat(64), "No_Name".to_owned()] {
             let (lines, ready) = told(&[("a.yaml", &policy(&name).to_string())]);
             let start =

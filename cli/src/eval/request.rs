@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubectl_reads_otherwise_in_yaml_is_told() {
+    fn scalars_that_kubectl_reads_differently_are_noted() {
         let told = |text: &str| {
             let (_, made) = review(text).expect("a review");
             made.otherwise.into_iter().map(|one| (one.line, one.word, one.meant)).collect::<Vec<_>>()

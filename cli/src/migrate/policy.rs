@@ -56,7 +56,7 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
     }
     if kind == "Policy" {
         let rules = spec.get_mut("rules").and_then(Value::as_array_mut);
-        for (field, why) in rules.map(never_matched).unwrap_or_default() {
+        for (field, why) in rules.map(drop_unmatched).unwrap_or_default() {
             fields.note(field, Outcome::Dropped(why));
         }
     }
@@ -72,18 +72,10 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
     Ok((id, policy))
 }
 
-/// Removes what the rules of a policy of a namespace never match, as Kubewarden makes the scope of each rule Namespaced: a Policy with it would be
-/// refused. One of which nothing would remain is left as it is. Returns each field with the reason.
-fn never_matched(rules: &mut Vec<Value>) -> Vec<(String, String)> {
-    let never = |name: &str| {
-        let name = portcullis_contract::clean(name, 100);
-        format!("Kubewarden sets the scope of each rule to Namespaced, so no rule ever matches {name}")
-    };
+/// Removes from the rules of an AdmissionPolicy what Kubewarden never matches, as it sets each scope to Namespaced and a Policy with it
+/// would be refused. If no rule would be left, those rules stay as they are. Returns each removed field with the reason.
+fn drop_unmatched(rules: &mut Vec<Value>) -> Vec<(String, String)> {
     let mut dropped = Vec::new();
-    let is_all_of_cluster = |rule: &Value| {
-        let resources = rule["resources"].as_array().filter(|resources| !resources.is_empty());
-        resources.is_some_and(|resources| resources.iter().all(|one| is_of_cluster(rule, one)))
-    };
     let has_others = !rules.iter().all(is_all_of_cluster);
     let mut number = 0..;
     rules.retain_mut(|rule| {
@@ -95,20 +87,39 @@ fn never_matched(rules: &mut Vec<Value>) -> Vec<(String, String)> {
             }
             return !has_others;
         }
-        if rule["scope"].as_str().is_some_and(|scope| scope != "Namespaced") {
-            rule.as_object_mut().and_then(|fields| fields.shift_remove("scope"));
-            let why = "Kubewarden sets it to Namespaced whatever it says, and a Policy allows no other scope";
-            dropped.push((format!("{place}.scope"), why.to_owned()));
-        }
-        let whole = rule.clone();
-        if let Some(resources) = rule.get_mut("resources").and_then(Value::as_array_mut) {
-            for one in resources.extract_if(.., |one| is_of_cluster(&whole, one)) {
-                dropped.push((format!("{place}.resources"), never(one.as_str().unwrap_or_default())));
-            }
-        }
+        dropped.extend(drop_scope(rule, &place));
+        dropped.extend(drop_cluster_scoped(rule, &place));
         true
     });
     dropped
+}
+
+/// Removes the scope of a rule, if it is not Namespaced.
+fn drop_scope(rule: &mut Value, place: &str) -> Option<(String, String)> {
+    let is_other = rule["scope"].as_str().is_some_and(|scope| scope != "Namespaced");
+    rule.as_object_mut().filter(|_| is_other)?.shift_remove("scope");
+    let why = "Kubewarden sets it to Namespaced whatever it says, and a Policy allows no other scope";
+    Some((format!("{place}.scope"), why.to_owned()))
+}
+
+/// Removes the resources of a rule that have no namespace.
+fn drop_cluster_scoped(rule: &mut Value, place: &str) -> Vec<(String, String)> {
+    let whole = rule.clone();
+    let Some(resources) = rule.get_mut("resources").and_then(Value::as_array_mut) else { return Vec::new() };
+    let dropped = resources.extract_if(.., |one| is_of_cluster(&whole, one));
+    dropped.map(|one| (format!("{place}.resources"), never(one.as_str().unwrap_or_default()))).collect()
+}
+
+/// Why a resource without a namespace, or several, is dropped.
+fn never(name: &str) -> String {
+    let name = portcullis_contract::clean(name, 100);
+    format!("Kubewarden sets the scope of each rule to Namespaced, so no rule ever matches {name}")
+}
+
+/// Whether all resources of a rule have no namespace; false without any.
+fn is_all_of_cluster(rule: &Value) -> bool {
+    let resources = rule["resources"].as_array().filter(|resources| !resources.is_empty());
+    resources.is_some_and(|resources| resources.iter().all(|one| is_of_cluster(rule, one)))
 }
 
 /// Whether a resource of a rule is one of Kubernetes without a namespace. Another API group may have one of the same name that is in namespaces.

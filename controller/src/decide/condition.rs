@@ -8,7 +8,7 @@ use portcullis_process::Now;
 
 use super::groups::{Group, Groups};
 use super::rules::{Decision, Rules};
-use super::{undone, uninstalled, unreadable};
+use super::{reverted, uninstalled, unreadable};
 use crate::action::Action;
 use crate::certificates::CaBundle;
 use crate::memory::{ConditionValue, GroupMemory, Memory, WAITING};
@@ -99,9 +99,9 @@ impl Subject<'_> {
     /// The condition while the webhook is not as it should be.
     fn with_wrong_webhook(&self, found: &WebhookView, decision: &mut Decision) -> Option<ConditionValue> {
         let Self { group, remembered, .. } = self;
-        let undone = undone::value(&found.name, remembered, decision);
+        let reverted = reverted::condition(&found.name, remembered, decision);
         if !trusts(found, group) {
-            let what = undone.map_or_else(|| "it is being repaired".to_owned(), |undone| undone.message);
+            let what = reverted.map_or_else(|| "it is being repaired".to_owned(), |reverted| reverted.message);
             let text =
                 format!("webhook configuration {} trusts other authorities than those in use; {what}", found.name);
             return Some(ConditionValue::not_configured("CABundleInvalid", text));
@@ -115,15 +115,15 @@ impl Subject<'_> {
                     format!("{}; the API server refuses a change of it: {}", self.called_by(found), refused.message);
                 Some(ConditionValue::registered(message))
             }
-            refused => refused.or(undone),
+            refused => refused.or(reverted),
         }
     }
 
     /// The condition while the webhook is as it should be.
     fn with_right_webhook(&self, found: &WebhookView, decision: &mut Decision) -> Option<ConditionValue> {
         let Self { policy, group, remembered, .. } = self;
-        if let Some(undone) = undone::value(&found.name, remembered, decision) {
-            return Some(undone);
+        if let Some(reverted) = reverted::condition(&found.name, remembered, decision) {
+            return Some(reverted);
         }
         if let Some(failed) = &remembered.unproven {
             // What this leader has written, or has proven in another form, is not what the leader before has proven.

@@ -15,7 +15,7 @@ use super::quota::{self, Quota, WebhookQuota};
 use super::revision::{self, Planned};
 use super::rules::{Decision, Rules};
 use super::turns::{Turns, longest_turn};
-use super::{undone, uninstalled, unknown};
+use super::{reverted, uninstalled, unknown};
 use crate::action::Action;
 use crate::desired::{self, Desired, desired, kept, waits};
 use crate::memory::{ConditionValue, GroupMemory, Memory};
@@ -365,20 +365,20 @@ impl<'w> Groups<'w> {
         let needed = waits(&desired.entries);
         let is_proven =
             remembered.proven.as_ref().is_some_and(|(uid, entries)| *uid == found.uid && waits(entries) >= needed);
-        let is_stuck =
-            (remembered.unproven.is_some() || undone::is_long(remembered, decision)) && waits(&found.entries) >= needed;
+        let is_stuck = (remembered.unproven.is_some() || reverted::has_lasted(remembered, decision))
+            && waits(&found.entries) >= needed;
         group.kind == WebhookKind::Validating || is_proven || is_stuck || remembered.refused.is_some()
     }
 
     /// The condition of a policy whose planned revision waits for time, if it waits because something else changes the webhook each time.
-    pub(super) fn holds_up(
+    pub(super) fn waiting_condition(
         &self,
         planned: &Planned,
         memory: &Memory,
         decision: &mut Decision,
     ) -> Option<ConditionValue> {
         let id = &planned.content.as_ref()?.group;
-        undone::value(&self.get(id)?.found?.name, memory.groups.get(id)?, decision)
+        reverted::condition(&self.get(id)?.found?.name, memory.groups.get(id)?, decision)
     }
 
     /// Whether a revision in force names the group.

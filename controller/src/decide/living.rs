@@ -42,7 +42,7 @@ pub(super) fn decide(
             if let Some(planned) = groups.planned(&policy.reference.uid) {
                 match groups.has_time(planned, memory, decision) {
                     true => decision.act(revision::create(policy, planned, rules)),
-                    false => waits = groups.holds_up(planned, memory, decision),
+                    false => waits = groups.waiting_condition(planned, memory, decision),
                 }
             }
             memory.refusal(policy).cloned().or(waits)

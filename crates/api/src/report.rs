@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn another_try_with_the_same_result_is_told_from_what_is_new() {
+    fn a_retry_with_the_same_result_is_not_new_content() {
         let failing = |reason: &str, second: i64, message: &str| ReplicaReportSpec {
             deviations: vec![ReportDeviation {
                 policy_uid: "uid".to_owned(),

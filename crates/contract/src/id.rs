@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_name_may_be_is_told() {
+    fn the_error_says_what_a_name_may_be() {
         for bad in ["a".repeat(64), "No_Name".to_owned(), "-a".to_owned(), "a..b".to_owned()] {
             let told = PolicyId::cluster(&bad).expect_err("refused").to_string();
             assert!(

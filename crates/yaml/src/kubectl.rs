@@ -28,7 +28,7 @@ pub fn read_otherwise(text: &str) -> Vec<ReadOtherwise> {
         match event {
             Event::DocumentStart(..) => of_earlier_documents = found.len(),
             Event::Scalar(text, style, _, tag) if found.len() - of_earlier_documents < MOST => {
-                if is_resolved(style, tag.as_deref())
+                if may_be_typed(style, tag.as_deref())
                     && let Some(meant) = meant(&text)
                 {
                     let word = (meant != NUMBER).then(|| text.into_owned());
@@ -43,8 +43,8 @@ pub fn read_otherwise(text: &str) -> Vec<ReadOtherwise> {
 
 const NUMBER: &str = "a number";
 
-/// Whether kubectl looks at what the text of a scalar may be.
-fn is_resolved(style: ScalarStyle, tag: Option<&Tag>) -> bool {
+/// Whether kubectl may read a scalar as a boolean or a number.
+fn may_be_typed(style: ScalarStyle, tag: Option<&Tag>) -> bool {
     match tag.map(Tag::core_suffix) {
         None => style == ScalarStyle::Plain,
         Some(suffix) => matches!(suffix, Some("bool" | "int" | "float")),
@@ -77,8 +77,9 @@ fn is_number(text: &str) -> bool {
         Some(b'0'..=b'9' | b'+' | b'-') => {
             let digits = text.replace('_', "");
             // A sign may follow `0b`.
-            let is_binary = digits.strip_prefix("0b").is_some_and(|binary| is_signed(binary, |one| is_within(one, 2)));
-            is_signed(&digits, is_integer) || is_binary || is_float(&digits)
+            let is_binary =
+                digits.strip_prefix("0b").is_some_and(|binary| is_signed(binary, |one| parse_digits(one, 2)));
+            is_signed(&digits, parse_integer) || is_binary || is_float(&digits)
         }
         _ => false,
     }
@@ -94,19 +95,19 @@ fn is_signed(text: &str, parse: impl Fn(&str) -> Option<u64>) -> bool {
 }
 
 /// An integer with the prefix of its base. As in Go, a leading zero alone is the prefix of octal numbers.
-fn is_integer(text: &str) -> Option<u64> {
-    let Some(rest) = text.strip_prefix('0') else { return is_within(text, 10) };
+fn parse_integer(text: &str) -> Option<u64> {
+    let Some(rest) = text.strip_prefix('0') else { return parse_digits(text, 10) };
     let after = |prefixes: [char; 2]| rest.strip_prefix(prefixes);
     match (after(['b', 'B']), after(['o', 'O']), after(['x', 'X'])) {
-        (Some(binary), _, _) => is_within(binary, 2),
-        (_, Some(octal), _) => is_within(octal, 8),
-        (_, _, Some(hex)) => is_within(hex, 16),
+        (Some(binary), _, _) => parse_digits(binary, 2),
+        (_, Some(octal), _) => parse_digits(octal, 8),
+        (_, _, Some(hex)) => parse_digits(hex, 16),
         _ if rest.is_empty() => Some(0),
-        _ => is_within(rest, 8),
+        _ => parse_digits(rest, 8),
     }
 }
 
-fn is_within(digits: &str, radix: u32) -> Option<u64> {
+fn parse_digits(digits: &str, radix: u32) -> Option<u64> {
     digits.chars().all(|digit| digit.is_digit(radix)).then(|| u64::from_str_radix(digits, radix).ok())?
 }
 

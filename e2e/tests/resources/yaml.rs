@@ -122,10 +122,10 @@ const SCALARS: &[&str] = &[
     "!!float 0644",
 ];
 
-/// What is not told is the same for a module in a cluster as in a folder.
+/// A scalar that is not noted is the same for a module in a cluster as in a folder.
 #[test]
 #[ignore = "starts a cluster"]
-fn kubectl_sends_what_portcullis_reads_but_for_what_is_told() {
+fn kubectl_sends_what_portcullis_reads_except_where_noted() {
     let head = "apiVersion: policies.portcullis.dev/v1alpha1\nkind: ClusterPolicy\nmetadata: {name: scalars}\nspec:\n  \
                 module: registry://a.example/b:v1\n  \
                 rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]\n  settings:\n    of:\n";

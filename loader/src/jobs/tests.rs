@@ -51,7 +51,7 @@ async fn a_job_that_is_ended_keeps_its_place_among_the_readers_while_it_reads() 
 }
 
 #[tokio::test]
-async fn what_is_removed_to_make_room_is_told_once() {
+async fn removed_files_are_returned_once() {
     let (folder, module) = (tempfile::tempdir().expect("a folder"), Digest::of(b"module"));
     let volume = Volume::open(folder.path(), "0123456789abcdef").expect("opens").expect("is free");
     let file = format!("{}-0123456789abcdef.cwasm", module.hex());

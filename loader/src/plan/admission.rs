@@ -124,7 +124,7 @@ impl Admissions {
             for (digest, claims) in digests {
                 let admission = known.entry(digest).or_default();
                 if claims.is_empty() {
-                    admission.set_aside();
+                    admission.forget_failure();
                     continue;
                 }
                 admission.wake(now);

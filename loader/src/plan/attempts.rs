@@ -203,8 +203,8 @@ impl<T> Attempts<T> {
         }
     }
 
-    /// Nobody needs the work any more, so its failure tells nothing. Who needs it next has it tried at once; an earlier result still counts.
-    pub(crate) fn set_aside(&mut self) {
+    /// Forgets a failure of work that is no longer needed: it is tried at once when it is needed again. An earlier result is kept.
+    pub(crate) fn forget_failure(&mut self) {
         if self.last_failure.take().is_some() {
             self.next = Next::Now(None);
         }
@@ -325,13 +325,13 @@ mod tests {
         let now = Now::get();
         let mut attempts = Attempts::default();
         attempts.fail(error(Reason::NotFound), &RETRY, 0.5, now);
-        attempts.set_aside();
+        attempts.forget_failure();
         assert!(attempts.is_due() && !attempts.has_failed() && attempts.failure(0, None).is_none());
         attempts.put_off(1, error(Reason::SignatureUnavailable), &RETRY, 0.5, now);
-        attempts.set_aside();
+        attempts.forget_failure();
         assert!(attempts.is_due() && attempts.result() == Some(&1) && attempts.failure(0, None).is_none());
         attempts.succeed(2);
-        attempts.set_aside();
+        attempts.forget_failure();
         assert!(!attempts.is_due() && attempts.result() == Some(&2), "what is done is not done again");
     }
 

@@ -409,7 +409,7 @@ impl Plan {
         for (reference, claims) in references {
             let module = self.modules.entry(reference.clone()).or_default();
             if claims.is_empty() {
-                module.set_aside();
+                module.forget_failure();
                 continue;
             }
             module.wake(now);

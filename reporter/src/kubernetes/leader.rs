@@ -472,7 +472,7 @@ impl<'a> Leader<'a> {
         }
         let lost = std::mem::take(&mut self.announcer.lost);
         self.metrics.events_lost.inc_by(lost);
-        if self.removals.are_over(Instant::now()) && self.leadership.is_held() {
+        if self.removals.may_begin(Instant::now()) && self.leadership.is_held() {
             let namespace = &self.settings.identity.namespace;
             self.removals.begin(self.store.dead_reports(Instant::now()), |report| {
                 write::remove_report(self.client.clone(), self.leadership.clone(), namespace.clone(), report)

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_that_fail_as_before_are_few_writes_and_another_reason_is_told_at_once() {
+    fn repeated_failures_are_few_writes_and_a_new_reason_is_written_at_once() {
         let failing = |reason: &str, next: i64| ReplicaReportSpec {
             deviations: vec![ReportDeviation {
                 policy_uid: "uid".to_owned(),

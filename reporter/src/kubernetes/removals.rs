@@ -18,7 +18,7 @@ pub(crate) struct Removals {
     calls: JoinSet<Removed>,
     failures: Failures,
     retry: Retry,
-    /// When any report may be removed again after a failure. It may concern all of them.
+    /// No removal begins before this, after a failure: its cause may concern all reports.
     not_before: Instant,
     /// The name of the last report whose removal was begun.
     last: String,
@@ -30,7 +30,7 @@ impl Removals {
     }
 
     /// Whether others may be begun.
-    pub(crate) fn are_over(&self, now: Instant) -> bool {
+    pub(crate) fn may_begin(&self, now: Instant) -> bool {
         self.calls.is_empty() && now >= self.not_before
     }
 
@@ -104,7 +104,7 @@ mod tests {
         let mut removals = Removals::new(Failures::new("remove reports", |_| ()), start);
         for second in 0..60 {
             let now = start + Duration::from_secs(second);
-            if removals.are_over(now) {
+            if removals.may_begin(now) {
                 batches += 1;
                 let reports =
                     (0..100).map(|number| Meta { name: format!("pod-{number}"), ..Meta::default() }).collect();
@@ -118,7 +118,7 @@ mod tests {
         // At 0, 1, 2, 3, 5, 9, 17, 32 and 47 seconds.
         assert_eq!(batches, 9);
         assert_eq!(calls.load(Ordering::Relaxed), batches * AT_ONCE);
-        assert!(!removals.are_over(start));
+        assert!(!removals.may_begin(start));
         removals.ended(Ok(()), 1.0, start);
         assert_eq!(removals.retry, Retry::default());
     }

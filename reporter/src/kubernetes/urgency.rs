@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn when_pods_try_again_is_told_much_later() {
+    fn retry_times_are_written_much_later() {
         let failing = |next: Option<i64>, why: &str| {
             let next = next.map(|next| Timestamp::from_second(next).expect("a time"));
             let entry = ReplicaStatus {

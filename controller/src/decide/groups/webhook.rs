@@ -7,7 +7,7 @@ use portcullis_contract::{GroupId, MatchPart};
 use portcullis_matching::rules::{covers, intersection, resources, union};
 
 use super::super::rules::{Decision, Rules};
-use super::super::{undone, uninstalled};
+use super::super::{reverted, uninstalled};
 use super::{Group, Sharing};
 use crate::action::Action;
 use crate::desired::{self, Desired};
@@ -66,9 +66,9 @@ impl<'w> Group<'w> {
                     remembered.right = Some(Arc::clone(&found.entries));
                     remembered.refused = None;
                     remembered.tried = remembered.tried.take().filter(Result::is_ok);
-                    undone::note_right(remembered, self.is_proven_as(found, remembered), decision);
-                } else if self.is_undone(remembered) {
-                    undone::note_wrong(remembered, decision);
+                    reverted::note_right(remembered, self.is_proven_as(found, remembered), decision);
+                } else if self.is_reverted(remembered) {
+                    reverted::note_wrong(remembered, decision);
                 }
             }
             None => {
@@ -84,7 +84,7 @@ impl<'w> Group<'w> {
                     remembered.proven = None;
                     remembered.unproven = None;
                     remembered.failing = None;
-                    remembered.undone = None;
+                    remembered.reverted = None;
                 }
             }
         }
@@ -97,7 +97,7 @@ impl<'w> Group<'w> {
     }
 
     /// Whether a webhook that is not as it should be was so before: what should be is what was there, or what we wrote last.
-    fn is_undone(&self, remembered: &GroupMemory) -> bool {
+    fn is_reverted(&self, remembered: &GroupMemory) -> bool {
         self.desired.as_ref().is_some_and(|desired| remembered.right.as_ref() == Some(&desired.entries))
     }
 

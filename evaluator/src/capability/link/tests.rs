@@ -148,7 +148,7 @@ async fn a_broker_that_dies_fails_what_waits_and_its_successor_goes_on() {
 
 /// Otherwise a call that is made in between would wait in a queue that nobody reads, until its time is over.
 #[tokio::test]
-async fn the_queue_is_closed_before_those_that_wait_are_told() {
+async fn the_queue_is_closed_before_waiting_calls_fail() {
     struct Told(mpsc::Sender<Bytes>, std::sync::Mutex<Option<bool>>);
     impl std::task::Wake for Told {
         fn wake(self: Arc<Self>) {

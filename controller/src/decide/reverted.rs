@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::rules::Decision;
-use crate::memory::{ConditionValue, GroupMemory, Undone};
+use crate::memory::{ConditionValue, GroupMemory, Reverted};
 
 /// How long it goes on before policies say so. A webhook that is right for as long is taken to be left alone.
 const LONG: Duration = Duration::from_secs(30);
@@ -14,31 +14,33 @@ const WRITES: u32 = 2;
 /// Notes that a webhook is as it should be. It may be different a moment later, until that is proven.
 pub(super) fn note_right(remembered: &mut GroupMemory, is_proven: bool, decision: &Decision) {
     if is_proven {
-        remembered.undone = None;
-    } else if let Some(undone) = &mut remembered.undone {
-        undone.right.get_or_insert(decision.now.instant);
+        remembered.reverted = None;
+    } else if let Some(reverted) = &mut remembered.reverted {
+        reverted.right.get_or_insert(decision.now.instant);
     }
 }
 
 /// Notes that a webhook is neither as it should be nor as it was left.
 pub(super) fn note_wrong(remembered: &mut GroupMemory, decision: &Decision) {
     let now = decision.now.instant;
-    let goes_on = |undone: &&mut Undone| undone.right.is_none_or(|right| now.duration_since(right) < LONG);
-    match remembered.undone.as_mut().filter(goes_on) {
-        Some(undone) => undone.right = None,
-        None => remembered.undone = Some(Undone { since: now, writes: 0, right: None }),
+    let goes_on = |reverted: &&mut Reverted| reverted.right.is_none_or(|right| now.duration_since(right) < LONG);
+    match remembered.reverted.as_mut().filter(goes_on) {
+        Some(reverted) => reverted.right = None,
+        None => remembered.reverted = Some(Reverted { since: now, writes: 0, right: None }),
     }
 }
 
 /// Whether it has gone on for long, and still does.
-pub(super) fn is_long(remembered: &GroupMemory, decision: &mut Decision) -> bool {
-    let Some(undone) = remembered.undone.as_ref().filter(|undone| undone.writes >= WRITES) else { return false };
-    decision.has_passed(undone.since, LONG) && !undone.right.is_some_and(|right| decision.has_passed(right, LONG))
+pub(super) fn has_lasted(remembered: &GroupMemory, decision: &mut Decision) -> bool {
+    let Some(reverted) = remembered.reverted.as_ref().filter(|reverted| reverted.writes >= WRITES) else {
+        return false;
+    };
+    decision.has_passed(reverted.since, LONG) && !reverted.right.is_some_and(|right| decision.has_passed(right, LONG))
 }
 
 /// What policies say of it once it has gone on for long.
-pub(super) fn value(name: &str, remembered: &GroupMemory, decision: &mut Decision) -> Option<ConditionValue> {
-    is_long(remembered, decision).then(|| {
+pub(super) fn condition(name: &str, remembered: &GroupMemory, decision: &mut Decision) -> Option<ConditionValue> {
+    has_lasted(remembered, decision).then(|| {
         let text = format!(
             "something else changes webhook configuration {name} again after each write of the controller: find it in \
              metadata.managedFields or in the audit log, and make it leave this object alone (docs/operations.md, \"Where clusters differ\")"

@@ -31,7 +31,7 @@ fn message(stage: &mut Stage) -> String {
 }
 
 #[test]
-fn that_something_changes_a_webhook_each_time_is_told_after_a_while() {
+fn repeated_changes_are_reported_after_a_while() {
     let mut stage = Stage::new();
     stage.put(policy("a").everywhere());
     stage.revision(&policy("a"), &["served"]);
@@ -55,7 +55,7 @@ fn that_something_changes_a_webhook_each_time_is_told_after_a_while() {
 }
 
 #[test]
-fn a_webhook_that_is_right_for_a_moment_after_each_write_is_told_too() {
+fn a_webhook_that_is_right_only_briefly_is_reported_too() {
     let mut stage = registered();
     for _ in 0..4 {
         stage.world.webhooks.values_mut().for_each(|webhook| webhook.entries = Arc::new(json!([])));
@@ -72,7 +72,7 @@ fn a_webhook_that_is_right_for_a_moment_after_each_write_is_told_too() {
 }
 
 #[test]
-fn single_edits_and_changes_of_our_own_are_not_told() {
+fn single_edits_and_our_own_changes_are_not_reported() {
     let mut stage = registered();
     // One edit, and the API server does not let us repair it.
     stage.world.webhooks.values_mut().for_each(|webhook| webhook.entries = Arc::new(json!([])));
@@ -93,7 +93,7 @@ fn single_edits_and_changes_of_our_own_are_not_told() {
         assert_eq!(stage.actions()[0], "prove with a-1");
         stage.pass(1);
     }
-    assert!(stage.memory.groups.values().all(|group| group.undone.is_none()));
+    assert!(stage.memory.groups.values().all(|group| group.reverted.is_none()));
 }
 
 #[test]
