@@ -180,8 +180,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_evaluator_that_does_not_end_is_left_after_the_limit() {
-        let mut scene = scene(LONG, SHORT);
+        let mut scene = scene(SHORT, 40 * SHORT);
         scene.evaluator.send_replace(draining());
+        assert!(timeout(4 * SHORT, &mut scene.ending).await.is_err(), "the notice is not the limit");
         ends(scene.ending).await;
         timeout(LONG, scene.connection.closed()).await.expect("the broker has ended");
     }

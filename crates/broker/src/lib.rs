@@ -152,20 +152,19 @@ mod tests {
     #[tokio::test]
     async fn a_broker_without_a_connection_ends_at_once() {
         let folder = tempfile::tempdir().expect("a folder");
-        let published = Arc::new(PublishedGrants::default());
         let (metrics, shutdown) = (Metrics::new(&prometheus::Registry::new()).expect("registers"), Shutdown::default());
-        let socket = || Socket { path: folder.path().join("socket"), user: None };
-        let run = |socket| {
-            let (published, shutdown) = (Arc::clone(&published), shutdown.clone());
-            run(socket, admission::tests::nothing(), published, metrics.clone(), shutdown)
+        let run = |published| {
+            let socket = Socket { path: folder.path().join("socket"), user: None };
+            run(socket, admission::tests::nothing(), published, metrics.clone(), shutdown.clone())
         };
-        let waits_for_grants = tokio::spawn(run(socket()));
-        published.set_restored();
-        let waits_for_the_socket = tokio::spawn(run(socket()));
+        let (unknown, restored) = (Arc::new(PublishedGrants::default()), Arc::new(PublishedGrants::default()));
+        restored.set_restored();
+        let waits_for_grants = tokio::spawn(run(Arc::clone(&unknown)));
+        let waits_for_the_socket = tokio::spawn(run(restored));
         tokio::time::sleep(Duration::from_millis(10)).await;
         shutdown.begin();
         for broker in [waits_for_grants, waits_for_the_socket] {
-            timeout(LONG, broker).await.expect("in time").expect("ends");
+            timeout(RESTORE / 2, broker).await.expect("before the grants are given up").expect("ends");
         }
     }
 
