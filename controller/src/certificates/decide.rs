@@ -176,10 +176,10 @@ impl Step {
         }
     }
 
-    /// The authorities that stay, if the step says which ones. From then on the others are not remembered, or they would be trusted again.
+    /// The only authority that stays, if the step drops the others. From then on these are not remembered, or they would be trusted again.
     pub(crate) fn kept(&self, stored: &StoredAuthority) -> Option<CaBundle> {
         match (self, &stored.pair) {
-            (Self::Trust { previous }, Some(Ok(authority))) => Some(authority.bundle().and(previous)),
+            (Self::Trust { previous }, Some(Ok(authority))) if previous.is_empty() => Some(authority.bundle()),
             _ => None,
         }
     }
@@ -223,10 +223,24 @@ impl fmt::Display for Step {
     }
 }
 
-/// Decides the next step.
+/// The authorities that webhooks should have trusted until now and that are no longer stored. Somebody has replaced both Secrets, for instance
+/// by those of a backup, and pods show what they had until their kubelets follow.
+pub(crate) fn replaced(
+    now: Timestamp,
+    stored: &StoredAuthority,
+    serving: &StoredServing,
+    remembered: &CaBundle,
+) -> CaBundle {
+    let Some(Ok(authority)) = &stored.pair else { return CaBundle::default() };
+    in_use(&remembered.without(&authority.bundle().and(&stored.previous)).living(now), serving, now)
+}
+
+/// Decides the next step. Authorities that were `replaced` stay trusted and are not stored: whoever replaced the Secrets may replace them again
+/// and again.
 pub(crate) fn next(
     observed: &Observed<'_>,
     stored: &StoredAuthority,
+    replaced: &CaBundle,
     serving: &StoredServing,
     rules: &Rules,
 ) -> Decision {
@@ -264,21 +278,17 @@ pub(crate) fn next(
             return decision;
         }
     };
-    decision.bundle = authority.bundle().and(&stored.previous);
+    decision.bundle = authority.bundle().and(&stored.previous).and(replaced);
     decision.judge(observed.now, rules, Which::Ca, &authority.certificate);
     if let Some(leaf) = &serving.leaf {
         decision.judge(observed.now, rules, Which::Serving, leaf);
     }
-    // Somebody has replaced both Secrets, for instance by those of a backup, and pods show what they had until their kubelets follow.
-    let forgotten = observed.remembered.without(&decision.bundle).living(observed.now);
-    let forgotten = in_use(&forgotten, serving, observed.now);
     let now = match &serving.pair {
-        _ if !forgotten.is_empty() => Now::Do(Step::Trust { previous: stored.previous.clone().and(&forgotten) }),
         // Running replicas have the old certificate, and starting ones are not called before webhooks trust them.
         None | Some(Err(_)) if !observed.is_spread => Now::Wait(Some(SPREADING)),
         None => Now::Do(Step::IssueServing { cause: Cause::Absent }),
         Some(Err(_)) => Now::Do(Step::IssueServing { cause: Cause::Unusable }),
-        Some(Ok(pair)) => with_pair(observed, authority, stored, pair, serving, rules),
+        Some(Ok(pair)) => with_pair(observed, authority, stored, &decision.bundle, pair, serving, rules),
     };
     match now {
         Now::Do(step) => {
@@ -321,11 +331,11 @@ fn with_pair(
     observed: &Observed<'_>,
     authority: &Authority,
     stored: &StoredAuthority,
+    bundle: &CaBundle,
     pair: &Pair,
     serving: &StoredServing,
     rules: &Rules,
 ) -> Now {
-    let bundle = authority.bundle().and(&stored.previous);
     let issue = |cause| Now::Do(Step::IssueServing { cause });
     if pair.leaf.is_over(observed.now) {
         return issue(Cause::Ended);
@@ -339,7 +349,7 @@ fn with_pair(
     if !is_ours && !stored.previous.certificates().iter().any(|one| vouches(&one)) {
         // The authority's Secret was replaced by hand, or another program made the certificates until now: replicas show a certificate of
         // an authority that is not in the Secret.
-        return match serving.shown().without(&bundle).certificates().iter().find(vouches) {
+        return match serving.shown().and(bundle).certificates().iter().find(vouches) {
             Some(issuer) => {
                 let previous = stored.previous.clone().and(&CaBundle::of([issuer.clone()]));
                 Now::Do(Step::Trust { previous })
@@ -355,7 +365,7 @@ fn with_pair(
         return issue(Cause::Due);
     }
     let shown = serving.shown();
-    if !(shown.holds(&bundle) && bundle.holds(&shown)) {
+    if !(shown.holds(bundle) && bundle.holds(&shown)) {
         return Now::Do(Step::Show);
     }
     if !is_ours {

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::authority::{Authority, AuthorityError};
 use super::bundle::CaBundle;
-use super::decide::{Decision, Observed, Step, Which, next};
+use super::decide::{Decision, Observed, Step, Which, next, replaced};
 use super::event::{Events, Reason};
 use super::external;
 use super::external_certificate::ExternalCertificate;
@@ -24,7 +24,7 @@ use super::rules::{Purpose, Rules};
 use super::secrets::{Read, SecretError, Secrets};
 use super::spread::Registered;
 use super::stored::{Data, StoredAuthority, StoredServing};
-use super::unchanged::{Unchanged, digest};
+use super::unchanged::{Missing, Unchanged, digest};
 use crate::keep::{Keep, POLL, STEP_PAUSE, TimedOut, Turn};
 
 /// A larger difference between the clocks of the API server and of this machine is logged.
@@ -62,6 +62,8 @@ pub struct Keeper {
     events: Events,
     bundle: watch::Sender<Option<Arc<CaBundle>>>,
     unchanged: Unchanged,
+    /// The authorities that somebody has taken out of the Secrets.
+    missing: Missing,
     /// What is wrong with the Secrets; `None` if nothing is.
     problem: Option<String>,
     /// Whether it was logged that two clocks differ.
@@ -91,6 +93,7 @@ impl Keeper {
             secrets: Secrets::new(parts.client.clone(), &parts.namespace, &parts.policy_server),
             events: Events::new(parts.client.clone(), &parts.instance),
             unchanged: Unchanged::default(),
+            missing: Missing::default(),
             problem: None,
             is_skewed: false,
             lag: LogOnce::after(LAG),
@@ -107,12 +110,18 @@ impl Keeper {
         let serving = StoredServing::read(tls.secret.as_ref().map(data).as_ref());
         match self.parts.external_secret.clone() {
             None => self.keep(now, tls.secret.as_ref(), &serving).await,
-            Some(name) => self.follow(now, &name, tls.secret.as_ref()).await,
+            Some(name) => self.follow(now, &name, tls.secret.as_ref(), &serving).await,
         }
     }
 
     /// A turn with certificates that another program makes.
-    async fn follow(&mut self, now: Timestamp, name: &str, tls: Option<&Secret>) -> Result<Duration, TurnError> {
+    async fn follow(
+        &mut self,
+        now: Timestamp,
+        name: &str,
+        tls: Option<&Secret>,
+        serving: &StoredServing,
+    ) -> Result<Duration, TurnError> {
         let source = self.read_named(name, Which::Serving).await?.secret;
         let given = tls.map(data);
         let offer = ExternalCertificate::read(source.as_ref().map(data).as_ref(), &self.parts.rules, now);
@@ -121,7 +130,7 @@ impl Keeper {
             Ok(offer) if !offer.is(given.as_ref()) => self.is_spread(offer.authorities()).await?,
             _ => self.follows(),
         };
-        let remembered = self.remembered().await?;
+        let remembered = self.remembered(offer.as_ref().ok().map(ExternalCertificate::authorities), serving).await?;
         let unchanged = self.unchanged.since(digest(&[source.as_ref(), tls], is_spread));
         let observed = Observed { now, unchanged, is_spread, remembered: &remembered };
         let decision = external::follow(&observed, &offer, given.as_ref(), &self.parts.rules);
@@ -142,17 +151,21 @@ impl Keeper {
     ) -> Result<Duration, TurnError> {
         let ca = self.read(Which::Ca).await?.secret;
         let stored = StoredAuthority::read(ca.as_ref().map(data).as_ref());
-        let remembered = self.remembered().await?;
+        let authority = stored.pair.as_ref().and_then(|pair| pair.as_ref().ok()).map(Authority::bundle);
+        let remembered = self.remembered(authority.as_ref(), serving).await?;
+        let replaced = replaced(now, &stored, serving, &remembered);
+        let authority = authority.unwrap_or_default();
+        let replaced = self.missing.trusted(&authority, replaced, self.parts.rules.replica_pause);
         let is_spread = match &stored.pair {
             // Asked only during a change, as it counts only then.
-            Some(Ok(authority)) if !stored.previous.is_empty() && self.is_for_webhooks() => {
-                self.is_spread(&authority.bundle().and(&stored.previous)).await?
+            Some(Ok(_)) if self.is_for_webhooks() && !(stored.previous.is_empty() && replaced.is_empty()) => {
+                self.is_spread(&authority.and(&stored.previous)).await?
             }
             _ => self.follows(),
         };
         let unchanged = self.unchanged.since(digest(&[ca.as_ref(), tls], is_spread));
         let observed = Observed { now, unchanged, is_spread, remembered: &remembered };
-        let decision = next(&observed, &stored, serving, &self.parts.rules);
+        let decision = next(&observed, &stored, &replaced, serving, &self.parts.rules);
         self.publish(&decision, now).await;
         let Some(step) = &decision.step else { return Ok(rest(&decision)) };
 
@@ -164,7 +177,7 @@ impl Keeper {
             Ok(false) => {}
             Err(_) => self.expiring(&decision).await,
         }
-        written.map(|_| STEP_PAUSE)
+        written.map(|_| pause_after(step))
     }
 
     /// Publishes the authorities that webhooks should trust from now on, if there are any.
@@ -230,13 +243,13 @@ impl Keeper {
     }
 
     /// The authorities that webhooks should have trusted until now. A controller that has just started asks which ones they do trust.
-    async fn remembered(&self) -> Result<CaBundle, TurnError> {
+    async fn remembered(&self, authorities: Option<&CaBundle>, serving: &StoredServing) -> Result<CaBundle, TurnError> {
         let said = self.bundle.borrow().clone();
         match said {
             Some(bundle) => Ok(CaBundle::clone(&bundle)),
             // The serving Secret says which authorities its holders trust.
-            None if !self.is_for_webhooks() => Ok(CaBundle::default()),
-            None => Ok(self.registered().await?.any()),
+            None if !self.is_for_webhooks() => Ok(serving.shown()),
+            None => Ok(self.registered().await?.trusted(authorities)),
         }
     }
 
@@ -374,6 +387,86 @@ fn rest(decision: &Decision) -> Duration {
     decision.wait.map_or(POLL, |wait| wait.clamp(STEP_PAUSE, POLL))
 }
 
+/// The pause after a step. Nothing else is urgent once authorities were stored or shown, and what reverts that may do so again and again.
+fn pause_after(step: &Step) -> Duration {
+    match step {
+        Step::MakeAuthority { .. } | Step::IssueServing { .. } | Step::Give => STEP_PAUSE,
+        Step::Trust { .. } | Step::Show => POLL,
+    }
+}
+
 fn data(secret: &Secret) -> Data {
     secret.data.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::routing::get;
+    use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
+    use serde_json::{Value, json};
+
+    use super::super::decide::tests::rules;
+    use super::*;
+
+    /// A keeper whose Secrets always have this content, as another program restores them at once; and the number of writes.
+    fn keeper(contents: [(&str, Data); 2], labels: &Value) -> (Keeper, Arc<AtomicUsize>) {
+        let writes = Arc::new(AtomicUsize::new(0));
+        let mut router = axum::Router::new();
+        for (name, data) in contents {
+            let mut secret = json!(Secret { data: Some(data), ..Secret::default() });
+            secret["metadata"] = json!({ "name": name, "resourceVersion": "1", "labels": labels });
+            let (secret, count) = (secret.to_string(), Arc::clone(&writes));
+            let answer = secret.clone();
+            let read = || async { secret };
+            let write = || async move {
+                count.fetch_add(1, Ordering::Relaxed);
+                answer
+            };
+            router = router.route(&format!("/api/v1/namespaces/gate/secrets/{name}"), get(read).put(write));
+        }
+        for kind in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
+            let nothing = || async { json!({ "metadata": {}, "items": [] }).to_string() };
+            router = router.route(&format!("/apis/admissionregistration.k8s.io/v1/{kind}"), get(nothing));
+        }
+        let parts = KeeperParts {
+            client: Client::new(router, "gate"),
+            namespace: "gate".to_owned(),
+            policy_server: "default".to_owned(),
+            instance: "controller".to_owned(),
+            external_secret: None,
+            ca_secret: "ca".to_owned(),
+            tls_secret: "tls".to_owned(),
+            rules: Rules { replica_pause: Duration::from_millis(500), ..rules() },
+            metrics: CertificateMetrics::new(&prometheus::Registry::new()).expect("registers"),
+        };
+        (Keeper::new(parts).0, writes)
+    }
+
+    #[tokio::test]
+    async fn the_change_to_other_secrets_ends_whatever_becomes_of_writes() {
+        let now = Timestamp::now();
+        let authority = || Authority::make(&rules(), now).expect("an authority");
+        let (old, new) = (authority().bundle(), authority());
+        let serving = StoredServing::data(&new.issue(&rules(), now).expect("a certificate"), &new.bundle());
+        let contents = [("ca", StoredAuthority::data(&new, &CaBundle::default())), ("tls", serving)];
+        let ours = json!({ MANAGED_BY_LABEL: CONTROLLER_MANAGER });
+        for (labels, written) in [(ours, 1), (json!({}), 0)] {
+            let (mut keeper, writes) = keeper(contents.clone(), &labels);
+            keeper.bundle.send_replace(Some(Arc::new(old.clone())));
+            let published = |keeper: &Keeper| keeper.bundle.borrow().as_deref().cloned().expect("authorities");
+            match keeper.step().await {
+                Ok(pause) => assert_eq!((pause, written), (POLL, 1), "nobody hurries to write it again"),
+                Err(error) => assert!(error.to_string().contains("has no label") && written == 0, "{error}"),
+            }
+            assert_eq!(published(&keeper), new.bundle().and(&old));
+            tokio::time::sleep(keeper.parts.rules.replica_pause).await;
+            for _ in 0..2 {
+                assert!(keeper.step().await.is_ok_and(|pause| pause == POLL));
+                assert_eq!(published(&keeper), new.bundle());
+            }
+            assert_eq!(writes.load(Ordering::Relaxed), written);
+        }
+    }
 }

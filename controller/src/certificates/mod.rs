@@ -21,6 +21,8 @@
 //!
 //! `decide::next` and `external::follow` decide the next step and know neither clock nor network; [`Keeper`] reads, asks, writes and
 //! waits. A Secret is written only if it has not changed since it was read, so two controllers never make two authorities.
+//!
+//! Authorities that somebody has taken out of both Secrets stay trusted for a pause. They are in memory only, and webhooks tell the next leader.
 
 mod args;
 mod authority;

@@ -4,6 +4,7 @@ use k8s_openapi::ByteString;
 use kube::Client;
 
 use super::bundle::CaBundle;
+use super::certificate::Certificate;
 use super::own_webhooks::list_own;
 
 /// The `caBundle` of every webhook of one policy server, with the name of its configuration.
@@ -28,9 +29,15 @@ impl Registered {
         names
     }
 
-    /// The authorities that at least one webhook trusts.
-    pub(crate) fn any(&self) -> CaBundle {
-        self.0.iter().fold(CaBundle::default(), |all, (_, registered)| all.and(registered))
+    /// The authorities that webhooks should have trusted until now, as far as they tell. If every one of them trusts the `stored` authorities,
+    /// what only some of them trust besides was dropped: these lag behind, or somebody else has changed them.
+    pub(crate) fn trusted(&self, stored: Option<&CaBundle>) -> CaBundle {
+        let any = self.0.iter().fold(CaBundle::default(), |all, (_, registered)| all.and(registered));
+        if stored.is_none_or(|stored| !self.lagging(stored).is_empty()) {
+            return any;
+        }
+        let is_everywhere = |one: &&Certificate| self.0.iter().all(|(_, all)| all.certificates().contains(one));
+        CaBundle::of(any.certificates().iter().filter(is_everywhere).cloned())
     }
 }
 
@@ -54,6 +61,27 @@ mod tests {
         assert_eq!(one_lags.lagging(&both), ["b"]);
         assert!(one_lags.lagging(&old).is_empty());
         assert_eq!(of(&[("a", &CaBundle::default())]).lagging(&old), ["a"]);
-        assert_eq!(of(&[("a", &old), ("b", &new)]).any().certificates().len(), 2);
+    }
+
+    #[test]
+    fn a_new_leader_does_not_trust_again_what_was_dropped() {
+        let bundle = || Authority::make(&rules(), now()).expect("an authority").bundle();
+        let (old, new) = (bundle(), bundle());
+        let both = new.clone().and(&old);
+        let of = |bundles: &[&CaBundle]| {
+            Registered(bundles.iter().map(|&bundle| ("a".to_owned(), bundle.clone())).collect())
+        };
+        // An API server refuses to change one webhook, or another program adds to it.
+        assert_eq!(of(&[&new, &both, &new]).trusted(Some(&new)), new);
+        assert_eq!(of(&[&both, &both]).trusted(Some(&new)), both, "pods may present certificates of the old one");
+        for (webhooks, stored) in [
+            (of(&[&old, &both]), Some(&new)), // The leader before has not changed all of them yet.
+            (of(&[&old, &old]), Some(&new)),  // The Secrets were replaced while no controller ran.
+            (of(&[&old, &new]), None),
+        ] {
+            let trusted = webhooks.trusted(stored);
+            assert!(trusted.holds(&old), "{webhooks:?}");
+        }
+        assert!(of(&[]).trusted(Some(&new)).is_empty());
     }
 }

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Secret;
 use portcullis_contract::{Digest, Hasher};
 
+use super::bundle::CaBundle;
+
 /// When the present state was first seen.
 #[derive(Default)]
 pub(crate) struct Unchanged {
@@ -21,6 +23,20 @@ impl Unchanged {
                 Duration::ZERO
             }
         }
+    }
+}
+
+/// For how long authorities have been missing in the Secrets.
+#[derive(Default)]
+pub(crate) struct Missing(Unchanged);
+
+impl Missing {
+    /// Those of the `replaced` authorities that stay trusted: all of them for as long as `pause`. No other change of the Secrets prolongs that,
+    /// or it would not end while a tool reverts each write.
+    pub(crate) fn trusted(&mut self, authority: &CaBundle, replaced: CaBundle, pause: Duration) -> CaBundle {
+        let mut hasher = Hasher::default();
+        hasher.update(format!("{}/{}", authority.pem(), replaced.pem()).as_bytes());
+        if self.0.since(hasher.finish()) < pause { replaced } else { CaBundle::default() }
     }
 }
 
@@ -42,7 +58,24 @@ pub(crate) fn digest(secrets: &[Option<&Secret>], is_spread: bool) -> Digest {
 
 #[cfg(test)]
 mod tests {
+    use super::super::authority::Authority;
+    use super::super::decide::tests::{now, rules};
     use super::*;
+
+    #[test]
+    fn replaced_authorities_stay_trusted_for_one_pause() {
+        let bundle = || Authority::make(&rules(), now()).expect("an authority").bundle();
+        let (stored, old, older) = (bundle(), bundle(), bundle());
+        let pause = Duration::from_millis(1);
+        let mut missing = Missing::default();
+        assert_eq!(missing.trusted(&stored, old.clone(), pause), old);
+        std::thread::sleep(pause * 2);
+        assert!(missing.trusted(&stored, old.clone(), pause).is_empty());
+        assert_eq!(missing.trusted(&stored, older.clone(), pause), older, "the pause is that of other authorities");
+        assert_eq!(missing.trusted(&old, older.clone(), pause), older, "somebody replaced the Secrets again");
+        assert!(missing.trusted(&stored, CaBundle::default(), pause).is_empty());
+        assert_eq!(missing.trusted(&stored, old.clone(), pause), old, "it was stored meanwhile");
+    }
 
     #[test]
     fn a_change_begins_the_pause_anew() {
