@@ -99,11 +99,17 @@ impl Subject<'_> {
     /// The condition while the webhook is not as it should be.
     fn with_wrong_webhook(&self, found: &WebhookView, decision: &mut Decision) -> Option<ConditionValue> {
         let Self { group, remembered, .. } = self;
-        let reverted = reverted::condition(&found.name, remembered, decision);
+        // The same as while it is right for a moment, whatever was changed: otherwise the condition would change with each write.
+        if remembered.refused.is_none()
+            && let Some(reverted) = reverted::condition(&found.name, remembered, decision)
+        {
+            return Some(reverted);
+        }
         if !trusts(found, group) {
-            let what = reverted.map_or_else(|| "it is being repaired".to_owned(), |reverted| reverted.message);
-            let text =
-                format!("webhook configuration {} trusts other authorities than those in use; {what}", found.name);
+            let text = format!(
+                "webhook configuration {} trusts other authorities than those in use; it is being repaired",
+                found.name
+            );
             return Some(ConditionValue::not_configured("CABundleInvalid", text));
         }
         // One that somebody else has edited is no longer as it was proven.
@@ -115,7 +121,7 @@ impl Subject<'_> {
                     format!("{}; the API server refuses a change of it: {}", self.called_by(found), refused.message);
                 Some(ConditionValue::registered(message))
             }
-            refused => refused.or(reverted),
+            refused => refused,
         }
     }
 

@@ -365,8 +365,9 @@ impl<'w> Groups<'w> {
         let needed = waits(&desired.entries);
         let is_proven =
             remembered.proven.as_ref().is_some_and(|(uid, entries)| *uid == found.uid && waits(entries) >= needed);
-        let is_stuck = (remembered.unproven.is_some() || reverted::has_lasted(remembered, decision))
-            && waits(&found.entries) >= needed;
+        // What we have just written counts only once it is proven: what reverts it may restore a shorter timeout a moment later.
+        let is_left = !group.is_right && reverted::has_lasted(remembered, decision);
+        let is_stuck = (remembered.unproven.is_some() || is_left) && waits(&found.entries) >= needed;
         group.kind == WebhookKind::Validating || is_proven || is_stuck || remembered.refused.is_some()
     }
 

@@ -8,15 +8,16 @@ use crate::memory::{ConditionValue, GroupMemory, Reverted};
 
 /// How long it goes on before policies say so. A webhook that is right for as long is taken to be left alone.
 const LONG: Duration = Duration::from_secs(30);
-/// How many writes were in vain by then, at least. This leaves out a webhook that was edited once and cannot be written since.
-const WRITES: u32 = 2;
+/// How many writes were in vain by then, at least. This leaves out a webhook that was edited once or twice while it could not be written.
+const WRITES: u32 = 3;
 
-/// Notes that a webhook is as it should be. It may be different a moment later, until that is proven.
-pub(super) fn note_right(remembered: &mut GroupMemory, is_proven: bool, decision: &Decision) {
-    if is_proven {
+/// Notes that a webhook is as it should be. It may be different a moment later, even if it has been proven meanwhile.
+pub(super) fn note_right(remembered: &mut GroupMemory, decision: &Decision) {
+    let now = decision.now.instant;
+    if let Some(reverted) = &mut remembered.reverted
+        && now.duration_since(*reverted.right.get_or_insert(now)) >= LONG
+    {
         remembered.reverted = None;
-    } else if let Some(reverted) = &mut remembered.reverted {
-        reverted.right.get_or_insert(decision.now.instant);
     }
 }
 

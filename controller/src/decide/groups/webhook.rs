@@ -66,7 +66,7 @@ impl<'w> Group<'w> {
                     remembered.right = Some(Arc::clone(&found.entries));
                     remembered.refused = None;
                     remembered.tried = remembered.tried.take().filter(Result::is_ok);
-                    reverted::note_right(remembered, self.is_proven_as(found, remembered), decision);
+                    reverted::note_right(remembered, decision);
                 } else if self.is_reverted(remembered) {
                     reverted::note_wrong(remembered, decision);
                 }
