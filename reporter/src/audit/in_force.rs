@@ -12,7 +12,7 @@ pub(super) enum Content {
     Own,
     /// In this spec of a revision.
     Revision(Value),
-    /// In the revision of this generation, which serves.
+    /// In the revision of this generation.
     Unknown {
         generation: i64,
         /// Whether there is no such revision. Otherwise it cannot be read.
@@ -66,6 +66,10 @@ impl Wanted {
     /// With another revision, where this one has no content: a generation for which there is nothing to roll back to is called by nobody, so
     /// API servers go on calling the one that serves. Where none serves, the policy is not asked at all, whatever its rules.
     pub(super) fn content(self, found: Found) -> Result<Content, Self> {
+        // It may have content, by which reports were made.
+        if found == Found::Unreadable {
+            return Ok(Content::Unknown { generation: self.generation, is_missing: false });
+        }
         let is_missing = found == Found::Nothing;
         if let Some(spec) = self.spec(found) {
             return Ok(Content::Revision(spec));
@@ -139,12 +143,20 @@ mod tests {
     }
 
     #[test]
+    fn the_content_of_a_revision_that_cannot_be_read_is_unknown_whatever_serves() {
+        for serving in [None, Some(3), Some(4)] {
+            let content = rolled_back(serving).content(Found::Unreadable);
+            assert_eq!(content, Ok(Content::Unknown { generation: 4, is_missing: false }), "{serving:?}");
+        }
+    }
+
+    #[test]
     fn a_revision_of_another_policy_or_without_content_is_none() {
         let of_another = revision("other", Value::Null);
         let damaged = [json!("damage"), json!(7), json!([]), json!({"policy": {"uid": UID}, "spec": "?"})];
         let damaged = damaged.map(|data| Found::Revision(json!({"data": data})));
         let no_object = Found::Revision(json!("damage"));
-        for other in damaged.into_iter().chain([Found::Unreadable, no_object, of_another]) {
+        for other in damaged.into_iter().chain([no_object, of_another]) {
             let content = rolled_back(Some(4)).content(other.clone());
             assert_eq!(content, Ok(Content::Unknown { generation: 4, is_missing: false }), "{other:?}");
         }

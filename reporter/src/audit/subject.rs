@@ -157,7 +157,7 @@ pub(super) fn read(kind: Kind, object: &Value, content: &Content, site: &Site, s
             let which = if *is_missing {
                 format!("generation {generation}, which serves, has no revision")
             } else {
-                format!("the revision of generation {generation}, which serves, cannot be read")
+                format!("the revision of generation {generation} cannot be read")
             };
             let why = format!(
                 "the policy is not asked, as the rules by which it is called are unknown: {which}; \
@@ -359,7 +359,7 @@ mod tests {
         let unaudited = "the policy is not audited: spec.backgroundAudit is false".to_owned();
         assert_eq!(of(&revision, false).err(), Some((unaudited, false)));
         for (is_missing, words) in [
-            (false, "the revision of generation 2, which serves, cannot be read"),
+            (false, "the revision of generation 2 cannot be read"),
             (true, "generation 2, which serves, has no revision"),
         ] {
             let unknown = Content::Unknown { generation: 2, is_missing };
