@@ -235,7 +235,7 @@ pub(crate) fn replaced(
     in_use(&remembered.without(&authority.bundle().and(&stored.previous)).living(now), serving, now)
 }
 
-/// Decides the next step. Authorities that were `replaced` stay trusted and are not stored: whoever replaced the Secrets may replace them again
+/// Decides the next step. Authorities that were `replaced` stay trusted and are not stored: what replaced the Secrets may replace them again
 /// and again.
 pub(crate) fn next(
     observed: &Observed<'_>,

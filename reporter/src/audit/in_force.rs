@@ -1,9 +1,9 @@
 //! Which spec is in force: the policy's own or, after a rollback, that of an older generation, which is in a revision. Pure.
 
+use std::collections::BTreeMap;
+
 use portcullis_api::{Kind, PolicyKey, PolicyReference};
 use serde_json::Value;
-
-use super::subject::Served;
 
 /// Where the rules, selectors, match conditions and grants in force are found.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,7 +42,8 @@ pub(super) struct Wanted {
 
 /// The revision that has the content of a policy; none if that is in the policy. A policy that is rolled back has another content than its
 /// spec, in every generation. An older generation that serves because a newer one does not load is called by the rules of the newer one.
-pub(super) fn wanted(kind: Kind, object: &Value, served: &Served) -> Option<Wanted> {
+/// `served` has the generation that this pod's evaluator serves of each policy.
+pub(super) fn wanted(kind: Kind, object: &Value, served: &BTreeMap<PolicyKey, i64>) -> Option<Wanted> {
     let metadata = &object["metadata"];
     let text = |field: &str| Some(metadata[field].as_str()?.to_owned());
     let (name, uid) = (text("name")?, text("uid")?);
@@ -103,7 +104,7 @@ mod tests {
 
     const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
 
-    /// Of a policy with generation 4, where this one serves.
+    /// What is wanted of a policy with generation 4, where this one serves.
     fn wanted_of(rollback_to: Option<i64>, serving: Option<i64>) -> Option<Wanted> {
         let metadata = json!({"name": "a", "namespace": "n", "uid": UID, "generation": 4});
         let served = serving.map(|serving| (PolicyKey::of(UID), serving)).into_iter().collect();
