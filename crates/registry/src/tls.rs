@@ -43,7 +43,7 @@ pub(crate) enum Trust {
 /// The certificates of extra authorities, as PEM.
 ///
 /// # Errors
-/// When there is none, or one cannot be used.
+/// When the file has no certificate, or one that cannot be used.
 pub(crate) fn certificates_of(pem: &[u8]) -> Result<RootCertStore, FetchError> {
     let failed = |text: String| FetchError::new(Reason::TLSFailed, format!("--source-ca: {text}"));
     let mut roots = RootCertStore::empty();

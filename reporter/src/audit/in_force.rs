@@ -25,7 +25,7 @@ pub(super) enum Content {
 pub(super) enum Found {
     /// The object.
     Revision(Value),
-    /// There is none of that name.
+    /// No revision has that name.
     Nothing,
     /// It did not answer, or what it sent cannot be read.
     Unreadable,

@@ -172,7 +172,7 @@ fn an_edit_of_rules_ends_the_old_ones_only_when_api_servers_call_for_the_new_one
     stage.share(&old, &["served"]);
     assert_eq!(stage.write(&group, true), "pods");
     stage.share(&new, &[]);
-    // Nothing happens until replicas are known and all of them serve it.
+    // The old rules stay until the number of replicas is known and all of them serve the edit.
     for counts in [json!({"expected": 2, "current": 1}), json!({"expected": 2}), json!({})] {
         stage.put(new.clone().status("replicaCounts", counts).condition("True", "Registered", 1));
         assert_eq!(stage.marks(), NOTHING);

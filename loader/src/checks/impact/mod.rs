@@ -97,7 +97,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Nothing is counted: a trial that asks its host would not get what the stored policy gets.
+    /// No objects are counted, because a trial has no grants: its host would not answer it as it answers the stored policy.
     pub(super) fn unknown(does: &str) -> Self {
         let text =
             format!("what it would do to objects that exist is not known, as it {does}; `portcullis impact` counts it");
