@@ -55,16 +55,7 @@ pub async fn rollback(cluster: &Cluster, args: &RollbackArgs) -> anyhow::Result<
     if let Some(warning) = warning(&item, &change) {
         crate::note(&warning);
     }
-    let changed = match cluster.set_rollback(&item, to, args.dry_run).await {
-        Err(error @ ClusterError::Refused { code: 422, .. }) => {
-            let now = cluster.policy(&item.id).await?;
-            if now.generation() != item.generation() || now.uid() != item.uid() {
-                return Err(RollbackError::Changed { id: item.id, generation: now.generation() }.into());
-            }
-            return Err(error.into());
-        }
-        other => other?,
-    };
+    let changed = change_to(cluster, &item, to, args.dry_run).await?;
     let progress = match (args.dry_run, args.no_wait) {
         (false, false) => Some(wait(cluster, &changed, args.timeout).await?),
         _ => None,
@@ -78,6 +69,33 @@ pub async fn rollback(cluster: &Cluster, args: &RollbackArgs) -> anyhow::Result<
     })
 }
 
+/// Sets or removes `spec.rollbackTo`, and returns the changed policy. An API server that ends the request in the middle may have stored the
+/// change, so the policy is read then.
+async fn change_to(cluster: &Cluster, item: &Item, to: Option<i64>, is_dry_run: bool) -> anyhow::Result<Item> {
+    let error = match cluster.set_rollback(item, to, is_dry_run).await {
+        Ok(changed) => return Ok(changed),
+        Err(error) => error,
+    };
+    let may_be_stored = error.is_passing() && !is_dry_run;
+    if !may_be_stored && !matches!(error, ClusterError::Refused { code: 422, .. }) {
+        return Err(error.into());
+    }
+    // If nothing can be read either, the first error says more.
+    let Ok(now) = cluster.policy(&item.id).await else { return Err(error.into()) };
+    if now.generation() == item.generation() && now.uid() == item.uid() {
+        return Err(error.into());
+    }
+    if may_be_stored && is_change(item, &now, to) {
+        return Ok(now);
+    }
+    Err(RollbackError::Changed { id: item.id.clone(), generation: now.generation() }.into())
+}
+
+/// Whether the only change since `before` is that of `spec.rollbackTo`.
+fn is_change(before: &Item, now: &Item, to: Option<i64>) -> bool {
+    now.uid() == before.uid() && now.generation() == before.generation() + 1 && now.rollback_to() == to
+}
+
 /// Reads the status until it tells how the change went, or until `patience` is over. An API server that is down for a moment is asked again.
 async fn wait(cluster: &Cluster, changed: &Item, patience: Duration) -> Result<Progress, ClusterError> {
     let deadline = Instant::now() + patience;
@@ -89,7 +107,7 @@ async fn wait(cluster: &Cluster, changed: &Item, patience: Duration) -> Result<P
                 done => return Ok(done),
             },
             Err(ClusterError::Absent { .. }) => return Ok(Progress::Stuck("the policy has been deleted".to_owned())),
-            Err(error @ ClusterError::Unreachable { .. }) => error.to_string(),
+            Err(error) if error.is_passing() => error.to_string(),
             Err(error) => return Err(error),
         };
         if words != told {

@@ -27,6 +27,8 @@ impl Cluster {
         let mut config = config(args).await?;
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(SILENCE);
+        // Commands have deadlines of their own, and a change that is sent twice is refused the second time.
+        config.default_retry = false;
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         check_namespace("--namespace", &namespace)?;

@@ -144,6 +144,15 @@ impl ClusterError {
         matches!(self, Self::Forbidden { .. })
     }
 
+    /// Whether the same question may be answered in a moment: the API server is away, restarts, or is busy.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Refused { code, .. } => *code == 429 || *code >= 500,
+            _ => false,
+        }
+    }
+
     /// Whether a list cannot go on because its first page is too old. It can be read again from the beginning.
     pub fn is_expired(&self) -> bool {
         matches!(self, Self::Refused { code: 410, .. })
@@ -200,6 +209,8 @@ mod tests {
         assert!(told(404, None).ends_with("is Portcullis installed there?"));
         assert!(told(401, None).ends_with("no way; log in again"));
         assert!(told(500, None).contains("(500): no way"));
+        assert!([429, 500, 503, 504].iter().all(|code| error(*code, None).is_passing()));
+        assert!([401, 403, 404, 409, 422].iter().all(|code| !error(*code, None).is_passing()));
         assert!(error(410, None).is_expired() && !error(500, None).is_expired() && !error(404, None).is_expired());
     }
 }

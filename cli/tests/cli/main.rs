@@ -8,6 +8,7 @@ mod health;
 mod page;
 mod refusals;
 mod status;
+mod unsteady;
 
 use std::path::Path;
 use std::process::Command;
