@@ -167,7 +167,7 @@ async fn wait(cluster: &Cluster, before: &Item, patience: Duration) -> anyhow::R
                 }
             }
             // Tried again, as a scan takes longer than a restart of the API server.
-            Err(ClusterError::Unreachable { .. }) => {}
+            Err(error) if error.is_passing() => {}
             Err(error) => return Err(error.into()),
         }
         if Instant::now() >= deadline {
@@ -183,10 +183,12 @@ async fn wait(cluster: &Cluster, before: &Item, patience: Duration) -> anyhow::R
     }
 }
 
-/// Reads what reports say about a policy. Only the first kind of report that mentions it is used.
+/// Reads what reports say about a policy. The audit writes one kind of report, but after a change of `audit.format` the older ones are still
+/// there, and nobody renews them: where both kinds mention the policy, the newer results count.
 async fn collect(cluster: &Cluster, item: &Item, findings: &mut Findings) -> Result<(), ClusterError> {
-    let mut missing = Vec::new();
+    let (mut missing, mut forbidden) = (Vec::new(), None);
     for (group, version, kinds) in KINDS {
+        let mut found = findings.of_other_reports();
         for (name, kind, namespaced) in kinds {
             // Reports are in the namespaces of their objects, so a Policy is in namespaced reports only.
             if !namespaced && item.id.namespace().is_some() {
@@ -199,15 +201,21 @@ async fn collect(cluster: &Cluster, item: &Item, findings: &mut Findings) -> Res
                 kind: kind.to_owned(),
                 namespaced,
             };
-            match read(cluster, item, &resource, findings).await {
+            match read(cluster, item, &resource, &mut found).await {
                 Ok(()) => {}
                 Err(ClusterError::NotInstalled { .. }) => missing.push(resource.title()),
+                // The chart's roles for users cover the kind that the audit writes, and the cluster may have both.
+                Err(error) if error.is_forbidden() => forbidden = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        if !findings.is_empty() {
-            return Ok(());
-        }
+        findings.take_newer(found);
+    }
+    if !findings.is_empty() {
+        return Ok(());
+    }
+    if let Some(error) = forbidden {
+        return Err(error);
     }
     let told = if missing.is_empty() {
         "no report tells which objects they are".to_owned()

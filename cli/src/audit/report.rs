@@ -43,12 +43,26 @@ pub(super) struct Findings {
     /// Most objects that are kept, and how many more there are.
     most: usize,
     more: usize,
+    /// The time of the newest result, in seconds since 1970; 0 without any.
+    newest: i64,
     notes: Vec<String>,
 }
 
 impl Findings {
     pub(super) fn new(policy: &PolicyId, most: usize) -> Self {
-        Self { policy: policy.clone(), objects: Vec::new(), most, more: 0, notes: Vec::new() }
+        Self { policy: policy.clone(), objects: Vec::new(), most, more: 0, newest: 0, notes: Vec::new() }
+    }
+
+    /// None yet, about the same policy, for reports of another kind.
+    pub(super) fn of_other_reports(&self) -> Self {
+        Self::new(&self.policy, self.most)
+    }
+
+    /// Takes the objects of other reports in place of these, if their results are newer or there are none yet.
+    pub(super) fn take_newer(&mut self, other: Self) {
+        if self.is_empty() || (!other.is_empty() && other.newest > self.newest) {
+            *self = Self { notes: std::mem::take(&mut self.notes), ..other };
+        }
     }
 
     /// Whether no report mentions the policy.
@@ -69,6 +83,7 @@ impl Findings {
             if !matches!(word, "fail" | "warn" | "error") {
                 continue;
             }
+            self.newest = self.newest.max(result["timestamp"]["seconds"].as_i64().unwrap_or(0));
             if self.objects.len() >= self.most {
                 self.more += 1;
                 continue;
@@ -242,6 +257,27 @@ and 1 more; --show 3 shows all
 "
         );
         assert_eq!(findings.json(&item)["objects"][1]["result"], "error");
+    }
+
+    #[test]
+    fn of_two_kinds_of_reports_the_newer_results_count() {
+        let item = audited(1, 0);
+        let of = |name: &str, seconds: i64| {
+            let mut report = report("team-a", name, "fail", "no");
+            report["results"][1]["timestamp"] = json!({"seconds": seconds, "nanos": 0});
+            let mut findings = Findings::new(&item.id, 2);
+            findings.add(&report);
+            findings
+        };
+        let name = |first: Findings, second: Findings| {
+            let mut findings = Findings::new(&item.id, 2);
+            findings.take_newer(first);
+            findings.take_newer(second);
+            findings.json(&item)["objects"][0]["name"].clone()
+        };
+        assert_eq!(name(of("repaired", 10), of("web", 20)), "web");
+        assert_eq!(name(of("web", 20), of("repaired", 10)), "web");
+        assert_eq!(name(of("web", 20), Findings::new(&item.id, 2)), "web");
     }
 
     #[test]
