@@ -60,9 +60,9 @@ fn found(args: &ImpactArgs) -> anyhow::Result<Impact> {
     let (chosen, folder) = policy_of(&args.policy_file, args.policy.as_deref(), given)?;
     let scope = scope(args, &chosen).with_context(named)?;
     ensure!(
-        args.cluster.context.is_none() || !chosen.reads_cluster(),
-        "--context: the policy reads objects of the cluster itself, by the current context of the kubeconfig; make it the current one \
-         with `kubectl config use-context`"
+        args.cluster.context.is_none() || !chosen.asks_cluster(),
+        "--context: the policy may ask the cluster itself (contextAwareResources, or kubernetes/can_i), by the current context of the \
+         kubeconfig; make it the current one with `kubectl config use-context`"
     );
     let roots = Vec::from_iter(std::iter::once(folder).chain(args.modules.module_roots.iter().cloned()));
     until_signal(ask(args, &chosen, &scope, &roots))

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
 use portcullis_api::{API_VERSION, PolicySpec, decode_manifest, without_nulls};
-use portcullis_contract::{Mismatch, MismatchReason, PolicyId};
+use portcullis_contract::{Capability, Mismatch, MismatchReason, PolicyId, is_granted};
 use portcullis_yaml::ReadOtherwise;
 use serde_json::{Value, json};
 
@@ -154,11 +154,19 @@ impl Chosen {
         })
     }
 
-    /// Whether the policy, or a member of a policy group, reads objects of the cluster.
-    pub(crate) fn reads_cluster(&self) -> bool {
-        let reads = |member: &Value| member["contextAwareResources"].as_array().is_some_and(|kinds| !kinds.is_empty());
+    /// Whether the policy, or a member of a policy group, may ask the cluster: for objects, or what a user may do. Objects take
+    /// `contextAwareResources`, and the question about users only a grant.
+    pub(crate) fn asks_cluster(&self) -> bool {
+        let can_i = |patterns: &[String]| is_granted(patterns, Capability::CanI.path());
+        let asks = |member: &Value| {
+            let list = |field: &str| member[field].as_array().cloned().unwrap_or_default();
+            let patterns: Vec<_> =
+                list("hostCapabilities").iter().filter_map(Value::as_str).map(str::to_owned).collect();
+            !list("contextAwareResources").is_empty() || can_i(&patterns)
+        };
         !self.spec.context_aware_resources.is_empty()
-            || self.spec.policies.as_ref().is_some_and(|members| members.values().any(reads))
+            || can_i(&self.spec.host_capabilities)
+            || self.spec.policies.as_ref().is_some_and(|members| members.values().any(asks))
     }
 
     /// The differences between module and manifest that a user can do something about. Without a manifest, rules and `mutating` were not written
@@ -373,23 +381,27 @@ spec:
     }
 
     #[test]
-    fn a_group_reads_objects_of_the_cluster_if_a_member_does() {
-        let reads = |spec: Value| {
+    fn a_group_asks_the_cluster_if_a_member_does() {
+        let asks = |spec: Value| {
             let mut document = json!({
                 "apiVersion": API_VERSION, "kind": "ClusterPolicy", "metadata": {"name": "a"},
                 "spec": {"rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]},
             });
             let wanted = document["spec"].as_object_mut().expect("a mapping");
             wanted.extend(spec.as_object().expect("a mapping").clone());
-            Chosen::of(document, Path::new("/"), Given::default()).expect("a policy").reads_cluster()
+            Chosen::of(document, Path::new("/"), Given::default()).expect("a policy").asks_cluster()
         };
         let kinds = json!([{"apiVersion": "v1", "kind": "Namespace"}]);
         let module = "https://example.com/a.wasm";
         let group = |member: Value| json!({"policies": {"x": {"module": module}, "y": member}, "expression": "x() && y()", "message": "no"});
-        assert!(reads(json!({"module": module, "contextAwareResources": kinds})));
-        assert!(!reads(json!({"module": module, "contextAwareResources": []})));
-        assert!(reads(group(json!({"module": module, "contextAwareResources": kinds}))));
-        assert!(!reads(group(json!({"module": module}))));
+        assert!(asks(json!({"module": module, "contextAwareResources": kinds})));
+        assert!(!asks(json!({"module": module, "contextAwareResources": []})));
+        assert!(asks(group(json!({"module": module, "contextAwareResources": kinds}))));
+        assert!(!asks(group(json!({"module": module}))));
+        for (pattern, is_asked) in [("kubernetes/can_i", true), ("kubernetes/*", true), ("*", true), ("oci/*", false)] {
+            let part = json!({"module": module, "hostCapabilities": [pattern]});
+            assert_eq!((asks(part.clone()), asks(group(part))), (is_asked, is_asked), "{pattern}");
+        }
     }
 
     #[test]

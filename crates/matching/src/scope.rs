@@ -139,7 +139,7 @@ impl Scope {
             && self.rules.iter().any(|rule| has(&rule.api_groups, group) && has(&rule.api_versions, version))
     }
 
-    /// The resources that the rules name, each once, in the first of its known versions that they name; and the operation to
+    /// The resources that the rules name, each once even if two groups have its objects, in the first of its known versions that they name; and the operation to
     /// ask about.
     pub fn resources(&self, known: &[Resource]) -> Vec<(Resource, &'static str)> {
         let mut seen = BTreeSet::new();
@@ -151,7 +151,7 @@ impl Scope {
             }
             let operation = OPERATIONS.into_iter().find(|operation| self.names(resource, operation));
             if let Some(operation) = operation
-                && seen.insert((&resource.group, &resource.name))
+                && seen.insert(identity(resource))
             {
                 wanted.push((resource.clone(), operation));
             }
@@ -223,6 +223,14 @@ fn is_namespace(resource: &Resource) -> bool {
 fn namespace<'o>(resource: &Resource, object: &'o Value) -> Option<&'o str> {
     let metadata = &object["metadata"];
     if is_namespace(resource) { metadata["name"].as_str() } else { metadata["namespace"].as_str() }
+}
+
+/// Group and name, the same for all groups that have the same objects: Events are in the core group and in one of their own.
+fn identity(resource: &Resource) -> (&str, &str) {
+    match (resource.group.as_str(), resource.name.as_str()) {
+        ("events.k8s.io", "events") => ("", "events"),
+        other => other,
+    }
 }
 
 #[cfg(test)]
@@ -299,6 +307,17 @@ mod tests {
         assert!(!cluster.is_of("policies.portcullis.dev", "v1alpha1") && !cluster.is_of("authorization.k8s.io", "v1"));
         let left_out = [resource("policies.portcullis.dev", "v1alpha1", "clusterpolicies", false)];
         assert!(cluster.resources(&left_out).is_empty());
+    }
+
+    #[test]
+    fn events_which_two_groups_have_are_asked_about_once() {
+        let rules =
+            json!({"rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}]});
+        let all = scope("ClusterPolicy", &rules, None).expect("a scope");
+        let events = [resource("", "v1", "events", true), resource("events.k8s.io", "v1", "events", true)];
+        assert_eq!(all.resources(&events).len(), 1);
+        assert_eq!(all.resources(&events[1..]).len(), 1);
+        assert_eq!(all.resources(&[events[0].clone(), resource("shop.example", "v1", "events", true)]).len(), 2);
     }
 
     #[test]
