@@ -13,8 +13,10 @@ use serde_json::{Value, json};
 const NAME: &str = "org.opencontainers.image.ref.name";
 /// Largest file of an archive, in bytes.
 const MAX_FILE: u64 = 256 << 20;
-/// Largest archive, in bytes.
-const MAX_ARCHIVE: u64 = 2 << 30;
+/// Most bytes of all files of an archive together, which are kept in memory.
+const MAX_FILES: u64 = 2 << 30;
+/// Most bytes of headers and padding in an archive.
+const MAX_HEADERS: u64 = 64 << 20;
 
 /// Artifacts with their names.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,7 +29,14 @@ pub(super) struct Archive {
 
 impl Archive {
     /// Writes the archive. The same content gives the same bytes.
+    ///
+    /// # Errors
+    /// When it cannot be written, or [`Archive::read`] would refuse it for its size; then nothing is written.
     pub(super) fn write(&self, out: impl Write) -> anyhow::Result<()> {
+        self.write_within(out, MAX_FILES)
+    }
+
+    fn write_within(&self, out: impl Write, most: u64) -> anyhow::Result<()> {
         let entry = |(name, manifest): &(String, Manifest)| {
             json!({
                 "mediaType": MANIFEST_TYPE,
@@ -38,12 +47,20 @@ impl Archive {
         };
         let manifests: Vec<Value> = self.artifacts.iter().map(entry).collect();
         let index = json!({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests});
-        let mut tar = tar::Builder::new(out);
-        add(&mut tar, "oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;
-        add(&mut tar, "index.json", index.to_string().as_bytes())?;
+        let index = index.to_string();
         let manifests = self.artifacts.iter().map(|(_, manifest)| (manifest.digest, &manifest.bytes));
         let files: BTreeMap<Digest, &Vec<u8>> =
             manifests.chain(self.blobs.iter().map(|(digest, bytes)| (*digest, bytes))).collect();
+        let total = index.len() + files.values().map(|bytes| bytes.len()).sum::<usize>();
+        ensure!(
+            total as u64 <= most,
+            "the artifacts have {}, and an archive may have {}: save them in parts",
+            format_bytes(total as u64),
+            format_bytes(most)
+        );
+        let mut tar = tar::Builder::new(out);
+        add(&mut tar, "oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;
+        add(&mut tar, "index.json", index.as_bytes())?;
         for (digest, bytes) in files {
             add(&mut tar, &format!("blobs/sha256/{}", digest.hex()), bytes)?;
         }
@@ -52,9 +69,26 @@ impl Archive {
     }
 
     /// Reads an archive. Every blob is checked against its digest.
+    ///
+    /// # Errors
+    /// When it is damaged, is no such archive, or is too large.
     pub(super) fn read(input: impl Read) -> anyhow::Result<Self> {
-        let mut archive = tar::Archive::new(input.take(MAX_ARCHIVE));
+        Self::read_within(input, MAX_FILES, MAX_HEADERS)
+    }
+
+    fn read_within(input: impl Read, most: u64, headers: u64) -> anyhow::Result<Self> {
+        let mut input = input.take(most + headers);
+        let read = Self::read_files(&mut input, most);
+        // What is cut off looks damaged.
+        ensure!(read.is_ok() || input.limit() > 0, "it is larger than {}", format_bytes(most));
+        read
+    }
+
+    fn read_files(input: impl Read, most: u64) -> anyhow::Result<Self> {
+        let mut archive = tar::Archive::new(input);
         let (mut index, mut blobs) = (None, BTreeMap::new());
+        // A sparse file takes few bytes in the archive and many here.
+        let mut left = most;
         for entry in archive.entries()? {
             let entry = entry.context("it is not a tar archive, or it is damaged")?;
             let path = entry.path()?.to_string_lossy().into_owned();
@@ -66,7 +100,9 @@ impl Archive {
             if name != "index.json" && blob.is_none() {
                 continue;
             }
-            entry.take(MAX_FILE).read_to_end(&mut bytes)?;
+            ensure!(entry.size() <= left, "its files are larger than {}", format_bytes(most));
+            entry.take(MAX_FILE.min(left)).read_to_end(&mut bytes)?;
+            left -= bytes.len() as u64;
             match blob {
                 None => index = Some(bytes),
                 Some(digest) => {
@@ -124,6 +160,19 @@ mod tests {
         let bytes = written(&archive());
         assert_eq!(Archive::read(&bytes[..]).expect("reads"), archive());
         assert_eq!(bytes, written(&archive()), "the same bytes each time");
+    }
+
+    #[test]
+    fn what_is_too_large_to_be_read_is_not_written() {
+        let bytes = written(&archive());
+        let mut out = Vec::new();
+        let error = archive().write_within(&mut out, 100).expect_err("too large").to_string();
+        assert!(error.contains("save them in parts") && out.is_empty(), "{error}");
+        let refused =
+            |most, headers| Archive::read_within(&bytes[..], most, headers).expect_err("too large").to_string();
+        assert_eq!(refused(100, MAX_HEADERS), "its files are larger than 100B");
+        assert_eq!(refused(1024, 0), "it is larger than 1KiB");
+        Archive::read_within(&bytes[..], 4096, MAX_HEADERS).expect("it has room");
     }
 
     #[test]
