@@ -74,15 +74,19 @@ pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result
                 let names =
                     [&object["metadata"]["name"], &object["policy"]].map(|name| name.as_str().unwrap_or_default());
                 let name = names.into_iter().find(|name| !name.is_empty()).unwrap_or_default().to_owned();
+                let not_evaluated = |what: &str, error: &anyhow::Error| {
+                    let why = causes(error.as_ref());
+                    Tried { line, test: name.clone(), ..Tried::not_evaluated(file.clone(), what, why) }
+                };
                 let test = PolicyTest::read(object).and_then(|test| prepared(test, &path, line, wanted));
-                let mut test = match test {
+                let (mut test, wrong_cases) = match test {
                     Ok(test) => test,
                     Err(error) => {
-                        let why = causes(error.as_ref());
-                        wrong.push(Tried { line, test: name, ..Tried::not_evaluated(file.clone(), "the test", why) });
+                        wrong.push(not_evaluated("the test", &error));
                         continue;
                     }
                 };
+                wrong.extend(wrong_cases.iter().map(|(case, error)| not_evaluated(case, error)));
                 // Once is enough, however many cases there are.
                 if let Some(first) = test.as_mut().and_then(|test| test.trials.first_mut()) {
                     first.notes.extend(notes_on(&path, &otherwise));
@@ -104,25 +108,36 @@ pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result
     Ok((tests, wrong))
 }
 
-/// A test with its policy and its requests; `None` if no case of it is wanted.
-fn prepared(test: PolicyTest, file: &Path, line: usize, wanted: Option<&str>) -> anyhow::Result<Option<Prepared>> {
+/// A case without a usable request: its name, and what is wrong.
+type WrongCase = (String, anyhow::Error);
+
+/// A test with its policy and its requests, and the cases that have none; no test if no case of it is wanted and usable.
+fn prepared(
+    test: PolicyTest,
+    file: &Path,
+    line: usize,
+    wanted: Option<&str>,
+) -> anyhow::Result<(Option<Prepared>, Vec<WrongCase>)> {
     let folder = folder_of(file)?;
     let name = test.name();
     let is_wanted = |case: &Case| wanted.is_none_or(|text| format!("{name}: {}", case.name).contains(text));
-    let mut trials = Vec::new();
+    let (mut trials, mut wrong) = (Vec::new(), Vec::new());
     for case in test.cases.into_iter().filter(is_wanted) {
-        let named = format!("case {:?}", case.name);
-        trials.push(trial(case, &folder).context(named)?);
+        let case_name = case.name.clone();
+        match trial(case, &folder) {
+            Ok(trial) => trials.push(trial),
+            Err(error) => wrong.push((case_name, error)),
+        }
     }
     if trials.is_empty() {
-        return Ok(None);
+        return Ok((None, wrong));
     }
     // A policy is tested with the verdict of its own, whatever its mode makes of it.
     let given = Given { settings: test.settings, protect: true, ..Given::default() };
     let (policy, folder) =
         policy_of(&folder.join(&test.policy), test.policy_name.as_deref(), given).context("policy")?;
     trials[0].notes.splice(0..0, policy.read_otherwise.iter().cloned());
-    Ok(Some(Prepared { file: file.display().to_string(), line, name, policy, folder, trials }))
+    Ok((Some(Prepared { file: file.display().to_string(), line, name, policy, folder, trials }), wrong))
 }
 
 fn trial(case: Case, folder: &Path) -> anyhow::Result<Trial> {
@@ -271,19 +286,21 @@ mod tests {
         let found: Vec<_> = wrong.iter().map(|one| (one.line, one.test.as_str(), one.case.as_str())).collect();
         assert_eq!(
             found,
-            [
-                (1, "no-policy", "the test"),
-                (6, "no-request", "the test"),
-                (12, "no-form", "the test"),
-                (1, "", "the file")
-            ]
+            [(1, "no-policy", "the test"), (6, "no-request", "one"), (12, "no-form", "the test"), (1, "", "the file")]
         );
-        let why = ["absent.yaml", "case \"one\": failed to open ", "cases[0] (one): objects: unknown field", "line "];
+        let why = ["absent.yaml", "failed to open ", "cases[0] (one): objects: unknown field", "line "];
         for (one, why) in wrong.iter().zip(why) {
             assert!(one.messages[0].contains(why) && one.outcome == Outcome::NotEvaluated, "{why}: {:?}", one.messages);
         }
         let (_, wrong) = collect(&[folder.path().join("b.yaml")], None).expect("it is not evaluated");
         assert_eq!(wrong.len(), 1, "a file that is named is no exception");
+
+        let two = test("two", "policy.yaml", "request: absent.json");
+        let other = format!(", {{name: other, {pod}, expect: {{allowed: true}}}}]\n---");
+        put("d.yaml", &two.replace("]\n---", &other));
+        let (tests, wrong) = collect(&[folder.path().join("d.yaml")], None).expect("a case");
+        assert_eq!((tests[0].trials.len(), tests[0].trials[0].name.as_str()), (1, "other"), "nor do cases of one test");
+        assert_eq!((wrong.len(), wrong[0].case.as_str()), (1, "one"));
     }
 
     #[test]
