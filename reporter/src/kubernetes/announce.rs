@@ -27,6 +27,10 @@ const WAITING_OF_ONE: usize = 12;
 const KEPT: usize = 4096;
 /// Most tries of an event that is refused; a new leader may be refused for some seconds.
 const TRIES: u32 = 6;
+/// How long an event of a namespace where writes fail is kept, if none of another namespace shows that the API server works.
+const HOPELESS: Duration = Duration::from_secs(10 * 60);
+/// How many times as long as its failed write took a namespace waits, so that a slow webhook of its own leaves most of the time to others.
+const SHARE: u32 = 4;
 /// How long the others wait after a refusal, which may concern all. The limit of writes in a minute leaves this time between two anyway.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// Longest note, in bytes.
@@ -56,6 +60,8 @@ struct Entry {
     written: u32,
     /// How often it was refused since it was last written.
     refusals: u32,
+    /// When it first failed as a webhook of its namespace can make it fail, and how many writes of others had succeeded at its last try.
+    failed: Option<(Instant, u64)>,
     retry: Retry,
     /// When it may be tried again after a refusal.
     not_before: Option<Instant>,
@@ -95,14 +101,18 @@ pub(crate) struct Announcer {
     buckets: BTreeMap<String, Bucket>,
     /// The times of the last writes.
     writes: VecDeque<Instant>,
-    /// Name and count of the event that is being written.
-    in_flight: Option<(String, u32)>,
+    /// Name and count of the event that is being written, and since when.
+    in_flight: Option<(String, u32, Instant)>,
     /// When each namespace was last served, as the number of that write, if it has events.
     served: BTreeMap<String, u64>,
     turns: u64,
     /// When anything may be written again after a failure.
     not_before: Option<Instant>,
     retry: Retry,
+    /// Successful writes.
+    successes: u64,
+    /// The namespaces whose last write failed as one of their own webhooks can make it fail, and when they are tried again.
+    held: BTreeMap<String, (Retry, Instant)>,
     /// Events that were given up because too many waited, or because they were refused.
     pub(crate) lost: u64,
 }
@@ -120,6 +130,8 @@ impl Announcer {
             turns: 0,
             not_before: None,
             retry: Retry::default(),
+            successes: 0,
+            held: BTreeMap::new(),
             lost: 0,
         }
     }
@@ -153,6 +165,7 @@ impl Announcer {
             count: 1,
             written: 0,
             refusals: 0,
+            failed: None,
             retry: Retry::default(),
             not_before: None,
         });
@@ -184,7 +197,8 @@ impl Announcer {
             let bucket = self.buckets.get(&entry.notice.uid);
             // Raising the count of a series makes no new object, so it waits only for the common limit.
             let paced = bucket.filter(|_| entry.written == 0).map_or(now, |bucket| bucket.free_at(now));
-            paced.max(entry.not_before.unwrap_or(now)).max(free)
+            let held = self.held.get(entry.namespace()).map_or(now, |(_, until)| *until);
+            paced.max(entry.not_before.unwrap_or(now)).max(held).max(free)
         };
         // Those that are due, then by the turn of their namespace, then the oldest.
         let turn = |entry: &Entry| self.served.get(entry.namespace()).copied();
@@ -198,47 +212,82 @@ impl Announcer {
         let entry = self.entries[index].clone();
         let known: BTreeSet<&str> = self.entries.iter().map(Entry::namespace).collect();
         self.served.retain(|namespace, _| known.contains(namespace.as_str()));
+        self.held.retain(|namespace, _| known.contains(namespace.as_str()));
         self.turns += 1;
         self.served.insert(entry.namespace().to_owned(), self.turns);
         if entry.written == 0 {
             self.take(&entry.notice.uid, now);
         }
-        self.in_flight = Some((entry.name.clone(), entry.count));
+        self.in_flight = Some((entry.name.clone(), entry.count, now));
         self.step(&entry)
     }
 
     /// Ends the write, which succeeded.
     pub(crate) fn written(&mut self) {
-        let Some((name, count)) = self.in_flight.take() else { return };
+        let Some((name, count, _)) = self.in_flight.take() else { return };
         self.retry.reset();
         self.not_before = None;
+        self.successes += 1;
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.name == name) {
+            self.held.remove(entry.namespace());
             entry.written = count;
             entry.refusals = 0;
+            entry.failed = None;
             entry.retry.reset();
             entry.not_before = None;
         }
     }
 
-    /// Ends the write, which failed. A refusal concerns this event, perhaps because of its namespace. Otherwise nothing can be written for a
+    /// Ends the write, which failed. A refusal concerns this event, perhaps because of its namespace. A broken or slow webhook looks like an
+    /// API server that is busy, so then the namespace waits, and all do as soon as a second one fails. Otherwise nothing can be written for a
     /// while. `random` is from 0 to 1.
     pub(crate) fn failed(&mut self, error: &CallError, random: f64, now: Instant) {
-        let Some((name, _)) = self.in_flight.take() else { return };
-        let Some(code @ (400 | 402..=428 | 430..=499)) = error.code() else {
-            self.not_before = Some(now + self.retry.pause(error, random));
-            return;
+        let Some((name, _, began)) = self.in_flight.take() else { return };
+        let index = self.entries.iter().position(|entry| entry.name == name);
+        let is_gone = match error.code() {
+            Some(400 | 402..=428 | 430..=499) => {
+                self.retry.reset();
+                self.not_before = Some(now + REFUSED_PAUSE);
+                index.is_some_and(|index| self.refused(index, error, random, now))
+            }
+            _ if may_be_of_namespace(error) => {
+                index.is_some_and(|index| self.failed_in_namespace(index, error, random, (began, now)))
+            }
+            _ => {
+                self.not_before = Some(now + self.retry.pause(error, random));
+                false
+            }
         };
-        self.retry.reset();
-        self.not_before = Some(now + REFUSED_PAUSE);
-        let Some(index) = self.entries.iter().position(|entry| entry.name == name) else { return };
+        if let Some(index) = index.filter(|_| is_gone) {
+            self.entries.remove(index);
+            self.lost += 1;
+        }
+    }
+
+    /// Whether an event is given up that was refused.
+    fn refused(&mut self, index: usize, error: &CallError, random: f64, now: Instant) -> bool {
         let entry = &mut self.entries[index];
         entry.refusals += 1;
         entry.not_before = Some(now + entry.retry.pause(error, random));
         // The namespace, or the event whose count rises, is gone.
-        if code == 404 || entry.refusals >= TRIES {
-            self.entries.remove(index);
-            self.lost += 1;
-        }
+        error.code() == Some(404) || entry.refusals >= TRIES
+    }
+
+    /// Whether an event is given up whose write failed as a webhook of its namespace can make it fail, from when to when. Tries count only while
+    /// others succeed.
+    fn failed_in_namespace(&mut self, index: usize, error: &CallError, random: f64, time: (Instant, Instant)) -> bool {
+        let ((began, now), successes) = (time, self.successes);
+        let entry = &mut self.entries[index];
+        let (first, before) = entry.failed.unwrap_or((now, successes));
+        entry.failed = Some((first, successes));
+        entry.refusals += u32::from(successes > before);
+        let is_hopeless = entry.refusals >= TRIES || now.duration_since(first) >= HOPELESS;
+        let namespace = entry.namespace().to_owned();
+        let (retry, until) = self.held.entry(namespace).or_insert((Retry::default(), now));
+        *until = now + retry.pause(error, random).max(now.duration_since(began) * SHARE);
+        let pause = if self.held.len() > 1 { self.retry.pause(error, random) } else { REFUSED_PAUSE };
+        self.not_before = Some(now + pause);
+        is_hopeless
     }
 
     fn take(&mut self, uid: &str, now: Instant) {
@@ -281,6 +330,12 @@ impl Announcer {
         }
         Step::Create { namespace, object }
     }
+}
+
+/// Whether a write may have failed because of a webhook about events of its namespace. An API server that is busy or cannot reach its database
+/// answers the same.
+fn may_be_of_namespace(error: &CallError) -> bool {
+    matches!(error, CallError::TimedOut) || matches!(error.code(), Some(429 | 500..))
 }
 
 /// The name of an event: the same for the same event, so that a second try does not make a second object.

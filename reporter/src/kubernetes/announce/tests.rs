@@ -112,6 +112,51 @@ fn a_refused_event_is_tried_six_times_and_holds_up_no_other() {
     assert_eq!((others, announcer.lost), (60, 1));
 }
 
+/// A webhook about events of a namespace is broken or slow, and each write there takes five seconds.
+#[test]
+fn a_namespace_where_events_cannot_be_written_holds_up_no_other_and_is_given_up() {
+    for error in [CallError::TimedOut, refused(429), refused(500), refused(503)] {
+        let mut now = Instant::now();
+        let mut announcer = Announcer::new("pod-a");
+        (0..3).for_each(|number| announcer.add(notice(&format!("namespaced/broken/p{number}"), "R"), time(0), now));
+        let (mut others, mut spent, begin) = (0, Duration::ZERO, now);
+        for number in 0..600 {
+            now += REFUSED_PAUSE;
+            if number % 10 == 0 {
+                announcer.add(notice(&format!("namespaced/team-a/p{number}"), "R"), time(0), now);
+            }
+            while let Step::Create { namespace, .. } = announcer.next(now) {
+                if namespace == "broken" {
+                    now += Duration::from_secs(5);
+                    spent += Duration::from_secs(5);
+                    announcer.failed(&error, 1.0, now);
+                } else {
+                    others += 1;
+                    announcer.written();
+                }
+            }
+        }
+        assert_eq!((others, announcer.lost), (60, 3), "{error:?}");
+        assert!(spent <= now.duration_since(begin) / (SHARE + 1), "{error:?}: {spent:?}");
+    }
+}
+
+/// With no other events, nothing tells a broken webhook from an API server that is busy for a while.
+#[test]
+fn events_of_one_namespace_wait_ten_minutes_for_an_api_server() {
+    let mut now = Instant::now();
+    let mut announcer = Announcer::new("pod-a");
+    announcer.add(notice("namespaced/team-a/a", "R"), time(0), now);
+    let begin = now;
+    while announcer.lost == 0 {
+        match announcer.next(now) {
+            Step::At(at) => now = at,
+            _ => announcer.failed(&refused(503), 1.0, now),
+        }
+    }
+    assert!((HOPELESS..HOPELESS * 2).contains(&now.duration_since(begin)));
+}
+
 #[test]
 fn while_no_api_server_answers_nothing_is_tried() {
     let now = Instant::now();
