@@ -8,6 +8,7 @@ use std::thread;
 use serde_json::Value;
 
 use crate::go::GoProgram;
+use crate::kubectl::COLLECTOR;
 use crate::{Cache, Error, Output};
 
 /// The version of helm.
@@ -69,6 +70,7 @@ impl Helm {
         let mut child = self
             .command(kubeconfig)
             .args(args)
+            .envs(COLLECTOR)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -120,6 +122,18 @@ mod tests {
     #[test]
     fn the_version_is_that_of_the_sources() {
         assert!(SOURCES[0].1.contains(&format!("helm.sh/helm/v4 {HELM_VERSION}")));
+    }
+
+    /// Otherwise the libraries of Kubernetes are compiled twice, which is two thirds of what helm takes.
+    #[test]
+    fn what_kubernetes_has_as_well_is_in_the_same_version() {
+        let kubernetes = include_str!("../kubernetes/go.mod");
+        let replaced: Vec<_> = SOURCES[0].1.lines().filter_map(|line| line.split_once(" => ")).collect();
+        assert!(replaced.len() > 10, "{replaced:?}");
+        for (_, module) in replaced {
+            let is_module = |line: &str| line.trim().split(" => ").last().is_some_and(|line| line.starts_with(module));
+            assert!(kubernetes.lines().any(is_module), "Kubernetes has another version of {module}");
+        }
     }
 
     #[test]
