@@ -5,6 +5,7 @@
 //! admission: the group fails, unless the others decide.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use portcullis_expression::{Answers, MemberAnswer, State};
 use crate::admission::Purpose;
 use crate::guest::loaded::{LoadedModule, LoadedPolicyGroup};
 use crate::lanes::{InstancePermit, Share};
+use crate::memory::MemoryHold;
 use crate::verdict::decision::Mutation;
 use crate::verdict::draft::{Edit, Judged};
 use crate::verdict::{EvaluationError, FAILED_CAPABILITY, MemberDenial, Verdict, text};
@@ -106,12 +108,27 @@ impl Asking<'_> {
 
     /// The verdict of a member, in its own time.
     async fn judged(self, member: &LoadedModule) -> Result<Judged, EvaluationError> {
-        let Self { share, edit, request, deadline, purpose } = self;
+        let Self { edit, request, deadline, purpose, .. } = self;
         let deadline = deadline.min(Instant::now() + member.timeout());
         // What the request keeps would be counted twice where two members wait for memory.
         let asked = member.validate_with(request.clone(), edit.subject(), deadline, purpose.when_full(), 0).await;
-        let (verdict, _hold) = asked?;
-        edit.clone().judge(share.claimant(), verdict, request.clone(), deadline).await
+        let (verdict, hold) = asked?;
+        self.without_change(verdict, hold, deadline).await
+    }
+
+    /// A member's verdict, and whether it changes the object. The change itself is never used, and is dropped while the memory of the
+    /// instance still counts: a group keeps what its members say until the last one is done.
+    async fn without_change(
+        self,
+        verdict: Verdict,
+        hold: Arc<MemoryHold>,
+        deadline: Instant,
+    ) -> Result<Judged, EvaluationError> {
+        let Self { share, edit, request, .. } = self;
+        let mut judged = edit.clone().judge(share.claimant(), verdict, request.clone(), deadline).await?;
+        judged.change = None;
+        drop(hold);
+        Ok(judged)
     }
 
     /// At most so many instances beside that of the group.
@@ -124,7 +141,6 @@ impl Asking<'_> {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
-    use std::sync::Arc;
     use std::time::Duration;
 
     use futures::FutureExt as _;
@@ -153,5 +169,24 @@ mod tests {
         assert_eq!(spare(Purpose::Admission).spare_instances(3).len(), 1);
         drop(audit);
         assert_eq!(spare(Purpose::Audit).spare_instances(1).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_a_member_changes_is_not_kept() {
+        let metrics = Metrics::new().expect("registers");
+        let lanes = Lanes::new(LaneLimits::new(4, 1), MemoryPlan::unlimited(), &metrics).expect("starts");
+        let id = "namespaced/a/group".parse().expect("an id");
+        let share = Share::new(Arc::clone(&lanes), &id, metrics.policy(&id));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let request = Bytes::from_static(br#"{"uid":"u","object":{"a":1}}"#);
+        let (edit, purpose) = (Draft::object(None).edit(), Purpose::Admission);
+        let asking = Asking { share: &share, edit: &edit, request: &request, deadline, purpose };
+        for (object, mutation) in [(r#"{"a":2}"#, Mutation::Changed), (r#"{"a":1}"#, Mutation::None)] {
+            let verdict = format!(r#"{{"accepted":true,"mutated_object":{object}}}"#);
+            let verdict = serde_json::from_str(&verdict).expect("a verdict");
+            let (_, hold) = lanes.memory().account(share.claimant(), deadline);
+            let judged = asking.without_change(verdict, hold, deadline).await.expect("it may be applied");
+            assert_eq!((judged.mutation, judged.change.is_none()), (mutation, true));
+        }
     }
 }
