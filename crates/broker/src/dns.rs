@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hickory_resolver::TokioResolver;
 use hickory_resolver::net::NetError;
+use portcullis_registry::CurrentResolver;
 use serde_json::json;
-use tokio::sync::OnceCell;
 
 use crate::ProvideError;
 
@@ -21,14 +20,17 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// Looks up names.
 pub(crate) struct Names {
-    name_server: Option<SocketAddr>,
-    resolver: OnceCell<TokioResolver>,
+    resolver: CurrentResolver,
 }
 
 impl Names {
     /// A resolver that asks `name_server`, or the system's name servers if it is `None`.
     pub(crate) fn new(name_server: Option<SocketAddr>) -> Self {
-        Self { name_server, resolver: OnceCell::new() }
+        let resolver = CurrentResolver::new(name_server, |options| {
+            options.positive_max_ttl = Some(FRESH);
+            options.negative_max_ttl = Some(FRESH);
+        });
+        Self { resolver }
     }
 
     /// The addresses of the host that the payload names.
@@ -41,19 +43,11 @@ impl Names {
             return Err(ProvideError::failed(format!("want the name of a host, of 1 to {LONGEST} bytes")));
         }
         let failed = |error: NetError| ProvideError::failed(format!("failed to look up {host}: {error}"));
-        let resolver = self.resolver.get_or_try_init(|| async { self.build() }).await.map_err(failed)?;
+        let resolver = self.resolver.get().map_err(failed)?;
         let found = resolver.lookup_ip(host.as_str()).await.map_err(failed)?;
         let mut ips: Vec<String> = found.iter().take(MOST).map(|ip| ip.to_string()).collect();
         ips.sort();
         Ok(Bytes::from(json!({ "ips": ips }).to_string()))
-    }
-
-    fn build(&self) -> Result<TokioResolver, NetError> {
-        let mut builder = portcullis_registry::resolver(self.name_server)?;
-        let options = builder.options_mut();
-        options.positive_max_ttl = Some(FRESH);
-        options.negative_max_ttl = Some(FRESH);
-        builder.build()
     }
 }
 

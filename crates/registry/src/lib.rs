@@ -33,6 +33,6 @@ pub use docker::{Credential, DockerConfig};
 pub use error::FetchError;
 pub use peers::{PEER_NAME, PeerAddress, PeerAddressError, PeerContent, PeerKeys, PeerNameError, PeerTls, Peers};
 pub use receive::{BodyMemory, Receive, Whole};
-pub use resolve::resolver;
+pub use resolve::CurrentResolver;
 pub use sources::{Sources, SourcesError, SourcesFile};
 pub use write_time::WriteTime;

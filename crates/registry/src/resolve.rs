@@ -2,18 +2,24 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::io;
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig};
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::{ResolverBuilder, TokioResolver};
+use hickory_resolver::system_conf::parse_resolv_conf;
+use portcullis_util::lock;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use crate::{Guard, Range};
+
+/// The file that names the system's name servers.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Longest wait for one answer of a name server.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -44,22 +50,32 @@ pub(crate) struct GuardedResolver {
     guard: Arc<Guard>,
     /// Names that the installation itself set, for instance its proxies.
     own: Arc<BTreeSet<String>>,
+    inner: Arc<CurrentResolver>,
+}
+
+/// A resolver that is made again when the system names other name servers: a machine may have none yet when the program starts, and others
+/// once it is in another network.
+pub struct CurrentResolver {
     name_server: Option<SocketAddr>,
-    /// Whether answers are cached for a second at most, whatever their own lifetime.
-    is_fresh: bool,
-    /// The resolver, which is made within the runtime.
-    inner: Arc<OnceLock<Option<TokioResolver>>>,
+    file: PathBuf,
+    options: fn(&mut ResolverOpts),
+    /// The newest resolver, and the content of the file that it was made from.
+    made: Mutex<Option<(Vec<u8>, TokioResolver)>>,
 }
 
 impl GuardedResolver {
     /// A resolver that asks `name_server`, or the system's name servers if it is `None`.
     pub(crate) fn new(guard: Arc<Guard>, name_server: Option<SocketAddr>) -> Self {
-        Self { guard, own: Arc::default(), name_server, is_fresh: false, inner: Arc::default() }
+        Self { guard, own: Arc::default(), inner: Arc::new(CurrentResolver::new(name_server, options)) }
     }
 
-    /// A resolver of names that the installation itself set, whose answers are cached for a second at most.
+    /// A resolver of names that the installation itself set, whose answers are cached for a second at most, whatever their own lifetime.
     pub(crate) fn fresh(own: BTreeSet<String>, name_server: Option<SocketAddr>) -> Self {
-        Self { own: Arc::new(own), is_fresh: true, ..Self::new(Arc::default(), name_server) }
+        let inner = CurrentResolver::new(name_server, |all| {
+            options(all);
+            all.positive_max_ttl = Some(Duration::from_secs(1));
+        });
+        Self { guard: Arc::default(), own: Arc::new(own), inner: Arc::new(inner) }
     }
 
     /// The same resolver, which does not check the addresses of these names.
@@ -67,23 +83,9 @@ impl GuardedResolver {
         Self { own: Arc::new(own), ..self.clone() }
     }
 
-    fn build(&self) -> Option<TokioResolver> {
-        let mut builder = resolver(self.name_server).ok()?;
-        let options = builder.options_mut();
-        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-        options.timeout = PATIENCE;
-        // A name that does not exist now may exist at the next attempt.
-        options.negative_max_ttl = Some(Duration::from_secs(1));
-        if self.is_fresh {
-            options.positive_max_ttl = Some(Duration::from_secs(1));
-        }
-        builder.build().ok()
-    }
-
     /// The addresses of a name, with port 0.
     pub(crate) async fn look_up(&self, name: &str) -> Result<Vec<SocketAddr>, Box<dyn Error + Send + Sync>> {
-        let no_server = || io::Error::other("the system names no name server");
-        let resolver = self.inner.get_or_init(|| self.build()).as_ref().ok_or_else(no_server)?;
+        let resolver = self.inner.get().map_err(|error| format!("no name server can be asked: {error}"))?;
         let found = resolver.lookup_ip(name).await.map_err(|error| match error.is_no_records_found() {
             true => Unresolved::Unknown(name.to_owned()),
             false => Unresolved::Failing(name.to_owned(), error.to_string()),
@@ -104,18 +106,51 @@ impl Resolve for GuardedResolver {
     }
 }
 
-/// The builder of a resolver that asks `name_server`, or the system's name servers if it is `None`.
-///
-/// # Errors
-/// When the system's configuration cannot be read.
-pub fn resolver(name_server: Option<SocketAddr>) -> Result<ResolverBuilder<TokioRuntimeProvider>, NetError> {
-    let Some(address) = name_server else { return TokioResolver::builder_tokio() };
+impl CurrentResolver {
+    /// A resolver that asks `name_server`, or the system's name servers if it is `None`. `options` sets what shall differ from the system's
+    /// settings.
+    pub fn new(name_server: Option<SocketAddr>, options: fn(&mut ResolverOpts)) -> Self {
+        Self { name_server, file: RESOLV_CONF.into(), options, made: Mutex::default() }
+    }
+
+    /// The resolver for now. It must be called within the runtime.
+    ///
+    /// # Errors
+    /// When the system names no name server now.
+    pub fn get(&self) -> Result<TokioResolver, NetError> {
+        let content = if self.name_server.is_some() { Vec::new() } else { fs::read(&self.file)? };
+        let mut made = lock(&self.made);
+        if let Some((_, resolver)) = made.as_ref().filter(|(of, _)| *of == content) {
+            return Ok(resolver.clone());
+        }
+        let (config, system) = match self.name_server {
+            Some(address) => (only(address), ResolverOpts::default()),
+            None => parse_resolv_conf(&content)?,
+        };
+        let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        *builder.options_mut() = system;
+        (self.options)(builder.options_mut());
+        let resolver = builder.build()?;
+        *made = Some((content, resolver.clone()));
+        Ok(resolver)
+    }
+}
+
+/// The configuration of a resolver that asks one name server.
+fn only(address: SocketAddr) -> ResolverConfig {
     let mut server = NameServerConfig::udp_and_tcp(address.ip());
     for connection in &mut server.connections {
         connection.port = address.port();
     }
-    let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
-    Ok(TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()))
+    ResolverConfig::from_parts(None, Vec::new(), vec![server])
+}
+
+/// What differs from the system's settings for the names of sources.
+fn options(options: &mut ResolverOpts) {
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.timeout = PATIENCE;
+    // A name that does not exist now may exist at the next attempt.
+    options.negative_max_ttl = Some(Duration::from_secs(1));
 }
 
 /// The addresses that may be connected to; an error if there are none.
@@ -146,5 +181,24 @@ mod tests {
         assert_eq!(admit(&guard, "a", &[inside], false), Err(refused));
         assert_eq!(admit(&guard, "proxy", &[inside], true), Ok(vec![SocketAddr::new(inside, 0)]));
         assert_eq!(admit(&guard, "a", &[], false), Ok(Vec::new()));
+    }
+
+    #[tokio::test]
+    async fn the_name_servers_are_those_that_the_system_names_now() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("resolv.conf");
+        let current = CurrentResolver { file: file.clone(), ..CurrentResolver::new(None, options) };
+        // The attempts show which content of the file the resolver was made from.
+        let attempts = || current.get().ok().map(|resolver| resolver.options().attempts);
+        assert_eq!(attempts(), None, "there is no file yet");
+        for wanted in [7, 9] {
+            fs::write(&file, "# not connected\n").expect("writes");
+            assert_eq!(attempts(), None);
+            fs::write(&file, format!("nameserver 192.0.2.1\noptions attempts:{wanted}\n")).expect("writes");
+            assert_eq!([attempts(), attempts()], [Some(wanted); 2]);
+        }
+        let given = CurrentResolver { file, ..CurrentResolver::new(Some(([192, 0, 2, 3], 53).into()), options) };
+        let attempts = given.get().expect("a resolver").options().attempts;
+        assert_eq!(attempts, ResolverOpts::default().attempts, "the system's file is not read");
     }
 }
