@@ -29,6 +29,11 @@ impl Claims {
         self.0.is_empty()
     }
 
+    /// Whether this tenant needs the job.
+    pub(crate) fn has(&self, tenant: &Tenant) -> bool {
+        self.0.contains_key(tenant)
+    }
+
     /// The tenants and their needs.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Tenant, Need)> {
         self.0.iter().map(|(tenant, need)| (tenant, *need))

@@ -79,6 +79,8 @@ pub(crate) struct JobContext {
     pub(crate) bytes: Arc<Progress>,
     /// The tenants that need the job at present.
     claims: Mutex<Arc<Claims>>,
+    /// Whether these tenants have had their share of the volume.
+    share_is_short: Arc<AtomicBool>,
     /// What the job keeps of answers.
     kept: Kept,
 }
@@ -208,7 +210,7 @@ impl JobRunner {
                 match result {
                     Err(error) if error.may_others_help() && !pins.is_empty() => {
                         for pin in &pins {
-                            match self.making_room(|| self.others_onto_volume(pin, &context)).await {
+                            match self.making_room(Some(&context), || self.others_onto_volume(pin, &context)).await {
                                 Ok(true) => {}
                                 Ok(false) => return Outcome::Fetched(reference, Err(error)),
                                 Err(other) => return Outcome::Fetched(reference, Err(other)),
@@ -263,7 +265,7 @@ impl JobRunner {
     }
 
     async fn fetch_making_room(&self, reference: &Reference, context: &JobContext) -> Result<Digest, AttemptError> {
-        self.making_room(|| self.fetch_onto_volume(reference, context)).await
+        self.making_room(Some(context), || self.fetch_onto_volume(reference, context)).await
     }
 
     async fn fetch_onto_volume(&self, reference: &Reference, context: &JobContext) -> Result<Digest, AttemptError> {
@@ -305,7 +307,7 @@ impl JobRunner {
         let result = loop {
             let slot = self.children.turn(context).await;
             context.runs.store(true, Ordering::Relaxed);
-            if let Some(result) = slot.run(self.making_room(|| self.compile(digest, context))).await {
+            if let Some(result) = slot.run(self.making_room(Some(context), || self.compile(digest, context))).await {
                 break result;
             }
             context.runs.store(false, Ordering::Relaxed);
@@ -321,7 +323,7 @@ impl JobRunner {
 
     async fn compile(&self, digest: Digest, context: &JobContext) -> Result<ArtifactRecord, AttemptError> {
         let temporary = self.volume.temporary();
-        let reserve = || self.volume.room().reserve(context.claims());
+        let reserve = || self.volume.room().reserve(context.claims()).telling(&context.share_is_short);
         let at_least = lock(&self.too_large).get(&digest).copied().unwrap_or(0);
         reserve().check(at_least)?;
         let module = self.volume.module(&digest);
@@ -351,7 +353,7 @@ impl JobRunner {
             let (volume, manifest) = (Arc::clone(&self.volume), manifest.clone());
             async { Ok(blocking(move || volume.publish(manifest)).await??) }
         };
-        self.making_room(publish).await
+        self.making_room(None, publish).await
     }
 
     /// Reads from the volume; the number of readers at the same time is limited. What has begun to read goes on if the job is ended, and keeps
@@ -370,21 +372,30 @@ impl JobRunner {
         .await
     }
 
-    /// Runs `write`. If the volume is full, makes room and runs it once more.
+    /// Runs `write`, of a job if `context` is given. If the volume is full, makes room and runs it once more.
     async fn making_room<T, F: Future<Output = Result<T, AttemptError>>>(
         &self,
+        context: Option<&JobContext>,
         write: impl Fn() -> F,
     ) -> Result<T, AttemptError> {
+        if let Some(context) = context {
+            context.share_is_short.store(false, Ordering::Relaxed);
+        }
         match write().await {
-            Err(error) if error.reason == Reason::VolumeFull && self.make_room().await => write().await,
+            Err(error) if error.reason == Reason::VolumeFull && self.make_room(context).await => write().await,
             result => result,
         }
     }
 
-    /// Removes everything from the volume that no policy can serve from. True if anything was removed.
-    async fn make_room(&self) -> bool {
+    /// Removes everything from the volume that no policy can serve from; only what its own tenants have where a job is refused because they
+    /// have had their share. True if anything was removed.
+    async fn make_room(&self, context: Option<&JobContext>) -> bool {
         let keep = lock(&self.keep).clone();
-        self.prune(keep.least()).await > 0
+        let least = match context.filter(|context| context.share_is_short.load(Ordering::Relaxed)) {
+            Some(context) => keep.least_of(&context.claims()),
+            None => keep.least(),
+        };
+        self.prune(least).await > 0
     }
 
     /// The names of files that were removed from the volume since this was asked last.

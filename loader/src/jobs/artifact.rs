@@ -121,7 +121,7 @@ impl JobRunner {
         if self.has_module(digest, context).await? {
             return Ok(());
         }
-        self.making_room(|| self.layer_onto_volume(image, digest, context)).await
+        self.making_room(Some(context), || self.layer_onto_volume(image, digest, context)).await
     }
 
     async fn layer_onto_volume(
@@ -154,7 +154,7 @@ impl JobRunner {
 
     pub(super) fn sink(&self, temporary: &Temporary, context: &JobContext) -> Result<Sink, SourceError> {
         let file = temporary.open().map_err(|error| not_written(&error))?;
-        let reservation = self.volume.room().reserve_module(context.claims());
+        let reservation = self.volume.room().reserve_module(context.claims()).telling(&context.share_is_short);
         Ok(Sink::new(Some((file, reservation)), self.max_module_size, Arc::clone(&context.bytes)))
     }
 

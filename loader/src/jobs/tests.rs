@@ -1,5 +1,6 @@
 //! Jobs on a volume, without sources.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::time::Duration;
@@ -62,8 +63,46 @@ async fn removed_files_are_returned_once() {
         spare: HashMap::from([(module, Some(file.clone()))]),
         ..Keep::default()
     });
-    assert!(runner.make_room().await);
+    assert!(runner.make_room(None).await);
     assert_eq!((runner.removed(), runner.removed()), (HashSet::from([file]), HashSet::new()));
+}
+
+#[tokio::test]
+async fn z08_a_tenant_that_has_had_its_share_removes_nothing_of_others() {
+    const KIB: u64 = 1 << 10;
+    let [greedy, other] = ["greedy", "other"].map(|name| Tenant::Namespace(name.into()));
+    let folder = tempfile::tempdir().expect("a folder");
+    let digests = ["serves", "greedy", "other"].map(|name| Digest::of(name.as_bytes()));
+    let path = |digest: &Digest| folder.path().join("modules").join(format!("{}.wasm", digest.hex()));
+    let volume = Volume::open(folder.path(), "0123456789abcdef").expect("opens").expect("is free");
+    for (digest, kib) in digests.iter().zip([40, 12, 12]) {
+        fs::write(path(digest), vec![0; kib << 10]).expect("writes");
+    }
+    let runner = runner(volume.with_room(Some(120 * KIB)).expect("counts"));
+    let owners = digests.iter().zip([&greedy, &greedy, &other]);
+    runner.keep(Keep {
+        digests: HashSet::from(digests),
+        spare: HashMap::from([(digests[1], None), (digests[2], None)]),
+        owners: owners.map(|(digest, tenant)| (*digest, BTreeSet::from([tenant.clone()]))).collect(),
+        ..Keep::default()
+    });
+    let write = async |tenant: &Tenant, kib: u64| {
+        let mut claims = Claims::default();
+        claims.add(tenant, Need::New);
+        let context = JobContext::new(claims);
+        let reserve = || runner.volume.room().reserve(context.claims()).telling(&context.share_is_short);
+        let write = || async { Ok(reserve().check(kib * KIB)?) };
+        runner.making_room(Some(&context), write).await.map_err(|error| error.reason)
+    };
+    let left = || digests.each_ref().map(|digest| path(digest).exists());
+    // The tenant has 52 KiB, and 56 KiB are free.
+    assert_eq!(write(&greedy, 20).await, Err(Reason::VolumeFull));
+    assert_eq!(left(), [true, false, true], "it gives way itself");
+    assert_eq!(write(&greedy, 20).await, Err(Reason::VolumeFull));
+    assert_eq!(write(&greedy, 14).await, Ok(()), "as it has 40 KiB, and 68 KiB are free");
+    assert_eq!(left(), [true, false, true]);
+    assert_eq!(write(&Tenant::Cluster, 70).await, Ok(()), "where the volume itself has no room");
+    assert_eq!(left(), [true, false, false]);
 }
 
 #[tokio::test]

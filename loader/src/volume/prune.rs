@@ -1,14 +1,15 @@
 //! Making room: files that no policy names are removed, except for the newest few.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use portcullis_contract::Digest;
+use portcullis_contract::{Digest, Tenant};
 use portcullis_process::files::FileError;
 
 use super::{ARTIFACTS, MODULES, Owners, Volume};
+use crate::claims::Claims;
 use crate::volume_error::VolumeError;
 
 /// What stays on the volume.
@@ -30,7 +31,18 @@ impl Keep {
     /// What must stay even if room is needed.
     pub(crate) fn least(mut self) -> Self {
         self.newest = 0;
-        for (digest, file) in std::mem::take(&mut self.spare) {
+        self.without_spare(|_| true)
+    }
+
+    /// What must stay even if tenants that have had their share need room. What others could roll back to is among it.
+    pub(crate) fn least_of(self, tenants: &Claims) -> Self {
+        let owners = self.owners.clone();
+        let are_among = |owners: &BTreeSet<Tenant>| owners.iter().all(|owner| tenants.has(owner));
+        self.without_spare(|digest| owners.get(digest).is_some_and(are_among))
+    }
+
+    fn without_spare(mut self, goes: impl Fn(&Digest) -> bool) -> Self {
+        for (digest, file) in std::mem::take(&mut self.spare).into_iter().filter(|(digest, _)| goes(digest)) {
             self.digests.remove(&digest);
             if let Some(file) = file {
                 self.files.remove(&file);

@@ -8,6 +8,7 @@
 //! compiled would leave no room for artifacts, and nothing could serve from them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use portcullis_contract::{Digest, Reason, Tenant, allowance, part};
@@ -63,6 +64,8 @@ pub(crate) struct Reservation {
     room: Arc<Room>,
     number: u64,
     claims: Arc<Claims>,
+    /// Whether it was refused only because the share of its tenants is used up.
+    share_is_short: Arc<AtomicBool>,
 }
 
 impl Room {
@@ -86,7 +89,7 @@ impl Room {
         usage.counter += 1;
         let number = usage.counter;
         usage.writing.insert(number, Writing { claims: Arc::clone(&claims), bytes: 0, is_module });
-        Reservation { room: Arc::clone(self), number, claims }
+        Reservation { room: Arc::clone(self), number, claims, share_is_short: Arc::default() }
     }
 
     /// Sets which tenants own which modules.
@@ -119,6 +122,13 @@ impl Room {
 }
 
 impl Reservation {
+    /// Sets the flag when room is refused: whether only because the tenants that need the file have had their share, while the volume has
+    /// enough for others.
+    pub(crate) fn telling(mut self, share_is_short: &Arc<AtomicBool>) -> Self {
+        self.share_is_short = Arc::clone(share_is_short);
+        self
+    }
+
     /// Reserves room for `bytes` in all.
     ///
     /// # Errors
@@ -150,7 +160,12 @@ impl Reservation {
     fn most(&self, usage: &Usage, bytes: u64) -> Result<u64, VolumeError> {
         let size = self.room.size;
         let most = usage.reserved(self.number).saturating_add(usage.allowance(size, self.number, &self.claims));
-        if bytes > most { Err(usage.refusal(size, &self.claims)) } else { Ok(most) }
+        if bytes <= most {
+            return Ok(most);
+        }
+        let share_is_short = usage.is_share_short(size, self.number, &self.claims, bytes);
+        self.share_is_short.store(share_is_short, Ordering::Relaxed);
+        Err(usage.refusal(size, &self.claims))
     }
 
     /// Counts the file under its final name, in place of the reservation.
@@ -207,12 +222,22 @@ impl Usage {
         let files = if is_module { self.not_compiled() } else { Vec::new() };
         let writing = || self.writing.iter().filter(|(other, file)| is_module && file.is_module && **other != number);
         let one = |(tenant, need): (&Tenant, Need)| {
-            let is_first = *tenant == Tenant::Cluster || need == Need::Served;
+            let is_first = is_first(tenant, need);
             let files = files.iter().map(|entry| self.part_of_file(tenant, entry));
             let waiting: u64 = files.chain(writing().map(|(_, file)| file.part(tenant))).sum();
             allowance(size, used.saturating_add(waiting), (!is_first).then(|| self.own(tenant).saturating_add(waiting)))
         };
         claims.iter().map(one).max().unwrap_or(0)
+    }
+
+    /// Whether a file that is refused would fit on the volume, and its tenants would have more than an equal part of it then.
+    fn is_share_short(&self, size: u64, number: u64, claims: &Claims, bytes: u64) -> bool {
+        let more = bytes.saturating_sub(self.reserved(number));
+        let tenants: HashSet<&Tenant> =
+            self.owners.values().flatten().chain(claims.iter().map(|(tenant, _)| tenant)).collect();
+        let equal = size / (tenants.len() as u64 + 1);
+        let is_over = |(tenant, need)| !is_first(tenant, need) && self.own(tenant).saturating_add(more) > equal;
+        more <= size.saturating_sub(self.used()) && claims.iter().all(is_over)
     }
 
     fn refusal(&self, size: u64, claims: &Claims) -> VolumeError {
@@ -227,6 +252,11 @@ impl Usage {
         };
         VolumeError { reason: Reason::VolumeFull, message }
     }
+}
+
+/// Whether all that is free is for this tenant.
+fn is_first(tenant: &Tenant, need: Need) -> bool {
+    *tenant == Tenant::Cluster || need == Need::Served
 }
 
 impl Writing {
