@@ -53,6 +53,10 @@ impl Plan {
                 self.admissions.retry_now(&reference, &pin);
                 if let Some(compilation) = self.artifacts.get_mut(&pin) {
                     compilation.attempts.retry_now();
+                    // That it could not be brought is a failure of its address.
+                    if let Some(module) = self.modules.get_mut(&reference).filter(|_| compilation.no_module) {
+                        module.retry_now();
+                    }
                 }
                 continue;
             }

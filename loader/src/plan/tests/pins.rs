@@ -114,6 +114,10 @@ fn a_pin_that_alone_is_wanted_waits_for_its_host() {
     assert_eq!(told[0].failure.as_ref().map(|failure| failure.reason), Some(Reason::RegistryUnreachable));
     table.pass(SETTINGS.retry.cap);
     assert_eq!(table.fetches(), Some(vec![digest("lost")]));
+    table.brought(&[("lost", Err(Reason::NotFound))]);
+    assert_eq!(table.fetches(), None);
+    table.want(vec![pinned(object(wants("lost", TAG, "{\"edited\":1}"), "u", 2), "lost")]);
+    assert_eq!(table.fetches(), Some(vec![digest("lost")]), "at once, as somebody has touched the policy");
 }
 
 #[test]
