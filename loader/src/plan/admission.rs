@@ -93,8 +93,16 @@ impl Admissions {
         }
     }
 
-    pub(super) fn retry_outside(&mut self) {
-        self.0.values_mut().flat_map(BTreeMap::values_mut).for_each(Attempts::retry_outside);
+    /// A watched file has changed. The rules may be narrower now, so what they admitted before is checked again, too, and so is what is being
+    /// checked by the earlier ones.
+    pub(super) fn outside_changed(&mut self) {
+        for admission in self.0.values_mut().flat_map(BTreeMap::values_mut) {
+            admission.retry_outside();
+            // Failures that no rule can mend, and sources that asked for time, wait on.
+            if admission.wakes_at().is_none() && !admission.has_failed() {
+                admission.repeat();
+            }
+        }
     }
 
     pub(super) fn wakes_at(&self) -> Option<Instant> {
@@ -129,6 +137,7 @@ impl Admissions {
                 }
                 admission.wake(now);
                 if admission.is_due() {
+                    admission.begin();
                     let again = admission.result() == Some(&Grant::Checked);
                     jobs.insert(Job::Admit { reference: reference.clone(), digest, again }, claims);
                 }

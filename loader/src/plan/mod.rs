@@ -382,12 +382,13 @@ impl Plan {
         }
     }
 
-    /// A watched file outside the policies changed: what failed for a reason outside the policy is tried at once.
+    /// A watched file outside the policies changed: what failed for a reason outside the policy is tried at once, and what was admitted is checked
+    /// again.
     fn outside_changed(&mut self) {
         for module in self.modules.values_mut() {
             module.retry_outside();
         }
-        self.admissions.retry_outside();
+        self.admissions.outside_changed();
         // A pinned module that could not be fetched is a failure of its compilation.
         for compilation in self.artifacts.values_mut() {
             compilation.attempts.retry_outside();

@@ -45,6 +45,7 @@ fn l21_l23_a_module_on_the_volume_is_refused_for_the_reason_of_the_policy_that_a
         assert_eq!(told[0].failure.as_ref().map(|failure| failure.reason), Some(reason));
         // After a change outside, the check runs again at once; after a failure that may pass, it also runs again by itself.
         table.take(Event::OutsideChanged);
+        answer(&mut table, URL, URL, Ok(()));
         table.pass(SETTINGS.retry.cap);
         assert_eq!(table.jobs_with(false), ["admit"]);
     }
@@ -108,6 +109,28 @@ fn k05_what_served_before_a_restart_goes_on_unless_the_rules_say_no() {
         assert_eq!(table.jobs_with(false), ["admit"], "at once when a watched file has changed");
         answer(&mut table, URL, URL, Err(Reason::SignatureInvalid));
         assert_eq!(table.candidates_with(false, "a"), Vec::<i64>::new());
+    }
+}
+
+#[test]
+fn rules_that_change_count_for_what_they_admitted_before() {
+    let named = format!("registry://reg.example/m@{}", digest("manifest"));
+    let module = named.trim_start_matches("registry://");
+    let mut table = Table::new();
+    table.want(vec![wants("a", &named, "{}")]);
+    table.settle();
+    table.take(Event::OutsideChanged);
+    table.want(vec![wants("a", &named, "{}"), wants("b", &named, "{}")]);
+    assert_eq!(table.jobs_with(false), ["admit"]);
+    assert_eq!(table.candidates_with(false, "a"), [1], "it goes on meanwhile");
+    // The file changes once more while the check runs, which may have read it before.
+    table.take(Event::OutsideChanged);
+    answer(&mut table, &named, module, Ok(()));
+    assert_eq!(table.jobs_with(false), ["admit"]);
+    answer(&mut table, &named, module, Err(Reason::SignatureInvalid));
+    for id in ["a", "b"] {
+        assert_eq!(table.candidates_with(false, id), Vec::<i64>::new(), "{id}");
+        assert_eq!(table.state(id).failure.map(|failure| failure.reason), Some(Reason::SignatureInvalid), "{id}");
     }
 }
 
