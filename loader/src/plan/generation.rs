@@ -26,6 +26,11 @@ pub(super) struct LastServed {
 }
 
 impl Generation {
+    /// Whether both are the same generation with the same modules.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        (self.number, self.digest) == (other.number, other.digest)
+    }
+
     /// Its parts, each with its module.
     pub(super) fn parts(&self) -> Vec<(&Body, Digest)> {
         self.body.pinned_parts(&self.pins)

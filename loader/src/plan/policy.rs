@@ -123,6 +123,9 @@ impl Policy {
             pins.merge(served.pins);
             LastServed::new(served.generation, served.body, pins)
         });
+        if let Some(served) = self.last_served.as_ref().and_then(LastServed::ready) {
+            complete(&mut self.recent, served);
+        }
     }
 
     /// The match groups that it is a member of.
@@ -181,8 +184,7 @@ impl Policy {
         };
         if let Some(saved) = saved {
             if let Some(unproven) = saved.unproven.as_ref().and_then(remembered) {
-                // A generation that came from a candidate lacks what was saved, such as addresses.
-                policy.recent.retain(|other| (other.number, other.digest) != (unproven.number, unproven.digest));
+                policy.recent.retain(|other| !other.is(&unproven));
                 policy.recent.push(unproven);
                 policy.recent.sort_by_key(|known| known.number);
             }
@@ -198,6 +200,9 @@ impl Policy {
             let candidate = digest.and_then(|digest| candidate(entry.generation, digest));
             let body = saved.body.and_then(|body| body.with_settings_of(candidate));
             policy.body = body.ok_or_else(|| saved.problem.unwrap_or(unknown));
+        }
+        for known in policy.newest().iter().chain(&policy.last_good) {
+            complete(&mut policy.recent, known);
         }
         policy
     }
@@ -265,6 +270,12 @@ impl Policy {
         Some((body, body.digest(&self.pins)?))
     }
 
+    /// The newest generation; `None` as with [`Policy::target`].
+    fn newest(&self) -> Option<Generation> {
+        let (body, digest) = self.target()?;
+        Some(Generation { number: self.generation, digest, pins: self.pins.clone(), body: body.clone() })
+    }
+
     /// The modules of the newest generation, as far as they are known.
     pub(super) fn target_parts(&self) -> Vec<(&Body, Digest)> {
         self.body.as_ref().map(|body| body.pinned_parts(&self.pins)).unwrap_or_default()
@@ -290,12 +301,9 @@ impl Policy {
 
     /// Remembers the newest generation, which is in a manifest from now on.
     pub(super) fn remember(&mut self) {
-        let Some((body, digest)) = self.target() else { return };
-        let newest = Generation { number: self.generation, digest, pins: self.pins.clone(), body: body.clone() };
-        let same = |other: &Generation| other.number == newest.number && other.digest == newest.digest;
-        // A generation that came from a candidate lacks what the newest generation itself has, such as addresses.
-        self.recent.retain(|other| !same(other));
-        if self.last_good.as_ref().is_some_and(same) {
+        let Some(newest) = self.newest() else { return };
+        self.recent.retain(|other| !other.is(&newest));
+        if self.last_good.as_ref().is_some_and(|good| good.is(&newest)) {
             self.last_good = Some(newest.clone());
         }
         self.recent.push(newest);
@@ -458,6 +466,14 @@ impl Policy {
 
 fn references_of(body: &Result<Body, Problem>) -> Option<BTreeMap<String, Reference>> {
     body.as_ref().ok().map(Body::references)
+}
+
+/// Gives the same one among these generations what a candidate of an earlier manifest lacks: without addresses, its modules would count as
+/// checked for good.
+fn complete(recent: &mut [Generation], known: &Generation) {
+    if let Some(same) = recent.iter_mut().find(|recent| recent.is(known)) {
+        same.body.clone_from(&known.body);
+    }
 }
 
 fn candidate_of(candidates: &[Candidate], number: i64, digest: Digest) -> Option<&Candidate> {

@@ -95,6 +95,9 @@ fn k05_what_served_before_a_restart_goes_on_unless_the_rules_say_no() {
         assert_eq!(table.candidates_with(false, "a"), left, "{result:?}");
         let told = table.plan.state(&Program::default(), &Contexts::default()).sources;
         assert_eq!(told[0].failure.as_ref().map(|failure| failure.reason), result.err(), "the host is named");
+        if left.is_empty() {
+            assert_older_one_stays_refused(&mut table);
+        }
         if left.is_empty() || result.is_ok() {
             continue;
         }
@@ -109,7 +112,48 @@ fn k05_what_served_before_a_restart_goes_on_unless_the_rules_say_no() {
         assert_eq!(table.jobs_with(false), ["admit"], "at once when a watched file has changed");
         answer(&mut table, URL, URL, Err(Reason::SignatureInvalid));
         assert_eq!(table.candidates_with(false, "a"), Vec::<i64>::new());
+        assert_older_one_stays_refused(&mut table);
     }
+}
+
+/// Edits the settings of a policy whose only generation was refused: it does not serve because it is an older one now.
+fn assert_older_one_stays_refused(table: &mut Table) {
+    table.want(vec![object(wants("a", URL, "{\"edited\":1}"), "u", 2)]);
+    assert_eq!(table.jobs_with(false), ["admit"]);
+    assert_eq!(table.candidates_with(false, "a"), Vec::<i64>::new());
+    answer(table, URL, URL, Err(Reason::SourceNotAllowed));
+    assert_eq!(table.candidates_with(false, "a"), Vec::<i64>::new());
+}
+
+#[test]
+fn k05_what_served_beside_a_newest_generation_that_fails_is_refused_after_a_restart() {
+    let desired = || vec![wants("a", OTHER, "{}")];
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.settle();
+    table.loads("a", 1, digest(URL));
+    table.want(desired());
+    table.jobs();
+    table.fetched(OTHER, Err(Reason::NotFound));
+    table.pass(Duration::from_secs(2));
+    table.jobs();
+    let mut table = Table::restored(table.manifest);
+    table.want(desired());
+    assert_eq!(table.candidates_with(false, "a"), [1]);
+    answer(&mut table, URL, URL, Err(Reason::SourceNotAllowed));
+    assert_eq!(table.candidates_with(false, "a"), Vec::<i64>::new());
+
+    // The same where no evaluator has said yet that it serves.
+    let desired = || vec![served(broken(object(wants("a", URL, "{}"), "u", 7)), 6, OTHER, Some(OTHER))];
+    let mut table = Table::new();
+    table.want(desired());
+    table.settle();
+    assert_eq!(table.candidates("a"), [6]);
+    let mut table = Table::restored(table.manifest);
+    table.want(desired());
+    table.jobs_with(false);
+    answer(&mut table, OTHER, OTHER, Err(Reason::SourceNotAllowed));
+    assert_eq!(table.candidates_with(false, "a"), Vec::<i64>::new());
 }
 
 #[test]
