@@ -10,20 +10,16 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use portcullis_contract::{FailurePolicy, Reason};
-use portcullis_engine::TICK;
 use portcullis_matching::{AdmissionRequest, Decision, MemberMatcher, NoPause, Pace};
 use serde_json::value::RawValue;
-use tokio::task::yield_now;
 
 use super::step::{Step, step_in_group};
+use super::turns::Turns;
 use super::{Admission, LONGEST_WAIT, Member, deadline};
 use crate::review::Review;
 use crate::table::{MatchGroup, ServedPolicy};
 use crate::verdict::answer::Answer;
 use crate::verdict::{EvaluationError, group};
-
-/// The most steps of a condition that is evaluated where the request arrived. They take less than some milliseconds.
-const QUICK: u64 = 20_000;
 
 impl Admission {
     /// The members that a request is for. Where they share a webhook, a member is left out if a webhook of its own would not be called.
@@ -145,26 +141,6 @@ async fn together(matchers: &[MemberMatcher], request: &AdmissionRequest, pace: 
         }
     }
     together
-}
-
-/// Yields after a tick, and before a condition that may take longer.
-struct Turns {
-    since: Instant,
-}
-
-impl Turns {
-    fn new() -> Self {
-        Self { since: Instant::now() }
-    }
-}
-
-impl Pace for Turns {
-    async fn before(&mut self, steps: u64) {
-        if steps > QUICK || self.since.elapsed() >= TICK {
-            yield_now().await;
-            self.since = Instant::now();
-        }
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod member_deadlines;
 mod members;
 mod policy_group;
 mod step;
+mod turns;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
