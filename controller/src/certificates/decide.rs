@@ -361,7 +361,9 @@ fn with_pair(
     if is_ours && !pair.leaf.is_for(&rules.names) {
         return issue(Cause::OtherNames);
     }
-    if is_ours && pair.leaf.due() <= observed.now {
+    // A new one ends with the authority at the latest. Where that buys no time, another authority is made.
+    let is_renewable = pair.leaf.not_after < authority.certificate.not_after;
+    if is_ours && is_renewable && pair.leaf.due() <= observed.now {
         return issue(Cause::Due);
     }
     let shown = serving.shown();
@@ -377,11 +379,10 @@ fn with_pair(
     if !stored.previous.is_empty() {
         return Now::after(rules.replica_pause, observed, Step::Trust { previous: CaBundle::default() });
     }
-    let due = authority.certificate.due();
+    let due = authority.certificate.due().min(pair.leaf.due());
     if due <= observed.now {
         return Now::Do(Step::MakeAuthority { cause: Cause::Due, previous: authority.bundle() });
     }
-    let due = due.min(pair.leaf.due());
     Now::Wait(Duration::try_from(due.duration_since(observed.now)).ok())
 }
 
