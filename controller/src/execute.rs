@@ -25,7 +25,7 @@ use crate::memory::{ConditionValue, FailedProof, WebhookRejection};
 use crate::watch::resource;
 use crate::world::{Change, Collection, Entries};
 
-pub(crate) use finalizer::release;
+pub(crate) use finalizer::{kept, release};
 
 /// How long one write may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -144,14 +144,7 @@ impl Executor {
     }
 
     async fn delete(&self, collection: Collection, name: &str, uid: &str) -> Result<Outcome, Failed> {
-        let preconditions = Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match self.api(collection).delete(name, &params).await {
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.is_not_found() => {}
-            Err(error) => return Err(error.into()),
-        }
-        Ok(deleted(collection, uid))
+        delete(&self.api(collection), collection, name, uid).await
     }
 
     fn api(&self, collection: Collection) -> Api<Outline> {
@@ -173,6 +166,22 @@ impl Executor {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource(collection)),
             None => self.api(collection),
         }
+    }
+}
+
+/// Deletes the object with this name and uid. API servers call a webhook until no finalizer keeps it, so before that the deletion has failed.
+async fn delete(api: &Api<Outline>, collection: Collection, name: &str, uid: &str) -> Result<Outcome, Failed> {
+    let preconditions = Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    let answer = match api.delete(name, &params).await {
+        Ok(answer) => answer.left(),
+        Err(kube::Error::Api(status)) if status.is_not_found() => None,
+        Err(error) => return Err(error.into()),
+    };
+    let is_called = matches!(collection, Collection::Webhooks(_));
+    match answer.filter(|_| is_called).as_ref().and_then(kept) {
+        Some(problem) => Err(Failed::other(problem)),
+        None => Ok(deleted(collection, uid)),
     }
 }
 
@@ -225,6 +234,7 @@ mod tests {
     use portcullis_api::Kind;
 
     use super::*;
+    use crate::failed::Cause;
 
     #[test]
     fn a_policy_is_gone_only_if_no_object_has_its_name_and_uid() {
@@ -236,5 +246,35 @@ mod tests {
         }
         let there = found(&policy, Some(object("u")));
         assert!(matches!(there, Outcome::Wrote(Change::Answered(Collection::Policies(Kind::ClusterPolicy), _))));
+    }
+
+    #[tokio::test]
+    async fn a_webhook_that_a_finalizer_keeps_is_not_deleted() {
+        let metadata = json!({"name": "a", "uid": "u", "finalizers": ["example.com/hold"]});
+        let answer = |timestamp: Value| {
+            let mut object = json!({"metadata": metadata, "webhooks": []});
+            object["metadata"]["deletionTimestamp"] = timestamp;
+            object.to_string()
+        };
+        let success = json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}).to_string();
+        let webhooks = Collection::Webhooks(WebhookKind::Validating);
+        let kept = answer(json!("2026-01-01T00:00:00Z"));
+        for (collection, answer, is_deleted) in [
+            (webhooks, kept.clone(), false),
+            (webhooks, success, true),
+            // Nobody is asked about a policy because of its revisions.
+            (Collection::Revisions, kept, true),
+        ] {
+            let router = axum::Router::new().fallback(|| async move { answer });
+            let api = Api::all_with(Client::new(router, "default"), &resource(collection));
+            match delete(&api, collection, "a", "u").await {
+                Ok(Outcome::Wrote(Change::Deleted(..))) => assert!(is_deleted, "{collection:?}"),
+                Err(failed) => {
+                    let text = "it is being deleted, and these finalizers keep it: example.com/hold; remove them";
+                    assert_eq!((failed.text.as_str(), failed.cause, is_deleted), (text, Cause::Other, false));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
     }
 }

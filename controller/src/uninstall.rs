@@ -22,7 +22,8 @@ use portcullis_util::Backoff;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::execute::release;
+use crate::certificates::own_webhooks::few;
+use crate::execute::{kept, release};
 use crate::watch::resource;
 use crate::world::{Collection, PolicyView, WebhookView};
 
@@ -84,10 +85,10 @@ impl Uninstall {
         }
     }
 
-    /// Removes what it finds, and returns how many objects that were.
+    /// Removes what it finds, and returns how many objects that were. It fails at the end if finalizers keep webhooks, and names them.
     async fn round(&self) -> Result<usize> {
         self.end_controllers().await?;
-        let mut removed = 0;
+        let (mut removed, mut left) = (0, Vec::new());
         for collection in Collection::ALL {
             if let Collection::Webhooks(kind) = collection {
                 let name = |object: Outline| {
@@ -95,8 +96,10 @@ impl Uninstall {
                     view.filter(|webhook| webhook.concerns(&self.policy_server)).map(|webhook| webhook.name)
                 };
                 for webhook in self.list(collection, name).await? {
-                    self.delete_webhook(collection, &webhook).await?;
-                    removed += 1;
+                    match self.delete_webhook(collection, &webhook).await? {
+                        None => removed += 1,
+                        Some(problem) => left.push(format!("webhook configuration {webhook}: {problem}")),
+                    }
                 }
             }
         }
@@ -104,6 +107,9 @@ impl Uninstall {
             if let Collection::Policies(kind) = collection {
                 removed += self.release_all(collection, kind).await?;
             }
+        }
+        if !left.is_empty() {
+            bail!("{}", few(&left.iter().map(String::as_str).collect::<Vec<_>>()));
         }
         Ok(removed)
     }
@@ -187,14 +193,18 @@ impl Uninstall {
         Ok(true)
     }
 
-    async fn delete_webhook(&self, collection: Collection, name: &str) -> Result<()> {
+    /// Deletes a webhook, and returns why it is still there, if it is.
+    async fn delete_webhook(&self, collection: Collection, name: &str) -> Result<Option<String>> {
         let deleted = self.api(collection).delete(name, &DeleteParams::default()).await;
-        match deleted {
-            Err(kube::Error::Api(status)) if status.is_not_found() => {}
-            deleted => drop(deleted.with_context(|| format!("webhook configuration {name}"))?),
+        let answer = match deleted {
+            Err(kube::Error::Api(status)) if status.is_not_found() => None,
+            deleted => deleted.with_context(|| format!("webhook configuration {name}"))?.left(),
+        };
+        let problem = answer.as_ref().and_then(kept);
+        if problem.is_none() {
+            tracing::info!(webhook = name, "removed");
         }
-        tracing::info!(webhook = name, "removed");
-        Ok(())
+        Ok(problem)
     }
 
     /// Removes our finalizer from the policies of a kind, and returns from how many. Users decide how many other finalizers there are, so only
@@ -273,6 +283,9 @@ fn is_held(policy: &PolicyView, policy_server: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::http::{Method, StatusCode, Uri};
     use portcullis_api::kubernetes::FINALIZER;
     use serde_json::json;
 
@@ -293,5 +306,40 @@ mod tests {
         assert!(is_ours(json!({}), &["example.com/other", FINALIZER]));
         assert!(!is_ours(json!({"policyServer": "two"}), &[FINALIZER]));
         assert!(!is_ours(json!({}), &["example.com/other"]));
+    }
+
+    #[tokio::test]
+    async fn the_finalizers_that_keep_a_webhook_are_named_and_the_others_are_removed() {
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        let paths = Arc::clone(&deleted);
+        let names = ["0", "1"].map(|last| format!("portcullis-default-000000000000000{last}"));
+        let webhook = |name: &str| {
+            let metadata = json!({
+                "name": name, "uid": name, "finalizers": ["example.com/hold"], "deletionTimestamp": "2026-01-01T00:00:00Z",
+            });
+            json!({"metadata": metadata, "webhooks": []})
+        };
+        let (kept, items) = (webhook(&names[0]).to_string(), names.each_ref().map(|name| webhook(name)));
+        let answer = move |method: Method, uri: Uri| async move {
+            let path = uri.path();
+            if method == Method::DELETE {
+                paths.lock().expect("a lock").push(path.rsplit('/').next().unwrap_or_default().to_owned());
+                let success = json!({"kind": "Status", "status": "Success"}).to_string();
+                return (StatusCode::OK, if path.ends_with('0') { kept } else { success });
+            }
+            if path.contains("/deployments/") {
+                let absent = json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404});
+                return (StatusCode::NOT_FOUND, absent.to_string());
+            }
+            let items = if path.ends_with("/validatingwebhookconfigurations") { &items[..] } else { &[] };
+            (StatusCode::OK, json!({"metadata": {}, "items": items}).to_string())
+        };
+        let client = Client::new(axum::Router::new().fallback(answer), "default");
+        let [namespace, policy_server, deployment] = ["portcullis", "default", "controller"].map(str::to_owned);
+        let uninstall = Uninstall { client, namespace, policy_server, deployment };
+        let error = uninstall.round().await.expect_err("one is still there");
+        let problem = "it is being deleted, and these finalizers keep it: example.com/hold; remove them";
+        assert_eq!(error.to_string(), format!("webhook configuration {}: {problem}", names[0]));
+        assert_eq!(*deleted.lock().expect("a lock"), names);
     }
 }

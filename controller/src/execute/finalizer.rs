@@ -1,4 +1,4 @@
-//! Removes our finalizer from policies.
+//! Finalizers: removes our own from policies, and reports those of others that keep an object.
 //!
 //! A patch replaces the whole list, so the other finalizers are read just before. Those of all policies are not kept in memory: users decide how
 //! many there are, also in policies that are not accepted.
@@ -6,6 +6,8 @@
 use portcullis_api::PolicyReference;
 use portcullis_api::kubernetes::{FINALIZER, Outline};
 use serde_json::{Value, json};
+
+use crate::certificates::own_webhooks::few;
 
 /// The patch that removes our finalizer from a policy that was just read, and whether that was the last one; `None` if it is another policy,
 /// does not have our finalizer, or has so many that not all are known. The API server refuses the patch if the policy has changed since.
@@ -20,6 +22,16 @@ pub(crate) fn release(policy: &PolicyReference, found: &Outline) -> Option<(Valu
     let others: Vec<_> = finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).collect();
     let patch = json!({"metadata": {"resourceVersion": version, "uid": policy.uid, "finalizers": others}});
     Some((patch, others.is_empty()))
+}
+
+/// Why an object still exists that an API server was to delete, by its answer; `None` if the object is gone.
+pub(crate) fn kept(answer: &Outline) -> Option<String> {
+    answer.metadata.deletion_timestamp.as_ref()?;
+    let finalizers: Vec<_> = answer.metadata.finalizers.iter().flatten().map(String::as_str).collect();
+    Some(match finalizers.is_empty() {
+        true => "it is being deleted".to_owned(),
+        false => format!("it is being deleted, and these finalizers keep it: {}; remove them", few(&finalizers)),
+    })
 }
 
 #[cfg(test)]

@@ -68,6 +68,31 @@ fn a_deletion_that_fails_for_a_while_says_so_whatever_the_cause() {
     assert_eq!(conditions[0].0, "a False Unknown at 1");
 }
 
+/// API servers go on calling it, so the policy must stay until it is gone.
+#[test]
+fn a_webhook_that_a_finalizer_keeps_holds_its_policy() {
+    let mut stage = deleted();
+    for webhook in stage.world.webhooks.values().cloned().collect::<Vec<_>>() {
+        let metadata = json!({
+            "name": webhook.name, "uid": webhook.uid, "labels": webhook.labels,
+            "finalizers": ["example.com/hold"], "deletionTimestamp": "2026-01-01T00:00:00Z",
+        });
+        stage.take(Collection::Webhooks(webhook.kind), json!({"metadata": metadata, "webhooks": *webhook.entries}));
+    }
+    assert_eq!(told(&mut stage, "unregister", Cause::Other), []);
+    for _ in 0..3 {
+        stage.pass(60);
+        let actions = stage.decide();
+        assert_eq!(actions.iter().map(short).collect::<Vec<_>>(), ["unregister", "a False Unknown at 1"]);
+        answer(&mut stage, &actions[..1], Cause::Other);
+    }
+    assert!(stage.memory.groups.values().all(|group| group.deleted.is_none() && group.gone.is_none()));
+    unregister(&mut stage);
+    assert_eq!(stage.actions(), NOTHING);
+    stage.pass(5);
+    assert_eq!(stage.actions(), ["mark a-1 deleted=true"]);
+}
+
 /// Writes the condition that is to be written to this policy, which then has this one only.
 fn written(stage: &mut Stage, policy: P) -> P {
     let actions = stage.decide();
