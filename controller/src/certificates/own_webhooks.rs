@@ -6,16 +6,17 @@
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
-use kube::api::{Api, ListParams};
-use kube::{Client, Resource};
+use kube::api::{ListParams, Request};
+use kube::core::ObjectList;
+use kube::{Client, Resource as _};
 use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_contract::WebhookKind;
 use serde::de::DeserializeOwned;
 
 use crate::world::OwnWebhook;
 
-/// How many configurations one answer has at most.
-const PAGE: u32 = 20;
+/// How many objects one answer has at most. One can take megabytes.
+pub(crate) const PAGE: u32 = 20;
 /// How many names a text has at most.
 const NAMED: usize = 5;
 
@@ -26,8 +27,10 @@ pub(crate) type OwnClient = (String, WebhookClientConfig);
 pub(crate) async fn list_own(client: &Client, policy_server: &str) -> Result<Vec<OwnClient>, kube::Error> {
     let params = ListParams::default().labels(&format!("{POLICY_SERVER_LABEL}={policy_server}")).limit(PAGE);
     let mut webhooks = Vec::new();
-    each_page(client, &params, |page| webhooks.extend(own(policy_server, page, Vec::new()))).await?;
-    each_page(client, &params, |page| webhooks.extend(own(policy_server, Vec::new(), page))).await?;
+    let path = ValidatingWebhookConfiguration::url_path(&(), None);
+    each_page(client, &path, &params, |page| webhooks.extend(own(policy_server, page, Vec::new()))).await?;
+    let path = MutatingWebhookConfiguration::url_path(&(), None);
+    each_page(client, &path, &params, |page| webhooks.extend(own(policy_server, Vec::new(), page))).await?;
     Ok(webhooks)
 }
 
@@ -40,15 +43,17 @@ pub(crate) fn few(names: &[&str]) -> String {
     }
 }
 
-/// Hands over all objects, one page at a time.
-async fn each_page<K>(client: &Client, params: &ListParams, mut take: impl FnMut(Vec<K>)) -> Result<(), kube::Error>
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
-{
-    let api = Api::<K>::all(client.clone());
+/// Hands over all objects at a path, one page at a time.
+pub(crate) async fn each_page<T: Clone + DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    params: &ListParams,
+    mut take: impl FnMut(Vec<T>),
+) -> Result<(), kube::Error> {
     let mut params = params.clone();
     loop {
-        let page = api.list(&params).await?;
+        let request = Request::new(path).list(&params).map_err(kube::Error::BuildRequest)?;
+        let page = client.request::<ObjectList<T>>(request).await?;
         let next = page.metadata.continue_.filter(|token| !token.is_empty());
         take(page.items);
         match next {

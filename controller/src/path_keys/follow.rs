@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::admissionregistration::v1::WebhookClientConfig;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::api::{Api, ListParams, Resource as _};
 use portcullis_api::kubernetes::ReplicaReport;
 use portcullis_contract::{PathKey, PathKeys};
+use serde::Deserialize;
+use serde_json::Value;
 
 use super::replaced::InUse;
-use crate::certificates::own_webhooks::list_own;
+use crate::certificates::own_webhooks::{PAGE, each_page, list_own};
 
 /// The label of an EndpointSlice with the name of its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
@@ -26,6 +28,29 @@ pub(super) struct Replicas {
     reports: Vec<(String, String, BTreeSet<String>)>,
     /// Whether an evaluator reports no keys, as evaluators of earlier releases do, which accept none.
     pub(super) have_old: bool,
+}
+
+/// What is read of a ReplicaReport, which can take a megabyte. A report without these fields does not break a list.
+#[derive(Debug, Clone, Deserialize)]
+struct Report {
+    metadata: ReportMetadata,
+    #[serde(default)]
+    spec: ReportSpec,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ReportMetadata {
+    name: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct ReportSpec {
+    #[serde(rename = "podUID", default)]
+    pod_uid: Value,
+    #[serde(rename = "pathKeys", default)]
+    path_keys: Value,
+    #[serde(default)]
+    versions: Value,
 }
 
 impl WebhookPaths {
@@ -72,14 +97,12 @@ impl Replicas {
     pub(super) async fn list(client: &Client, namespace: &str, service: &str) -> Result<Self, kube::Error> {
         let params = ListParams::default().labels(&format!("{SERVICE_LABEL}={service}"));
         let slices = Api::<EndpointSlice>::namespaced(client.clone(), namespace).list(&params).await?;
-        // Read one by one, so that one unreadable report does not break the list.
-        let kind = ApiResource::erase::<ReplicaReport>(&());
-        let reports = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &kind);
-        let reports = reports.list(&ListParams::default()).await?;
-        Ok(Self::of(&slices.items, &reports.items))
+        let (path, mut reports) = (ReplicaReport::url_path(&(), Some(namespace)), Vec::new());
+        each_page(client, &path, &ListParams::default().limit(PAGE), |page| reports.extend(page)).await?;
+        Ok(Self::of(&slices.items, &reports))
     }
 
-    fn of(slices: &[EndpointSlice], reports: &[DynamicObject]) -> Self {
+    fn of(slices: &[EndpointSlice], reports: &[Report]) -> Self {
         let expected = slices.iter().flat_map(|slice| slice.endpoints.iter().flatten()).filter_map(|endpoint| {
             let conditions = endpoint.conditions.clone().unwrap_or_default();
             // Absent means ready, and a terminating pod is no longer called.
@@ -89,19 +112,19 @@ impl Replicas {
                 endpoint.target_ref.as_ref().filter(|target| is_asked && target.kind.as_deref() == Some("Pod"))?;
             Some((pod.name.clone()?, pod.uid.clone()?))
         });
-        let keys = |report: &DynamicObject| {
-            let keys = report.data["spec"]["pathKeys"].as_array().into_iter().flatten();
+        let keys = |report: &Report| {
+            let keys = report.spec.path_keys.as_array().into_iter().flatten();
             keys.filter_map(|key| key.as_str().map(str::to_owned)).collect::<BTreeSet<_>>()
         };
         // An evaluator that does not answer has no version in the report, so it is not known whether it is old.
-        let is_old = |report: &DynamicObject| {
-            let version = report.data["spec"]["versions"]["evaluator"].as_str();
+        let is_old = |report: &Report| {
+            let version = report.spec.versions["evaluator"].as_str();
             version.is_some_and(|version| !version.is_empty()) && keys(report).is_empty()
         };
         let have_old = reports.iter().any(is_old);
         let reports = reports.iter().filter_map(|report| {
-            let uid = report.data["spec"]["podUID"].as_str()?.to_owned();
-            Some((report.metadata.name.clone()?, uid, keys(report)))
+            let uid = report.spec.pod_uid.as_str()?.to_owned();
+            Some((report.metadata.name.clone(), uid, keys(report)))
         });
         Self { expected: expected.collect(), reports: reports.collect(), have_old }
     }
@@ -129,7 +152,7 @@ fn has_made(key: PathKey, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use portcullis_contract::{ADMIT_PATH, MARKER_PATH};
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -140,12 +163,12 @@ mod tests {
         json!({"addresses": [], "conditions": conditions, "targetRef": {"kind": "Pod", "name": pod, "uid": format!("uid-{pod}")}})
     }
 
-    fn report(pod: &str, uid: &str, keys: Value) -> DynamicObject {
+    fn report(pod: &str, uid: &str, keys: Value) -> Report {
         let object = json!({"metadata": {"name": pod}, "spec": {"podUID": uid, "pathKeys": keys}});
         serde_json::from_value(object).expect("an object")
     }
 
-    fn replicas(endpoints: &[Value], reports: &[DynamicObject]) -> Replicas {
+    fn replicas(endpoints: &[Value], reports: &[Report]) -> Replicas {
         let slice = json!({"addressType": "IPv4", "endpoints": endpoints});
         Replicas::of(&[serde_json::from_value(slice).expect("a slice")], reports)
     }
@@ -159,7 +182,7 @@ mod tests {
             endpoint("ends", json!({"ready": false, "serving": true, "terminating": true})),
         ];
         let both = json!([A.id(), B.id()]);
-        let lagging = |reports: &[DynamicObject]| {
+        let lagging = |reports: &[Report]| {
             let replicas = replicas(&endpoints, reports);
             replicas.lagging(B).into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
@@ -174,6 +197,37 @@ mod tests {
             "an earlier pod of this name"
         );
         assert_eq!(lagging(&[a, report("b", "uid-b", both)]), Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn reports_are_read_page_by_page_and_one_that_says_nothing_hides_no_other() {
+        use axum::extract::Query;
+        use std::collections::HashMap;
+
+        let endpoints = ["a", "b", "c"].map(|pod| endpoint(pod, json!({})));
+        let slice = json!({"addressType": "IPv4", "endpoints": endpoints});
+        let slices = || async move { json!({"metadata": {}, "items": [slice]}).to_string() };
+        let report = |pod: &str| {
+            let spec = json!({"podUID": format!("uid-{pod}"), "pathKeys": [A.id()], "current": {"a": 1}});
+            json!({"metadata": {"name": pod, "labels": {"a": "b"}}, "spec": spec})
+        };
+        let pages = [vec![report("a"), json!({"metadata": {"name": "b"}})], vec![report("c")]];
+        let reports = |Query(query): Query<HashMap<String, String>>| async move {
+            assert_eq!(query.get("limit").map(String::as_str), Some("20"));
+            let (items, next) = match query.get("continue").map(String::as_str) {
+                None => (&pages[0], "second"),
+                Some(_) => (&pages[1], ""),
+            };
+            json!({"metadata": {"continue": next}, "items": items}).to_string()
+        };
+        let router = axum::Router::new()
+            .route("/apis/discovery.k8s.io/v1/namespaces/gate/endpointslices", axum::routing::get(slices))
+            .route(
+                "/apis/policies.portcullis.dev/v1alpha1/namespaces/gate/replicareports",
+                axum::routing::get(reports),
+            );
+        let replicas = Replicas::list(&Client::new(router, "default"), "gate", "guard").await.expect("a list");
+        assert_eq!(replicas.lagging(A), ["b"]);
     }
 
     #[test]
@@ -191,7 +245,7 @@ mod tests {
     fn a_replica_of_an_earlier_release_accepts_no_key() {
         let have_old = |keys: Value, evaluator: &str| {
             let mut report = report("a", "u", keys);
-            report.data["spec"]["versions"] = json!({"evaluator": evaluator});
+            report.spec.versions = json!({"evaluator": evaluator});
             replicas(&[], &[report]).have_old
         };
         assert!(have_old(json!(null), "0.1.0"));
