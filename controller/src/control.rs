@@ -29,6 +29,8 @@ use crate::world::{Change, World};
 const GATHER: Duration = Duration::from_millis(20);
 /// The longest time between two rounds of the loop.
 const TURN: Duration = Duration::from_secs(5);
+/// How often an event is tried.
+const EVENT_TRIES: u32 = 6;
 
 /// The inputs of the loop.
 pub(crate) struct Inputs {
@@ -234,13 +236,17 @@ impl Control {
         if failed.cause == Cause::Forbidden && action.written().is_some() {
             self.identity_again.notify_one();
         }
-        if is_given_up(action, failed) {
-            if self.failures.give_up(&action.key(), verb, failed, Instant::now()) {
-                tracing::warn!(action = verb, object, problem, "refused; this event is given up");
+        let key = action.key();
+        if let Action::Warn(warning) = action
+            && is_given_up(failed, self.failures.reached(&key) + 1)
+        {
+            self.memory.gave_up(warning);
+            if self.failures.give_up(&key, verb, failed, Instant::now()) {
+                tracing::warn!(action = verb, object, problem, "failed; this event is given up");
             } else {
-                tracing::debug!(action = verb, object, problem, "refused");
+                tracing::debug!(action = verb, object, problem, "failed; this event is given up");
             }
-        } else if self.failures.fail(action.key(), verb, failed, Instant::now(), fastrand::f64()) {
+        } else if self.failures.fail(key, verb, failed, Instant::now(), fastrand::f64()) {
             tracing::warn!(action = verb, object, problem, "failed, trying again");
         } else {
             tracing::debug!(action = verb, object, problem, "failed");
@@ -257,10 +263,10 @@ impl Control {
     }
 }
 
-/// Whether an action that has failed is not tried again: an event that the API server refuses, as it would refuse it again, and nothing depends
-/// on it.
-fn is_given_up(action: &Action, failed: &Failed) -> bool {
-    matches!(action, Action::Warn(_)) && failed.reason().is_some()
+/// Whether an event is not tried again, as nothing depends on it: one that the API server refuses, which it would refuse again, or that has failed
+/// this many `times`, for instance because of a webhook of the policy's namespace. While there is no API server, none is given up.
+fn is_given_up(failed: &Failed, times: u32) -> bool {
+    failed.reason().is_some() || failed.cause != Cause::Unreachable && times >= EVENT_TRIES
 }
 
 /// Cuts off the fraction of a second, which times in conditions do not have.
@@ -270,23 +276,20 @@ fn whole_second(time: Timestamp) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_api::{Kind, PolicyReference};
-
     use super::*;
-    use crate::event::PolicyWarning;
 
     #[test]
-    fn only_an_event_is_given_up_and_only_when_it_is_refused() {
-        let (name, uid) = ("a".to_owned(), "1".to_owned());
-        let policy = PolicyReference { kind: Kind::ClusterPolicy, namespace: None, name, uid };
-        let event = PolicyWarning { policy: policy.clone(), reason: "WebhookRepaired", note: String::new() };
-        let (event, finalizer) = (Action::Warn(event), Action::Hold(policy));
-        for (cause, is_refusal) in
-            [(Cause::Forbidden, true), (Cause::Refused, true), (Cause::Overtaken, false), (Cause::Other, false)]
-        {
+    fn an_event_is_given_up_when_it_is_refused_or_has_failed_often() {
+        for (cause, at_once, later) in [
+            (Cause::Forbidden, true, true),
+            (Cause::Refused, true, true),
+            (Cause::Overtaken, false, true),
+            (Cause::Other, false, true),
+            (Cause::Unreachable, false, false),
+        ] {
             let failed = Failed::of(cause, "its words".to_owned());
-            assert_eq!(is_given_up(&event, &failed), is_refusal, "{cause:?}");
-            assert!(!is_given_up(&finalizer, &failed), "{cause:?}");
+            let is_given_up = [1, EVENT_TRIES - 1, EVENT_TRIES].map(|times| is_given_up(&failed, times));
+            assert_eq!(is_given_up, [at_once, at_once, later], "{cause:?}");
         }
     }
 }

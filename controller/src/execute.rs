@@ -29,6 +29,8 @@ pub(crate) use finalizer::{kept, release};
 
 /// How long one write may take.
 const LIMIT: Duration = Duration::from_secs(20);
+/// How long the write of an event may take. It may wait for a webhook that somebody registered for the policy's namespace.
+const EVENT_LIMIT: Duration = Duration::from_secs(5);
 /// How long a proof may take before it counts as failed for now.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -74,8 +76,9 @@ impl Executor {
             });
             return Ok(Outcome::Proven(group.clone(), webhook.clone(), failed));
         }
-        let done = tokio::time::timeout(LIMIT, self.write(action)).await;
-        done.unwrap_or_else(|_| Err(Failed::other(format!("the API server did not answer within {LIMIT:?}"))))
+        let limit = if matches!(action, Action::Warn(_)) { EVENT_LIMIT } else { LIMIT };
+        let done = tokio::time::timeout(limit, self.write(action)).await;
+        done.unwrap_or_else(|_| Err(Failed::other(format!("the API server did not answer within {limit:?}"))))
     }
 
     async fn write(&self, action: &Action) -> Result<Outcome, Failed> {

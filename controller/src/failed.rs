@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use portcullis_contract::clean;
-use portcullis_kubernetes::asked_wait;
+use portcullis_kubernetes::{CallError, asked_wait};
 
 /// The longest text of the API server that is shown, in bytes.
 pub(crate) const TEXT: usize = 800;
@@ -30,7 +30,9 @@ pub(crate) enum Cause {
     Forbidden,
     /// The API server refuses the content.
     Refused,
-    /// Everything else, such as an API server that does not answer.
+    /// There is no connection to an API server, or it was cut.
+    Unreachable,
+    /// Everything else, such as an API server that does not answer in time.
     Other,
 }
 
@@ -63,7 +65,7 @@ impl Failed {
         match self.cause {
             Cause::Forbidden => Some("Forbidden"),
             Cause::Refused => Some("SpecInvalid"),
-            Cause::Overtaken | Cause::Other => None,
+            Cause::Overtaken | Cause::Unreachable | Cause::Other => None,
         }
     }
 }
@@ -71,7 +73,14 @@ impl Failed {
 impl From<kube::Error> for Failed {
     fn from(error: kube::Error) -> Self {
         let retry_after = asked_wait(&error);
-        let kube::Error::Api(status) = error else { return Self::other(clean(&error.to_string(), TEXT)) };
+        let status = match error {
+            kube::Error::Api(status) => status,
+            other => {
+                let text = clean(&other.to_string(), TEXT);
+                let is_unreachable = matches!(CallError::from(other), CallError::Unreachable(_));
+                return Self::of(if is_unreachable { Cause::Unreachable } else { Cause::Other }, text);
+            }
+        };
         let cause = if status.is_conflict() || status.is_not_found() || status.is_already_exists() {
             Cause::Overtaken
         } else if status.is_forbidden() {
@@ -113,6 +122,14 @@ mod tests {
         let said = |code: u16, reason: &str| answer(code, reason).reason();
         assert_eq!((said(403, "Forbidden"), said(422, "Invalid")), (Some("Forbidden"), Some("SpecInvalid")));
         assert_eq!((said(409, "Conflict"), said(500, "InternalError")), (None, None));
+    }
+
+    #[test]
+    fn no_connection_is_told_from_an_answer_that_cannot_be_read() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(Failed::from(kube::Error::Service(refused.into())).cause, Cause::Unreachable);
+        let unreadable = serde_json::from_str::<u8>("a page of a proxy").expect_err("no number");
+        assert_eq!(Failed::from(kube::Error::SerdeError(unreadable)).cause, Cause::Other);
     }
 
     #[test]

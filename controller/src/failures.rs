@@ -37,6 +37,8 @@ struct Problems(BTreeMap<&'static str, BTreeSet<String>>);
 struct Failing {
     verb: &'static str,
     failures: u32,
+    /// How many of the failures came although an API server could be reached.
+    reached: u32,
     until: Instant,
     /// Since when each try was overtaken by a change of the object.
     overtaken: Option<Instant>,
@@ -62,12 +64,18 @@ impl FailingActions {
         self.failing.get(key).map(|failing| failing.until).filter(|until| *until > now)
     }
 
+    /// How often an action has failed since its last success although an API server could be reached.
+    pub(crate) fn reached(&self, key: &Key) -> u32 {
+        self.failing.get(key).map_or(0, |failing| failing.reached)
+    }
+
     /// Notes a failure, and returns whether to log it. One because the object has changed meanwhile is simply decided again, and logged only if
     /// that goes on for a minute. `random`, from 0 to 1, is the jitter of the wait.
     pub(crate) fn fail(&mut self, key: Key, verb: &'static str, failed: &Failed, now: Instant, random: f64) -> bool {
-        let begins = Failing { verb, failures: 0, until: now, overtaken: None };
+        let begins = Failing { verb, failures: 0, reached: 0, until: now, overtaken: None };
         let failing = self.failing.entry(key).or_insert(begins);
         failing.failures = failing.failures.saturating_add(1);
+        failing.reached = failing.reached.saturating_add(u32::from(failed.cause != Cause::Unreachable));
         failing.verb = verb;
         failing.until = now + obeying(failed.retry_after, BACKOFF.wait(failing.failures, random));
         if failed.cause != Cause::Overtaken {
@@ -80,7 +88,7 @@ impl FailingActions {
         is_told
     }
 
-    /// Notes that an action was refused and is not tried again, and returns whether to log it. Nothing waits for it, and no line says later that
+    /// Notes that an action has failed and is not tried again, and returns whether to log it. Nothing waits for it, and no line says later that
     /// it works again.
     pub(crate) fn give_up(&mut self, key: &Key, verb: &'static str, failed: &Failed, now: Instant) -> bool {
         self.failing.remove(key);
@@ -202,6 +210,21 @@ mod tests {
             pause(None);
         }
         assert_eq!(pause(Some(7)), BACKOFF.longest, "the longer of both");
+    }
+
+    #[test]
+    fn failures_count_where_an_api_server_could_be_reached_until_one_works_or_is_given_up() {
+        let (mut failures, now) = (FailingActions::default(), Instant::now());
+        let mut after = |cause| {
+            failures.fail(key("a"), "write_event", &Failed::of(cause, "its words".to_owned()), now, 0.5);
+            failures.reached(&key("a"))
+        };
+        assert_eq!([Cause::Other, Cause::Unreachable, Cause::Overtaken].map(&mut after), [1, 1, 2]);
+        failures.pass(&key("a"), "write_event");
+        assert_eq!(failures.reached(&key("a")), 0);
+        failures.fail(key("a"), "write_event", &failed("down"), now, 0.5);
+        failures.give_up(&key("a"), "write_event", &failed("down"), now);
+        assert_eq!(failures.reached(&key("a")), 0);
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub struct GroupMemory {
     pub reverted: Option<Reverted>,
     /// Whether we wrote the webhook.
     pub is_written: bool,
-    /// The events about our repairs of the webhook that are neither written nor refused yet, in their order.
+    /// The events about our repairs of the webhook that are neither written nor given up yet, in their order.
     pub untold: VecDeque<PolicyWarning>,
     /// When a revision of a member last said that it served in an installation that was removed; `None` if none did in this controller's time.
     pub marked: Option<Instant>,
@@ -169,8 +169,10 @@ pub struct Waiting {
     pub generation: i64,
     /// Since when it waits.
     pub since: Instant,
-    /// When the last event about it was written; at first, since when it waits.
+    /// When the last event about it was due; at first, since when it waits.
     pub warned: Instant,
+    /// Whether that event is neither written nor given up yet.
+    pub is_untold: bool,
 }
 
 impl Memory {
@@ -227,6 +229,7 @@ impl Memory {
                 }
             }
             Action::Warn(warning) => {
+                self.told_of_wait(warning);
                 for group in self.groups.values_mut() {
                     // Each repair has an event, even if it says the same: it is counted.
                     let told = group.untold.iter().position(|one| one == warning);
@@ -240,7 +243,7 @@ impl Memory {
     /// Notes why an action has failed: if somebody has to act, policies say so until it succeeds, and if a webhook cannot be created, they say so
     /// after a while in any case.
     pub(crate) fn failed(&mut self, action: &Action, failed: &Failed, world: &World, now: Instant) {
-        if let (Cause::Other, Action::CreateWebhook { group, .. }) = (failed.cause, action) {
+        if let (Cause::Unreachable | Cause::Other, Action::CreateWebhook { group, .. }) = (failed.cause, action) {
             let failing = &mut self.groups.entry(group.clone()).or_default().failing;
             let since = failing.as_ref().map_or(now, |(since, _)| *since);
             *failing = Some((since, failed.text.clone()));
@@ -267,13 +270,23 @@ impl Memory {
                 }
                 remembered.refused = Some(value);
             }
-            // It would be refused again, and nothing but the log depends on it, which has the repair already.
-            Action::Warn(warning) => {
-                for group in self.groups.values_mut() {
-                    group.untold.retain(|one| one != warning);
-                }
-            }
             _ => {}
+        }
+    }
+
+    /// Notes that an event is not tried again. Nothing but the log depends on it, which has the repair already.
+    pub(crate) fn gave_up(&mut self, warning: &PolicyWarning) {
+        self.told_of_wait(warning);
+        for group in self.groups.values_mut() {
+            group.untold.retain(|one| one != warning);
+        }
+    }
+
+    /// Notes that no event about the wait of a policy is to be written until the next is due, if this was one.
+    fn told_of_wait(&mut self, warning: &PolicyWarning) {
+        let waiting = self.waiting.get_mut(&warning.policy.uid).filter(|_| warning.reason == WAITING);
+        if let Some(waiting) = waiting {
+            waiting.is_untold = false;
         }
     }
 
@@ -289,7 +302,7 @@ impl Memory {
         };
         let reason = match failed.cause {
             Cause::Overtaken => return,
-            Cause::Other => None,
+            Cause::Unreachable | Cause::Other => None,
             Cause::Forbidden => Some("Forbidden"),
             Cause::Refused => Some(reason),
         };

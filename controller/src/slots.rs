@@ -26,6 +26,8 @@ enum Kind {
     Write,
     /// The condition of a policy that was never accepted.
     Refusal,
+    /// An event, which may wait for a webhook of its namespace.
+    Event,
     Proof,
 }
 
@@ -53,7 +55,8 @@ impl Slots {
     }
 
     /// The actions that start now, of those that need not wait, most important first. `refusals` are the conditions of policies that were never
-    /// accepted. Users can cause any number of them, so they come last, and only a quarter of the writes are for them.
+    /// accepted. Users can cause any number of them, so they come last, and only a quarter of the writes are for them. Another quarter is the most
+    /// for events, which users can slow down.
     pub(crate) fn start(&mut self, actions: Vec<Action>, refusals: Vec<Action>) -> Vec<Action> {
         let waiting: BTreeSet<&str> = actions.iter().chain(&refusals).filter_map(Action::namespace).collect();
         self.served.retain(|namespace, _| waiting.contains(namespace.as_str()));
@@ -65,14 +68,17 @@ impl Slots {
         let first = others.into_iter().chain(self.by_turns(of_policies)).map(|action| (action, Kind::Write));
         let last = self.by_turns(refusals).into_iter().map(|action| (action, Kind::Refusal));
         let count = |kind| self.running.values().filter(|running| **running == kind).count();
-        let (mut writes, mut refused, mut proofs) = (count(Kind::Write), count(Kind::Refusal), count(Kind::Proof));
+        let (mut writes, mut refused) = (count(Kind::Write), count(Kind::Refusal));
+        let (mut events, mut proofs) = (count(Kind::Event), count(Kind::Proof));
+        let quarter = (self.parallel / 4).max(1);
         let mut started = Vec::new();
         for (action, kind) in first.chain(last).collect::<Vec<_>>() {
             let key = action.key();
-            let is_free = writes + refused < self.parallel;
+            let is_free = writes + refused + events < self.parallel;
             let (kind, has_room, count) = match (&key, kind) {
                 (Key::Proof(_), _) => (Kind::Proof, proofs < PROOFS, &mut proofs),
-                (_, Kind::Refusal) => (kind, is_free && refused < (self.parallel / 4).max(1), &mut refused),
+                (Key::Event(_), _) => (Kind::Event, is_free && events < quarter, &mut events),
+                (_, Kind::Refusal) => (kind, is_free && refused < quarter, &mut refused),
                 _ => (kind, is_free, &mut writes),
             };
             if !has_room || self.running.contains_key(&key) {
@@ -116,6 +122,7 @@ mod tests {
     use portcullis_contract::WebhookKind;
 
     use super::*;
+    use crate::event::PolicyWarning;
 
     /// A write for a policy of this namespace.
     fn write(namespace: &str, name: &str) -> Action {
@@ -167,6 +174,21 @@ mod tests {
         slots.ended(&write("a", "a000").key());
         let counts = started(&mut slots, writes("b", 1), writes("refused", 100));
         assert_eq!((of(&counts, "b"), of(&counts, "refused")), (1, 1));
+    }
+
+    #[test]
+    fn events_take_a_quarter_at_most_and_hold_up_no_write() {
+        let event = |number: usize| match write("slow", &format!("{number}")) {
+            Action::Hold(policy) => Action::Warn(PolicyWarning { policy, reason: "waits", note: String::new() }),
+            other => other,
+        };
+        let events: Vec<_> = (0..99).map(event).collect();
+        let mut slots = Slots::new(16);
+        assert_eq!(slots.start(events.clone(), Vec::new()), events[..4]);
+        let counts = started(&mut slots, [events.clone(), writes("a", 100)].concat(), Vec::new());
+        assert_eq!(counts, [("a".to_owned(), 12)].into());
+        slots.ended(&events[0].key());
+        assert_eq!(slots.start(events[4..].to_vec(), Vec::new()), events[4..5]);
     }
 
     #[test]

@@ -159,15 +159,19 @@ fn wait(
         memory.waiting.remove(uid);
         return None;
     }
-    let begins = Waiting { generation: policy.generation, since: decision.now.instant, warned: decision.now.instant };
+    let now = decision.now.instant;
+    let begins = Waiting { generation: policy.generation, since: now, warned: now, is_untold: false };
     let waiting = memory.waiting.entry(uid.clone()).or_insert(begins);
     if waiting.generation != policy.generation {
         *waiting = begins;
     }
     let since = waiting.since;
     if decision.has_passed(waiting.warned, rules.waiting_event) {
-        waiting.warned = decision.now.instant;
-        decision.wake_at(decision.now.instant + rules.waiting_event);
+        waiting.warned = now;
+        waiting.is_untold = true;
+        decision.wake_at(now + rules.waiting_event);
+    }
+    if waiting.is_untold {
         let note = format!("{}; status.replicas says which one is missing and why", value.message);
         decision.act(warn(&policy.reference, WAITING, note));
     }
