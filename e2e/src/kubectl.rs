@@ -10,6 +10,9 @@ use serde_json::Value;
 
 use crate::Kubernetes;
 
+/// The environment of programs in Go that end soon: collecting garbage pays only when there is much of it.
+pub(crate) const COLLECTOR: [(&str, &str); 2] = [("GOGC", "off"), ("GOMEMLIMIT", "512MiB")];
+
 /// The output of a program, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
@@ -79,8 +82,7 @@ impl Kubectl {
         self.command
             .args(args)
             .env("KUBERC", "off")
-            // It ends before collecting garbage pays.
-            .env("GOGC", "400")
+            .envs(COLLECTOR)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
