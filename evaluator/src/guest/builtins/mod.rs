@@ -16,6 +16,8 @@ mod network;
 mod object;
 mod regex;
 mod semver;
+mod shown;
+mod sprintf;
 mod strings;
 mod time;
 mod units;
@@ -36,14 +38,15 @@ use crate::review::json::decoded;
 type Outcome = Result<Value, BuiltinError>;
 /// The function of a builtin.
 type Run = fn(&Arguments) -> Outcome;
+/// The line for the policy's log, made from the JSON texts of the arguments and of the result; none where the builtin logs nothing.
+type LogLine = fn(&[Vec<u8>], &[u8]) -> Option<String>;
 
 /// A builtin.
 #[derive(Clone, Copy)]
 pub(super) struct Builtin {
     pub(super) name: &'static str,
     pub(super) run: Run,
-    /// The line for the policy's log, made from its result; none where it logs nothing.
-    pub(super) log_line: fn(&[u8]) -> Option<String>,
+    pub(super) log_line: LogLine,
 }
 
 /// What is the same for all builtins of one call, and different for the next.
@@ -97,8 +100,11 @@ pub(super) fn find(names: BTreeMap<String, i32>) -> Result<HashMap<i32, Builtin>
     for (name, id) in names {
         match ALL.iter().find(|(known, _)| *known == name) {
             Some((name, run)) => {
-                let logs = matches!(*name, "trace" | "internal.print");
-                let log_line = if logs { strings::log_line } else { |_: &[u8]| None };
+                let log_line: LogLine = match *name {
+                    "internal.print" => strings::printed,
+                    "trace" => strings::traced,
+                    _ => |_, _| None,
+                };
                 found.insert(id, Builtin { name, run: *run, log_line });
             }
             None => missing.push(portcullis_contract::clean(&name, 64)),
@@ -151,7 +157,7 @@ const ALL: &[(&str, Run)] = &[
     ("regex.template_match", regex::template_match),
     ("semver.compare", semver::compare),
     ("semver.is_valid", semver::is_valid),
-    ("sprintf", strings::sprintf),
+    ("sprintf", sprintf::sprintf),
     ("strings.any_prefix_match", strings::any_prefix),
     ("strings.any_suffix_match", strings::any_suffix),
     ("strings.count", strings::count),

@@ -1,21 +1,12 @@
-//! Texts: `sprintf` after Go's package fmt, searching, and what policies say.
-
-use std::fmt::Write as _;
-use std::iter::Peekable;
-use std::str::Chars;
+//! Texts: searching, and what policies say.
 
 use serde_json::Value;
 
-use super::arguments::integer;
+use super::shown::shown;
 use super::{Arguments, BuiltinError, Outcome, list};
 
-/// Widest field and longest fraction of `sprintf`; Go's own limit is a million.
-const MAX_WIDTH: usize = 1024;
 /// What it takes to compare two short texts, in units of work.
 const COMPARISON: usize = 5;
-/// What one directive of a format takes, and each digit of its precision: floats are shown exactly.
-const DIRECTIVE: usize = 200;
-const DIGIT: usize = 100;
 
 pub(super) fn quote_glob(arguments: &Arguments) -> Outcome {
     let mut quoted = String::new();
@@ -42,9 +33,14 @@ pub(super) fn print(arguments: &Arguments) -> Outcome {
     Ok(words.collect::<Vec<_>>().join(" ").into())
 }
 
-/// The log line of a result of `print` or `trace`.
-pub(super) fn log_line(result: &[u8]) -> Option<String> {
+/// What `print` says, which is its result.
+pub(super) fn printed(_: &[Vec<u8>], result: &[u8]) -> Option<String> {
     serde_json::from_slice(result).ok()
+}
+
+/// What `trace` says, which is its argument: the result is only that it did.
+pub(super) fn traced(arguments: &[Vec<u8>], _: &[u8]) -> Option<String> {
+    serde_json::from_slice(arguments.first()?).ok()
 }
 
 /// All places where a text occurs in another, counted in characters. They may overlap, so each would be searched for from the next character
@@ -114,279 +110,11 @@ fn any(arguments: &Arguments, is_it: impl Fn(&str, &str) -> bool) -> Outcome {
     Ok(false.into())
 }
 
-/// A directive of a format, `%[flags][width][.precision]verb`.
-#[derive(Default)]
-struct Directive {
-    minus: bool,
-    plus: bool,
-    sharp: bool,
-    space: bool,
-    zero: bool,
-    width: usize,
-    precision: Option<usize>,
-}
-
-pub(super) fn sprintf(arguments: &Arguments) -> Outcome {
-    let (format, values) = (arguments.text(0)?, arguments.list(1)?);
-    let (mut text, work) = (String::new(), arguments.work());
-    let mut values = values.iter();
-    let mut characters = format.chars().peekable();
-    while let Some(character) = characters.next() {
-        if text.len() > work.effort.text() {
-            return Err(work.beyond(BuiltinError::TooLong));
-        }
-        if character != '%' {
-            text.push(character);
-            continue;
-        }
-        let mut directive = Directive::default();
-        while let Some(flag) = characters.next_if(|flag| matches!(flag, '-' | '+' | '#' | ' ' | '0')) {
-            match flag {
-                '-' => directive.minus = true,
-                '+' => directive.plus = true,
-                '#' => directive.sharp = true,
-                ' ' => directive.space = true,
-                _ => directive.zero = true,
-            }
-        }
-        directive.width = number(&mut characters)?;
-        if characters.next_if_eq(&'.').is_some() {
-            directive.precision = Some(number(&mut characters)?);
-        }
-        work.count(DIRECTIVE + DIGIT * directive.precision.unwrap_or_default())?;
-        match characters.next() {
-            Some('%') => text.push('%'),
-            None => text += "%!(NOVERB)",
-            Some(verb) => match values.next() {
-                Some(value) => text += &directive.show(verb, value),
-                None => drop(write!(text, "%!{verb}(MISSING)")),
-            },
-        }
-    }
-    let extra: Vec<String> = values.map(|value| format!("{}={}", go_type(value), shown(value))).collect();
-    if !extra.is_empty() {
-        let _ = write!(text, "%!(EXTRA {})", extra.join(", "));
-    }
-    Ok(text.into())
-}
-
-/// The width or precision that comes next in a format; 0 where there is none.
-fn number(characters: &mut Peekable<Chars<'_>>) -> Result<usize, BuiltinError> {
-    let mut number = 0;
-    while let Some(digit) = characters.peek().and_then(|digit| digit.to_digit(10)) {
-        characters.next();
-        number = number * 10 + digit as usize;
-        if number > MAX_WIDTH {
-            return Err(BuiltinError::Width(MAX_WIDTH));
-        }
-    }
-    Ok(number)
-}
-
-impl Directive {
-    fn show(&self, verb: char, value: &Value) -> String {
-        if verb == 'T' {
-            return self.pad(go_type(value).to_owned(), false);
-        }
-        match value {
-            Value::Number(_) => {
-                match integer(value).filter(|_| !value.is_f64() || value.as_f64().is_some_and(is_small)) {
-                    Some(whole) => self.whole(verb, whole),
-                    None => self.float(verb, value.as_f64().unwrap_or_default(), value),
-                }
-            }
-            Value::String(text) => self.text(verb, text, value),
-            other => self.text(verb, &shown(other), other),
-        }
-    }
-
-    fn text(&self, verb: char, text: &str, value: &Value) -> String {
-        let cut = || match self.precision {
-            Some(most) => text.chars().take(most).collect(),
-            None => text.to_owned(),
-        };
-        match verb {
-            's' => self.pad(cut(), false),
-            'v' if self.sharp => self.pad(format!("{text:?}"), false),
-            'v' => self.pad(cut(), false),
-            'q' => self.pad(Value::from(cut()).to_string(), false),
-            'x' | 'X' => {
-                let digits = super::encoding::hex(text.as_bytes());
-                self.pad(if verb == 'X' { digits.to_uppercase() } else { digits }, false)
-            }
-            _ => wrong(verb, value),
-        }
-    }
-
-    fn whole(&self, verb: char, whole: i64) -> String {
-        let size = whole.unsigned_abs();
-        let character = || u32::try_from(whole).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
-        let digits = match verb {
-            'd' | 'v' => size.to_string(),
-            'x' => format!("{}{size:x}", if self.sharp { "0x" } else { "" }),
-            'X' => format!("{}{size:X}", if self.sharp { "0X" } else { "" }),
-            'o' => format!("{}{size:o}", if self.sharp { "0" } else { "" }),
-            'b' => format!("{size:b}"),
-            'c' => return self.pad(character().to_string(), false),
-            'q' => return self.pad(format!("'{}'", character()), false),
-            _ => return wrong(verb, &whole.into()),
-        };
-        let digits = match self.precision {
-            Some(least) => format!("{digits:0>least$}"),
-            None => digits,
-        };
-        self.pad(self.signed(whole < 0, &digits), self.precision.is_none())
-    }
-
-    fn float(&self, verb: char, float: f64, value: &Value) -> String {
-        let size = float.abs();
-        let digits = match verb {
-            'f' | 'F' => format!("{size:.*}", self.precision.unwrap_or(6)),
-            'e' | 'E' => {
-                let text = exponent(&format!("{size:.*e}", self.precision.unwrap_or(6)));
-                if verb == 'E' { text.to_uppercase() } else { text }
-            }
-            'v' | 'g' | 'G' => shortest(size),
-            _ => return wrong(verb, value),
-        };
-        self.pad(self.signed(float.is_sign_negative(), &digits), true)
-    }
-
-    fn signed(&self, negative: bool, digits: &str) -> String {
-        let sign = match (negative, self.plus, self.space) {
-            (true, ..) => "-",
-            (false, true, _) => "+",
-            (false, false, true) => " ",
-            _ => "",
-        };
-        format!("{sign}{digits}")
-    }
-
-    fn pad(&self, text: String, is_number: bool) -> String {
-        let missing = self.width.saturating_sub(text.chars().count());
-        match (missing, self.minus, self.zero && is_number) {
-            (0, ..) => text,
-            (_, true, _) => text + &" ".repeat(missing),
-            (_, false, true) => {
-                let sign = text.len() - text.trim_start_matches(['-', '+', ' ']).len();
-                format!("{}{}{}", &text[..sign], "0".repeat(missing), &text[sign..])
-            }
-            _ => " ".repeat(missing) + &text,
-        }
-    }
-}
-
-fn is_small(float: f64) -> bool {
-    float.abs() < 1e15
-}
-
-/// A float as Go shows it without a precision: with an exponent from 10^21 on and below 10^-4.
-fn shortest(size: f64) -> String {
-    if size != 0.0 && !(1e-4..1e21).contains(&size) { exponent(&format!("{size:e}")) } else { format!("{size}") }
-}
-
-/// Go writes exponents with a sign and two digits at least.
-fn exponent(text: &str) -> String {
-    let Some((digits, exponent)) = text.split_once('e') else { return text.to_owned() };
-    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
-    format!("{digits}e{sign}{exponent:0>2}")
-}
-
-fn wrong(verb: char, value: &Value) -> String {
-    format!("%!{verb}({}={})", go_type(value), shown(value))
-}
-
-/// The type as which OPA passes a value to Go's package fmt: numbers as numbers, everything else as a string.
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int",
-        _ => "string",
-    }
-}
-
-/// A value as Rego writes it, but a text without quotes.
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => {
-            let mut text = String::new();
-            add_rego(&mut text, other);
-            text
-        }
-    }
-}
-
-/// Adds a value as Rego writes it. One text takes all of it: a text for each level would be copied as often as it is nested.
-fn add_rego(text: &mut String, value: &Value) {
-    match value {
-        Value::Array(items) => {
-            text.push('[');
-            for (index, item) in items.iter().enumerate() {
-                text.push_str(if index == 0 { "" } else { ", " });
-                add_rego(text, item);
-            }
-            text.push(']');
-        }
-        Value::Object(members) => {
-            let mut members: Vec<_> = members.iter().collect();
-            members.sort_unstable_by_key(|(name, _)| *name);
-            text.push('{');
-            for (index, (name, value)) in members.into_iter().enumerate() {
-                let _ = write!(text, "{}{}: ", if index == 0 { "" } else { ", " }, Value::from(name.as_str()));
-                add_rego(text, value);
-            }
-            text.push('}');
-        }
-        other => drop(write!(text, "{other}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::super::run;
-    use super::*;
-
-    fn sprintf(format: &str, values: Value) -> String {
-        let text = run("sprintf", json!([format, values])).expect("a text");
-        text.as_str().expect("a text").to_owned()
-    }
-
-    /// The expected texts are those of Go's package fmt.
-    #[test]
-    fn formats() {
-        for (format, values, expected) in [
-            ("hello %v %v %v", json!(["world", 42, ["this", 1]]), r#"hello world 42 ["this", 1]"#),
-            ("%s is %d%%", json!(["a", 5]), "a is 5%"),
-            ("%v", json!([{"b": [true, null], "a": "x"}]), r#"{"a": "x", "b": [true, null]}"#),
-            ("%q", json!(["a\"b"]), r#""a\"b""#),
-            ("[%5d|%-5d|%05d|%+d|% d]", json!([42, 42, -42, 42, 42]), "[   42|42   |-0042|+42| 42]"),
-            ("[%5s|%-5s|%.2s]", json!(["ab", "ab", "abc"]), "[   ab|ab   |ab]"),
-            ("%x %X %#x %o %b %c", json!([255, 255, 255, 8, 5, 65]), "ff FF 0xff 10 101 A"),
-            ("%x", json!(["hi"]), "6869"),
-            ("%f %.2f %e %v %g", json!([1.5, 1.456, 1234.5, 2.5, 1e-7]), "1.500000 1.46 1.234500e+03 2.5 1e-07"),
-            ("%v", json!([1e21]), "1e+21"),
-            ("%d", json!(["x"]), "%!d(string=x)"),
-            ("%s", json!([1]), "%!s(int=1)"),
-            ("%s %s", json!(["a"]), "a %!s(MISSING)"),
-            ("a", json!([1, "b"]), "a%!(EXTRA int=1, string=b)"),
-            ("100%", json!([]), "100%!(NOVERB)"),
-            ("%T", json!([1.5]), "float64"),
-        ] {
-            assert_eq!(sprintf(format, values), expected, "{format}");
-        }
-    }
-
-    #[test]
-    fn a_format_cannot_make_gigabytes() {
-        for format in ["%1000000000d", "%.1000000000f", "%99999999999999999999999d"] {
-            assert!(run("sprintf", json!([format, [1]])).is_err(), "{format}");
-        }
-        let many = json!(["%1024d".repeat(10_000), vec![1; 10_000]]);
-        assert!(run("sprintf", many).expect_err("large").contains("above"));
-    }
 
     /// What OPA 1.22.2 answers (v1/topdown/strings.go).
     #[test]
@@ -407,6 +135,18 @@ mod tests {
         let (text, part) = ("a".repeat(1 << 20), "a".repeat((1 << 20) - 50_000));
         let places = run("indexof_n", json!([text, part])).expect("places");
         assert_eq!(places.as_array().map(Vec::len), Some(50_001));
+    }
+
+    #[test]
+    fn what_rules_print_and_trace_is_what_they_say() {
+        let arguments = [b"\"hello\"".to_vec()];
+        let line = |name: &str, result: &[u8]| {
+            let found = super::super::find([(name.to_owned(), 7)].into()).expect("a builtin");
+            (found[&7].log_line)(&arguments, result)
+        };
+        assert_eq!(line("trace", b"true").as_deref(), Some("hello"));
+        assert_eq!(line("internal.print", b"\"hello 1\"").as_deref(), Some("hello 1"));
+        assert_eq!(line("sprintf", b"\"hello\""), None);
     }
 
     #[test]

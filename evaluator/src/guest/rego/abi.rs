@@ -175,6 +175,8 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
     }
     let context = caller.data_mut();
     let (once, deadline, memory) = (context.rego.drawn.get(), context.deadline, builtins::memory_for(&values));
+    let arguments = Arc::new(values);
+    let values = Arc::clone(&arguments);
     let run = move |effort| -> Result<Option<Vec<u8>>, BuiltinError> {
         let work = Work::new(effort, deadline);
         // It may have waited for its thread.
@@ -198,7 +200,7 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
         }
     };
     let text = done.map_err(failed)?.ok_or_else(too_large)?;
-    if let Some(line) = (builtin.log_line)(&text) {
+    if let Some(line) = (builtin.log_line)(&arguments, &text) {
         caller.data().host.log.console(line.as_bytes());
     }
     push(caller, &[&text]).await
