@@ -8,7 +8,7 @@ pub(crate) mod json;
 mod payload;
 
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
@@ -100,7 +100,8 @@ struct Envelope<'a> {
 
 #[derive(Debug, Deserialize)]
 struct RawEnvelope<'a> {
-    #[serde(borrow)]
+    /// Absent is not null, which is a request like any other.
+    #[serde(borrow, default, deserialize_with = "present")]
     request: Option<&'a RawValue>,
 }
 
@@ -250,14 +251,14 @@ impl<'a> RawReview<'a> {
         let request = envelope.request.ok_or(ReviewError::Missing("request"))?;
         let uid = if Type::of(request) == Some(Type::Object) {
             let UidOnly { uid } = decode(request.get())?;
-            typed("request.uid", uid, Type::String)?
+            uid.filter(|uid| Type::of(uid) == Some(Type::String))
         } else {
             None
         };
-        Ok(Self { uid: uid.unwrap_or("\"\""), request })
+        Ok(Self { uid: uid.map_or("\"\"", RawValue::get), request })
     }
 
-    /// The request's uid as JSON text; an empty one where there is none.
+    /// The request's uid as JSON text; an empty one where there is none, or something else than a string.
     pub(crate) fn uid(&self) -> &'a str {
         self.uid
     }
@@ -271,6 +272,10 @@ impl<'a> RawReview<'a> {
     pub(crate) fn payload(&self) -> Bytes {
         Bytes::copy_from_slice(self.request.get().as_bytes())
     }
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 fn typed<'a>(field: &'static str, value: Option<&'a RawValue>, want: Type) -> Result<Option<&'a str>, ReviewError> {
@@ -458,11 +463,13 @@ pub(crate) mod tests {
             (r#"{"request":[1, 2]}"#, "\"\"", "[1, 2]"),
             (r#"{"request":{"uid":"x","a":1}}"#, "\"x\"", r#"{"uid":"x","a":1}"#),
             (r#"{"request":"text"}"#, "\"\"", "\"text\""),
+            (r#"{"request":{"uid":1000}}"#, "\"\"", r#"{"uid":1000}"#),
+            (r#"{"request":{"uid":null}}"#, "\"\"", r#"{"uid":null}"#),
+            (r#"{"request":null}"#, "\"\"", "null"),
         ] {
             let review = RawReview::parse(body.as_bytes()).expect("a raw review");
             assert_eq!((review.uid(), &*review.payload()), (uid, request.as_bytes()));
         }
-        assert!(RawReview::parse(b"{}").is_err());
-        assert!(RawReview::parse(br#"{"request":{"uid":1}}"#).is_err());
+        assert_eq!(RawReview::parse(b"{}").expect_err("refused"), ReviewError::Missing("request"));
     }
 }
