@@ -110,6 +110,13 @@ impl PolicyCache {
         Self { caches: Arc::clone(caches), tenant: Tenant::of(policy), number: shared.newest }
     }
 
+    /// An empty cache for another generation of the same policy.
+    pub(crate) fn of_next_generation(&self) -> Self {
+        let mut shared = lock(&self.caches.0);
+        shared.newest += 1;
+        Self { caches: Arc::clone(&self.caches), tenant: self.tenant.clone(), number: shared.newest }
+    }
+
     /// Answers `cache/set`. A value that cannot be kept is an answer with a code, and not an error.
     ///
     /// # Errors
@@ -329,6 +336,22 @@ mod tests {
 
     fn tenant_of(namespace: &str) -> Tenant {
         Tenant::of(&format!("namespaced/{namespace}/a").parse().expect("an id"))
+    }
+
+    #[test]
+    fn the_next_generation_begins_without_values() {
+        let (caches, now) = (Arc::default(), Instant::now());
+        let one = cache(&caches, "namespaced/team/a");
+        set(&one, "k", &[1], 10, now);
+        let next = one.of_next_generation();
+        assert_eq!(
+            (get(&next, "k", now)["value"].clone(), get(&one, "k", now)["value"].clone()),
+            (json!([]), json!([1]))
+        );
+        set(&next, "k", &[2], 10, now);
+        drop(one);
+        assert_eq!(get(&next, "k", now)["value"], json!([2]));
+        assert_eq!(kept(&caches, Some("team")), cost("k", &[2]), "what the one before kept is gone");
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Reply {
 }
 
 impl Host {
-    /// The same host for another generation.
+    /// The same host for another generation, which remembers nothing of this one's values.
     pub(crate) fn renumbered(&self, generation: i64) -> Self {
         Self {
             grants: self.grants.clone(),
@@ -142,7 +142,7 @@ impl Host {
             member: self.member.clone(),
             broker: self.broker.clone(),
             needs_objects: self.needs_objects,
-            cache: Arc::clone(&self.cache),
+            cache: Arc::new(self.cache.of_next_generation()),
         }
     }
 
