@@ -2,7 +2,7 @@
 
 use portcullis_e2e::{Cluster, Options, VERSION, eventually};
 
-use crate::{cluster, is_routed};
+use crate::{cluster, fresh, is_routed};
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -25,10 +25,10 @@ fn kubectl_makes_a_namespace() {
 #[test]
 #[ignore = "starts a cluster"]
 fn two_clusters_know_nothing_of_each_other() {
-    let (one, two) = (cluster(), cluster());
+    let (one, two) = (fresh(), cluster());
     assert_ne!(one.api_servers(), two.api_servers());
-    one.kubectl(["create", "namespace", "shop"]).expect("a namespace");
-    assert!(!two.kubectl(["get", "namespace", "shop"]).is_ok());
+    one.kubectl(["create", "namespace", "apart"]).expect("a namespace");
+    assert!(!two.kubectl(["get", "namespace", "apart"]).is_ok());
     // Each has an authority of its own, so an administrator of one does not even trust the other.
     let stranger = two.kubectl_as(
         &one.kubeconfig(),
@@ -47,7 +47,7 @@ fn two_clusters_know_nothing_of_each_other() {
 #[test]
 #[ignore = "starts a cluster"]
 fn two_api_servers_are_one_cluster() {
-    if !is_routed(&cluster()) {
+    if !is_routed(cluster()) {
         return;
     }
     let cluster = Cluster::start(&Options { api_servers: 2, ..Options::default() }).unwrap();
@@ -70,8 +70,8 @@ fn two_api_servers_are_one_cluster() {
 #[ignore = "starts a cluster"]
 fn the_audit_log_tells_who_asked_for_what() {
     let cluster = cluster();
-    cluster.kubectl(["create", "namespace", "shop"]).expect("a namespace");
-    let is_ours = |event: &serde_json::Value| event["verb"] == "create" && event["objectRef"]["name"] == "shop";
+    cluster.kubectl(["create", "namespace", "audited"]).expect("a namespace");
+    let is_ours = |event: &serde_json::Value| event["verb"] == "create" && event["objectRef"]["name"] == "audited";
     // The log is written after the answer.
     let event = eventually("the event", || cluster.audit_events().into_iter().find(is_ours));
     assert_eq!(event["user"]["username"], "admin");

@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use portcullis_e2e::{Cache, Cluster, Health, Name, Options, Running, eventually};
 
-use crate::cluster;
+use crate::{cluster, fresh};
 
 /// The ids of all processes that have this folder in their command line, as all processes of its cluster do.
 fn processes_of(folder: &Path) -> Vec<u32> {
@@ -72,7 +72,7 @@ fn a_crash_leaves_no_process_and_the_next_start_removes_the_rest() {
     eventually("the end of its processes", || is_gone(running(&name).as_ref()).then_some(()));
     assert!(running(&name).is_none_or(|left| left.state == Health::Abandoned));
 
-    let next = cluster();
+    let next = fresh();
     assert_eq!(running(&name), None);
     if next.folder() != folder && !folder.exists() {
         assert_eq!(processes_of(&folder), Vec::<u32>::new());

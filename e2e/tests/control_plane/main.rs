@@ -1,6 +1,6 @@
 //! Tests of the clusters that other tests use: a cluster is real, isolated from others, and completely removed afterwards.
 //!
-//! Each test starts clusters, and the very first one builds Kubernetes, so they only run on request:
+//! They start clusters, and the very first one builds Kubernetes, so they only run on request:
 //! `cargo test -p portcullis-e2e -- --include-ignored`.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
@@ -11,10 +11,18 @@ mod left_behind;
 mod pods;
 mod webhook;
 
+use std::sync::LazyLock;
+
 use portcullis_e2e::{Cluster, Options, skip};
 
-/// A cluster with one API server.
-fn cluster() -> Cluster {
+/// The cluster of all tests that neither end one nor look at its start. It has one API server and ends with the process.
+fn cluster() -> &'static Cluster {
+    static CLUSTER: LazyLock<Cluster> = LazyLock::new(fresh);
+    &CLUSTER
+}
+
+/// A cluster of the test's own, with one API server.
+fn fresh() -> Cluster {
     Cluster::start(&Options::default()).unwrap()
 }
 

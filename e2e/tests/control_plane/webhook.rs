@@ -25,7 +25,7 @@ spec: { selector: { app: guard }, ports: [{ port: 443, targetPort: 8443 }] }
 #[ignore = "starts a cluster"]
 fn a_stand_in_denies_through_the_api_server() {
     let cluster = cluster();
-    if !is_routed(&cluster) {
+    if !is_routed(cluster) {
         return;
     }
     let address = cluster.pod_address();
@@ -52,6 +52,7 @@ fn a_stand_in_denies_through_the_api_server() {
             "sideEffects": "None",
             "failurePolicy": "Fail",
             "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"] }],
+            // Other tests use the cluster too, also when this one has ended.
             "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "gate" } },
             "clientConfig": {
                 "service": { "namespace": "gate", "name": "guard", "path": "/" },
