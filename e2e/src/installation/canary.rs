@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use portcullis_testkit::{Moment, most_excused, note};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Installation;
 use crate::api::Api;
@@ -50,13 +50,13 @@ pub struct Heard<T> {
 /// The answer that a canary expects.
 #[derive(Debug, Clone)]
 pub enum Right {
-    /// The pod is admitted.
+    /// The object is admitted.
     Admitted,
-    /// The pod is denied, with this text in the message.
+    /// The object is denied, with this text in the message.
     Denied(String),
 }
 
-/// Tries to create pods 50 times per second, from now on until it ends.
+/// Tries to create an object 50 times per second, from now on until it ends.
 #[must_use = "`end` asserts what it heard"]
 pub struct Canary {
     done: Arc<AtomicBool>,
@@ -79,12 +79,8 @@ impl Installation<'_> {
 
     /// A canary in a namespace whose pods are always admitted, or always denied.
     pub fn canary(&self, namespace: &str, right: Right) -> Canary {
-        self.canary_within(IN_TIME, namespace, right)
-    }
-
-    /// The same with this limit for each answer.
-    pub(super) fn canary_within(&self, limit: Duration, namespace: &str, right: Right) -> Canary {
-        Canary::start(self.listener(), limit, self.api(), namespace, right)
+        let (api, namespace) = (self.api(), namespace.to_owned());
+        Canary::start(self.listener(), IN_TIME, right, move || try_pod(&api, &namespace))
     }
 
     /// Tries to create a pod without creating it: the status and the message of the API server.
@@ -171,11 +167,16 @@ impl Right {
 }
 
 impl Canary {
-    /// Tries to create pods in a namespace from now on, with this limit for each answer.
-    pub(crate) fn start(listener: Listener, limit: Duration, api: Api, namespace: &str, right: Right) -> Self {
-        let (done, namespace) = (Arc::new(AtomicBool::new(false)), namespace.to_owned());
+    /// Repeats `attempt` from now on, with this limit for each answer: the status and the message of the API server.
+    pub(crate) fn start(
+        listener: Listener,
+        limit: Duration,
+        right: Right,
+        attempt: impl FnMut() -> (u16, String) + Send + 'static,
+    ) -> Self {
+        let done = Arc::new(AtomicBool::new(false));
         let is_done = Arc::clone(&done);
-        let thread = thread::spawn(move || listener.hear(limit, &is_done, || try_pod(&api, &namespace)));
+        let thread = thread::spawn(move || listener.hear(limit, &is_done, attempt));
         Self { done, thread: Some(thread), right }
     }
 
@@ -214,7 +215,12 @@ fn try_pod(api: &Api, namespace: &str) -> (u16, String) {
         "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "tried-", "namespace": namespace },
         "spec": { "containers": [{ "name": "main", "image": "example.invalid/none" }] },
     });
-    let reply = api.create(&format!("/api/v1/namespaces/{namespace}/pods?dryRun=All"), &pod);
+    try_to_create(api, &format!("/api/v1/namespaces/{namespace}/pods"), &pod)
+}
+
+/// Tries to create an object in a collection without creating it: the status and the message of the API server.
+pub(super) fn try_to_create(api: &Api, collection: &str, object: &Value) -> (u16, String) {
+    let reply = api.create(&format!("{collection}?dryRun=All"), object);
     let reply = reply.expect("an API server answers");
     (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
 }

@@ -4,18 +4,36 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Canary, IN_TIME, Installation, Right};
+use super::canary::try_to_create;
+use super::{Canary, IN_TIME, Installation, Listener, Policy, Right};
+use crate::api::Api;
 
 /// The name of the canary's policy, and the end of the name of its namespace.
 pub(crate) const NAME: &str = "canary";
 
 /// The message of the policy's denials.
-pub(crate) const TEXT: &str = "denied all the time";
+const TEXT: &str = "denied all the time";
+
+/// The policy of a canary. It denies every service account, which costs an API server much less than a pod: no defaults, no Pod Security
+/// Standards, and a review of a quarter of the size. The account that each namespace gets must be there already. Others are made by nobody, and
+/// no reporter may list them, so that the canary is not in reports on objects.
+pub(crate) fn policy(namespace: &str, policy_server: &str) -> Policy {
+    Policy::namespaced(namespace, NAME, policy_server).on(&["serviceaccounts"]).denying(TEXT)
+}
+
+/// Starts a canary in a namespace with [`policy`], with this limit for each answer.
+pub(crate) fn start(listener: Listener, limit: Duration, api: Api, namespace: &str) -> Canary {
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "generateName": "tried-", "namespace": namespace },
+    });
+    let collection = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+    Canary::start(listener, limit, Right::Denied(TEXT.to_owned()), move || try_to_create(&api, &collection, &account))
+}
 
 impl Installation<'_> {
-    /// A canary with a namespace and a policy of its own. The policy denies every pod, and is enforced when this returns. It is not among
-    /// what a test counts: policies of [`Installation::cluster_policy`] do not match in the namespace, and [`Installation::webhooks`] and
-    /// [`Installation::revisions`] leave it out. A second call starts a second canary with the same policy.
+    /// A canary with a namespace and a policy of its own. The policy denies every service account, and is enforced when this returns. It is
+    /// not among what a test counts: policies of [`Installation::cluster_policy`] do not match in the namespace, and
+    /// [`Installation::webhooks`] and [`Installation::revisions`] leave it out. A second call starts a second canary with the same policy.
     ///
     /// # Panics
     /// When the policy is not Ready in time.
@@ -34,8 +52,8 @@ impl Installation<'_> {
 
     fn begin_canary(&self, limit: Duration) -> Canary {
         let namespace = self.make_namespace_with(NAME, &json!({}));
-        self.apply_ready(&[self.policy(&namespace, NAME).denying(TEXT)]);
-        self.canary_within(limit, &namespace, Right::Denied(TEXT.to_owned()))
+        self.apply_ready(&[policy(&namespace, self.policy_server())]);
+        start(self.listener(), limit, self.api(), &namespace)
     }
 
     /// Says why a test of a row of the fault catalogue has no canary. With neither, it fails at the end of an installation with evaluators.

@@ -3,24 +3,24 @@
 use serde_json::json;
 
 use super::{Container, Release};
-use crate::installation::own_canary::{NAME, TEXT};
-use crate::installation::{Canary, IN_TIME, Listener, Policy, Right};
+use crate::installation::own_canary::{self, NAME};
+use crate::installation::{Canary, IN_TIME, Listener};
 
 impl Release<'_> {
-    /// A canary with a namespace and a policy of its own. The policy denies every pod, and is enforced when this returns. Policies of
+    /// A canary with a namespace and a policy of its own. The policy denies every service account, and is enforced when this returns. Policies of
     /// [`Release::cluster_policy`] do not match in the namespace.
     ///
     /// # Panics
     /// When the policy is not Ready in time.
     pub fn own_canary(&self) -> Canary {
         let namespace = self.make_namespace_with(NAME, &json!({}));
-        self.apply_ready(&[Policy::namespaced(&namespace, NAME, &self.name).denying(TEXT)]);
+        self.apply_ready(&[own_canary::policy(&namespace, &self.name)]);
         let pods = self.pods();
         // Those that take the place of these later count as other programs, which is unfair to nobody but the test.
         let running = pods.iter().filter_map(|pod| Container::of(pod, "evaluator"));
         let evaluators: Vec<_> = running.map(|container| container.pid()).collect();
         let listener = Listener::new(move || evaluators.clone(), &self.canary_check);
-        Canary::start(listener, IN_TIME, self.api(), &namespace, Right::Denied(TEXT.to_owned()))
+        own_canary::start(listener, IN_TIME, self.api(), &namespace)
     }
 
     /// Says why a test of a row of the fault catalogue neither has a canary nor calls the evaluators otherwise.

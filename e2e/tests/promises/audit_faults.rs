@@ -14,8 +14,8 @@ fn slow() -> PodSetup {
     PodSetup::default().flag(Program::Evaluator, "--audit-share", 2)
 }
 
-/// Starts a controller and these replicas, waits until all are ready, and starts a canary. Nothing of it is in a report: no pod exists in its
-/// namespace, and the reporters may not list pods.
+/// Starts a controller and these replicas, waits until all are ready, and starts a canary. Nothing of it is in a report: the
+/// reporters may not list service accounts.
 fn with(installation: &Installation<'_>, replicas: impl IntoIterator<Item = PodSetup>) -> Canary {
     installation.start_controller();
     for setup in replicas {
