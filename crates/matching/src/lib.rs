@@ -4,6 +4,7 @@
 //! objects that it matches, and the audit of the reporter asks all policies; both decide here what an API server would decide about a request.
 #![forbid(unsafe_code)]
 
+mod admission_request;
 mod conditions;
 mod existing;
 mod filled;
@@ -15,10 +16,11 @@ mod scope;
 mod selector;
 pub mod system;
 
+pub use admission_request::AdmissionRequest;
 pub use conditions::{Conditions, Decision, Failing, NoPause, Pace};
 pub use existing::Existing;
 pub use filled::{NAME_LABEL, labels_of};
-pub use member::{AdmissionRequest, MemberMatcher, shared_part};
+pub use member::{MemberMatcher, shared_part};
 pub use request::{Asked, about, matches_rule};
 pub use resource::Resource;
 pub use scope::{LEFT_OUT, Namespaces, Parts, SYSTEM, Scope, ScopeError, is_own_definition};

@@ -7,18 +7,12 @@
 //! Whether a policy may share a webhook and how a member is judged are two questions. Another release may have let a policy share one that
 //! this release would not, and a member that is not judged is asked about every request. So more is judged than shares.
 
-use std::sync::OnceLock;
-
-use bytes::Bytes;
 use portcullis_contract::{MatchPart, MemberMatch, RuleWithOperations, WebhookKind};
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
-use crate::conditions::{Conditions, Decision, Pace, Subject, for_conditions};
-use crate::request::Asked;
+use crate::admission_request::{AdmissionRequest, Decoded, Metadata};
+use crate::conditions::{Conditions, Decision, Pace};
 use crate::rules;
-use crate::selector::{Labels, Selector, labels};
+use crate::selector::Selector;
 
 /// Rules, an object selector and match conditions that are judged here.
 #[derive(Debug)]
@@ -31,42 +25,6 @@ pub struct MemberMatcher {
 
 /// Largest rules, object selector and match conditions of a member, as JSON, in bytes. Manifests and webhooks hold those of all members.
 const LARGEST_MEMBER: usize = 4 << 10;
-/// Most metadata of an object that conditions are evaluated on, in bytes. API servers store much less.
-const MAX_METADATA: usize = 1 << 20;
-
-/// A request, with the parts that selectors and conditions look at. They are parsed when needed, and once for all members.
-pub struct AdmissionRequest {
-    object: Option<Bytes>,
-    old: Option<Bytes>,
-    json: Bytes,
-    request: OnceLock<Option<Request>>,
-    metadata: OnceLock<Option<[Metadata; 2]>>,
-    subject: OnceLock<Option<Subject>>,
-}
-
-/// The request of an AdmissionReview without its objects.
-struct Request {
-    json: Value,
-    asked: Asked,
-}
-
-/// The part of an object that is read.
-#[derive(Debug)]
-enum Metadata {
-    /// There is no object.
-    NoObject,
-    /// The object has no metadata.
-    Absent,
-    /// The metadata without the managed fields, and the object's labels.
-    Present { metadata: Value, labels: Labels },
-}
-
-/// The part of an object that is parsed.
-#[derive(Deserialize)]
-struct Partial<'a> {
-    #[serde(borrow)]
-    metadata: Option<&'a RawValue>,
-}
 
 /// The match part of the webhook that a policy with this part can share ([`MatchPart::shared`]). `None` if the policy needs a webhook of its
 /// own: it may change objects, only an API server can judge its selector or conditions, for instance because they look at all metadata of an
@@ -100,113 +58,71 @@ impl MemberMatcher {
         !self.conditions.is_empty()
     }
 
+    /// Whether metadata of objects are decoded to judge it.
+    pub fn reads_metadata(&self) -> bool {
+        self.has_conditions() || !self.objects.is_empty()
+    }
+
     /// Whether a member is asked about a request. As in an API server, one false condition excludes the request, and one that is neither
     /// true nor false matters only if none is false. An object that cannot be parsed here, for instance because it is nested too deeply,
-    /// gives "unknown" and is never excluded.
+    /// gives "unknown" and is never excluded. There is a pause before metadata are decoded.
     pub async fn decide(&self, request: &AdmissionRequest, pace: &mut impl Pace) -> Decision {
-        match self.before_conditions(request) {
-            Decision::Matches if !self.conditions.is_empty() => {}
+        match self.by_rules(request) {
+            Decision::Matches => {}
             decision => return decision,
         }
-        match request.subject() {
+        if !self.objects.is_empty() {
+            match self.by_labels(request.metadata_after(pace).await) {
+                Decision::Matches => {}
+                decision => return decision,
+            }
+        }
+        if self.conditions.is_empty() {
+            return Decision::Matches;
+        }
+        match request.subject_after(pace).await {
             Some(subject) => self.conditions.decide_on(subject, pace).await,
             None => Decision::Unknown("matchConditions".to_owned()),
         }
     }
 
-    /// Whether rules or object selector alone exclude a request, which is quick to find out.
+    /// Whether rules or object selector alone exclude a request, which is quick to find out. Large metadata, which take long to be decoded,
+    /// exclude nothing.
     pub fn excludes(&self, request: &AdmissionRequest) -> bool {
-        self.before_conditions(request) == Decision::Excluded
+        let by_labels = || self.by_labels(request.metadata()) == Decision::Excluded;
+        self.by_rules(request) == Decision::Excluded
+            || (!self.objects.is_empty() && !request.has_large_metadata() && by_labels())
     }
 
-    /// What rules and object selector say.
-    fn before_conditions(&self, request: &AdmissionRequest) -> Decision {
-        if !self.rules.is_empty() {
-            let Some(Request { asked, .. }) = request.request() else { return Decision::Unknown("rules".to_owned()) };
-            if !rules::matches(&self.rules, asked) {
-                return Decision::Excluded;
-            }
+    /// What the rules say.
+    fn by_rules(&self, request: &AdmissionRequest) -> Decision {
+        if self.rules.is_empty() {
+            return Decision::Matches;
         }
-        if !self.objects.is_empty() {
-            let Some(both) = request.metadata() else { return Decision::Unknown("objectSelector".to_owned()) };
-            if !both.iter().filter_map(Metadata::labels).any(|labels| self.objects.selects(labels)) {
-                return Decision::Excluded;
-            }
-        }
-        Decision::Matches
-    }
-}
-
-impl AdmissionRequest {
-    /// A request about these objects, which are JSON, as is the AdmissionReview's request without them.
-    pub fn new(object: Option<Bytes>, old: Option<Bytes>, json: Bytes) -> Self {
-        let (request, metadata, subject) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { object, old, json, request, metadata, subject }
-    }
-
-    /// The request without its objects; `None` if it cannot be parsed.
-    fn request(&self) -> Option<&Request> {
-        let read = || {
-            let json = serde_json::from_slice(&self.json).ok()?;
-            Some(Request { asked: Asked::read(&json)?, json })
-        };
-        self.request.get_or_init(read).as_ref()
-    }
-
-    /// The metadata of the object and of the old object; `None` if they cannot be parsed.
-    fn metadata(&self) -> Option<&[Metadata; 2]> {
-        self.metadata
-            .get_or_init(|| Some([Metadata::of(self.object.as_ref())?, Metadata::of(self.old.as_ref())?]))
-            .as_ref()
-    }
-
-    fn subject(&self) -> Option<&Subject> {
-        let subject = self.subject.get_or_init(|| {
-            let [object, old] = self.metadata()?;
-            Some(Subject::new(&for_conditions(&self.request()?.json), &object.object(), &old.object()))
-        });
-        subject.as_ref()
-    }
-}
-
-impl Metadata {
-    fn of(object: Option<&Bytes>) -> Option<Self> {
-        let Some(object) = object else { return Some(Self::NoObject) };
-        let Some(raw) = serde_json::from_slice::<Partial<'_>>(object).ok()?.metadata else { return Some(Self::Absent) };
-        if raw.get().len() > MAX_METADATA {
-            return None;
-        }
-        let mut metadata: Value = serde_json::from_str(raw.get()).ok()?;
-        metadata.as_object_mut()?.shift_remove("managedFields");
-        let labels = labels(&metadata);
-        Some(Self::Present { metadata, labels })
-    }
-
-    /// The labels. An object without metadata, for instance the options of `kubectl exec`, is not selected by any label
-    /// selector.
-    fn labels(&self) -> Option<&Labels> {
-        match self {
-            Self::Present { labels, .. } => Some(labels),
-            Self::NoObject | Self::Absent => None,
+        match request.request() {
+            Some(request) if rules::matches(&self.rules, &request.asked) => Decision::Matches,
+            Some(_) => Decision::Excluded,
+            None => Decision::Unknown("rules".to_owned()),
         }
     }
 
-    /// The object for conditions that look only at its metadata.
-    fn object(&self) -> Value {
-        match self {
-            Self::NoObject => Value::Null,
-            Self::Absent => json!({}),
-            Self::Present { metadata, .. } => json!({"metadata": metadata}),
-        }
+    /// What an object selector says about these objects.
+    fn by_labels(&self, both: Option<&[Metadata<Decoded>; 2]>) -> Decision {
+        let Some(both) = both else { return Decision::Unknown("objectSelector".to_owned()) };
+        let is_selected = both.iter().filter_map(Metadata::labels).any(|labels| self.objects.selects(labels));
+        if is_selected { Decision::Matches } else { Decision::Excluded }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use futures::FutureExt as _;
     use portcullis_contract::{FailurePolicy, MatchCondition};
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::admission_request::MAX_METADATA;
     use crate::conditions::NoPause;
 
     const WEB: &str = r#"{"metadata":{"name":"web","labels":{"app":"shop"}},"spec":{"hostNetwork":true,"priority":7}}"#;
@@ -369,7 +285,8 @@ mod tests {
             );
             let matcher = matcher(Value::Null, conditions).expect("judged");
             let decision = decided(&matcher, Some(&object), Some(&object), &request, &mut noted);
-            (decision, noted.0)
+            // Before the conditions there are two pauses for the metadata.
+            (decision, noted.0.split_off(2))
         };
         let (decision, small) = steps(&["object.metadata == oldObject.metadata", "has(object.metadata.name)"], 10);
         assert!(

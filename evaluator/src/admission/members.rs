@@ -2,7 +2,7 @@
 //!
 //! Rules and selectors are quick. The match conditions of many members can take long, if they compare much of a large object, and nothing
 //! ends one of them before its end. So they are evaluated in turns of the group's tenant, as its guests are: what takes longer than a tick
-//! goes on in the slow lane.
+//! goes on in the slow lane. So does what decodes large metadata, with memory that is taken before, as users decide what is in them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use super::step::{Step, step_in_group};
 use super::turns::Turns;
 use super::{Admission, LONGEST_WAIT, Member, deadline};
-use crate::review::Review;
+use crate::review::{Review, json};
 use crate::table::{MatchGroup, ServedPolicy};
 use crate::verdict::answer::Answer;
 use crate::verdict::{EvaluationError, group};
@@ -35,7 +35,12 @@ impl Admission {
         }
         let decisions = match decide(group, admission_request(review, body), until).await {
             Ok(decisions) => decisions,
-            Err(error) => return self.unasked_members(group, review, body, &error),
+            Err(error) => {
+                if error.reason == Reason::Overloaded {
+                    self.metrics.overloaded.inc();
+                }
+                return self.unasked_members(group, review, body, &error);
+            }
         };
         let members = group.members.iter().zip(decisions).filter_map(|(policy, decision)| match decision {
             Decision::Matches => Some((policy, step_in_group(policy, review))),
@@ -51,8 +56,9 @@ impl Admission {
         members.collect()
     }
 
-    /// The members that a request may be for, with their answers, where `error` keeps all of them from being asked. Match conditions are not
-    /// evaluated then; members that rules or object selectors exclude are left out, so that they do not fail for requests of others.
+    /// The members that a request may be for, with their answers, where `error` keeps all of them from being asked. Match conditions are
+    /// not evaluated then, nor large metadata decoded; members that rules or object selectors exclude are left out, so that they do not fail
+    /// for requests of others.
     pub(super) fn unasked_members<'r>(
         &self,
         group: &'r Arc<MatchGroup>,
@@ -98,25 +104,46 @@ fn admission_request(review: &Review<'_>, body: &Bytes) -> AdmissionRequest {
 /// What each member's match parts say about a request.
 ///
 /// # Errors
-/// When that takes too long.
+/// When that takes too long, or there is no memory for it.
 async fn decide(
     group: &Arc<MatchGroup>,
     request: AdmissionRequest,
     until: Option<Instant>,
 ) -> Result<Vec<Decision>, EvaluationError> {
-    let has_conditions = group.matchers.values().flatten().any(MemberMatcher::has_conditions);
+    let matchers = || group.matchers.values().flatten();
+    let has_conditions = matchers().any(MemberMatcher::has_conditions);
+    let is_large = matchers().any(MemberMatcher::reads_metadata) && request.has_large_metadata();
     // All members belong to one tenant, so the first one stands for all.
-    let Some(first) = group.members.first().filter(|_| has_conditions) else {
+    let Some(first) = group.members.first().filter(|_| has_conditions || is_large) else {
         let decisions = decide_all(group, &request, &mut NoPause).now_or_never();
-        return Ok(decisions.expect("only conditions wait"));
-    };
-    let turns = {
-        let group = Arc::clone(group);
-        async move { decide_all(&group, &request, &mut Turns::new()).await }
+        return Ok(decisions.expect("only conditions and large metadata wait"));
     };
     // Where the sender says nothing, as long as an API server waits at most.
     let deadline = deadline(until, Instant::now(), LONGEST_WAIT);
+    let memory = if is_large {
+        let amount = request.metadata_texts().map(|text| memory(text)).sum();
+        let taken = first.share.memory().keep(first.share.claimant(), amount, 0, deadline).await;
+        Some(taken.map_err(|error| EvaluationError::new(Reason::Overloaded, error.to_string()))?)
+    } else {
+        None
+    };
+    let turns = {
+        let group = Arc::clone(group);
+        async move {
+            let decisions = decide_all(&group, &request, &mut Turns::new()).await;
+            drop(request);
+            drop(memory);
+            decisions
+        }
+    };
     first.share.run_own_work(deadline, turns).await.map_err(EvaluationError::from)
+}
+
+/// The most bytes that the JSON of metadata takes when it is decoded, and labels and the variables of conditions are made from it: less
+/// than one and a half times what it takes with a copy.
+fn memory(metadata: &[u8]) -> u64 {
+    let copied = json::decoded(metadata);
+    copied.saturating_add(copied / 2)
 }
 
 async fn decide_all(group: &MatchGroup, request: &AdmissionRequest, pace: &mut impl Pace) -> Vec<Decision> {
@@ -149,6 +176,7 @@ pub(super) mod tests {
 
     use jiff::Timestamp;
     use portcullis_contract::{Failure, MatchCondition, MemberMatch, Mode, WebhookKind};
+    use portcullis_engine::TICK;
 
     use super::*;
     use crate::admission::Target;
@@ -163,7 +191,11 @@ pub(super) mod tests {
 
     /// A policy that cannot be loaded.
     pub(in crate::admission) fn unloaded(id: &str, enforced: bool, suspend: bool, metrics: &Metrics) -> ServedPolicy {
-        let lanes = Lanes::new(LaneLimits::new(4, 1), MemoryPlan::unlimited(), metrics).expect("starts");
+        unloaded_with(MemoryPlan::unlimited(), id, enforced, suspend, metrics)
+    }
+
+    fn unloaded_with(plan: MemoryPlan, id: &str, enforced: bool, suspend: bool, metrics: &Metrics) -> ServedPolicy {
+        let lanes = Lanes::new(LaneLimits::new(4, 1), plan, metrics).expect("starts");
         let id = id.parse().expect("an id");
         let of_policy = metrics.policy(&id);
         ServedPolicy {
@@ -224,6 +256,30 @@ pub(super) mod tests {
         };
         assert_eq!(ids(r#"{"metadata":{"labels":{"app":"shop"}}}"#), ["cluster/a", "cluster/b"]);
         assert_eq!(ids(r#"{"metadata":{}}"#), ["cluster/b"]);
+    }
+
+    #[tokio::test]
+    async fn z25_large_metadata_are_decoded_with_memory_of_the_tenant_or_not_at_all() {
+        let (least, most) = (MemoryPlan { floor: 0, shared: 2 << 20, bodies: 0 }, MemoryPlan::unlimited());
+        let selector = serde_json::json!({"matchLabels": {"00001": "other"}});
+        let condition = MatchCondition { name: "c".to_owned(), expression: "has(object.metadata.name)".to_owned() };
+        for (object_selector, match_conditions) in [(Some(selector), Vec::new()), (None, vec![condition])] {
+            let part = MemberMatch { rules: Vec::new(), object_selector, match_conditions };
+            for (plan, bytes, is_decided) in [(least, 50_000, true), (least, 300_000, false), (most, 300_000, true)] {
+                let labels: Vec<_> = (0..bytes / 11).map(|number| format!("\"{number:05x}\":\"\"")).collect();
+                let object = format!("{{\"object\":{{\"metadata\":{{\"labels\":{{{}}}}}}},\"uid\"", labels.join(","));
+                let body = Bytes::from(LEAST.replace("{\"uid\"", &object));
+                let review = Review::parse(&body).expect("a review");
+                let metrics = Metrics::new().expect("registers");
+                let group = shared(vec![unloaded_with(plan, "cluster/a", true, false, &metrics)], &part);
+                let admission = Admission { metrics: metrics.clone(), last_call: LastCall::default() };
+                let until = Instant::now() + if is_decided { LONGEST_WAIT } else { TICK * 10 };
+                let members = admission.members(&group, &review, &body, Some(until)).await;
+                assert_eq!(members.is_empty(), is_decided, "neither matches, as far as that is known: {bytes}");
+                assert_eq!(metrics.overloaded.get(), u64::from(!is_decided), "{bytes}");
+                assert_eq!(metrics.guest_memory.get(), 0, "it comes back");
+            }
+        }
     }
 
     #[tokio::test]

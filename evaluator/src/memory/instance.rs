@@ -55,7 +55,7 @@ pub(crate) struct MemoryHold {
     permit: Mutex<Option<PolicyPermit>>,
 }
 
-/// What a request keeps of its policies' changes; it goes back when this is dropped.
+/// What a request keeps of its policies' changes, or of decoded metadata; it goes back when this is dropped.
 pub(crate) struct KeptMemory {
     used: IntGauge,
     permit: PolicyPermit,
@@ -142,8 +142,8 @@ impl InstanceMemory {
 }
 
 impl GuestMemory {
-    /// Gives a request `amount` bytes for what it keeps of its policies' changes, now or when they become available. It holds `has` bytes
-    /// already.
+    /// Gives a request `amount` bytes for what it keeps of its policies' changes, or of decoded metadata, now or when they become available.
+    /// It holds `has` bytes already.
     ///
     /// # Errors
     /// When they do not become available until shortly before the deadline.

@@ -8,9 +8,10 @@
 //! ```
 //!
 //! Address space is not memory: each instance may grow to its limit, but not all of them at the same time. An instance that finds none
-//! left waits, within its own time, and is refused as Overloaded at the end of it; that of an audit is refused at once. What mutating policies add to an object is taken from the
-//! same part, for as long as other policies are asked about it. The shared part follows the rule of
-//! [`crate::fair::policies`], so that policies which use all that they may leave room for others.
+//! left waits, within its own time, and is refused as Overloaded at the end of it; that of an audit is refused at once. What mutating
+//! policies add to an object is taken from the same part, for as long as other policies are asked about it, and so is what large metadata
+//! take while match conditions are evaluated. The shared part follows the rule of [`crate::fair::policies`], so that policies which use all
+//! that they may leave room for others.
 
 mod instance;
 mod plan;
