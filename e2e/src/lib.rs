@@ -61,6 +61,7 @@ mod source;
 mod stand_in;
 mod start;
 mod state_file;
+mod turns;
 mod wait;
 
 pub use api::{Api, Reply};
@@ -97,6 +98,7 @@ pub use site::Site;
 pub use source::Source;
 pub use stand_in::StandIn;
 pub use state_file::Health;
+pub use turns::{Turn, Turns};
 pub use wait::{LIMIT, eventually};
 
 pub(crate) use portcullis_testkit::{lock, repository};

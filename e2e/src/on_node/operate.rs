@@ -2,6 +2,7 @@
 
 use crate::Cluster;
 use crate::component::Component;
+use crate::start;
 
 impl Cluster {
     /// Ends the node as a power cut would: all of its processes at once, including those of pods. The data on its disk
@@ -51,6 +52,8 @@ impl Cluster {
     /// # Panics
     /// When it does not become ready.
     pub fn start_all(&self) {
+        // They may have moved to the second API server, which starts only after the controllers.
+        start::write_components(&self.layout, 1).unwrap_or_else(|error| panic!("{error}"));
         for component in Component::in_order(&self.layout) {
             self.start_again(component);
         }

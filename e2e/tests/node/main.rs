@@ -9,10 +9,3 @@ mod ends;
 mod pods;
 mod restarts;
 mod scene;
-
-use portcullis_e2e::{Cluster, Options};
-
-/// A cluster with a node.
-fn cluster() -> Cluster {
-    Cluster::start(&Options { node: true, ..Options::default() }).unwrap()
-}

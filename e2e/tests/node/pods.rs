@@ -3,14 +3,14 @@
 use std::process::Command;
 use std::sync::LazyLock;
 
-use portcullis_e2e::{Cache, Cluster, POD_IMAGE, Running, eventually};
+use portcullis_e2e::{Cache, Cluster, Options, POD_IMAGE, Running, eventually};
 use serde_json::json;
 
-use crate::cluster;
 use crate::scene::Scene;
 
-/// The cluster of most tests here, which ends with the process.
-static SHARED: LazyLock<Cluster> = LazyLock::new(cluster);
+/// The cluster of the tests here, which ends with the process.
+static SHARED: LazyLock<Cluster> =
+    LazyLock::new(|| Cluster::start(&Options { node: true, ..Options::default() }).unwrap());
 
 #[test]
 #[ignore = "starts a cluster"]

@@ -1,14 +1,16 @@
 //! Parts of a cluster with a node are stopped and started again, and stored objects remain.
 
-use portcullis_e2e::{Cluster, Component, Options, eventually};
+use portcullis_e2e::{Component, Options, Turns, eventually};
 
-use crate::cluster;
 use crate::scene::Scene;
+
+/// A cluster with a node and two API servers.
+static TURNS: Turns = Turns::new(|| Options { node: true, api_servers: 2, ..Options::default() });
 
 #[test]
 #[ignore = "starts a cluster"]
 fn containers_go_on_while_kubelet_and_containerd_restart_and_start_anew_with_the_node() {
-    let cluster = cluster();
+    let cluster = TURNS.take();
     let scene = Scene::new(&cluster, "node");
     scene.make_pod("one");
     let first = cluster.container_id("node", "one", "web");
@@ -30,7 +32,7 @@ fn containers_go_on_while_kubelet_and_containerd_restart_and_start_anew_with_the
 #[test]
 #[ignore = "starts a cluster"]
 fn a_whole_cluster_comes_back_with_what_it_stored() {
-    let cluster = cluster();
+    let cluster = TURNS.take();
     let scene = Scene::new(&cluster, "whole");
     scene.make_services();
     scene.make_pod("one");
@@ -45,7 +47,7 @@ fn a_whole_cluster_comes_back_with_what_it_stored() {
 #[test]
 #[ignore = "starts a cluster"]
 fn with_two_api_servers_a_node_goes_on_without_the_first() {
-    let cluster = Cluster::start(&Options { node: true, api_servers: 2, ..Options::default() }).unwrap();
+    let cluster = TURNS.take();
     let scene = Scene::new(&cluster, "two");
     scene.make_services();
     scene.make_pod("one");
