@@ -1,10 +1,8 @@
 //! Tests that would disturb the others, in a cluster of their own.
 
-use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-use portcullis_e2e::{Api, Cluster, Component, Options, PodSetup, Program, eventually_within, never};
-use portcullis_testkit::lock;
+use portcullis_e2e::{Cluster, Component, Options, PodSetup, Program, Turns, eventually_within, never};
 use serde_json::{Value, json};
 
 use crate::stage::{SOON, Stage, told};
@@ -12,10 +10,8 @@ use crate::states::Says;
 
 const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/policies.policies.portcullis.dev";
 
-fn cluster() -> &'static Cluster {
-    static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&Options::default()).unwrap());
-    &CLUSTER
-}
+/// Their cluster. They have it one after the other, because they would disturb each other too.
+pub(crate) static TURNS: Turns = Turns::new(Options::default);
 
 /// The definition without the fields that the API server adds, so that it can be applied again.
 fn definition(found: &Value) -> Value {
@@ -23,17 +19,11 @@ fn definition(found: &Value) -> Value {
     json!({ "apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": { "name": name }, "spec": found["spec"] })
 }
 
-/// The turn of a test on the cluster, because these tests would disturb each other too.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    lock(&TURN)
-}
-
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
-    let _turn = turn();
-    let stage = Stage::new(cluster(), "older");
+    let cluster = TURNS.take();
+    let stage = Stage::new(&cluster, "older");
     let api = stage.installation.api();
     let newer = definition(&api.find(CRD).unwrap());
     let (probe, _) = stage.policy("probe");
@@ -48,7 +38,7 @@ fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
     let status = &mut older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"];
     status.as_object_mut().unwrap().remove("replicasOmitted");
     status.as_object_mut().unwrap().remove("history");
-    replace(&api, &older);
+    replace(&cluster, &older);
     eventually_within(SOON, "the older definition", || mentions().filter(|now| *now < before));
     eventually_within(SOON, "an API server that drops the field", || {
         let path = format!("{}/status?dryRun=All", probe.path());
@@ -99,16 +89,16 @@ fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
     let warnings = replica.warnings("CustomResourceDefinition is older");
     assert_eq!(warnings.len(), 1, "{warnings:?}");
 
-    replace(&api, &newer);
+    replace(&cluster, &newer);
 }
 
 /// Replaces the definition. Tries again on conflicts, because the API server writes to its status.
-fn replace(api: &Api, definition: &Value) {
-    let kubeconfig = cluster().kubeconfig();
+fn replace(cluster: &Cluster, definition: &Value) {
+    let kubeconfig = cluster.kubeconfig();
     let mut definition = definition.clone();
     eventually_within(SOON, "a definition", || {
-        definition["metadata"]["resourceVersion"] = api.find(CRD)?["metadata"]["resourceVersion"].clone();
-        let replaced = cluster().kubectl_as(&kubeconfig, ["replace", "--filename=-"], &definition.to_string());
+        definition["metadata"]["resourceVersion"] = cluster.api().find(CRD)?["metadata"]["resourceVersion"].clone();
+        let replaced = cluster.kubectl_as(&kubeconfig, ["replace", "--filename=-"], &definition.to_string());
         replaced.is_ok().then_some(())
     });
 }
@@ -116,8 +106,8 @@ fn replace(api: &Api, definition: &Value) {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r12_the_definition_is_removed_and_installed_again() {
-    let _turn = turn();
-    let (stage, replicas) = Stage::with(cluster(), "absent", 1);
+    let cluster = TURNS.take();
+    let (stage, replicas) = Stage::with(&cluster, "absent", 1);
     let (policy, object) = stage.policy("labels");
     replicas[0].says(&object, Says::Current);
     stage.word(&policy, "Active");
@@ -146,8 +136,8 @@ fn fault_r12_the_definition_is_removed_and_installed_again() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r24_reports_of_dead_pods_are_removed_without_the_garbage_collector() {
-    let _turn = turn();
-    let stage = Stage::new(cluster(), "garbage");
+    let cluster = TURNS.take();
+    let stage = Stage::new(&cluster, "garbage");
     let quick = || {
         let setup = PodSetup::default().flag(Program::Reporter, "--heartbeat", "1s");
         setup.flag(Program::Reporter, "--report-lifetime", "4s")
@@ -160,8 +150,7 @@ fn fault_r24_reports_of_dead_pods_are_removed_without_the_garbage_collector() {
     let (_, dead) = stage.leader_and_follower(&replicas);
     let owners = stage.report(dead.name()).unwrap()["metadata"]["ownerReferences"].clone();
     assert_eq!(owners[0]["uid"], dead.pod.uid(), "a garbage collector would remove the report");
-    cluster().stop(Component::ControllerManager);
-    let _again = StartControllers;
+    cluster.stop(Component::ControllerManager);
     dead.pod.lose_node();
     dead.pod.delete_object();
     // The pod is no longer an endpoint either, which another of the stopped controllers would see to.
@@ -173,13 +162,6 @@ fn fault_r24_reports_of_dead_pods_are_removed_without_the_garbage_collector() {
         stage.installation.api().patch(&path, &json!({ "endpoints": endpoints })).unwrap().expect("the endpoints");
     }
     eventually_within(SOON, "the end of the report", || stage.report(dead.name()).is_none().then_some(()));
-}
-
-/// Starts the controllers of Kubernetes again when it is dropped, so also when the test fails.
-struct StartControllers;
-
-impl Drop for StartControllers {
-    fn drop(&mut self) {
-        cluster().start_again(Component::ControllerManager);
-    }
+    // For the next test.
+    cluster.start_again(Component::ControllerManager);
 }

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use portcullis_e2e::{Cluster, Options, eventually_within};
+use portcullis_e2e::eventually_within;
 
+use crate::alone::TURNS;
 use crate::stage::{Replica, Stage, told};
 use crate::states::Says;
 
@@ -14,9 +15,9 @@ const LONG: Duration = Duration::from_secs(480);
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_k03_fifty_replicas_come_and_go() {
-    // The test needs a cluster of its own, because the pods of other tests leave too few addresses.
-    let cluster = &Cluster::start(&Options::default()).unwrap();
-    let (stage, first) = Stage::with(cluster, "fleet", 1);
+    // In the cluster of most tests, their pods leave too few addresses.
+    let cluster = TURNS.take();
+    let (stage, first) = Stage::with(&cluster, "fleet", 1);
     let (policy, object) = stage.policy("labels");
     first[0].says(&object, Says::Current);
     let alone = stage.word(&policy, "Active");

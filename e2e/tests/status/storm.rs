@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use portcullis_e2e::{Cluster, Options, PodSetup, Program, eventually_within};
+use portcullis_e2e::{PodSetup, Program, eventually_within};
 use serde_json::Value;
 
+use crate::alone::TURNS;
 use crate::stage::Stage;
 use crate::states::{Says, unreachable};
 
@@ -82,9 +83,9 @@ fn most_within(time: Duration, times: &[SystemTime]) -> usize {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r29_a_thousand_failing_policies_make_series_of_events_and_no_more_writes_than_may_be() {
-    // The test needs a cluster of its own, so that the audit log has nothing else.
-    let cluster = &Cluster::start(&Options::default()).unwrap();
-    let stage = Stage::new(cluster, "storm");
+    // In the cluster of most tests, so many policies would make others late.
+    let cluster = TURNS.take();
+    let stage = Stage::new(&cluster, "storm");
     let policies = make_policies(&stage);
     let replica = stage.replica_with(PodSetup::default().flag(Program::Reporter, "--status-writes", STATUSES));
     let all_say = |says: &Says| policies.iter().for_each(|policy| replica.says(policy, says.clone()));
