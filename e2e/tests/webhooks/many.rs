@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use portcullis_e2e::{FLOODED, Installation, InstallationOptions, condition, eventually, eventually_within, never};
+use portcullis_e2e::{
+    FLOODED, Installation, InstallationOptions, LIMIT, condition, eventually, eventually_within, never,
+};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -23,6 +25,19 @@ const CROWD_LIMIT: Duration = Duration::from_secs(600);
 
 /// The number of manifests that one kubectl applies: few, as its time is limited and the machine may be busy.
 const PART: usize = 50;
+
+/// Waits until the installation has this many revisions. A list of all of them is large, so it is read once the API server counts as many.
+fn wait_for_revisions(scene: &Scene, limit: Duration, wanted: usize) {
+    let path = format!("/apis/apps/v1/namespaces/{}/controllerrevisions?limit=1", scene.installation.namespace());
+    let counted = || {
+        let page = scene.installation.api().get(&path)?;
+        let rest = page["metadata"]["remainingItemCount"].as_u64().unwrap_or_default();
+        Some(page["items"].as_array()?.len() as u64 + rest)
+    };
+    eventually_within(limit, &format!("{wanted} revisions"), || {
+        (counted() == Some(wanted as u64) && scene.installation.revisions().len() == wanted).then_some(())
+    });
+}
 
 fn apply(scene: &Scene, manifests: &[Value]) {
     for part in manifests.chunks(PART) {
@@ -59,8 +74,7 @@ fn fault_w08_a_thousand_policies_have_ten_webhooks_that_settings_do_not_touch() 
     };
     let all: Vec<Value> = (0..POLICIES).map(|index| manifest(index, json!({}))).collect();
     apply(&scene, &all);
-    let is_each = || (scene.installation.revisions().len() == POLICIES).then_some(());
-    eventually_within(CROWD_LIMIT, "a revision each", is_each);
+    wait_for_revisions(&scene, CROWD_LIMIT, POLICIES);
     let path = |index: usize| format!("/apis/policies.portcullis.dev/v1alpha1/clusterpolicies/many-{index}");
     let serve = |index: usize, generation: u32| {
         let counts = json!({ "expected": 1, "current": 1 });
@@ -82,8 +96,7 @@ fn fault_w08_a_thousand_policies_have_ten_webhooks_that_settings_do_not_touch() 
     module["spec"]["module"] = json!("https://nowhere.invalid/another.wasm");
     for (generation, edit) in [(2, settings), (3, module)] {
         scene.installation.cluster().apply_server_side(&edit.to_string()).expect("an edit");
-        let revisions = POLICIES + generation as usize - 1;
-        eventually("another revision", || (scene.installation.revisions().len() == revisions).then_some(()));
+        wait_for_revisions(&scene, LIMIT, POLICIES + generation as usize - 1);
         serve(5, generation);
         let edited = scene.installation.cluster_policy("many-5");
         scene.installation.wait_for_object(&edited, "the controller's word about the edit", |object| {
