@@ -2,7 +2,7 @@
 //!
 //! A policy that has failed, or was not asked, is asked again, without the others that match the object.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use portcullis_matching::{Labels, Resource};
 
@@ -15,6 +15,8 @@ use super::subject::Subject;
 const MAX_OBJECTS: usize = 100_000;
 /// Most bytes that are remembered of all objects. Policies are asked about further objects in each scan.
 const MAX_BYTES: usize = 16 << 20;
+/// For how many scans in succession objects are remembered whose list cannot be read to its end.
+const UNREAD_SCANS: u64 = 10;
 
 /// The objects that were judged.
 #[derive(Debug)]
@@ -29,11 +31,23 @@ pub(super) struct Memory {
 
 #[derive(Debug)]
 struct Judged {
+    list: ListKey,
     fingerprint: u64,
     remembered: Remembered,
     /// The scan that has seen it last.
     scan: u64,
 }
+
+/// Hashes that name the list that has an object.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ListKey {
+    api_version: u64,
+    resource: u64,
+}
+
+/// The lists of which a scan has not seen all objects.
+#[derive(Debug, Default)]
+pub(super) struct Unread(HashSet<u64>);
 
 /// What is remembered of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -101,12 +115,12 @@ impl Memory {
     }
 
     /// Remembers an object, if there is room.
-    pub(super) fn put(&mut self, key: u64, fingerprint: u64, remembered: Remembered) {
+    pub(super) fn put(&mut self, key: u64, list: ListKey, fingerprint: u64, remembered: Remembered) {
         self.forget(key);
         let bytes = remembered.size();
         if self.objects.len() < self.max_objects && self.bytes + bytes <= self.max_bytes {
             self.bytes += bytes;
-            self.objects.insert(key, Judged { fingerprint, remembered, scan: self.scan });
+            self.objects.insert(key, Judged { list, fingerprint, remembered, scan: self.scan });
         }
     }
 
@@ -117,11 +131,36 @@ impl Memory {
         }
     }
 
-    /// Forgets the objects that a whole scan has not seen.
-    pub(super) fn end(&mut self) {
+    /// Forgets the objects that a whole scan has not seen, but for those of lists that it could not read to the end.
+    pub(super) fn end(&mut self, unread: &Unread) {
         let scan = self.scan;
-        self.objects.retain(|_, judged| judged.scan == scan);
+        self.objects
+            .retain(|_, judged| judged.scan == scan || judged.scan + UNREAD_SCANS >= scan && unread.has(judged.list));
         self.bytes = self.objects.values().map(|judged| judged.remembered.size()).sum();
+    }
+}
+
+impl ListKey {
+    /// The key of the list of this resource.
+    pub(super) fn of(resource: &Resource) -> Self {
+        let api_version = resource.api_version();
+        Self { resource: hash(&(&api_version, &resource.name)), api_version: hash(&api_version) }
+    }
+}
+
+impl Unread {
+    /// Notes that a list was not read to its end.
+    pub(super) fn list(&mut self, resource: &Resource) {
+        self.0.insert(ListKey::of(resource).resource);
+    }
+
+    /// Notes that the resources of a group and version are unknown.
+    pub(super) fn api_version(&mut self, api_version: &str) {
+        self.0.insert(hash(&api_version));
+    }
+
+    fn has(&self, list: ListKey) -> bool {
+        self.0.contains(&list.resource) || self.0.contains(&list.api_version)
     }
 }
 
@@ -191,15 +230,39 @@ mod tests {
         let open = vec![Open::new(&subject("bbbb", 1), true)];
         let remembered =
             Remembered { findings: vec![finding("a", Problem::Violation, "no")], open, ..Remembered::default() };
-        memory.put(1, 10, remembered.clone());
-        memory.put(2, 20, Remembered::default());
+        let list = ListKey::of(&resource("v1"));
+        memory.put(1, list, 10, remembered.clone());
+        memory.put(2, list, 20, Remembered::default());
         assert_eq!(memory.recall(1, 10), Some(remembered));
         assert_eq!((memory.recall(1, 11), memory.recall(3, 10)), (None, None));
-        memory.end();
+        memory.end(&Unread::default());
         memory.begin();
         assert_eq!(memory.recall(2, 20), Some(Remembered::default()));
-        memory.end();
+        memory.end(&Unread::default());
         assert_eq!((memory.recall(1, 10), memory.bytes), (None, 0), "the object is gone");
+    }
+
+    #[test]
+    fn the_objects_of_a_list_that_fails_are_remembered_for_a_while() {
+        let by_list = |unread: &mut Unread| unread.list(&resource("v1"));
+        let by_version = |unread: &mut Unread| unread.api_version("autoscaling/v1");
+        for note in [by_list as fn(&mut Unread), by_version] {
+            let mut memory = Memory::default();
+            memory.begin();
+            memory.put(1, ListKey::of(&resource("v1")), 10, Remembered::default());
+            memory.put(2, ListKey::of(&resource("v2")), 10, Remembered::default());
+            memory.end(&Unread::default());
+            let mut unread = Unread::default();
+            note(&mut unread);
+            for _ in 0..UNREAD_SCANS {
+                memory.begin();
+                memory.end(&unread);
+                assert_eq!(memory.objects.keys().collect::<Vec<_>>(), [&1]);
+            }
+            memory.begin();
+            memory.end(&unread);
+            assert!(memory.objects.is_empty(), "not for ever");
+        }
     }
 
     #[test]
@@ -210,18 +273,19 @@ mod tests {
         };
         let mut memory = Memory::new(2, 1000);
         memory.begin();
+        let list = ListKey::of(&resource("v1"));
         for key in 1..=3 {
-            memory.put(key, 0, Remembered::default());
+            memory.put(key, list, 0, Remembered::default());
         }
         assert_eq!((memory.recall(2, 0), memory.recall(3, 0)), (Some(Remembered::default()), None));
-        memory.put(1, 0, large());
-        memory.put(2, 0, large());
+        memory.put(1, list, 0, large());
+        memory.put(2, list, 0, large());
         assert_eq!((memory.recall(1, 0), memory.recall(2, 0)), (Some(large()), None));
         memory.forget(1);
-        memory.put(3, 0, large());
+        memory.put(3, list, 0, large());
         assert!(memory.recall(3, 0).is_some());
         let open = vec![Open::new(&subject("bbbb", 1), false); 200];
-        memory.put(2, 0, Remembered { open, ..Remembered::default() });
+        memory.put(2, list, 0, Remembered { open, ..Remembered::default() });
         assert_eq!(memory.recall(2, 0), None, "policies that are to be asked again take room too");
     }
 
@@ -234,15 +298,18 @@ mod tests {
         assert_eq!((is_late(&failed), is_late(&late), is_late(&judged)), (Some(false), Some(true), None));
     }
 
-    #[test]
-    fn an_object_is_known_by_its_uid_and_the_version_that_is_read() {
-        let resource = |version: &str| Resource {
+    fn resource(version: &str) -> Resource {
+        Resource {
             group: "autoscaling".into(),
             version: version.into(),
             name: "horizontalpodautoscalers".into(),
             kind: "HorizontalPodAutoscaler".into(),
             namespaced: true,
-        };
+        }
+    }
+
+    #[test]
+    fn an_object_is_known_by_its_uid_and_the_version_that_is_read() {
         assert_eq!(key("u", &resource("v1")), key("u", &resource("v1")));
         assert_ne!(key("u", &resource("v1")), key("u", &resource("v2")));
         assert_ne!(key("u", &resource("v1")), key("v", &resource("v1")));

@@ -13,7 +13,10 @@ const FIRST: u32 = 50;
 const WANTED_BYTES: usize = 4 << 20;
 /// Most tries of a page that fails.
 const TRIES: u32 = 6;
-/// How often a list may be begun again because it became too old.
+/// Most tries of a first page that is forbidden. An API server that has just started forbids everything until it has read its RBAC rules; after
+/// that, only an administrator can help.
+const FORBIDDEN_TRIES: u32 = 3;
+/// How often in succession a list may be begun again because it became too old, without getting further than before.
 const RESTARTS: u32 = 5;
 
 /// The pages of one list.
@@ -24,6 +27,9 @@ pub(super) struct Pages<'f> {
     limit: u32,
     next: String,
     is_over: bool,
+    /// How many objects were given since the list was begun or begun again, and the most before it was begun again.
+    given: usize,
+    furthest: usize,
     restarts: u32,
 }
 
@@ -64,10 +70,12 @@ impl<'f> Pages<'f> {
     }
 
     fn selected(api: Api<ObjectText>, selection: ListParams, failures: &'f mut Failures) -> Self {
-        Self { api, selection, failures, limit: FIRST, next: String::new(), is_over: false, restarts: 0 }
+        let (limit, next) = (FIRST, String::new());
+        Self { api, selection, failures, limit, next, is_over: false, given: 0, furthest: 0, restarts: 0 }
     }
 
-    /// The next page; none after the last. A list that became too old is begun again, so objects can come twice.
+    /// The next page; none after the last. A list that became too old is begun again, so objects can come twice. That happens every few minutes where
+    /// its caller takes long between the pages, so it may happen as often as the list gets further.
     ///
     /// # Errors
     /// When the API server refuses the list, or does not answer for a while.
@@ -86,34 +94,46 @@ impl<'f> Pages<'f> {
                     self.failures.over();
                     self.next = list.metadata.continue_.unwrap_or_default();
                     self.is_over = self.next.is_empty();
+                    self.given += list.items.len();
                     let bytes = list.items.iter().map(|object| object.json().get().len()).sum();
                     self.limit = limit(list.items.len(), bytes);
                     return Ok(Some(list.items));
                 }
                 Err(error) => error,
             };
+            let mut most = TRIES;
             match error {
                 CallError::TooLarge(_) if self.limit > 1 => {
                     self.limit = smaller(self.limit);
                     continue;
                 }
-                CallError::Refused { code: 410, .. } if self.restarts < RESTARTS => {
-                    self.restarts += 1;
-                    self.next.clear();
-                    continue;
-                }
-                CallError::Refused { code: 400 | 403 | 404 | 405 | 406 | 410, .. } => return Err(error),
-                _ => {}
+                CallError::Refused { code: 410, .. } if self.begin_again() => continue,
+                CallError::Refused { code: 400 | 405 | 406 | 410, .. } => return Err(error),
+                CallError::Refused { code: 404, .. } if self.next.is_empty() => return Err(error),
+                CallError::Refused { code: 403, .. } if self.next.is_empty() => most = FORBIDDEN_TRIES,
+                // The pages before were not refused.
+                CallError::Refused { code: 403 | 404, .. } => {}
+                _ => self.failures.failed(&error),
             }
-            self.failures.failed(&error);
             tries += 1;
-            if tries >= TRIES {
+            if tries >= most {
                 return Err(error);
             }
             // The page may have failed because it is too large to be sent in time.
             self.limit = smaller(self.limit);
             tokio::time::sleep(retry.pause(&error, fastrand::f64())).await;
         }
+    }
+
+    /// Goes back to the first page, unless that was done too often without getting further.
+    fn begin_again(&mut self) -> bool {
+        if self.given > self.furthest {
+            (self.furthest, self.restarts) = (self.given, 0);
+        }
+        self.restarts += 1;
+        self.given = 0;
+        self.next.clear();
+        self.restarts <= RESTARTS
     }
 }
 

@@ -17,6 +17,7 @@ use portcullis_util::lock;
 
 use super::LOADING;
 use super::in_force::{Content, Found as FoundRevision, Wanted};
+use super::memory::Unread;
 use super::metrics::AuditMetrics;
 use super::pages::Pages;
 use super::plan::{KnownNamespaces, List, Plan};
@@ -95,8 +96,10 @@ impl Scanner {
         let plan = Plan { kept: kept.collect(), ..Plan::new(subjects, &resources(discovery)) };
         lock(&self.worker.budgets).begin(&plan.subjects, Instant::now());
         let mut tallies = vec![Tally::default(); plan.subjects.len()];
+        let mut unread = Unread::default();
         for name in &hidden {
             hide(&plan, name, &mut tallies);
+            unread.api_version(name);
         }
         let namespaces = self.namespaces(&plan, &mut tallies).await;
         for list in &plan.lists {
@@ -110,6 +113,7 @@ impl Scanner {
                 }
                 Err(error) => {
                     tracing::debug!(resource = list.resource.title(), %error, "failed to list objects for the audit");
+                    unread.list(&list.resource);
                     let title = list.resource.title();
                     list.asking.iter().for_each(|asking| tallies[asking.subject].unreadable(&title));
                 }
@@ -123,7 +127,7 @@ impl Scanner {
             let listed: Vec<_> = plan.lists.iter().map(kind).collect();
             self.worker.writer.delete_others(&listed).await;
         }
-        self.worker.memory.end();
+        self.worker.memory.end(&unread);
         self.metrics.scans.inc();
         self.metrics.seconds.set(begin.elapsed().as_secs_f64());
         Ok(self.scanned(&plan, &tallies, not_asked, unloadable))

@@ -19,7 +19,7 @@ use super::ask::Evaluator;
 use super::budget::{Budgets, Round};
 use super::finding::{Finding, Problem};
 use super::known::ObjectKey;
-use super::memory::{Memory, Open, Remembered, fingerprint, generations, key};
+use super::memory::{ListKey, Memory, Open, Remembered, fingerprint, generations, key};
 use super::metrics::AuditMetrics;
 use super::plan::{Asking, KnownNamespaces, List, Matching, Plan, USER};
 use super::report::{AuditFormat, Judgement, Target, report};
@@ -268,7 +268,7 @@ impl Worker {
             current.tallies[*number].too_large(&title);
         }
         if work.remembered != remembered {
-            self.memory.put(work.key, work.fingerprint, remembered);
+            self.memory.put(work.key, ListKey::of(&current.list.resource), work.fingerprint, remembered);
         }
         let of_report = || findings.iter().map(|(number, _)| *number).chain(unasked.iter().copied());
         let findings_of = findings.iter().map(|(number, finding)| (&subjects[*number], finding)).collect();

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::extract::{Path, RawQuery};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use portcullis_api::PolicyKey;
 use portcullis_kubernetes::{Failures, Leadership};
 use portcullis_process::ProbeServer;
@@ -26,6 +26,8 @@ use crate::audit::report::AuditFormat;
 use crate::audit::rest::Reading;
 use crate::audit::writer::Writer;
 use crate::kubernetes::stub::{self, leads, refused};
+
+mod pages;
 
 /// The number of objects in each of the two namespaces.
 const OBJECTS: usize = 30;
@@ -67,12 +69,17 @@ impl Stage {
 
     /// The same, where each evaluation of the slow policy takes this time.
     fn taking(time: Duration, interval: Duration, specs: [Value; 2], ago: i64) -> Self {
+        Self::listing(get(|| async { list(objects()) }), time, interval, specs, ago)
+    }
+
+    /// The same, with what answers lists of ConfigMaps.
+    fn listing(config_maps: MethodRouter, time: Duration, interval: Duration, specs: [Value; 2], ago: i64) -> Self {
         portcullis_process::install_crypto();
         let (asked, deleted) = (Asked::default(), Deleted::default());
         let mut servers = ProbeServer::new();
         let mut serve = |routes| servers.port(([127, 0, 0, 1], 0).into(), routes).expect("binds");
-        let (api, evaluator) =
-            (serve(api_server(specs, ago, Arc::clone(&deleted))), serve(evaluator(Arc::clone(&asked), time)));
+        let api = api_server(specs, ago, Arc::clone(&deleted)).route("/api/v1/configmaps", config_maps);
+        let (api, evaluator) = (serve(api), serve(evaluator(Arc::clone(&asked), time)));
         servers.start().expect("starts");
         let served = ["uid-all", "uid-slow", "uid-quick"].map(|uid| (PolicyKey::of(uid), 1)).into();
         Self { scanner: scanner(api, evaluator, interval), served, unloadable: Unloadable::new(), asked, deleted }
@@ -166,9 +173,25 @@ fn answer(body: &Value) -> impl IntoResponse + use<> {
     ([(CONTENT_TYPE, "application/json")], body.to_string())
 }
 
+fn list(items: Vec<Value>) -> impl IntoResponse + use<> {
+    answer(&json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}))
+}
+
+/// The ConfigMaps of both namespaces.
+fn objects() -> Vec<Value> {
+    let objects = ["a", "b"].into_iter().flat_map(|namespace| {
+        (0..OBJECTS).map(move |number| {
+            let name = format!("{namespace}-{number:02}");
+            let uid = format!("uid-{name}");
+            json!({"metadata": {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": "1"}})
+        })
+    });
+    objects.collect()
+}
+
+/// An API server without the ConfigMaps.
 fn api_server(specs: [Value; 2], ago: i64, deleted: Deleted) -> Router {
     let policies = policies(specs, ago);
-    let list = |items: Vec<Value>| answer(&json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}));
     let policies = move |Path(plural): Path<String>| async move {
         list(policies.into_iter().filter(|(of, _)| *of == plural).map(|(_, policy)| policy).collect())
     };
@@ -208,14 +231,6 @@ fn api_server(specs: [Value; 2], ago: i64, deleted: Deleted) -> Router {
         answer(&json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
     };
     let write = |body: String| async move { ([(CONTENT_TYPE, "application/json")], body) };
-    let objects = ["a", "b"].into_iter().flat_map(|namespace| {
-        (0..OBJECTS).map(move |number| {
-            let name = format!("{namespace}-{number:02}");
-            let uid = format!("uid-{name}");
-            json!({"metadata": {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": "1"}})
-        })
-    });
-    let objects: Vec<Value> = objects.collect();
     let versions = json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []});
     let config_maps =
         json!({"name": "configmaps", "singularName": "", "namespaced": true, "kind": "ConfigMap", "verbs": ["list"]});
@@ -228,7 +243,6 @@ fn api_server(specs: [Value; 2], ago: i64, deleted: Deleted) -> Router {
         .route("/api", get(move || async move { answer(&versions) }))
         .route("/apis", get(|| async { answer(&json!({"kind": "APIGroupList", "groups": []})) }))
         .route("/api/v1", get(move || async move { answer(&resources) }))
-        .route("/api/v1/configmaps", get(move || async move { list(objects) }))
 }
 
 /// Says of each evaluation of the slow policy that it ran to its deadline, after this time, and admits the object otherwise.
