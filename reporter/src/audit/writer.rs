@@ -19,6 +19,8 @@ use super::report::{AuditFormat, SOURCE};
 const PAUSE: Duration = Duration::from_millis(50);
 /// Most tries of a write that fails.
 const TRIES: u32 = 4;
+/// Most tries of a write that is refused with 403 or 404, as an API server that has just started does until it has read its RBAC rules and definitions.
+const REFUSED_TRIES: u32 = 3;
 /// Longest text of the API server that is quoted, in bytes.
 const MAX_QUOTE: usize = 300;
 
@@ -35,6 +37,9 @@ pub(super) struct Writer {
     is_listed: [bool; 2],
     /// Why all reports of a kind are missing: the first problem of this scan.
     problem: Option<String>,
+    /// Whether a write was refused at each try in this scan. Then no further one is tried again: where a right is missing, or a quota used up, each of
+    /// thousands of writes would delay the scan.
+    stays_refused: bool,
     last: Instant,
 }
 
@@ -64,6 +69,7 @@ impl Writer {
             known: Known::default(),
             is_listed: [false; 2],
             problem: None,
+            stays_refused: false,
             last: Instant::now(),
         }
     }
@@ -72,6 +78,7 @@ impl Writer {
     pub(super) async fn list(&mut self) {
         self.known = Known::default();
         self.problem = None;
+        self.stays_refused = false;
         for is_namespaced in [true, false] {
             let listed = self.list_kind(is_namespaced).await;
             self.is_listed[usize::from(is_namespaced)] = listed.is_ok();
@@ -217,12 +224,23 @@ impl Writer {
                 Err(error) if is_of_ending_namespace(&error) => return Ok(true),
                 Err(error) => CallError::from(error),
             };
+            tries += 1;
+            let may_pass = match write {
+                Write::Apply(_) => matches!(error.code(), Some(403 | 404)),
+                Write::Delete => error.code() == Some(403),
+            };
+            if may_pass && !self.stays_refused {
+                if tries < REFUSED_TRIES {
+                    tokio::time::sleep(retry.pause(&error, fastrand::f64())).await;
+                    continue;
+                }
+                self.stays_refused = true;
+            }
             // The object, its namespace or the report is gone.
             if error.code() == Some(404) {
                 return Ok(true);
             }
             self.failures.failed(&error);
-            tries += 1;
             let is_final = matches!(error.code(), Some(400 | 403 | 405 | 413 | 422));
             if is_final || tries >= TRIES {
                 self.metrics.write("failed");
@@ -261,14 +279,18 @@ fn is_of_ending_namespace(error: &kube::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use axum::Router;
-    use axum::http::StatusCode;
     use axum::http::header::CONTENT_TYPE;
+    use axum::http::{Method, StatusCode};
     use axum::routing::get;
     use portcullis_process::ProbeServer;
+    use portcullis_util::lock;
     use prometheus::Registry;
 
     use super::*;
+    use crate::kubernetes::stub;
 
     #[tokio::test]
     async fn a_report_that_cannot_be_read_stays_as_it_is() {
@@ -299,6 +321,45 @@ mod tests {
         let problem = writer.results(&key, |_| true).await.expect_err("the server is broken");
         assert!(problem.starts_with("not all reports could be read: "), "{problem}");
         assert_eq!(writer.known.stale("v1", "Pod"), [], "it is not deleted");
+    }
+
+    #[tokio::test]
+    async fn a_write_that_is_refused_for_a_moment_is_tried_again_and_where_it_stays_refused_the_others_are_not() {
+        // The codes with which writes are refused, whether each of two reports was written, and the number of tries.
+        for (codes, written, tries) in [
+            (&[403][..], [true, true], 3),
+            (&[404], [true, true], 3),
+            (&[403; 9], [false, false], 3 + 1),
+            (&[404; 3], [true, true], 3 + 1),
+        ] {
+            let calls = Arc::new(Mutex::new(0));
+            let client = stub::api_server({
+                let calls = Arc::clone(&calls);
+                move |method, object| {
+                    if method != Method::PATCH {
+                        return (200, json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []}));
+                    }
+                    let mut calls = lock(&calls);
+                    *calls += 1;
+                    codes.get(*calls - 1).map_or((200, object), |code| stub::refused(*code))
+                }
+            });
+            let (leadership, _held) = stub::leads(&client).await;
+            let metrics = AuditMetrics::new(&Registry::new()).expect("registers");
+            let (failures, format) = (Failures::new("write", |_| ()), AuditFormat::Openreports);
+            let mut writer = Writer::new(client, format, "default".into(), leadership, metrics, failures);
+            writer.list().await;
+            for (name, is_written) in ["one", "two"].into_iter().zip(written) {
+                let key = ObjectKey { namespace: Some("a".into()), name: name.into() };
+                let resource = writer.resource(true);
+                let report = json!({
+                    "apiVersion": resource.api_version, "kind": resource.kind,
+                    "metadata": {"name": name, "namespace": "a"}, "results": [{"policy": "cluster/a"}],
+                });
+                assert_eq!(writer.put(&key, Some(report)).await.is_ok(), is_written, "{codes:?} {name}");
+            }
+            assert_eq!(*lock(&calls), tries, "{codes:?}");
+        }
     }
 
     #[test]
