@@ -39,10 +39,10 @@ pub struct PolicyStatus {
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_known")]
     pub history: Option<Vec<HistoryEntry>>,
     /// What the policy says of the objects that exist, as the last scan of the background audit found it; absent without the audit.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "readable")]
     pub audit: Option<AuditSummary>,
     /// What the policy would do to the objects that exist, as it was counted when somebody applied it; absent where that was never counted.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "readable")]
     pub impact: Option<ImpactSummary>,
 }
 
@@ -144,6 +144,11 @@ fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Res
 /// [`known`], for a list that may be absent.
 fn maybe_known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Option<Vec<T>>, D::Error> {
     known(deserializer).map(Some)
+}
+
+/// Reads a part, or none if it cannot be read. One that another release wrote must not hide the rest of the status.
+fn readable<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Option<T>, D::Error> {
+    Ok(serde_json::from_value(Value::deserialize(deserializer)?).ok())
 }
 
 /// The outcome of one generation.
@@ -301,11 +306,14 @@ mod tests {
             "conditions": [{"type": "Novelty"}],
             "replicas": [{"pod": "a", "podUID": "u", "state": "Current", "generation": 1}, {"pod": "b", "state": "Dancing"}],
             "history": [{"generation": 1, "time": "2026-01-01T00:00:00Z", "served": true}, {"novelty": 1}],
+            "audit": {"novelty": 1},
+            "impact": {"generation": "the second"},
         }))
         .expect("a status");
         assert!(status.conditions.is_empty());
         assert_eq!(status.replicas.iter().map(|replica| replica.pod.as_str()).collect::<Vec<_>>(), ["a"]);
         assert_eq!(status.history.map(|history| history.len()), Some(1));
+        assert_eq!((status.audit, status.impact), (None, None));
     }
 
     #[test]
