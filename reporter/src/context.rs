@@ -30,7 +30,7 @@ pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportContext> {
             policy_uid: policy.uid.clone(),
             generation: policy.generation,
             reason: worst(policy)?.as_str().to_owned(),
-            message: clean(&messages.join("; "), ReplicaReportSpec::MAX_CONTEXT_MESSAGE),
+            message: clean(&messages.join("; "), ReplicaReportSpec::MAX_CONTEXT_MESSAGE).into(),
         })
     };
     let lacks = |policy: &LoaderPolicy| worst(policy).is_some_and(ContextReason::is_missing);
@@ -78,7 +78,7 @@ mod tests {
         policies.extend([policy(Vec::new()), policy(both)]);
         let reported = reported(&LoaderState { policies, ..LoaderState::default() });
         assert_eq!(reported.len(), ReplicaReportSpec::MAX_CONTEXT);
-        assert_eq!((reported[0].reason.as_str(), reported[0].message.as_str()), ("ContextForbidden", "no; wait"));
+        assert_eq!((reported[0].reason.as_str(), &*reported[0].message), ("ContextForbidden", "no; wait"));
         assert_eq!(reported[1].reason, "ContextStale");
     }
 

@@ -176,7 +176,7 @@ fn silent(policy: &LoaderPolicy, why: &str, since: Timestamp) -> ReportDeviation
         retryable: Some(reason.class().is_retryable()),
         next_retry_time: None,
         since,
-        message: Some(portcullis_contract::clean(why, Failure::MAX_MESSAGE)),
+        message: Some(portcullis_contract::clean(why, Failure::MAX_MESSAGE).into()),
         // It is unknown what an evaluator does while it does not answer.
         passed_over: false,
     }
@@ -212,7 +212,7 @@ fn deviation(
         retryable: failure.map(|failure| failure.class().is_retryable()),
         next_retry_time: failure.and_then(|failure| failure.next_retry_time),
         since: since.unwrap_or(policy.created),
-        message: Some(failure.map_or_else(|| doing.to_owned(), |failure| failure.message.clone())),
+        message: Some(failure.map_or(doing, |failure| failure.message.as_str()).into()),
         // The loader decides this for its evaluator, from the marks of revisions or from its own memory. No other program knows
         // better, and a policy's status can be late, edited or lost.
         passed_over: serving == 0 && !policy.enforced,

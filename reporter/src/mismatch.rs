@@ -24,7 +24,7 @@ pub(crate) fn reported(loader: &LoaderState) -> Vec<ReportMismatch> {
             policy_uid: policy.uid.clone(),
             generation: policy.generation,
             reason: reason.to_owned(),
-            message: clean(&message, ReplicaReportSpec::MAX_MISMATCH_MESSAGE),
+            message: clean(&message, ReplicaReportSpec::MAX_MISMATCH_MESSAGE).into(),
         }
     };
     let policies = in_turns(policies, |policy| ((), policy.id.namespace()));
@@ -137,7 +137,7 @@ mod tests {
             policy_uid: "uid".into(),
             generation: 1,
             reason: "No Reason\n".into(),
-            message: format!("\u{1b}[31m{}", "x".repeat(1 << 20)),
+            message: format!("\u{1b}[31m{}", "x".repeat(1 << 20)).into(),
         };
         let told = condition(vec![forged], 1, false).expect("a condition");
         assert!(told.starts_with("False/SeveralReasons [31mx") && told.len() < 700, "{}", told.len());

@@ -75,7 +75,7 @@ impl Writers {
             retryable: Some(true),
             next_retry_time: Some(now + Duration::from_secs(40)),
             since: now,
-            message: Some(words.to_owned()),
+            message: Some(words.into()),
             passed_over: false,
         });
     }

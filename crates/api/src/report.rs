@@ -1,9 +1,11 @@
 //! The report of one pod on all policies (docs/design/status-api.md, section 2.2).
 //!
-//! A policy that serves its newest generation takes one entry of a map; only the others take more.
+//! A policy that serves its newest generation takes one entry of a map; only the others take more. Messages, which take most, can be shared among
+//! reports that have the same.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube_derive::CustomResource;
@@ -177,7 +179,7 @@ pub struct ReportMismatch {
     /// The kind of the difference in one word; `SeveralReasons` if there is more than one.
     pub reason: String,
     /// What differs and what to do, for people to read; at most 600 bytes.
-    pub message: String,
+    pub message: Arc<str>,
 }
 
 /// A policy that reads objects of the cluster which this pod does not have, or has only in an old version.
@@ -192,7 +194,7 @@ pub struct ReportContext {
     /// Why they are missing or old, in one word; the worst if there is more than one reason.
     pub reason: String,
     /// The kinds, the causes and what to do, for people to read; at most 600 bytes.
-    pub message: String,
+    pub message: Arc<str>,
 }
 
 /// A policy that this pod checked when somebody applied it, with what it would do to the objects that exist.
@@ -232,7 +234,7 @@ pub struct ReportDeviation {
     pub since: Timestamp,
     /// Why the policy is in this state, for people to read; at most 1024 bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub message: Option<String>,
+    pub message: Option<Arc<str>>,
     /// Whether match groups pass over the policy on this pod, because nothing of it is loaded here and no generation was ever enforced
     /// on all replicas.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
@@ -260,7 +262,7 @@ mod tests {
                 retryable: Some(true),
                 next_retry_time: Timestamp::from_second(second).ok(),
                 since: Timestamp::UNIX_EPOCH,
-                message: Some(message.to_owned()),
+                message: Some(message.into()),
                 passed_over: false,
             }],
             heartbeat: Timestamp::from_second(second).expect("a time"),

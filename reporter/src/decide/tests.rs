@@ -473,7 +473,7 @@ fn fault_r13_two_thousand_failing_replicas_fit() {
     let long = "x".repeat(5000);
     let names: Vec<String> = (0..2000).map(|n| format!("pod-{n:04}")).collect();
     let mut failing = report("", Failed(Reason::NotFound));
-    failing.deviations[0].message = Some(long);
+    failing.deviations[0].message = Some(long.into());
     let heard = LastReport { report: &failing, is_stale: false };
     let mut replicas: Vec<_> =
         names.iter().map(|pod| Replica { pod, pod_uid: "", expected: true, report: Some(heard) }).collect();

@@ -2,6 +2,7 @@
 //! Pure.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use portcullis_api::{PolicyKey, ReplicaReportSpec, ReportContext, ReportDeviation, ReportMismatch};
 use portcullis_contract::LoaderState;
@@ -61,7 +62,7 @@ fn shorten_deviations(report: &mut ReplicaReportSpec, namespaces: &Namespaces<'_
 /// Shortens messages until the report can be stored, first those of the namespace that has the longest ones altogether. Each entry stays.
 fn shorten_messages(report: &mut ReplicaReportSpec, namespaces: &Namespaces<'_>) {
     let Some(excess) = stored_report(report).checked_sub(MAX_STORED).filter(|excess| *excess > 0) else { return };
-    let mut messages: BTreeMap<Option<&str>, Vec<&mut String>> = BTreeMap::new();
+    let mut messages: BTreeMap<Option<&str>, Vec<&mut Arc<str>>> = BTreeMap::new();
     let deviations = report.deviations.iter_mut().filter_map(|ReportDeviation { policy_uid, message, .. }| {
         let message = message.as_mut()?;
         Some((policy_uid, message))
@@ -72,7 +73,7 @@ fn shorten_messages(report: &mut ReplicaReportSpec, namespaces: &Namespaces<'_>)
     for (uid, message) in deviations.chain(mismatches).chain(context) {
         messages.entry(namespaces.get(uid)).or_default().push(message);
     }
-    let sizes = |messages: &[&mut String]| messages.iter().map(|message| stored(message)).collect::<Vec<_>>();
+    let sizes = |messages: &[&mut Arc<str>]| messages.iter().map(|message| stored(message)).collect::<Vec<_>>();
     let all: Vec<usize> = messages.values().map(|messages| sizes(messages).iter().sum()).collect();
     let of_each_namespace = level(&all, all.iter().sum::<usize>().saturating_sub(excess));
     for messages in messages.into_values() {
@@ -97,7 +98,7 @@ fn level(sizes: &[usize], mut room: usize) -> usize {
 }
 
 /// Cuts a message to this many bytes as it is stored.
-fn cut(message: &mut String, most: usize) {
+fn cut(message: &mut Arc<str>, most: usize) {
     if stored(message) <= most {
         return;
     }
@@ -107,11 +108,11 @@ fn cut(message: &mut String, most: usize) {
         used += stored_char(*c);
         used <= room
     };
-    let end = message.chars().take_while(fits).map(char::len_utf8).sum();
-    message.truncate(end);
+    let mut kept: String = message.chars().take_while(fits).collect();
     if most >= MARK.len_utf8() {
-        message.push(MARK);
+        kept.push(MARK);
     }
+    *message = kept.into();
 }
 
 /// The bytes of a text in the JSON that an API server stores.
@@ -164,7 +165,7 @@ mod tests {
                     policy_uid: uid.clone(),
                     generation: 7,
                     reason: "SeveralReasons".into(),
-                    message: text.repeat(ReplicaReportSpec::MAX_MISMATCH_MESSAGE / text.len()),
+                    message: text.repeat(ReplicaReportSpec::MAX_MISMATCH_MESSAGE / text.len()).into(),
                 });
                 report.deviations.push(ReportDeviation {
                     policy_uid: uid,
@@ -175,7 +176,7 @@ mod tests {
                     retryable: Some(true),
                     next_retry_time: Some(Timestamp::UNIX_EPOCH),
                     since: Timestamp::UNIX_EPOCH,
-                    message: Some(text.repeat(portcullis_contract::Failure::MAX_MESSAGE / text.len())),
+                    message: Some(text.repeat(portcullis_contract::Failure::MAX_MESSAGE / text.len()).into()),
                     passed_over: true,
                 });
             }
@@ -214,7 +215,7 @@ mod tests {
         let (mut report, loader) = report(&[("flood", 490), ("quiet", 10)], "<");
         shorten(&mut report, &loader);
         let lengths =
-            |namespace| of(&report, namespace).iter().map(|one| one.message.as_ref().map_or(0, String::len)).max();
+            |namespace| of(&report, namespace).iter().map(|one| one.message.as_deref().map_or(0, str::len)).max();
         assert_eq!((lengths("quiet"), lengths("flood").is_some_and(|longest| longest < 400)), (Some(1024), true));
     }
 
@@ -245,12 +246,12 @@ mod tests {
         assert_eq!(level(&[5, 100, 7], 111), 99);
         assert_eq!(level(&[5, 100, 100], 105), 50);
         assert_eq!(level(&[5, 5], 0), 0);
-        let mut text = "a<b<c".to_owned();
+        let mut text: Arc<str> = "a<b<c".into();
         cut(&mut text, 11);
-        assert_eq!(text, "a<b…");
+        assert_eq!(&*text, "a<b…");
         cut(&mut text, 10);
-        assert_eq!(text, "a<…");
+        assert_eq!(&*text, "a<…");
         cut(&mut text, 2);
-        assert_eq!(text, "");
+        assert_eq!(&*text, "");
     }
 }

@@ -65,7 +65,7 @@ fn deviates(loader: &LoaderState, evaluator: Evaluator<'_>) -> (ReplicaState, i6
     assert_eq!((report.current.len(), report.deviations.len()), (0, 1), "{report:?}");
     let deviation = report.deviations.remove(0);
     assert_eq!((deviation.policy_uid.as_str(), deviation.generation), (UID, 2));
-    (deviation.state, deviation.serving, deviation.reason, deviation.message.unwrap_or_default())
+    (deviation.state, deviation.serving, deviation.reason, deviation.message.unwrap_or_default().to_string())
 }
 
 fn told(state: ReplicaState, serving: i64, reason: Reason) -> (ReplicaState, i64, Option<String>, String) {

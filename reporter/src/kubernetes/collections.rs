@@ -23,8 +23,8 @@ use super::store::{Change, Collection};
 
 /// Objects in a page of a list. A policy can have 1.5 MB, and a page is there as bytes and as text while it is read.
 const PAGE: u32 = 20;
-/// Reports in a page. Only reporters write them.
-const REPORTS_PAGE: u32 = 50;
+/// Reports in a page. One can have a megabyte, and takes several while it is read.
+const REPORTS_PAGE: u32 = 5;
 /// How much longer than its own limit kube waits for a silent watch.
 const SLACK: Duration = Duration::from_secs(5);
 /// Longest watch that kube asks for, in seconds.

@@ -46,6 +46,8 @@ use crate::{event, failing};
 
 /// Most changes of watched objects that wait in the channel. Each has a whole status, so it is few.
 const CHANGES: usize = 64;
+/// The same of reports, which can have a megabyte each.
+const REPORT_CHANGES: usize = 4;
 /// Most summaries of the audit that wait in the channel.
 const QUEUE: usize = 1024;
 /// How often staleness is judged and the remains of pods are looked for.
@@ -76,8 +78,10 @@ async fn lead(
     audit: Option<Audit>,
 ) {
     let (sender, mut changes) = mpsc::channel(CHANGES);
+    let (report_sender, mut reports) = mpsc::channel(REPORT_CHANGES);
     let mut watches = JoinSet::new();
     for (collection, doing, api, config) in collections(&client, settings) {
+        let sender = if collection == Collection::Reports { &report_sender } else { &sender };
         watches.spawn(follow(collection, api, config, metrics.failures_to(doing), sender.clone()));
     }
     let mut leader = Leader::new(client, settings, metrics, leadership.clone());
@@ -99,12 +103,8 @@ async fn lead(
             }
         };
         tokio::select! {
-            Some((collection, first)) = changes.recv() => {
-                leader.apply(collection, first);
-                while let Ok((collection, next)) = changes.try_recv() {
-                    leader.apply(collection, next);
-                }
-            }
+            Some(first) = changes.recv() => leader.apply_all(first, &mut changes),
+            Some(first) = reports.recv() => leader.apply_all(first, &mut reports),
             Some(outcome) = leader.writes.join_next() => match outcome {
                 Ok(Some(outcome)) => leader.written(outcome),
                 Ok(None) | Err(_) => break,
@@ -190,6 +190,15 @@ impl<'a> Leader<'a> {
             event: JoinSet::new(),
             removals: Removals::new(metrics.failures_to("remove reports"), Instant::now()),
             outdated: Outdated::default(),
+        }
+    }
+
+    /// Takes in a change and those that wait behind it.
+    fn apply_all(&mut self, first: (Collection, Change), rest: &mut mpsc::Receiver<(Collection, Change)>) {
+        let mut next = Some(first);
+        while let Some((collection, change)) = next {
+            self.apply(collection, change);
+            next = rest.try_recv().ok();
         }
     }
 

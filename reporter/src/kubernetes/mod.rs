@@ -31,6 +31,7 @@ mod store;
 #[cfg(test)]
 pub(crate) mod stub;
 mod tally;
+mod texts;
 mod tries;
 mod urgency;
 mod write;
@@ -50,8 +51,8 @@ pub(crate) use args::Settings;
 use crate::audit::{Audit, Site};
 use metrics::ClusterMetrics;
 
-/// The largest page of objects for the audit, in bytes. A page that is larger is asked for in smaller ones.
-const LARGEST_AUDIT_ANSWER: usize = 16 << 20;
+/// The largest page of what the leader and the audit list, in bytes. A page that is larger is asked for in smaller ones.
+const LARGEST_PAGE: usize = 16 << 20;
 
 /// The running output.
 pub(crate) struct Cluster {
@@ -88,10 +89,11 @@ impl Cluster {
             name: settings.lease_name.clone(),
             identity: identity.pod.clone(),
         };
+        let listing = server.client_within(AnswerLimits { largest: LARGEST_PAGE, ..AnswerLimits::default() });
         let audit = settings.audit.map(|wanted| {
             let metrics_of_calls = metrics.clone();
             Audit {
-                client: server.client_within(AnswerLimits { largest: LARGEST_AUDIT_ANSWER, ..AnswerLimits::default() }),
+                client: listing.clone(),
                 evaluator,
                 site: Site { policy_server: identity.policy_server.clone(), namespace: identity.namespace.clone() },
                 interval: wanted.interval,
@@ -120,7 +122,7 @@ impl Cluster {
             })
         };
         let leader = supervised("the leader", &shutdown, move || {
-            let (client, settings, metrics) = (client.clone(), Arc::clone(&settings), metrics.clone());
+            let (client, settings, metrics) = (listing.clone(), Arc::clone(&settings), metrics.clone());
             leader::lead_whenever_held(client, settings, metrics, leadership.clone(), audit.clone())
         });
         Ok(Self { report, node, own, lease, leader })

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::fields::Fingerprint;
 use super::object::{Endpoint, Meta, PolicyObject, ReportObject, endpoints, status};
+use super::texts::Texts;
 use crate::audit::{Found, News, unserved};
 use crate::facts::{LastReport, Replica};
 use crate::{context, mismatch};
@@ -92,6 +93,7 @@ pub(crate) struct Store {
     /// Each in its own piece of memory, as half of the places of a map may be empty.
     policies: BTreeMap<PolicyId, Box<TrackedPolicy>>,
     reports: BTreeMap<String, Report>,
+    texts: Texts,
     slices: BTreeMap<String, Vec<Endpoint>>,
     /// Names and pods of slices in a list that is being read, by uid. Until it is read, the earlier ones count: a mixture would look like more pods
     /// than there are.
@@ -114,6 +116,7 @@ impl Store {
             audit,
             policies: BTreeMap::new(),
             reports: BTreeMap::new(),
+            texts: Texts::default(),
             slices: BTreeMap::new(),
             read_slices: BTreeMap::new(),
             missing: vec![
@@ -387,7 +390,8 @@ impl Store {
         }
     }
 
-    fn put_report(&mut self, object: ReportObject, now: Instant, clock: Timestamp) {
+    fn put_report(&mut self, mut object: ReportObject, now: Instant, clock: Timestamp) {
+        self.texts.share(&mut object.spec);
         let name = object.meta.name.clone();
         let last = self.reports.get(&name);
         match last.map(|last| concerned(&last.object.spec, &object.spec)) {
