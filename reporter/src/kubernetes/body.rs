@@ -1,8 +1,10 @@
-//! The bodies of the writes of a policy's status (docs/design/status-api.md, section 10). Pure.
+//! The bodies of the writes of a policy's status (docs/design/status-api.md, section 10), and what an older schema lacks of a body. Pure.
 //!
 //! An apply has all of our fields, since fields that it leaves out are removed. It does not remove values that another manager owns, which
 //! can be seen in the answer. An API server with an older schema refuses an apply with fields that it does not know, but takes a merge and
 //! drops these fields.
+
+use std::collections::BTreeSet;
 
 use portcullis_api::{API_VERSION, PolicyStatus};
 use serde_json::{Map, Value, json};
@@ -44,7 +46,7 @@ pub(crate) fn apply_known(object: &PolicyObject, status: &PolicyStatus, kept: &V
 }
 
 /// `wanted` without the fields that `kept` lacks.
-fn known(wanted: &Value, kept: &Value) -> Value {
+pub(crate) fn known(wanted: &Value, kept: &Value) -> Value {
     match (wanted, kept) {
         (Value::Object(wanted), Value::Object(kept)) => {
             let fields = wanted.iter().filter_map(|(name, value)| Some((name.clone(), known(value, kept.get(name)?))));
@@ -55,6 +57,27 @@ fn known(wanted: &Value, kept: &Value) -> Value {
             Value::Array(wanted.iter().zip(kept).map(|(wanted, kept)| known(wanted, kept)).collect())
         }
         _ => wanted.clone(),
+    }
+}
+
+/// Adds the paths of the fields of `wanted` that `kept` lacks, each once, however many entries of a list have it.
+pub(crate) fn unknown(wanted: &Value, kept: &Value, path: &str, out: &mut BTreeSet<String>) {
+    match (wanted, kept) {
+        (Value::Object(wanted), Value::Object(kept)) => {
+            for (name, value) in wanted {
+                let path = format!("{path}.{name}");
+                match kept.get(name) {
+                    Some(kept) => unknown(value, kept, &path, out),
+                    None => {
+                        out.insert(path);
+                    }
+                }
+            }
+        }
+        (Value::Array(wanted), Value::Array(kept)) if wanted.len() == kept.len() => {
+            wanted.iter().zip(kept).for_each(|(wanted, kept)| unknown(wanted, kept, path, out));
+        }
+        _ => {}
     }
 }
 
@@ -78,6 +101,9 @@ mod tests {
         let mut kept = status();
         kept.as_object_mut().expect("an object").remove("summary");
         kept["replicas"][0].as_object_mut().expect("an object").remove("generation");
+        let mut names = BTreeSet::new();
+        unknown(&status(), &kept, "status", &mut names);
+        assert_eq!(names, ["status.replicas.generation", "status.summary"].map(str::to_owned).into());
         let known = known(&status(), &kept);
         assert_eq!(known, kept);
         assert_eq!(known["conditions"], status()["conditions"]);

@@ -30,7 +30,7 @@ use super::args::Settings;
 use super::collections::{collections, follow};
 use super::fields::{self, Fingerprint, Fit};
 use super::judge::wanted;
-use super::metrics::ClusterMetrics;
+use super::metrics::{ClusterMetrics, Losing};
 use super::object::{Meta, PolicyObject};
 use super::outdated::Outdated;
 use super::pace::{Next, Pace};
@@ -127,7 +127,7 @@ async fn lead(
     }
     metrics.tally.show(std::iter::empty());
     metrics.audit.show(&BTreeMap::new());
-    metrics.outdated.set(0);
+    metrics.outdated.set(Losing::Status, false);
     if leadership.is_held() {
         // A part of the leader has panicked, as nothing else ends it. Its state cannot be trusted, so the leader starts
         // again.
@@ -250,7 +250,7 @@ impl<'a> Leader<'a> {
                 .tally
                 .show(policies.filter_map(|policy| Some((&policy.object.id, Said::of(policy.last.as_ref()?)))));
         }
-        self.metrics.outdated.set(i64::from(self.outdated.is_seen()));
+        self.metrics.outdated.set(Losing::Status, self.outdated.is_seen());
         let status = self.start_writes(now);
         let event = self.start_event(now);
         [status, event].into_iter().flatten().min()

@@ -1,5 +1,8 @@
 //! Metrics of the output to Kubernetes.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use portcullis_kubernetes::{CallError, Failures};
 use portcullis_process::{counter, counters, gauge};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
@@ -14,8 +17,8 @@ pub(crate) struct ClusterMetrics {
     failures: IntCounterVec,
     /// 1 while this reporter leads.
     pub(crate) leads: IntGauge,
-    /// 1 while the API server drops fields of the status.
-    pub(crate) outdated: IntGauge,
+    /// Whether the API server drops fields of the status, or of the report.
+    pub(crate) outdated: OutdatedGauge,
     /// Status objects written.
     pub(crate) writes: IntCounter,
     /// Status writes that met a newer version.
@@ -44,11 +47,7 @@ impl ClusterMetrics {
                 &["call", "code"],
             )?,
             leads: gauge(registry, "portcullis_reporter_leader", "1 while this reporter holds the Lease")?,
-            outdated: gauge(
-                registry,
-                "portcullis_reporter_status_schema_outdated",
-                "1 when the CustomResourceDefinition is older than the reporter and drops fields of the status",
-            )?,
+            outdated: OutdatedGauge::new(registry)?,
             writes: counter(
                 registry,
                 "portcullis_reporter_policy_status_writes_total",
@@ -74,5 +73,43 @@ impl ClusterMetrics {
     pub(crate) fn failures_to(&self, doing: &'static str) -> Failures {
         let failures = self.failures.clone();
         Failures::new(doing, move |error: &CallError| failures.with_label_values(&[doing, &error.label()]).inc())
+    }
+}
+
+/// What an API server with an older definition drops fields of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Losing {
+    /// The status of a policy, as the leader finds.
+    Status,
+    /// This pod's report.
+    Report,
+}
+
+/// A gauge that is 1 while the API server drops fields of anything.
+#[derive(Clone)]
+pub(crate) struct OutdatedGauge {
+    gauge: IntGauge,
+    losing: Arc<[AtomicBool; 2]>,
+}
+
+impl OutdatedGauge {
+    fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let gauge = gauge(
+            registry,
+            "portcullis_reporter_status_schema_outdated",
+            "1 when a CustomResourceDefinition is older than the reporter and drops fields of the status or of the report",
+        )?;
+        Ok(Self { gauge, losing: Arc::default() })
+    }
+
+    /// Sets whether fields of this are dropped.
+    pub(crate) fn set(&self, what: Losing, is_losing: bool) {
+        self.losing[what as usize].store(is_losing, Ordering::Relaxed);
+        self.gauge.set(i64::from(self.losing.iter().any(|losing| losing.load(Ordering::Relaxed))));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn get(&self) -> i64 {
+        self.gauge.get()
     }
 }

@@ -110,7 +110,8 @@ impl Cluster {
             let metrics = metrics.clone();
             supervised("the report", &shutdown, move || {
                 let failures = metrics.failures_to("write the report");
-                own::report(client.clone(), identity.clone(), heartbeat, failures, updates.clone())
+                let outdated = metrics.outdated.clone();
+                own::report(client.clone(), identity.clone(), heartbeat, failures, outdated, updates.clone())
             })
         };
         let lease = {

@@ -2,18 +2,23 @@
 //! behind a slow API server. Retries that fail in the same way are written later, several at once: while a registry is away, there is always
 //! another one.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use kube::Client;
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use portcullis_api::kubernetes::BoundedObject;
 use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_api::{API_VERSION, ReplicaReportSpec, ReportChange};
 use portcullis_kubernetes::{CallError, Failures, REPORT_MANAGER, Retry};
+use portcullis_util::LogOnce;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::args::Identity;
+use super::body::{known, unknown};
+use super::metrics::{Losing, OutdatedGauge};
 use super::object::reports;
 use super::pace::Bucket;
 
@@ -29,18 +34,21 @@ pub(crate) async fn report(
     identity: Identity,
     heartbeat: Duration,
     mut failures: Failures,
+    outdated: OutdatedGauge,
     mut updates: watch::Receiver<Option<ReplicaReportSpec>>,
 ) {
     let mut slot = Slot::new(heartbeat, Instant::now());
     let mut retry = Retry::default();
-    let (reports, params) = (reports(client, &identity.namespace), PatchParams::apply(REPORT_MANAGER).force());
+    let mut outdated_log = LogOnce::default();
+    let reports = reports(client, &identity.namespace);
     loop {
         match slot.next(Instant::now()) {
             Some(at) if at <= Instant::now() => {
                 let Some(spec) = slot.begin(Instant::now(), Timestamp::now()) else { continue };
-                let body = Patch::Apply(body(&identity, &spec));
-                match reports.patch(&identity.pod, &params, &body).await.map_err(CallError::from) {
-                    Ok(_) => {
+                match apply(&reports, &identity.pod, body(&identity, &spec)).await {
+                    Ok(dropped) => {
+                        tell(&dropped, &mut outdated_log);
+                        outdated.set(Losing::Report, !dropped.is_empty());
                         retry.reset();
                         failures.over();
                         slot.written(spec, Instant::now(), fastrand::f64());
@@ -74,6 +82,59 @@ pub(crate) async fn report(
                 }
             }
         }
+    }
+}
+
+/// Applies a report, without the fields that the API server's definition lacks, and returns their paths. An apply with unknown fields is refused with
+/// code 500 as a whole, so a dry run of what drops them finds out which they are.
+///
+/// # Errors
+/// When the API server does not take the report.
+async fn apply(reports: &Api<BoundedObject>, pod: &str, mut body: Value) -> Result<BTreeSet<String>, CallError> {
+    let params = PatchParams::apply(REPORT_MANAGER).force();
+    let mut dropped = BTreeSet::new();
+    let error = match reports.patch(pod, &params, &Patch::Apply(&body)).await.map_err(CallError::from) {
+        Ok(_) => return Ok(dropped),
+        Err(error) => error,
+    };
+    if error.code() != Some(500) {
+        return Err(error);
+    }
+    let Ok(kept) = kept(reports, pod, &body).await else { return Err(error) };
+    unknown(&body["spec"], &kept["spec"], "spec", &mut dropped);
+    if dropped.is_empty() {
+        return Err(error);
+    }
+    body["spec"] = known(&body["spec"], &kept["spec"]);
+    reports.patch(pod, &params, &Patch::Apply(&body)).await?;
+    Ok(dropped)
+}
+
+/// What the API server keeps of a report that is merged into the one that exists, or made if there is none. It is not stored.
+async fn kept(reports: &Api<BoundedObject>, pod: &str, body: &Value) -> kube::Result<Value> {
+    let params = PatchParams { dry_run: true, ..PatchParams::apply(REPORT_MANAGER) };
+    let kept = match reports.patch(pod, &params, &Patch::Merge(body)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            let object = serde_json::from_value(body.clone()).map_err(kube::Error::SerdeError)?;
+            let params = PostParams { dry_run: true, field_manager: Some(REPORT_MANAGER.to_owned()) };
+            reports.create(&params, &object).await?
+        }
+        kept => kept?,
+    };
+    Ok(kept.into())
+}
+
+/// Logs once that the report lacks fields, and that it lacks none any longer.
+fn tell(dropped: &BTreeSet<String>, log: &mut LogOnce) {
+    if dropped.is_empty() {
+        if log.works() {
+            tracing::info!("able to write the whole report again");
+        }
+    } else if log.fails("", Instant::now()) {
+        let shown = dropped.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
+        tracing::warn!(
+            "the CustomResourceDefinition of ReplicaReports is older than the reporter and lacks {shown}; install the newer one"
+        );
     }
 }
 
@@ -149,10 +210,15 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::http::Method;
     use portcullis_api::ReportDeviation;
     use portcullis_contract::ReplicaState;
+    use portcullis_util::lock;
 
     use super::*;
+    use crate::kubernetes::stub::{api_server, refused};
 
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -245,16 +311,61 @@ mod tests {
         assert_eq!(write(&mut slot, start + Duration::from_secs(5)), Some(2));
     }
 
-    #[test]
-    fn the_pod_owns_its_report() {
-        let identity = Identity {
+    fn identity() -> Identity {
+        Identity {
             namespace: "ns".into(),
             policy_server: "default".into(),
             pod: "pod-a".into(),
             pod_uid: "uid-a".into(),
             node: String::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_report_is_written_without_the_fields_that_an_older_definition_lacks() {
+        let impact = json!({
+            "generation": 2, "checkedAt": "2026-01-01T00:00:00Z", "evaluated": 5, "denied": 1, "changed": 0, "failed": 0,
+            "namespaces": 1, "sample": false, "complete": true,
+        });
+        let mut whole = body(&identity(), &spec(7));
+        whole["spec"]["impacts"] = json!([{"policyUID": "uid", "impact": impact}]);
+        let without = |mut object: Value, field: &str| {
+            object["spec"].as_object_mut().expect("a spec").remove(field);
+            object
         };
-        let body = body(&identity, &spec(1));
+        // The API server's answers in order: whether it has a report already or not, and whether the field is why it refuses the report.
+        for (is_there, is_older) in [(true, true), (false, true), (true, false)] {
+            let calls = Arc::new(Mutex::new(Vec::new()));
+            let client = api_server({
+                let calls = Arc::clone(&calls);
+                move |method, object| {
+                    let mut calls = lock(&calls);
+                    calls.push((method.clone(), object.clone()));
+                    match (calls.len(), is_there) {
+                        (1, _) => refused(500),
+                        (2, false) => refused(404),
+                        (2, true) | (3, false) if is_older => (200, without(object, "impacts")),
+                        _ => (200, object),
+                    }
+                }
+            });
+            let written = apply(&reports(client, "ns"), "pod-a", whole.clone()).await;
+            let calls = lock(&calls).clone();
+            if is_older {
+                assert_eq!(written.expect("written"), ["spec.impacts".to_owned()].into());
+                let methods: Vec<&Method> = calls.iter().map(|(method, _)| method).collect();
+                let asked = if is_there { &[Method::PATCH][..] } else { &[Method::PATCH, Method::POST] };
+                assert!(methods.iter().copied().eq([&Method::PATCH].into_iter().chain(asked).chain([&Method::PATCH])));
+                assert_eq!(calls.last().map(|(_, object)| object), Some(&without(whole.clone(), "impacts")));
+            } else {
+                assert_eq!((written.expect_err("refused").code(), calls.len()), (Some(500), 2));
+            }
+        }
+    }
+
+    #[test]
+    fn the_pod_owns_its_report() {
+        let body = body(&identity(), &spec(1));
         assert_eq!((&body["metadata"]["namespace"], &body["metadata"]["name"]), (&json!("ns"), &json!("pod-a")));
         assert_eq!(body["metadata"]["ownerReferences"][0]["uid"], "uid-a");
     }
