@@ -280,7 +280,9 @@ impl<'c> Installation<'c> {
     pub fn all_events(&self, policy: &Policy) -> Vec<Value> {
         let Some(object) = self.object(policy) else { return Vec::new() };
         let uid = &object["metadata"]["uid"];
-        let events = self.api().list("/apis/events.k8s.io/v1/events").into_iter();
+        // Those on objects that are in no namespace are in this one.
+        let namespace = policy.namespace().unwrap_or("default");
+        let events = self.api().list(&format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events")).into_iter();
         events.filter(|event| event["regarding"]["uid"] == *uid).collect()
     }
 
