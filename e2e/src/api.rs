@@ -10,6 +10,9 @@ use crate::connection::{Answer, Question};
 use crate::json::items;
 use crate::wait::eventually;
 
+/// The annotation in which `kubectl apply` keeps the object as it was applied, so that the next one knows what to remove.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// The API servers of a cluster, asked one after the other until one answers. Copies are cheap, and do not keep the cluster
 /// alive: once it is gone, every request fails.
 #[derive(Clone)]
@@ -151,6 +154,22 @@ impl Api {
         self.send("PATCH", &path, "application/apply-patch+yaml", &object.to_string())
     }
 
+    /// Does what `kubectl apply` does with an object that does not exist yet: creates it at this path, with the annotation that a later
+    /// `kubectl apply` needs. Returns whether that succeeded. If not, kubectl can say why, or change what is there.
+    pub(crate) fn create_as_kubectl(&self, path: &str, object: &Value) -> bool {
+        let (collection, _) = path.rsplit_once('/').expect("the path ends with the name");
+        let query = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict";
+        // kubectl looks, too, before it creates: webhooks are not called for an object that is there.
+        self.read(path).is_ok_and(|reply| reply.code == 404)
+            && self.create(&format!("{collection}?{query}"), &as_applied(object)).is_ok_and(|reply| reply.is_ok())
+    }
+
+    /// `kubectl apply --server-side --force-conflicts` of an object, as JSON. Returns whether that succeeded.
+    pub(crate) fn apply_as_kubectl(&self, path: &str, object: &str) -> bool {
+        let path = format!("{path}?fieldManager=kubectl&force=true&fieldValidation=Strict");
+        self.send("PATCH", &path, "application/apply-patch+yaml", object).is_ok_and(|reply| reply.is_ok())
+    }
+
     /// Deletes an object.
     ///
     /// # Errors
@@ -210,11 +229,27 @@ impl Api {
     }
 }
 
+/// The object with the annotation of `kubectl apply`.
+fn as_applied(object: &Value) -> Value {
+    let mut applied = object.clone();
+    applied["metadata"]["annotations"][LAST_APPLIED] = object.to_string().into();
+    applied
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_object_is_kept_in_an_annotation_beside_its_own() {
+        let object = json!({ "kind": "Namespace", "metadata": { "name": "shop", "annotations": { "own": "yes" } } });
+        let applied = as_applied(&object);
+        let annotations = &applied["metadata"]["annotations"];
+        assert_eq!(annotations["own"], "yes");
+        assert_eq!(serde_json::from_str::<Value>(annotations[LAST_APPLIED].as_str().unwrap()).unwrap(), object);
+    }
 
     #[test]
     #[should_panic(expected = "the pod: 409 \"it is there\"")]

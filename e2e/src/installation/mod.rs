@@ -66,8 +66,7 @@ impl<'c> Installation<'c> {
         // From now on, stalls of the machine are left out of what tests measure.
         portcullis_testkit::Stalls::watch();
         manifests::install_definitions(cluster);
-        let objects = manifests::objects(&options.name, &options.policy_server);
-        cluster.apply_server_side(&objects).expect("the objects of the installation");
+        manifests::install(cluster, &options.name, &options.policy_server);
         let source = Source::start(cluster);
         let installation = Self {
             cluster,
@@ -232,9 +231,10 @@ impl<'c> Installation<'c> {
         let namespace = json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels },
         });
-        self.cluster.apply(&namespace.to_string()).expect("a namespace");
-        let path = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
-        eventually(&format!("the account that pods of {name} have"), || self.api().get(&path));
+        let path = format!("/api/v1/namespaces/{name}");
+        self.put_object(&path, &namespace);
+        let account = format!("{path}/serviceaccounts/default");
+        eventually(&format!("the account that pods of {name} have"), || self.api().get(&account));
         name
     }
 
@@ -253,13 +253,22 @@ impl<'c> Installation<'c> {
         self.cluster.apply(&policy.manifest(&self.source).to_string())
     }
 
+    /// [`Installation::apply`], without starting kubectl if there is no policy of this name yet: for tests that do not look at what kubectl
+    /// prints.
+    ///
+    /// # Panics
+    /// When the API server refuses it.
+    pub fn put(&self, policy: &Policy) {
+        self.put_object(&policy.path(), &policy.manifest(&self.source));
+    }
+
     /// Applies policies and waits until all are Ready at their newest generation.
     ///
     /// # Panics
     /// When one is refused, or not Ready in time; shows its status.
     pub fn apply_ready(&self, policies: &[Policy]) {
         for policy in policies {
-            self.apply(policy).expect("the policy");
+            self.put(policy);
         }
         for policy in policies {
             self.wait_for(policy, "Ready", "True");
@@ -365,7 +374,15 @@ impl<'c> Installation<'c> {
             "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "stringData": data,
             "metadata": { "name": self.tls_secret(), "namespace": self.namespace() },
         });
-        self.cluster.apply(&secret.to_string()).expect("a certificate");
+        self.put_object(&format!("/api/v1/namespaces/{}/secrets/{}", self.namespace(), self.tls_secret()), &secret);
+    }
+
+    /// `kubectl apply` of the object of this path. A process for each would take much of the time of all tests, so kubectl is started only
+    /// for what exists or is refused.
+    fn put_object(&self, path: &str, object: &Value) {
+        if !self.api().create_as_kubectl(path, object) {
+            self.cluster.apply(&object.to_string()).expect(path);
+        }
     }
 
     /// Whether there is a controller, which makes the certificates and the keys of webhook paths.

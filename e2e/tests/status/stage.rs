@@ -71,7 +71,7 @@ impl<'c> Stage<'c> {
     /// Creates a policy, confirms its webhook, and returns it with its object.
     pub(crate) fn policy(&self, name: &str) -> (Policy, Value) {
         let policy = self.installation.policy(&self.namespace, name);
-        self.installation.apply(&policy).expect("the policy");
+        self.installation.put(&policy);
         let object = self.confirm(&policy);
         (policy, object)
     }
