@@ -73,6 +73,9 @@ fn content(mut value: Value, too_deep: &[String], folder: &Path) -> (Option<Head
         group: None,
     };
     let body = (|| {
+        if fields.timeout_eval_seconds == Some(0) {
+            return Err(invalid("timeoutEvalSeconds: want at least 1".to_owned()));
+        }
         if let Some(members) = fields.policies {
             if !too_deep.is_empty() {
                 return Err(invalid(format!("{} is nested too deep", too_deep.join("."))));
@@ -87,9 +90,6 @@ fn content(mut value: Value, too_deep: &[String], folder: &Path) -> (Option<Head
         let Some(module) = fields.module.filter(|module| !module.is_empty() && module.len() <= 2048) else {
             return Err(invalid("module: want an address of 1 to 2048 characters".to_owned()));
         };
-        if fields.timeout_eval_seconds == Some(0) {
-            return Err(invalid("timeoutEvalSeconds: want at least 1".to_owned()));
-        }
         let host_capabilities = fields.host_capabilities.unwrap_or_default();
         portcullis_contract::Capability::check_patterns(&host_capabilities)
             .map_err(|error| invalid(error.to_string()))?;
@@ -172,6 +172,17 @@ mod tests {
         assert_eq!(good.body.expect("good").members.len(), 1);
         assert!(problem(&group("expression: c(), message: no")).message.contains("`c()`"));
         assert!(problem(&group("expression: b()")).message.contains("message: is missing"));
+        for (text, field) in [
+            (group("expression: b(), message: no, timeoutEvalSeconds: 0"), "timeoutEvalSeconds: "),
+            (
+                group("expression: b(), message: no").replace("m.wasm", "m.wasm, timeoutEvalSeconds: 0"),
+                "policies.b.timeoutEvalSeconds: ",
+            ),
+            ("a: {module: a.wasm, timeoutEvalSeconds: 0}".to_owned(), "timeoutEvalSeconds: "),
+        ] {
+            let problem = problem(&text);
+            assert_eq!((problem.reason, &*problem.message), (Reason::SpecInvalid, &*format!("{field}want at least 1")));
+        }
         assert!(problem("a: {module: a.wasm, hostCapabilities: [oci/v1]}").message.contains("oci/v1"));
         assert!(problem("a: {}").message.contains("module"));
         assert!(problem("a: {module: a.wasm, policyMode: loud}").message.contains("policyMode"));

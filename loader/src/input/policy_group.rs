@@ -46,6 +46,9 @@ fn member(mut value: Value, reference: impl Fn(&str) -> Result<Reference, Proble
     let taken = value.as_object_mut().and_then(|member| member.shift_remove("settings"));
     let invalid = |text: String| Problem::new(Reason::SpecInvalid, text);
     let member: PolicyGroupMember = decode(value)?;
+    if member.timeout_eval_seconds == Some(0) {
+        return Err(invalid("timeoutEvalSeconds: want at least 1".to_owned()));
+    }
     Capability::check_patterns(&member.host_capabilities).map_err(|error| invalid(error.to_string()))?;
     let (settings, reference) = (settings(taken, false)?, reference(&member.module)?);
     Ok(Body {
