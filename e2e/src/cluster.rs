@@ -18,7 +18,7 @@ use crate::network::{self, Kind};
 use crate::slots::Slots;
 use crate::start::{self, Started};
 use crate::state_file::{Member, StateFile};
-use crate::{Cache, Error, Kubernetes, Name, Output, files, lock, node, node_ready};
+use crate::{Cache, Error, Kubernetes, Name, Output, audit_log, files, lock, node, node_ready};
 
 /// How many API servers one cluster can have.
 pub const MAX_API_SERVERS: u8 = 8;
@@ -329,14 +329,11 @@ impl Cluster {
         free.next().expect("a cluster has addresses for 16 proxies, one after the other")
     }
 
-    /// The audit events of all API servers so far, one after the other, at level Metadata.
-    pub fn audit_events(&self) -> Vec<serde_json::Value> {
+    /// The audit events of all API servers so far that have this text, for instance the name of an object or an account: those of one server
+    /// after those of the other, at level Metadata. What an administrator and the components of the control plane read is not in it.
+    pub fn audit_events(&self, text: &str) -> Vec<serde_json::Value> {
         let logs = self.layout.api_server_numbers().map(|number| self.layout.log(&format!("audit-{number}")));
-        let texts = logs.map(|path| std::fs::read_to_string(path).unwrap_or_default());
-        // A line that is still being written is read the next time.
-        texts
-            .flat_map(|text| text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<_>>())
-            .collect()
+        logs.flat_map(|log| audit_log::events(&log, text)).collect()
     }
 
     fn remove(&self) -> Result<(), Error> {

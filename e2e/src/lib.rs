@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod audit_log;
 mod cache;
 mod canary_check;
 mod chart_names;

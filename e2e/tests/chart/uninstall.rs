@@ -9,7 +9,7 @@ use crate::{args, cluster, container, find, has, helm, render};
 
 /// The resources that an account has deleted or patched, in the order of the calls.
 fn writes_of(account: &str) -> Vec<String> {
-    let mut events = cluster().audit_events();
+    let mut events = cluster().audit_events(account);
     events.retain(|event| {
         let is_write = ["delete", "patch"].iter().any(|verb| event["verb"] == *verb);
         is_write && event["user"]["username"] == account && event["stage"] == "ResponseComplete"

@@ -73,6 +73,6 @@ fn the_audit_log_tells_who_asked_for_what() {
     cluster.kubectl(["create", "namespace", "audited"]).expect("a namespace");
     let is_ours = |event: &serde_json::Value| event["verb"] == "create" && event["objectRef"]["name"] == "audited";
     // The log is written after the answer.
-    let event = eventually("the event", || cluster.audit_events().into_iter().find(is_ours));
+    let event = eventually("the event", || cluster.audit_events("audited").into_iter().find(is_ours));
     assert_eq!(event["user"]["username"], "admin");
 }

@@ -44,8 +44,9 @@ pub(crate) fn answers(installation: &Installation<'_>, namespace: &str, policy: 
         let object = &event["objectRef"];
         event["stage"] == "ResponseComplete" && object["namespace"] == namespace && object["name"] == name.as_str()
     };
-    let event =
-        eventually("the request in the audit log", || installation.cluster().audit_events().into_iter().find(is_it));
+    let event = eventually("the request in the audit log", || {
+        installation.cluster().audit_events(&name).into_iter().find(is_it)
+    });
     let annotations = event["annotations"].as_object().cloned().unwrap_or_default();
     let call = |number: usize| {
         let suffix = format!("/cluster.{policy}.call-{number}");
@@ -193,7 +194,7 @@ pub(crate) fn unavailable(installation: &Installation<'_>, policy: &str) -> Vec<
         let (_, text) = annotations.iter().find(|(key, _)| key.ends_with(&suffix))?;
         text.as_str().map(str::to_owned)
     };
-    installation.cluster().audit_events().into_iter().filter_map(of_event).collect()
+    installation.cluster().audit_events(&suffix).into_iter().filter_map(of_event).collect()
 }
 
 /// Whether a webhook selects this namespace by its name.

@@ -115,7 +115,7 @@ impl<'c> Stage<'c> {
                 && event["user"]["extra"]["authentication.kubernetes.io/pod-name"][0] == pod
                 && at.is_some_and(|at| at >= since)
         };
-        self.installation.cluster().audit_events().into_iter().filter(is_one).collect()
+        self.installation.cluster().audit_events(&accounts).into_iter().filter(is_one).collect()
     }
 
     /// Those of them that were to write the status of a policy.

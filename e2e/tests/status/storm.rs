@@ -68,7 +68,7 @@ fn writes(stage: &Stage, resource: &str, subresource: Option<&str>) -> Vec<Syste
             && target["subresource"].as_str() == subresource
     };
     let time = |event: &Value| humantime::parse_rfc3339(event["requestReceivedTimestamp"].as_str()?).ok();
-    let events = stage.installation.cluster().audit_events();
+    let events = stage.installation.cluster().audit_events(&user);
     let mut times: Vec<_> = events.iter().filter(is_one).map(|event| time(event).unwrap()).collect();
     times.sort_unstable();
     times

@@ -48,7 +48,7 @@ fn calls(scene: &Scene, resource: &str, code: u16) -> Vec<(String, bool)> {
             && object["namespace"] == *scene.namespace
     };
     let event = eventually("the creation in the audit log", || {
-        scene.installation.cluster().audit_events().into_iter().find(is_it)
+        scene.installation.cluster().audit_events(&scene.namespace).into_iter().find(is_it)
     });
     let annotations = event["annotations"].as_object().cloned().unwrap_or_default();
     let called = annotations.into_iter().filter(|(key, _)| key.starts_with(CALLS));
