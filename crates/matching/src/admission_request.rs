@@ -1,7 +1,7 @@
 //! A request as the members of a shared webhook look at it. Its parts are parsed when needed, and once for all members.
 //!
 //! Users decide what is in the metadata of an object. When they are decoded, many small labels take much time, and far more memory than
-//! their text. So the text is found first: whoever asks about a request can take memory for it, and there is a pause before it is decoded.
+//! their text. So the text is found first: memory can be taken for it, and there is a pause before it is decoded.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
