@@ -16,6 +16,30 @@ pub(crate) const CONTROLLER_MANAGER_PORT: u16 = 10257;
 /// The issuer of service account tokens, and their default audience.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
+/// The controllers that are off in a cluster without a node.
+const OFF_WITHOUT_NODE: [&str; 16] = [
+    // Stand-ins for nodes have no kubelet to report that they are healthy, so these two would remove their pods.
+    "node-lifecycle-controller",
+    "taint-eviction-controller",
+    // It says nothing about rules for all versions of a kind, which are those of the chart, but writes a status for each, and API servers
+    // compile the rule again.
+    "validatingadmissionpolicy-status-controller",
+    // These would find nothing to do, and each has an account, a token and watches.
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-cleaner-controller",
+    "certificatesigningrequest-signing-controller",
+    "cronjob-controller",
+    "daemonset-controller",
+    "ephemeral-volume-controller",
+    "legacy-serviceaccount-token-cleaner-controller",
+    "persistentvolume-attach-detach-controller",
+    "persistentvolume-binder-controller",
+    "persistentvolume-expander-controller",
+    "resourceclaim-controller",
+    "ttl-after-finished-controller",
+    "ttl-controller",
+];
+
 /// The arguments of a component. The programs of Kubernetes are in the folder `programs`.
 pub(crate) fn args(component: Component, layout: &Layout, programs: &Path) -> Vec<String> {
     let pki = |name: &str| layout.pki(name).display().to_string();
@@ -121,9 +145,8 @@ fn api_server(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layou
 
 fn controller_manager(pki: &dyn Fn(&str) -> String, layout: &Layout) -> Settings {
     let kubeconfig = layout.kubeconfig_of("kube-controller-manager").display().to_string();
-    // Stand-ins for nodes have no kubelet to report that they are healthy, so these two controllers would remove their
-    // pods.
-    let left_out = if layout.node.is_some() { "" } else { ",-node-lifecycle-controller,-taint-eviction-controller" };
+    let off: &[&str] = if layout.node.is_some() { &[] } else { &OFF_WITHOUT_NODE };
+    let off: String = off.iter().map(|name| format!(",-{name}")).collect();
     vec![
         ("kubeconfig", kubeconfig.clone()),
         ("authentication-kubeconfig", kubeconfig.clone()),
@@ -140,7 +163,7 @@ fn controller_manager(pki: &dyn Fn(&str) -> String, layout: &Layout) -> Settings
         ("service-account-private-key-file", pki("service-accounts.key")),
         ("cluster-signing-cert-file", pki("ca.crt")),
         ("cluster-signing-key-file", pki("ca.key")),
-        ("controllers", format!("*{left_out}")),
+        ("controllers", format!("*{off}")),
     ]
 }
 
@@ -206,10 +229,11 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_taken_from_a_node_that_says_nothing_only_where_nodes_speak() {
+    fn controllers_that_take_pods_from_silent_nodes_or_have_nothing_to_do_are_on_only_with_a_node() {
         let with = Layout { node: Some(Node::new(3, 1)), ..layout(Kind::Routed) };
         assert_eq!(setting(Component::ControllerManager, &with, "controllers"), "*");
         let without = setting(Component::ControllerManager, &layout(Kind::Routed), "controllers");
-        assert!(without.contains("-node-lifecycle-controller"), "{without}");
+        assert!(without.starts_with("*,-node-lifecycle-controller,-taint-eviction-controller,"), "{without}");
+        assert_eq!(without.split(",-").count(), 1 + OFF_WITHOUT_NODE.len());
     }
 }
