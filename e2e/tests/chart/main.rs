@@ -17,7 +17,8 @@ mod side_by_side;
 mod switches;
 mod uninstall;
 
-use std::sync::LazyLock;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use portcullis_e2e::{Cache, Cluster, Helm, Options, objects_of};
 use serde_json::{Value, json};
@@ -38,12 +39,19 @@ fn cluster() -> &'static Cluster {
     &CLUSTER
 }
 
-/// The objects that the chart renders for these values, including hooks.
+/// The objects that the chart renders for these values, including hooks. For the same values, Helm runs once.
 fn render(values: &Value) -> Vec<Value> {
-    let rendered = helm().template("portcullis", NAMESPACE, values);
-    assert!(rendered.is_ok(), "{values}: {}", rendered.stderr);
-    assert_eq!(rendered.stderr, "", "{values}");
-    objects_of(&rendered.stdout)
+    /// What was rendered, or is being rendered by another test, for values in JSON.
+    type Rendered = HashMap<String, Arc<OnceLock<Vec<Value>>>>;
+    static RENDERED: LazyLock<Mutex<Rendered>> = LazyLock::new(Mutex::default);
+    let objects = Arc::clone(RENDERED.lock().unwrap().entry(values.to_string()).or_default());
+    let render = || {
+        let rendered = helm().template("portcullis", NAMESPACE, values);
+        assert!(rendered.is_ok(), "{values}: {}", rendered.stderr);
+        assert_eq!(rendered.stderr, "", "{values}");
+        objects_of(&rendered.stdout)
+    };
+    objects.get_or_init(render).clone()
 }
 
 /// Helm's message for values that it refuses.
