@@ -52,7 +52,7 @@ impl<'s> Release<'s> {
         let namespace = json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels },
         });
-        site.kubectl_with(["apply", "--filename=-"], &namespace.to_string()).expect("the namespace");
+        put(site, &format!("/api/v1/namespaces/{name}"), &namespace);
         Self { site, name: name.to_owned(), source: site.start_source(), canary_check: CanaryCheck::default() }
     }
 
@@ -201,11 +201,17 @@ impl<'s> Release<'s> {
         self.api().list(path)
     }
 
-    /// `kubectl scale` of the policy server.
+    /// `kubectl scale` of the policy server. kubectl is started only if the API server refuses.
     ///
     /// # Panics
     /// When the API server refuses.
     pub fn scale(&self, replicas: usize) {
+        let deployments = format!("/apis/apps/v1/namespaces/{}/deployments", self.name);
+        let path = format!("{deployments}/portcullis-policy-server/scale?fieldManager=kubectl");
+        let patched = self.api().patch(&path, &json!({ "spec": { "replicas": replicas } }));
+        if patched.is_ok_and(|reply| reply.is_ok()) {
+            return;
+        }
         let replicas = format!("--replicas={replicas}");
         let scaled = self.kubectl(["scale", "deployment/portcullis-policy-server", &replicas]);
         scaled.expect("another number of replicas");
@@ -231,9 +237,10 @@ impl<'s> Release<'s> {
         let name = format!("{}-{suffix}", self.name);
         let namespace =
             json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels } });
-        self.site.kubectl_with(["apply", "--filename=-"], &namespace.to_string()).expect("a namespace");
-        let path = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
-        eventually_within(START, "the account that pods have", || self.api().get(&path));
+        let path = format!("/api/v1/namespaces/{name}");
+        put(self.site, &path, &namespace);
+        let account = format!("{path}/serviceaccounts/default");
+        eventually_within(START, "the account that pods have", || self.api().get(&account));
         name
     }
 
@@ -268,7 +275,7 @@ impl<'s> Release<'s> {
     /// When one is refused, or not Ready in time; shows its status.
     pub fn apply_ready(&self, policies: &[Policy]) {
         for policy in policies {
-            self.apply(policy).expect("the policy");
+            put(self.site, &policy.path(), &policy.manifest(&self.source));
         }
         for policy in policies {
             policy.wait_for(&self.api(), "Ready", "True");
@@ -319,6 +326,14 @@ impl<'s> Release<'s> {
     pub fn load_of(&self, namespace: &str, resource: &str, object: &Value, per_second: u32) -> Load {
         self.canary_check.done();
         Load::start(&self.api(), format!("/api/v1/namespaces/{namespace}/{resource}?dryRun=All"), object, per_second)
+    }
+}
+
+/// `kubectl apply` of the object of this path. A process for each would take much of the time of all tests, so kubectl is started only for
+/// what exists or is refused.
+fn put(site: &Site, path: &str, object: &Value) {
+    if !site.api().create_as_kubectl(path, object) {
+        site.kubectl_with(["apply", "--filename=-"], &object.to_string()).expect(path);
     }
 }
 
