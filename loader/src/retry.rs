@@ -12,7 +12,7 @@ pub struct Retry {
     pub initial: Duration,
     /// Largest upper bound for class R.
     pub cap: Duration,
-    /// The wait for class S.
+    /// The wait for class S, and for class F where another attempt may help all the same.
     pub outside: Duration,
 }
 
@@ -21,12 +21,13 @@ const SHORTEST: Duration = Duration::from_millis(50);
 
 impl Retry {
     /// The wait after the `attempts`th attempt failed (1 is the first); `None` if trying again cannot help.
-    /// `random` is in [0, 1). The wait is never shorter than a source's `Retry-After`.
+    /// `random` is in [0, 1). The wait is never shorter than `retry_after`, which a source asked for. After a final failure, `Some` says that
+    /// another attempt may help.
     pub fn wait(&self, reason: Reason, attempts: u32, retry_after: Option<Duration>, random: f64) -> Option<Duration> {
         let wait = match reason.class() {
             Class::Retry => self.bound(attempts).mul_f64(random.clamp(0.0, 1.0)).max(SHORTEST.min(self.initial)),
-            Class::Outside => self.outside,
-            Class::Final => return None,
+            Class::Final if retry_after.is_none() => return None,
+            Class::Outside | Class::Final => self.outside,
         };
         Some(wait.max(retry_after.unwrap_or_default()))
     }
@@ -60,10 +61,11 @@ mod tests {
     }
 
     #[test]
-    fn class_s_waits_long_and_class_f_for_ever() {
+    fn class_s_waits_long_and_class_f_for_ever_unless_another_attempt_may_help() {
         assert_eq!(RETRY.wait(Reason::NotFound, 1, None, 0.0), Some(RETRY.outside));
         assert_eq!(RETRY.wait(Reason::ModuleInvalid, 1, None, 0.0), None);
-        assert_eq!(RETRY.wait(Reason::SpecInvalid, 9, Some(Duration::from_secs(1)), 0.9), None);
+        assert_eq!(RETRY.wait(Reason::SourceNotAllowed, 9, None, 0.9), None);
+        assert_eq!(RETRY.wait(Reason::SourceNotAllowed, 9, Some(Duration::ZERO), 0.9), Some(RETRY.outside));
     }
 
     #[test]

@@ -12,7 +12,8 @@ pub struct FetchError {
     pub reason: Reason,
     /// The message for users; never with credentials.
     pub message: String,
-    /// How long the source asked not to be asked again, if it did.
+    /// The shortest wait until another attempt: what the source asked for. After a final failure, `Some` says that another attempt may help
+    /// all the same.
     pub retry_after: Option<Duration>,
 }
 

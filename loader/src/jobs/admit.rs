@@ -31,7 +31,7 @@ impl JobRunner {
         let result = self.check(reference, module, again, context).await;
         let unknown = match &result {
             Ok(Admission::Trusted(error)) => Some(error),
-            Err(error) if again && !is_against_rules(error.reason) => Some(error),
+            Err(error) if again && !is_against_rules(error) => Some(error),
             _ => None,
         };
         let check = (reference.clone(), *module);
@@ -92,7 +92,7 @@ impl JobRunner {
         let Err(error) = self.ask_registry(image, module, &wanted, context).await else {
             return Ok(Admission::Checked);
         };
-        if is_against_rules(error.reason) {
+        if is_against_rules(&error) {
             return Err(error);
         }
         let others = self.sources.signed_of_others(module, self.memory(context)).await;
@@ -296,7 +296,7 @@ fn is_made(result: &Result<Admission, AttemptError>, again: bool) -> bool {
     match result {
         Ok(Admission::Checked) => true,
         Ok(Admission::Trusted(_)) => false,
-        Err(error) => is_against_rules(error.reason) || (!again && error.reason == Reason::DigestMismatch),
+        Err(error) => is_against_rules(error) || (!again && error.reason == Reason::DigestMismatch),
     }
 }
 
@@ -310,6 +310,8 @@ fn leads_elsewhere(address: &str, what: &str, module: &Digest) -> AttemptError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -327,5 +329,8 @@ mod tests {
         ] {
             assert_eq!([false, true].map(|again| is_made(&Err(error(reason)), again)), [first, again], "{reason}");
         }
+        // What a name server says may be wrong for a while.
+        let led_inside = AttemptError { retry_after: Some(Duration::ZERO), ..error(Reason::SourceNotAllowed) };
+        assert!([true, false].iter().all(|again| !is_made(&Err(led_inside.clone()), *again)));
     }
 }

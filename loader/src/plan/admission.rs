@@ -163,7 +163,7 @@ impl Admissions {
                 admission.put_off(known.unwrap_or(Grant::Trusted), error, retry, random, now);
             }
             // A module that was admitted stays admitted until a check refuses it, and is checked until one can say.
-            (Err(error), Some(grant)) if !is_refusal(error.reason, grant) => {
+            (Err(error), Some(grant)) if !is_refusal(&error, grant) => {
                 admission.put_off(grant, error, retry, random, now);
             }
             (Err(error), _) => admission.fail(error, retry, random, now),
@@ -171,15 +171,16 @@ impl Admissions {
     }
 }
 
-/// Whether the reason is a refusal. After any other failure it is not known whether the module is allowed. That an address leads elsewhere
+/// Whether the error is a refusal. After any other one it is not known whether the module is allowed. That an address leads elsewhere
 /// refuses only what it was never found to lead to.
-fn is_refusal(reason: Reason, grant: Grant) -> bool {
-    is_against_rules(reason) || (reason == Reason::DigestMismatch && grant == Grant::Trusted)
+fn is_refusal(error: &AttemptError, grant: Grant) -> bool {
+    is_against_rules(error) || (error.reason == Reason::DigestMismatch && grant == Grant::Trusted)
 }
 
-/// Whether the rules of the installation or of the policy refuse a module.
-pub(crate) fn is_against_rules(reason: Reason) -> bool {
-    matches!(reason, Reason::SourceNotAllowed | Reason::SignatureInvalid)
+/// Whether the rules of the installation or of the policy refuse a module. They do not where another attempt may help: then only what a name
+/// server said of the host is refused.
+pub(crate) fn is_against_rules(error: &AttemptError) -> bool {
+    matches!(error.reason, Reason::SourceNotAllowed | Reason::SignatureInvalid) && error.retry_after.is_none()
 }
 
 impl Plan {

@@ -15,7 +15,7 @@ pub(crate) struct AttemptError {
     pub reason: Reason,
     /// The message for users.
     pub message: String,
-    /// The wait that the source asked for.
+    /// The wait that the source asked for. After a final failure, `Some` says that another attempt may help all the same.
     pub retry_after: Option<Duration>,
 }
 

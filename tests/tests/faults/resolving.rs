@@ -1,8 +1,8 @@
 //! Section 4: the resolution of the names of sources.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use portcullis_tests::{Folder, Pod, Policy, Reply, Review, Source, Tls, Verdict}
 /// A name server that answers every name with the same address, or fails.
 pub(crate) struct NameServer {
     pub(crate) address: SocketAddr,
+    ip: Arc<AtomicU32>,
     /// Only one query in this many gets an address; 0 if none does.
     answers_one_of: Arc<AtomicUsize>,
     asked: Arc<AtomicUsize>,
@@ -24,7 +25,8 @@ impl NameServer {
         socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a limit");
         let address = socket.local_addr().expect("an address");
         let (answers_one_of, asked, stop) = (Arc::default(), Arc::default(), Arc::default());
-        let server = Self { address, answers_one_of, asked, stop };
+        let ip = Arc::new(AtomicU32::new(u32::from_be_bytes(ip)));
+        let server = Self { address, ip: Arc::clone(&ip), answers_one_of, asked, stop };
         let (one_of, asked) = (Arc::clone(&server.answers_one_of), Arc::clone(&server.asked));
         let stopped = Arc::clone(&server.stop);
         thread::spawn(move || {
@@ -33,6 +35,7 @@ impl NameServer {
                 let Ok((length, from)) = socket.recv_from(&mut question) else { continue };
                 let asked = asked.fetch_add(1, Ordering::SeqCst) + 1;
                 let one_of = one_of.load(Ordering::SeqCst);
+                let ip = ip.load(Ordering::SeqCst).to_be_bytes();
                 let reply = reply(&question[..length], (one_of > 0 && asked % one_of == 0).then_some(ip));
                 // The client may be gone by now.
                 let _ = socket.send_to(&reply, from);
@@ -44,6 +47,11 @@ impl NameServer {
     /// How many queries have come.
     pub(crate) fn queries(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
+    }
+
+    /// Answers with this address from now on.
+    fn answer_with(&self, ip: [u8; 4]) {
+        self.ip.store(u32::from_be_bytes(ip), Ordering::SeqCst);
     }
 
     pub(crate) fn answer_one_of(&self, questions: usize) {
@@ -121,4 +129,22 @@ fn fault_x05_name_that_leads_inside() {
     let failure = pod.assert_unserved("cluster/remote", Reason::SourceNotAllowed);
     assert!(failure.message.contains("--allow-private"), "{}", failure.message);
     assert_eq!(source.connections(), 0);
+}
+
+/// A name server may be wrong for a while.
+#[test]
+fn fault_x05_name_that_led_inside() {
+    let source = Source::new(Tls::Off);
+    source.answer("/m.wasm", [Reply::module()]);
+    let (ip, port) = ip_and_port(&source);
+    let names = NameServer::new([0, 0, 0, 0]);
+    names.answer_one_of(1);
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("remote").module(&format!("http://modules.example:{port}/m.wasm")));
+    let setup = Pod::on(&folder).loader("--name-server", names.address).loader("--allow-private", Ipv4Addr::from(ip));
+    let pod = setup.loader("--allow-http-host", format!("modules.example:{port}")).start();
+    pod.assert_unserved("cluster/remote", Reason::SourceNotAllowed);
+    assert_eq!(source.connections(), 0);
+    names.answer_with(ip);
+    pod.assert_recovered("cluster/remote", 1);
 }

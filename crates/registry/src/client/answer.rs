@@ -33,7 +33,8 @@ pub(crate) fn failed(host: &str, error: reqwest::Error, in_body: bool, after_red
     if let Some(refused) = tls::find::<RefusedAddress>(&error) {
         let reason = if after_redirect { Reason::RedirectRefused } else { Reason::SourceNotAllowed };
         let text = format!("{host} leads to {refused}: the installation can allow it with --allow-private");
-        return FetchError::new(reason, text);
+        // What a name server says may be wrong for a while.
+        return FetchError { retry_after: Some(Duration::ZERO), ..FetchError::new(reason, text) };
     }
     let cause = portcullis_util::root_cause(&error);
     if error.is_timeout() {

@@ -179,6 +179,26 @@ fn rules_that_change_count_for_what_they_admitted_before() {
 }
 
 #[test]
+fn x05_a_name_server_that_is_wrong_for_a_while_takes_nothing_out_of_service() {
+    let reference = || Reference::parse(URL, std::path::Path::new("/policies")).expect("an address");
+    let mut table = Table::new();
+    table.want(vec![pinned(object(wants("a", URL, "{}"), "u", 1), URL)]);
+    table.jobs_with(false);
+    let trusted = Ok(Admission::Trusted(error(Reason::RegistryUnreachable)));
+    table.ended(Outcome::Admitted(reference(), digest(URL), trusted));
+    table.compiled(URL);
+    assert_eq!(table.candidates_with(false, "a"), [1]);
+    for _ in 0..2 {
+        table.pass(SETTINGS.retry.outside);
+        assert_eq!(table.jobs_with(false), ["admit"]);
+        let led_inside = AttemptError { retry_after: Some(Duration::ZERO), ..error(Reason::SourceNotAllowed) };
+        table.ended(Outcome::Admitted(reference(), digest(URL), Err(led_inside)));
+        assert_eq!(table.candidates_with(false, "a"), [1]);
+        assert_eq!(table.jobs_with(false), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn a_pin_that_is_trusted_while_its_source_is_away_is_asked_about_until_the_source_is_back() {
     let reference = || Reference::parse(URL, std::path::Path::new("/policies")).expect("an address");
     let asks = |table: &mut Table| {
