@@ -87,7 +87,7 @@ pub use node::{POD_IMAGE, PodProgram};
 pub use on_node::{Evidence, Rules};
 pub use portcullis_testkit::{
     Moment, StopOnDrop, Usage, bytes_below, eventually_seen, eventually_within, example, guest, guest_with,
-    large_module, never, note, one_round_in_time, rego, skip,
+    large_module, never, never_lasting, note, one_round_in_time, rego, skip,
 };
 pub use program::{Process as Child, Program};
 pub use proxy::{Proxy, Request, Rule};

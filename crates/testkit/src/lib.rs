@@ -30,4 +30,4 @@ pub use stalls::Stalls;
 pub use stat::stat_fields;
 pub use told::{note, skip, tell_of_panics};
 pub use usage::Usage;
-pub use wait::{StopOnDrop, eventually_seen, eventually_within, never};
+pub use wait::{StopOnDrop, eventually_seen, eventually_within, never, never_lasting};

@@ -54,6 +54,25 @@ pub fn never<T: Debug>(time: Duration, what: &str, mut look: impl FnMut() -> Opt
     }
 }
 
+/// The same as [`never`] for what lasts once it has happened, for instance an event or another resource version. It looks less often, and
+/// once more in the end.
+///
+/// # Panics
+/// When `look` returns something.
+pub fn never_lasting<T: Debug>(time: Duration, what: &str, mut look: impl FnMut() -> Option<T>) {
+    let start = Instant::now();
+    loop {
+        let is_last = start.elapsed() >= time;
+        if let Some(found) = look() {
+            panic!("{what} must not happen: {found:?}");
+        }
+        if is_last {
+            return;
+        }
+        thread::sleep(SLOW);
+    }
+}
+
 /// Sets a flag when it is dropped, so that other threads end even if the test fails.
 pub struct StopOnDrop<'f>(pub &'f AtomicBool);
 
@@ -66,6 +85,14 @@ impl Drop for StopOnDrop<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "an end must not happen: 5")]
+    fn what_lasts_is_seen_in_the_end() {
+        let start = Instant::now();
+        let time = Duration::from_millis(250);
+        never_lasting(time, "an end", || (start.elapsed() >= time).then_some(5));
+    }
 
     #[test]
     fn a_long_wait_looks_less_often() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use portcullis_e2e::{
-    Installation, InstallationOptions, Issuer, PodSetup, Program, eventually, eventually_within, never,
+    Installation, InstallationOptions, Issuer, PodSetup, Program, eventually, eventually_within, never_lasting,
 };
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ fn certificates_of_cert_manager_are_followed() {
     // Without a controller, webhooks cannot be made to trust another authority, so pods do not get its certificate.
     controller.stop(Program::Controller);
     put(&installation, &second, month);
-    never(Duration::from_secs(2), "another certificate for the pods", || {
+    never_lasting(Duration::from_secs(2), "another certificate for the pods", || {
         Some(Secrets::of(&installation)).filter(|now| now.leaf != before.leaf)
     });
     controller.start(Program::Controller);
@@ -111,7 +111,7 @@ fn fault_h14_a_certificate_is_told_of_from_thirty_days_before_its_end_on() {
     installation.start_controller_with(external());
     let told = || events(&installation, &secrets::name(&installation, "external"), "CertificateExpiring").pop();
     eventually("the certificate for the pods", || (!Secrets::of(&installation).leaf.is_empty()).then_some(()));
-    never(Duration::from_secs(5), "an event", told);
+    never_lasting(Duration::from_secs(5), "an event", told);
     put(&installation, &issuer, 29 * DAY);
     eventually("an event", told);
 }

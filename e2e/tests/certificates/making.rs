@@ -1,6 +1,6 @@
 //! Certificates that the controller creates, and Secrets that it leaves alone.
 
-use portcullis_e2e::{Installation, InstallationOptions, Program, eventually, never};
+use portcullis_e2e::{Installation, InstallationOptions, Program, eventually, never, never_lasting};
 use std::time::Duration;
 
 use crate::secrets::{self, Secrets};
@@ -63,7 +63,7 @@ fn a_secret_of_somebody_else_is_left_alone() {
         events(&installation, &secrets::name(&installation, "tls"), "CertificateInvalid").pop()
     });
     assert!(event["note"].as_str().unwrap().contains("somebody else made it"), "{event}");
-    never(Duration::from_secs(2), "a change of the Secret", || {
+    never_lasting(Duration::from_secs(2), "a change of the Secret", || {
         let now = installation.api().find(&secrets::path(&installation, "tls")).unwrap();
         (now["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]).then_some(now)
     });

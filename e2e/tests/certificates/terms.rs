@@ -1,6 +1,6 @@
 //! A controller that leads, and leads again later.
 
-use portcullis_e2e::{Installation, Pod, Program, eventually, eventually_within, never};
+use portcullis_e2e::{Installation, Pod, Program, eventually, eventually_within, never_lasting};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn a_controller_that_leads_again_does_not_trust_the_authorities_of_its_earlier_t
 
     let registered = versions(&installation);
     lead(&installation, &first, 2);
-    never(STAYS, "a change of a webhook", || {
+    never_lasting(STAYS, "a change of a webhook", || {
         let now = versions(&installation);
         (now != registered).then(|| bundles(&installation))
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use portcullis_e2e::{Pod, PodSetup, Policy, Program, Right, Source, condition, eventually, guest_with, never};
+use portcullis_e2e::{Pod, PodSetup, Policy, Program, Right, Source, condition, eventually, guest_with, never_lasting};
 use serde_json::{Value, json};
 
 use crate::checks::await_checks;
@@ -111,7 +111,7 @@ fn fault_l06_a_refused_login_is_one_event_and_is_over_with_the_right_secret() {
     eventually("further attempts of both", || {
         refused().iter().zip(&before).all(|(now, before)| now > before).then_some(())
     });
-    never(Duration::from_secs(5), "another event", others);
+    never_lasting(Duration::from_secs(5), "another event", others);
 
     write_login(folder.path(), &host, "right");
     installation.assert_recovers("both policies, with the right login,", || {

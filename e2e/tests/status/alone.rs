@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use portcullis_e2e::{Cluster, Component, Options, PodSetup, Program, Turns, eventually_within, never};
+use portcullis_e2e::{Cluster, Component, Options, PodSetup, Program, Turns, eventually_within, never_lasting};
 use serde_json::{Value, json};
 
 use crate::stage::{SOON, Stage, told};
@@ -70,10 +70,10 @@ fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
         }
         (last.1.elapsed() > Duration::from_secs(3)).then_some(())
     });
-    never(Duration::from_secs(3), "a write loop", || Some(writes()).filter(|now| *now != last.0));
+    never_lasting(Duration::from_secs(3), "a write loop", || Some(writes()).filter(|now| *now != last.0));
     // A write that changes nothing is seen in the audit log only. The longest pause between retries is four seconds.
     let quiet = SystemTime::now();
-    never(Duration::from_secs(8), "a write loop", || Some(writes()).filter(|now| *now != last.0));
+    never_lasting(Duration::from_secs(8), "a write loop", || Some(writes()).filter(|now| *now != last.0));
     let written = stage.status_writes(replica.name(), quiet);
     assert_eq!(written.len(), 0, "{written:#?}");
     // Each policy whose status lacks the fields is written, and is not reported again.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portcullis_e2e::{PodSetup, Program, Proxy, Rule, eventually_within, never};
+use portcullis_e2e::{PodSetup, Program, Proxy, Rule, eventually_within, never, never_lasting};
 use portcullis_testkit::Bound;
 use serde_json::json;
 
@@ -99,7 +99,7 @@ fn fault_r04_a_failed_or_cut_answer_is_tried_again_and_no_event_is_doubled() {
     };
     eventually_within(SOON, "the event", || (!count().is_empty()).then_some(()));
     eventually_within(SOON, "all tries", || (posts() >= before + 4).then_some(()));
-    never(Duration::from_secs(1), "a second event", || (count() != [1]).then(count));
+    never_lasting(Duration::from_secs(1), "a second event", || (count() != [1]).then(count));
 }
 
 #[test]

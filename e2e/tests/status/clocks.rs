@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use portcullis_e2e::{PodSetup, Program, eventually_within, never};
+use portcullis_e2e::{PodSetup, Program, eventually_within, never_lasting};
 use serde_json::Value;
 
 use crate::cluster;
@@ -57,7 +57,7 @@ fn renewal_is_off_by(stage: &Stage) -> i64 {
 fn assert_kept(stage: &Stage, leader: &Replica, seconds: i64) {
     let before = held(stage).unwrap();
     assert_eq!(before.0, leader.name());
-    never(LONGER, "another leader", || held(stage).filter(|now| *now != before));
+    never_lasting(LONGER, "another leader", || held(stage).filter(|now| *now != before));
     let off = renewal_is_off_by(stage);
     assert!((off - seconds).abs() < 60, "the renewal is off by {off} s and not by about {seconds} s");
 }

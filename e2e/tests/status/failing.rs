@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portcullis_e2e::{Program, eventually_within, never};
+use portcullis_e2e::{Program, eventually_within, never_lasting};
 
 use crate::cluster;
 use crate::stage::{SOON, Stage, told};
@@ -30,7 +30,7 @@ fn failing_evaluations_are_one_event_whoever_leads_and_change_no_condition() {
     let leader = replicas.iter().find(|replica| replica.name() == holder).unwrap();
     leader.pod.stop(Program::Reporter);
     eventually_within(SOON, "another leader", || stage.holder().filter(|new| *new != holder));
-    never(Duration::from_secs(5), "a second event", || Some(failing()).filter(|events| events.len() != 1));
+    never_lasting(Duration::from_secs(5), "a second event", || Some(failing()).filter(|events| events.len() != 1));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{Cluster, Options, Program, SMALL_DATABASE, eventually_within, never};
+use portcullis_e2e::{Cluster, Options, Program, SMALL_DATABASE, eventually_within, never_lasting};
 
 use crate::stage::{SOON, Stage, told};
 use crate::states::{Says, unreachable};
@@ -40,7 +40,7 @@ fn fault_r32_a_full_etcd_delays_status_and_events_until_the_alarm_is_disarmed() 
         events.iter().filter(|(reason, _)| reason == "RegistryUnreachable").map(|(_, count)| *count).collect::<Vec<_>>()
     };
     eventually_within(SOON, "the event", || (!count().is_empty()).then_some(()));
-    never(Duration::from_secs(1), "a second event", || (count() != [1]).then(count));
+    never_lasting(Duration::from_secs(1), "a second event", || (count() != [1]).then(count));
     replica.says(&object, Says::Current);
     stage.word(&policy, "Active");
     assert_eq!(replica.pod.restarts(Program::Reporter), restarts, "no restart was needed");

@@ -4,7 +4,9 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use portcullis_e2e::{POLICY_SERVER_ACCOUNT, PodSetup, Policy, Program, eventually_within, never, one_round_in_time};
+use portcullis_e2e::{
+    POLICY_SERVER_ACCOUNT, PodSetup, Policy, Program, eventually_within, never, never_lasting, one_round_in_time,
+};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -185,7 +187,7 @@ fn fault_r14_a_leader_that_was_stopped_just_before_its_writes_makes_none_of_them
         let (first, others) = policies.split_first().unwrap();
         hold_back("report_removal");
         let dead = stage.leave_report(leader.name(), &format!("dead-{round}"));
-        never(LIFETIME + Duration::from_secs(2), "the removal", || stage.report(&dead).is_none().then_some(()));
+        never_lasting(LIFETIME + Duration::from_secs(2), "the removal", || stage.report(&dead).is_none().then_some(()));
         let events = || {
             let events = stage.installation.all_events(&first.0);
             events.iter().map(|event| event["metadata"]["resourceVersion"].clone()).collect::<Vec<_>>()

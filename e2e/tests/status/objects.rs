@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use portcullis_e2e::{PodSetup, Program, Proxy, Rule, eventually_within, never, one_round_in_time};
+use portcullis_e2e::{PodSetup, Program, Proxy, Rule, eventually_within, never, never_lasting, one_round_in_time};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -108,7 +108,7 @@ fn fault_r25_an_edited_status_is_repaired_and_foreign_conditions_stay() {
     });
     let version = || stage.installation.object(&policy).unwrap()["metadata"]["resourceVersion"].clone();
     let settled = stage.settled(&policy, "Active")["metadata"]["resourceVersion"].clone();
-    never(Duration::from_secs(2), "a write loop", || (version() != settled).then_some(()));
+    never_lasting(Duration::from_secs(2), "a write loop", || (version() != settled).then_some(()));
 }
 
 #[test]

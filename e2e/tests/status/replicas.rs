@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portcullis_e2e::{PodSetup, Program, Proxy, Rule, condition, eventually_within, never};
+use portcullis_e2e::{PodSetup, Program, Proxy, Rule, condition, eventually_within, never, never_lasting};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -283,7 +283,7 @@ fn an_unchanged_status_is_never_written() {
     let version = stage.settled(&policy, "Active")["metadata"]["resourceVersion"].clone();
     let report = |()| stage.report(replica.name()).unwrap()["metadata"]["resourceVersion"].clone();
     let first = report(());
-    never(Duration::from_secs(3), "a write", || {
+    never_lasting(Duration::from_secs(3), "a write", || {
         let found = stage.installation.object(&policy)?["metadata"]["resourceVersion"].clone();
         (found != version).then_some(found)
     });

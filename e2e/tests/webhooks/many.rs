@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use portcullis_e2e::{
-    FLOODED, Installation, InstallationOptions, LIMIT, condition, eventually, eventually_within, never,
+    FLOODED, Installation, InstallationOptions, LIMIT, condition, eventually, eventually_within, never_lasting,
 };
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ fn fault_w08_a_thousand_policies_have_ten_webhooks_that_settings_do_not_touch() 
             // Without replicas, it cannot say that the webhook answers.
             condition(object, "WebhookConfigured").is_some_and(|it| it["observedGeneration"] == generation)
         });
-        never(Duration::from_secs(3), "a webhook that was touched", || {
+        never_lasting(Duration::from_secs(3), "a webhook that was touched", || {
             (versions(&scene.webhooks(resources.len())) != before).then_some(())
         });
     }
@@ -185,9 +185,7 @@ fn an_installation_leaves_the_policies_of_another_one_alone() {
     let other = Installation::start(cluster(), InstallationOptions::named("yours"));
     let policy = other.cluster_policy("yours-deny").denying("no");
     other.apply(&policy).expect("the policy");
-    portcullis_e2e::never(std::time::Duration::from_secs(2), "a revision", || {
-        (!one.installation.revisions().is_empty()).then_some(())
-    });
+    never_lasting(Duration::from_secs(2), "a revision", || (!one.installation.revisions().is_empty()).then_some(()));
     other.start_controller_with(quick());
     eventually("its revision", || (other.revisions().len() == 1).then_some(()));
     assert!(one.installation.revisions().is_empty());

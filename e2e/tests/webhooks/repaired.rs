@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use portcullis_e2e::{Program, Proxy, Rule, eventually, eventually_within, never};
+use portcullis_e2e::{Program, Proxy, Rule, eventually, eventually_within, never_lasting};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -74,7 +74,7 @@ fn edit_empty_and_delete(name: &str, is_mutating: bool) {
     let labels = json!({ "metadata": { "labels": { "policies.portcullis.dev/policy-server": "other" } } });
     api.patch(&path, &labels).expect("an answer").expect("the edit");
     repaired("labels", false);
-    never(Duration::from_secs(2), "another event", || Some(events()).filter(|events| *events != repairs));
+    never_lasting(Duration::from_secs(2), "another event", || Some(events()).filter(|events| *events != repairs));
     eventually("a denial", || scene.create("one").err().filter(|refused| refused.contains("denied the request")));
     canary.end();
 }
