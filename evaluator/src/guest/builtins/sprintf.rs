@@ -191,7 +191,7 @@ fn within(number: usize) -> Result<usize, BuiltinError> {
     if number > MAX_WIDTH { Err(BuiltinError::Width(MAX_WIDTH)) } else { Ok(number) }
 }
 
-/// The number in the brackets of an index; none if it is no number, or above a million as in Go.
+/// The number in the brackets of an index; none if it is not a number, or above a million as in Go.
 fn index_of(digits: &str) -> Option<usize> {
     let add = |number: usize, digit: u8| {
         (digit.is_ascii_digit() && number <= 1_000_000).then(|| number * 10 + usize::from(digit - b'0'))
