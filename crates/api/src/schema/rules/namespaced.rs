@@ -57,11 +57,12 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         at: "rules[]",
         field: "",
-        cel: "!self.apiGroups.exists(group, group in ['*', 'wgpolicyk8s.io']) || !self.resources.exists(name, name == 'policyreports' \
-              || name.startsWith('policyreports/') || (name in ['*', '*/*'] && 'wgpolicyk8s.io' in self.apiGroups))",
+        cel: "!self.apiGroups.exists(group, group in ['*', 'wgpolicyk8s.io', 'openreports.io']) || !self.resources.exists(name, \
+              name.split('/')[0] in ['policyreports', 'reports'] || (name in ['*', '*/*'] && ('wgpolicyk8s.io' in self.apiGroups || \
+              'openreports.io' in self.apiGroups)))",
         holds: |spec| each_rule(spec, |rule| !matches_reports(rule)),
-        message: "matches policyreports of wgpolicyk8s.io, which hold the results of policies and which a Policy must not block: leave \
-                  them out",
+        message: "matches policyreports of wgpolicyk8s.io or reports of openreports.io, which hold the results of policies and which a \
+                  Policy must not block: leave them out",
     },
     Rule {
         at: "rules[]",
@@ -82,8 +83,8 @@ fn names_all(rule: &RuleWithOperations) -> bool {
 }
 
 fn matches_reports(rule: &RuleWithOperations) -> bool {
-    let group = has(&rule.api_groups, "wgpolicyk8s.io");
-    let named = |name: &String| name == "policyreports" || name.starts_with("policyreports/");
+    let group = ["wgpolicyk8s.io", "openreports.io"].iter().any(|group| has(&rule.api_groups, group));
+    let named = |name: &String| matches!(name.split('/').next(), Some("policyreports" | "reports"));
     (group && names_all(rule)) || ((group || has(&rule.api_groups, "*")) && rule.resources.iter().any(named))
 }
 
