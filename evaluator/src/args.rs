@@ -65,7 +65,7 @@ pub struct Args {
 
     /// With --client-ca: the name of a client that may send requests, as the common name or a DNS name of its certificate. May be given
     /// several times; without it, any client with a certificate may.
-    #[arg(long, env = "PORTCULLIS_CLIENT_NAME", value_name = "NAME", value_delimiter = ',', requires = "client_ca")]
+    #[arg(long, env = "PORTCULLIS_CLIENT_NAME", value_name = "NAME", requires = "client_ca")]
     pub client_name: Vec<String>,
 
     /// The time limit of evaluations, for policies that set none of their own.

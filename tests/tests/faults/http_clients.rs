@@ -11,7 +11,9 @@ fn fault_h18_of_clients_with_a_certificate_those_with_a_name_are_answered_and_no
     folder.write("clients.pem", &Authority::shared().pem);
     let setup = Pod::on(&folder).without_canary("it has no certificate for clients");
     let setup = setup.evaluator("--client-ca", folder.path("clients.pem").display());
-    let pod = setup.evaluator("--client-name", "kube-apiserver,webhooks.example").start();
+    // A name may have a comma in it.
+    let names = ["Example, Inc. kube-apiserver", "webhooks.example"];
+    let pod = names.iter().fold(setup, |setup, name| setup.evaluator("--client-name", name)).start();
     let client = |authority: &Authority, name: &str| {
         Client::with_identity(pod.admission(), &authority.identity(&[name])).try_ask(DENIES, &Review::pod())
     };
@@ -22,6 +24,7 @@ fn fault_h18_of_clients_with_a_certificate_those_with_a_name_are_answered_and_no
     let stranger = Authority::new("another");
     for (authority, name) in [
         (Authority::shared(), "kubelet.example"),
+        (Authority::shared(), "Example"),
         (Authority::shared(), "a.webhooks.example"),
         (&stranger, "webhooks.example"),
     ] {
