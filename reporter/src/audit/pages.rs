@@ -27,6 +27,8 @@ pub(super) struct Pages<'f> {
     limit: u32,
     next: String,
     is_over: bool,
+    /// Most tries of the first page while it is forbidden.
+    pub(super) forbidden_tries: u32,
     /// How many objects were given since the list was begun or begun again, and the most before it was begun again.
     given: usize,
     furthest: usize,
@@ -71,7 +73,8 @@ impl<'f> Pages<'f> {
 
     fn selected(api: Api<ObjectText>, selection: ListParams, failures: &'f mut Failures) -> Self {
         let (limit, next) = (FIRST, String::new());
-        Self { api, selection, failures, limit, next, is_over: false, given: 0, furthest: 0, restarts: 0 }
+        let (is_over, forbidden_tries) = (false, FORBIDDEN_TRIES);
+        Self { api, selection, failures, limit, next, is_over, forbidden_tries, given: 0, furthest: 0, restarts: 0 }
     }
 
     /// The next page; none after the last. A list that became too old is begun again, so objects can come twice. That happens every few minutes where
@@ -83,7 +86,8 @@ impl<'f> Pages<'f> {
         if self.is_over {
             return Ok(None);
         }
-        let (mut retry, mut tries) = (Retry::default(), 0);
+        // Failures before the API server came back must not leave fewer tries for what it forbids then.
+        let (mut retry, mut tries, mut forbidden) = (Retry::default(), 0, 0);
         loop {
             let mut params = self.selection.clone().limit(self.limit);
             if !self.next.is_empty() {
@@ -101,7 +105,6 @@ impl<'f> Pages<'f> {
                 }
                 Err(error) => error,
             };
-            let mut most = TRIES;
             match error {
                 CallError::TooLarge(_) if self.limit > 1 => {
                     self.limit = smaller(self.limit);
@@ -110,13 +113,18 @@ impl<'f> Pages<'f> {
                 CallError::Refused { code: 410, .. } if self.begin_again() => continue,
                 CallError::Refused { code: 400 | 405 | 406 | 410, .. } => return Err(error),
                 CallError::Refused { code: 404, .. } if self.next.is_empty() => return Err(error),
-                CallError::Refused { code: 403, .. } if self.next.is_empty() => most = FORBIDDEN_TRIES,
+                CallError::Refused { code: 403, .. } if self.next.is_empty() => {
+                    forbidden += 1;
+                    if forbidden >= self.forbidden_tries {
+                        return Err(error);
+                    }
+                }
                 // The pages before were not refused.
                 CallError::Refused { code: 403 | 404, .. } => {}
                 _ => self.failures.failed(&error),
             }
             tries += 1;
-            if tries >= most {
+            if tries >= TRIES {
                 return Err(error);
             }
             // The page may have failed because it is too large to be sent in time.

@@ -102,10 +102,11 @@ impl Scanner {
             unread.api_version(name);
         }
         let namespaces = self.namespaces(&plan, &mut tallies).await;
+        let mut stays_forbidden = false;
         for list in &plan.lists {
             let current =
                 Current { plan: &plan, list, namespaces: &namespaces, tallies: &mut tallies, judged: HashSet::new() };
-            match self.list(current).await {
+            match self.list(current, stays_forbidden).await {
                 Ok(()) => {
                     self.worker.reading.stop(Instant::now());
                     self.worker.writer.delete_stale(&list.resource.api_version(), &list.resource.kind).await;
@@ -114,6 +115,7 @@ impl Scanner {
                 Err(error) => {
                     tracing::debug!(resource = list.resource.title(), %error, "failed to list objects for the audit");
                     unread.list(&list.resource);
+                    stays_forbidden |= error.code() == Some(403);
                     let title = list.resource.title();
                     list.asking.iter().for_each(|asking| tallies[asking.subject].unreadable(&title));
                 }
@@ -241,8 +243,13 @@ impl Scanner {
     }
 
     /// Judges the objects of a list.
-    async fn list(&mut self, mut current: Current<'_>) -> Result<(), CallError> {
+    /// Once a list of this scan was forbidden at each try, the next ones are tried once: their pauses would lengthen the scan, and the rest after
+    /// it, by seconds for each resource.
+    async fn list(&mut self, mut current: Current<'_>, stays_forbidden: bool) -> Result<(), CallError> {
         let mut pages = Pages::of(&self.client, &current.list.resource, &mut self.failures);
+        if stays_forbidden {
+            pages.forbidden_tries = 1;
+        }
         while let Some(objects) = pages.next().await? {
             self.worker.page(&mut current, objects).await;
         }

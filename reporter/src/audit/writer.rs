@@ -199,7 +199,7 @@ impl Writer {
             return Ok(false);
         }
         let api = self.api(key);
-        let (mut retry, mut tries) = (Retry::default(), 0);
+        let (mut retry, mut tries, mut refusals) = (Retry::default(), 0, 0);
         loop {
             tokio::time::sleep((self.last + PAUSE).saturating_duration_since(Instant::now())).await;
             self.last = Instant::now();
@@ -230,7 +230,8 @@ impl Writer {
                 Write::Delete => error.code() == Some(403),
             };
             if may_pass && !self.stays_refused {
-                if tries < REFUSED_TRIES {
+                refusals += 1;
+                if refusals < REFUSED_TRIES {
                     tokio::time::sleep(retry.pause(&error, fastrand::f64())).await;
                     continue;
                 }
@@ -331,6 +332,7 @@ mod tests {
             (&[404], [true, true], 3),
             (&[403; 9], [false, false], 3 + 1),
             (&[404; 3], [true, true], 3 + 1),
+            (&[500, 500, 403], [true, true], 5),
         ] {
             let calls = Arc::new(Mutex::new(0));
             let client = stub::api_server({
