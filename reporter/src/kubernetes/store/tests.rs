@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::*;
@@ -95,6 +97,25 @@ fn a_heartbeat_concerns_nobody_and_a_change_only_whom_it_is_about() {
     assert_eq!(store.take_dirty(), BTreeSet::from([id()]));
     let heard = store.replicas()[0].report.map(|heard| heard.report.impacts.len());
     assert_eq!(heard, Some(1), "the report was read");
+}
+
+#[test]
+fn reports_with_the_same_text_share_it() {
+    let now = Instant::now();
+    let mut store = listed(now);
+    let of_pod = |pod: &str| {
+        let mut report = report(6, "2026-01-01T00:01:00Z", 2);
+        report["metadata"]["name"] = pod.into();
+        let entry =
+            json!({"policyUID": "another", "generation": 1, "reason": "ContextForbidden", "message": "no right"});
+        report["spec"]["context"] = json!([entry]);
+        report
+    };
+    for pod in ["pod-a", "pod-b", "pod-c"] {
+        store.apply(Collection::Reports, Change::Put(of_pod(pod)), now, clock());
+    }
+    let texts: Vec<_> = store.reports.values().map(|report| &report.object.spec.context[0].message).collect();
+    assert!(texts.len() == 3 && texts.iter().all(|text| Arc::ptr_eq(text, texts[0])));
 }
 
 #[test]
