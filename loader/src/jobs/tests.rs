@@ -78,12 +78,15 @@ async fn z08_a_tenant_that_has_had_its_share_removes_nothing_of_others() {
     for (digest, kib) in digests.iter().zip([40, 12, 12]) {
         fs::write(path(digest), vec![0; kib << 10]).expect("writes");
     }
+    let nobodys = path(&Digest::of(b"of no policy"));
+    fs::write(&nobodys, "").expect("writes");
     let runner = runner(volume.with_room(Some(120 * KIB)).expect("counts"));
     let owners = digests.iter().zip([&greedy, &greedy, &other]);
     runner.keep(Keep {
         digests: HashSet::from(digests),
         spare: HashMap::from([(digests[1], None), (digests[2], None)]),
         owners: owners.map(|(digest, tenant)| (*digest, BTreeSet::from([tenant.clone()]))).collect(),
+        newest: 8,
         ..Keep::default()
     });
     let write = async |tenant: &Tenant, kib: u64| {
@@ -98,6 +101,7 @@ async fn z08_a_tenant_that_has_had_its_share_removes_nothing_of_others() {
     // The tenant has 52 KiB, and 56 KiB are free.
     assert_eq!(write(&greedy, 20).await, Err(Reason::VolumeFull));
     assert_eq!(left(), [true, false, true], "it gives way itself");
+    assert!(!nobodys.exists());
     assert_eq!(write(&greedy, 20).await, Err(Reason::VolumeFull));
     assert_eq!(write(&greedy, 14).await, Ok(()), "as it has 40 KiB, and 68 KiB are free");
     assert_eq!(left(), [true, false, true]);

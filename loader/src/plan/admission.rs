@@ -98,8 +98,8 @@ impl Admissions {
     pub(super) fn outside_changed(&mut self) {
         for admission in self.0.values_mut().flat_map(BTreeMap::values_mut) {
             admission.retry_outside();
-            // Failures that no rule can mend, and sources that asked for time, wait on.
-            if admission.wakes_at().is_none() && !admission.has_failed() {
+            // Failures that no rule can mend wait on. What is admitted does not, although its source may have asked for time.
+            if admission.result().is_some() || admission.is_due() {
                 admission.repeat();
             }
         }

@@ -90,6 +90,8 @@ pub(crate) struct Plan {
     policies: BTreeMap<PolicyId, Policy>,
     modules: HashMap<Reference, Attempts<Resolved>>,
     admissions: Admissions,
+    /// Addresses whose fetch had begun, or was due, when a watched file changed: earlier rules may have admitted it.
+    fetched_before: HashSet<Reference>,
     artifacts: HashMap<Digest, Compilation>,
     groups: Groups,
     stamps: BTreeMap<std::path::PathBuf, Option<Stamp>>,
@@ -118,6 +120,7 @@ impl Plan {
             policies: BTreeMap::new(),
             modules: HashMap::new(),
             admissions: Admissions::default(),
+            fetched_before: HashSet::new(),
             artifacts: HashMap::new(),
             groups: Groups::default(),
             stamps: BTreeMap::new(),
@@ -293,8 +296,10 @@ impl Plan {
         match result {
             Ok(digest) => {
                 self.publication.note_success(module, Resolved::now(digest, now));
-                // The fetch has checked that the module is allowed.
-                self.admissions.grant(reference, digest);
+                // The fetch has checked that the module is allowed, but rules that changed meanwhile have not.
+                if !self.fetched_before.remove(reference) {
+                    self.admissions.grant(reference, digest);
+                }
                 for (policy, parts) in users {
                     let mut rebuilt = Vec::new();
                     for (part, pin) in parts {
@@ -385,7 +390,10 @@ impl Plan {
     /// A watched file outside the policies changed: what failed for a reason outside the policy is tried at once, and what was admitted is checked
     /// again.
     fn outside_changed(&mut self) {
-        for module in self.modules.values_mut() {
+        for (reference, module) in &mut self.modules {
+            if module.is_due() {
+                self.fetched_before.insert(reference.clone());
+            }
             module.retry_outside();
         }
         self.admissions.outside_changed();
@@ -406,6 +414,7 @@ impl Plan {
         let Wanted { references, admissions, digests } = self.wanted();
         let mut turn = Turn { jobs: self.admissions.turn(admissions, now), ..Turn::default() };
         self.modules.retain(|reference, _| references.contains_key(reference));
+        self.fetched_before.retain(|reference| references.contains_key(reference));
         self.artifacts.retain(|digest, _| digests.contains_key(digest));
         for (reference, claims) in references {
             let module = self.modules.entry(reference.clone()).or_default();

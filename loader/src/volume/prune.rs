@@ -34,8 +34,10 @@ impl Keep {
         self.without_spare(|_| true)
     }
 
-    /// What must stay even if tenants that have had their share need room. What others could roll back to is among it.
-    pub(crate) fn least_of(self, tenants: &Claims) -> Self {
+    /// What must stay even if tenants that have had their share need room. What policies of others could roll back to is among it, but nothing
+    /// that no policy names.
+    pub(crate) fn least_of(mut self, tenants: &Claims) -> Self {
+        self.newest = 0;
         let owners = self.owners.clone();
         let are_among = |owners: &BTreeSet<Tenant>| owners.iter().all(|owner| tenants.has(owner));
         self.without_spare(|digest| owners.get(digest).is_some_and(are_among))

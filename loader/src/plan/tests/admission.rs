@@ -179,6 +179,19 @@ fn rules_that_change_count_for_what_they_admitted_before() {
 }
 
 #[test]
+fn rules_that_change_during_a_fetch_count_for_what_it_brings() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    assert_eq!(table.jobs_with(false), [format!("fetch {URL}")]);
+    table.take(Event::OutsideChanged);
+    table.fetched(URL, Ok(URL));
+    assert_eq!(table.jobs_with(false), ["admit"]);
+    answer(&mut table, URL, URL, Err(Reason::SourceNotAllowed));
+    assert_eq!(table.candidates_with(false, "a"), Vec::<i64>::new());
+    assert_eq!(table.state("a").failure.map(|failure| failure.reason), Some(Reason::SourceNotAllowed));
+}
+
+#[test]
 fn x05_a_name_server_that_is_wrong_for_a_while_takes_nothing_out_of_service() {
     let reference = || Reference::parse(URL, std::path::Path::new("/policies")).expect("an address");
     let mut table = Table::new();
