@@ -188,7 +188,7 @@ async fn wait(cluster: &Cluster, before: &Item, patience: Duration) -> anyhow::R
 async fn collect(cluster: &Cluster, item: &Item, findings: &mut Findings) -> Result<(), ClusterError> {
     let (mut missing, mut forbidden) = (Vec::new(), None);
     for (group, version, kinds) in KINDS {
-        let mut found = findings.of_other_reports();
+        let (mut found, mut hidden) = (findings.of_other_reports(), None);
         for (name, kind, namespaced) in kinds {
             // Reports are in the namespaces of their objects, so a Policy is in namespaced reports only.
             if !namespaced && item.id.namespace().is_some() {
@@ -205,9 +205,13 @@ async fn collect(cluster: &Cluster, item: &Item, findings: &mut Findings) -> Res
                 Ok(()) => {}
                 Err(ClusterError::NotInstalled { .. }) => missing.push(resource.title()),
                 // The chart's roles for users cover the kind that the audit writes, and the cluster may have both.
-                Err(error) if error.is_forbidden() => forbidden = Some(error),
+                Err(error) if error.is_forbidden() => hidden = Some(error),
                 Err(error) => return Err(error),
             }
+        }
+        match hidden {
+            Some(error) if !found.is_empty() => findings.note(format!("not all objects are shown: {error}")),
+            hidden => forbidden = hidden.or(forbidden),
         }
         findings.take_newer(found);
     }

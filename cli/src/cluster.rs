@@ -7,6 +7,8 @@ mod objects;
 mod policies;
 mod revisions;
 
+use std::time::Duration;
+
 use http::{Method, Request};
 use kube::Client;
 use portcullis_api::kubernetes::BoundedValue;
@@ -16,6 +18,10 @@ pub use connect::{check_namespace, contexts};
 pub use error::{Action, ClusterError};
 pub use objects::{Discovered, Page, Selection};
 pub use policies::Found;
+
+/// Most tries of a request that a busy API server puts off (429), and the pause between two.
+const TRIES: u32 = 4;
+const BUSY: Duration = Duration::from_secs(1);
 
 /// Most objects that one answer of a list has.
 const PAGE: &str = "500";
@@ -89,8 +95,17 @@ impl Cluster {
             bytes
         });
         let request = request.body(bytes).map_err(|error| ClusterError::other(&self.server, &error))?;
-        // Settings may be nested to any depth. A policy with such settings must not hide the others.
-        let answer: Result<BoundedValue, _> = self.client.request(request).await;
-        answer.map(|value| value.0).map_err(|error| ClusterError::of(&self.server, action, error))
+        let mut tries = 1;
+        loop {
+            // Settings may be nested to any depth. A policy with such settings must not hide the others.
+            let answer: Result<BoundedValue, _> = self.client.request(request.clone()).await;
+            match answer {
+                // A busy API server has done nothing yet.
+                Err(kube::Error::Api(status)) if status.code == 429 && tries < TRIES => tries += 1,
+                Err(error) => return Err(ClusterError::of(&self.server, action, error)),
+                Ok(value) => return Ok(value.0),
+            }
+            tokio::time::sleep(BUSY).await;
+        }
     }
 }

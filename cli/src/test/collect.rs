@@ -111,7 +111,8 @@ pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result
 /// A case without a usable request: its name, and what is wrong.
 type WrongCase = (String, anyhow::Error);
 
-/// A test with its policy and its requests, and the cases that have none; no test if no case of it is wanted and usable.
+/// A test with its policy and its requests, and the cases that have none; no test if no case of it is wanted and usable. Of a test
+/// whose policy cannot be read, only that is told.
 fn prepared(
     test: PolicyTest,
     file: &Path,

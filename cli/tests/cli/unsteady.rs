@@ -127,7 +127,20 @@ fn the_change_of_somebody_else_is_not_taken_for_the_rollback() {
     assert_eq!(changes.load(Ordering::SeqCst), 1);
 }
 
-/// Each command asks once and says what is wrong, and one with a deadline keeps it.
+/// It has done nothing yet, so the same request may be sent again.
+#[test]
+fn an_api_server_that_is_busy_for_a_moment_is_asked_again() {
+    let questions = Arc::new(AtomicUsize::new(0));
+    let asked = Arc::clone(&questions);
+    let folder = api_server(move |_, _| match asked.fetch_add(1, Ordering::SeqCst) {
+        0 => refusal(429),
+        _ => (200, policy(4, None)),
+    });
+    let printed = portcullis(folder.path(), &["get", "policy/labels", "-o", "name", "--kubeconfig", "config"]);
+    assert_eq!((printed.code, questions.load(Ordering::SeqCst)), (Some(0), 2), "{}", printed.err);
+}
+
+/// Each command asks once and says what is wrong.
 #[test]
 fn an_api_server_that_is_away_is_told_after_one_question() {
     let questions = Arc::new(AtomicUsize::new(0));
