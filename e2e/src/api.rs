@@ -155,13 +155,24 @@ impl Api {
     }
 
     /// Does what `kubectl apply` does with an object that does not exist yet: creates it at this path, with the annotation that a later
-    /// `kubectl apply` needs. Returns whether that succeeded. If not, kubectl can say why, or change what is there.
+    /// `kubectl apply` needs. Returns whether it was created; if not, kubectl can change what is there, or wait for a busy server.
+    ///
+    /// # Panics
+    /// When the API server refuses the object: another try might hide a wrong refusal.
     pub(crate) fn create_as_kubectl(&self, path: &str, object: &Value) -> bool {
         let (collection, _) = path.rsplit_once('/').expect("the path ends with the name");
         let query = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict";
         // kubectl looks, too, before it creates: webhooks are not called for an object that is there.
-        self.read(path).is_ok_and(|reply| reply.code == 404)
-            && self.create(&format!("{collection}?{query}"), &as_applied(object)).is_ok_and(|reply| reply.is_ok())
+        if !self.read(path).is_ok_and(|reply| reply.code == 404) {
+            return false;
+        }
+        match self.create(&format!("{collection}?{query}"), &as_applied(object)) {
+            Ok(reply) if !matches!(reply.code, 404 | 409 | 429 | 503 | 504) => {
+                reply.expect(path);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// `kubectl apply --server-side --force-conflicts` of an object, as JSON. Returns whether that succeeded.

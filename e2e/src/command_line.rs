@@ -167,8 +167,8 @@ fn controller_manager(pki: &dyn Fn(&str) -> String, layout: &Layout) -> Settings
     ]
 }
 
-/// Logs requests without bodies, so that a test can see the users, the requests and the webhooks that were called. What tests read themselves,
-/// and the components of the control plane, is left out: it would be the most of it.
+/// Logs requests without bodies, so that a test can see the users, the requests and the webhooks that were called. What an
+/// administrator or a component of the control plane reads is left out: that would be most of the log.
 pub(crate) const AUDIT_POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -177,7 +177,10 @@ rules:
 - level: None
   nonResourceURLs: [/livez*, /readyz*, /healthz*, /metrics]
 - level: None
-  users: [admin, 'system:kube-controller-manager', 'system:apiserver']
+  users: [admin, 'system:kube-controller-manager', 'system:kube-scheduler', 'system:apiserver']
+  verbs: [get, list, watch]
+- level: None
+  userGroups: ['system:serviceaccounts:kube-system']
   verbs: [get, list, watch]
 - level: Metadata
 ";

@@ -105,7 +105,15 @@ impl GoProgram {
         let errors = output.try_clone().map_err(Error::file("open", log))?;
         Command::new("go")
             // The linker drops debug information, so the compiler need not write it.
-            .args(["build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", &self.linker_flags, "-o"])
+            .args([
+                "build",
+                "-trimpath",
+                "-buildvcs=false",
+                "-gcflags=all=-dwarf=false",
+                "-ldflags",
+                &self.linker_flags,
+                "-o",
+            ])
             .arg(program)
             .arg(self.package)
             .current_dir(source)

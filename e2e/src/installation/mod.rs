@@ -378,7 +378,7 @@ impl<'c> Installation<'c> {
     }
 
     /// `kubectl apply` of the object of this path. A process for each would take much of the time of all tests, so kubectl is started only
-    /// for what exists or is refused.
+    /// for what exists.
     fn put_object(&self, path: &str, object: &Value) {
         if !self.api().create_as_kubectl(path, object) {
             self.cluster.apply(&object.to_string()).expect(path);

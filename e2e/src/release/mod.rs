@@ -201,7 +201,7 @@ impl<'s> Release<'s> {
         self.api().list(path)
     }
 
-    /// `kubectl scale` of the policy server. kubectl is started only if the API server refuses.
+    /// `kubectl scale` of the policy server. kubectl is started only if the API server is busy or does not answer.
     ///
     /// # Panics
     /// When the API server refuses.
@@ -209,7 +209,10 @@ impl<'s> Release<'s> {
         let deployments = format!("/apis/apps/v1/namespaces/{}/deployments", self.name);
         let path = format!("{deployments}/portcullis-policy-server/scale?fieldManager=kubectl");
         let patched = self.api().patch(&path, &json!({ "spec": { "replicas": replicas } }));
-        if patched.is_ok_and(|reply| reply.is_ok()) {
+        if let Ok(reply) = patched
+            && !matches!(reply.code, 409 | 429 | 503 | 504)
+        {
+            reply.expect("another number of replicas");
             return;
         }
         let replicas = format!("--replicas={replicas}");
@@ -330,7 +333,7 @@ impl<'s> Release<'s> {
 }
 
 /// `kubectl apply` of the object of this path. A process for each would take much of the time of all tests, so kubectl is started only for
-/// what exists or is refused.
+/// what exists.
 fn put(site: &Site, path: &str, object: &Value) {
     if !site.api().create_as_kubectl(path, object) {
         site.kubectl_with(["apply", "--filename=-"], &object.to_string()).expect(path);
