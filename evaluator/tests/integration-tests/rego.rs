@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use portcullis_contract::{ContextAwareResource, ExecutionMode, Reason};
 use portcullis_evaluator::Verdict;
+use portcullis_testkit::rego_calling;
 use serde_json::{Value, json};
 use wasmtime::{Engine, ExternType, Linker, Memory, Module, Store};
 
@@ -156,6 +157,15 @@ async fn a_loop_in_rego_ends_with_its_deadline() {
     // The loop fills its memory too, within a third of a second on a fast machine.
     let error = rig.ask_within(ID, &request, Duration::from_millis(60)).await.expect_err("an error");
     assert_eq!(error.reason, Reason::EvaluationTimedOut, "{}", error.text);
+}
+
+#[tokio::test]
+async fn what_rules_trace_is_in_the_log_within_its_share() {
+    let module = rego_calling("trace", [&json!("hello"), &Value::Null]);
+    let rig = serving(Policy::module(ID, &module, ExecutionMode::Opa)).await;
+    let error = rig.ask_within(ID, r#"{"uid":"u","object":{}}"#, Duration::from_secs(1)).await.expect_err("an error");
+    assert_eq!(error.reason, Reason::EvaluationTimedOut, "{}", error.text);
+    assert!(rig.served(ID).metrics.log_lines_dropped.get() > 0, "it traces thousands of lines");
 }
 
 #[tokio::test]

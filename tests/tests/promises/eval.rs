@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_tests::{Folder, Policy, Review, SmallVolume, StopOnDrop, guest_with, heavy};
+use portcullis_tests::{Folder, Policy, Review, SmallVolume, StopOnDrop, guest_with, heavy, rego_calling};
 use serde_json::{Value, json};
 
 use crate::tool::{command, examples, run, written};
@@ -108,6 +108,14 @@ fn promise_eval_shows_what_the_policy_logs() {
     assert!(said.contains("INFO: a line for the console\nINFO: hello from the guest {\"answer\":42}\n"), "{said}");
     // Standard output is for programs.
     serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", written(&output)));
+
+    // Rules in Rego say what they trace, here until their time is over.
+    let traces = rego_calling("trace", [&json!("hello from the rules"), &Value::Null]);
+    folder.put(&Policy::cluster("traces").bytes(traces).timeout(1));
+    let (manifest, pod) = (folder.path("policies/cluster-traces.yaml"), examples().join("requests/pod-ok.json"));
+    let output = run(["eval".as_ref(), manifest.as_os_str(), pod.as_os_str()]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("INFO: hello from the rules\n"), "{said}");
 }
 
 #[test]
