@@ -4,6 +4,7 @@
 //! their text. So the text is found first: memory can be taken for it, and there is a pause before it is decoded.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use bytes::Bytes;
@@ -28,7 +29,7 @@ pub struct AdmissionRequest {
     old: Option<Bytes>,
     json: Bytes,
     request: OnceLock<Option<Request>>,
-    texts: OnceLock<Option<[Metadata<Bytes>; 2]>>,
+    fields: OnceLock<Option<[Metadata<Fields>; 2]>>,
     metadata: OnceLock<Option<[Metadata<Decoded>; 2]>>,
     subject: OnceLock<Option<Subject>>,
 }
@@ -50,6 +51,9 @@ pub(crate) enum Metadata<T> {
     Present(T),
 }
 
+/// The JSON of each field of metadata, without that of the managed fields, which nothing here looks at.
+type Fields = BTreeMap<String, Bytes>;
+
 /// Decoded metadata.
 #[derive(Debug)]
 pub(crate) struct Decoded {
@@ -68,19 +72,19 @@ struct Partial<'a> {
 impl AdmissionRequest {
     /// A request about these objects, which are JSON, as is the AdmissionReview's request without them.
     pub fn new(object: Option<Bytes>, old: Option<Bytes>, json: Bytes) -> Self {
-        let (request, texts, metadata, subject) = Default::default();
-        Self { object, old, json, request, texts, metadata, subject }
+        let (request, fields, metadata, subject) = Default::default();
+        Self { object, old, json, request, fields, metadata, subject }
     }
 
-    /// The JSON of the metadata that may be decoded: of the object, and of the old object.
-    pub fn metadata_texts(&self) -> impl Iterator<Item = &Bytes> {
-        self.texts().into_iter().flatten().filter_map(Metadata::present)
+    /// The fields of the metadata that may be decoded, each with its JSON: of the object, and of the old object.
+    pub fn metadata_fields(&self) -> impl Iterator<Item = (&String, &Bytes)> {
+        self.fields().into_iter().flatten().filter_map(Metadata::present).flatten()
     }
 
     /// Whether the metadata are so large that memory is to be taken before they are decoded. They are not decoded for that.
     pub fn has_large_metadata(&self) -> bool {
         let whole = [&self.object, &self.old].into_iter().flatten();
-        length(whole) > SMALL && length(self.metadata_texts()) > SMALL
+        whole.map(Bytes::len).sum::<usize>() > SMALL && self.length() > SMALL
     }
 
     /// The request without its objects; `None` if it cannot be parsed.
@@ -95,7 +99,7 @@ impl AdmissionRequest {
     /// The metadata of the object and of the old object, decoded at once; `None` if they cannot be.
     pub(crate) fn metadata(&self) -> Option<&[Metadata<Decoded>; 2]> {
         let decode = || {
-            let [object, old] = self.texts()?;
+            let [object, old] = self.fields()?;
             Some([object.decoded()?, old.decoded()?])
         };
         self.metadata.get_or_init(decode).as_ref()
@@ -121,13 +125,18 @@ impl AdmissionRequest {
 
     /// The most steps that it takes to decode the metadata, or to make the variables of conditions from them.
     fn steps(&self) -> u64 {
-        u64::try_from(length(self.metadata_texts())).unwrap_or(u64::MAX) / PER_STEP
+        u64::try_from(self.length()).unwrap_or(u64::MAX) / PER_STEP
     }
 
-    /// The JSON of the metadata; `None` if an object cannot be parsed, or has too many of them.
-    fn texts(&self) -> Option<&[Metadata<Bytes>; 2]> {
+    /// The bytes of the metadata that may be decoded, with quotes, colon and comma of each field.
+    fn length(&self) -> usize {
+        self.metadata_fields().map(|(name, text)| name.len() + text.len() + 4).sum()
+    }
+
+    /// The fields of the metadata; `None` if an object cannot be parsed, or has too many of them.
+    fn fields(&self) -> Option<&[Metadata<Fields>; 2]> {
         let find = || Some([Metadata::of(self.object.as_ref())?, Metadata::of(self.old.as_ref())?]);
-        self.texts.get_or_init(find).as_ref()
+        self.fields.get_or_init(find).as_ref()
     }
 }
 
@@ -141,18 +150,24 @@ impl<T> Metadata<T> {
     }
 }
 
-impl Metadata<Bytes> {
+impl Metadata<Fields> {
     fn of(object: Option<&Bytes>) -> Option<Self> {
         let Some(object) = object else { return Some(Self::NoObject) };
         let Some(raw) = serde_json::from_slice::<Partial<'_>>(object).ok()?.metadata else { return Some(Self::Absent) };
-        (raw.get().len() <= MAX_METADATA).then(|| Self::Present(object.slice_ref(raw.get().as_bytes())))
+        if raw.get().len() > MAX_METADATA {
+            return None;
+        }
+        let mut fields: BTreeMap<String, &RawValue> = serde_json::from_str(raw.get()).ok()?;
+        fields.remove("managedFields");
+        let text = |(name, raw): (_, &RawValue)| (name, object.slice_ref(raw.get().as_bytes()));
+        Some(Self::Present(fields.into_iter().map(text).collect()))
     }
 
     fn decoded(&self) -> Option<Metadata<Decoded>> {
         Some(match self {
             Self::NoObject => Metadata::NoObject,
             Self::Absent => Metadata::Absent,
-            Self::Present(text) => Metadata::Present(Decoded::of(text)?),
+            Self::Present(fields) => Metadata::Present(Decoded::of(fields)?),
         })
     }
 }
@@ -175,18 +190,14 @@ impl Metadata<Decoded> {
 }
 
 impl Decoded {
-    fn of(text: &[u8]) -> Option<Self> {
-        let mut metadata: Value = serde_json::from_slice(text).ok()?;
-        metadata.as_object_mut()?.shift_remove("managedFields");
+    fn of(fields: &Fields) -> Option<Self> {
+        let decoded = |(name, text): (&String, &Bytes)| Some((name.clone(), serde_json::from_slice(text).ok()?));
+        let metadata = Value::Object(fields.iter().map(decoded).collect::<Option<_>>()?);
         let labels = labels(&metadata);
         // Moved and not copied: the metadata may be large.
         let object = Map::from_iter([("metadata".to_owned(), metadata)]).into();
         Some(Self { object, labels })
     }
-}
-
-fn length<'a>(texts: impl Iterator<Item = &'a Bytes>) -> usize {
-    texts.map(Bytes::len).sum()
 }
 
 #[cfg(test)]
@@ -238,7 +249,7 @@ mod tests {
             let request = labelled(MAX_METADATA - 100);
             let mut pace = Stops { noted: Vec::new(), at: 0 };
             assert_eq!(matcher.decide(&request, &mut pace).now_or_never(), None);
-            assert!(request.texts.get().is_some() && request.metadata.get().is_none());
+            assert!(request.fields.get().is_some() && request.metadata.get().is_none());
             assert!(pace.noted == [request.steps()] && pace.noted[0] > 300_000, "{:?}", pace.noted);
 
             let mut pace = Stops { noted: Vec::new(), at: 1 };
@@ -258,10 +269,30 @@ mod tests {
         assert!(!labelled(SMALL - 100).has_large_metadata(), "the rest of the object does not count");
         let large = labelled(SMALL + 100);
         assert!(large.has_large_metadata() && large.metadata.get().is_none());
-        assert_eq!(large.metadata_texts().count(), 1);
+        assert_eq!(large.metadata_fields().count(), 1);
         let none = AdmissionRequest::new(None, None, Bytes::new());
-        assert!(!none.has_large_metadata() && none.metadata_texts().count() == 0);
+        assert!(!none.has_large_metadata() && none.metadata_fields().count() == 0);
         assert!(!labelled(MAX_METADATA + 1000).has_large_metadata(), "these are never decoded");
+    }
+
+    #[test]
+    fn managed_fields_do_not_count_and_are_not_decoded() {
+        let managed = vec![json!({"manager": "m", "fieldsV1": {"f:x": {}}}); 6_000];
+        let object =
+            json!({"metadata": {"managedFields": managed, "name": "n", "labels": {"app": "shop"}}}).to_string();
+        assert!(object.len() > 200_000);
+        // As with all fields, the last of two with one name counts.
+        let object = object.replace(r#""name":"n""#, r#""name":"first","name":"n""#);
+        let json = json!({"operation": "UPDATE", "resource": {"group": "", "version": "v1", "resource": "pods"}});
+        let (object, json) = (Bytes::from(object), Bytes::from(json.to_string()));
+        let request = AdmissionRequest::new(Some(object.clone()), Some(object), json);
+        assert!(!request.has_large_metadata());
+        let names: Vec<_> = request.metadata_fields().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["labels", "name", "labels", "name"]);
+        let [decoded, _] = request.metadata().expect("decoded");
+        let expected = json!({"metadata": {"labels": {"app": "shop"}, "name": "n"}});
+        assert_eq!(*decoded.object(), expected);
+        assert_eq!(decoded.labels(), Some(&Labels::from([("app".to_owned(), "shop".to_owned())])));
     }
 
     #[test]

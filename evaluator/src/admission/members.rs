@@ -121,7 +121,7 @@ async fn decide(
     // Where the sender says nothing, as long as an API server waits at most.
     let deadline = deadline(until, Instant::now(), LONGEST_WAIT);
     let memory = if is_large {
-        let amount = request.metadata_texts().map(|text| memory(text)).sum();
+        let amount = request.metadata_fields().map(|(name, text)| memory(name, text)).sum();
         let taken = first.share.memory().keep(first.share.claimant(), amount, 0, deadline).await;
         Some(taken.map_err(|error| EvaluationError::new(Reason::Overloaded, error.to_string()))?)
     } else {
@@ -139,10 +139,10 @@ async fn decide(
     first.share.run_own_work(deadline, turns).await.map_err(EvaluationError::from)
 }
 
-/// The most bytes that the JSON of metadata takes when it is decoded, and labels and the variables of conditions are made from it: less
-/// than one and a half times what it takes with a copy.
-fn memory(metadata: &[u8]) -> u64 {
-    let copied = json::decoded(metadata);
+/// The most bytes that a field of metadata takes when its JSON is decoded, and labels and the variables of conditions are made from it:
+/// less than one and a half times what it takes with a copy.
+fn memory(name: &str, text: &[u8]) -> u64 {
+    let copied = json::decoded_field(name, text);
     copied.saturating_add(copied / 2)
 }
 

@@ -100,6 +100,12 @@ pub(crate) fn decoded(text: &[u8]) -> u64 {
     u64::try_from(parts.sum::<usize>().saturating_add(itself)).unwrap_or(u64::MAX)
 }
 
+/// The same for a field of an object.
+pub(crate) fn decoded_field(name: &str, text: &[u8]) -> u64 {
+    let field = 3 * FIELD + 4 * VALUE + 3 * name.len();
+    decoded(text).saturating_add(u64::try_from(field).unwrap_or(u64::MAX))
+}
+
 /// The deepest nesting of a JSON text.
 fn depth(text: &[u8]) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
