@@ -112,7 +112,7 @@ pub(super) fn collect(paths: &[PathBuf], wanted: Option<&str>) -> anyhow::Result
 type WrongCase = (String, anyhow::Error);
 
 /// A test with its policy and its requests, and the cases that have none; no test if no case of it is wanted and usable. Of a test
-/// whose policy cannot be read, only that is told.
+/// whose policy cannot be read, only that is shown.
 fn prepared(
     test: PolicyTest,
     file: &Path,

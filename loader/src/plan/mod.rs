@@ -387,13 +387,11 @@ impl Plan {
         }
     }
 
-    /// A watched file outside the policies changed: what failed for a reason outside the policy is tried at once, and what was admitted is checked
-    /// again.
+    /// A watched file changed: what failed for a reason outside the policy is tried at once, and what was admitted is checked again.
     fn outside_changed(&mut self) {
-        for (reference, module) in &mut self.modules {
-            if module.is_due() {
-                self.fetched_before.insert(reference.clone());
-            }
+        let due = self.modules.iter().filter(|(_, module)| module.is_due());
+        self.fetched_before.extend(due.map(|(reference, _)| reference.clone()));
+        for module in self.modules.values_mut() {
             module.retry_outside();
         }
         self.admissions.outside_changed();
