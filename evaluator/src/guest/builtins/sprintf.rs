@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use serde_json::{Number, Value};
 
 use self::directive::Directive;
+use super::arguments::integer;
 use super::shown::shown;
 use super::{Arguments, BuiltinError, Outcome, Work};
 
@@ -54,7 +55,8 @@ enum Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    /// What is written with a point or an exponent is a float, also where it is whole.
+    /// What is written with a point or an exponent is a float, also where it is whole. Compiled modules show whole results of arithmetic as
+    /// floats where these do not fit 32 bits, and OPA as whole numbers.
     fn of(value: &'a Value) -> Self {
         let number = |number: &Number| match (number.as_i64(), number.as_u64()) {
             (Some(whole), _) => Self::Int(whole),
@@ -62,7 +64,10 @@ impl<'a> Given<'a> {
             (None, None) => Self::Float(number.as_f64().unwrap_or_default()),
         };
         match value {
-            Value::Number(value) => number(value),
+            Value::Number(of) => match integer(value) {
+                Some(whole) if of.is_f64() && i32::try_from(whole).is_err() => Self::Int(whole),
+                _ => number(of),
+            },
             Value::String(text) => Self::Text(Cow::Borrowed(text)),
             other => Self::Text(Cow::Owned(shown(other))),
         }
@@ -243,6 +248,12 @@ mod tests {
             ("%*d %.*d", json!(["a", 1, 2.0, 1]), "%!(BADWIDTH)1 %!(BADPREC)1"),
             // Whole floats, and whole numbers that are no int in Go.
             ("%.1f %d %v %s", json!([2.0, 2.0, 2.0, 2.0]), "2.0 %!d(float64=2) 2 %!s(float64=2)"),
+            ("%d %v", json!([2_684_354_560.0, 2_684_354_560.0]), "2684354560 2684354560"),
+            (
+                "%v %v %v %v",
+                json!([2_147_483_647.0, -2_147_483_649.0, 9e15, 2.5e9 + 0.5]),
+                "2.147483647e+09 -2147483649 9e+15 2.5000000005e+09",
+            ),
             ("%d %v", json!([u64::MAX, u64::MAX]), "18446744073709551615 18446744073709551615"),
             (
                 "%x %+d %c %T",
