@@ -58,9 +58,9 @@ impl MemberMatcher {
         !self.conditions.is_empty()
     }
 
-    /// Whether metadata of objects are decoded to judge it.
-    pub fn reads_metadata(&self) -> bool {
-        self.has_conditions() || !self.objects.is_empty()
+    /// Whether metadata of the objects are decoded to judge this request.
+    pub fn reads_metadata_of(&self, request: &AdmissionRequest) -> bool {
+        (self.has_conditions() || !self.objects.is_empty()) && self.by_rules(request) == Decision::Matches
     }
 
     /// Whether a member is asked about a request. As in an API server, one false condition excludes the request, and one that is neither
@@ -249,6 +249,30 @@ mod tests {
         };
         let [pods, secrets] = ["pods", "secrets"].map(|resource| MemberMatcher::of(&member(resource)).expect("judged"));
         assert!(secrets.excludes(&request(WEB)) && !pods.excludes(&request(WEB)));
+    }
+
+    #[test]
+    fn metadata_are_read_only_for_requests_that_the_rules_match() {
+        let json = json!({"operation": "CREATE", "resource": {"group": "", "version": "v1", "resource": "pods"}});
+        let request = |json: String| AdmissionRequest::new(Some(Bytes::from_static(WEB.as_bytes())), None, json.into());
+        let (pod, unread) = (request(json.to_string()), request("[".to_owned()));
+        let reads = |resource: &str, rest: Value, request: &AdmissionRequest| {
+            let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": [resource], "operations": ["*"]});
+            let mut member = rest;
+            member["rules"] = json!([rule]);
+            let member: MemberMatch = serde_json::from_value(member).expect("a member");
+            MemberMatcher::of(&member).expect("judged").reads_metadata_of(request)
+        };
+        let selective = json!({"objectSelector": {"matchLabels": {"app": "shop"}}});
+        let conditional = json!({"matchConditions": [{"name": "c", "expression": "true"}]});
+        for part in [selective, conditional] {
+            assert!(reads("pods", part.clone(), &pod), "{part}");
+            assert!(!reads("secrets", part.clone(), &pod), "{part}");
+            assert!(!reads("pods", part.clone(), &unread), "{part}");
+        }
+        assert!(!reads("pods", json!({}), &pod));
+        let of_all = matcher(json!({"matchLabels": {"app": "shop"}}), &[]).expect("judged");
+        assert!(of_all.reads_metadata_of(&unread), "no rule needs the request");
     }
 
     #[test]

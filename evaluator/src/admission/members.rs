@@ -112,7 +112,7 @@ async fn decide(
 ) -> Result<Vec<Decision>, EvaluationError> {
     let matchers = || group.matchers.values().flatten();
     let has_conditions = matchers().any(MemberMatcher::has_conditions);
-    let is_large = matchers().any(MemberMatcher::reads_metadata) && request.has_large_metadata();
+    let is_large = matchers().any(|matcher| matcher.reads_metadata_of(&request)) && request.has_large_metadata();
     // All members belong to one tenant, so the first one stands for all.
     let Some(first) = group.members.first().filter(|_| has_conditions || is_large) else {
         let decisions = decide_all(group, &request, &mut NoPause).now_or_never();
