@@ -52,9 +52,9 @@ pub struct Metrics {
     pub guest_memory: IntGauge,
     /// Memory that they may hold together.
     pub guest_memory_limit: IntGauge,
-    /// Times that an instance waited for memory.
+    /// Times that an instance or a request waited for memory.
     pub guest_memory_waits: IntCounter,
-    /// Times that an instance got no memory.
+    /// Times that an instance or a request got no memory.
     pub guest_memory_refused: IntCounter,
     /// Requests refused because too many were under way or memory was exhausted. It is counted where a request is refused and not where what it
     /// needs is shared: loads, checks and audits need the same.
@@ -253,11 +253,11 @@ impl Metrics {
             )?,
             guest_memory_waits: counter(
                 "portcullis_guest_memory_waits_total",
-                "Times that an instance waited for memory",
+                "Times that an instance or a request waited for memory",
             )?,
             guest_memory_refused: counter(
                 "portcullis_guest_memory_refused_total",
-                "Times that an instance got no memory",
+                "Times that an instance or a request got no memory",
             )?,
             overloaded: counter("portcullis_overloaded_total", "Requests refused because too much was under way")?,
             markers: counter("portcullis_markers_total", "Markers of the controller that were answered")?,

@@ -73,7 +73,8 @@ impl GuestMemory {
     pub(crate) fn new(plan: MemoryPlan, metrics: &Metrics) -> Arc<Self> {
         Arc::new(Self {
             floor: plan.floor,
-            // Each evaluation waits for one claim at a time, so the number of instances limits the queue.
+            // Each request waits for one claim at a time for each of its policies, so the number of requests that may be under way limits
+            // the queue.
             shared: PolicyPool::new(plan.shared, plan.shared / 32, usize::MAX),
             used: metrics.guest_memory.clone(),
             waits: metrics.guest_memory_waits.clone(),
