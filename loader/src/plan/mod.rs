@@ -16,6 +16,7 @@ mod learn;
 mod manifest;
 mod pins;
 mod policy;
+mod running;
 mod saved;
 mod state;
 #[cfg(test)]
@@ -235,36 +236,6 @@ impl Plan {
         }
     }
 
-    /// Takes in how many bytes a running job has got so far, of how many if that is known. This is only shown, and changes no manifest.
-    pub(crate) fn progress(&mut self, job: &Job, bytes: u64, total: Option<u64>, now: Now) {
-        match job {
-            Job::Fetch(reference) => {
-                if let Some(module) = self.modules.get_mut(reference) {
-                    module.progress(bytes, total, now);
-                }
-            }
-            Job::Admit { reference, digest, .. } => {
-                if let Some(admission) = self.admissions.get_mut(reference, digest) {
-                    admission.progress(bytes, total, now);
-                }
-            }
-            Job::Prepare { digest, .. } => {
-                if let Some(compilation) = self.artifacts.get_mut(digest) {
-                    compilation.attempts.progress(bytes, total, now);
-                }
-            }
-        }
-    }
-
-    /// A running job was ended for another, and is back in its queue.
-    pub(crate) fn wait_again(&mut self, job: &Job) {
-        if let Job::Prepare { digest, .. } = job
-            && let Some(compilation) = self.artifacts.get_mut(digest)
-        {
-            compilation.attempts.wait_again();
-        }
-    }
-
     /// [`Job::Fetch`] has ended.
     fn fetched(&mut self, reference: &Reference, result: Result<Digest, AttemptError>, now: Now, random: f64) {
         let Some(module) = self.modules.get_mut(reference) else { return };
@@ -293,11 +264,12 @@ impl Plan {
             (policy, parts)
         });
         let users = users.filter(|(_, parts)| !parts.is_empty());
+        let was_before = self.fetched_before.remove(reference);
         match result {
             Ok(digest) => {
                 self.publication.note_success(module, Resolved::now(digest, now));
                 // The fetch has checked that the module is allowed, but rules that changed meanwhile have not.
-                if !self.fetched_before.remove(reference) {
+                if !was_before {
                     self.admissions.grant(reference, digest);
                 }
                 for (policy, parts) in users {
@@ -330,6 +302,10 @@ impl Plan {
                 let is_lost = |pin: &Digest| artifacts.get(pin).is_some_and(|compilation| compilation.no_module);
                 let is_volume = error.reason.stage() == Stage::Volume;
                 module.fail(error, &self.settings.retry, random, now);
+                // What the watched file said before may be why.
+                if was_before {
+                    module.retry_outside();
+                }
                 for (policy, parts) in users.filter(|_| is_file) {
                     let is_gone = |pin: Option<Digest>| pin.is_some_and(|pin| !(is_volume && is_lost(&pin)));
                     let gone: Vec<_> =

@@ -111,6 +111,7 @@ impl Plan {
         let names = |policy: &Policy| policy.parts_at(reference).iter().any(|(_, pin)| pin.is_none());
         let is_tag_wanted = self.policies.values().any(names);
         let Some(module) = self.modules.get_mut(reference) else { return };
+        let was_before = self.fetched_before.remove(reference);
         let first = brought.iter().find_map(|(pin, result)| result.is_ok().then_some(*pin));
         if let Some(first) = first.filter(|_| !is_tag_wanted) {
             // The tag was not resolved. That is done when the next policy names it.
@@ -128,9 +129,16 @@ impl Plan {
                 Err(error) if error.reason != Reason::RegistryThrottled && (is_tag_wanted || first.is_some()) => {
                     compilation.no_module = false;
                     compilation.attempts.fail(error, &self.settings.retry, random, now);
+                    if was_before {
+                        compilation.attempts.retry_outside();
+                    }
                 }
                 Err(error) => module.fail(error, &self.settings.retry, random, now),
             }
+        }
+        // What the watched file said before may be why something failed.
+        if was_before {
+            module.retry_outside();
         }
     }
 }

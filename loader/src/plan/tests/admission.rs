@@ -184,6 +184,10 @@ fn rules_that_change_during_a_fetch_count_for_what_it_brings() {
     table.want(vec![wants("a", URL, "{}")]);
     assert_eq!(table.jobs_with(false), [format!("fetch {URL}")]);
     table.take(Event::OutsideChanged);
+    // It may have failed by what the file said before.
+    table.fetched(URL, Err(Reason::Unauthorized));
+    assert_eq!(table.jobs_with(false), [format!("fetch {URL}")]);
+    table.take(Event::OutsideChanged);
     table.fetched(URL, Ok(URL));
     assert_eq!(table.jobs_with(false), ["admit"]);
     answer(&mut table, URL, URL, Err(Reason::SourceNotAllowed));
