@@ -5,10 +5,12 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::OnceLock;
 
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -16,8 +18,10 @@ use crate::conditions::{Pace, Subject, for_conditions};
 use crate::request::Asked;
 use crate::selector::{Labels, labels};
 
-/// Most metadata of an object that conditions are evaluated on, in bytes. API servers store much less.
+/// Most metadata of an object that conditions are evaluated on, in bytes, without the managed fields. API servers store much less.
 pub(crate) const MAX_METADATA: usize = 1 << 20;
+/// Most fields of metadata. Kubernetes knows fewer than twenty, and API servers send no others.
+const MAX_FIELDS: usize = 256;
 /// Most metadata of both objects, in bytes, that are decoded at once, which takes a few milliseconds at most.
 const SMALL: usize = 64 << 10;
 /// How much of the metadata is decoded in a step of a [`Pace`], in bytes, where it is all small labels.
@@ -130,7 +134,7 @@ impl AdmissionRequest {
 
     /// The bytes of the metadata that may be decoded, with quotes, colon and comma of each field.
     fn length(&self) -> usize {
-        self.metadata_fields().map(|(name, text)| name.len() + text.len() + 4).sum()
+        length(self.metadata_fields())
     }
 
     /// The fields of the metadata; `None` if an object cannot be parsed, or has too many of them.
@@ -154,13 +158,11 @@ impl Metadata<Fields> {
     fn of(object: Option<&Bytes>) -> Option<Self> {
         let Some(object) = object else { return Some(Self::NoObject) };
         let Some(raw) = serde_json::from_slice::<Partial<'_>>(object).ok()?.metadata else { return Some(Self::Absent) };
-        if raw.get().len() > MAX_METADATA {
-            return None;
-        }
-        let mut fields: BTreeMap<String, &RawValue> = serde_json::from_str(raw.get()).ok()?;
+        let RawFields(mut fields) = serde_json::from_str(raw.get()).ok()?;
         fields.remove("managedFields");
         let text = |(name, raw): (_, &RawValue)| (name, object.slice_ref(raw.get().as_bytes()));
-        Some(Self::Present(fields.into_iter().map(text).collect()))
+        let fields: Fields = fields.into_iter().map(text).collect();
+        (length(&fields) <= MAX_METADATA).then_some(Self::Present(fields))
     }
 
     fn decoded(&self) -> Option<Metadata<Decoded>> {
@@ -197,6 +199,41 @@ impl Decoded {
         // Moved and not copied: the metadata may be large.
         let object = Map::from_iter([("metadata".to_owned(), metadata)]).into();
         Some(Self { object, labels })
+    }
+}
+
+/// The bytes of fields, with the quotes, colon and comma of each.
+fn length<'f>(fields: impl IntoIterator<Item = (&'f String, &'f Bytes)>) -> usize {
+    fields.into_iter().map(|(name, text)| name.len() + text.len() + 4).sum()
+}
+
+/// The fields of metadata, at most [`MAX_FIELDS`], which are read before memory is taken.
+struct RawFields<'a>(BTreeMap<String, &'a RawValue>);
+
+impl<'de> Deserialize<'de> for RawFields<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = RawFields<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the metadata of an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut fields = BTreeMap::new();
+        while let Some((name, raw)) = map.next_entry()? {
+            fields.insert(name, raw);
+            if fields.len() > MAX_FIELDS {
+                return Err(A::Error::custom("too many fields"));
+            }
+        }
+        Ok(RawFields(fields))
     }
 }
 
