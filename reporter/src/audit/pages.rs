@@ -113,19 +113,21 @@ impl<'f> Pages<'f> {
                 CallError::Refused { code: 410, .. } if self.begin_again() => continue,
                 CallError::Refused { code: 400 | 405 | 406 | 410, .. } => return Err(error),
                 CallError::Refused { code: 404, .. } if self.next.is_empty() => return Err(error),
-                CallError::Refused { code: 403, .. } if self.next.is_empty() => {
+                CallError::Refused { code: 403 | 404, .. } => {
                     forbidden += 1;
-                    if forbidden >= self.forbidden_tries {
+                    // Where there were pages before, these were not refused.
+                    let most = if self.next.is_empty() { self.forbidden_tries } else { TRIES };
+                    if forbidden >= most {
                         return Err(error);
                     }
                 }
-                // The pages before were not refused.
-                CallError::Refused { code: 403 | 404, .. } => {}
-                _ => self.failures.failed(&error),
-            }
-            tries += 1;
-            if tries >= TRIES {
-                return Err(error);
+                _ => {
+                    self.failures.failed(&error);
+                    tries += 1;
+                    if tries >= TRIES {
+                        return Err(error);
+                    }
+                }
             }
             // The page may have failed because it is too large to be sent in time.
             self.limit = smaller(self.limit);

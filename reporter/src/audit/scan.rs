@@ -102,12 +102,13 @@ impl Scanner {
             unread.api_version(name);
         }
         let namespaces = self.namespaces(&plan, &mut tallies).await;
-        let mut stays_forbidden = false;
+        let (mut was_forbidden, mut stays_forbidden) = (false, false);
         for list in &plan.lists {
             let current =
                 Current { plan: &plan, list, namespaces: &namespaces, tallies: &mut tallies, judged: HashSet::new() };
             match self.list(current, stays_forbidden).await {
                 Ok(()) => {
+                    stays_forbidden |= was_forbidden;
                     self.worker.reading.stop(Instant::now());
                     self.worker.writer.delete_stale(&list.resource.api_version(), &list.resource.kind).await;
                     self.worker.reading.begin(Instant::now());
@@ -115,7 +116,7 @@ impl Scanner {
                 Err(error) => {
                     tracing::debug!(resource = list.resource.title(), %error, "failed to list objects for the audit");
                     unread.list(&list.resource);
-                    stays_forbidden |= error.code() == Some(403);
+                    was_forbidden |= error.code() == Some(403);
                     let title = list.resource.title();
                     list.asking.iter().for_each(|asking| tallies[asking.subject].unreadable(&title));
                 }
@@ -243,8 +244,8 @@ impl Scanner {
     }
 
     /// Judges the objects of a list.
-    /// Once a list of this scan was forbidden at each try, the next ones are tried once: their pauses would lengthen the scan, and the rest after
-    /// it, by seconds for each resource.
+    /// Once a list of this scan was forbidden, and another one was read after it, the next ones are tried once: their pauses would lengthen the
+    /// scan, and the rest after it, by seconds for each resource.
     async fn list(&mut self, mut current: Current<'_>, stays_forbidden: bool) -> Result<(), CallError> {
         let mut pages = Pages::of(&self.client, &current.list.resource, &mut self.failures);
         if stays_forbidden {

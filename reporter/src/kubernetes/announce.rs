@@ -60,7 +60,7 @@ struct Entry {
     written: u32,
     /// How often it was refused since it was last written.
     refusals: u32,
-    /// When it first failed as a webhook of its namespace can make it fail, and how many writes of others had succeeded at its last try.
+    /// When it first failed as if by a webhook of its namespace, and how many writes of others had succeeded at its last try.
     failed: Option<(Instant, u64)>,
     retry: Retry,
     /// When it may be tried again after a refusal.

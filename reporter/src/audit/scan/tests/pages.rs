@@ -80,7 +80,7 @@ async fn a_list_of_which_one_page_is_refused_for_a_moment_is_read_to_its_end() {
 /// It does not answer, then answers before it has read its RBAC rules.
 #[tokio::test]
 async fn an_api_server_that_restarts_during_a_scan_hides_no_list() {
-    let codes = Arc::new(Mutex::new(vec![403, 500, 500]));
+    let codes = Arc::new(Mutex::new(vec![403, 403, 500, 500, 500, 500]));
     let mut stage = paged(move |page| if page == 0 { lock(&codes).pop() } else { None });
     let all = &stage.scan().await["cluster/all"];
     assert!(is_complete(all, 2 * OBJECTS) && all.unreadable.is_empty(), "{all:?}");
