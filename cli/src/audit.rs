@@ -210,7 +210,7 @@ async fn collect(cluster: &Cluster, item: &Item, findings: &mut Findings) -> Res
             }
         }
         match hidden {
-            Some(error) if !found.is_empty() => findings.note(format!("not all objects are shown: {error}")),
+            Some(error) if !found.is_empty() => found.note(format!("not all objects are shown: {error}")),
             hidden => forbidden = hidden.or(forbidden),
         }
         findings.take_newer(found);

@@ -61,7 +61,7 @@ impl Findings {
     /// Takes the objects of other reports in place of these, if their results are newer or there are none yet.
     pub(super) fn take_newer(&mut self, other: Self) {
         if self.is_empty() || (!other.is_empty() && other.newest > self.newest) {
-            *self = Self { notes: std::mem::take(&mut self.notes), ..other };
+            *self = other;
         }
     }
 
