@@ -246,7 +246,10 @@ impl Metrics {
             )?,
             instances: gauge("portcullis_instances", "Policy instances in use")?,
             instance_limit: gauge("portcullis_instances_limit", "Policy instances that there may be")?,
-            guest_memory: gauge("portcullis_guest_memory_bytes", "Memory set aside for policy instances in use")?,
+            guest_memory: gauge(
+                "portcullis_guest_memory_bytes",
+                "Memory set aside for policy instances in use, and for what requests keep",
+            )?,
             guest_memory_limit: gauge(
                 "portcullis_guest_memory_limit_bytes",
                 "Memory that policy instances may have together",

@@ -93,7 +93,7 @@ struct Reader<'a> {
     next: usize,
     /// Whether an index was named. Then it is no mistake that arguments are left.
     is_reordered: bool,
-    /// Whether the directive names an index that there is not, or at a wrong place.
+    /// Whether the directive names an index that does not exist, or names one in the wrong place.
     is_bad_index: bool,
 }
 
