@@ -205,13 +205,13 @@ async fn collect(cluster: &Cluster, item: &Item, findings: &mut Findings) -> Res
                 Ok(()) => {}
                 Err(ClusterError::NotInstalled { .. }) => missing.push(resource.title()),
                 // The chart's roles for users cover the kind that the audit writes, and the cluster may have both.
-                Err(error) if error.is_forbidden() => hidden = Some(error),
+                Err(error) if error.is_forbidden() => hidden = hidden.or(Some(error)),
                 Err(error) => return Err(error),
             }
         }
         match hidden {
             Some(error) if !found.is_empty() => found.note(format!("not all objects are shown: {error}")),
-            hidden => forbidden = hidden.or(forbidden),
+            hidden => forbidden = forbidden.or(hidden),
         }
         findings.take_newer(found);
     }
