@@ -244,6 +244,7 @@ impl Scanner {
     }
 
     /// Judges the objects of a list.
+    ///
     /// Once a list of this scan was forbidden, and another one was read after it, the next ones are tried once: their pauses would lengthen the
     /// scan, and the rest after it, by seconds for each resource.
     async fn list(&mut self, mut current: Current<'_>, stays_forbidden: bool) -> Result<(), CallError> {

@@ -1,10 +1,8 @@
-//! The bodies of the writes of a policy's status (docs/design/status-api.md, section 10), and what an older schema lacks of a body. Pure.
+//! The bodies of the writes of a policy's status (docs/design/status-api.md, section 10). Pure.
 //!
 //! An apply has all of our fields, since fields that it leaves out are removed. It does not remove values that another manager owns, which
 //! can be seen in the answer. An API server with an older schema refuses an apply with fields that it does not know, but takes a merge and
 //! drops these fields.
-
-use std::collections::BTreeSet;
 
 use portcullis_api::{API_VERSION, PolicyStatus};
 use serde_json::{Map, Value, json};
@@ -60,27 +58,6 @@ pub(crate) fn known(wanted: &Value, kept: &Value) -> Value {
     }
 }
 
-/// Adds the paths of the fields of `wanted` that `kept` lacks, each once, however many entries of a list have it.
-pub(crate) fn unknown(wanted: &Value, kept: &Value, path: &str, out: &mut BTreeSet<String>) {
-    match (wanted, kept) {
-        (Value::Object(wanted), Value::Object(kept)) => {
-            for (name, value) in wanted {
-                let path = format!("{path}.{name}");
-                match kept.get(name) {
-                    Some(kept) => unknown(value, kept, &path, out),
-                    None => {
-                        out.insert(path);
-                    }
-                }
-            }
-        }
-        (Value::Array(wanted), Value::Array(kept)) if wanted.len() == kept.len() => {
-            wanted.iter().zip(kept).for_each(|(wanted, kept)| unknown(wanted, kept, path, out));
-        }
-        _ => {}
-    }
-}
-
 fn metadata(object: &PolicyObject) -> Value {
     let mut metadata = json!({ "name": object.meta.name, "resourceVersion": object.meta.version });
     if let Some(namespace) = &object.meta.namespace {
@@ -91,10 +68,13 @@ fn metadata(object: &PolicyObject) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use portcullis_api::Kind;
 
     use super::*;
     use crate::fixtures::status_value as status;
+    use crate::kubernetes::fields::absent;
 
     #[test]
     fn what_an_older_schema_does_not_know_is_left_out_of_an_apply() {
@@ -102,7 +82,7 @@ mod tests {
         kept.as_object_mut().expect("an object").remove("summary");
         kept["replicas"][0].as_object_mut().expect("an object").remove("generation");
         let mut names = BTreeSet::new();
-        unknown(&status(), &kept, "status", &mut names);
+        absent(&status(), &kept, "status", &mut names);
         assert_eq!(names, ["status.replicas.generation", "status.summary"].map(str::to_owned).into());
         let known = known(&status(), &kept);
         assert_eq!(known, kept);

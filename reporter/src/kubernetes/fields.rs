@@ -1,6 +1,7 @@
 //! The fields of a policy's status that are ours, and whether those that were found are those that are wanted (docs/design/status-api.md,
 //! section 10). Pure.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use portcullis_api::ConditionType;
@@ -86,26 +87,32 @@ pub(crate) fn fit(wanted: &Value, found: &Value) -> Fit {
     if wanted == found {
         return Fit::Same;
     }
-    let mut dropped = Vec::new();
+    let mut dropped = BTreeSet::new();
     absent(wanted, found, "status", &mut dropped);
-    if dropped.is_empty() { Fit::Foreign } else { Fit::Dropped(dropped) }
+    if dropped.is_empty() { Fit::Foreign } else { Fit::Dropped(dropped.into_iter().collect()) }
 }
 
-/// The paths of the fields that `found` lacks; of a whole missing part, only its outermost path.
-fn absent(wanted: &Value, found: &Value, path: &str, out: &mut Vec<String>) {
+/// Adds the paths of the fields that `found` lacks; of a whole missing part, only its outermost path. Each is added once, however many entries of
+/// a list lack it.
+pub(crate) fn absent(wanted: &Value, found: &Value, path: &str, out: &mut BTreeSet<String>) {
+    if let (Value::Array(wanted), Value::Array(found)) = (wanted, found)
+        && wanted.len() == found.len()
+    {
+        wanted.iter().zip(found).for_each(|(wanted, found)| absent(wanted, found, path, out));
+    }
     for (name, value) in wanted.as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");
         match found.get(name) {
             Some(found) => absent(value, found, &path, out),
-            None => out.push(path),
+            None => {
+                out.insert(path);
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use jiff::Timestamp;
     use portcullis_api::{AuditSummary, PolicyStatus, ReplicaCounts, Resolved};
     use portcullis_contract::Digest;

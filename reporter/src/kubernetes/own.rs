@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::args::Identity;
-use super::body::{known, unknown};
+use super::body::known;
+use super::fields::absent;
 use super::metrics::{Losing, OutdatedGauge};
 use super::object::reports;
 use super::pace::Bucket;
@@ -101,7 +102,7 @@ async fn apply(reports: &Api<BoundedObject>, pod: &str, mut body: Value) -> Resu
         return Err(error);
     }
     let Ok(kept) = kept(reports, pod, &body).await else { return Err(error) };
-    unknown(&body["spec"], &kept["spec"], "spec", &mut dropped);
+    absent(&body["spec"], &kept["spec"], "spec", &mut dropped);
     if dropped.is_empty() {
         return Err(error);
     }
@@ -110,7 +111,7 @@ async fn apply(reports: &Api<BoundedObject>, pod: &str, mut body: Value) -> Resu
     Ok(dropped)
 }
 
-/// What the API server keeps of a report that is merged into the one that exists, or made if there is none. It is not stored.
+/// The fields of a report that the API server would keep, found by a dry run: a merge into the existing report, or a creation if there is none.
 async fn kept(reports: &Api<BoundedObject>, pod: &str, body: &Value) -> kube::Result<Value> {
     let params = PatchParams { dry_run: true, ..PatchParams::apply(REPORT_MANAGER) };
     let kept = match reports.patch(pod, &params, &Patch::Merge(body)).await {
