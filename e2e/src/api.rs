@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::connection::{Answer, Question};
 use crate::json::items;
+use crate::kubectl::Output;
 use crate::wait::eventually;
 
 /// The annotation in which `kubectl apply` keeps the object as it was applied, so that the next one knows what to remove.
@@ -154,12 +155,23 @@ impl Api {
         self.send("PATCH", &path, "application/apply-patch+yaml", &object.to_string())
     }
 
+    /// `kubectl apply` of the object of this path. A process for each would take much of the time of all tests, so `apply`, which starts kubectl
+    /// with the object as its input, is called only for what exists.
+    ///
+    /// # Panics
+    /// When the API server refuses the object, or kubectl fails.
+    pub(crate) fn put(&self, path: &str, object: &Value, apply: impl FnOnce(&str) -> Output) {
+        if !self.create_as_kubectl(path, object) {
+            apply(&object.to_string()).expect(path);
+        }
+    }
+
     /// Does what `kubectl apply` does with an object that does not exist yet: creates it at this path, with the annotation that a later
     /// `kubectl apply` needs. Returns whether it was created; if not, kubectl can change what is there, or wait for a busy server.
     ///
     /// # Panics
     /// When the API server refuses the object: another try might hide a wrong refusal.
-    pub(crate) fn create_as_kubectl(&self, path: &str, object: &Value) -> bool {
+    fn create_as_kubectl(&self, path: &str, object: &Value) -> bool {
         let (collection, _) = path.rsplit_once('/').expect("the path ends with the name");
         let query = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict";
         // kubectl looks, too, before it creates: webhooks are not called for an object that is there.

@@ -377,12 +377,8 @@ impl<'c> Installation<'c> {
         self.put_object(&format!("/api/v1/namespaces/{}/secrets/{}", self.namespace(), self.tls_secret()), &secret);
     }
 
-    /// `kubectl apply` of the object of this path. A process for each would take much of the time of all tests, so kubectl is started only
-    /// for what exists.
     fn put_object(&self, path: &str, object: &Value) {
-        if !self.api().create_as_kubectl(path, object) {
-            self.cluster.apply(&object.to_string()).expect(path);
-        }
+        self.api().put(path, object, |object| self.cluster.apply(object));
     }
 
     /// Whether there is a controller, which makes the certificates and the keys of webhook paths.

@@ -332,12 +332,8 @@ impl<'s> Release<'s> {
     }
 }
 
-/// `kubectl apply` of the object of this path. A process for each would take much of the time of all tests, so kubectl is started only for
-/// what exists.
 fn put(site: &Site, path: &str, object: &Value) {
-    if !site.api().create_as_kubectl(path, object) {
-        site.kubectl_with(["apply", "--filename=-"], &object.to_string()).expect(path);
-    }
+    site.api().put(path, object, |object| site.kubectl_with(["apply", "--filename=-"], object));
 }
 
 /// A pod that is never scheduled.
