@@ -11,7 +11,7 @@ use serde_json::Value;
 /// The events with this text in the log at `path`, and before them those in the files to which an API server has moved the older part. What
 /// is still being written is left out.
 pub(crate) fn events(path: &Path, text: &str) -> Vec<Value> {
-    // It is opened before the others are listed, so that no event is missed when it is moved meanwhile. For a moment there is none.
+    // It is opened before the others are listed, so that no event is missed if it is moved meanwhile. Right after a move there is no file here.
     let current = File::open(path).ok();
     let number = |file: &File| file.metadata().ok().map(|metadata| metadata.ino());
     let mut events = Vec::new();

@@ -258,7 +258,7 @@ impl<'a> RawReview<'a> {
         Ok(Self { uid: uid.map_or("\"\"", RawValue::get), request })
     }
 
-    /// The request's uid as JSON text; an empty one where there is none, or something else than a string.
+    /// The request's uid as JSON text; that of an empty string if it is absent or not a string.
     pub(crate) fn uid(&self) -> &'a str {
         self.uid
     }

@@ -173,7 +173,7 @@ impl Reader<'_> {
         Ok(number.is_some())
     }
 
-    /// The width or precision that comes next in the format; none where there is none.
+    /// The width or precision that comes next in the format; `None` if no digit comes next.
     fn number(&mut self) -> Result<Option<usize>, BuiltinError> {
         let mut number = None;
         while let Some(digit) = self.rest.chars().next().and_then(|digit| digit.to_digit(10)) {

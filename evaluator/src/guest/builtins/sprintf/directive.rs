@@ -119,7 +119,7 @@ impl Directive {
                 let shown = shown.map(|shown| format!(" '{shown}'")).unwrap_or_default();
                 format!("U+{:0>least$}{shown}", format!("{whole:X}"), least = self.precision.unwrap_or_default().max(4))
             }
-            // Nothing at all is Go's text for a zero without digits.
+            // Go prints an empty text for zero with a precision of zero.
             _ if self.precision == Some(0) && whole == 0 => digits(verb, 0).map(|_| String::new())?,
             _ => self.signed_digits(verb, whole)?,
         };
