@@ -18,6 +18,7 @@ mod git;
 mod guests;
 mod images;
 mod limit;
+mod lint;
 mod log;
 mod network;
 mod pgo;
@@ -83,7 +84,7 @@ enum Command {
     },
     /// Set up what the tests need and run all of them.
     ///
-    /// Formatting, lints, boundaries, the tests of each crate, the guests and their tests, black-box tests of the real programs,
+    /// Boundaries, the tests of each crate, the guests and their tests, black-box tests of the real programs,
     /// and tests on real Kubernetes control planes. On Debian, as root, missing packages are installed. A test that fails is named at once,
     /// and again at the end with its message. A run of all tests also counts the rows of the fault catalogue and of the documentation whose
     /// tests passed, and fails if one of these tests did not run. The last line is `N passed, N failed, N skipped`, and says so when
@@ -109,6 +110,8 @@ enum Command {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
+    /// Check the formatting and the lints, of everything at once and of each library by itself.
+    Lint,
     /// Check the promises of the architecture.
     ///
     /// The evaluator has no compiler and no Kubernetes client, unsafe code is one block, each crate builds alone, files are
@@ -225,6 +228,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Test { no_cluster, filter, list, args } => {
             test::run(&workspace, &test::Wanted { filter: filter.unwrap_or_default(), list, no_cluster, args })
         }
+        Command::Lint => lint::run(&workspace),
         Command::Boundaries => boundaries::run(&workspace),
         Command::Generate { check, fault_rows, definitions } => {
             if let Some(path) = fault_rows {

@@ -18,9 +18,9 @@ use crate::log::{self, Written};
 use crate::totals::Totals;
 use crate::wrapped;
 
-/// How many of the steps that may run beside others run at the same time. Tests of real programs wait more than they
-/// compute. Three leave no core idle and save some minutes, but then canaries wait longer than a busy machine excuses.
-const LANES: usize = 2;
+/// How many steps of a group run at the same time, if they may. Tests of real programs wait more than they compute: two leave a quarter of
+/// the machine idle.
+const LANES: usize = 3;
 
 /// The longest that a step may take: several times what it takes on two cores. A step that takes longer hangs, and is
 /// ended.
@@ -35,7 +35,7 @@ pub(crate) struct Step<'a> {
     pub(crate) work: Work<'a>,
     /// If this fails, the build is broken and later steps are not run, because they would only repeat its errors.
     pub(crate) gate: bool,
-    /// What else may run at the same time.
+    /// The lanes in which it may run, where others of its group run at the same time.
     pub(crate) place: Place,
     /// Whether its commands may take minutes and show their progress on standard error.
     pub(crate) is_shown: bool,
@@ -45,15 +45,36 @@ pub(crate) struct Step<'a> {
     pub(crate) leaves_out: Option<&'static str>,
 }
 
-/// What may run at the same time as a step: of the steps next to it, those that are not alone either.
+/// In which lane of its group a step may run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Place {
-    /// Nothing.
-    Alone,
-    /// Other steps that run beside each other, in as many lanes as there are.
-    Beside,
-    /// Those of all lanes, which lose little by it: the commands of this step have the lowest priority, and use what is idle.
+    /// In one of the [`LANES`].
+    Lane,
+    /// In a lane of its own. The commands of this step have the lowest priority, and use what is idle.
     WhenIdle,
+}
+
+/// Steps that may begin when all before them have ended. Those after them wait until all of these have ended.
+pub(crate) struct Group<'a> {
+    steps: Vec<Step<'a>>,
+    /// Whether they run at the same time, and not one after the other.
+    is_beside: bool,
+}
+
+impl<'a> Group<'a> {
+    /// Steps that run one after the other, each with the machine to itself.
+    pub(crate) fn one_by_one(steps: Vec<Step<'a>>) -> Self {
+        Self { steps, is_beside: false }
+    }
+
+    /// Steps that run beside each other, in as many lanes as there are.
+    pub(crate) fn beside(steps: Vec<Step<'a>>) -> Self {
+        Self { steps, is_beside: true }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
 }
 
 /// What a step does.
@@ -95,6 +116,10 @@ impl Done {
     fn new(name: String, outcome: Outcome) -> Self {
         Self { name, outcome, took: Duration::ZERO, runs: Vec::new(), hung: None, leaves_out: None }
     }
+
+    fn is_failed(&self) -> bool {
+        matches!(self.outcome, Outcome::Failed(_))
+    }
 }
 
 impl<'a> Step<'a> {
@@ -122,7 +147,7 @@ impl<'a> Step<'a> {
             name: name.into(),
             work,
             gate: false,
-            place: Place::Alone,
+            place: Place::Lane,
             is_shown: false,
             limit: LIMIT,
             leaves_out: None,
@@ -135,10 +160,6 @@ impl<'a> Step<'a> {
 
     pub(crate) fn shown(self) -> Self {
         Self { is_shown: true, ..self }
-    }
-
-    pub(crate) fn beside(self) -> Self {
-        Self { place: Place::Beside, ..self }
     }
 
     pub(crate) fn when_idle(self) -> Self {
@@ -154,28 +175,29 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Runs the steps in order, all of them unless the build is broken. Each step's output is kept in `logs`.
-pub(crate) fn run_all(steps: Vec<Step<'_>>, logs: &Path) -> Result<Vec<Done>> {
+/// Runs the groups in order, all of them unless the build is broken. Each step's output is kept in `logs`.
+pub(crate) fn run_all(groups: Vec<Group<'_>>, logs: &Path) -> Result<Vec<Done>> {
     fs::create_dir_all(logs).with_context(|| format!("failed to create {}", logs.display()))?;
-    let runner = Runner { count: steps.len(), logs, output: Mutex::new(()) };
-    let mut done = Vec::with_capacity(steps.len());
+    let count = groups.iter().map(|group| group.steps.len()).sum();
+    let runner = Runner { count, logs, output: Mutex::new(()) };
+    let mut done = Vec::with_capacity(count);
     let mut broken = false;
-    let mut steps = steps.into_iter().enumerate().peekable();
-    while let Some((index, step)) = steps.next() {
-        if broken {
-            done.push(Done::new(step.name, Outcome::NotRun));
-            continue;
+    for Group { steps, is_beside } in groups {
+        let steps = (done.len()..).zip(steps);
+        let together: Vec<Vec<_>> =
+            if is_beside { vec![steps.collect()] } else { steps.map(|step| vec![step]).collect() };
+        for mut steps in together {
+            let gates: Vec<bool> = steps.iter().map(|(_, step)| step.gate).collect();
+            let ended = if broken {
+                steps.into_iter().map(|(_, step)| Done::new(step.name, Outcome::NotRun)).collect()
+            } else if steps.len() == 1 {
+                vec![runner.one(steps.remove(0))?]
+            } else {
+                runner.lanes(steps)?
+            };
+            broken |= gates.into_iter().zip(&ended).any(|(is_gate, done)| is_gate && done.is_failed());
+            done.extend(ended);
         }
-        let mut group = vec![(index, step)];
-        if group[0].1.place != Place::Alone {
-            while let Some(next) = steps.next_if(|(_, next)| next.place != Place::Alone) {
-                group.push(next);
-            }
-        }
-        let is_gate = group[0].1.gate;
-        let ended = if group.len() == 1 { vec![runner.one(group.remove(0))?] } else { runner.lanes(group)? };
-        broken = is_gate && ended.iter().any(|done| matches!(done.outcome, Outcome::Failed(_)));
-        done.extend(ended);
     }
     Ok(done)
 }
@@ -208,15 +230,14 @@ impl Runner<'_> {
         Ok(done)
     }
 
-    /// Runs steps, [`LANES`] of them at the same time, and one more of those that use what is idle. Returns their results in the order of
-    /// the steps.
+    /// Runs steps, [`LANES`] of them at the same time, and one more of those that use what is idle. Returns their results in the order of the steps.
     fn lanes(&self, steps: Vec<(usize, Step<'_>)>) -> Result<Vec<Done>> {
-        let (when_idle, beside): (Vec<_>, Vec<_>) =
+        let (when_idle, in_lanes): (Vec<_>, Vec<_>) =
             steps.into_iter().partition(|(_, step)| step.place == Place::WhenIdle);
-        let (when_idle, beside) = (Mutex::new(when_idle.into_iter()), Mutex::new(beside.into_iter()));
+        let [when_idle, in_lanes] = [when_idle, in_lanes].map(|steps| Mutex::new(steps.into_iter()));
         let ended = Mutex::new(Vec::new());
         thread::scope(|scope| {
-            for waiting in iter::once(&when_idle).chain(iter::repeat_n(&beside, LANES)) {
+            for waiting in iter::once(&when_idle).chain(iter::repeat_n(&in_lanes, LANES)) {
                 let ended = &ended;
                 scope.spawn(move || {
                     while let Some((index, step)) = next(waiting) {
@@ -285,7 +306,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn tell_of_failure(done: &Done, output: &str) {
-    if matches!(done.outcome, Outcome::Failed(_)) {
+    if done.is_failed() {
         println!("{}\n", output.trim_end());
     }
 }

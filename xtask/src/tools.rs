@@ -7,6 +7,7 @@ use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -120,7 +121,11 @@ pub(crate) fn node() -> Result<()> {
 
 fn install(packages: &[&str]) -> Result<()> {
     println!("installing {} with apt-get (some minutes the first time)", packages.join(", "));
-    apt_get(&["update", "--quiet", "--quiet"])?;
+    static UPDATED: AtomicBool = AtomicBool::new(false);
+    if !UPDATED.load(Ordering::Relaxed) {
+        apt_get(&["update", "--quiet", "--quiet"])?;
+        UPDATED.store(true, Ordering::Relaxed);
+    }
     apt_get(&[&["install", "--quiet", "--quiet", "--yes", "--no-install-recommends"], packages].concat())
 }
 

@@ -59,6 +59,18 @@ impl Workspace {
         command
     }
 
+    /// A cargo command in the workspace of the guests, which has other features, profiles and lints.
+    pub(crate) fn cargo_in_guests(&self, subcommand: &str) -> Command {
+        let mut command = self.cargo(subcommand);
+        command.current_dir(self.root.join("guests")).env("CARGO_TARGET_DIR", self.target_of_guests());
+        command
+    }
+
+    /// The target folder of these commands.
+    pub(crate) fn target_of_guests(&self) -> PathBuf {
+        self.target.join("guests/build")
+    }
+
     /// The folder in which cargo puts programs that are built in this profile.
     pub(crate) fn bin_dir(&self, profile_dir: &str) -> PathBuf {
         self.target.join(profile_dir)

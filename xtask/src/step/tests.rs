@@ -55,7 +55,7 @@ fn a_skip_inside_a_test_is_counted_as_one() {
     let output = "SKIPPED a: no node\ntest a ... ok\ntest b ... ok\ntest result: ok. 2 passed; 0 failed; 0 ignored\n";
     echo.args(["-c", "printf %s \"$0\"", output]);
     let steps = vec![Step::command("one", echo), Step::skip("two", "no node").leaving_out("e2e/tests/node/")];
-    let done = run_all(steps, &logs).unwrap();
+    let done = run_all(vec![Group::one_by_one(steps)], &logs).unwrap();
     assert_eq!(done[0].outcome, Outcome::Passed(Totals { passed: 1, failed: 0, skipped: 1 }));
     assert_eq!(done[0].runs.len(), 2);
     assert_eq!(done[1].leaves_out, Some("e2e/tests/node/"));
@@ -69,7 +69,7 @@ fn a_step_that_hangs_fails_and_its_last_lines_come_before_the_totals() {
     hangs.args(["-c", "echo 'test a ... ok'; echo 'test b has been running'; exec sleep 3600"]);
     let steps =
         vec![Step::command("one", hangs).within(Duration::from_secs(1)), Step::command("two", Command::new("true"))];
-    let done = run_all(steps, &logs).unwrap();
+    let done = run_all(vec![Group::one_by_one(steps)], &logs).unwrap();
     assert!(matches!(done[0].outcome, Outcome::Failed(_)), "{:?}", done[0].outcome);
     assert_eq!(done[1].outcome, Outcome::Passed(Totals::default()), "the others run");
     let (text, totals) = summary(&done, &Count::default());
@@ -83,13 +83,17 @@ fn a_step_that_hangs_fails_and_its_last_lines_come_before_the_totals() {
 #[test]
 fn a_broken_build_ends_the_run() {
     let logs = std::env::temp_dir().join(format!("xtask-steps-{}", std::process::id()));
-    let steps = vec![
-        Step::check("builds", || Ok(vec!["it does not build".to_owned()])).gate(),
-        Step::check("tests", || panic!("a step behind a broken build was run")),
-    ];
-    let done = run_all(steps, &logs).unwrap();
-    let outcomes: Vec<_> = done.iter().map(|step| step.outcome.clone()).collect();
-    assert_eq!(outcomes, [Outcome::Failed(Totals::default()), Outcome::NotRun]);
+    let (failed, passed) = (Outcome::Failed(Totals::default()), Outcome::Passed(Totals::default()));
+    let broken = || Step::check("builds", || Ok(vec!["it does not build".to_owned()])).gate();
+    let behind = || Step::check("tests", || panic!("a step behind a broken build was run"));
+    let outcomes = |groups| -> Vec<_> {
+        let done: Vec<Done> = run_all(groups, &logs).unwrap();
+        done.into_iter().map(|step| step.outcome).collect()
+    };
+    assert_eq!(outcomes(vec![Group::one_by_one(vec![broken(), behind()])]), [failed.clone(), Outcome::NotRun]);
+    let beside = Step::command("another build", Command::new("true"));
+    let groups = vec![Group::beside(vec![beside, broken()]), Group::beside(vec![behind(), behind()])];
+    assert_eq!(outcomes(groups), [passed, failed, Outcome::NotRun, Outcome::NotRun]);
     fs::remove_dir_all(logs).unwrap();
 }
 
@@ -105,11 +109,11 @@ fn steps_that_may_run_beside_each_other_end_in_their_order() {
         command
     };
     let steps = vec![
-        Step::command("one", meet(&one, &two)).beside(),
-        Step::commands("two", || Ok(vec![meet(&two, &one), Command::new("false")])).beside(),
-        Step::command("three", Command::new("true")),
+        Step::command("one", meet(&one, &two)),
+        Step::commands("two", || Ok(vec![meet(&two, &one), Command::new("false")])),
     ];
-    let done = run_all(steps, &logs).unwrap();
+    let then = vec![Step::command("three", Command::new("true"))];
+    let done = run_all(vec![Group::beside(steps), Group::one_by_one(then)], &logs).unwrap();
     let told: Vec<_> = done.iter().map(|step| (step.name.as_str(), step.outcome.clone())).collect();
     let (passed, failed) = (Outcome::Passed(Totals::default()), Outcome::Failed(Totals::default()));
     assert_eq!(told, [("one", passed.clone()), ("two", failed), ("three", passed)]);
@@ -122,7 +126,8 @@ fn a_failed_step_lets_the_others_run() {
     let mut echo = Command::new("sh");
     echo.args(["-c", "echo 'test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured'"]);
     let steps = vec![Step::command("one", Command::new("false")), Step::command("two", echo)];
-    let outcomes: Vec<_> = run_all(steps, &logs).unwrap().into_iter().map(|step| step.outcome).collect();
+    let outcomes: Vec<_> =
+        run_all(vec![Group::one_by_one(steps)], &logs).unwrap().into_iter().map(|step| step.outcome).collect();
     assert_eq!(
         outcomes,
         [Outcome::Failed(Totals::default()), Outcome::Passed(Totals { passed: 2, failed: 0, skipped: 0 })]
@@ -141,9 +146,9 @@ fn what_uses_idle_time_has_a_lane_of_its_own_and_the_lowest_priority() {
     };
     // All lanes are busy until the step that uses idle time has run.
     let waits = "until [ -e idle ]; do sleep 0.01; done";
-    let mut steps: Vec<_> = (0..LANES).map(|lane| Step::command(format!("{lane}"), in_logs(waits)).beside()).collect();
+    let mut steps: Vec<_> = (0..LANES).map(|lane| Step::command(format!("{lane}"), in_logs(waits))).collect();
     steps.push(Step::command("idle", in_logs("nice > priority; touch idle")).when_idle());
-    let done = run_all(steps, &logs).unwrap();
+    let done = run_all(vec![Group::beside(steps)], &logs).unwrap();
     assert_eq!(done.last().unwrap().name, "idle");
     assert!(done.iter().all(|step| step.outcome == Outcome::Passed(Totals::default())));
     assert_eq!(fs::read_to_string(logs.join("priority")).unwrap(), "19\n");

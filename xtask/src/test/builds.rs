@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::{Need, Plan};
 use crate::executables::Executables;
 use crate::programs::{self, Profile};
-use crate::step::{LIMIT_OF_BUILDS, Step};
+use crate::step::{Group, LIMIT_OF_BUILDS, Step};
 use crate::{cluster, guests, test_images, tools};
 
 /// The crate of the program that writes broken modules, in the workspace of the guests.
@@ -24,28 +24,42 @@ impl<'a> Plan<'a> {
     pub(super) fn builds(&mut self, needs: &[Need]) -> Result<()> {
         let (executables, workspace) = (self.executables, self.workspace);
         self.add_needed(Step::check("build: tests", move || executables.build(workspace)).gate());
-        if needs.contains(&Need::Guests) {
-            self.build_guests()?;
-            let mut mutants = self.in_guests("build");
-            mutants.args(["--quiet", "--package", MUTANTS]);
-            self.add_needed(Step::command("build: mutants", mutants).gate().within(LIMIT_OF_BUILDS));
-        }
-        if needs.contains(&Need::Images) {
-            // This comes before the programs, because these static ones are linked to the same paths.
-            let images = test_images::command(workspace)?;
-            self.add_needed(Step::command("build: images", images).shown().gate().within(LIMIT_OF_BUILDS));
-        }
-        if needs.contains(&Need::Programs) {
-            for program in programs::all() {
-                let mut build = programs::build_command(workspace, program, Profile::Dev);
-                build.arg("--quiet");
-                self.add_needed(Step::command(format!("build: {program}"), build).gate().within(LIMIT_OF_BUILDS));
-            }
-        }
+        self.end_group(Group::one_by_one);
+        // These wait for each other, for downloads and for linkers, and Kubernetes takes the longest.
         if needs.contains(&Need::Kubernetes) {
             let build = move || clusters(executables, &["build"]);
             let step = Step::commands("build: Kubernetes and helm", build).shown().gate();
             self.add_needed(step.within(LIMIT_OF_BUILDS));
+        }
+        if needs.contains(&Need::Guests) {
+            self.build_guests()?;
+            let mut mutants = workspace.cargo_in_guests("build");
+            mutants.args(["--quiet", "--package", MUTANTS]);
+            self.add_needed(Step::command("build: mutants", mutants).gate().within(LIMIT_OF_BUILDS));
+        }
+        self.build_programs(needs)?;
+        self.end_group(Group::beside);
+        Ok(())
+    }
+
+    /// Builds images and programs in one step, because both link to the same paths: what comes last is what stays.
+    fn build_programs(&mut self, needs: &[Need]) -> Result<()> {
+        let (mut names, mut commands) = (Vec::new(), Vec::new());
+        if needs.contains(&Need::Images) {
+            names.push("images");
+            commands.push(test_images::command(self.workspace)?);
+        }
+        if needs.contains(&Need::Programs) {
+            names.push("programs");
+            let build = |program| programs::build_command(self.workspace, program, Profile::Dev);
+            commands.extend(programs::all().into_iter().map(build).map(|mut build| {
+                build.arg("--quiet");
+                build
+            }));
+        }
+        if !names.is_empty() {
+            let step = Step::commands(format!("build: {}", names.join(" and ")), move || Ok(commands));
+            self.add_needed(step.shown().gate().within(LIMIT_OF_BUILDS));
         }
         Ok(())
     }
@@ -64,7 +78,7 @@ impl<'a> Plan<'a> {
 
     /// The program that writes broken modules.
     pub(super) fn mutants(&self) -> PathBuf {
-        self.guests_target().join("debug").join(MUTANTS)
+        self.workspace.target_of_guests().join("debug").join(MUTANTS)
     }
 
     /// Starts this program again, so that the output goes to the log of the step.

@@ -5,7 +5,7 @@ mod collector;
 mod real;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::mem;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
@@ -13,18 +13,15 @@ use anyhow::{Context as _, Result, ensure};
 use crate::evidence::count::{Count, count};
 use crate::evidence::outcomes::{self, Outcomes};
 use crate::executables::{Executable, Executables};
-use crate::step::{Done, LIMIT_OF_BUILDS, Outcome, Step, run_all, summary};
+use crate::step::{Done, Group, LIMIT_OF_BUILDS, Outcome, Step, run_all, summary};
 use crate::workspace::Workspace;
-use crate::{boundaries, cluster, deny, files, generate, guests, programs, tools};
-
-/// The crate of the benchmarks.
-const BENCH: &str = "portcullis-bench";
+use crate::{boundaries, cluster, deny, files, generate, guests, tools};
 
 /// The crate whose tests count the instructions of a request.
 const EVALUATOR: &str = "portcullis-evaluator";
 
 /// The crate of the black-box tests, which start the real programs.
-const BLACK_BOX: &str = "portcullis-tests";
+pub(crate) const BLACK_BOX: &str = "portcullis-tests";
 
 /// Which tests to run, and how.
 pub(crate) struct Wanted {
@@ -41,17 +38,17 @@ pub(crate) struct Wanted {
 /// Runs the selected steps. Fails if one of them does.
 pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
     let executables = Executables::default();
-    let mut plan = Plan { workspace, wanted, executables: &executables, steps: Vec::new() };
+    let mut plan = Plan { workspace, wanted, executables: &executables, groups: Vec::new(), steps: Vec::new() };
     plan.everything()?;
     if wanted.list {
         return Ok(ExitCode::SUCCESS);
     }
     ensure!(
-        !plan.steps.is_empty(),
+        !plan.groups.iter().all(Group::is_empty),
         "no step has `{}` in its name: `cargo xtask test --list` names them",
         wanted.filter
     );
-    let done = run_all(plan.steps, &workspace.target.join("xtask"))?;
+    let done = run_all(plan.groups, &workspace.target.join("xtask"))?;
     let shown = shown(workspace, wanted, &done)?;
     if !shown.rows.is_empty() {
         Outcomes::here(&workspace.root, shown.rows.clone(), shown.tests.clone())
@@ -80,6 +77,8 @@ struct Plan<'a> {
     workspace: &'a Workspace,
     wanted: &'a Wanted,
     executables: &'a Executables,
+    groups: Vec<Group<'a>>,
+    /// Those of the next group.
     steps: Vec<Step<'a>>,
 }
 
@@ -103,12 +102,12 @@ enum Need {
 
 impl<'a> Plan<'a> {
     fn everything(&mut self) -> Result<()> {
-        self.formatting();
         for step in boundaries::rules(self.workspace) {
             self.add(step);
         }
         self.advisories();
         self.guests();
+        self.end_group(Group::one_by_one);
 
         let selected = |tests: Vec<Tests<'a>>| -> Vec<_> {
             tests.into_iter().filter(|tests| self.selects(&tests.step.name)).collect()
@@ -123,20 +122,23 @@ impl<'a> Plan<'a> {
         if !unit.is_empty() || !alone.is_empty() || !real.is_empty() {
             self.builds(&needs)?;
         }
-        // Those of each crate wait more than they compute, too.
+        // Those of each crate wait more than they compute, and leave some time for compiling.
         for tests in unit {
-            self.add(tests.step.beside());
+            self.add(tests.step);
         }
+        self.rego_guests()?;
+        self.end_group(Group::beside);
         for tests in alone {
             self.add(tests.step);
         }
+        self.end_group(Group::one_by_one);
         for tests in real {
-            self.add(tests.step.beside());
+            self.add(tests.step);
         }
-        self.lints();
-        self.rego_guests()?;
+        self.end_group(Group::beside);
         if needs.contains(&Need::Kubernetes) {
             self.clean_up();
+            self.end_group(Group::one_by_one);
         }
         Ok(())
     }
@@ -148,15 +150,6 @@ impl<'a> Plan<'a> {
         } else if self.selects(deny::ADVISORIES) {
             self.add(deny::advisories(self.workspace));
         }
-    }
-
-    fn formatting(&mut self) {
-        let mut programs = self.workspace.cargo("fmt");
-        programs.args(["--all", "--check"]);
-        self.add(Step::command("formatting", programs));
-        let mut guests = self.in_guests("fmt");
-        guests.args(["--all", "--check"]);
-        self.add(Step::command("guests: formatting", guests));
     }
 
     /// Starts this program again, so that the output goes to the log of the step.
@@ -175,27 +168,8 @@ impl<'a> Plan<'a> {
         Tests { step, needs: &[] }
     }
 
-    /// Lints everything at once, and libraries also by themselves. Programs are built by themselves anyway, and benchmarks and tests are
-    /// always built with the whole workspace. All that is compiled for lints alone, which is a quarter of what a first run compiles, and
-    /// tests of real programs leave a fifth of the processor idle.
-    fn lints(&mut self) {
-        let mut clippy = self.workspace.cargo("clippy");
-        clippy.args(["--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
-        self.add(Step::command("lints", clippy).when_idle().within(LIMIT_OF_BUILDS));
-        let is_else = |step: &Step<'_>| {
-            let name = step.name.strip_prefix(boundaries::ALONE);
-            programs::all().into_iter().chain([BENCH, BLACK_BOX]).any(|other| Some(other) == name)
-        };
-        for step in boundaries::builds_alone(self.workspace).into_iter().filter(|step| !is_else(step)) {
-            self.add(step.when_idle().within(LIMIT_OF_BUILDS));
-        }
-        let mut guests = self.in_guests("clippy");
-        guests.args(["--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
-        self.add(Step::command("guests: lints", guests).when_idle().within(LIMIT_OF_BUILDS));
-    }
-
     fn guests(&mut self) {
-        let mut native = self.in_guests("test");
+        let mut native = self.workspace.cargo_in_guests("test");
         // Without `--quiet`, which would also keep the names of tests from being written.
         native.args(["--workspace", "--no-fail-fast"]).args(&self.wanted.args);
         self.add(Step::command("guests: tests", native).within(LIMIT_OF_BUILDS));
@@ -239,18 +213,6 @@ impl<'a> Plan<'a> {
         self.wanted.args.iter().filter(|arg| *arg != "--").cloned().collect()
     }
 
-    /// A cargo command in the workspace of the guests, which has other features, profiles and lints.
-    fn in_guests(&self, subcommand: &str) -> Command {
-        let mut command = self.workspace.cargo(subcommand);
-        command.current_dir(self.workspace.root.join("guests")).env("CARGO_TARGET_DIR", self.guests_target());
-        command
-    }
-
-    /// The target folder of these commands.
-    fn guests_target(&self) -> PathBuf {
-        self.workspace.target.join("guests/build")
-    }
-
     fn selects(&self, name: &str) -> bool {
         name.contains(&self.wanted.filter)
     }
@@ -260,6 +222,11 @@ impl<'a> Plan<'a> {
         if self.selects(&step.name) {
             self.add_needed(step);
         }
+    }
+
+    /// Ends the group of the steps that were added since the last one.
+    fn end_group(&mut self, group: impl FnOnce(Vec<Step<'a>>) -> Group<'a>) {
+        self.groups.push(group(mem::take(&mut self.steps)));
     }
 
     /// Adds a step, whatever its name.
