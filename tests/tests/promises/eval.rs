@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_tests::{Folder, Policy, Review, SmallVolume, StopOnDrop, guest_with, heavy, rego_calling};
 use serde_json::{Value, json};
@@ -278,13 +278,23 @@ fn rebuilt(folder: &Folder) -> Vec<Question> {
     ]
 }
 
-/// Starts threads that keep the machine busy until the flag is set.
-fn keep_busy<'scope>(scope: &'scope thread::Scope<'scope, '_>, threads: usize, stop: &'scope AtomicBool) {
+/// Starts threads that take the processor from everything else for a quarter of the time, together, until the flag is set: a question
+/// meets a machine that is far too busy, one that is idle, and each change between them.
+fn make_busy_at_times<'scope>(scope: &'scope thread::Scope<'scope, '_>, threads: usize, stop: &'scope AtomicBool) {
+    const PERIOD: Duration = Duration::from_millis(400);
+    const BUSY: Duration = Duration::from_millis(100);
+    let start = Instant::now();
     for _ in 0..threads {
         scope.spawn(move || {
             let mut number = 1_u64;
             while !stop.load(Ordering::Relaxed) {
-                number = std::hint::black_box(number.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
+                if start.elapsed().as_millis() % PERIOD.as_millis() >= BUSY.as_millis() {
+                    thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
+                for _ in 0..10_000 {
+                    number = std::hint::black_box(number.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
+                }
             }
         });
     }
@@ -309,7 +319,7 @@ fn promise_eval_answers_with_what_is_asked_for_500_times() {
     let (ask, stop) = (&ask, AtomicBool::new(false));
     let wrong: Vec<String> = thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
-        keep_busy(scope, BUSY, &stop);
+        make_busy_at_times(scope, BUSY, &stop);
         let asking: Vec<_> = asked.iter().map(|questions| scope.spawn(move || ask(questions))).collect();
         asking.into_iter().flat_map(|asking| asking.join().expect("it asks to the end")).collect()
     });
