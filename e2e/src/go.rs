@@ -104,16 +104,9 @@ impl GoProgram {
         let output = File::create(log).map_err(Error::file("create", log))?;
         let errors = output.try_clone().map_err(Error::file("open", log))?;
         Command::new("go")
-            // The linker drops debug information, so the compiler need not write it.
-            .args([
-                "build",
-                "-trimpath",
-                "-buildvcs=false",
-                "-gcflags=all=-dwarf=false",
-                "-ldflags",
-                &self.linker_flags,
-                "-o",
-            ])
+            // The linker drops debug information, so the compiler need not write it. Without `-trimpath`, which puts the module's own name
+            // for a version into each package, Helm shares what was compiled for Kubernetes.
+            .args(["build", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", &self.linker_flags, "-o"])
             .arg(program)
             .arg(self.package)
             .current_dir(source)
