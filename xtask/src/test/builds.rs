@@ -24,7 +24,8 @@ impl<'a> Plan<'a> {
     pub(super) fn builds(&mut self, needs: &[Need]) -> Result<()> {
         let (executables, workspace) = (self.executables, self.workspace);
         self.add_needed(Step::check("build: tests", move || executables.build(workspace)).gate());
-        self.end_group(Group::one_by_one);
+        // So far nothing needs what is built.
+        self.end_group(Group::beside);
         // These wait for each other, for downloads and for linkers, and Kubernetes takes the longest.
         if needs.contains(&Need::Kubernetes) {
             let build = move || clusters(executables, &["build"]);
@@ -37,9 +38,7 @@ impl<'a> Plan<'a> {
             mutants.args(["--quiet", "--package", MUTANTS]);
             self.add_needed(Step::command("build: mutants", mutants).gate().within(LIMIT_OF_BUILDS));
         }
-        self.build_programs(needs)?;
-        self.end_group(Group::beside);
-        Ok(())
+        self.build_programs(needs)
     }
 
     /// Builds images and programs in one step, because both link to the same paths: what comes last is what stays.

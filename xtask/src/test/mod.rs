@@ -107,7 +107,6 @@ impl<'a> Plan<'a> {
         }
         self.advisories();
         self.guests();
-        self.end_group(Group::one_by_one);
 
         let selected = |tests: Vec<Tests<'a>>| -> Vec<_> {
             tests.into_iter().filter(|tests| self.selects(&tests.step.name)).collect()
@@ -122,6 +121,7 @@ impl<'a> Plan<'a> {
         if !unit.is_empty() || !alone.is_empty() || !real.is_empty() {
             self.builds(&needs)?;
         }
+        self.end_group(Group::beside);
         // Those of each crate wait more than they compute, and leave some time for compiling.
         for tests in unit {
             self.add(tests.step);
