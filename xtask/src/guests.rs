@@ -21,8 +21,8 @@ use crate::remap;
 const METADATA_SECTION: &str = "io.kubewarden.metadata";
 const WASM_TARGET: &str = "wasm32-unknown-unknown";
 
-/// The compiler of Rego guests, in the form for `go run`.
-const OPA: &str = "github.com/open-policy-agent/opa@v1.22.2";
+/// The folder of the compiler of Rego guests, in Go.
+const REGO_COMPILER: &str = "guests/rego-compiler";
 
 const GUESTS: [Guest; 12] = [
     Guest { name: "default-resources", language: Language::Rust },
@@ -249,24 +249,22 @@ fn build_go(guest: &Guest, target: &Path) -> Result<PathBuf> {
     Ok(built)
 }
 
-/// Compiles a Rego guest with OPA, which Go fetches and builds the first time.
+/// Compiles a Rego guest with OPA's compiler, which Go fetches and builds the first time.
 fn build_rego(guest: &Guest, entrypoint: &str, target: &Path) -> Result<PathBuf> {
-    fs::create_dir_all(target)?;
-    let bundle = target.join(format!("{}.tar.gz", guest.name));
-    let mut opa = Command::new("go");
-    opa.args(["run", OPA, "build", "-t", "wasm", "-e", entrypoint, "-o"]).arg(&bundle).arg("policy.rego");
-    opa.current_dir(root().join("guests").join(guest.name));
-    run(opa)?;
-    let mut tar = Command::new("tar");
-    tar.arg("--extract")
-        .arg("--file")
-        .arg(&bundle)
-        .arg("--directory")
-        .arg(target)
-        .args(["--absolute-names", "--transform"]);
-    tar.arg(format!("s|.*|{}.wasm|", guest.name)).arg("/policy.wasm");
-    run(tar)?;
-    Ok(target.join(format!("{}.wasm", guest.name)))
+    let compiler = target.join("rego-compiler");
+    let mut go = Command::new("go");
+    // What is built only to run once needs no debug information.
+    go.args(["build", "-gcflags=all=-dwarf=false", "-ldflags=-s -w", "-o"])
+        .arg(&compiler)
+        .arg(".")
+        .current_dir(root().join(REGO_COMPILER));
+    run(go)?;
+    let built = target.join(format!("{}.wasm", guest.name));
+    let mut compile = Command::new(compiler);
+    // The name of the file is in the module, so it has no folder.
+    compile.args([entrypoint, "policy.rego"]).arg(&built).current_dir(root().join("guests").join(guest.name));
+    run(compile)?;
+    Ok(built)
 }
 
 /// Adds the metadata and puts the module in place with a rename: `portcullis run` may be

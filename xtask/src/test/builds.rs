@@ -103,7 +103,7 @@ impl<'a> Plan<'a> {
     pub(super) fn rego_guests(&mut self) -> Result<()> {
         let name = "guests: kept modules in Rego";
         if !tools::on_path("go") {
-            self.add(Step::skip(name, "there is no Go here to build OPA; install Go 1.24 or newer"));
+            self.add(Step::skip(name, "there is no Go here to build OPA; install Go 1.26 or newer"));
             return Ok(());
         }
         let mut build = self.guests_command()?;
