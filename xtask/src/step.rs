@@ -48,7 +48,7 @@ pub(crate) struct Step<'a> {
 /// In which lane of its group a step may run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Place {
-    /// In one of the [`LANES`].
+    /// In one of those that its group has.
     Lane,
     /// In a lane of its own. The commands of this step have the lowest priority, and use what is idle.
     WhenIdle,
@@ -57,23 +57,28 @@ pub(crate) enum Place {
 /// Steps that may begin when all before them have ended. Those after them wait until all of these have ended.
 pub(crate) struct Group<'a> {
     steps: Vec<Step<'a>>,
-    /// Whether they run at the same time, and not one after the other.
-    is_beside: bool,
+    /// How many run at the same time, besides one of those that use what is idle.
+    lanes: usize,
 }
 
 impl<'a> Group<'a> {
-    /// Steps that run one after the other, each with the machine to itself.
+    /// Steps that run one after the other, each with the machine to itself but for what uses idle time.
     pub(crate) fn one_by_one(steps: Vec<Step<'a>>) -> Self {
-        Self { steps, is_beside: false }
+        Self { steps, lanes: 1 }
     }
 
     /// Steps that run beside each other, in as many lanes as there are.
     pub(crate) fn beside(steps: Vec<Step<'a>>) -> Self {
-        Self { steps, is_beside: true }
+        Self { steps, lanes: LANES }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.steps.is_empty()
+    }
+
+    /// Whether steps run at the same time.
+    fn is_beside(&self) -> bool {
+        self.lanes > 1 || self.steps.iter().any(|step| step.place == Place::WhenIdle)
     }
 }
 
@@ -182,8 +187,9 @@ pub(crate) fn run_all(groups: Vec<Group<'_>>, logs: &Path) -> Result<Vec<Done>> 
     let runner = Runner { count, logs, output: Mutex::new(()) };
     let mut done = Vec::with_capacity(count);
     let mut broken = false;
-    for Group { steps, is_beside } in groups {
-        let steps = (done.len()..).zip(steps);
+    for group in groups {
+        let (is_beside, lanes) = (group.is_beside(), group.lanes);
+        let steps = (done.len()..).zip(group.steps);
         let together: Vec<Vec<_>> =
             if is_beside { vec![steps.collect()] } else { steps.map(|step| vec![step]).collect() };
         for mut steps in together {
@@ -193,7 +199,7 @@ pub(crate) fn run_all(groups: Vec<Group<'_>>, logs: &Path) -> Result<Vec<Done>> 
             } else if steps.len() == 1 {
                 vec![runner.one(steps.remove(0))?]
             } else {
-                runner.lanes(steps)?
+                runner.beside(steps, lanes)?
             };
             broken |= gates.into_iter().zip(&ended).any(|(is_gate, done)| is_gate && done.is_failed());
             done.extend(ended);
@@ -230,14 +236,15 @@ impl Runner<'_> {
         Ok(done)
     }
 
-    /// Runs steps, [`LANES`] of them at the same time, and one more of those that use what is idle. Returns their results in the order of the steps.
-    fn lanes(&self, steps: Vec<(usize, Step<'_>)>) -> Result<Vec<Done>> {
+    /// Runs steps, this many of them at the same time, and one more of those that use what is idle. Returns their results in the order of the
+    /// steps.
+    fn beside(&self, steps: Vec<(usize, Step<'_>)>, lanes: usize) -> Result<Vec<Done>> {
         let (when_idle, in_lanes): (Vec<_>, Vec<_>) =
             steps.into_iter().partition(|(_, step)| step.place == Place::WhenIdle);
         let [when_idle, in_lanes] = [when_idle, in_lanes].map(|steps| Mutex::new(steps.into_iter()));
         let ended = Mutex::new(Vec::new());
         thread::scope(|scope| {
-            for waiting in iter::once(&when_idle).chain(iter::repeat_n(&in_lanes, LANES)) {
+            for waiting in iter::once(&when_idle).chain(iter::repeat_n(&in_lanes, lanes)) {
                 let ended = &ended;
                 scope.spawn(move || {
                     while let Some((index, step)) = next(waiting) {

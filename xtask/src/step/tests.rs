@@ -137,6 +137,14 @@ fn a_failed_step_lets_the_others_run() {
 
 #[test]
 fn what_uses_idle_time_has_a_lane_of_its_own_and_the_lowest_priority() {
+    let groups = [(LANES, Group::beside as fn(_) -> _), (1, Group::one_by_one as fn(_) -> _)];
+    for (lanes, group) in groups {
+        assert_that_idle_time_is_used(lanes, group);
+    }
+}
+
+/// Runs a step that uses idle time in a group that has this many other lanes.
+fn assert_that_idle_time_is_used<'a>(lanes: usize, group: fn(Vec<Step<'a>>) -> Group<'a>) {
     let logs = std::env::temp_dir().join(format!("xtask-steps-idle-{}", std::process::id()));
     fs::create_dir_all(&logs).unwrap();
     let in_logs = |script: &str| {
@@ -146,9 +154,9 @@ fn what_uses_idle_time_has_a_lane_of_its_own_and_the_lowest_priority() {
     };
     // All lanes are busy until the step that uses idle time has run.
     let waits = "until [ -e idle ]; do sleep 0.01; done";
-    let mut steps: Vec<_> = (0..LANES).map(|lane| Step::command(format!("{lane}"), in_logs(waits))).collect();
+    let mut steps: Vec<_> = (0..lanes).map(|lane| Step::command(format!("{lane}"), in_logs(waits))).collect();
     steps.push(Step::command("idle", in_logs("nice > priority; touch idle")).when_idle());
-    let done = run_all(vec![Group::beside(steps)], &logs).unwrap();
+    let done = run_all(vec![group(steps)], &logs).unwrap();
     assert_eq!(done.last().unwrap().name, "idle");
     assert!(done.iter().all(|step| step.outcome == Outcome::Passed(Totals::default())));
     assert_eq!(fs::read_to_string(logs.join("priority")).unwrap(), "19\n");

@@ -112,25 +112,31 @@ impl<'a> Plan<'a> {
             tests.into_iter().filter(|tests| self.selects(&tests.step.name)).collect()
         };
         let unit = selected([vec![self.generated()], self.unit_tests()].into_iter().flatten().collect());
-        let alone = selected([vec![self.alone()], self.alone_on_clusters()].into_iter().flatten().collect());
+        let alone = selected(vec![self.alone()]);
+        let alone_on_clusters = selected(self.alone_on_clusters());
         let real = selected(self.real_tests()?);
-        let needs: Vec<Need> = unit.iter().chain(&alone).chain(&real).flat_map(|tests| tests.needs).copied().collect();
+        let needed: Vec<_> = [&unit, &alone, &alone_on_clusters, &real].into_iter().flatten().collect();
+        let needs: Vec<Need> = needed.iter().flat_map(|tests| tests.needs).copied().collect();
         if needs.contains(&Need::Counters) && !self.wanted.list {
             tools::counters();
         }
-        if !unit.is_empty() || !alone.is_empty() || !real.is_empty() {
+        if !needed.is_empty() {
             self.builds(&needs)?;
         }
         self.end_group(Group::beside);
-        // Those of each crate wait more than they compute, and leave some time for compiling.
         for tests in unit {
             self.add(tests.step);
         }
-        self.rego_guests()?;
         self.end_group(Group::beside);
         for tests in alone {
             self.add(tests.step);
         }
+        self.end_group(Group::one_by_one);
+        // They leave half of the machine idle.
+        for tests in alone_on_clusters {
+            self.add(tests.step);
+        }
+        self.rego_guests()?;
         self.end_group(Group::one_by_one);
         for tests in real {
             self.add(tests.step);

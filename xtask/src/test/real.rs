@@ -19,7 +19,7 @@ pub(super) const CLUSTER_TESTS: &str = "e2e/tests/";
 const CHART_TESTS: &str = "chart";
 
 /// The slowest of the tests that start clusters, besides those of the chart's promises, in the order in which they begin.
-const SLOWEST: [&str; 6] = ["promises", "status", "webhooks", "certificates", "revisions", CHART_TESTS];
+const SLOWEST: [&str; 6] = ["promises", "webhooks", "status", "certificates", "revisions", CHART_TESTS];
 
 /// The modules of cluster tests that need the machine to themselves, by their binary: those with many replicas or policies make the canaries
 /// of other tests late, and audits have less claim to the processor than everything else.
