@@ -256,10 +256,13 @@ impl Session {
 
     /// Ends the programs, and keeps what they compiled. `used` is the module that was asked, if any was.
     pub(crate) async fn stop(self, used: Option<&Digest>) {
+        let Self { loader, evaluator, http, cache, folder, _short, .. } = self;
+        // An evaluator that ends waits a second for requests on connections that are still open.
+        drop(http);
         let patience = Duration::from_secs(5);
-        tokio::join!(self.evaluator.stop(patience), self.loader.stop(patience));
-        if let Some((cache, given)) = &self.cache {
-            cache.keep(&artifacts(&self.folder), given, used);
+        tokio::join!(evaluator.stop(patience), loader.stop(patience));
+        if let Some((cache, given)) = &cache {
+            cache.keep(&artifacts(&folder), given, used);
         }
     }
 }
