@@ -71,7 +71,7 @@ struct Lane {
 impl Args {
     /// Runs the benchmark.
     pub(crate) async fn run(self, output: &Output) -> anyhow::Result<()> {
-        Cluster::demand_own_network();
+        Cluster::require_own_network();
         let cluster = tokio::task::block_in_place(|| Cluster::start(&Options::default()))?;
         let installation = tokio::task::block_in_place(|| {
             let installation = Installation::start(&cluster, InstallationOptions::named(NAME)).with(0);

@@ -101,7 +101,7 @@ struct Watched {
 impl Args {
     /// Runs the benchmark.
     pub(crate) async fn run(self, output: &Output) -> anyhow::Result<()> {
-        Cluster::demand_own_network();
+        Cluster::require_own_network();
         let cluster = block_in_place(|| Cluster::start(&Options::default()))?;
         let client = api::client(&cluster).await?;
         let site = block_in_place(|| Site::start(&cluster, client, self.audit_share))?;

@@ -79,7 +79,7 @@ struct Calls {
 impl Args {
     /// Runs the benchmark.
     pub(crate) fn run(&self, output: &Output) -> anyhow::Result<()> {
-        Cluster::demand_own_network();
+        Cluster::require_own_network();
         let cluster = Cluster::start(&Options::default())?;
         let installation = Installation::start(&cluster, InstallationOptions::named(NAME)).with(self.replicas as usize);
         let namespace = installation.make_namespace("pods");

@@ -113,7 +113,7 @@ struct Turns {
 impl Args {
     /// Runs the benchmark.
     pub(crate) async fn run(self, output: &Output) -> anyhow::Result<()> {
-        Cluster::demand_own_network();
+        Cluster::require_own_network();
         let mut rows = Vec::new();
         for scenario in Scenario::all(&self.parts, &self.matching) {
             rows.extend(self.curve(scenario).await?);
@@ -163,7 +163,7 @@ impl Args {
         }
         all.sort_by_key(|turns| turns.variant);
         for turns in &all {
-            eprintln!("  {}", told(turns));
+            eprintln!("  {}", summary(turns));
         }
         Ok(rows(site, &all))
     }
@@ -220,7 +220,7 @@ impl Args {
 }
 
 /// A line about the measured figures.
-fn told(turns: &Turns) -> String {
+fn summary(turns: &Turns) -> String {
     let figures = turns.point.figures();
     let ms = |figure: Option<f64>| figure.map_or("-".to_owned(), |figure| format!("{figure:.2} ms"));
     format!(

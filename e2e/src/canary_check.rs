@@ -51,27 +51,27 @@ impl CanaryCheck {
 mod tests {
     use super::*;
 
-    /// What the end of an installation says in a test of this name.
-    fn told(test: &str, check: CanaryCheck) -> Option<String> {
+    /// The message with which a test of this name fails at the end of an installation.
+    fn failure(test: &str, check: CanaryCheck) -> Option<String> {
         let ending = thread::Builder::new().name(test.to_owned()).spawn(move || check.assert_done()).unwrap();
         ending.join().err().map(|panic| *panic.downcast::<String>().unwrap())
     }
 
     #[test]
     fn a_test_of_a_row_without_a_canary_is_told_what_to_add() {
-        let told = told("newcomers::fault_w04_no_webhook", CanaryCheck::default()).unwrap();
+        let message = failure("newcomers::fault_w04_no_webhook", CanaryCheck::default()).unwrap();
         for words in ["newcomers::fault_w04_no_webhook is a test of a row", "own_canary()", "without_canary("] {
-            assert!(told.contains(words), "{words}: {told}");
+            assert!(message.contains(words), "{words}: {message}");
         }
     }
 
     #[test]
     fn other_tests_and_those_that_have_one_or_a_reason_are_not() {
-        assert_eq!(told("newcomers::promise_of_w04", CanaryCheck::default()), None);
+        assert_eq!(failure("newcomers::promise_of_w04", CanaryCheck::default()), None);
         let check = CanaryCheck::default();
         check.clone().left_out("nothing fails");
-        assert_eq!(told("newcomers::fault_w04_no_webhook", check.clone()), None);
+        assert_eq!(failure("newcomers::fault_w04_no_webhook", check.clone()), None);
         check.begin();
-        assert!(told("newcomers::fault_w04_no_webhook", check).is_some());
+        assert!(failure("newcomers::fault_w04_no_webhook", check).is_some());
     }
 }

@@ -182,7 +182,7 @@ impl Cluster {
     ///
     /// # Panics
     /// When it is false; the message says how to run them.
-    pub fn demand_own_network() {
+    pub fn require_own_network() {
         let how = "`cargo xtask test --filter cluster` starts it in a network namespace of its own";
         assert!(Self::own_network(), "this loads a network and may not run in that of the machine: {how}");
     }

@@ -30,6 +30,7 @@ mod direct;
 mod earlier_release;
 mod error;
 mod etcd;
+mod exclusive_cluster;
 mod files;
 mod go;
 mod guard;
@@ -62,7 +63,6 @@ mod source;
 mod stand_in;
 mod start;
 mod state_file;
-mod turns;
 mod wait;
 
 pub use api::{Api, Reply};
@@ -73,6 +73,7 @@ pub use direct::Caller;
 pub use earlier_release::EarlierRelease;
 pub use error::Error;
 pub use etcd::SMALL_DATABASE;
+pub use exclusive_cluster::{ClusterGuard, ExclusiveCluster};
 pub use helm::{HELM_VERSION, Helm, objects_of};
 pub use installation::{
     CONTROLLER_ACCOUNT, Canary, Certificates, FLOODED, Heard, IN_TIME, Installation, InstallationOptions,
@@ -99,7 +100,6 @@ pub use site::Site;
 pub use source::Source;
 pub use stand_in::StandIn;
 pub use state_file::Health;
-pub use turns::{Turn, Turns};
 pub use wait::{LIMIT, eventually};
 
 pub(crate) use portcullis_testkit::{lock, repository};

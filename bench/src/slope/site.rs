@@ -77,13 +77,13 @@ impl<'c> Site<'c> {
     pub(super) fn start(cluster: &'c Cluster, client: Client, scenario: Scenario) -> anyhow::Result<Self> {
         let installation = Installation::start(cluster, InstallationOptions::named(NAME));
         // Otherwise the kubelets of these pods would ask the API server several times a second.
-        let controller = installation.start_controller_with(PodSetup::default().at_leisure().env(
+        let controller = installation.start_controller_with(PodSetup::default().probed_rarely().env(
             Program::Controller,
             "PORTCULLIS_SHARED_WEBHOOKS",
             &scenario.is_shared().to_string(),
         ));
         // Webhooks made by hand call policies at the policies' own paths.
-        let setup = PodSetup::default().at_leisure().flag(Program::Evaluator, "--policy-paths", "on");
+        let setup = PodSetup::default().probed_rarely().flag(Program::Evaluator, "--policy-paths", "on");
         let replica = installation.add_replica_with(setup);
         installation.wait_ready();
         let namespace = installation.make_namespace("pods");

@@ -33,7 +33,7 @@ fn run(pod: &Pod) {
     let mut told: Option<(bool, Instant)> = None;
     let mut asked: Option<Instant> = None;
     while !pod.is_alone.load(Ordering::SeqCst) {
-        if asked.is_none_or(|at| at.elapsed() >= pod.rhythm.ask) {
+        if asked.is_none_or(|at| at.elapsed() >= pod.intervals.ask) {
             asked = Some(Instant::now());
             mount(pod);
             match object(pod) {
@@ -54,7 +54,7 @@ fn run(pod: &Pod) {
             pod.is_ready.store(is_ready, Ordering::SeqCst);
             told = Some((is_ready, Instant::now()));
         }
-        thread::sleep(if is_ready { pod.rhythm.pace } else { pod.rhythm.start });
+        thread::sleep(if is_ready { pod.intervals.pace } else { pod.intervals.start });
     }
     pod.has_ended.store(true, Ordering::SeqCst);
 }

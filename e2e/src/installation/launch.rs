@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use super::Installation;
+use super::intervals::Intervals;
 use super::mount::Mount;
 use super::pod::{self, Container, EVALUATOR_STATE, LOADER_STATE, Pod, TOKEN};
-use super::rhythm::Rhythm;
 use super::setup::PodSetup;
 use crate::chart_names::{CONTROLLER_ACCOUNT, LOADER_MEMORY, POLICY_SERVER_ACCOUNT, SERVICE};
 use crate::files;
@@ -80,7 +80,7 @@ impl PodSetup {
             folder: folder.clone(),
             token: Mutex::new(token),
             mounts,
-            rhythm: if self.is_at_leisure { Rhythm::LEISURE } else { Rhythm::QUICK },
+            intervals: if self.is_probed_rarely { Intervals::LONG } else { Intervals::SHORT },
             is_ready: false.into(),
             is_alone: false.into(),
             has_ended: false.into(),

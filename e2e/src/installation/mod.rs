@@ -6,6 +6,7 @@
 
 mod canary;
 mod http;
+mod intervals;
 mod kubelet;
 mod launch;
 mod manifests;
@@ -15,7 +16,6 @@ pub(crate) mod own_canary;
 mod pod;
 mod policy;
 mod recovery;
-mod rhythm;
 mod setup;
 mod token;
 

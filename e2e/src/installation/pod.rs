@@ -15,8 +15,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::http;
+use super::intervals::Intervals;
 use super::mount::Mount;
-use super::rhythm::Rhythm;
 use crate::api::Api;
 use crate::program::{Process, Program};
 use crate::wait::{LIMIT, eventually};
@@ -48,7 +48,7 @@ pub struct Pod {
     pub(super) token: Mutex<Mount>,
     /// Secrets of the same namespace that are mounted, by their names.
     pub(super) mounts: Vec<(String, Mutex<Mount>)>,
-    pub(super) rhythm: Rhythm,
+    pub(super) intervals: Intervals,
     pub(super) is_ready: AtomicBool,
     /// Whether the kubelet is gone, so that nothing is restarted or reported to the API server.
     pub(super) is_alone: AtomicBool,

@@ -13,7 +13,7 @@ pub struct PodSetup {
     pub(super) servers: Vec<(Program, SocketAddr)>,
     pub(super) without: Vec<Program>,
     pub(super) siblings: Option<Vec<Ipv4Addr>>,
-    pub(super) is_at_leisure: bool,
+    pub(super) is_probed_rarely: bool,
 }
 
 impl PodSetup {
@@ -62,8 +62,8 @@ impl PodSetup {
     /// Makes its kubelet check the containers once a second and the object every five seconds, about as often as real ones. By default
     /// it does so several times a second, which is too much for the machine if there are dozens of pods.
     #[must_use]
-    pub fn at_leisure(mut self) -> Self {
-        self.is_at_leisure = true;
+    pub fn probed_rarely(mut self) -> Self {
+        self.is_probed_rarely = true;
         self
     }
 

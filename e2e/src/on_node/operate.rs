@@ -7,7 +7,7 @@ use crate::start;
 impl Cluster {
     /// Ends the node as a power cut would: all of its processes at once, including those of pods. The data on its disk
     /// stay.
-    pub fn cut_node(&self) {
+    pub fn power_off_node(&self) {
         self.kill(Component::Node);
         for component in Component::OF_NODE {
             // They have ended with the first process already; this removes them from the records.
@@ -15,7 +15,7 @@ impl Cluster {
         }
     }
 
-    /// Starts the node again after [`Cluster::cut_node`], and waits until it is ready. Its pods start again, in their own time.
+    /// Starts the node again after [`Cluster::power_off_node`], and waits until it is ready. Its pods start again, in their own time.
     ///
     /// # Panics
     /// When it does not become ready.

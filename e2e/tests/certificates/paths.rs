@@ -115,7 +115,7 @@ fn quick() -> PodSetup {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_z15_the_key_of_paths_changes_under_load() {
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     let Serving { installation, namespace, policy, text } = serving(cluster(), "paths", 2, quick());
     let load = Load::start(&installation, &namespace, &text);
     let (mut key, mut before) = settled(&installation, "plain");
@@ -143,7 +143,7 @@ fn fault_z15_the_key_of_paths_changes_under_load() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_z12_z15_an_installation_without_codes_gets_them_and_gives_them_up_under_load() {
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     let (name, value) = PLAIN;
     let Serving { installation, namespace, policy, text } =
         serving(cluster(), "coded", 2, hurried().env(Program::Controller, name, value));
@@ -186,7 +186,7 @@ fn fault_z12_z15_an_installation_without_codes_gets_them_and_gives_them_up_under
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_z15_a_deleted_secret_of_keys_comes_again_with_the_key_of_before() {
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     let Serving { installation, namespace, text, .. } = serving(cluster(), "lost-keys", 2, hurried());
     let (key, _) = settled(&installation, "plain");
     let load = Load::start(&installation, &namespace, &text);
@@ -206,7 +206,7 @@ fn fault_z15_a_deleted_secret_of_keys_comes_again_with_the_key_of_before() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_z15_a_key_that_somebody_else_stores_is_introduced_like_any_other() {
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     let Serving { installation, namespace, text, .. } = serving(cluster(), "strange-key", 2, hurried());
     let (key, before) = settled(&installation, "plain");
     let strange = "5a".repeat(32);

@@ -11,7 +11,7 @@ use crate::{ROTATION, Serving, cluster, hurried, serving};
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_h16_certificate_and_authority_rotate_under_load() {
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     // A certificate is renewed when a third of its lifetime is left. One of the old authority must then last until the new authority has
     // issued another: for a pause, plus the delays of a busy machine.
     let flags = [("--ca-lifetime", "200s"), ("--tls-lifetime", "100s")];
@@ -47,7 +47,7 @@ fn fault_h16_certificate_and_authority_rotate_under_load() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w12_a_deleted_authority_comes_again_with_both_in_the_bundle() {
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     let Serving { installation, namespace, policy, text } = serving(cluster(), "deleted", 2, hurried());
     let before = Secrets::of(&installation);
     let load = Load::start(&installation, &namespace, &text);

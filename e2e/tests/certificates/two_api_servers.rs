@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_e2e::{
-    Cluster, Component, Installation, Options, Policy, Turn, Turns, condition, eventually, eventually_within, never,
+    Cluster, ClusterGuard, Component, ExclusiveCluster, Installation, Options, Policy, condition, eventually,
+    eventually_within, never,
 };
 use serde_json::{Value, json};
 
@@ -21,9 +22,9 @@ const LONGEST: Duration = Duration::from_secs(60);
 const ROUNDS: usize = 5;
 
 /// A cluster with two API servers, both of which are in the list of published addresses.
-fn cluster() -> Turn<'static> {
-    static TURNS: Turns = Turns::new(|| Options { api_servers: 2, ..Options::default() });
-    let cluster = TURNS.take();
+fn cluster() -> ClusterGuard<'static> {
+    static CLUSTER: ExclusiveCluster = ExclusiveCluster::new(|| Options { api_servers: 2, ..Options::default() });
+    let cluster = CLUSTER.lock();
     // The second one may have hung in the test before.
     eventually("both API servers in the list", || are_both_published(&cluster).then_some(()));
     cluster
@@ -72,7 +73,7 @@ fn stays_unready(installation: &Installation<'_>, policy: &Policy) -> bool {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w09_ready_means_that_both_api_servers_call() {
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     let cluster = cluster();
     let installation = installation(&cluster, "both", 1, hurried());
     let namespace = installation.make_namespace("shop");
@@ -123,7 +124,7 @@ fn fault_w09_ready_means_that_both_api_servers_call() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w09_an_api_server_that_is_gone_takes_no_status_away_and_is_not_waited_for() {
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     let cluster = cluster();
     let Serving { installation, namespace, policy, text } = serving(&cluster, "gone", 1, hurried());
     let canary = installation.own_canary();

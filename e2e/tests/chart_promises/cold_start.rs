@@ -29,7 +29,7 @@ fn fault_k11_a_cluster_with_strict_policies_starts_from_cold() {
 
     // One of the pods has to be created again, with an empty disk, while no replica answers.
     let old = names(&release.pods());
-    cluster.cut_node();
+    cluster.power_off_node();
     release.kubectl(["delete", "pod", &old[0], "--wait=false"]).expect("a deletion");
     eventually("a pod in its place", || (names(&release.pods()).len() > REPLICAS).then_some(()));
     cluster.cut_all();

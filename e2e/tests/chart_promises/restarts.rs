@@ -53,7 +53,7 @@ fn a_node_that_lost_power_comes_back_without_the_source_and_serves_what_it_serve
 
     release.source().close();
     let load = release.load(&shop, 20);
-    cluster.cut_node();
+    cluster.power_off_node();
     cluster.start_node();
     eventually_within(Duration::from_secs(240), "containers that were started again", || {
         let now = evaluators(release);

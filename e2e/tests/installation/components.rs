@@ -27,6 +27,6 @@ fn an_api_server_ends_and_comes_back_and_the_controllers_go_on() {
 fn tests_run_in_a_network_of_their_own() {
     // Otherwise the machine's own loopback device would have extra routes for a while.
     if std::env::var_os("PORTCULLIS_BIN_DIR").is_some() {
-        Cluster::demand_own_network();
+        Cluster::require_own_network();
     }
 }

@@ -1,16 +1,17 @@
 //! Parts of a cluster with a node are stopped and started again, and stored objects remain.
 
-use portcullis_e2e::{Component, Options, Turns, eventually};
+use portcullis_e2e::{Component, ExclusiveCluster, Options, eventually};
 
 use crate::scene::Scene;
 
 /// A cluster with a node and two API servers.
-static TURNS: Turns = Turns::new(|| Options { node: true, api_servers: 2, ..Options::default() });
+static CLUSTER: ExclusiveCluster =
+    ExclusiveCluster::new(|| Options { node: true, api_servers: 2, ..Options::default() });
 
 #[test]
 #[ignore = "starts a cluster"]
 fn containers_go_on_while_kubelet_and_containerd_restart_and_start_anew_with_the_node() {
-    let cluster = TURNS.take();
+    let cluster = CLUSTER.lock();
     let scene = Scene::new(&cluster, "node");
     scene.make_pod("one");
     let first = cluster.container_id("node", "one", "web");
@@ -22,7 +23,7 @@ fn containers_go_on_while_kubelet_and_containerd_restart_and_start_anew_with_the
     let looks_up = || scene.exec("one", &["lookup", "kubernetes.default"]).is_ok().then_some(());
     eventually("the kubelet to know its pod again", looks_up);
 
-    cluster.cut_node();
+    cluster.power_off_node();
     cluster.start_node();
     eventually("a restart of the container", || (scene.restarts("one") > 0).then_some(()));
     scene.wait_ready("one");
@@ -32,7 +33,7 @@ fn containers_go_on_while_kubelet_and_containerd_restart_and_start_anew_with_the
 #[test]
 #[ignore = "starts a cluster"]
 fn a_whole_cluster_comes_back_with_what_it_stored() {
-    let cluster = TURNS.take();
+    let cluster = CLUSTER.lock();
     let scene = Scene::new(&cluster, "whole");
     scene.make_services();
     scene.make_pod("one");
@@ -47,7 +48,7 @@ fn a_whole_cluster_comes_back_with_what_it_stored() {
 #[test]
 #[ignore = "starts a cluster"]
 fn with_two_api_servers_a_node_goes_on_without_the_first() {
-    let cluster = TURNS.take();
+    let cluster = CLUSTER.lock();
     let scene = Scene::new(&cluster, "two");
     scene.make_services();
     scene.make_pod("one");

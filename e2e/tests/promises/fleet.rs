@@ -38,7 +38,7 @@ impl Drop for Stop<'_> {
 
 /// Adds a replica that is set for few requests, and whose kubelet sends few probes.
 fn add(installation: &Installation<'_>) -> Arc<Pod> {
-    let setup = PodSetup::default().at_leisure().flag(Program::Evaluator, "--instances", 8);
+    let setup = PodSetup::default().probed_rarely().flag(Program::Evaluator, "--instances", 8);
     // So that no replica asks the source twice on a busy machine.
     let setup = setup.flag(Program::Loader, "--fetch-header-timeout", "60s");
     installation.add_replica_with(setup.flag(Program::Evaluator, "--start-gate", START_GATE))
@@ -47,7 +47,7 @@ fn add(installation: &Installation<'_>) -> Arc<Pod> {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     // One of its own: the pods of the other tests leave too few addresses.
     let cluster = &Cluster::start(&Options::default()).unwrap();
     let installation = Installation::start(cluster, InstallationOptions::named("fleet")).with(1);

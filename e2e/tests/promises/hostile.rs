@@ -43,7 +43,7 @@ fn hold(at: SocketAddr, is_done: &AtomicBool) -> usize {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_z13_an_api_server_is_answered_while_strangers_hold_thousands_of_connections() {
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     let installation = installation("flooded", 1);
     let shop = installation.make_namespace("shop");
     let policy = installation.cluster_policy("flooded").denying("judged meanwhile");

@@ -54,7 +54,7 @@ fn assert_all_admitted(answers: &[(u16, String)]) {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_e03_a_rolling_restart_under_load_fails_no_call() {
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     let installation = installation("rolling", 2);
     // A LimitRange would also limit the pods of the callers.
     let (shop, limited) = (installation.make_namespace("shop"), installation.make_namespace("limited"));
@@ -87,7 +87,7 @@ fn fault_e03_a_rolling_restart_under_load_fails_no_call() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_e13_a_policy_that_is_deleted_under_load_harms_no_call() {
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     let installation = installation("deleted", 2);
     let shop = installation.make_namespace("shop");
     let (stays, goes) = (installation.cluster_policy("deleted-stays"), installation.cluster_policy("deleted-goes"));

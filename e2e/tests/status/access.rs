@@ -10,7 +10,7 @@ use portcullis_e2e::{
 use serde_json::{Value, json};
 
 use crate::cluster;
-use crate::stage::{Replica, SOON, Stage, told};
+use crate::stage::{Replica, SOON, Stage, status_and_reason};
 use crate::states::{Says, unreachable};
 
 /// A stage with a replica whose reporter calls through a proxy, and a policy that is Active, with its object.
@@ -46,9 +46,9 @@ fn fault_r01_status_is_right_within_seconds_of_the_api_server_s_return() {
         let back = stage.installation.moment();
         proxy.open();
         let in_time = stage.installation.recovers_since(&back, "a status that is right", || {
-            stage.installation.object(&policy).filter(|found| told(found, "Ready").ends_with(word))
+            stage.installation.object(&policy).filter(|found| status_and_reason(found, "Ready").ends_with(word))
         });
-        assert_eq!(told(&stage.word(&policy, word), "Degraded"), degraded);
+        assert_eq!(status_and_reason(&stage.word(&policy, word), "Degraded"), degraded);
         in_time.map(drop)
     });
 }
@@ -72,14 +72,14 @@ fn fault_r08_withdrawn_rights_make_the_status_stale_and_given_back_right() {
     let mut binding = api.find(&format!("{path}/portcullis-reporter")).unwrap();
     api.delete(&format!("{path}/portcullis-reporter"), None).unwrap().expect("rights withdrawn");
     let found = stage.word(&policy, "Degraded");
-    assert_eq!(told(&found, "Degraded"), "True/ReportStale");
+    assert_eq!(status_and_reason(&found, "Degraded"), "True/ReportStale");
     replica.wait_ready();
     eventually_within(SOON, "one log line", || (replica.warnings("write the report").len() == 1).then_some(()));
     binding["metadata"] = json!({ "name": "portcullis-reporter", "namespace": namespace });
     let back = stage.installation.moment();
     api.create(&path, &binding).unwrap().expect("rights given back");
     let found = stage.word_in_time(&back, &policy, "Active");
-    assert_eq!(told(&found, "Degraded"), "False/AsExpected");
+    assert_eq!(status_and_reason(&found, "Degraded"), "False/AsExpected");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn fault_r10_a_refused_token_is_read_again_at_once_and_then_calls_become_rare() 
     let replaced = stage.installation.moment();
     replica.pod.put_token(&third);
     eventually_within(SOON, "the newest state", || {
-        (told(&stage.installation.object(&policy)?, "Degraded") == "True/NotFound").then_some(())
+        (status_and_reason(&stage.installation.object(&policy)?, "Degraded") == "True/NotFound").then_some(())
     });
     NEW_TOKEN.assert("the new token", &replaced, &stage.installation.moment());
     let last = writes().pop().expect("writes");

@@ -2,16 +2,18 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use portcullis_e2e::{Cluster, Component, Options, PodSetup, Program, Turns, eventually_within, never_lasting};
+use portcullis_e2e::{
+    Cluster, Component, ExclusiveCluster, Options, PodSetup, Program, eventually_within, never_lasting,
+};
 use serde_json::{Value, json};
 
-use crate::stage::{SOON, Stage, told};
+use crate::stage::{SOON, Stage, status_and_reason};
 use crate::states::Says;
 
 const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/policies.policies.portcullis.dev";
 
 /// Their cluster. They have it one after the other, because they would disturb each other too.
-pub(crate) static TURNS: Turns = Turns::new(Options::default);
+pub(crate) static CLUSTER: ExclusiveCluster = ExclusiveCluster::new(Options::default);
 
 /// The definition without the fields that the API server adds, so that it can be applied again.
 fn definition(found: &Value) -> Value {
@@ -22,7 +24,7 @@ fn definition(found: &Value) -> Value {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
-    let cluster = TURNS.take();
+    let cluster = CLUSTER.lock();
     let stage = Stage::new(&cluster, "older");
     let api = stage.installation.api();
     let newer = definition(&api.find(CRD).unwrap());
@@ -106,7 +108,7 @@ fn replace(cluster: &Cluster, definition: &Value) {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r12_the_definition_is_removed_and_installed_again() {
-    let cluster = TURNS.take();
+    let cluster = CLUSTER.lock();
     let (stage, replicas) = Stage::with(&cluster, "absent", 1);
     let (policy, object) = stage.policy("labels");
     replicas[0].says(&object, Says::Current);
@@ -130,13 +132,13 @@ fn fault_r12_the_definition_is_removed_and_installed_again() {
     stage.confirm(&policy);
     replicas[0].says(&object, Says::Current);
     let found = stage.word_in_time(&back, &policy, "Active");
-    assert_eq!(told(&found, "Degraded"), "False/AsExpected");
+    assert_eq!(status_and_reason(&found, "Degraded"), "False/AsExpected");
 }
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r24_reports_of_dead_pods_are_removed_without_the_garbage_collector() {
-    let cluster = TURNS.take();
+    let cluster = CLUSTER.lock();
     let stage = Stage::new(&cluster, "garbage");
     let quick = || {
         let setup = PodSetup::default().flag(Program::Reporter, "--heartbeat", "1s");

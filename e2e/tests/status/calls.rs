@@ -7,7 +7,7 @@ use portcullis_testkit::Bound;
 use serde_json::json;
 
 use crate::cluster;
-use crate::stage::{HELD, SOON, Stage, told};
+use crate::stage::{HELD, SOON, Stage, status_and_reason};
 use crate::states::{Says, unreachable};
 
 /// Makes a stage with one replica, whose reporter uses a proxy, and an Active policy.
@@ -43,7 +43,7 @@ fn fault_r02_a_busy_api_server_is_left_alone_as_long_as_it_asks_and_the_last_sta
     });
     replica.says(&object, Says::Failed(0, "NotFound", "gone".to_owned(), false));
     let found = stage.word(&policy, "Error");
-    assert_eq!(told(&found, "Degraded"), "True/NotFound");
+    assert_eq!(status_and_reason(&found, "Degraded"), "True/NotFound");
     let writes = writes().split_off(refused);
     assert!(writes[1].at - writes[0].at >= Duration::from_secs(20), "{writes:?}");
     assert!(!writes[0].body.contains("NotFound") && writes[1].body.contains("NotFound"), "{writes:?}");
@@ -192,7 +192,7 @@ fn fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit() {
     std::thread::sleep(Duration::from_millis(500));
     replica.says(&object, unreachable());
     never(Duration::from_secs(1), "a status", || {
-        (told(&stage.installation.object(&policy)?, "Ready") == "False/Error").then_some(())
+        (status_and_reason(&stage.installation.object(&policy)?, "Ready") == "False/Error").then_some(())
     });
     let before = watches();
     eventually_within(SOON, "another watch", || (watches() > before).then_some(()));
@@ -223,7 +223,7 @@ fn a_watch_of_reports_that_is_dead_makes_no_replica_silent() {
             proxy.clear();
         }
         let found = stage.installation.object(&policy)?;
-        (told(&found, "Degraded") != "False/AsExpected").then_some(found)
+        (status_and_reason(&found, "Degraded") != "False/AsExpected").then_some(found)
     });
     assert!(watches() > before, "the next watch");
     replica.says(&object, unreachable());
@@ -242,7 +242,8 @@ fn fault_r30_an_older_object_from_a_cache_takes_no_generation_back() {
     eventually_within(SOON, "a watch", || (proxy.inject("/v1alpha1/policies?", &event) > 0).then_some(()));
     never(Duration::from_secs(2), "a step back", || {
         let found = stage.installation.object(&policy)?;
-        (found["status"]["observedGeneration"] != 2 || told(&found, "Ready") != "True/Active").then_some(found)
+        (found["status"]["observedGeneration"] != 2 || status_and_reason(&found, "Ready") != "True/Active")
+            .then_some(found)
     });
     drop(object);
 }

@@ -9,7 +9,7 @@ use portcullis_e2e::{PodSetup, Program, eventually_within, never_lasting};
 use serde_json::Value;
 
 use crate::cluster;
-use crate::stage::{Replica, SOON, Stage, told};
+use crate::stage::{Replica, SOON, Stage, status_and_reason};
 use crate::states::{Says, unreachable};
 
 /// By how many seconds the clocks are off: ten minutes.
@@ -88,7 +88,7 @@ fn fault_r16_a_live_lease_is_left_alone_however_far_clocks_differ_and_a_dead_one
     // Once a report was seen to change, whether it is stale depends on when it does so, and not on the time in it.
     late.says(&object, unreachable());
     let found = stage.word(&policy, "Degraded");
-    assert_eq!(told(&found, "Degraded"), "True/RegistryUnreachable");
+    assert_eq!(status_and_reason(&found, "Degraded"), "True/RegistryUnreachable");
     early.pod.stop(Program::Reporter);
     eventually_within(SOON, "the first leader", || (stage.holder()? == late.name()).then_some(()));
 }

@@ -7,7 +7,7 @@ use portcullis_e2e::{PodSetup, Program, Reply, SERVICE, eventually_within};
 use serde_json::{Value, json};
 
 use crate::cluster;
-use crate::stage::{SOON, Stage, told};
+use crate::stage::{SOON, Stage, status_and_reason};
 use crate::states::Says;
 
 /// The number of failing replicas, as in the row.
@@ -101,7 +101,7 @@ fn fault_r13_the_status_of_two_thousand_failing_replicas_is_small_and_tells_all_
     );
     assert_eq!(status["summary"], format!("1/{}", FAILING + 1));
     assert_eq!(
-        (told(&found, "Ready").as_str(), told(&found, "Degraded").as_str()),
+        (status_and_reason(&found, "Ready").as_str(), status_and_reason(&found, "Degraded").as_str()),
         ("False/Degraded", "True/RegistryTimeout")
     );
     // The list is capped, and its messages are cut.

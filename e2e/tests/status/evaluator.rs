@@ -12,7 +12,7 @@ use portcullis_testkit::{Bound, lock};
 use serde_json::{Value, json};
 
 use crate::cluster;
-use crate::stage::{SOON, Stage, told};
+use crate::stage::{SOON, Stage, status_and_reason};
 use crate::states::Says;
 
 /// What the state port does instead of answering.
@@ -156,8 +156,8 @@ fn fault_r28_an_evaluator_that_does_not_answer_in_time_or_lies_makes_its_replica
                 }
             };
             let is_seen = bound.check(&format!("{fault:?}"), &since, &stage.installation.moment());
-            assert_eq!(told(&found, "Ready"), "False/Degraded", "{fault:?}");
-            assert_eq!(told(&found, "Degraded"), "True/EvaluatorUnreachable", "{fault:?}");
+            assert_eq!(status_and_reason(&found, "Ready"), "False/Degraded", "{fault:?}");
+            assert_eq!(status_and_reason(&found, "Degraded"), "True/EvaluatorUnreachable", "{fault:?}");
             assert_eq!(found["status"]["replicaCounts"]["unknown"], 1, "{fault:?}");
             let entry = &found["status"]["replicas"][0];
             assert_eq!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use portcullis_e2e::{Program, eventually_within, never_lasting};
 
 use crate::cluster;
-use crate::stage::{SOON, Stage, told};
+use crate::stage::{SOON, Stage, status_and_reason};
 use crate::states::Says;
 
 #[test]
@@ -24,7 +24,7 @@ fn failing_evaluations_are_one_event_whoever_leads_and_change_no_condition() {
     eventually_within(SOON, "the event", || (failing().len() == 1).then_some(()));
     let found = stage.word(&policy, "Active");
     assert_eq!(found["status"]["conditions"], before["status"]["conditions"]);
-    assert_eq!(told(&found, "Degraded"), "False/AsExpected");
+    assert_eq!(status_and_reason(&found, "Degraded"), "False/AsExpected");
 
     let holder = stage.wait_for_holder();
     let leader = replicas.iter().find(|replica| replica.name() == holder).unwrap();
@@ -42,7 +42,9 @@ fn kubectl_describe_tells_what_a_module_declares_and_its_policy_does_not_grant_u
     replicas.iter().for_each(|replica| replica.says(&object, Says::Differs(words)));
     stage.word(&policy, "Active");
     let is = |wanted: &'static str| {
-        let found = || Some(stage.word(&policy, "Active")).filter(|found| told(found, "MetadataMatched") == wanted);
+        let found = || {
+            Some(stage.word(&policy, "Active")).filter(|found| status_and_reason(found, "MetadataMatched") == wanted)
+        };
         eventually_within(SOON, wanted, found)
     };
     is("False/CapabilityNotGranted");

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use portcullis_e2e::eventually_within;
 
-use crate::alone::TURNS;
-use crate::stage::{Replica, Stage, told};
+use crate::alone::CLUSTER;
+use crate::stage::{Replica, Stage, status_and_reason};
 use crate::states::Says;
 
 /// The time limit for fifty programs that start and end on two cores.
@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(480);
 #[ignore = "starts a cluster"]
 fn fault_k03_fifty_replicas_come_and_go() {
     // In the cluster of most tests, their pods leave too few addresses.
-    let cluster = TURNS.take();
+    let cluster = CLUSTER.lock();
     let (stage, first) = Stage::with(&cluster, "fleet", 1);
     let (policy, object) = stage.policy("labels");
     first[0].says(&object, Says::Current);
@@ -28,7 +28,7 @@ fn fault_k03_fifty_replicas_come_and_go() {
     let full = eventually_within(LONG, "fifty replicas that serve", || {
         stage.installation.object(&policy).filter(|found| found["status"]["summary"] == "50/50")
     });
-    assert_eq!(told(&full, "Ready"), "True/Active");
+    assert_eq!(status_and_reason(&full, "Ready"), "True/Active");
     assert_eq!(full["status"]["replicas"].as_array().unwrap().len(), 16);
     assert_eq!(full["status"]["replicasOmitted"], 34);
     assert_eq!(full["metadata"]["managedFields"].as_array().unwrap().len(), managers);
@@ -44,6 +44,6 @@ fn fault_k03_fifty_replicas_come_and_go() {
         let found = stage.installation.object(&policy)?;
         (found["status"]["summary"] == "1/1" && found["status"]["replicasOmitted"] == 0).then_some(found)
     });
-    assert_eq!(told(&left, "Ready"), "True/Active");
+    assert_eq!(status_and_reason(&left, "Ready"), "True/Active");
     assert_eq!(left["metadata"]["managedFields"].as_array().unwrap().len(), managers);
 }

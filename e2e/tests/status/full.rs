@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portcullis_e2e::{Cluster, Options, Program, SMALL_DATABASE, eventually_within, never_lasting};
 
-use crate::stage::{SOON, Stage, told};
+use crate::stage::{SOON, Stage, status_and_reason};
 use crate::states::{Says, unreachable};
 
 #[test]
@@ -30,11 +30,15 @@ fn fault_r32_a_full_etcd_delays_status_and_events_until_the_alarm_is_disarmed() 
     thread::sleep(Duration::from_secs(20));
     // Readiness does not depend on the database.
     replica.wait_ready();
-    assert_eq!(told(&stage.installation.object(&policy).unwrap(), "Ready"), "True/Active", "nothing was written");
+    assert_eq!(
+        status_and_reason(&stage.installation.object(&policy).unwrap(), "Ready"),
+        "True/Active",
+        "nothing was written"
+    );
 
     cluster.empty_etcd(&fillers);
     let found = stage.word_in_time(&stage.installation.moment(), &policy, "Error");
-    assert_eq!(told(&found, "Degraded"), "True/RegistryUnreachable");
+    assert_eq!(status_and_reason(&found, "Degraded"), "True/RegistryUnreachable");
     let count = || {
         let events = stage.events(&object);
         events.iter().filter(|(reason, _)| reason == "RegistryUnreachable").map(|(_, count)| *count).collect::<Vec<_>>()

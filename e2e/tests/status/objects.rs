@@ -6,7 +6,7 @@ use portcullis_e2e::{PodSetup, Program, Proxy, Rule, eventually_within, never, n
 use serde_json::{Value, json};
 
 use crate::cluster;
-use crate::stage::{HELD, Replica, SOON, Stage, told};
+use crate::stage::{HELD, Replica, SOON, Stage, status_and_reason};
 use crate::states::{Says, unreachable};
 
 #[test]
@@ -33,8 +33,9 @@ fn fault_r22_a_delayed_write_does_not_hit_a_namesake_made_later() {
     assert!(matches!(refused, 404 | 409), "{refused}");
     never(Duration::from_secs(3), "a status of the first on the second", || {
         let status = stage.installation.object(&policy)?["status"].clone();
-        (!status["lastServed"].is_null() || told(&json!({ "status": status }), "Ready").starts_with("True"))
-            .then_some(status)
+        (!status["lastServed"].is_null()
+            || status_and_reason(&json!({ "status": status }), "Ready").starts_with("True"))
+        .then_some(status)
     });
     replica.says(&second, Says::Current);
     stage.word(&policy, "Active");
@@ -208,5 +209,5 @@ fn a_status_that_cannot_be_read_stops_nothing() {
     stage.confirm(&odd);
     replicas[0].says(&object, Says::Current);
     let found = stage.word(&odd, "Active");
-    assert_eq!(told(&found, "Novelty"), "True/New");
+    assert_eq!(status_and_reason(&found, "Novelty"), "True/New");
 }

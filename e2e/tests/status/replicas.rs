@@ -6,7 +6,7 @@ use portcullis_e2e::{PodSetup, Program, Proxy, Rule, condition, eventually_withi
 use serde_json::{Value, json};
 
 use crate::cluster;
-use crate::stage::{SOON, Stage, told};
+use crate::stage::{SOON, Stage, status_and_reason};
 use crate::states::{Says, refused, unreachable};
 
 #[test]
@@ -23,12 +23,12 @@ fn a_replica_that_cannot_load_a_policy_makes_it_degraded_and_the_others_serve() 
         (counts["current"] == 2 && counts["failed"] == 1).then_some(found)
     });
     assert_eq!(found["status"]["summary"], "2/3");
-    assert_eq!(told(&found, "Ready"), "False/Degraded");
-    assert_eq!(told(&found, "Enforced"), "False/ReplicaFailed");
-    assert_eq!(told(&found, "Degraded"), "True/RegistryUnreachable");
-    assert_eq!(told(&found, "Reconciling"), "True/Retrying");
-    assert_eq!(told(&found, "Stalled"), "False/Retrying");
-    assert_eq!(told(&found, "WebhookConfigured"), "True/Registered");
+    assert_eq!(status_and_reason(&found, "Ready"), "False/Degraded");
+    assert_eq!(status_and_reason(&found, "Enforced"), "False/ReplicaFailed");
+    assert_eq!(status_and_reason(&found, "Degraded"), "True/RegistryUnreachable");
+    assert_eq!(status_and_reason(&found, "Reconciling"), "True/Retrying");
+    assert_eq!(status_and_reason(&found, "Stalled"), "False/Retrying");
+    assert_eq!(status_and_reason(&found, "WebhookConfigured"), "True/Registered");
     let entry = &found["status"]["replicas"][0];
     assert_eq!((entry["pod"].as_str(), entry["state"].as_str()), (Some(replicas[2].name()), Some("Failed")));
     assert_eq!(entry["nextRetryTime"], "2099-01-01T00:00:00Z");
@@ -51,9 +51,9 @@ fn fault_r19_when_the_failing_pod_is_deleted_it_is_active_again_by_itself() {
     let found = stage.installation.assert_recovers("a status without the pod that was deleted", || {
         let found = stage.installation.object(&policy)?;
         let is_gone = found["status"]["replicas"].as_array()?.len() == 1;
-        (is_gone && told(&found, "Degraded") == "False/AsExpected").then_some(found)
+        (is_gone && status_and_reason(&found, "Degraded") == "False/AsExpected").then_some(found)
     });
-    assert_eq!(told(&found, "Ready"), "True/Active");
+    assert_eq!(status_and_reason(&found, "Ready"), "True/Active");
     eventually_within(SOON, "Recovered", || stage.events(&object).iter().any(|(r, _)| r == "Recovered").then_some(()));
 }
 
@@ -64,8 +64,8 @@ fn when_no_replica_can_load_it_is_error() {
     let (policy, object) = stage.policy("labels");
     replicas.iter().for_each(|replica| replica.says(&object, refused(0, "no such label")));
     let found = stage.word(&policy, "Error");
-    assert_eq!(told(&found, "Enforced"), "False/AllReplicasFailed");
-    assert_eq!(told(&found, "Accepted"), "False/SettingsInvalid");
+    assert_eq!(status_and_reason(&found, "Enforced"), "False/AllReplicasFailed");
+    assert_eq!(status_and_reason(&found, "Accepted"), "False/SettingsInvalid");
     assert_eq!(found["status"]["replicaCounts"]["failed"], 2);
 }
 
@@ -77,7 +77,7 @@ fn failures_that_may_pass_and_those_that_do_not_are_told_apart() {
     replicas[0].says(&object, unreachable());
     let found = stage.word(&passing, "Error");
     assert_eq!(
-        (told(&found, "Stalled").as_str(), told(&found, "Reconciling").as_str()),
+        (status_and_reason(&found, "Stalled").as_str(), status_and_reason(&found, "Reconciling").as_str()),
         ("False/Retrying", "True/Retrying")
     );
     assert_eq!(found["status"]["replicas"][0]["retryable"], true);
@@ -85,7 +85,7 @@ fn failures_that_may_pass_and_those_that_do_not_are_told_apart() {
     replicas[0].says(&object, refused(0, "no"));
     let found = stage.word(&lasting, "Error");
     assert_eq!(
-        (told(&found, "Stalled").as_str(), told(&found, "Reconciling").as_str()),
+        (status_and_reason(&found, "Stalled").as_str(), status_and_reason(&found, "Reconciling").as_str()),
         ("True/SettingsInvalid", "False/Idle")
     );
     assert_eq!(
@@ -105,7 +105,7 @@ fn a_bad_update_goes_on_with_the_previous_generation_and_a_mended_one_recovers()
     // Users without access to logs find the guest's own message in the status, and only there.
     replicas[0].says(&object, refused(1, "\u{1b}[31mthe token hunter2 is wrong\nlevel=error"));
     let found = stage.word(&policy, "ServingPrevious");
-    assert_eq!(told(&found, "Enforced"), "True/ServingPrevious");
+    assert_eq!(status_and_reason(&found, "Enforced"), "True/ServingPrevious");
     assert_eq!(
         (&found["status"]["lastServed"]["generation"], &found["status"]["observedGeneration"]),
         (&json!(1), &json!(2))
@@ -171,7 +171,7 @@ fn fault_r20_a_pod_whose_node_is_gone_does_not_count() {
     let found = stage.word(&policy, "Active");
     let counts = &found["status"]["replicaCounts"];
     assert_eq!((&found["status"]["summary"], &counts["expected"]), (&json!("1/1"), &json!(1)));
-    assert_eq!((&counts["failed"], told(&found, "Degraded").as_str()), (&json!(0), "False/AsExpected"));
+    assert_eq!((&counts["failed"], status_and_reason(&found, "Degraded").as_str()), (&json!(0), "False/AsExpected"));
     let entries = |found: &Value| -> Option<Vec<String>> {
         let entries = found["status"]["replicas"].as_array()?.iter();
         Some(entries.filter_map(|entry| entry["pod"].as_str().map(str::to_owned)).collect())
@@ -187,7 +187,7 @@ fn fault_r20_a_pod_whose_node_is_gone_does_not_count() {
         let found = stage.installation.object(&policy)?;
         (entries(&found)? == [stays.name()]).then_some(())
     });
-    assert_eq!(told(&stage.word(&policy, "Active"), "Degraded"), "False/AsExpected");
+    assert_eq!(status_and_reason(&stage.word(&policy, "Active"), "Degraded"), "False/AsExpected");
 }
 
 #[test]
@@ -253,20 +253,20 @@ fn fault_r27_a_reporter_that_is_silent_makes_its_replica_unknown_whether_it_is_c
     follower.pod.stop(Program::Reporter);
     let found = unknown("1/1");
     assert_eq!(
-        (told(&found, "Ready").as_str(), told(&found, "Degraded").as_str()),
+        (status_and_reason(&found, "Ready").as_str(), status_and_reason(&found, "Degraded").as_str()),
         ("True/Active", "False/AsExpected")
     );
     follower.pod.start(Program::Reporter);
     eventually_within(SOON, "both replicas", || {
         stage.installation.object(&policy).filter(|found| found["status"]["summary"] == "2/2")
     });
-    assert_eq!(told(&stage.word(&policy, "Active"), "Degraded"), "False/AsExpected");
+    assert_eq!(status_and_reason(&stage.word(&policy, "Active"), "Degraded"), "False/AsExpected");
 
     // The API server does not learn that this pod is down, so it is counted.
     follower.pod.lose_node();
     let found = unknown("1/2");
     assert_eq!(
-        (told(&found, "Ready").as_str(), told(&found, "Degraded").as_str()),
+        (status_and_reason(&found, "Ready").as_str(), status_and_reason(&found, "Degraded").as_str()),
         ("False/Degraded", "True/ReportStale")
     );
     assert_eq!(found["status"]["replicaCounts"]["unknown"], 1);

@@ -9,7 +9,7 @@ use portcullis_testkit::Bound;
 use serde_json::Value;
 
 use crate::cluster;
-use crate::stage::{Replica, SOON, Stage, told};
+use crate::stage::{Replica, SOON, Stage, status_and_reason};
 use crate::states::{Says, unreachable};
 
 /// How long the API server takes for each call, as in the row.
@@ -114,7 +114,7 @@ fn fault_r05_with_each_call_delayed_each_object_has_one_slot() {
     proxy.clear();
     for policy in &policies {
         eventually_within(SOON, "the last state", || {
-            (told(&stage.installation.object(policy)?, "Degraded") == "True/NotFound").then_some(())
+            (status_and_reason(&stage.installation.object(policy)?, "Degraded") == "True/NotFound").then_some(())
         });
     }
     let bound = Bound { limit: DELAY + Duration::from_secs(12), reason: "calls under way, and then the usual time" };

@@ -270,7 +270,7 @@ fn is_ready_as(object: &Value, word: &str) -> bool {
 }
 
 /// A condition (`Ready`, `Degraded` and so on) as `status/reason`.
-pub(crate) fn told(object: &Value, r#type: &str) -> String {
+pub(crate) fn status_and_reason(object: &Value, r#type: &str) -> String {
     let found = condition(object, r#type).cloned().unwrap_or_default();
     format!("{}/{}", found["status"].as_str().unwrap_or("-"), found["reason"].as_str().unwrap_or("-"))
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use portcullis_e2e::{PodSetup, Program, eventually_within};
 use serde_json::Value;
 
-use crate::alone::TURNS;
+use crate::alone::CLUSTER;
 use crate::stage::Stage;
 use crate::states::{Says, unreachable};
 
@@ -84,7 +84,7 @@ fn most_within(time: Duration, times: &[SystemTime]) -> usize {
 #[ignore = "starts a cluster"]
 fn fault_r29_a_thousand_failing_policies_make_series_of_events_and_no_more_writes_than_may_be() {
     // In the cluster of most tests, so many policies would make others late.
-    let cluster = TURNS.take();
+    let cluster = CLUSTER.lock();
     let stage = Stage::new(&cluster, "storm");
     let policies = make_policies(&stage);
     let replica = stage.replica_with(PodSetup::default().flag(Program::Reporter, "--status-writes", STATUSES));

@@ -367,7 +367,7 @@ fn last(reviews: &Receiver<(String, Value)>, round: usize) -> Option<Value> {
 #[ignore = "starts a cluster"]
 fn a_thousand_generated_policies_are_asked_about_what_api_servers_would_call_them_for() {
     // One of its own: what other tests do would call the webhooks too.
-    Cluster::demand_own_network();
+    Cluster::require_own_network();
     let cluster = Cluster::start(&Options::default()).unwrap();
     let (api, seed) = (cluster.api(), std::env::var("PORTCULLIS_TEST_SEED").ok().and_then(|seed| seed.parse().ok()));
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
