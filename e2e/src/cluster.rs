@@ -79,7 +79,7 @@ impl Cluster {
     /// # Errors
     /// When Kubernetes cannot be built, there is no room for one more cluster, or a component does not become ready.
     pub fn start(options: &Options) -> Result<Self, Error> {
-        portcullis_testkit::tell_of_panics();
+        portcullis_testkit::report_panics();
         if !(1..=MAX_API_SERVERS).contains(&options.api_servers) {
             return Err(Error::ApiServers { asked: options.api_servers, max: MAX_API_SERVERS });
         }

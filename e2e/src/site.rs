@@ -54,7 +54,7 @@ impl Site {
     /// # Panics
     /// When there is no such cluster; says what is missing.
     pub fn from_env() -> Self {
-        portcullis_testkit::tell_of_panics();
+        portcullis_testkit::report_panics();
         let cache = Cache::from_env().unwrap_or_else(|error| panic!("{error}"));
         let tell = |line: &str| eprintln!("{line}");
         let helm = Helm::build(&cache, &tell).unwrap_or_else(|error| panic!("{error}"));

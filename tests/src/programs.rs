@@ -41,7 +41,7 @@ impl fmt::Display for Program {
 /// # Panics
 /// When it does not exist.
 pub fn program(program: Program) -> PathBuf {
-    portcullis_testkit::tell_of_panics();
+    portcullis_testkit::report_panics();
     let folder = match env::var_os("PORTCULLIS_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
         None => beside_this_test(),

@@ -14,7 +14,7 @@ mod moment;
 mod review;
 mod stalls;
 mod stat;
-mod told;
+mod test_lines;
 mod usage;
 mod wait;
 
@@ -28,6 +28,6 @@ pub use portcullis_util::lock;
 pub use review::pod_review;
 pub use stalls::Stalls;
 pub use stat::stat_fields;
-pub use told::{note, skip, tell_of_panics};
+pub use test_lines::{note, report_panics, skip};
 pub use usage::Usage;
 pub use wait::{StopOnDrop, eventually_seen, eventually_within, never, never_lasting};

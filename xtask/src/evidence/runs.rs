@@ -1,7 +1,7 @@
 //! The tests that ran, parsed from the output of the test runners.
 //!
 //! libtest writes `test path::name ... ok`, in several pieces, and Go writes `--- PASS: TestName (0.00s)`. Between two pieces there may be
-//! a whole line of a test itself, which says that it was skipped, why it fails or what it measured (`crates/testkit/src/told.rs`).
+//! a whole line of a test itself, which says that it was skipped, why it fails or what it measured (`crates/testkit/src/test_lines.rs`).
 
 use std::collections::BTreeMap;
 
@@ -109,13 +109,13 @@ struct Reader {
 
 impl Reader {
     fn note(&mut self, own: Own<'_>) {
-        let told = match own.kind {
+        let reported = match own.kind {
             Kind::Skip => &mut self.skips,
             Kind::Panic => &mut self.panics,
             // Only for readers of the log.
             Kind::Note => return,
         };
-        told.entry(own.test.to_owned()).or_insert_with(|| own.words.to_owned());
+        reported.entry(own.test.to_owned()).or_insert_with(|| own.words.to_owned());
     }
 
     fn read(&mut self, line: &str) {
@@ -139,11 +139,11 @@ impl Reader {
         }
     }
 
-    fn ended(&mut self, test: &str, told: TestOutcome) {
+    fn ended(&mut self, test: &str, reported: TestOutcome) {
         self.waiting = None;
         let (skip, panic) = (self.skips.remove(test), self.panics.remove(test));
-        let is_skipped_inside = told == TestOutcome::Passed && skip.is_some();
-        let outcome = if is_skipped_inside { TestOutcome::Skipped } else { told };
+        let is_skipped_inside = reported == TestOutcome::Passed && skip.is_some();
+        let outcome = if is_skipped_inside { TestOutcome::Skipped } else { reported };
         let words = match outcome {
             TestOutcome::Passed => None,
             TestOutcome::Failed => panic,
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     /// Tests with their outcomes and words.
-    fn told(output: &str) -> Vec<(String, TestOutcome, String)> {
+    fn outcomes(output: &str) -> Vec<(String, TestOutcome, String)> {
         parse(output).into_iter().map(|run| (run.test, run.outcome, run.words)).collect()
     }
 
@@ -202,7 +202,7 @@ mod tests {
             it says ok\n\nfailures:\n    two\n\n\
             test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s\n";
         assert_eq!(
-            told(output),
+            outcomes(output),
             [
                 run("loads::one", TestOutcome::Passed, ""),
                 run("two", TestOutcome::Failed, ""),
@@ -217,7 +217,7 @@ mod tests {
     fn a_test_that_says_so_was_skipped() {
         let output = "SKIPPED volume::v01: only root can mount\ntest volume::v01 ... ok\ntest volume::v02 ... ok\n";
         assert_eq!(
-            told(output),
+            outcomes(output),
             [
                 run("volume::v01", TestOutcome::Skipped, "only root can mount"),
                 run("volume::v02", TestOutcome::Passed, "")
@@ -232,7 +232,7 @@ mod tests {
         for (one, two) in [("test a::b", " ... ok\n"), ("test a::b ... ", "ok\n"), ("test a::b ... ok", "\n")] {
             let output = format!("{one}SKIPPED c::d: nothing: here\n{two}test c::d ... ok\n");
             assert_eq!(
-                told(&output),
+                outcomes(&output),
                 [run("a::b", TestOutcome::Passed, ""), run("c::d", TestOutcome::Skipped, "nothing: here")],
                 "{one:?}",
             );
@@ -243,7 +243,7 @@ mod tests {
     fn what_a_test_measured_changes_no_outcome() {
         let output =
             "NOTED a::b: 7 answers\ntest a::b ... NOTED a::b: 8 answers\nok\ntest c ... NOTED c: none\nFAILED\n";
-        assert_eq!(told(output), [run("a::b", TestOutcome::Passed, ""), run("c", TestOutcome::Failed, "")]);
+        assert_eq!(outcomes(output), [run("a::b", TestOutcome::Passed, ""), run("c", TestOutcome::Failed, "")]);
         assert!(panics(output).next().is_none());
     }
 
@@ -251,7 +251,7 @@ mod tests {
     fn one_test_at_a_time_has_its_name_first_and_its_outcome_last() {
         let output = "test one ... SKIPPED one: no node\nok\ntest two ... 17.1 s: a fault\nok\ntest three ... FAILED\n";
         assert_eq!(
-            told(output),
+            outcomes(output),
             [
                 run("one", TestOutcome::Skipped, "no node"),
                 run("two", TestOutcome::Passed, ""),
@@ -265,7 +265,7 @@ mod tests {
         let output = "FAILING a::b: x.rs:1:2: first\nSKIPPED a::b: in part\nFAILING a::b: x.rs:3:4: second\n\
             FAILING worker: y.rs:1:1: elsewhere\ntest a::b ... FAILED\nFAILING e::f: z.rs:1:1: expected\ntest e::f ... ok\n";
         assert_eq!(
-            told(output),
+            outcomes(output),
             [run("a::b", TestOutcome::Failed, "x.rs:1:2: first"), run("e::f", TestOutcome::Passed, "")],
         );
         let lines: Vec<_> = panics("test q ... FAILING a::b: x.rs:1:2: first\nSKIPPED a::b: no\nFAILED\n").collect();
@@ -278,7 +278,7 @@ mod tests {
             thread 'a::b' (4711) panicked at x.rs:1:2:\nassertion failed: one\nnote: run with `RUST_BACKTRACE=1`\n\n\
             ---- c stdout ----\nthread 'c' panicked at y.rs:3:4:\nwhy\n";
         assert_eq!(
-            told(output),
+            outcomes(output),
             [
                 run("a::b", TestOutcome::Failed, "x.rs:1:2: assertion failed: one"),
                 run("c", TestOutcome::Failed, "y.rs:3:4: why"),
@@ -288,14 +288,14 @@ mod tests {
 
     #[test]
     fn a_binary_that_dies_leaves_its_last_test_without_an_outcome() {
-        assert_eq!(told("test one ... ok\ntest two ... "), [run("one", TestOutcome::Passed, "")]);
+        assert_eq!(outcomes("test one ... ok\ntest two ... "), [run("one", TestOutcome::Passed, "")]);
     }
 
     #[test]
     fn tests_in_go_are_read_without_their_parts() {
         let output = "=== RUN   TestA\n    --- PASS: TestA/one (0.00s)\n--- PASS: TestA (0.00s)\n--- FAIL: TestB (0.01s)\n--- SKIP: TestC (0.00s)\n";
         assert_eq!(
-            told(output),
+            outcomes(output),
             [
                 run("TestA", TestOutcome::Passed, ""),
                 run("TestB", TestOutcome::Failed, ""),
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn other_lines_are_not_taken_for_a_tests_own() {
         let words = "SKIPPED: nothing\nSKIPPED in part: no Go\nleft: \"SKIPPED a: b\"\n";
-        assert!(told(words).is_empty());
+        assert!(outcomes(words).is_empty());
         assert!(panics(words).next().is_none());
     }
 }

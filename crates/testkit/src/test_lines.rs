@@ -24,7 +24,7 @@ pub fn note(words: &str) {
 }
 
 /// Makes each panic in this process be reported at once, and not only when all tests of the binary have ended. May be called again.
-pub fn tell_of_panics() {
+pub fn report_panics() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let previous = panic::take_hook();
