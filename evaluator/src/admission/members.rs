@@ -14,7 +14,7 @@ use portcullis_matching::{AdmissionRequest, Decision, MemberMatcher, NoPause, Pa
 use serde_json::value::RawValue;
 
 use super::step::{Step, step_in_group};
-use super::turns::Turns;
+use super::yielding::YieldAfterTick;
 use super::{Admission, LONGEST_WAIT, Member, deadline};
 use crate::review::{Review, json};
 use crate::table::{MatchGroup, ServedPolicy};
@@ -127,16 +127,16 @@ async fn decide(
     } else {
         None
     };
-    let turns = {
+    let work = {
         let group = Arc::clone(group);
         async move {
-            let decisions = decide_all(&group, &request, &mut Turns::new()).await;
+            let decisions = decide_all(&group, &request, &mut YieldAfterTick::new()).await;
             drop(request);
             drop(memory);
             decisions
         }
     };
-    first.share.run_own_work(deadline, turns).await.map_err(EvaluationError::from)
+    first.share.run_own_work(deadline, work).await.map_err(EvaluationError::from)
 }
 
 /// The most bytes that a field of metadata takes when its JSON is decoded, and labels and the variables of conditions are made from it:

@@ -15,7 +15,7 @@ mod member_deadlines;
 mod members;
 mod policy_group;
 mod step;
-mod turns;
+mod yielding;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

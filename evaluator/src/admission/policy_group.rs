@@ -1,7 +1,7 @@
 //! Evaluates a policy group: asks its members as its expression needs them (docs/design/policy-abi.md, section 10).
 //!
 //! Members that are needed in any case are asked side by side, as far as there are instances to spare, and one after the other about an object
-//! that exists; each has its own time within that of the group. Together they yield as often as one guest does ([`super::turns`]). A member
+//! that exists; each has its own time within that of the group. Together they yield as often as one guest does ([`super::yielding`]). A member
 //! that fails never counts as a denial, which `!` would turn into an admission: the group fails, unless the others decide.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use portcullis_expression::{Answers, MemberAnswer, State};
 
 use crate::admission::Purpose;
-use crate::admission::turns::{Turns, side_by_side};
+use crate::admission::yielding::{YieldAfterTick, side_by_side};
 use crate::guest::loaded::{LoadedModule, LoadedPolicyGroup};
 use crate::lanes::{InstancePermit, Share};
 use crate::memory::MemoryHold;
@@ -45,7 +45,7 @@ pub(super) struct Asking<'a> {
 pub(super) async fn evaluate(group: &LoadedPolicyGroup, asking: Asking<'_>) -> Result<Verdict, EvaluationError> {
     let mut answers = Answers::new();
     let (mut denials, mut failures) = (Vec::new(), BTreeMap::new());
-    let (mut annotations, mut turns) = (BTreeMap::new(), Turns::new());
+    let (mut annotations, mut pace) = (BTreeMap::new(), YieldAfterTick::new());
     loop {
         let needed = match group.expression.evaluate(&answers) {
             State::Decided(accepted) => {
@@ -62,7 +62,7 @@ pub(super) async fn evaluate(group: &LoadedPolicyGroup, asking: Asking<'_>) -> R
         };
         // The expression calls members only, which was checked when it was loaded.
         let needed = needed.into_iter().filter_map(|name| Some((name, group.members.get(name)?)));
-        for (name, result) in asking.ask(needed.collect(), &mut turns).await {
+        for (name, result) in asking.ask(needed.collect(), &mut pace).await {
             let answer = match result {
                 Err(error) => {
                     failures.insert(name, error);
@@ -93,15 +93,15 @@ type Judgement<'g> = (&'g str, Result<Judged, EvaluationError>);
 
 impl Asking<'_> {
     /// Asks members side by side, and one after the other those for which there is no instance to spare.
-    async fn ask<'g>(self, members: Vec<(&'g str, &'g LoadedModule)>, turns: &mut Turns) -> Vec<Judgement<'g>> {
+    async fn ask<'g>(self, members: Vec<(&'g str, &'g LoadedModule)>, pace: &mut YieldAfterTick) -> Vec<Judgement<'g>> {
         let one = |(name, member): (&'g str, &'g LoadedModule)| async move { (name, self.judged(member).await) };
-        turns.end_after_tick().await;
+        pace.yield_after_tick().await;
         let spare = self.spare_instances(members.len().saturating_sub(1));
         let mut left = members.into_iter();
         let mut asked = side_by_side(left.by_ref().take(1 + spare.len()).map(one), Instant::now).await;
         drop(spare);
         for member in left {
-            turns.end_after_tick().await;
+            pace.yield_after_tick().await;
             asked.push(one(member).await);
         }
         asked

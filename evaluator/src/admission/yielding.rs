@@ -16,23 +16,23 @@ use tokio::task::yield_now;
 const QUICK: u64 = 20_000;
 
 /// Yields after a tick, and before a step that may take longer.
-pub(super) struct Turns {
+pub(super) struct YieldAfterTick {
     since: Instant,
 }
 
-impl Turns {
-    /// Turns, of which the first one begins.
+impl YieldAfterTick {
+    /// Begins the first tick.
     pub(super) fn new() -> Self {
         Self { since: Instant::now() }
     }
 
-    /// Yields if the turn has taken a tick.
-    pub(super) async fn end_after_tick(&mut self) {
+    /// Yields if a tick has passed since the last time.
+    pub(super) async fn yield_after_tick(&mut self) {
         self.before(0).await;
     }
 }
 
-impl Pace for Turns {
+impl Pace for YieldAfterTick {
     async fn before(&mut self, steps: u64) {
         if steps > QUICK || self.since.elapsed() >= TICK {
             yield_now().await;
@@ -41,7 +41,7 @@ impl Pace for Turns {
     }
 }
 
-/// The outputs of all futures, in their order. They are polled one after the other, from where the last turn ended, and a turn ends after a
+/// The outputs of all futures, in their order. They are polled one after the other, from where the last poll ended, and a poll ends after a
 /// tick by the clock `now`.
 pub(super) async fn side_by_side<F: Future>(
     futures: impl IntoIterator<Item = F>,
@@ -95,17 +95,17 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_ends_after_a_tick_and_before_what_may_take_one() {
-        let overdue = || Turns { since: Instant::now() - TICK };
-        assert_eq!(overdue().end_after_tick().now_or_never(), None);
-        let later = || Turns { since: Instant::now() + TICK * 1000 };
-        assert_eq!(later().end_after_tick().now_or_never(), Some(()));
+    fn it_yields_after_a_tick_and_before_what_may_take_one() {
+        let overdue = || YieldAfterTick { since: Instant::now() - TICK };
+        assert_eq!(overdue().yield_after_tick().now_or_never(), None);
+        let later = || YieldAfterTick { since: Instant::now() + TICK * 1000 };
+        assert_eq!(later().yield_after_tick().now_or_never(), Some(()));
         assert_eq!(later().before(QUICK).now_or_never(), Some(()));
         assert_eq!(later().before(QUICK + 1).now_or_never(), None);
     }
 
     #[test]
-    fn a_turn_of_several_guests_ends_after_a_tick_and_the_next_one_begins_with_the_others() {
+    fn several_guests_yield_after_a_tick_and_the_next_poll_begins_with_the_others() {
         let (start, ticks) = (Instant::now(), Cell::new(0));
         let polled = RefCell::new(Vec::new());
         // Each takes a tick, yields, and takes another one.
@@ -126,15 +126,15 @@ mod tests {
         let mut all = pin!(side_by_side((0..16).map(guest), || start + TICK * ticks.get()));
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
-        let mut turns = 0;
+        let mut polls = 0;
         let outputs = loop {
             let before = woken.0.load(SeqCst);
             match all.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(outputs) => break outputs,
                 Poll::Pending => assert!(woken.0.load(SeqCst) > before, "it goes on"),
             }
-            turns += 1;
-            assert_eq!(polled.borrow().len(), turns, "one in each turn");
+            polls += 1;
+            assert_eq!(polled.borrow().len(), polls, "one in each poll");
         };
         assert_eq!(outputs, (0..16).collect::<Vec<_>>());
         assert_eq!(*polled.borrow(), (0..16).chain(0..16).collect::<Vec<_>>(), "they take turns");
