@@ -8,7 +8,7 @@ use serde_json::{Number, Value};
 
 use self::directive::Directive;
 use super::arguments::integer;
-use super::shown::shown;
+use super::rego_text::rego_text;
 use super::{Arguments, BuiltinError, Outcome, Work};
 
 /// Widest field and longest fraction; Go's own limit is a million.
@@ -69,7 +69,7 @@ impl<'a> Given<'a> {
                 _ => number(of),
             },
             Value::String(text) => Self::Text(Cow::Borrowed(text)),
-            other => Self::Text(Cow::Owned(shown(other))),
+            other => Self::Text(Cow::Owned(rego_text(other))),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::shown::shown;
+use super::rego_text::rego_text;
 use super::{Arguments, BuiltinError, Outcome, list};
 
 /// What it takes to compare two short texts, in units of work.
@@ -28,7 +28,7 @@ pub(super) fn trace(arguments: &Arguments) -> Outcome {
 pub(super) fn print(arguments: &Arguments) -> Outcome {
     let words = arguments.list(0)?.iter().map(|set| match set.as_array().map(Vec::as_slice) {
         Some([]) | None => "<undefined>".to_owned(),
-        Some([value, ..]) => shown(value),
+        Some([value, ..]) => rego_text(value),
     });
     Ok(words.collect::<Vec<_>>().join(" ").into())
 }

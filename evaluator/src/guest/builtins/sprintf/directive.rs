@@ -2,7 +2,7 @@
 
 use super::super::BuiltinError;
 use super::super::encoding::hex;
-use super::super::shown::{is_print, quoted};
+use super::super::rego_text::{is_print, quoted};
 use super::Given;
 
 /// Flags, width and precision of a directive.

@@ -1,4 +1,4 @@
-//! Values as Rego writes them.
+//! How Rego writes values as text.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use regex_syntax::hir::{Class, ClassUnicode, HirKind};
 use serde_json::Value;
 
 /// A value as Rego writes it, but a text without quotes.
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn rego_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => {
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(quoted(text, '"', false), expected);
         assert_eq!(quoted("é😀'\"", '\'', true), r#"'\u00e9\U0001f600\'"'"#);
         assert_eq!(
-            shown(&json!({"b\u{0}": ["\u{1}", null, 1.5], "a": {}})),
+            rego_text(&json!({"b\u{0}": ["\u{1}", null, 1.5], "a": {}})),
             r#"{"a": {}, "b\x00": ["\x01", null, 1.5]}"#
         );
     }
