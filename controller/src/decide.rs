@@ -6,7 +6,7 @@
 mod condition;
 mod deletion;
 mod groups;
-mod living;
+mod policy;
 mod policy_checks;
 mod quota;
 mod reverted;
@@ -44,15 +44,15 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
             Some(refusal) if !quota::is_taken(world, policy) => {
                 decision.refusals.extend(condition::write(world, policy, refusal.clone(), now));
             }
-            Some(_) | None => living::decide(world, &groups, policy, memory, rules, &mut decision),
+            Some(_) | None => policy::decide(world, &groups, policy, memory, rules, &mut decision),
         }
     }
     deletion::decide(world, &groups, memory, rules, &mut decision);
     deletion::tell(world, memory, rules, &mut decision);
     policy_checks::decide(world, memory, rules, &mut decision);
-    let is_living = |uid: &String| world.policies.get(uid).is_some_and(|policy| !policy.is_deleting);
-    memory.waiting.retain(|uid, _| is_living(uid));
-    memory.refused.retain(|uid, _| is_living(uid));
+    let stays = |uid: &String| world.policies.get(uid).is_some_and(|policy| !policy.is_deleting);
+    memory.waiting.retain(|uid, _| stays(uid));
+    memory.refused.retain(|uid, _| stays(uid));
     memory.groups.retain(|group, _| groups.holds(group));
     // Events come last, as nothing depends on them.
     let untold: Vec<_> = memory.groups.values().filter_map(|group| group.untold.front().cloned()).collect();

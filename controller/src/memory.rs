@@ -229,7 +229,7 @@ impl Memory {
                 }
             }
             Action::Warn(warning) => {
-                self.told_of_wait(warning);
+                self.wait_was_reported(warning);
                 for group in self.groups.values_mut() {
                     // Each repair has an event, even if it says the same: it is counted.
                     let told = group.untold.iter().position(|one| one == warning);
@@ -276,14 +276,14 @@ impl Memory {
 
     /// Notes that an event is not tried again. Nothing but the log depends on it, which has the repair already.
     pub(crate) fn gave_up(&mut self, warning: &PolicyWarning) {
-        self.told_of_wait(warning);
+        self.wait_was_reported(warning);
         for group in self.groups.values_mut() {
             group.untold.retain(|one| one != warning);
         }
     }
 
     /// Notes that no event about the wait of a policy is to be written until the next is due, if this was one.
-    fn told_of_wait(&mut self, warning: &PolicyWarning) {
+    fn wait_was_reported(&mut self, warning: &PolicyWarning) {
         let waiting = self.waiting.get_mut(&warning.policy.uid).filter(|_| warning.reason == WAITING);
         if let Some(waiting) = waiting {
             waiting.is_untold = false;

@@ -39,7 +39,7 @@ impl CaBundle {
     }
 
     /// The certificates that have not expired.
-    pub(crate) fn living(&self, now: jiff::Timestamp) -> Self {
+    pub(crate) fn unexpired(&self, now: jiff::Timestamp) -> Self {
         Self::of(self.certificates.iter().filter(|one| !one.is_over(now)).cloned())
     }
 

@@ -232,7 +232,7 @@ pub(crate) fn replaced(
     remembered: &CaBundle,
 ) -> CaBundle {
     let Some(Ok(authority)) = &stored.pair else { return CaBundle::default() };
-    in_use(&remembered.without(&authority.bundle().and(&stored.previous)).living(now), serving, now)
+    in_use(&remembered.without(&authority.bundle().and(&stored.previous)).unexpired(now), serving, now)
 }
 
 /// Decides the next step. Authorities that were `replaced` stay trusted and are not stored: what replaced the Secrets may replace them again
@@ -270,7 +270,7 @@ pub(crate) fn next(
             };
             // Replicas that still show the old serving certificate are trusted through these.
             let stored = pair.map(Authority::bundle).unwrap_or_default().and(&stored.previous);
-            let previous = stored.and(&serving.shown()).and(observed.remembered).living(observed.now);
+            let previous = stored.and(&serving.shown()).and(observed.remembered).unexpired(observed.now);
             // Otherwise there would be more and more of them while the clocks of two API servers are far apart.
             let previous = in_use(&previous, serving, observed.now);
             decision.bundle = previous.clone();

@@ -21,7 +21,7 @@ pub(crate) fn follow(
     let mut decision = match offer {
         Ok(offer) if offer.is(given) => settle(observed, offer.authorities(), rules),
         Ok(offer) => {
-            let old = shown.clone().and(observed.remembered).living(observed.now);
+            let old = shown.clone().and(observed.remembered).unexpired(observed.now);
             let mut decision = Decision::new(offer.authorities().clone().and(&old));
             match introduce(observed, offer, &stored, rules) {
                 Now::Do(step) => decision.step = Some(step),
@@ -48,7 +48,7 @@ pub(crate) fn follow(
 /// Pods were given the certificate. The earlier authorities stay trusted until the last pod shows it.
 fn settle(observed: &Observed<'_>, authorities: &CaBundle, rules: &Rules) -> Decision {
     let left = rules.replica_pause.checked_sub(observed.unchanged).filter(|left| !left.is_zero());
-    let old = observed.remembered.without(authorities).living(observed.now);
+    let old = observed.remembered.without(authorities).unexpired(observed.now);
     let is_changing = left.is_some() && !old.is_empty();
     let bundle = if is_changing { authorities.clone().and(&old) } else { authorities.clone() };
     let mut decision = Decision::new(bundle);
