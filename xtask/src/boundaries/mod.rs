@@ -1,6 +1,6 @@
 //! Checks the promises of ARCHITECTURE.md: each rule returns its violations, one sentence each.
 
-mod circles;
+mod cycles;
 mod named_tests;
 mod rows;
 mod shared_features;
@@ -41,8 +41,8 @@ pub(crate) fn rules(workspace: &Workspace) -> Vec<Step<'_>> {
         Step::check("boundaries: tidy files", || {
             Ok(tidy::check(&workspace.packages, &files::read_all(&workspace.root)?))
         }),
-        Step::check(circles::title(), || {
-            circles::check(&workspace.packages, &files::read_all(&workspace.root)?, &circles::NOT_YET)
+        Step::check(cycles::title(), || {
+            cycles::check(&workspace.packages, &files::read_all(&workspace.root)?, &cycles::NOT_YET)
         }),
         Step::check("boundaries: plain words", || Ok(words::check(&files::read_all(&workspace.root)?))),
         Step::check("boundaries: fault rows", || Ok(rows::check(&files::read_all(&workspace.root)?))),

@@ -1,9 +1,9 @@
 //! Modules of a crate use each other in one direction.
 //!
-//! Sibling modules, each taken together with everything below it, must not use each other in a circle: then any of them can
+//! Sibling modules, each taken together with everything below it, must not use each other in a cycle: then any of them can
 //! be read, tested and moved without the siblings that it does not need. A module and those inside it count as one here, so a
 //! parent may use its children and they may use it. Uses are followed through re-exports to the file that defines a name, so
-//! a parent that re-exports its children does not hide a circle among them. Tests are left out.
+//! a parent that re-exports its children does not hide a cycle among them. Tests are left out.
 //!
 //! [`syn`] reads the files. Arguments of macros count where they are expressions.
 
@@ -18,7 +18,7 @@ use syn::{Attribute, Item, Token, UseTree};
 use crate::files::TextFile;
 use crate::workspace::Package;
 
-/// Crates that still have circles. A crate without circles must be removed from the list.
+/// Crates that still have cycles. A crate without cycles must be removed from the list.
 pub(super) const NOT_YET: [&str; 0] = [];
 
 /// A path below the root of a crate, such as `["plan", "claims"]`. The root's path is empty.
@@ -39,25 +39,25 @@ type Modules = BTreeMap<Name, Module>;
 /// The title of the check, which names the crates that it skips.
 pub(super) fn title() -> String {
     if NOT_YET.is_empty() {
-        return "boundaries: circles".to_owned();
+        return "boundaries: cycles".to_owned();
     }
-    format!("boundaries: circles (not yet in {})", NOT_YET.join(", "))
+    format!("boundaries: cycles (not yet in {})", NOT_YET.join(", "))
 }
 
 pub(super) fn check(packages: &[Package], files: &[TextFile], not_yet: &[&str]) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     for package in packages {
         let is_program = |root: &&PathBuf| root.ends_with("src/lib.rs") || root.ends_with("src/main.rs");
-        let mut circles = Vec::new();
+        let mut cycles = Vec::new();
         for root in package.roots.iter().filter(is_program) {
             let mut modules = Modules::new();
             read(files, root, Name::new(), &mut modules)?;
-            circles.extend(circles_of(&modules));
+            cycles.extend(cycles_of(&modules));
         }
-        match (not_yet.contains(&package.name.as_str()), circles.is_empty()) {
-            (true, true) => problems.push(format!("{} has no circles any more: take it off the list", package.name)),
+        match (not_yet.contains(&package.name.as_str()), cycles.is_empty()) {
+            (true, true) => problems.push(format!("{} has no cycles any more: take it off the list", package.name)),
             (true, false) | (false, true) => {}
-            (false, false) => problems.extend(circles),
+            (false, false) => problems.extend(cycles),
         }
     }
     Ok(problems)
@@ -242,8 +242,8 @@ fn definer(modules: &Modules, path: &[String], depth: usize) -> Option<Name> {
     Some(at)
 }
 
-/// A sentence for each circle among sibling modules.
-fn circles_of(modules: &Modules) -> Vec<String> {
+/// A sentence for each cycle among sibling modules.
+fn cycles_of(modules: &Modules) -> Vec<String> {
     // By parent: which child uses which, with a file that does.
     let mut graphs: BTreeMap<Name, BTreeMap<String, BTreeMap<String, &Path>>> = BTreeMap::new();
     for (name, module) in modules {
@@ -261,16 +261,16 @@ fn circles_of(modules: &Modules) -> Vec<String> {
             if done.contains(start) {
                 continue;
             }
-            let Some(circle) = way(graph, start, start) else { continue };
-            let steps = circle.windows(2).map(|pair| {
+            let Some(cycle) = way(graph, start, start) else { continue };
+            let steps = cycle.windows(2).map(|pair| {
                 format!(
                     "{} uses {}",
                     graph[&pair[0]][&pair[1]].display(),
                     [&parent[..], &[pair[1].clone()]].concat().join("::")
                 )
             });
-            problems.push(format!("a circle: {}", steps.collect::<Vec<_>>().join(", ")));
-            done.extend(circle);
+            problems.push(format!("a cycle: {}", steps.collect::<Vec<_>>().join(", ")));
+            done.extend(cycle);
         }
     }
     problems
@@ -298,7 +298,7 @@ fn way(graph: &BTreeMap<String, BTreeMap<String, &Path>>, from: &str, to: &str) 
 mod tests {
     use super::*;
 
-    fn circles(files: &[(&str, &str)]) -> Vec<String> {
+    fn cycles(files: &[(&str, &str)]) -> Vec<String> {
         let package = Package { name: "one".to_owned(), roots: vec!["src/lib.rs".into()], features: vec![] };
         let file = |(path, text): &(&str, &str)| TextFile { path: path.into(), text: (*text).to_owned() };
         let files: Vec<TextFile> = files.iter().map(file).collect();
@@ -312,13 +312,13 @@ mod tests {
             ("src/a.rs", "use crate::b::B;\npub struct A;"),
             ("src/b.rs", "pub struct B;\nfn a() -> super::a::A { super::a::A }"),
         ];
-        assert_eq!(circles(&files), ["a circle: src/a.rs uses b, src/b.rs uses a"]);
+        assert_eq!(cycles(&files), ["a cycle: src/a.rs uses b, src/b.rs uses a"]);
     }
 
     #[test]
     fn one_direction_is_none() {
         let files = [("src/lib.rs", "mod a;\nmod b;"), ("src/a.rs", "use crate::b::B;"), ("src/b.rs", "pub struct B;")];
-        assert_eq!(circles(&files), Vec::<String>::new());
+        assert_eq!(cycles(&files), Vec::<String>::new());
     }
 
     #[test]
@@ -328,40 +328,40 @@ mod tests {
             ("src/a.rs", "mod c;\nuse self::c::C;\npub struct A;"),
             ("src/a/c.rs", "use super::A;\npub struct C(A);"),
         ];
-        assert_eq!(circles(&files), Vec::<String>::new());
+        assert_eq!(cycles(&files), Vec::<String>::new());
     }
 
     #[test]
-    fn a_circle_behind_re_exports_is_found() {
+    fn a_cycle_behind_re_exports_is_found() {
         let files = [
             ("src/lib.rs", "mod a;"),
             ("src/a/mod.rs", "mod c;\nmod d;\npub use self::{c::C, d::D as E};"),
             ("src/a/c.rs", "use super::E;\npub struct C;"),
             ("src/a/d.rs", "use crate::a::C;\npub struct D;"),
         ];
-        assert_eq!(circles(&files), ["a circle: src/a/c.rs uses a::d, src/a/d.rs uses a::c"]);
+        assert_eq!(cycles(&files), ["a cycle: src/a/c.rs uses a::d, src/a/d.rs uses a::c"]);
     }
 
     #[test]
-    fn a_circle_of_folders_is_found_though_no_two_files_use_each_other() {
+    fn a_cycle_of_folders_is_found_though_no_two_files_use_each_other() {
         let files = [
             ("src/lib.rs", "mod a;\nmod b;"),
             ("src/a/mod.rs", "mod c;\npub struct A;"),
             ("src/a/c.rs", "fn b() { format!(\"{}\", crate::b::f()); }"),
             ("src/b.rs", "pub fn f() -> crate::a::A { crate::a::A }"),
         ];
-        assert_eq!(circles(&files), ["a circle: src/a/c.rs uses b, src/b.rs uses a"]);
+        assert_eq!(cycles(&files), ["a cycle: src/a/c.rs uses b, src/b.rs uses a"]);
     }
 
     #[test]
-    fn three_make_one_circle() {
+    fn three_make_one_cycle() {
         let files = [
             ("src/lib.rs", "mod a;\nmod b;\nmod c;"),
             ("src/a.rs", "use crate::b;"),
             ("src/b.rs", "use crate::c;"),
             ("src/c.rs", "use crate::a;"),
         ];
-        assert_eq!(circles(&files), ["a circle: src/a.rs uses b, src/b.rs uses c, src/c.rs uses a"]);
+        assert_eq!(cycles(&files), ["a cycle: src/a.rs uses b, src/b.rs uses c, src/c.rs uses a"]);
     }
 
     #[test]
@@ -371,11 +371,11 @@ mod tests {
             ("src/a.rs", "use crate::b::B;\npub struct A;"),
             ("src/b.rs", "pub struct B;\n#[cfg(test)]\nmod tests { use crate::a::A; }\n#[cfg(test)]\nuse crate::a::A;"),
         ];
-        assert_eq!(circles(&files), Vec::<String>::new());
+        assert_eq!(cycles(&files), Vec::<String>::new());
     }
 
     #[test]
-    fn the_list_holds_back_circles_and_only_where_there_are_some() {
+    fn the_list_holds_back_cycles_and_only_where_there_are_some() {
         let package = Package { name: "one".to_owned(), roots: vec!["src/lib.rs".into()], features: vec![] };
         let file = |path: &str, text: &str| TextFile { path: path.into(), text: text.to_owned() };
         let files = [
@@ -385,6 +385,6 @@ mod tests {
         ];
         let check = |files: &[TextFile]| check(std::slice::from_ref(&package), files, &["one"]).expect("parses");
         assert_eq!(check(&files), Vec::<String>::new());
-        assert_eq!(check(&[file("src/lib.rs", "")]), ["one has no circles any more: take it off the list"]);
+        assert_eq!(check(&[file("src/lib.rs", "")]), ["one has no cycles any more: take it off the list"]);
     }
 }
