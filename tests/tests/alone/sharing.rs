@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Answer, Cage, FLOODED, Folder, Pod, Policy, Program, Review, StopOnDrop, allow_many_connections, eventually, note,
-    wat,
+    Answer, Cgroup, FLOODED, Folder, Pod, Policy, Program, Review, StopOnDrop, allow_many_connections, eventually,
+    note, wat,
 };
 use serde_json::json;
 
@@ -307,11 +307,11 @@ fn fault_z05_policies_touch_all_memory() {
     }
     // The memory limit of the chart is that of a cgroup, in which the evaluator runs from its start. If the test may not create a cgroup, the
     // limit is a setting, and the kernel does not enforce it.
-    let cage = Cage::of_memory(LIMIT);
+    let cgroup = Cgroup::of_memory(LIMIT);
     let setup = Pod::on(&folder).canary_within(FLOODED, "120 callers touch all memory");
-    let pod = match &cage {
-        Some(cage) => {
-            let enter = format!("echo $$ > {} && exec \"$@\"", cage.file("cgroup.procs").display());
+    let pod = match &cgroup {
+        Some(cgroup) => {
+            let enter = format!("echo $$ > {} && exec \"$@\"", cgroup.file("cgroup.procs").display());
             setup.through(Program::Evaluator, &["sh", "-c", &enter, "sh"]).start()
         }
         None => setup.evaluator("--total-memory", LIMIT).start(),
@@ -347,7 +347,7 @@ fn fault_z05_policies_touch_all_memory() {
     assert!((1.0..LIMIT as f64 * 0.75).contains(&limit), "{limit}: the limit is not seen");
     let usage = pod.evaluator().usage();
     assert!(usage.peak < LIMIT, "{usage}");
-    assert_eq!(cage.as_ref().map_or(0, Cage::killed), 0, "the kernel killed it for memory");
+    assert_eq!(cgroup.as_ref().map_or(0, Cgroup::killed), 0, "the kernel killed it for memory");
     eventually("all of it to come back", || (pod.metric("portcullis_instances") < 2.0).then_some(()));
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Answer, Cage, Folder, LIMIT, Pod, Policy, Process, Program, Raw, Review, StopOnDrop, assert_no_leak, eventually,
+    Answer, Cgroup, Folder, LIMIT, Pod, Policy, Process, Program, Raw, Review, StopOnDrop, assert_no_leak, eventually,
     eventually_within, heavy, one_round_in_time, request, skip,
 };
 use rustix::process::Signal;
@@ -276,9 +276,9 @@ fn fault_e15_a_tenth_of_a_processor() {
     pod.canary().pause();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let cage = Cage::of_a_tenth_of_a_processor();
-        if let Some(cage) = &cage {
-            cage.take(pod.evaluator().pid());
+        let cgroup = Cgroup::of_a_tenth_of_a_processor();
+        if let Some(cgroup) = &cgroup {
+            cgroup.take(pod.evaluator().pid());
         } else {
             skip(
                 "in part, as it limits processor time with a control group, which takes root and a group that it may divide",
@@ -305,9 +305,9 @@ fn fault_e15_a_tenth_of_a_processor() {
         drop(stop);
         let probes = prober.join().expect("liveness does not fail");
         assert!(probes >= IN_A_ROW, "{probes} probes cannot fail {IN_A_ROW} times in a row");
-        if let Some(cage) = &cage {
-            cage.release(pod.evaluator().pid());
-            assert!(cage.throttled() > 0, "endless loops use up their share");
+        if let Some(cgroup) = &cgroup {
+            cgroup.release(pod.evaluator().pid());
+            assert!(cgroup.throttled() > 0, "endless loops use up their share");
         }
     });
     pod.canary().resume();

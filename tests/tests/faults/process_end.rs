@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    CANARY, Cage, Client, Folder, Handshake, LIMIT, Pod, Policy, Program, Raw, Review, StopOnDrop, eventually, heavy,
+    CANARY, Cgroup, Client, Folder, Handshake, LIMIT, Pod, Policy, Program, Raw, Review, StopOnDrop, eventually, heavy,
     never, note, one_round_in_time, request,
 };
 use rustix::process::Signal;
@@ -97,15 +97,15 @@ fn assert_back_from_the_volume(policies: impl Fn(&Folder), end: impl Fn(&Pod)) {
 fn fault_e01_killed_for_memory() {
     /// The memory that the evaluator gets beyond what it uses.
     const MORE: u64 = 2 << 20;
-    if Cage::of_memory(MORE).is_none() {
+    if Cgroup::of_memory(MORE).is_none() {
         return;
     }
     assert_back_from_the_volume(
         // This policy, too, has to load again beside the hundred others.
         |folder| folder.put(&Policy::cluster("grows").guest("memory_growth").timeout(20)),
         |pod| {
-            let cage = Cage::of_memory(MORE).expect("there was one before");
-            cage.take(pod.evaluator().pid());
+            let cgroup = Cgroup::of_memory(MORE).expect("there was one before");
+            cgroup.take(pod.evaluator().pid());
             // This touches more memory than the limit allows.
             let grow = thread::spawn({
                 let client = pod.new_client();
@@ -113,7 +113,7 @@ fn fault_e01_killed_for_memory() {
             });
             let status = pod.evaluator().wait_for_end(LIMIT);
             assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{status}");
-            assert!(cage.killed() > 0, "it was killed, but not for memory");
+            assert!(cgroup.killed() > 0, "it was killed, but not for memory");
             grow.join().expect("the callers end");
         },
     );

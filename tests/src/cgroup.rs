@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A control group with very little of something. It is removed when this is dropped.
-pub struct Cage(PathBuf);
+pub struct Cgroup(PathBuf);
 
 /// What a group has little of.
 struct Limit {
@@ -17,24 +17,24 @@ struct Limit {
     legacy: Vec<(&'static str, String)>,
 }
 
-impl Cage {
+impl Cgroup {
     /// A group in which a process can get `bytes` more than it has when it enters. `None` if the test may not make groups; then the test
     /// is reported as skipped.
     pub fn of_memory(bytes: u64) -> Option<Self> {
-        let cage = Self::find(&Limit {
+        let cgroup = Self::find(&Limit {
             controller: "memory",
             unified: vec![("memory.max", bytes.to_string())],
             legacy: vec![("memory.limit_in_bytes", bytes.to_string())],
         });
-        if let Some(cage) = &cage {
+        if let Some(cgroup) = &cgroup {
             // The file does not exist if there is no swap.
-            let _ = fs::write(cage.file("memory.swap.max"), "0");
+            let _ = fs::write(cgroup.file("memory.swap.max"), "0");
         } else {
             portcullis_testkit::skip(
                 "it limits memory with a control group, which takes root and a group that it may divide",
             );
         }
-        cage
+        cgroup
     }
 
     /// A group whose processes together have a tenth of one processor: 10 ms of each 100 ms. `None` if the test may not make groups.
@@ -67,11 +67,11 @@ impl Cage {
 
     fn made(folder: &Path, files: &[(&str, String)]) -> Option<Self> {
         fs::create_dir(folder).ok()?;
-        let cage = Self(folder.to_owned());
+        let cgroup = Self(folder.to_owned());
         for (file, value) in files {
-            fs::write(cage.file(file), value).ok()?;
+            fs::write(cgroup.file(file), value).ok()?;
         }
-        Some(cage)
+        Some(cgroup)
     }
 
     /// One of its files. A process enters the group when its id is written to `cgroup.procs`.
@@ -118,7 +118,7 @@ impl Cage {
     }
 }
 
-impl Drop for Cage {
+impl Drop for Cgroup {
     fn drop(&mut self) {
         // This fails while a process is in the group; an empty group that is left over is harmless.
         let _ = fs::remove_dir(&self.0);
