@@ -6,8 +6,8 @@
 //!  Ctrl-C ──► evaluator drains and ends ──► loader ends ──► reporter shows the last picture and ends
 //! ```
 
+mod banner;
 mod console;
-mod hello;
 mod plan;
 mod settings;
 mod supervise;
@@ -142,8 +142,8 @@ impl Pod {
             tokio::time::sleep(ASK).await;
         }
         let state: EvaluatorState = http.state(self.addresses.evaluator_state).await.unwrap_or_default();
-        let served = hello::serving(state);
-        for line in hello::hello(&plan.settings, &plan.layout, self.addresses.admission, &served, started.elapsed()) {
+        let served = banner::serving(state);
+        for line in banner::lines(&plan.settings, &plan.layout, self.addresses.admission, &served, started.elapsed()) {
             self.console.print(&line).await;
         }
         Ok(())

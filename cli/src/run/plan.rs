@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use portcullis_process::files::FileError;
 
-use super::hello;
+use super::banner;
 use super::settings::Settings;
 use crate::child::{ChildSpec, Echo};
 use crate::layout::Layout;
@@ -157,8 +157,8 @@ impl Plan {
             .with("--loader-state", addresses.loader_state.to_string())
             .with("--evaluator-state", addresses.evaluator_state.to_string())
             .with("--table", if self.settings.live { "live" } else { "lines" })
-            .with("--command", hello::command())
-            .with("--dir", hello::folder(&self.settings));
+            .with("--command", banner::command())
+            .with("--dir", banner::folder(&self.settings));
         arguments.0.push("--notes".into());
         self.spec(Program::Reporter, &["probes"], arguments)
     }

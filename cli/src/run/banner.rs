@@ -17,7 +17,7 @@ use crate::program::own_command;
 const REQUEST: &str = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"name":"try","namespace":"default","operation":"CREATE","userInfo":{"username":"me"},"object":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"try","namespace":"default"},"spec":{"containers":[{"name":"main","image":"busybox","securityContext":{"privileged":true}}]}}}}"#;
 
 /// The lines of the text.
-pub(super) fn hello(
+pub(super) fn lines(
     settings: &Settings,
     layout: &Layout,
     admission: SocketAddr,
